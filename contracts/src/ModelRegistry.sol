@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {IModelRegistry} from "./interfaces/IModelRegistry.sol";
+import {ShaTree} from "./libraries/ShaTree.sol";
+import {ModelId} from "./types/Ids.sol";
+
+/// Which weights does a model id stand for? Specification and roots, checked once, stored for good. No owner.
+contract ModelRegistry is IModelRegistry {
+    mapping(ModelId id => ModelSpec) private _specs;
+    mapping(ModelId id => bytes32[]) private _roots; // [embed, layer 0 … L−1, head]
+
+    /// @inheritdoc IModelRegistry
+    function register(ModelSpec calldata spec, bytes32[] calldata roots) external returns (ModelId id) {
+        id = idOf(spec);
+        if (exists(id)) revert ModelExists(id);
+        if (!_isShapeValid(spec)) revert ModelShapeInvalid();
+        uint256 need = uint256(spec.layers) + 2;
+        if (roots.length != need) revert RootsLengthWrong(roots.length, need);
+
+        bytes32[] memory leaves = new bytes32[](need);
+        for (uint256 i; i < need; ++i) {
+            leaves[i] = ShaTree.leafHash(abi.encodePacked(roots[i]));
+        }
+        bytes32 computed = ShaTree.root(leaves);
+        if (computed != spec.weightsRoot) revert WeightsRootMismatch(computed, spec.weightsRoot);
+
+        _specs[id] = spec;
+        _roots[id] = roots;
+        emit ModelRegistered(id, msg.sender, spec.layers, spec.weightsRoot);
+    }
+
+    /// @inheritdoc IModelRegistry
+    function idOf(ModelSpec calldata spec) public pure returns (ModelId) {
+        return ModelId.wrap(keccak256(abi.encode(spec)));
+    }
+
+    /// @inheritdoc IModelRegistry
+    function exists(ModelId id) public view returns (bool) {
+        return _specs[id].layers != 0;
+    }
+
+    /// @inheritdoc IModelRegistry
+    function specOf(ModelId id) external view returns (ModelSpec memory) {
+        return _known(id);
+    }
+
+    /// @inheritdoc IModelRegistry
+    function shapeOf(ModelId id) external view returns (uint16 layers, uint8 embedUnits, uint8 headUnits) {
+        ModelSpec storage spec = _known(id);
+        return (spec.layers, spec.embedUnits, spec.headUnits);
+    }
+
+    /// @inheritdoc IModelRegistry
+    function numericsProfileOf(ModelId id) external view returns (bytes32) {
+        return _known(id).numericsProfile;
+    }
+
+    /// @inheritdoc IModelRegistry
+    function shardRoot(ModelId id, uint16 from, uint16 to) external view returns (bytes32) {
+        uint16 layers = _known(id).layers;
+        if (from >= to || to > layers) revert LayersOutOfRange(from, to, layers);
+        uint256 first = from == 0 ? 0 : uint256(from) + 1; //        the first shard holds the embedding too
+        uint256 end = to == layers ? uint256(to) + 2 : uint256(to) + 1; // the last one the head
+        bytes32[] storage all = _roots[id];
+        bytes32[] memory covered = new bytes32[](end - first);
+        for (uint256 i = first; i < end; ++i) {
+            covered[i - first] = all[i];
+        }
+        return sha256(abi.encodePacked(bytes1(0x03), from, to, covered));
+    }
+
+    function _known(ModelId id) private view returns (ModelSpec storage spec) {
+        spec = _specs[id];
+        if (spec.layers == 0) revert ModelUnknown(id);
+    }
+
+    function _isShapeValid(ModelSpec calldata spec) private pure returns (bool) {
+        return spec.layers != 0 && spec.hidden != 0 && spec.heads != 0 && spec.kvHeads != 0
+            && spec.heads % spec.kvHeads == 0 && spec.ffn != 0 && spec.vocab != 0 && spec.context != 0;
+    }
+}

@@ -1,0 +1,546 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
+import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+
+import {EntryPause} from "./EntryPause.sol";
+import {IArbitrator} from "./interfaces/IArbitrator.sol";
+import {IEscrow} from "./interfaces/IEscrow.sol";
+import {IMinerRegistry} from "./interfaces/IMinerRegistry.sol";
+import {IModelRegistry} from "./interfaces/IModelRegistry.sol";
+import {ITaskRegistry} from "./interfaces/ITaskRegistry.sol";
+import {Eip712Types} from "./libraries/Eip712Types.sol";
+import {Plans} from "./libraries/Plans.sol";
+import {Receipts} from "./libraries/Receipts.sol";
+import {Split} from "./libraries/Split.sol";
+import {JobId, ModelId} from "./types/Ids.sol";
+import {Acceptance, Ack, AuditorDelegation, Order, RequestLeaf, Stage, StageReceipt} from "./types/Signed.sol";
+
+/// @inheritdoc ITaskRegistry
+contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
+    using SafeCast for uint256;
+
+    uint256 public constant MAX_MATCHER_FEE_BPS = 500;
+    uint256 public constant MAX_PROTOCOL_FEE_BPS = 100;
+    /// Two signatures that contradict each other, or a shard that is not the ordered one, are no accident.
+    uint16 private constant SLASH_ALL_BPS = 10_000;
+
+    IEscrow private immutable _escrow;
+    IMinerRegistry private immutable _miners;
+    IModelRegistry private immutable _models;
+
+    Params private _params;
+    mapping(JobId job => Job) private _jobs;
+    mapping(address requester => mapping(uint256 word => uint256 bits)) private _revokedNonces;
+    mapping(address requester => uint64 nonce) private _nonceFloor;
+
+    constructor(
+        IEscrow escrow_,
+        IMinerRegistry minerRegistry_,
+        IModelRegistry modelRegistry_,
+        Params memory params_,
+        address owner_,
+        address guardian_
+    ) EntryPause(owner_, guardian_) {
+        // INVARIANT: escrow obeys this registry alone, signatures mean the same to all, and this registry may slash what it proves.
+        bool wired = escrow_.taskRegistry() == address(this) && escrow_.minerRegistry() == address(minerRegistry_)
+            && escrow_.modelRegistry() == address(modelRegistry_) && minerRegistry_.isArbitrator(address(this));
+        if (!wired) revert WiringMismatch();
+        if (params_.protocolFeeBps > MAX_PROTOCOL_FEE_BPS) revert FeeTooHigh(params_.protocolFeeBps, MAX_PROTOCOL_FEE_BPS);
+        if (params_.feeRecipient == address(0)) revert AccountZero();
+        _escrow = escrow_;
+        _miners = minerRegistry_;
+        _models = modelRegistry_;
+        _params = params_;
+    }
+
+    // --- a job begins ---
+
+    /// @inheritdoc ITaskRegistry
+    function open(Order calldata order) external whenEntriesOpen nonReentrant returns (JobId id) {
+        if (msg.sender != order.requester) revert NotParty(msg.sender);
+        (id,) = _ids(order);
+        uint256 amount = _create(id, order);
+        _jobs[id].state = State.Open;
+        _escrow.pullForJob(id, order.requester, amount);
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function openMatched(
+        Order calldata order,
+        bytes calldata requesterSig,
+        Stage[] calldata plan,
+        Acceptance[] calldata acceptances,
+        bytes[] calldata acceptanceSigs
+    ) external whenEntriesOpen nonReentrant returns (JobId id) {
+        Plans.Binding memory binding;
+        (id, binding) = _ids(order);
+        uint256 amount = _create(id, order);
+        if (!Eip712Types.isValidSigner(order.requester, JobId.unwrap(id), requesterSig)) {
+            revert BadSignature(order.requester);
+        }
+        _match(id, order, plan, acceptances, acceptanceSigs, binding);
+        _escrow.lockForJob(id, order.requester, amount);
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function matchJob(
+        Order calldata order,
+        Stage[] calldata plan,
+        Acceptance[] calldata acceptances,
+        bytes[] calldata acceptanceSigs
+    ) external whenEntriesOpen nonReentrant {
+        (JobId id, Plans.Binding memory binding) = _ids(order);
+        Job storage job = _jobs[id];
+        if (job.state != State.Open) revert WrongState(job.state);
+        if (block.timestamp > job.deadline) revert DeadlinePassed(job.deadline);
+        _match(id, order, plan, acceptances, acceptanceSigs, binding);
+    }
+
+    // --- a job ends well ---
+
+    /// @inheritdoc ITaskRegistry
+    function settleAck(Order calldata order, Ack calldata ack, bytes calldata requesterSig, Stage[] calldata plan)
+        external
+        nonReentrant
+    {
+        (JobId id, Plans.Binding memory binding) = _ids(order);
+        Job storage job = _jobs[id];
+        State state = job.state;
+        if (state != State.Matched && state != State.Delivered) revert WrongState(state);
+        _bindPlan(job, plan, binding);
+        if (ack.orderHash != binding.orderHash || ack.planHash != binding.planHash) revert AckMismatch();
+        bytes32 digest = Eip712Types.toDigest(binding.separator, Eip712Types.ackHash(ack));
+        if (!Eip712Types.isValidSigner(order.requester, digest, requesterSig)) revert BadSignature(order.requester);
+
+        if (state == State.Delivered) {
+            // INVARIANT: the stages have shown what they did; an Ack can end the wait for their pay, not change it.
+            if (ack.tokensIn != job.tokensIn || ack.tokensOut != job.tokensOut) revert TokenCountMismatch(0);
+            if (ack.resultRoot != job.resultRoot) revert AckMismatch();
+        } else {
+            // SAFETY: without one of them a requester could Ack nothing after the work was done and take all its money back.
+            if (msg.sender != order.matcher && !_isStage(plan, msg.sender)) revert NotParty(msg.sender);
+            if (ack.tokensIn > order.maxTokensIn) revert OverCap(ack.tokensIn, order.maxTokensIn);
+            if (ack.tokensOut > order.maxTokensOut) revert OverCap(ack.tokensOut, order.maxTokensOut);
+            job.tokensIn = ack.tokensIn;
+            job.tokensOut = ack.tokensOut;
+            // INVARIANT: no dispute opens after deadline + window, which unbonding outlasts, however late an Ack comes.
+            uint256 from = block.timestamp < job.deadline ? block.timestamp : job.deadline;
+            job.finalAt = (from + job.window).toUint40();
+        }
+        _settle(id, order, plan);
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function deliver(
+        Order calldata order,
+        Stage[] calldata plan,
+        StageReceipt[] calldata receipts,
+        bytes[] calldata sigs
+    ) external {
+        (JobId id, Plans.Binding memory binding) = _ids(order);
+        Job storage job = _jobs[id];
+        if (job.state != State.Matched) revert WrongState(job.state);
+        if (block.timestamp > job.deadline) revert DeadlinePassed(job.deadline);
+        _bindPlan(job, plan, binding);
+        Receipts.checkAll(order, plan, receipts, sigs, binding);
+
+        StageReceipt calldata last = receipts[receipts.length - 1];
+        uint256 finalAt = block.timestamp + job.window;
+        job.state = State.Delivered;
+        job.finalAt = finalAt.toUint40();
+        job.tokensIn = last.tokensIn;
+        job.tokensOut = last.tokensOut;
+        job.resultRoot = last.outputRoot;
+        emit JobDelivered(id, last.outputRoot, last.tokensIn, last.tokensOut, finalAt);
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function finalize(Order calldata order, Stage[] calldata plan) external nonReentrant {
+        (JobId id, Plans.Binding memory binding) = _ids(order);
+        Job storage job = _jobs[id];
+        if (job.state != State.Delivered) revert WrongState(job.state);
+        _bindPlan(job, plan, binding);
+        if (block.timestamp <= job.finalAt) revert WindowOpen(job.finalAt);
+        _settle(id, order, plan);
+    }
+
+    // --- a job ends without work ---
+
+    /// @inheritdoc ITaskRegistry
+    function cancel(JobId id) external nonReentrant {
+        Job storage job = _jobs[id];
+        if (job.state != State.Open) revert WrongState(job.state);
+        if (msg.sender != job.requester) revert NotParty(msg.sender);
+        job.state = State.Cancelled;
+        emit JobCancelled(id, _escrow.releaseJob(id, new IEscrow.Payout[](0)));
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function expire(JobId id) external nonReentrant {
+        Job storage job = _jobs[id];
+        if (job.state != State.Open && job.state != State.Matched) revert WrongState(job.state);
+        if (block.timestamp <= job.deadline) revert DeadlineNotPassed(job.deadline);
+        job.state = State.Expired;
+        emit JobExpired(id, _escrow.releaseJob(id, new IEscrow.Payout[](0)));
+    }
+
+    // --- guilt ---
+
+    /// @inheritdoc ITaskRegistry
+    function dispute(
+        Order calldata order,
+        Stage[] calldata plan,
+        StageReceipt calldata receipt,
+        bytes calldata receiptSig,
+        AuditorDelegation calldata delegation,
+        bytes calldata delegationSig
+    ) external nonReentrant {
+        (JobId id, Plans.Binding memory binding) = _ids(order);
+        Job storage job = _jobs[id];
+        State state = job.state;
+        if (state != State.Delivered && state != State.Disputed && state != State.Settled) revert WrongState(state);
+        if (block.timestamp > job.finalAt) revert WindowClosed(job.finalAt);
+        _bindPlan(job, plan, binding);
+        _checkChallenger(order, delegation, delegationSig, binding);
+        uint16 stage = receipt.stage;
+        bytes32 receiptHash = _checkReceipt(plan, receipt, receiptSig, binding);
+
+        // INVARIANT: one dispute a stage and job, so a miner's share and stake are frozen at most once for the same work.
+        uint64 bit = uint64(1) << stage;
+        if ((job.disputedMask | job.faultMask) & bit != 0) revert StageAlreadyDisputed(stage);
+        job.disputedMask |= bit;
+        job.openMask |= bit;
+        job.openDisputes += 1;
+        job.arbitrator = order.arbitrator;
+        if (state == State.Delivered) job.state = State.Disputed;
+        emit JobDisputed(id, stage, msg.sender, order.arbitrator);
+
+        IArbitrator(order.arbitrator).open(
+            IArbitrator.DisputeRef({
+                job: id,
+                stage: stage,
+                accused: _miners.ownerOf(plan[stage].operator),
+                operator: plan[stage].operator,
+                challenger: msg.sender,
+                requester: order.requester,
+                receiptHash: receiptHash,
+                requestsRoot: receipt.requestsRoot,
+                modelId: order.modelId,
+                parties: _parties(order, plan)
+            })
+        );
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function resolve(JobId id, uint16 stage, bool fault) external {
+        Job storage job = _jobs[id];
+        if (job.arbitrator == address(0) || msg.sender != job.arbitrator) revert NotArbitrator(msg.sender, job.arbitrator);
+        uint64 bit = stage < Plans.MAX_STAGES ? uint64(1) << stage : 0;
+        if (job.openMask & bit == 0) revert NoOpenDispute(stage);
+        job.openMask &= ~bit;
+        job.openDisputes -= 1;
+        if (fault) job.faultMask |= bit;
+        if (job.state == State.Disputed && job.openDisputes == 0) job.state = State.Delivered;
+        emit JobResolved(id, stage, fault);
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function proveEquivocation(
+        Order calldata order,
+        Stage[] calldata plan,
+        StageReceipt[2] calldata receipts,
+        bytes[2] calldata sigs,
+        RequestLeaf[2] calldata leaves,
+        uint256[2] calldata positions,
+        bytes32[][2] calldata proofs
+    ) external nonReentrant {
+        (JobId id, Plans.Binding memory binding) = _ids(order);
+        _bindPlan(_jobs[id], plan, binding);
+        uint16 stage = receipts[0].stage;
+        if (receipts[1].stage != stage) revert NotEquivocation();
+        _checkReceipt(plan, receipts[0], sigs[0], binding);
+        _checkReceipt(plan, receipts[1], sigs[1], binding);
+        Receipts.checkEquivocation(receipts, leaves, positions, proofs);
+        (address owner, uint256 slashed) = _punish(id, order, plan, stage);
+        emit EquivocationProven(id, stage, owner, slashed);
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function proveWrongShard(
+        Order calldata order,
+        Stage[] calldata plan,
+        StageReceipt calldata receipt,
+        bytes calldata sig
+    ) external nonReentrant {
+        (JobId id, Plans.Binding memory binding) = _ids(order);
+        _bindPlan(_jobs[id], plan, binding);
+        _checkReceipt(plan, receipt, sig, binding);
+        bytes32 ordered = _models.shardRoot(order.modelId, receipt.layerFrom, receipt.layerTo);
+        if (receipt.shardRoot == ordered) revert NotWrongShard();
+        (address owner, uint256 slashed) = _punish(id, order, plan, receipt.stage);
+        emit WrongShardProven(id, receipt.stage, owner, slashed);
+    }
+
+    // --- nonces ---
+
+    /// @inheritdoc ITaskRegistry
+    function revokeNonce(uint64 nonce) external {
+        if (isNonceRevoked(msg.sender, nonce)) revert NonceRevokedAlready(nonce);
+        _revokedNonces[msg.sender][nonce >> 8] |= 1 << (nonce & 0xff);
+        emit NonceRevoked(msg.sender, nonce);
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function revokeAllBelow(uint64 nonce) external {
+        if (nonce <= _nonceFloor[msg.sender]) revert NonceRevokedAlready(nonce);
+        _nonceFloor[msg.sender] = nonce;
+        emit NoncesRevokedBelow(msg.sender, nonce);
+    }
+
+    // --- governance ---
+
+    /// @inheritdoc ITaskRegistry
+    function setFeeRecipient(address feeRecipient) external onlyOwner {
+        if (feeRecipient == address(0)) revert AccountZero();
+        _params.feeRecipient = feeRecipient;
+        emit FeeRecipientChanged(feeRecipient);
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function lowerProtocolFee(uint16 feeBps) external onlyOwner {
+        // INVARIANT: fees only fall, so a stage is never paid less than when it accepted.
+        if (feeBps >= _params.protocolFeeBps) revert FeeTooHigh(feeBps, _params.protocolFeeBps);
+        _params.protocolFeeBps = feeBps;
+        emit ProtocolFeeLowered(feeBps);
+    }
+
+    // --- reads ---
+
+    /// @inheritdoc ITaskRegistry
+    function jobOf(JobId id) external view returns (Job memory) {
+        return _jobs[id];
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function jobIdOf(Order calldata order) external view returns (JobId id) {
+        (id,) = _ids(order);
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function maxAmountOf(Order calldata order) public view returns (uint256) {
+        (uint16 layers, uint8 embedUnits, uint8 headUnits) = _models.shapeOf(order.modelId);
+        uint256 units = uint256(layers) + embedUnits + headUnits;
+        return Split.cost(units, order.maxTokensIn, order.maxTokensOut, order.priceIn, order.priceOut);
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function split(Order calldata order, Stage[] calldata plan, uint32 tokensIn, uint32 tokensOut)
+        external
+        view
+        returns (uint256[] memory gross, uint256[] memory pay, uint256 matcherFee, uint256 protocolFee)
+    {
+        (uint16 layers,,) = _models.shapeOf(order.modelId);
+        Plans.checkTiling(plan, layers);
+        Split.Shares memory shares = _shares(order, plan, tokensIn, tokensOut, 0);
+        return (shares.gross, shares.pay, shares.matcherFee, shares.protocolFee);
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function isNonceRevoked(address requester, uint64 nonce) public view returns (bool) {
+        return nonce < _nonceFloor[requester] || _revokedNonces[requester][nonce >> 8] >> (nonce & 0xff) & 1 == 1;
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function domainSeparator() public view returns (bytes32) {
+        return Eip712Types.domainSeparator(address(this));
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function params() external view returns (Params memory) {
+        return _params;
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function escrow() external view returns (address) {
+        return address(_escrow);
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function minerRegistry() external view returns (address) {
+        return address(_miners);
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function modelRegistry() external view returns (address) {
+        return address(_models);
+    }
+
+    // --- internals ---
+
+    /// The job's id and what every message about it carries; the plan's hash is filled in once a plan is bound.
+    function _ids(Order calldata order) private view returns (JobId id, Plans.Binding memory binding) {
+        binding.orderHash = Eip712Types.orderHash(order);
+        binding.separator = domainSeparator();
+        id = JobId.wrap(Eip712Types.toDigest(binding.separator, binding.orderHash));
+    }
+
+    /// Check an order by itself and enter it in the books; the caller sets the state. Returns the money to lock.
+    function _create(JobId id, Order calldata order) private returns (uint256 amount) {
+        Job storage job = _jobs[id];
+        // INVARIANT: a job's id is its order's digest and its end is kept, so no order opens twice.
+        if (job.state != State.None) revert WrongState(job.state);
+        if (isNonceRevoked(order.requester, order.nonce)) revert NonceRevokedAlready(order.nonce);
+        if (block.timestamp > order.deadline) revert DeadlinePassed(order.deadline);
+        // INVARIANT: no receipt can be disputed later than maxJob + maxWindow from now; MinerRegistry's unbonding is longer.
+        uint256 lastDeadline = block.timestamp + _params.maxJobSeconds;
+        if (order.deadline > lastDeadline) revert DeadlineOutOfRange(order.deadline, lastDeadline);
+        if (order.window > _params.maxWindowSeconds) revert WindowOutOfRange(order.window, _params.maxWindowSeconds);
+        if (order.requests == 0) revert RequestsZero();
+        // INVARIANT: both fees together are under 6 %, so pay = gross − fees never underflows; a fee has somebody to go to.
+        uint256 maxFeeBps = order.matcher == address(0) ? 0 : MAX_MATCHER_FEE_BPS;
+        if (order.matcherFeeBps > maxFeeBps) revert FeeTooHigh(order.matcherFeeBps, maxFeeBps);
+        // INVARIANT: whoever may rule is on the list that MinerRegistry lets slash, from which nobody is removed.
+        if (!_miners.isArbitrator(order.arbitrator)) revert ArbitratorUnknown(order.arbitrator);
+        bytes32 profile = _models.numericsProfileOf(order.modelId);
+        if (order.numericsProfile != profile) revert NumericsProfileMismatch(order.numericsProfile, profile);
+        amount = maxAmountOf(order);
+        if (amount > type(uint96).max) revert OverCap(amount, type(uint96).max);
+
+        job.requester = order.requester;
+        job.maxAmount = uint96(amount);
+        job.deadline = uint40(order.deadline);
+        job.window = order.window;
+        job.matcherFeeBps = order.matcherFeeBps;
+        emit JobOpened(id, order.requester, ModelId.unwrap(order.modelId), amount);
+    }
+
+    function _match(
+        JobId id,
+        Order calldata order,
+        Stage[] calldata plan,
+        Acceptance[] calldata acceptances,
+        bytes[] calldata signatures,
+        Plans.Binding memory binding
+    ) private {
+        if (order.matcher != address(0) && msg.sender != order.matcher) revert NotMatcher(msg.sender, order.matcher);
+        (uint16 layers,,) = _models.shapeOf(order.modelId);
+        Plans.checkTiling(plan, layers);
+        Plans.checkWorkers(plan, _miners, order.minStake);
+        binding.planHash = Eip712Types.planHash(plan);
+        Plans.checkAcceptances(plan, acceptances, signatures, binding);
+        Job storage job = _jobs[id];
+        job.planHash = binding.planHash;
+        job.stages = uint8(plan.length);
+        job.state = State.Matched;
+        emit JobMatched(id, msg.sender, binding.planHash, plan);
+    }
+
+    /// INVARIANT: from here on `plan` is the one that was checked and accepted when the job was matched.
+    function _bindPlan(Job storage job, Stage[] calldata plan, Plans.Binding memory binding) private view {
+        bytes32 need = job.planHash;
+        if (need == 0) revert WrongState(job.state);
+        binding.planHash = Eip712Types.planHash(plan);
+        if (binding.planHash != need) revert PlanMismatch(binding.planHash, need);
+    }
+
+    function _checkReceipt(
+        Stage[] calldata plan,
+        StageReceipt calldata receipt,
+        bytes calldata signature,
+        Plans.Binding memory binding
+    ) private pure returns (bytes32 receiptHash) {
+        uint16 stage = receipt.stage;
+        if (stage >= plan.length) revert StageOutOfRange(stage, plan.length);
+        return Receipts.check(receipt, signature, plan[stage], stage, binding);
+    }
+
+    /// Requester, the order's auditor, or whom the requester delegated to by signature: strangers have no data and no say.
+    function _checkChallenger(
+        Order calldata order,
+        AuditorDelegation calldata delegation,
+        bytes calldata signature,
+        Plans.Binding memory binding
+    ) private view {
+        if (msg.sender == order.requester || msg.sender == order.auditor) return;
+        if (
+            delegation.auditor != msg.sender || delegation.orderHash != binding.orderHash
+                || block.timestamp > delegation.expiry
+        ) revert NotParty(msg.sender);
+        bytes32 digest = Eip712Types.toDigest(binding.separator, Eip712Types.delegationHash(delegation));
+        if (!Eip712Types.isValidSigner(order.requester, digest, signature)) revert BadSignature(order.requester);
+    }
+
+    /// Everyone with an interest in the job: none of them may judge it. Without zero addresses; may repeat.
+    function _parties(Order calldata order, Stage[] calldata plan) private view returns (address[] memory parties) {
+        uint256 extra = (order.matcher == address(0) ? 2 : 3) + (order.auditor == address(0) ? 0 : 1);
+        parties = new address[](2 * plan.length + extra);
+        uint256 next;
+        for (uint256 i; i < plan.length; ++i) {
+            parties[next++] = plan[i].operator;
+            parties[next++] = _miners.ownerOf(plan[i].operator);
+        }
+        parties[next++] = order.requester;
+        parties[next++] = msg.sender;
+        if (order.matcher != address(0)) parties[next++] = order.matcher;
+        if (order.auditor != address(0)) parties[next++] = order.auditor;
+    }
+
+    /// A proof that needs no judge: all stake at once, and no pay. Reward and compensation go to the requester of record.
+    function _punish(JobId id, Order calldata order, Stage[] calldata plan, uint16 stage)
+        private
+        returns (address owner, uint256 slashed)
+    {
+        Job storage job = _jobs[id];
+        uint64 bit = uint64(1) << stage;
+        // INVARIANT: a stage is punished once for a job, whatever is proven about it again.
+        if (job.faultMask & bit != 0) revert StageAlreadyAtFault(stage);
+        job.faultMask |= bit;
+        owner = _miners.ownerOf(plan[stage].operator);
+        slashed = _miners.slash(owner, SLASH_ALL_BPS, order.requester, type(uint256).max, order.requester);
+    }
+
+    function _isStage(Stage[] calldata plan, address account) private view returns (bool) {
+        for (uint256 i; i < plan.length; ++i) {
+            if (account == plan[i].operator || account == _miners.ownerOf(plan[i].operator)) return true;
+        }
+        return false;
+    }
+
+    /// Pay by the job's counts and close it. INVARIANT: paid + refunded == maxAmount; a stage at fault gets nothing.
+    function _settle(JobId id, Order calldata order, Stage[] calldata plan) private {
+        Job storage job = _jobs[id];
+        job.state = State.Settled;
+        Split.Shares memory shares = _shares(order, plan, job.tokensIn, job.tokensOut, job.faultMask);
+        IEscrow.Payout[] memory payouts = new IEscrow.Payout[](plan.length + 2);
+        uint256 paid = shares.matcherFee + shares.protocolFee;
+        for (uint256 i; i < plan.length; ++i) {
+            paid += shares.pay[i];
+            payouts[i] = IEscrow.Payout(_miners.ownerOf(plan[i].operator), shares.pay[i]);
+        }
+        payouts[plan.length] = IEscrow.Payout(order.matcher, shares.matcherFee);
+        payouts[plan.length + 1] = IEscrow.Payout(_params.feeRecipient, shares.protocolFee);
+        emit JobSettled(id, paid, _escrow.releaseJob(id, payouts), shares.withheld);
+    }
+
+    function _shares(Order calldata order, Stage[] calldata plan, uint256 tokensIn, uint256 tokensOut, uint256 faultMask)
+        private
+        view
+        returns (Split.Shares memory)
+    {
+        (uint16 layers, uint8 embedUnits, uint8 headUnits) = _models.shapeOf(order.modelId);
+        return Split.shares(
+            Plans.unitsOf(plan, layers, embedUnits, headUnits),
+            Split.Terms({
+                tokensIn: tokensIn,
+                tokensOut: tokensOut,
+                priceIn: order.priceIn,
+                priceOut: order.priceOut,
+                matcherFeeBps: order.matcherFeeBps,
+                protocolFeeBps: _params.protocolFeeBps
+            }),
+            faultMask
+        );
+    }
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {DisputeId, JobId, ModelId} from "../types/Ids.sol";
+
+/// Who decides a dispute. An order names one; a miner's acceptance of the order is its consent.
+interface IArbitrator {
+    enum Status {
+        None,
+        Open,
+        Fault,
+        NoFault,
+        NoRuling // no quorum: nobody is slashed
+    }
+
+    /// What is disputed. All fields were checked by TaskRegistry against signatures before `open`.
+    struct DisputeRef {
+        JobId job;
+        uint16 stage;
+        address accused; //        owner of the stage's miner
+        address operator;
+        address challenger;
+        address requester;
+        bytes32 receiptHash; //    EIP-712 struct hash of the accused receipt
+        bytes32 requestsRoot;
+        ModelId modelId;
+        address[] parties; //      owners and operators of every stage, requester, challenger, matcher: none may judge
+    }
+
+    /// Only TaskRegistry. Pulls the bond and fee from the challenger.
+    function open(DisputeRef calldata ref) external returns (DisputeId);
+    function status(DisputeId id) external view returns (Status);
+
+    /// Longest time from open to ruling executed: MinerRegistry's unbonding is longer than any dispute.
+    function maxDisputeSeconds() external view returns (uint256);
+}

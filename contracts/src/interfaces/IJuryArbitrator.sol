@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {DisputeId, JobId} from "../types/Ids.sol";
+import {IArbitrator} from "./IArbitrator.sol";
+
+/// A commit–reveal jury of staked auditors. Jurors are drawn by stake from the hash of a block that did not exist when the dispute
+/// opened, never from the parties; each re-runs the shard itself, commits, reveals. No quorum means no slash.
+///
+/// Opened → (draw) → Committing → Revealing → Ruled → Executed.
+interface IJuryArbitrator is IArbitrator {
+    enum Phase {
+        None,
+        Opened, //      waiting for the draw block
+        Committing,
+        Revealing,
+        Ruled, //       verdict fixed, payout after the delay
+        Executed
+    }
+
+    enum Vote {
+        None,
+        Fault,
+        NoFault
+    }
+
+    struct Juror {
+        uint96 stake;
+        uint96 leaving;
+        uint40 leaveAt;
+        uint16 openDisputes;
+        uint16 slot; //   place in the draw tree, plus one; zero: none
+    }
+
+    struct Dispute {
+        JobId job;
+        uint16 stage;
+        address accused;
+        address challenger;
+        address requester;
+        Phase phase;
+        Status status;
+        uint64 drawBlock;
+        uint40 phaseEndsAt;
+        uint40 payoutAt;
+        uint8 panel;
+        uint8 commits;
+        uint8 reveals;
+        uint8 votesFault;
+        uint96 bond;
+        uint96 fee;
+        bytes32 receiptHash;
+        bytes32 requestsRoot;
+    }
+
+    event JurorStaked(address indexed juror, uint256 amount, uint256 stake);
+    event JurorExitRequested(address indexed juror, uint256 amount, uint256 leaveAt);
+    event JurorWithdrawn(address indexed juror, uint256 amount);
+    event DisputeOpened(DisputeId indexed dispute, JobId indexed job, address indexed accused, uint16 stage, address challenger, bytes32 receiptHash, uint256 bond, uint256 drawBlock);
+    event DrawMissed(DisputeId indexed dispute, uint256 newDrawBlock);
+    event JurorDrawn(DisputeId indexed dispute, address indexed juror, uint256 commitUntil);
+    event VoteCommitted(DisputeId indexed dispute, address indexed juror, bytes32 commitment);
+    event RevealStarted(DisputeId indexed dispute, uint256 revealUntil);
+    event VoteRevealed(DisputeId indexed dispute, address indexed juror, Vote vote, bytes32 evidence);
+    event DisputeRuled(DisputeId indexed dispute, Status status, uint8 votesFault, uint8 votesNoFault, uint256 payoutAt);
+    event DisputeExecuted(DisputeId indexed dispute, Status status, uint256 slashed);
+    event JurorRewarded(DisputeId indexed dispute, address indexed juror, uint256 amount);
+    event JurorPenalised(DisputeId indexed dispute, address indexed juror, uint256 amount, bool silent);
+    event CreditWithdrawn(address indexed account, uint256 amount);
+
+    error NotTaskRegistry(address caller);
+    error WrongPhase(Phase have);
+    error StakeTooLow(uint256 have, uint256 need);
+    error AmountZero();
+    error TooManyJurors(uint256 max);
+    error JurorBusy(uint256 openDisputes);
+    error ExitTooLarge(uint256 asked, uint256 stake);
+    error ExitNotReady(uint256 when);
+    error DisputeExists(DisputeId dispute);
+    error DrawTooEarly(uint256 atBlock);
+    error NotJuror(address caller);
+    error AlreadyCommitted(address juror);
+    error AlreadyRevealed(address juror);
+    error CommitmentMismatch();
+    error VoteInvalid();
+    error ClockOver(uint256 when);
+    error ClockRunning(uint256 until);
+    error PayoutNotReady(uint256 when);
+    error NoCredit();
+
+    function stakeJuror(uint256 amount) external;
+    function requestJurorExit(uint256 amount) external;
+    function withdrawJuror() external returns (uint256 amount);
+
+    /// Anyone, once the draw block is mined. If its hash is no longer known, a new draw block is set (never chosen by the caller).
+    function draw(DisputeId id) external;
+
+    /// commitment = keccak256(abi.encode(dispute, juror, vote, evidence, salt)).
+    function commitVote(DisputeId id, bytes32 commitment) external;
+
+    /// Starts by itself when all have committed; otherwise anyone may advance after the commit clock.
+    function revealVote(DisputeId id, Vote vote, bytes32 evidence, bytes32 salt) external;
+
+    /// Move on when a clock has run out (Committing → Revealing or no quorum; Revealing → Ruled). Anyone.
+    function advance(DisputeId id) external;
+
+    /// After the payout delay: slash or pay the bond, reward and fine jurors, tell TaskRegistry. Anyone.
+    function execute(DisputeId id) external;
+    function withdrawCredit() external returns (uint256 amount);
+
+    function disputeOf(DisputeId id) external view returns (Dispute memory);
+    function panelOf(DisputeId id) external view returns (address[] memory);
+    function jurorOf(address juror) external view returns (Juror memory);
+    function commitmentHash(DisputeId id, address juror, Vote vote, bytes32 evidence, bytes32 salt) external pure returns (bytes32);
+    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot) external view returns (DisputeId);
+    function challengeCost() external view returns (uint256 bond, uint256 fee);
+    function creditOf(address account) external view returns (uint256);
+}

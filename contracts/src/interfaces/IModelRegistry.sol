@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {ModelId} from "../types/Ids.sol";
+
+/// What a model is: shape, precision and every weight, named by their hash. Anyone may register; nothing can change.
+interface IModelRegistry {
+    struct ModelSpec {
+        bytes32 architecture; //    keccak256 of the family's name, e.g. "llama"
+        uint16 layers;
+        uint32 hidden;
+        uint16 heads;
+        uint16 kvHeads;
+        uint32 ffn;
+        uint32 vocab;
+        uint32 context;
+        uint8 embedUnits; //        layer units charged for the embedding
+        uint8 headUnits; //         layer units charged for final norm and lm_head
+        bytes32 dtype; //           keccak256 of "float32", "bfloat16", ...
+        bytes32 numericsProfile; // keccak256 of the profile's name
+        bytes32 weightsRoot; //     SHA-256 Merkle root over roots [embed, layer 0 … L−1, head]
+        bytes32 manifestHash; //    SHA-256 of the manifest file (config, tokenizer, tensor names)
+    }
+
+    event ModelRegistered(ModelId indexed id, address indexed registrar, uint16 layers, bytes32 weightsRoot);
+
+    error ModelUnknown(ModelId id);
+    error ModelExists(ModelId id);
+    error ModelShapeInvalid();
+    error RootsLengthWrong(uint256 have, uint256 need);
+    error WeightsRootMismatch(bytes32 computed, bytes32 claimed);
+    error LayersOutOfRange(uint16 from, uint16 to, uint16 layers);
+
+    /// Register a model. `roots` are the layers + 2 roots under `spec.weightsRoot`, in order.
+    /// @return id keccak256(abi.encode(spec))
+    function register(ModelSpec calldata spec, bytes32[] calldata roots) external returns (ModelId id);
+
+    function idOf(ModelSpec calldata spec) external pure returns (ModelId);
+
+    function exists(ModelId id) external view returns (bool);
+
+    /// @dev Reverts ModelUnknown.
+    function specOf(ModelId id) external view returns (ModelSpec memory);
+
+    /// Everything money needs, one storage read. Reverts ModelUnknown.
+    function shapeOf(ModelId id) external view returns (uint16 layers, uint8 embedUnits, uint8 headUnits);
+
+    function numericsProfileOf(ModelId id) external view returns (bytes32);
+
+    /// Commitment to the weights of layers [from, to): SHA-256 as in docs/protocol.md §3.
+    function shardRoot(ModelId id, uint16 from, uint16 to) external view returns (bytes32);
+}

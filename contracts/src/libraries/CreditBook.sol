@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+/// Whose money waits to be pulled? Nothing is ever pushed to a stranger, so no recipient can make a payment revert.
+library CreditBook {
+    /// Burned money belongs to nobody's key. It waits here like any credit, so that burning cannot revert either.
+    address internal constant BURN_ADDRESS = 0x000000000000000000000000000000000000dEaD;
+
+    struct Book {
+        mapping(address account => uint256) of;
+    }
+
+    /// A credit to address(0) could never be pulled: it is burned.
+    function add(Book storage self, address account, uint256 amount) internal {
+        if (amount == 0) return;
+        self.of[account == address(0) ? BURN_ADDRESS : account] += amount;
+    }
+
+    /// Everything of `account`, which then has nothing. Zero if it had nothing.
+    function take(Book storage self, address account) internal returns (uint256 amount) {
+        amount = self.of[account];
+        if (amount != 0) self.of[account] = 0;
+    }
+}

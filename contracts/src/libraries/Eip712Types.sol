@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {SignatureChecker} from "@openzeppelin/contracts/utils/cryptography/SignatureChecker.sol";
+
+import {
+    Acceptance,
+    Ack,
+    AuditorDelegation,
+    HopCheckpoint,
+    Order,
+    RequestLeaf,
+    Stage,
+    StageReceipt,
+    Voucher
+} from "../types/Signed.sol";
+
+/// What exactly is signed: EIP-712 types, struct hashes, the one domain, and who signed a digest.
+///
+/// Every struct except Plan holds only static value types, whose ABI encoding is their EIP-712 encoding, so a struct hash is
+/// `keccak256(abi.encode(typeHash, struct))`. Twin: core/protocol/signing.py; vectors: tests/twins/vectors.json.
+library Eip712Types {
+    bytes32 internal constant DOMAIN_TYPEHASH = keccak256("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)");
+    bytes32 internal constant NAME_HASH = keccak256("Headrace");
+    bytes32 internal constant VERSION_HASH = keccak256("1");
+
+    bytes32 internal constant ORDER_TYPEHASH = keccak256(
+        "Order(address requester,bytes32 modelId,bytes32 inputRoot,bytes32 samplingRoot,uint32 requests,uint32 maxTokensIn,uint32 maxTokensOut,uint64 priceIn,uint64 priceOut,address matcher,uint16 matcherFeeBps,uint128 minStake,uint64 deadline,uint32 window,address auditor,address arbitrator,bytes32 numericsProfile,uint64 nonce)"
+    );
+    bytes32 internal constant STAGE_TYPEHASH = keccak256("Stage(address operator,uint16 layerFrom,uint16 layerTo)");
+    bytes32 internal constant PLAN_TYPEHASH =
+        keccak256("Plan(Stage[] stages)Stage(address operator,uint16 layerFrom,uint16 layerTo)");
+    bytes32 internal constant ACCEPTANCE_TYPEHASH =
+        keccak256("Acceptance(bytes32 orderHash,bytes32 planHash,uint16 stage,uint64 expiry)");
+    bytes32 internal constant HOP_CHECKPOINT_TYPEHASH = keccak256(
+        "HopCheckpoint(bytes32 orderHash,bytes32 planHash,uint16 stage,uint32 requestIndex,uint32 rows,bytes32 runningRoot)"
+    );
+    bytes32 internal constant STAGE_RECEIPT_TYPEHASH = keccak256(
+        "StageReceipt(bytes32 orderHash,bytes32 planHash,uint16 stage,uint16 layerFrom,uint16 layerTo,bytes32 shardRoot,bytes32 inputRoot,bytes32 outputRoot,bytes32 requestsRoot,uint32 requests,uint32 tokensIn,uint32 tokensOut,uint64 startedAt,uint64 signedAt)"
+    );
+    bytes32 internal constant ACK_TYPEHASH =
+        keccak256("Ack(bytes32 orderHash,bytes32 planHash,bytes32 resultRoot,uint32 tokensIn,uint32 tokensOut)");
+    bytes32 internal constant VOUCHER_TYPEHASH =
+        keccak256("Voucher(bytes32 sessionId,bytes32 planHash,uint128 cumulative,bytes32 lastResultRoot)");
+    bytes32 internal constant AUDITOR_DELEGATION_TYPEHASH =
+        keccak256("AuditorDelegation(bytes32 orderHash,address auditor,uint64 expiry)");
+    bytes32 internal constant OPERATOR_PROOF_TYPEHASH = keccak256("OperatorProof(address owner,address operator)");
+
+    /// Half the order of secp256k1: an s above it is the other form of the same signature.
+    uint256 internal constant MAX_S = 0x7fffffffffffffffffffffffffffffff5d576e7357a4501ddfe92f46681b20a0;
+
+    // --- struct hashes ---
+
+    function orderHash(Order calldata order) internal pure returns (bytes32) {
+        return keccak256(abi.encode(ORDER_TYPEHASH, order));
+    }
+
+    function stageHash(Stage calldata stage) internal pure returns (bytes32) {
+        return keccak256(abi.encode(STAGE_TYPEHASH, stage));
+    }
+
+    function planHash(Stage[] calldata plan) internal pure returns (bytes32) {
+        bytes32[] memory hashes = new bytes32[](plan.length);
+        for (uint256 i; i < plan.length; ++i) {
+            hashes[i] = stageHash(plan[i]);
+        }
+        return keccak256(abi.encode(PLAN_TYPEHASH, keccak256(abi.encodePacked(hashes))));
+    }
+
+    function acceptanceHash(Acceptance calldata acceptance) internal pure returns (bytes32) {
+        return keccak256(abi.encode(ACCEPTANCE_TYPEHASH, acceptance));
+    }
+
+    function hopCheckpointHash(HopCheckpoint calldata checkpoint) internal pure returns (bytes32) {
+        return keccak256(abi.encode(HOP_CHECKPOINT_TYPEHASH, checkpoint));
+    }
+
+    function receiptHash(StageReceipt calldata receipt) internal pure returns (bytes32) {
+        return keccak256(abi.encode(STAGE_RECEIPT_TYPEHASH, receipt));
+    }
+
+    function ackHash(Ack calldata ack) internal pure returns (bytes32) {
+        return keccak256(abi.encode(ACK_TYPEHASH, ack));
+    }
+
+    function voucherHash(Voucher calldata voucher) internal pure returns (bytes32) {
+        return keccak256(abi.encode(VOUCHER_TYPEHASH, voucher));
+    }
+
+    function delegationHash(AuditorDelegation calldata delegation) internal pure returns (bytes32) {
+        return keccak256(abi.encode(AUDITOR_DELEGATION_TYPEHASH, delegation));
+    }
+
+    function operatorProofHash(address owner, address operator) internal pure returns (bytes32) {
+        return keccak256(abi.encode(OPERATOR_PROOF_TYPEHASH, owner, operator));
+    }
+
+    /// Bytes of a leaf under `StageReceipt.requestsRoot` (docs/protocol.md §3): 76 bytes. Not signed by itself.
+    function requestLeafBytes(RequestLeaf calldata leaf) internal pure returns (bytes memory) {
+        return abi.encodePacked(leaf.requestIndex, leaf.inRoot, leaf.outRoot, leaf.tokensIn, leaf.tokensOut);
+    }
+
+    // --- domain and signatures ---
+
+    /// Computed anew each time: after a fork that changes the chain id, old signatures stop counting.
+    function domainSeparator(address verifyingContract) internal view returns (bytes32) {
+        return keccak256(abi.encode(DOMAIN_TYPEHASH, NAME_HASH, VERSION_HASH, block.chainid, verifyingContract));
+    }
+
+    function toDigest(bytes32 separator, bytes32 structHash) internal pure returns (bytes32) {
+        return keccak256(abi.encodePacked(hex"1901", separator, structHash));
+    }
+
+    /// The key that signed `digest`, or address(0): 65 bytes r‖s‖v only, low s, v 27 or 28, so that one message and key have
+    /// one accepted encoding per nonce.
+    function recover(bytes32 digest, bytes calldata signature) internal pure returns (address) {
+        if (signature.length != 65) return address(0);
+        bytes32 s = bytes32(signature[32:64]);
+        uint8 v = uint8(signature[64]);
+        if (uint256(s) > MAX_S || (v != 27 && v != 28)) return address(0);
+        return ecrecover(digest, v, bytes32(signature[:32]), s);
+    }
+
+    /// Did the plain key `signer` sign? Never true for address(0).
+    function isSignedBy(address signer, bytes32 digest, bytes calldata signature) internal pure returns (bool) {
+        return signer != address(0) && recover(digest, signature) == signer;
+    }
+
+    /// Did a requester sign: its key, or, if it has code, the contract by ERC-1271 at this moment.
+    function isValidSigner(address signer, bytes32 digest, bytes calldata signature) internal view returns (bool) {
+        if (isSignedBy(signer, digest, signature)) return true;
+        return signer.code.length != 0 && SignatureChecker.isValidERC1271SignatureNowCalldata(signer, digest, signature);
+    }
+}

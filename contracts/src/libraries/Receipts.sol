@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {ITaskRegistry} from "../interfaces/ITaskRegistry.sol";
+import {Order, RequestLeaf, Stage, StageReceipt} from "../types/Signed.sol";
+import {Eip712Types} from "./Eip712Types.sol";
+import {Plans} from "./Plans.sol";
+import {ShaTree} from "./ShaTree.sol";
+
+/// Is this receipt really what the stage's operator signed for this job, and do all of them tell one story?
+library Receipts {
+    /// One receipt for stage `index`: right job, plan, place and layers, signed by the plan's operator.
+    /// @return receiptHash EIP-712 struct hash
+    function check(
+        StageReceipt calldata receipt,
+        bytes calldata signature,
+        Stage calldata stage,
+        uint256 index,
+        Plans.Binding memory binding
+    ) internal pure returns (bytes32 receiptHash) {
+        if (
+            receipt.orderHash != binding.orderHash || receipt.planHash != binding.planHash || receipt.stage != index
+                || receipt.layerFrom != stage.layerFrom || receipt.layerTo != stage.layerTo
+        ) revert ITaskRegistry.ReceiptMismatch(index);
+        receiptHash = Eip712Types.receiptHash(receipt);
+        bytes32 digest = Eip712Types.toDigest(binding.separator, receiptHash);
+        if (!Eip712Types.isSignedBy(stage.operator, digest, signature)) {
+            revert ITaskRegistry.BadSignature(stage.operator);
+        }
+    }
+
+    /// A whole pipeline's receipts: one a stage, each over every request of the order.
+    ///
+    /// INVARIANT: inputRoot of stage i is outputRoot of stage i − 1, so one altered activation is one stage's fault; token counts
+    /// are equal in all stages, so none inflates its own; counts are within the order's caps, so Σ gross ≤ maxAmount.
+    /// A partial receipt cannot be delivered: a requester could otherwise deliver an early one and cut off the pay for the rest.
+    function checkAll(
+        Order calldata order,
+        Stage[] calldata plan,
+        StageReceipt[] calldata receipts,
+        bytes[] calldata signatures,
+        Plans.Binding memory binding
+    ) internal pure {
+        if (receipts.length != plan.length || signatures.length != plan.length) revert ITaskRegistry.BadPlan();
+        StageReceipt calldata first = receipts[0];
+        if (first.tokensIn > order.maxTokensIn) revert ITaskRegistry.OverCap(first.tokensIn, order.maxTokensIn);
+        if (first.tokensOut > order.maxTokensOut) revert ITaskRegistry.OverCap(first.tokensOut, order.maxTokensOut);
+        for (uint256 i; i < receipts.length; ++i) {
+            StageReceipt calldata receipt = receipts[i];
+            check(receipt, signatures[i], plan[i], i, binding);
+            if (receipt.requests != order.requests) revert ITaskRegistry.RequestCountMismatch(i);
+            if (receipt.tokensIn != first.tokensIn || receipt.tokensOut != first.tokensOut) {
+                revert ITaskRegistry.TokenCountMismatch(i);
+            }
+            if (i > 0 && receipt.inputRoot != receipts[i - 1].outputRoot) revert ITaskRegistry.ReceiptChainBroken(i);
+        }
+    }
+
+    /// Two different leaves for one request, each under its own receipt of the same stage (both receipts already checked).
+    ///
+    /// INVARIANT: an honest stage signs one leaf for a request of a plan; both leaves are proven to be under its signatures.
+    function checkEquivocation(
+        StageReceipt[2] calldata receipts,
+        RequestLeaf[2] calldata leaves,
+        uint256[2] calldata positions,
+        bytes32[][2] calldata proofs
+    ) internal pure {
+        bytes32[2] memory hashes;
+        for (uint256 i; i < 2; ++i) {
+            hashes[i] = ShaTree.leafHash(Eip712Types.requestLeafBytes(leaves[i]));
+            bool included =
+                ShaTree.verify(receipts[i].requestsRoot, receipts[i].requests, positions[i], hashes[i], proofs[i]);
+            if (!included) revert ITaskRegistry.NotEquivocation();
+        }
+        if (leaves[0].requestIndex != leaves[1].requestIndex || hashes[0] == hashes[1]) {
+            revert ITaskRegistry.NotEquivocation();
+        }
+    }
+}

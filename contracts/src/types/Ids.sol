@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+/// What is an id, and of what: a job cannot be passed where a dispute is expected.
+
+/// EIP-712 digest of the order that opened the job (domain included).
+type JobId is bytes32;
+/// keccak256(chain, escrow, requester, salt) of an earmarked deposit.
+type SessionId is bytes32;
+/// keccak256(arbitrator, job, stage, requestsRoot of the accused receipt).
+type DisputeId is bytes32;
+/// keccak256(abi.encode(ModelSpec)).
+type ModelId is bytes32;
+
+using {eqJob as ==, neJob as !=} for JobId global;
+using {eqModel as ==, neModel as !=} for ModelId global;
+
+function eqJob(JobId a, JobId b) pure returns (bool) {
+    return JobId.unwrap(a) == JobId.unwrap(b);
+}
+
+function neJob(JobId a, JobId b) pure returns (bool) {
+    return JobId.unwrap(a) != JobId.unwrap(b);
+}
+
+function eqModel(ModelId a, ModelId b) pure returns (bool) {
+    return ModelId.unwrap(a) == ModelId.unwrap(b);
+}
+
+function neModel(ModelId a, ModelId b) pure returns (bool) {
+    return ModelId.unwrap(a) != ModelId.unwrap(b);
+}

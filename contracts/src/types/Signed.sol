@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {ModelId, SessionId} from "./Ids.sol";
+
+/// What people and machines sign. Field order is the order of the EIP-712 type strings in libraries/Eip712Types.sol;
+/// docs/protocol.md §2 lists them, tests/twins/vectors.json holds the vectors that Python shares.
+
+/// What a requester buys: a batch of requests against one model, with every cap it will pay.
+struct Order {
+    address requester;
+    ModelId modelId;
+    bytes32 inputRoot; //      Merkle root over salted prompt commitments
+    bytes32 samplingRoot; //   Merkle root over sampling parameters, seeds included
+    uint32 requests;
+    uint32 maxTokensIn; //     whole batch
+    uint32 maxTokensOut; //    whole batch
+    uint64 priceIn; //         nano base units per token per layer unit
+    uint64 priceOut;
+    address matcher; //        who may match; zero: anyone
+    uint16 matcherFeeBps;
+    uint128 minStake; //       every stage's miner has at least this
+    uint64 deadline; //        seconds; receipts are due
+    uint32 window; //          seconds between delivery and payment in which a dispute may open
+    address auditor; //        who beside the requester may dispute; zero: nobody
+    address arbitrator; //     who decides
+    bytes32 numericsProfile;
+    uint64 nonce;
+}
+
+/// One shard's place in a pipeline.
+struct Stage {
+    address operator;
+    uint16 layerFrom;
+    uint16 layerTo;
+}
+
+/// A stage's consent to an order, a plan and its place in it.
+struct Acceptance {
+    bytes32 orderHash;
+    bytes32 planHash;
+    uint16 stage;
+    uint64 expiry;
+}
+
+/// What a stage says it sent so far: decides "he sent me other bytes".
+struct HopCheckpoint {
+    bytes32 orderHash;
+    bytes32 planHash;
+    uint16 stage;
+    uint32 requestIndex;
+    uint32 rows;
+    bytes32 runningRoot;
+}
+
+/// What a stage says it did, over one or many requests of a job.
+struct StageReceipt {
+    bytes32 orderHash;
+    bytes32 planHash;
+    uint16 stage;
+    uint16 layerFrom;
+    uint16 layerTo;
+    bytes32 shardRoot;
+    bytes32 inputRoot; //      equals the previous stage's outputRoot
+    bytes32 outputRoot;
+    bytes32 requestsRoot;
+    uint32 requests;
+    uint32 tokensIn;
+    uint32 tokensOut;
+    uint64 startedAt;
+    uint64 signedAt;
+}
+
+/// A leaf under `StageReceipt.requestsRoot`.
+struct RequestLeaf {
+    uint32 requestIndex;
+    bytes32 inRoot;
+    bytes32 outRoot;
+    uint32 tokensIn;
+    uint32 tokensOut;
+}
+
+/// The requester is content: pay now.
+struct Ack {
+    bytes32 orderHash;
+    bytes32 planHash;
+    bytes32 resultRoot;
+    uint32 tokensIn;
+    uint32 tokensOut;
+}
+
+/// Cumulative promise out of a session: only the newest one needs the chain.
+struct Voucher {
+    SessionId sessionId;
+    bytes32 planHash;
+    uint128 cumulative;
+    bytes32 lastResultRoot;
+}
+
+/// The requester lets someone else dispute this order.
+struct AuditorDelegation {
+    bytes32 orderHash;
+    address auditor;
+    uint64 expiry;
+}

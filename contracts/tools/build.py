@@ -1,0 +1,240 @@
+"""Which bytecode and ABI do the Python programs deploy and call? Compiles contracts/src into core/protocol/abi, one JSON each.
+
+    python contracts/tools/build.py            compile and write
+    python contracts/tools/build.py --check    compile, compare with what is there, exit 1 naming the contracts that differ
+    python contracts/tools/build.py --native   install the native compiler through py-solc-x first (needs a network)
+
+Compiler settings are those of foundry.toml, the compiler's version that of package-lock.json, so forge and this program produce the same
+bytes. py-solc-x drives a native compiler of that version where it has one, and contracts/tools/solc.mjs otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import solcx
+from packaging.version import Version
+from solcx.exceptions import SolcError, SolcInstallationError
+from solcx.wrapper import get_solc_version
+
+ROOT = Path(__file__).resolve().parents[2]
+OUT = ROOT / "core" / "protocol" / "abi"
+WRAPPER = ROOT / "contracts" / "tools" / "solc.mjs"
+
+MAX_RUNTIME_BYTES = 24_576  # EIP-170: a longer contract cannot be deployed
+IMPORT = re.compile(r"""^\s*import\s+(?:[^"';]*?\sfrom\s+)?["']([^"']+)["']""", re.MULTILINE)
+
+
+class BuildError(Exception):
+    """The artifacts cannot be built, or do not match; the text says why and what to do."""
+
+
+def compiler_version() -> Version:
+    """The one version we compile with, as npm has locked it."""
+    lock = json.loads((ROOT / "package-lock.json").read_text())
+    return Version(lock["packages"]["node_modules/solc"]["version"])
+
+
+def find_compiler(version: Version, *, native: bool) -> Path:
+    """A native compiler of exactly `version` if py-solc-x has one (or may install one), else our wrapper."""
+    if native and version not in solcx.get_installed_solc_versions():
+        try:
+            solcx.install_solc(version)
+        except (SolcInstallationError, OSError) as error:
+            print(f"no native solc {version} ({error}); using the npm compiler", file=sys.stderr)
+    if version in solcx.get_installed_solc_versions():
+        return Path(solcx.install.get_executable(version))
+    if not (ROOT / "node_modules" / "solc").is_dir():
+        raise BuildError("node_modules/solc is missing: run `npm ci` first")
+    return WRAPPER
+
+
+def load_profile() -> dict[str, Any]:
+    profile: dict[str, Any] = tomllib.loads((ROOT / "foundry.toml").read_text())["profile"]["default"]
+    return profile
+
+
+def settings_of(profile: dict[str, Any]) -> dict[str, Any]:
+    """The part of foundry.toml that decides the bytecode, in the compiler's own words."""
+    return {
+        "optimizer": {"enabled": profile["optimizer"], "runs": profile["optimizer_runs"]},
+        "evmVersion": profile["evm_version"],
+        "viaIR": profile["via_ir"],
+        "remappings": profile["remappings"],
+        "metadata": {
+            "bytecodeHash": profile["bytecode_hash"],
+            "appendCBOR": profile["cbor_metadata"],
+        },
+    }
+
+
+def imports_of(path: str, text: str, remappings: list[str]) -> list[str]:
+    """Repository-relative paths that the file `path` imports."""
+    found = []
+    for target in IMPORT.findall(text):
+        if target.startswith("."):
+            resolved = (ROOT / path).parent.joinpath(target).resolve()
+            found.append(resolved.relative_to(ROOT).as_posix())
+            continue
+        for remapping in remappings:
+            prefix, _, real = remapping.partition("=")
+            if target.startswith(prefix):
+                target = real + target.removeprefix(prefix)
+                break
+        found.append(target)
+    return found
+
+
+def read_sources(profile: dict[str, Any]) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """All of contracts/src and everything it imports: path → text, and path → what it imports."""
+    sources: dict[str, str] = {}
+    edges: dict[str, list[str]] = {}
+    todo = [p.relative_to(ROOT).as_posix() for p in sorted((ROOT / profile["src"]).rglob("*.sol"))]
+    while todo:
+        path = todo.pop()
+        if path in sources:
+            continue
+        try:
+            sources[path] = (ROOT / path).read_text()
+        except OSError as error:
+            raise BuildError(f"cannot read {path}: {error.strerror}") from error
+        edges[path] = imports_of(path, sources[path], profile["remappings"])
+        todo.extend(edges[path])
+    return sources, edges
+
+
+def source_hash(path: str, sources: dict[str, str], edges: dict[str, list[str]]) -> str:
+    """SHA-256 over the file and all it imports, in order of path: changes exactly when a source of the contract does."""
+    reached: set[str] = set()
+    todo = [path]
+    while todo:
+        here = todo.pop()
+        if here not in reached:
+            reached.add(here)
+            todo.extend(edges[here])
+    digest = hashlib.sha256()
+    for name in sorted(reached):
+        digest.update(f"{name}\0{hashlib.sha256(sources[name].encode()).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def compile_artifacts(solc_binary: Path) -> dict[str, dict[str, Any]]:
+    """Artifacts of every deployable contract under contracts/src, by name."""
+    profile = load_profile()
+    settings = settings_of(profile)
+    sources, edges = read_sources(profile)
+    output = solcx.compile_standard(
+        {
+            "language": "Solidity",
+            "sources": {path: {"content": text} for path, text in sorted(sources.items())},
+            "settings": {
+                **settings,
+                "outputSelection": {
+                    "*": {"*": ["abi", "evm.bytecode.object", "evm.deployedBytecode.object"]}
+                },
+            },
+        },
+        solc_binary=solc_binary,
+    )
+    version = str(get_solc_version(solc_binary, with_commit_hash=True))
+
+    artifacts: dict[str, dict[str, Any]] = {}
+    for path in sorted(output["contracts"]):
+        if not path.startswith(f"{profile['src']}/"):
+            continue
+        for name, contract in output["contracts"][path].items():
+            bytecode = contract["evm"]["bytecode"]["object"]
+            if not bytecode or not contract["abi"]:
+                continue  # interface, abstract contract, or a library whose functions are inlined
+            runtime_bytes = len(contract["evm"]["deployedBytecode"]["object"]) // 2
+            if runtime_bytes > MAX_RUNTIME_BYTES:
+                raise BuildError(
+                    f"{name} has {runtime_bytes} bytes, {MAX_RUNTIME_BYTES} is the most a chain takes"
+                )
+            if name in artifacts:
+                raise BuildError(f"two contracts are called {name}; artifacts are named by contract")
+            artifacts[name] = {
+                "contractName": name,
+                "sourceName": path,
+                "sourceHash": source_hash(path, sources, edges),
+                "compiler": version,
+                "settings": settings,
+                "abi": contract["abi"],
+                "bytecode": "0x" + bytecode,
+                "runtimeBytes": runtime_bytes,
+            }
+    return artifacts
+
+
+def render(artifact: dict[str, Any]) -> str:
+    return json.dumps(artifact, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+
+
+def differences(artifacts: dict[str, dict[str, Any]]) -> list[str]:
+    """One line per contract whose committed artifact is missing, different or left over."""
+    lines = []
+    for name, artifact in sorted(artifacts.items()):
+        path = OUT / f"{name}.json"
+        if not path.is_file():
+            lines.append(f"{name}: no artifact")
+        elif path.read_text() != render(artifact):
+            lines.append(f"{name}: {', '.join(differing_keys(path, artifact))} differ from the source")
+    lines += [
+        f"{path.stem}: no such contract any more"
+        for path in sorted(OUT.glob("*.json"))
+        if path.stem not in artifacts
+    ]
+    return lines
+
+
+def differing_keys(path: Path, artifact: dict[str, Any]) -> list[str]:
+    try:
+        committed = json.loads(path.read_text())
+    except ValueError:
+        return ["text"]
+    keys = sorted(committed.keys() | artifact.keys())
+    return [key for key in keys if committed.get(key) != artifact.get(key)] or ["text"]
+
+
+def write(artifacts: dict[str, dict[str, Any]]) -> None:
+    OUT.mkdir(parents=True, exist_ok=True)
+    for path in OUT.glob("*.json"):
+        if path.stem not in artifacts:
+            path.unlink()
+    for name, artifact in sorted(artifacts.items()):
+        (OUT / f"{name}.json").write_text(render(artifact))
+        print(f"{name}: {artifact['runtimeBytes']} bytes at run time")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Compile contracts/src into core/protocol/abi.")
+    parser.add_argument("--check", action="store_true", help="compare only; exit 1 on a difference")
+    parser.add_argument("--native", action="store_true", help="let py-solc-x install native solc")
+    options = parser.parse_args(argv)
+    try:
+        solc_binary = find_compiler(compiler_version(), native=options.native)
+        artifacts = compile_artifacts(solc_binary)
+        if not options.check:
+            write(artifacts)
+            return 0
+        lines = differences(artifacts)
+    except (BuildError, SolcError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if lines:
+        print("artifacts do not match contracts/src:", *lines, sep="\n  ", file=sys.stderr)
+        print("run: python contracts/tools/build.py", file=sys.stderr)
+        return 1
+    print(f"{len(artifacts)} artifacts match contracts/src")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,148 @@
+"""How are the layers that a machine holds run on a request?
+
+The layers, masks, rotary tables and norms are transformers' own modules; this file only decides what goes in
+and what comes out. Same dtype and same shapes therefore give the whole model's bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from core.engine.kv import Cache
+from core.protocol.errors import ContextTooLong
+from core.protocol.types import LayerRange
+
+_ALIGNMENT_BYTES = 64
+
+
+class Shard:
+    """Layers [start, end) of a model in memory, and what runs them.
+
+    Holds no state of any request: that is in the `Cache`. Not safe to call from two threads at once.
+    """
+
+    def __init__(
+        self, model: Any, layers: LayerRange, *, num_layers: int, windows: list[int], context: int
+    ) -> None:
+        """`model` is a transformers causal LM cut to these layers; see `core.engine.model.load_shard`."""
+        self.model = model
+        self.layers = layers
+        self.num_layers = num_layers
+        self.hidden: int = model.config.hidden_size
+        self.vocab: int = model.config.vocab_size
+        self.context = context
+        self.is_first = layers.start == 0
+        self.is_last = layers.end == num_layers
+        self.dtype: torch.dtype = model.dtype
+        self._windows = windows
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the weights take; a tied matrix held once counts once."""
+        held = {p.data_ptr(): p.nbytes for p in self.model.parameters() if not p.is_meta}
+        return sum(held.values())
+
+    @property
+    def decoder_layers(self) -> nn.ModuleList:
+        """The owned layers; number i is layer `layers.start + i` of the model."""
+        lists = [m for m in self.model.base_model.children() if isinstance(m, nn.ModuleList)]
+        assert len(lists) == 1, "a dense decoder has one list of layers"
+        return lists[0]
+
+    def new_cache(self) -> Cache:
+        """An empty memory for one request."""
+        return Cache(self._windows)
+
+    def forward(self, x: Tensor, cache: Cache, *, last_only: bool = False) -> Tensor:
+        """Run positions `cache.length … cache.length + T − 1` of one request.
+
+        `x` is ids [T] int64 on the first stage, else activations [T, D]. Returns activations [T, D] or, on
+        the last stage, logits [T, V] ([1, V] with `last_only`) in float32, float64 for a float64 shard.
+        Raises ContextTooLong past the model's context and ValueError for a wrong shape; the cache is then
+        unchanged.
+        """
+        return self._run(x, cache, logits_to_keep=1 if last_only else 0)
+
+    def forward_rows(self, x: Tensor, cache: Cache, rows: Tensor) -> Tensor:
+        """The same, with the last stage's logits for the given row numbers of `x` only: [len(rows), V]."""
+        return self._run(x, cache, logits_to_keep=rows)
+
+    def _run(self, x: Tensor, cache: Cache, *, logits_to_keep: int | Tensor) -> Tensor:
+        self._check(x, cache)
+        positions = torch.arange(cache.length, cache.length + x.shape[0]).unsqueeze(0)
+        with torch.inference_mode(), self._precision():
+            if self.is_first:
+                embeds = self.model.get_input_embeddings()(x.unsqueeze(0))  # [1, T, D]
+            else:
+                embeds = _aligned(x.to(self.dtype)).unsqueeze(0)
+            inputs = {
+                "inputs_embeds": embeds,
+                "position_ids": positions,
+                "past_key_values": cache.library,
+                "use_cache": True,
+            }
+            if not self.is_last:
+                hidden: Tensor = self.model.base_model(**inputs).last_hidden_state[0]
+                return hidden
+            logits: Tensor = self.model(**inputs, logits_to_keep=logits_to_keep).logits[0]
+            return logits if self.dtype == torch.float64 else logits.float()
+
+    def _check(self, x: Tensor, cache: Cache) -> None:
+        if self.is_first:
+            if x.dim() != 1 or x.dtype != torch.int64 or not x.shape[0]:
+                raise ValueError(f"the first stage takes ids [T] int64, not {_kind(x)}")
+            if not 0 <= int(x.min()) <= int(x.max()) < self.vocab:
+                raise ValueError(f"ids outside [0, {self.vocab}): {int(x.min())} … {int(x.max())}")
+        elif x.dim() != 2 or x.shape[1] != self.hidden or not x.shape[0]:
+            raise ValueError(f"stage {self.layers} takes activations [T, {self.hidden}], not {_kind(x)}")
+        if cache.length + x.shape[0] > self.context:
+            raise ContextTooLong(
+                prompt_tokens=cache.length + x.shape[0],
+                max_new_tokens=0,
+                context_tokens=self.context,
+            )
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return _KeepDouble() if self.dtype == torch.float64 else nullcontext()
+
+
+class _KeepDouble(TorchFunctionMode):
+    """Keeps float64 values in float64 where model code rounds to float32 on the way (norms, softmax).
+
+    Rotary angles are born float32 from integer positions and are not touched: the float32 table is part of
+    what the model means, for every machine.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
+            if func is Tensor.float:
+                return args[0]
+            if func in (Tensor.to, Tensor.type, torch.softmax, nn.functional.softmax, Tensor.softmax):
+                args = tuple(torch.float64 if a is torch.float32 else a for a in args)
+                if kwargs.get("dtype") is torch.float32:
+                    kwargs["dtype"] = torch.float64
+        return func(*args, **kwargs)
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """The same values where matrix kernels expect them: bytes off the wire start anywhere."""
+    if x.is_contiguous() and x.data_ptr() % _ALIGNMENT_BYTES == 0:
+        return x
+    return x.contiguous().clone()
+
+
+def _kind(x: Tensor) -> str:
+    return f"{list(x.shape)} {str(x.dtype).removeprefix('torch.')}"

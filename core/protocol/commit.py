@@ -1,0 +1,173 @@
+"""Which root commits to which bytes: SHA-256 trees over rows, requests and weights (`docs/protocol.md` §3).
+
+Twin of `contracts/src/libraries/ShaTree.sol`. SHA-256 and not Keccak, because the EVM has a
+precompile for it and workers hash rows five to nine times faster with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+
+from core.protocol.types import RequestLeaf, SamplingParams
+
+_LEAF, _NODE, _ROOT, _SHARD = b"\x00", b"\x01", b"\x02", b"\x03"
+_EMPTY_TOP = bytes(32)
+
+
+def leaf_hash(leaf: bytes) -> bytes:
+    """Hash of one leaf's bytes; tagged so that no leaf can pass for a node."""
+    return sha256(_LEAF + leaf).digest()
+
+
+def _parents(level: Sequence[bytes]) -> list[bytes]:
+    pairs = [sha256(_NODE + level[i] + level[i + 1]).digest() for i in range(0, len(level) - 1, 2)]
+    return [*pairs, level[-1]] if len(level) % 2 else pairs
+
+
+def root_of_hashes(hashes: Sequence[bytes]) -> bytes:
+    """Root over leaf hashes. The count is hashed in, so trees of different sizes never share a root."""
+    level = list(hashes)
+    while len(level) > 1:
+        level = _parents(level)
+    top = level[0] if level else _EMPTY_TOP
+    return sha256(_ROOT + len(hashes).to_bytes(4, "big") + top).digest()
+
+
+def merkle_root(leaves: Iterable[bytes]) -> bytes:
+    """Root over leaves given as bytes."""
+    return root_of_hashes([leaf_hash(leaf) for leaf in leaves])
+
+
+def merkle_proof(hashes: Sequence[bytes], index: int) -> list[bytes]:
+    """Siblings of leaf `index` from the bottom up; a level where the node is unpaired gives none."""
+    if not 0 <= index < len(hashes):
+        raise IndexError(f"leaf {index} of {len(hashes)}")
+    proof, level = [], list(hashes)
+    while len(level) > 1:
+        if index ^ 1 < len(level):
+            proof.append(level[index ^ 1])
+        level, index = _parents(level), index // 2
+    return proof
+
+
+def verify_proof(root: bytes, count: int, index: int, leaf: bytes, proof: Sequence[bytes]) -> bool:
+    """Whether the leaf hash `leaf` is number `index` of the `count` leaves under `root`. Never raises."""
+    if not 0 <= index < count <= 2**32 - 1:
+        return False
+    node, width, siblings = leaf, count, list(proof)
+    while width > 1:
+        if index ^ 1 < width:
+            if not siblings:
+                return False
+            sibling = siblings.pop(0)
+            pair = sibling + node if index % 2 else node + sibling
+            node = sha256(_NODE + pair).digest()
+        width, index = (width + 1) // 2, index // 2
+    return not siblings and sha256(_ROOT + count.to_bytes(4, "big") + node).digest() == root
+
+
+class RowTree:
+    """Growing commitment to the rows of one request at one boundary, with a root at any time."""
+
+    def __init__(self) -> None:
+        self._hashes: list[bytes] = []
+
+    def append(self, row: bytes | memoryview) -> None:
+        """Add row number `len(self)`: raw little-endian float32 values, or one u32le token id."""
+        position = len(self._hashes).to_bytes(4, "big")
+        hasher = sha256(_LEAF + position)
+        hasher.update(row)
+        self._hashes.append(hasher.digest())
+
+    def extend(self, rows: bytes | memoryview, row_bytes: int) -> None:
+        """Add consecutive rows of `row_bytes` each."""
+        view = memoryview(rows).cast("B")
+        if row_bytes <= 0 or len(view) % row_bytes:
+            raise ValueError(f"{len(view)} bytes are not whole rows of {row_bytes}")
+        for start in range(0, len(view), row_bytes):
+            self.append(view[start : start + row_bytes])
+
+    def root(self) -> bytes:
+        return root_of_hashes(self._hashes)
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+
+def rows_root(rows: bytes | memoryview, row_bytes: int) -> bytes:
+    """Root of consecutive rows held in one buffer."""
+    tree = RowTree()
+    tree.extend(rows, row_bytes)
+    return tree.root()
+
+
+def token_bytes(ids: Iterable[int]) -> bytes:
+    """Token ids as consecutive u32le rows."""
+    return b"".join(i.to_bytes(4, "little") for i in ids)
+
+
+def tokens_root(ids: Iterable[int]) -> bytes:
+    """Root of a sequence of token ids, one row each."""
+    return rows_root(token_bytes(ids), 4)
+
+
+def unhex(hex32: str) -> bytes:
+    return bytes.fromhex(hex32.removeprefix("0x"))
+
+
+def to_hex(data: bytes) -> str:
+    return "0x" + data.hex()
+
+
+def _u32(n: int) -> bytes:
+    return n.to_bytes(4, "big")
+
+
+def request_leaf_bytes(leaf: RequestLeaf) -> bytes:
+    """Bytes of a leaf under `requestsRoot`."""
+    return (
+        _u32(leaf.request_index)
+        + unhex(leaf.in_root)
+        + unhex(leaf.out_root)
+        + _u32(leaf.tokens_in)
+        + _u32(leaf.tokens_out)
+    )
+
+
+def receipt_roots(leaves: Sequence[RequestLeaf]) -> tuple[bytes, bytes, bytes]:
+    """(inputRoot, outputRoot, requestsRoot) of a receipt over these requests.
+
+    Raises ValueError unless the leaves are strictly ascending by request index: one set of requests has one receipt.
+    """
+    indices = [leaf.request_index for leaf in leaves]
+    if indices != sorted(set(indices)):
+        raise ValueError(f"request indices not strictly ascending: {indices}")
+    return (
+        merkle_root(_u32(leaf.request_index) + unhex(leaf.in_root) for leaf in leaves),
+        merkle_root(_u32(leaf.request_index) + unhex(leaf.out_root) for leaf in leaves),
+        merkle_root(request_leaf_bytes(leaf) for leaf in leaves),
+    )
+
+
+def prompt_leaf(index: int, salt: bytes, ids: Sequence[int]) -> bytes:
+    """Leaf of `Order.inputRoot`; the 32-byte salt keeps short prompts from being guessed off the chain."""
+    if len(salt) != 32:
+        raise ValueError(f"salt has {len(salt)} bytes, not 32")
+    return _u32(index) + sha256(salt + token_bytes(ids)).digest()
+
+
+def sampling_leaf(index: int, params: SamplingParams) -> bytes:
+    """Leaf of `Order.samplingRoot`."""
+    return _u32(index) + params.canonical()
+
+
+def shard_root(roots: Sequence[bytes], start: int, end: int) -> bytes:
+    """Commitment to layers [start, end) given the model's roots [embed, layer 0 … layer L−1, head]."""
+    layers = len(roots) - 2
+    if not 0 <= start < end <= layers:
+        raise ValueError(f"layers [{start}, {end}) of {layers}")
+    first = 0 if start == 0 else start + 1
+    last = layers + 2 if end == layers else end + 1
+    head = _SHARD + start.to_bytes(2, "big") + end.to_bytes(2, "big")
+    return sha256(head + b"".join(roots[first:last])).digest()

@@ -1,0 +1,101 @@
+"""What the swarm says: signed records of miners and of a matcher's allocation, and when to believe one.
+
+A record is msgpack bytes signed by its author's key over (kind, SHA-256 of the bytes, sequence). A later sequence replaces an
+earlier one; nothing is believed past its expiry, so a departed machine disappears by itself.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+
+from core.protocol import signing
+from core.protocol import types as t
+
+MAX_RECORD_BYTES = 64 * 1024
+Lifecycle = Literal["JOIN", "SERVING", "DRAINING", "DOWN", "LEFT"]
+_Positive = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+
+
+class MinerRecord(msgspec.Struct, frozen=True, rename="camel"):
+    """One machine as it describes itself. `layers` is what it serves now; None before it was told or while it loads."""
+
+    operator: t.Address
+    endpoint: Annotated[str, msgspec.Meta(max_length=255)]  # host:port of its data plane
+    state: Lifecycle
+    model_id: t.Hash32
+    layers: t.LayerRange | None
+    memory_bytes: t.U63  # for weights and cache, its own limit
+    tflops: _Positive
+    bandwidth_gb_s: _Positive
+    region: Annotated[str, msgspec.Meta(max_length=40)]
+    tau_ms_per_layer: _Positive  # τ: one decode step, measured; 0 before the first
+    rho_ms: dict[t.Address, _Positive]  # ρ: one-way, to peers by operator
+    max_requests: t.U32
+    active_requests: t.U32
+    kv_free_tokens: t.U63
+    context: t.U32
+    price_in: t.U63  # nano base units per token per layer unit
+    price_out: t.U63
+    allocation: t.U63  # sequence of the allocation it follows; 0: none
+    sent_at_ms: t.U63
+
+
+class AllocationRecord(msgspec.Struct, frozen=True, rename="camel"):
+    """A matcher's phase 1: who should hold which layers of a model."""
+
+    matcher: t.Address
+    model_id: t.Hash32
+    assignments: dict[t.Address, t.LayerRange]
+    standby: list[t.Address]
+    sent_at_ms: t.U63
+
+
+class SignedRecord(msgspec.Struct, frozen=True, array_like=True):
+    content: bytes
+    sequence: t.U63
+    signature: t.Signature
+
+
+Content = TypeVar("Content", MinerRecord, AllocationRecord)
+
+
+def _author(content: MinerRecord | AllocationRecord) -> str:
+    return content.operator if isinstance(content, MinerRecord) else content.matcher
+
+
+def _record(kind: type, content: bytes, sequence: int) -> signing.Record:
+    return signing.Record(
+        kind=signing.name_hash(kind.__name__),
+        content_hash="0x" + sha256(content).hexdigest(),
+        sequence=sequence,
+    )
+
+
+def seal(
+    content: MinerRecord | AllocationRecord,
+    sequence: int,
+    signer: signing.DigestSigner,
+    domain: signing.Domain,
+) -> bytes:
+    """Bytes of a signed record for the swarm."""
+    body = msgspec.msgpack.encode(content)
+    signature = signing.sign(signer, domain, _record(type(content), body, sequence))
+    return msgspec.msgpack.encode(SignedRecord(body, sequence, signature))
+
+
+def unseal(data: bytes, kind: type[Content], domain: signing.Domain) -> tuple[Content, int] | None:
+    """(content, sequence) if the bytes are a well-formed record signed by its own author, else None. Never raises."""
+    if len(data) > MAX_RECORD_BYTES:
+        return None
+    try:
+        signed = msgspec.msgpack.decode(data, type=SignedRecord)
+        content = msgspec.msgpack.decode(signed.content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
+        return None
+    record = _record(kind, signed.content, signed.sequence)
+    if not signing.is_signed_by(domain, record, signed.signature, _author(content)):
+        return None
+    return content, signed.sequence

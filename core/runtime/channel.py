@@ -1,0 +1,430 @@
+"""Direct streams between two parties that prove their keys to each other: connect, call, push, answer.
+
+Handshake: both send an ephemeral X25519 key, a nonce and their address; both sign the SHA-256 of the two greetings (EIP-712
+`Hello`, with their role, so neither can replay the other's). Keys for each direction come from HKDF over the shared secret and that
+transcript; every frame is AES-256-GCM under a counter nonce, so a replayed, dropped or altered frame ends the stream.
+
+A stranger's mistake is counted by reason and ends at most its own stream; it never raises into the caller's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from core.protocol import signing, wire
+from core.protocol.errors import (
+    AuthenticationFailed,
+    FrameTooLarge,
+    HeadraceError,
+    PeerUnreachable,
+    WireError,
+)
+from core.runtime.logs import get_logger
+
+MAGIC = b"HRD1"
+_GREETING_BYTES = len(MAGIC) + 32 + 16 + 20
+_SIGNATURE_BYTES = 65
+_TAG_BYTES = 16
+_MAX_MALFORMED = 8
+_MAX_CALLS_IN_FLIGHT = 64
+HANDSHAKE_TIMEOUT_S = 10.0
+
+Answer = wire.AnyMessage | tuple[wire.AnyMessage, bytes] | None
+Handler = Callable[["Channel", wire.Frame], Awaitable[Answer]]
+log = get_logger(__name__)
+
+
+async def refuse_everything(channel: Channel, frame: wire.Frame) -> Answer:
+    """Handler of a party that only asks."""
+    return wire.Failed(code="E-PEER-03", reason="this side answers no calls")
+
+
+@dataclass
+class StreamStats:
+    """What strangers did, by reason; the owner publishes it as metrics."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def count(self, reason: str) -> None:
+        self.counts[reason] += 1
+
+
+class Channel:
+    """One authenticated stream. `peer` is the address that signed the handshake."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        peer: str,
+        send_key: bytes,
+        receive_key: bytes,
+        handler: Handler,
+        stats: StreamStats,
+    ) -> None:
+        self.peer = peer
+        self._reader, self._writer = reader, writer
+        self._send_cipher, self._receive_cipher = AESGCM(send_key), AESGCM(receive_key)
+        self._sent = itertools.count()
+        self._received = itertools.count()
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[wire.Frame]] = {}
+        self._handler = handler
+        self._stats = stats
+        self._send_lock = asyncio.Lock()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._closed = asyncio.Event()
+        self._loop_task = asyncio.create_task(self._receive_loop(), name=f"channel {peer[:8]}")
+
+    @property
+    def is_open(self) -> bool:
+        return not self._closed.is_set()
+
+    async def send(self, message: wire.AnyMessage, payload: bytes | memoryview = b"") -> None:
+        """Push a message that asks for no answer. Waits while the peer reads slower than we write.
+
+        Raises PeerUnreachable when the stream is down; the message may or may not have arrived.
+        """
+        await self._send_body(wire.encode(message, payload))
+
+    async def call(
+        self,
+        message: wire.AnyMessage,
+        payload: bytes | memoryview = b"",
+        *,
+        timeout_s: float = 15.0,
+    ) -> wire.Frame:
+        """Ask and wait for the answer, which may be a `Failed`.
+
+        Raises PeerUnreachable when the stream ends or `timeout_s` passes first.
+        """
+        call_id = next(self._ids)
+        answer = asyncio.get_running_loop().create_future()
+        self._waiting[call_id] = answer
+        try:
+            await self._send_body(wire.encode(message, payload, id=call_id))
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            raise PeerUnreachable(self.peer, f"no answer within {timeout_s:g} s") from None
+        finally:
+            self._waiting.pop(call_id, None)
+
+    async def close(self) -> None:
+        """End the stream; pending calls fail with PeerUnreachable. Safe to call twice."""
+        self._shut()
+        if self._loop_task is not asyncio.current_task():
+            self._loop_task.cancel()
+            await asyncio.gather(self._loop_task, return_exceptions=True)
+
+    async def wait_closed(self) -> None:
+        await self._closed.wait()
+
+    async def _send_body(self, body: bytes) -> None:
+        async with self._send_lock:
+            if not self.is_open:
+                raise PeerUnreachable(self.peer, "stream closed")
+            nonce = next(self._sent).to_bytes(12, "big")
+            sealed = self._send_cipher.encrypt(nonce, body, None)
+            try:
+                self._writer.write(len(sealed).to_bytes(4, "big"))
+                self._writer.write(sealed)
+                await self._writer.drain()
+            except (ConnectionError, RuntimeError) as error:
+                self._shut()
+                raise PeerUnreachable(self.peer, str(error) or "connection lost") from None
+
+    async def _receive_loop(self) -> None:
+        malformed = 0
+        try:
+            while True:
+                body = await self._receive_body()
+                try:
+                    frame = wire.decode(body)
+                except WireError as error:
+                    self._stats.count(type(error).__name__)
+                    malformed += 1
+                    if malformed >= _MAX_MALFORMED:
+                        return
+                    continue
+                await self._dispatch(frame)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        except WireError as error:
+            self._stats.count(type(error).__name__)
+        finally:
+            self._shut()
+
+    async def _receive_body(self) -> bytes:
+        length = int.from_bytes(await self._reader.readexactly(4), "big")
+        if not _TAG_BYTES <= length <= wire.MAX_FRAME_BYTES + _TAG_BYTES:
+            raise FrameTooLarge(f"frame of {length} bytes", f"the limit is {wire.MAX_FRAME_BYTES}")
+        sealed = await self._reader.readexactly(length)
+        try:
+            return self._receive_cipher.decrypt(
+                next(self._received).to_bytes(12, "big"), sealed, None
+            )
+        except InvalidTag:
+            raise AuthenticationFailed(self.peer) from None
+
+    async def _dispatch(self, frame: wire.Frame) -> None:
+        if frame.re:
+            answer = self._waiting.get(frame.re)
+            if answer is None or answer.done():
+                self._stats.count("UnexpectedAnswer")
+            else:
+                answer.set_result(frame)
+        elif frame.id:
+            if len(self._calls) >= _MAX_CALLS_IN_FLIGHT:
+                self._stats.count("TooManyCalls")
+                return
+            task = asyncio.create_task(self._answer(frame))
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+        else:
+            # In order and one at a time: activations of a request may not overtake each other, and a handler
+            # that waits for room is the backpressure the sender feels.
+            await self._run_handler(frame)
+
+    async def _answer(self, frame: wire.Frame) -> None:
+        answer = await self._run_handler(frame)
+        if answer is None:
+            return
+        message, payload = answer if isinstance(answer, tuple) else (answer, b"")
+        with contextlib.suppress(PeerUnreachable):
+            await self._send_body(wire.encode(message, payload, re=frame.id))
+
+    async def _run_handler(self, frame: wire.Frame) -> Answer:
+        try:
+            return await self._handler(self, frame)
+        except HeadraceError as error:
+            self._stats.count(type(error).__name__)
+            return wire.Failed(code=error.code, reason=str(error)[:2000])
+        except Exception as error:
+            self._stats.count("HandlerBug")
+            log.exception("handler failed", message=type(frame.message).__name__, peer=self.peer)
+            return wire.Failed(code="E-BUG-01", reason=f"{type(error).__name__} on our side")
+
+    def _shut(self) -> None:
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._writer.close()
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(PeerUnreachable(self.peer, "stream closed"))
+        for task in self._calls:
+            task.cancel()
+
+
+def _greeting(public: bytes, address: str) -> bytes:
+    return MAGIC + public + os.urandom(16) + bytes.fromhex(address.removeprefix("0x"))
+
+
+def _parse_greeting(greeting: bytes) -> tuple[bytes, str]:
+    if greeting[:4] != MAGIC:
+        raise AuthenticationFailed("a peer that does not speak this protocol")
+    return greeting[4:36], "0x" + greeting[52:72].hex()
+
+
+def _hello(first: bytes, second: bytes, role: int) -> tuple[signing.Hello, bytes]:
+    transcript = sha256(b"headrace/stream/1" + first + second).digest()
+    return signing.Hello(transcript="0x" + transcript.hex(), role=role), transcript
+
+
+def _keys(private: X25519PrivateKey, peer_public: bytes, transcript: bytes) -> tuple[bytes, bytes]:
+    try:
+        shared = private.exchange(X25519PublicKey.from_public_bytes(peer_public))
+    except ValueError:
+        raise AuthenticationFailed("a peer with a degenerate key") from None
+    keys = HKDF(hashes.SHA256(), 64, salt=transcript, info=b"headrace/stream/1").derive(shared)
+    return keys[:32], keys[32:]
+
+
+class StreamIdentity:
+    """Who we are on every stream: a key and the network it is valid for."""
+
+    def __init__(self, signer: signing.DigestSigner, domain: signing.Domain) -> None:
+        self.signer, self.domain = signer, domain
+
+    def _sign(self, hello: signing.Hello) -> bytes:
+        return bytes.fromhex(signing.sign(self.signer, self.domain, hello)[2:])
+
+    def _check(self, hello: signing.Hello, signature: bytes, address: str) -> str:
+        signer = signing.recover(self.domain, hello, "0x" + signature.hex())
+        if signer is None or signer.lower() != address.lower():
+            raise AuthenticationFailed(address)
+        return signer
+
+    async def greet(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        expected: str | None,
+        handler: Handler,
+        stats: StreamStats,
+    ) -> Channel:
+        """Initiator's side. Raises AuthenticationFailed unless the peer proves the expected key."""
+        private = X25519PrivateKey.generate()
+        mine = _greeting(private.public_key().public_bytes_raw(), self.signer.address)
+        writer.write(mine)
+        await writer.drain()
+        theirs = await reader.readexactly(_GREETING_BYTES)
+        signature = await reader.readexactly(_SIGNATURE_BYTES)
+        public, claimed = _parse_greeting(theirs)
+        hello, transcript = _hello(mine, theirs, 1)
+        peer = self._check(hello, signature, claimed)
+        if expected is not None and peer.lower() != expected.lower():
+            raise AuthenticationFailed(f"{peer} where {expected} was expected")
+        writer.write(self._sign(_hello(mine, theirs, 0)[0]))
+        await writer.drain()
+        to_responder, to_initiator = _keys(private, public, transcript)
+        return Channel(reader, writer, peer, to_responder, to_initiator, handler, stats)
+
+    async def welcome(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        handler: Handler,
+        stats: StreamStats,
+    ) -> Channel:
+        """Responder's side. Raises AuthenticationFailed unless the peer proves the key it names."""
+        theirs = await reader.readexactly(_GREETING_BYTES)
+        public, claimed = _parse_greeting(theirs)
+        private = X25519PrivateKey.generate()
+        mine = _greeting(private.public_key().public_bytes_raw(), self.signer.address)
+        hello, transcript = _hello(theirs, mine, 1)
+        writer.write(mine + self._sign(hello))
+        await writer.drain()
+        signature = await reader.readexactly(_SIGNATURE_BYTES)
+        peer = self._check(_hello(theirs, mine, 0)[0], signature, claimed)
+        to_responder, to_initiator = _keys(private, public, transcript)
+        return Channel(reader, writer, peer, to_initiator, to_responder, handler, stats)
+
+
+async def connect(
+    endpoint: str,
+    identity: StreamIdentity,
+    *,
+    expected: str | None,
+    handler: Handler = refuse_everything,
+    stats: StreamStats | None = None,
+    timeout_s: float = HANDSHAKE_TIMEOUT_S,
+) -> Channel:
+    """Open a stream to `host:port`, whose owner must prove the key `expected`.
+
+    Raises PeerUnreachable (no route, refused, silent) or AuthenticationFailed (somebody else answers).
+    """
+    host, _, port = endpoint.rpartition(":")
+    writer = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            return await identity.greet(reader, writer, expected, handler, stats or StreamStats())
+    except (TimeoutError, OSError, ValueError, asyncio.IncompleteReadError) as error:
+        if writer is not None:
+            writer.close()
+        reason = str(error) or type(error).__name__
+        raise PeerUnreachable(expected or endpoint, f"{endpoint}: {reason}") from None
+    except HeadraceError:
+        if writer is not None:
+            writer.close()
+        raise
+
+
+class Listener:
+    """Accepts streams on a port and keeps them until closed."""
+
+    def __init__(
+        self,
+        identity: StreamIdentity,
+        handler: Handler,
+        *,
+        max_channels: int = 256,
+        on_open: Callable[[Channel], None] | None = None,
+    ) -> None:
+        self.stats = StreamStats()
+        self.channels: set[Channel] = set()
+        self._identity, self._handler = identity, handler
+        self._max_channels = max_channels
+        self._on_open = on_open
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None, "not started"
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; port 0 takes a free one. Raises OSError when the port is taken."""
+        self._server = await asyncio.start_server(self._accept, host, port)
+
+    async def close(self) -> None:
+        """Stop listening and end every stream."""
+        if self._server is not None:
+            self._server.close()
+        await asyncio.gather(*(channel.close() for channel in list(self.channels)))
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self.channels) >= self._max_channels:
+            self.stats.count("TooManyStreams")
+            writer.close()
+            return
+        try:
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                channel = await self._identity.welcome(reader, writer, self._handler, self.stats)
+        except (HeadraceError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+            self.stats.count(type(error).__name__)
+            writer.close()
+            return
+        self.channels.add(channel)
+        if self._on_open is not None:
+            self._on_open(channel)
+        await channel.wait_closed()
+        self.channels.discard(channel)
+
+
+class Peers:
+    """Streams we opened, one per peer, reconnected on demand."""
+
+    def __init__(self, identity: StreamIdentity, handler: Handler = refuse_everything) -> None:
+        self.stats = StreamStats()
+        self._identity, self._handler = identity, handler
+        self._channels: dict[str, Channel] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def get(self, operator: str, endpoint: str, *, timeout_s: float = 5.0) -> Channel:
+        """An open stream to this operator. Raises PeerUnreachable or AuthenticationFailed."""
+        key = f"{operator.lower()}@{endpoint}"
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            channel = self._channels.get(key)
+            if channel is None or not channel.is_open:
+                channel = await connect(
+                    endpoint,
+                    self._identity,
+                    expected=operator,
+                    handler=self._handler,
+                    stats=self.stats,
+                    timeout_s=timeout_s,
+                )
+                self._channels[key] = channel
+            return channel
+
+    async def close(self) -> None:
+        await asyncio.gather(*(channel.close() for channel in self._channels.values()))
+        self._channels.clear()

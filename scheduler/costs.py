@@ -1,0 +1,156 @@
+"""How many layers does a machine hold, and how long does it take over them?
+
+The only capacity formula of the product: planner, splitter, validator and join rules all call `capacity`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
+
+from core.protocol.types import LayerRange
+from scheduler.fleet import Links, Machine, ModelShape
+
+PPM = 1_000_000
+#: Context assumed where the caller has no better number; the reference figures use the same.
+CONTEXT_TOKENS = 1024
+
+
+class Position(Enum):
+    """Where a stage stands in its pipeline: the ends also hold the embedding or the head."""
+
+    PLAIN = "plain"
+    FIRST = "first"
+    LAST = "last"
+    BOTH = "both"
+
+
+class Capacities(NamedTuple):
+    """c_i in each position, at most L. Larger memory never lowers any of the four."""
+
+    plain: int
+    first: int
+    last: int
+    both: int
+
+
+def position_of(layers: LayerRange, model: ModelShape) -> Position:
+    """Which ends of the model a range touches."""
+    starts, ends = layers.start == 0, layers.end == model.layers
+    if starts and ends:
+        return Position.BOTH
+    if starts:
+        return Position.FIRST
+    return Position.LAST if ends else Position.PLAIN
+
+
+def end_bytes(model: ModelShape, position: Position) -> int:
+    """Bytes of embedding and head tables that a stage in this position loads besides its layers."""
+    if position is Position.PLAIN:
+        return 0
+    if position is Position.FIRST:
+        return model.embedding_bytes
+    if position is Position.LAST:
+        return model.head_bytes
+    return model.embedding_bytes + (0 if model.tied else model.head_bytes)
+
+
+def weight_bytes(machine: Machine) -> int:
+    """Memory for weights: the weight share, or what KV reserve and overhead leave if that is less."""
+    by_share = machine.memory_bytes * round(machine.weight_fraction * PPM) // PPM
+    return max(0, min(by_share, machine.memory_bytes - kv_bytes(machine) - machine.overhead_bytes))
+
+
+def kv_bytes(machine: Machine) -> int:
+    """Memory reserved for KV cache."""
+    return machine.memory_bytes * round(machine.kv_fraction * PPM) // PPM
+
+
+def capacity(machine: Machine, model: ModelShape, position: Position) -> int:
+    """c_i: how many layers fit in this position (Parallax §3.2), from 0 to L."""
+    room = weight_bytes(machine) - end_bytes(model, position)
+    return min(model.layers, max(0, room) // model.layer_bytes)
+
+
+def capacities(machine: Machine, model: ModelShape) -> Capacities:
+    """`capacity` in all four positions."""
+    return _capacities_of_room(weight_bytes(machine), model)
+
+
+@lru_cache(maxsize=4096)
+def _capacities_of_room(room_bytes: int, model: ModelShape) -> Capacities:
+    def fits(position: Position) -> int:
+        room = max(0, room_bytes - end_bytes(model, position))
+        return min(model.layers, room // model.layer_bytes)
+
+    return Capacities(*(fits(position) for position in Position))
+
+
+def kv_tokens(machine: Machine, model: ModelShape, layers: int) -> int:
+    """Tokens of KV cache that fit when the machine holds this many layers (RAM capacity, Parallax §3.3)."""
+    if machine.kv_tokens is not None:
+        return machine.kv_tokens
+    per_token = layers * model.kv_bytes_per_token_per_layer
+    return kv_bytes(machine) // per_token if per_token else 2**31
+
+
+def roofline_ms_per_layer(
+    machine: Machine, model: ModelShape, batch: int = 1, context_tokens: int = CONTEXT_TOKENS
+) -> float:
+    """Time of one layer for one decode step of `batch` sequences: the larger of compute and memory time."""
+    flops = model.flops_per_layer_per_token + model.attention_flops_per_context_token * context_tokens
+    read_bytes = model.layer_bytes + batch * context_tokens * model.kv_bytes_per_token_per_layer
+    return max(
+        batch * flops / (machine.tflops * 1e9),
+        read_bytes / (machine.bandwidth_gb_s * 1e6),
+    )
+
+
+def tau_ms_per_layer(
+    machine: Machine, model: ModelShape, batch: int = 1, context_tokens: int = CONTEXT_TOKENS
+) -> float:
+    """τ(g, ℓ): the roofline, scaled so that it passes through the measured point where there is one."""
+    roofline = roofline_ms_per_layer(machine, model, batch, context_tokens)
+    if machine.tau_ms_per_layer is None:
+        return roofline
+    if batch == machine.tau_batch:
+        return machine.tau_ms_per_layer
+    at_measured = roofline_ms_per_layer(machine, model, machine.tau_batch, context_tokens)
+    return machine.tau_ms_per_layer * (roofline / at_measured)
+
+
+def head_ms(machine: Machine, model: ModelShape, batch: int = 1) -> float:
+    """Time of the output projection for one decode step, scaled like τ; paid by the last stage."""
+    roofline = max(
+        batch * model.head_flops_per_token / (machine.tflops * 1e9),
+        model.head_bytes / (machine.bandwidth_gb_s * 1e6),
+    )
+    if machine.tau_ms_per_layer is None:
+        return roofline
+    return roofline * (
+        machine.tau_ms_per_layer / roofline_ms_per_layer(machine, model, machine.tau_batch)
+    )
+
+
+def stage_ms(
+    machine: Machine,
+    model: ModelShape,
+    layers: LayerRange,
+    batch: int = 1,
+    context_tokens: int = CONTEXT_TOKENS,
+) -> float:
+    """Time of a stage for one decode step: τ × layers, and the head where the range ends the model."""
+    time_ms = tau_ms_per_layer(machine, model, batch, context_tokens) * len(layers)
+    return time_ms + (head_ms(machine, model, batch) if layers.end == model.layers else 0.0)
+
+
+def hop_ms(links: Links, a: Machine, b: Machine, model: ModelShape, tokens: int = 1) -> float:
+    """Time for `tokens` activations to cross a → b: latency plus transfer; infinite when unreachable."""
+    link = links.between(a, b)
+    if link is None:
+        return float("inf")
+    if link.bandwidth_mbit_s is None:
+        return link.latency_ms
+    bits = tokens * model.activation_bytes_per_token * 8
+    return link.latency_ms + bits / (link.bandwidth_mbit_s * 1e3)
