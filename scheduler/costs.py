@@ -99,7 +99,9 @@ def roofline_ms_per_layer(
     machine: Machine, model: ModelShape, batch: int = 1, context_tokens: int = CONTEXT_TOKENS
 ) -> float:
     """Time of one layer for one decode step of `batch` sequences: the larger of compute and memory time."""
-    flops = model.flops_per_layer_per_token + model.attention_flops_per_context_token * context_tokens
+    flops = (
+        model.flops_per_layer_per_token + model.attention_flops_per_context_token * context_tokens
+    )
     read_bytes = model.layer_bytes + batch * context_tokens * model.kv_bytes_per_token_per_layer
     return max(
         batch * flops / (machine.tflops * 1e9),
@@ -107,30 +109,31 @@ def roofline_ms_per_layer(
     )
 
 
+def correction(machine: Machine, model: ModelShape, context_tokens: int = CONTEXT_TOKENS) -> float:
+    """Measured τ over the roofline at the batch it was measured with; 1 before any measurement."""
+    if machine.tau_ms_per_layer is None:
+        return 1.0
+    at_measured = roofline_ms_per_layer(machine, model, machine.tau_batch, context_tokens)
+    return machine.tau_ms_per_layer / at_measured
+
+
 def tau_ms_per_layer(
     machine: Machine, model: ModelShape, batch: int = 1, context_tokens: int = CONTEXT_TOKENS
 ) -> float:
     """τ(g, ℓ): the roofline, scaled so that it passes through the measured point where there is one."""
     roofline = roofline_ms_per_layer(machine, model, batch, context_tokens)
-    if machine.tau_ms_per_layer is None:
-        return roofline
-    if batch == machine.tau_batch:
-        return machine.tau_ms_per_layer
-    at_measured = roofline_ms_per_layer(machine, model, machine.tau_batch, context_tokens)
-    return machine.tau_ms_per_layer * (roofline / at_measured)
+    return correction(machine, model, context_tokens) * roofline
 
 
-def head_ms(machine: Machine, model: ModelShape, batch: int = 1) -> float:
+def head_ms(
+    machine: Machine, model: ModelShape, batch: int = 1, context_tokens: int = CONTEXT_TOKENS
+) -> float:
     """Time of the output projection for one decode step, scaled like τ; paid by the last stage."""
     roofline = max(
         batch * model.head_flops_per_token / (machine.tflops * 1e9),
         model.head_bytes / (machine.bandwidth_gb_s * 1e6),
     )
-    if machine.tau_ms_per_layer is None:
-        return roofline
-    return roofline * (
-        machine.tau_ms_per_layer / roofline_ms_per_layer(machine, model, machine.tau_batch)
-    )
+    return correction(machine, model, context_tokens) * roofline
 
 
 def stage_ms(
@@ -142,7 +145,9 @@ def stage_ms(
 ) -> float:
     """Time of a stage for one decode step: τ × layers, and the head where the range ends the model."""
     time_ms = tau_ms_per_layer(machine, model, batch, context_tokens) * len(layers)
-    return time_ms + (head_ms(machine, model, batch) if layers.end == model.layers else 0.0)
+    return time_ms + (
+        head_ms(machine, model, batch, context_tokens) if layers.end == model.layers else 0.0
+    )
 
 
 def hop_ms(links: Links, a: Machine, b: Machine, model: ModelShape, tokens: int = 1) -> float:

@@ -10,12 +10,16 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
 
 from core.protocol.types import LayerRange
 from scheduler.errors import FleetError
 
 #: One-way latency assumed between machines while nobody has measured anything.
 UNMEASURED_RHO_MS = 50.0
+#: What a machine may claim of itself (Tflop/s, GB/s, ms); NaN is outside too.
+SMALLEST, LARGEST = 1e-6, 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +51,26 @@ class Machine:
         if not self.id:
             raise FleetError("a machine without an id")
         for name, value in (("tflops", self.tflops), ("bandwidth_gb_s", self.bandwidth_gb_s)):
-            if not (math.isfinite(value) and value > 0):
-                raise FleetError(f"machine {self.id}: {name} is {value}, must be above 0")
+            if not SMALLEST <= value <= LARGEST:
+                raise FleetError(f"machine {self.id}: {name} is {value}, no such machine exists")
         for name, share in (("weight", self.weight_fraction), ("kv", self.kv_fraction)):
             if not 0 <= share <= 1:
-                raise FleetError(f"machine {self.id}: {name}_fraction is {share}, must be in [0, 1]")
+                raise FleetError(f"machine {self.id}: {name}_fraction is {share}, not in [0, 1]")
         for name, count in (
             ("memory_bytes", self.memory_bytes),
             ("overhead_bytes", self.overhead_bytes),
             ("max_concurrent", self.max_concurrent),
             ("kv_tokens", self.kv_tokens or 0),
         ):
-            if count < 0:
-                raise FleetError(f"machine {self.id}: {name} is {count}, must not be negative")
-        if not (math.isfinite(self.access_ms) and self.access_ms >= 0):
+            if not 0 <= count < 2**62:
+                raise FleetError(f"machine {self.id}: {name} is {count}, not in [0, 2^62)")
+        if not 0 <= self.access_ms <= LARGEST:
             raise FleetError(f"machine {self.id}: access_ms is {self.access_ms}")
         tau = self.tau_ms_per_layer
-        if tau is not None and not (math.isfinite(tau) and tau > 0):
-            raise FleetError(f"machine {self.id}: tau_ms_per_layer is {tau}, must be above 0")
-        if self.tau_batch < 1:
-            raise FleetError(f"machine {self.id}: tau_batch is {self.tau_batch}, must be at least 1")
+        if tau is not None and not SMALLEST <= tau <= LARGEST:
+            raise FleetError(f"machine {self.id}: tau_ms_per_layer is {tau}, no such time exists")
+        if not 1 <= self.tau_batch <= LARGEST:
+            raise FleetError(f"machine {self.id}: tau_batch is {self.tau_batch}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,9 @@ class ModelShape:
         if not 1 <= self.layers < 2**16:
             raise FleetError(f"a model of {self.layers} layers")
         if self.layer_bytes < 1 or self.hidden < 1:
-            raise FleetError(f"layer_bytes {self.layer_bytes}, hidden {self.hidden}: must be above 0")
+            raise FleetError(
+                f"layer_bytes {self.layer_bytes}, hidden {self.hidden}: must be above 0"
+            )
         for name in (
             "embedding_bytes",
             "head_bytes",
@@ -188,7 +194,9 @@ class Links:
             return Link(0.0)
         link = self.pairs.get((a.id, b.id)) or self.pairs.get((b.id, a.id))
         if link is None:
-            region = self.regions.get((a.region, b.region)) or self.regions.get((b.region, a.region))
+            region = self.regions.get((a.region, b.region)) or self.regions.get(
+                (b.region, a.region)
+            )
             if region is not None:
                 latency_ms = region.latency_ms + a.access_ms + b.access_ms
                 link = Link(latency_ms, region.bandwidth_mbit_s)
@@ -211,7 +219,7 @@ class Fleet:
 
     def __post_init__(self) -> None:
         ordered = tuple(sorted(self.machines, key=lambda machine: machine.id))
-        for a, b in zip(ordered, ordered[1:], strict=False):
+        for a, b in pairwise(ordered):
             if a.id == b.id:
                 raise FleetError(f"machine {a.id} is listed twice")
         object.__setattr__(self, "machines", ordered)
@@ -230,9 +238,12 @@ class Fleet:
         return Fleet(tuple(machines), self.links)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Shard:
+class Shard(NamedTuple):
     """The layers of the model that one machine holds."""
 
     machine_id: str
     layers: LayerRange
+
+
+#: Ordered stages that cover [0, L) once.
+Pipeline: TypeAlias = tuple[Shard, ...]

@@ -32,7 +32,9 @@ class Pool:
     @property
     def total_capacity(self) -> int:
         """Σ c_i over all machines."""
-        return sum(kind.plain * len(group) for kind, group in zip(self.kinds, self.members, strict=True))
+        return sum(
+            kind.plain * len(group) for kind, group in zip(self.kinds, self.members, strict=True)
+        )
 
     @property
     def k_max(self) -> int:
@@ -62,6 +64,12 @@ def most_layers(stages: Sequence[Capacities]) -> int:
     last_loss = sorted((c.plain - c.last, i) for i, c in enumerate(stages) if c.last >= 1)[:2]
     losses = [a + b for a, i in first_loss for b, j in last_loss if i != j]
     return sum(c.plain for c in stages) - min(losses) if losses else 0
+
+
+def most_layers_of_any(machines: Sequence[Capacities], layers: int) -> int:
+    """Most layers that some pipeline of these machines holds: one of them alone, or all together."""
+    alone = max((machine.both for machine in machines), default=0)
+    return max(alone, most_layers(machines)) if layers > 1 and len(machines) > 1 else alone
 
 
 def covers(stages: Sequence[Capacities], layers: int) -> bool:

@@ -90,6 +90,8 @@ class Dp1:
         self.suffix = [0] * (len(self.caps) + 1)
         for i in range(len(self.caps) - 1, -1, -1):
             self.suffix[i] = self.suffix[i + 1] + self.caps[i].plain
+        # Where both ends weigh the same, naming them in one order halves the states.
+        self.ends_alike = all(c.first == c.last for c in self.caps)
         self.state_limit = state_limit
         self.table: dict[State, tuple[int, tuple[int, int] | None]] = {}
 
@@ -133,9 +135,19 @@ class Dp1:
 
     def _take(self, i: int, residual: int, roles: int) -> list[int]:
         """What a partial pipeline becomes when machine i joins it in each role still open."""
-        caps, taken = self.caps[i], []
-        for role, layers in ((0, caps.plain), (HAS_FIRST, caps.first), (HAS_LAST, caps.last)):
-            if layers < 1 or role & roles:
+        caps = self.caps[i]
+        options = []
+        if not roles & HAS_FIRST:
+            options.append((HAS_FIRST, caps.first))
+        if not roles & HAS_LAST and not (self.ends_alike and not roles & HAS_FIRST):
+            options.append((HAS_LAST, caps.last))
+        if all(
+            layers < caps.plain for _, layers in options
+        ):  # an end that costs nothing is always taken
+            options.append((0, caps.plain))
+        taken = []
+        for role, layers in options:
+            if layers < 1:
                 continue
             rest, held = max(0, residual - layers), roles | role
             if rest == 0 and held == HAS_FIRST | HAS_LAST:

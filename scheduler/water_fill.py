@@ -33,7 +33,10 @@ def water_fill(
             for cap, rate, more in zip(caps, rates, extra, strict=True)
         ]
 
-    low, high = 0.0, max((cap + more) / rate for cap, rate, more in zip(caps, rates, extra, strict=True))
+    low, high = (
+        0.0,
+        max((cap + more) / rate for cap, rate, more in zip(caps, rates, extra, strict=True)),
+    )
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
         if middle in (low, high):

@@ -17,7 +17,7 @@ import {Split} from "./libraries/Split.sol";
 import {JobId, ModelId, SessionId} from "./types/Ids.sol";
 import {Stage, Voucher} from "./types/Signed.sol";
 
-/// @inheritdoc IEscrow
+/// Who owns which money? See IEscrow.
 contract Escrow is IEscrow, EntryPause, ReentrancyGuardTransient {
     using SafeERC20 for IERC20;
     using SafeCast for uint256;

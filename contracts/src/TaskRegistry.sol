@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import {Address} from "@openzeppelin/contracts/utils/Address.sol";
 import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
-import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 
 import {EntryPause} from "./EntryPause.sol";
 import {IArbitrator} from "./interfaces/IArbitrator.sol";
@@ -14,12 +14,13 @@ import {Eip712Types} from "./libraries/Eip712Types.sol";
 import {Plans} from "./libraries/Plans.sol";
 import {Receipts} from "./libraries/Receipts.sol";
 import {Split} from "./libraries/Split.sol";
+import {Proofs} from "./Proofs.sol";
 import {JobId, ModelId} from "./types/Ids.sol";
 import {Acceptance, Ack, AuditorDelegation, Order, RequestLeaf, Stage, StageReceipt} from "./types/Signed.sol";
 
-/// @inheritdoc ITaskRegistry
+/// What is the life of a job, from signed order to payment? See ITaskRegistry.
 contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
-    using SafeCast for uint256;
+    using Address for address;
 
     uint256 public constant MAX_MATCHER_FEE_BPS = 500;
     uint256 public constant MAX_PROTOCOL_FEE_BPS = 100;
@@ -29,6 +30,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     IEscrow private immutable _escrow;
     IMinerRegistry private immutable _miners;
     IModelRegistry private immutable _models;
+    Proofs private immutable _proofs;
 
     Params private _params;
     mapping(JobId job => Job) private _jobs;
@@ -45,13 +47,17 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     ) EntryPause(owner_, guardian_) {
         // INVARIANT: escrow obeys this registry alone, signatures mean the same to all, and this registry may slash what it proves.
         bool wired = escrow_.taskRegistry() == address(this) && escrow_.minerRegistry() == address(minerRegistry_)
-            && escrow_.modelRegistry() == address(modelRegistry_) && minerRegistry_.isArbitrator(address(this));
-        if (!wired) revert WiringMismatch();
+            && escrow_.modelRegistry() == address(modelRegistry_) && minerRegistry_.taskRegistry() == address(this)
+            && minerRegistry_.isArbitrator(address(this));
+        // INVARIANT: stake cannot have left before the last dispute about the last receipt it answers for is over.
+        uint256 longest = uint256(params_.maxJobSeconds) + params_.maxWindowSeconds + minerRegistry_.maxDisputeSeconds();
+        if (!wired || minerRegistry_.unbondSeconds() < longest) revert WiringMismatch();
         if (params_.protocolFeeBps > MAX_PROTOCOL_FEE_BPS) revert FeeTooHigh(params_.protocolFeeBps, MAX_PROTOCOL_FEE_BPS);
         if (params_.feeRecipient == address(0)) revert AccountZero();
         _escrow = escrow_;
         _miners = minerRegistry_;
         _models = modelRegistry_;
+        _proofs = new Proofs(modelRegistry_);
         _params = params_;
     }
 
@@ -61,7 +67,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     function open(Order calldata order) external whenEntriesOpen nonReentrant returns (JobId id) {
         if (msg.sender != order.requester) revert NotParty(msg.sender);
         (id,) = _ids(order);
-        uint256 amount = _create(id, order);
+        (uint256 amount,) = _create(id, order);
         _jobs[id].state = State.Open;
         _escrow.pullForJob(id, order.requester, amount);
     }
@@ -76,11 +82,9 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     ) external whenEntriesOpen nonReentrant returns (JobId id) {
         Plans.Binding memory binding;
         (id, binding) = _ids(order);
-        uint256 amount = _create(id, order);
-        if (!Eip712Types.isValidSigner(order.requester, JobId.unwrap(id), requesterSig)) {
-            revert BadSignature(order.requester);
-        }
-        _match(id, order, plan, acceptances, acceptanceSigs, binding);
+        (uint256 amount, uint16 layers) = _create(id, order);
+        _requireRequester(order, JobId.unwrap(id), requesterSig);
+        _match(id, order, plan, layers, acceptances, acceptanceSigs, binding);
         _escrow.lockForJob(id, order.requester, amount);
     }
 
@@ -93,9 +97,10 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     ) external whenEntriesOpen nonReentrant {
         (JobId id, Plans.Binding memory binding) = _ids(order);
         Job storage job = _jobs[id];
-        if (job.state != State.Open) revert WrongState(job.state);
+        if (job.state != State.Open) _rejectState(job.state);
         if (block.timestamp > job.deadline) revert DeadlinePassed(job.deadline);
-        _match(id, order, plan, acceptances, acceptanceSigs, binding);
+        (uint16 layers,,) = _shapeOf(order);
+        _match(id, order, plan, layers, acceptances, acceptanceSigs, binding);
     }
 
     // --- a job ends well ---
@@ -105,14 +110,13 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         external
         nonReentrant
     {
-        (JobId id, Plans.Binding memory binding) = _ids(order);
+        (JobId id, Plans.Binding memory binding) = _bind(order, plan);
         Job storage job = _jobs[id];
         State state = job.state;
-        if (state != State.Matched && state != State.Delivered) revert WrongState(state);
-        _bindPlan(job, plan, binding);
+        if (state != State.Matched && state != State.Delivered) _rejectState(state);
         if (ack.orderHash != binding.orderHash || ack.planHash != binding.planHash) revert AckMismatch();
         bytes32 digest = Eip712Types.toDigest(binding.separator, Eip712Types.ackHash(ack));
-        if (!Eip712Types.isValidSigner(order.requester, digest, requesterSig)) revert BadSignature(order.requester);
+        _requireRequester(order, digest, requesterSig);
 
         if (state == State.Delivered) {
             // INVARIANT: the stages have shown what they did; an Ack can end the wait for their pay, not change it.
@@ -121,13 +125,12 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         } else {
             // SAFETY: without one of them a requester could Ack nothing after the work was done and take all its money back.
             if (msg.sender != order.matcher && !_isStage(plan, msg.sender)) revert NotParty(msg.sender);
-            if (ack.tokensIn > order.maxTokensIn) revert OverCap(ack.tokensIn, order.maxTokensIn);
-            if (ack.tokensOut > order.maxTokensOut) revert OverCap(ack.tokensOut, order.maxTokensOut);
+            Receipts.checkCounts(order, ack.tokensIn, ack.tokensOut);
             job.tokensIn = ack.tokensIn;
             job.tokensOut = ack.tokensOut;
             // INVARIANT: no dispute opens after deadline + window, which unbonding outlasts, however late an Ack comes.
             uint256 from = block.timestamp < job.deadline ? block.timestamp : job.deadline;
-            job.finalAt = (from + job.window).toUint40();
+            job.finalAt = uint40(from + job.window);
         }
         _settle(id, order, plan);
     }
@@ -139,17 +142,16 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         StageReceipt[] calldata receipts,
         bytes[] calldata sigs
     ) external {
-        (JobId id, Plans.Binding memory binding) = _ids(order);
+        (JobId id, Plans.Binding memory binding) = _bind(order, plan);
         Job storage job = _jobs[id];
-        if (job.state != State.Matched) revert WrongState(job.state);
+        if (job.state != State.Matched) _rejectState(job.state);
         if (block.timestamp > job.deadline) revert DeadlinePassed(job.deadline);
-        _bindPlan(job, plan, binding);
         Receipts.checkAll(order, plan, receipts, sigs, binding);
 
         StageReceipt calldata last = receipts[receipts.length - 1];
         uint256 finalAt = block.timestamp + job.window;
         job.state = State.Delivered;
-        job.finalAt = finalAt.toUint40();
+        job.finalAt = uint40(finalAt);
         job.tokensIn = last.tokensIn;
         job.tokensOut = last.tokensOut;
         job.resultRoot = last.outputRoot;
@@ -158,10 +160,9 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     /// @inheritdoc ITaskRegistry
     function finalize(Order calldata order, Stage[] calldata plan) external nonReentrant {
-        (JobId id, Plans.Binding memory binding) = _ids(order);
+        (JobId id,) = _bind(order, plan);
         Job storage job = _jobs[id];
-        if (job.state != State.Delivered) revert WrongState(job.state);
-        _bindPlan(job, plan, binding);
+        if (job.state != State.Delivered) _rejectState(job.state);
         if (block.timestamp <= job.finalAt) revert WindowOpen(job.finalAt);
         _settle(id, order, plan);
     }
@@ -171,19 +172,20 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     /// @inheritdoc ITaskRegistry
     function cancel(JobId id) external nonReentrant {
         Job storage job = _jobs[id];
-        if (job.state != State.Open) revert WrongState(job.state);
-        if (msg.sender != job.requester) revert NotParty(msg.sender);
+        if (job.state != State.Open) _rejectState(job.state);
+        (address requester,) = _escrow.lockOf(id);
+        if (msg.sender != requester) revert NotParty(msg.sender);
         job.state = State.Cancelled;
-        emit JobCancelled(id, _escrow.releaseJob(id, new IEscrow.Payout[](0)));
+        emit JobCancelled(id, _refundAll(id));
     }
 
     /// @inheritdoc ITaskRegistry
     function expire(JobId id) external nonReentrant {
         Job storage job = _jobs[id];
-        if (job.state != State.Open && job.state != State.Matched) revert WrongState(job.state);
+        if (job.state != State.Open && job.state != State.Matched) _rejectState(job.state);
         if (block.timestamp <= job.deadline) revert DeadlineNotPassed(job.deadline);
         job.state = State.Expired;
-        emit JobExpired(id, _escrow.releaseJob(id, new IEscrow.Payout[](0)));
+        emit JobExpired(id, _refundAll(id));
     }
 
     // --- guilt ---
@@ -197,40 +199,14 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         AuditorDelegation calldata delegation,
         bytes calldata delegationSig
     ) external nonReentrant {
-        (JobId id, Plans.Binding memory binding) = _ids(order);
+        (JobId id, Plans.Binding memory binding) = _bind(order, plan);
         Job storage job = _jobs[id];
         State state = job.state;
-        if (state != State.Delivered && state != State.Disputed && state != State.Settled) revert WrongState(state);
+        if (state != State.Delivered && state != State.Disputed && state != State.Settled) _rejectState(state);
         if (block.timestamp > job.finalAt) revert WindowClosed(job.finalAt);
-        _bindPlan(job, plan, binding);
         _checkChallenger(order, delegation, delegationSig, binding);
-        uint16 stage = receipt.stage;
-        bytes32 receiptHash = _checkReceipt(plan, receipt, receiptSig, binding);
-
-        // INVARIANT: one dispute a stage and job, so a miner's share and stake are frozen at most once for the same work.
-        uint64 bit = uint64(1) << stage;
-        if ((job.disputedMask | job.faultMask) & bit != 0) revert StageAlreadyDisputed(stage);
-        job.disputedMask |= bit;
-        job.openMask |= bit;
-        job.openDisputes += 1;
-        job.arbitrator = order.arbitrator;
-        if (state == State.Delivered) job.state = State.Disputed;
-        emit JobDisputed(id, stage, msg.sender, order.arbitrator);
-
-        IArbitrator(order.arbitrator).open(
-            IArbitrator.DisputeRef({
-                job: id,
-                stage: stage,
-                accused: _miners.ownerOf(plan[stage].operator),
-                operator: plan[stage].operator,
-                challenger: msg.sender,
-                requester: order.requester,
-                receiptHash: receiptHash,
-                requestsRoot: receipt.requestsRoot,
-                modelId: order.modelId,
-                parties: _parties(order, plan)
-            })
-        );
+        bytes32 receiptHash = Receipts.checkOf(plan, receipt, receiptSig, binding);
+        _openDispute(id, order, plan, receipt, receiptHash);
     }
 
     /// @inheritdoc ITaskRegistry
@@ -250,37 +226,23 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     function proveEquivocation(
         Order calldata order,
         Stage[] calldata plan,
-        StageReceipt[2] calldata receipts,
-        bytes[2] calldata sigs,
-        RequestLeaf[2] calldata leaves,
-        uint256[2] calldata positions,
-        bytes32[][2] calldata proofs
+        StageReceipt[2] calldata,
+        bytes[2] calldata,
+        RequestLeaf[2] calldata,
+        uint256[2] calldata,
+        bytes32[][2] calldata
     ) external nonReentrant {
-        (JobId id, Plans.Binding memory binding) = _ids(order);
-        _bindPlan(_jobs[id], plan, binding);
-        uint16 stage = receipts[0].stage;
-        if (receipts[1].stage != stage) revert NotEquivocation();
-        _checkReceipt(plan, receipts[0], sigs[0], binding);
-        _checkReceipt(plan, receipts[1], sigs[1], binding);
-        Receipts.checkEquivocation(receipts, leaves, positions, proofs);
-        (address owner, uint256 slashed) = _punish(id, order, plan, stage);
+        (JobId id, uint16 stage, address owner, uint256 slashed) = _convict(order, plan);
         emit EquivocationProven(id, stage, owner, slashed);
     }
 
     /// @inheritdoc ITaskRegistry
-    function proveWrongShard(
-        Order calldata order,
-        Stage[] calldata plan,
-        StageReceipt calldata receipt,
-        bytes calldata sig
-    ) external nonReentrant {
-        (JobId id, Plans.Binding memory binding) = _ids(order);
-        _bindPlan(_jobs[id], plan, binding);
-        _checkReceipt(plan, receipt, sig, binding);
-        bytes32 ordered = _models.shardRoot(order.modelId, receipt.layerFrom, receipt.layerTo);
-        if (receipt.shardRoot == ordered) revert NotWrongShard();
-        (address owner, uint256 slashed) = _punish(id, order, plan, receipt.stage);
-        emit WrongShardProven(id, receipt.stage, owner, slashed);
+    function proveWrongShard(Order calldata order, Stage[] calldata plan, StageReceipt calldata, bytes calldata)
+        external
+        nonReentrant
+    {
+        (JobId id, uint16 stage, address owner, uint256 slashed) = _convict(order, plan);
+        emit WrongShardProven(id, stage, owner, slashed);
     }
 
     // --- nonces ---
@@ -329,10 +291,8 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc ITaskRegistry
-    function maxAmountOf(Order calldata order) public view returns (uint256) {
-        (uint16 layers, uint8 embedUnits, uint8 headUnits) = _models.shapeOf(order.modelId);
-        uint256 units = uint256(layers) + embedUnits + headUnits;
-        return Split.cost(units, order.maxTokensIn, order.maxTokensOut, order.priceIn, order.priceOut);
+    function maxAmountOf(Order calldata order) external view returns (uint256 amount) {
+        (amount,) = _maxAmount(order);
     }
 
     /// @inheritdoc ITaskRegistry
@@ -341,7 +301,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         view
         returns (uint256[] memory gross, uint256[] memory pay, uint256 matcherFee, uint256 protocolFee)
     {
-        (uint16 layers,,) = _models.shapeOf(order.modelId);
+        (uint16 layers,,) = _shapeOf(order);
         Plans.checkTiling(plan, layers);
         Split.Shares memory shares = _shares(order, plan, tokensIn, tokensOut, 0);
         return (shares.gross, shares.pay, shares.matcherFee, shares.protocolFee);
@@ -386,11 +346,19 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         id = JobId.wrap(Eip712Types.toDigest(binding.separator, binding.orderHash));
     }
 
-    /// Check an order by itself and enter it in the books; the caller sets the state. Returns the money to lock.
-    function _create(JobId id, Order calldata order) private returns (uint256 amount) {
+    function _maxAmount(Order calldata order) private view returns (uint256 amount, uint16 layers) {
+        uint8 embedUnits;
+        uint8 headUnits;
+        (layers, embedUnits, headUnits) = _shapeOf(order);
+        uint256 units = uint256(layers) + embedUnits + headUnits;
+        amount = Split.cost(units, order.maxTokensIn, order.maxTokensOut, order.priceIn, order.priceOut);
+    }
+
+    /// Check an order by itself and enter it in the books; the caller sets the state and locks `amount`.
+    function _create(JobId id, Order calldata order) private returns (uint256 amount, uint16 layers) {
         Job storage job = _jobs[id];
         // INVARIANT: a job's id is its order's digest and its end is kept, so no order opens twice.
-        if (job.state != State.None) revert WrongState(job.state);
+        if (job.state != State.None) _rejectState(job.state);
         if (isNonceRevoked(order.requester, order.nonce)) revert NonceRevokedAlready(order.nonce);
         if (block.timestamp > order.deadline) revert DeadlinePassed(order.deadline);
         // INVARIANT: no receipt can be disputed later than maxJob + maxWindow from now; MinerRegistry's unbonding is longer.
@@ -405,11 +373,9 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         if (!_miners.isArbitrator(order.arbitrator)) revert ArbitratorUnknown(order.arbitrator);
         bytes32 profile = _models.numericsProfileOf(order.modelId);
         if (order.numericsProfile != profile) revert NumericsProfileMismatch(order.numericsProfile, profile);
-        amount = maxAmountOf(order);
+        (amount, layers) = _maxAmount(order);
         if (amount > type(uint96).max) revert OverCap(amount, type(uint96).max);
 
-        job.requester = order.requester;
-        job.maxAmount = uint96(amount);
         job.deadline = uint40(order.deadline);
         job.window = order.window;
         job.matcherFeeBps = order.matcherFeeBps;
@@ -420,12 +386,12 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         JobId id,
         Order calldata order,
         Stage[] calldata plan,
+        uint16 layers,
         Acceptance[] calldata acceptances,
         bytes[] calldata signatures,
         Plans.Binding memory binding
     ) private {
         if (order.matcher != address(0) && msg.sender != order.matcher) revert NotMatcher(msg.sender, order.matcher);
-        (uint16 layers,,) = _models.shapeOf(order.modelId);
         Plans.checkTiling(plan, layers);
         Plans.checkWorkers(plan, _miners, order.minStake);
         binding.planHash = Eip712Types.planHash(plan);
@@ -438,22 +404,73 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     }
 
     /// INVARIANT: from here on `plan` is the one that was checked and accepted when the job was matched.
-    function _bindPlan(Job storage job, Stage[] calldata plan, Plans.Binding memory binding) private view {
+    function _bind(Order calldata order, Stage[] calldata plan)
+        private
+        view
+        returns (JobId id, Plans.Binding memory binding)
+    {
+        (id, binding) = _ids(order);
+        Job storage job = _jobs[id];
         bytes32 need = job.planHash;
-        if (need == 0) revert WrongState(job.state);
+        if (need == 0) _rejectState(job.state);
         binding.planHash = Eip712Types.planHash(plan);
         if (binding.planHash != need) revert PlanMismatch(binding.planHash, need);
     }
 
-    function _checkReceipt(
+    /// Once here and not at each caller: the contract stays under the size limit of EIP-170.
+    function _rejectState(State have) private pure {
+        revert WrongState(have);
+    }
+
+    function _requireRequester(Order calldata order, bytes32 digest, bytes calldata signature) private view {
+        if (!Eip712Types.isValidSigner(order.requester, digest, signature)) revert BadSignature(order.requester);
+    }
+
+    function _ownerOf(Stage calldata stage) private view returns (address) {
+        return _miners.ownerOf(stage.operator);
+    }
+
+    function _shapeOf(Order calldata order) private view returns (uint16 layers, uint8 embedUnits, uint8 headUnits) {
+        return _models.shapeOf(order.modelId);
+    }
+
+    function _refundAll(JobId id) private returns (uint256 refunded) {
+        return _escrow.releaseJob(id, new IEscrow.Payout[](0));
+    }
+
+    function _openDispute(
+        JobId id,
+        Order calldata order,
         Stage[] calldata plan,
         StageReceipt calldata receipt,
-        bytes calldata signature,
-        Plans.Binding memory binding
-    ) private pure returns (bytes32 receiptHash) {
+        bytes32 receiptHash
+    ) private {
+        Job storage job = _jobs[id];
         uint16 stage = receipt.stage;
-        if (stage >= plan.length) revert StageOutOfRange(stage, plan.length);
-        return Receipts.check(receipt, signature, plan[stage], stage, binding);
+        uint64 bit = uint64(1) << stage;
+        // INVARIANT: one dispute a stage and job, so a miner's share and stake are frozen at most once for the same work.
+        if ((job.disputedMask | job.faultMask) & bit != 0) revert StageAlreadyDisputed(stage);
+        job.disputedMask |= bit;
+        job.openMask |= bit;
+        job.openDisputes += 1;
+        job.arbitrator = order.arbitrator;
+        if (job.state == State.Delivered) job.state = State.Disputed;
+        emit JobDisputed(id, stage, msg.sender, order.arbitrator);
+
+        IArbitrator(order.arbitrator).open(
+            IArbitrator.DisputeRef({
+                job: id,
+                stage: stage,
+                accused: _ownerOf(plan[stage]),
+                operator: plan[stage].operator,
+                challenger: msg.sender,
+                requester: order.requester,
+                receiptHash: receiptHash,
+                requestsRoot: receipt.requestsRoot,
+                modelId: order.modelId,
+                parties: _parties(order, plan)
+            })
+        );
     }
 
     /// Requester, the order's auditor, or whom the requester delegated to by signature: strangers have no data and no say.
@@ -468,8 +485,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
             delegation.auditor != msg.sender || delegation.orderHash != binding.orderHash
                 || block.timestamp > delegation.expiry
         ) revert NotParty(msg.sender);
-        bytes32 digest = Eip712Types.toDigest(binding.separator, Eip712Types.delegationHash(delegation));
-        if (!Eip712Types.isValidSigner(order.requester, digest, signature)) revert BadSignature(order.requester);
+        _requireRequester(order, Eip712Types.toDigest(binding.separator, Eip712Types.delegationHash(delegation)), signature);
     }
 
     /// Everyone with an interest in the job: none of them may judge it. Without zero addresses; may repeat.
@@ -479,7 +495,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         uint256 next;
         for (uint256 i; i < plan.length; ++i) {
             parties[next++] = plan[i].operator;
-            parties[next++] = _miners.ownerOf(plan[i].operator);
+            parties[next++] = _ownerOf(plan[i]);
         }
         parties[next++] = order.requester;
         parties[next++] = msg.sender;
@@ -488,22 +504,25 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     }
 
     /// A proof that needs no judge: all stake at once, and no pay. Reward and compensation go to the requester of record.
-    function _punish(JobId id, Order calldata order, Stage[] calldata plan, uint16 stage)
+    function _convict(Order calldata order, Stage[] calldata plan)
         private
-        returns (address owner, uint256 slashed)
+        returns (JobId id, uint16 stage, address owner, uint256 slashed)
     {
+        (id,) = _bind(order, plan);
+        // SAFETY: our own contract without state, called with exactly the bytes whose order and plan were just bound.
+        stage = abi.decode(address(_proofs).functionStaticCall(msg.data), (uint16));
         Job storage job = _jobs[id];
         uint64 bit = uint64(1) << stage;
         // INVARIANT: a stage is punished once for a job, whatever is proven about it again.
         if (job.faultMask & bit != 0) revert StageAlreadyAtFault(stage);
         job.faultMask |= bit;
-        owner = _miners.ownerOf(plan[stage].operator);
+        owner = _ownerOf(plan[stage]);
         slashed = _miners.slash(owner, SLASH_ALL_BPS, order.requester, type(uint256).max, order.requester);
     }
 
     function _isStage(Stage[] calldata plan, address account) private view returns (bool) {
         for (uint256 i; i < plan.length; ++i) {
-            if (account == plan[i].operator || account == _miners.ownerOf(plan[i].operator)) return true;
+            if (account == plan[i].operator || account == _ownerOf(plan[i])) return true;
         }
         return false;
     }
@@ -517,7 +536,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         uint256 paid = shares.matcherFee + shares.protocolFee;
         for (uint256 i; i < plan.length; ++i) {
             paid += shares.pay[i];
-            payouts[i] = IEscrow.Payout(_miners.ownerOf(plan[i].operator), shares.pay[i]);
+            payouts[i] = IEscrow.Payout(_ownerOf(plan[i]), shares.pay[i]);
         }
         payouts[plan.length] = IEscrow.Payout(order.matcher, shares.matcherFee);
         payouts[plan.length + 1] = IEscrow.Payout(_params.feeRecipient, shares.protocolFee);
@@ -529,7 +548,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         view
         returns (Split.Shares memory)
     {
-        (uint16 layers, uint8 embedUnits, uint8 headUnits) = _models.shapeOf(order.modelId);
+        (uint16 layers, uint8 embedUnits, uint8 headUnits) = _shapeOf(order);
         return Split.shares(
             Plans.unitsOf(plan, layers, embedUnits, headUnits),
             Split.Terms({

@@ -20,6 +20,8 @@ interface Vm {
     function load(address target, bytes32 slot) external view returns (bytes32);
     function store(address target, bytes32 slot, bytes32 value) external;
     function etch(address target, bytes calldata code) external;
+    function getNonce(address account) external view returns (uint64);
+    function computeCreateAddress(address deployer, uint256 nonce) external pure returns (address);
     function label(address account, string calldata name) external;
 
     // --- who calls ---

@@ -1,11 +1,12 @@
-"""Which bytecode and ABI do the Python programs deploy and call? Compiles contracts/src into core/protocol/abi, one JSON each.
+"""Which bytecode and ABI do the Python programs deploy and call? contracts/src → core/protocol/abi.
 
-    python contracts/tools/build.py            compile and write
-    python contracts/tools/build.py --check    compile, compare with what is there, exit 1 naming the contracts that differ
-    python contracts/tools/build.py --native   install the native compiler through py-solc-x first (needs a network)
+    python contracts/tools/build.py            compile and write, one JSON a contract
+    python contracts/tools/build.py --check    compile and compare; exit 1 naming what differs
+    python contracts/tools/build.py --native   let py-solc-x install the native compiler first
 
-Compiler settings are those of foundry.toml, the compiler's version that of package-lock.json, so forge and this program produce the same
-bytes. py-solc-x drives a native compiler of that version where it has one, and contracts/tools/solc.mjs otherwise.
+Compiler settings are those of foundry.toml and the version is that of package-lock.json, so forge
+and this program produce the same bytes. py-solc-x drives a native compiler of that version where it
+has one, and contracts/tools/solc.mjs otherwise.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ WRAPPER = ROOT / "contracts" / "tools" / "solc.mjs"
 MAX_RUNTIME_BYTES = 24_576  # EIP-170: a longer contract cannot be deployed
 IMPORT = re.compile(r"""^\s*import\s+(?:[^"';]*?\sfrom\s+)?["']([^"']+)["']""", re.MULTILINE)
 
+Artifacts = dict[str, dict[str, Any]]
+
 
 class BuildError(Exception):
-    """The artifacts cannot be built, or do not match; the text says why and what to do."""
+    """The artifacts cannot be built; the text says why."""
 
 
 def compiler_version() -> Version:
@@ -43,12 +46,12 @@ def compiler_version() -> Version:
 
 
 def find_compiler(version: Version, *, native: bool) -> Path:
-    """A native compiler of exactly `version` if py-solc-x has one (or may install one), else our wrapper."""
+    """A native compiler of exactly `version` if py-solc-x has one (or may install one), else ours."""
     if native and version not in solcx.get_installed_solc_versions():
         try:
             solcx.install_solc(version)
         except (SolcInstallationError, OSError) as error:
-            print(f"no native solc {version} ({error}); using the npm compiler", file=sys.stderr)
+            print(f"no native solc {version} ({error}); using the npm one", file=sys.stderr)
     if version in solcx.get_installed_solc_versions():
         return Path(solcx.install.get_executable(version))
     if not (ROOT / "node_modules" / "solc").is_dir():
@@ -57,7 +60,8 @@ def find_compiler(version: Version, *, native: bool) -> Path:
 
 
 def load_profile() -> dict[str, Any]:
-    profile: dict[str, Any] = tomllib.loads((ROOT / "foundry.toml").read_text())["profile"]["default"]
+    toml = tomllib.loads((ROOT / "foundry.toml").read_text())
+    profile: dict[str, Any] = toml["profile"]["default"]
     return profile
 
 
@@ -111,7 +115,7 @@ def read_sources(profile: dict[str, Any]) -> tuple[dict[str, str], dict[str, lis
 
 
 def source_hash(path: str, sources: dict[str, str], edges: dict[str, list[str]]) -> str:
-    """SHA-256 over the file and all it imports, in order of path: changes exactly when a source of the contract does."""
+    """SHA-256 over the file and all it imports: changes exactly when a source of the contract does."""
     reached: set[str] = set()
     todo = [path]
     while todo:
@@ -125,41 +129,43 @@ def source_hash(path: str, sources: dict[str, str], edges: dict[str, list[str]])
     return digest.hexdigest()
 
 
-def compile_artifacts(solc_binary: Path) -> dict[str, dict[str, Any]]:
+def compile_artifacts(solc_binary: Path) -> Artifacts:
     """Artifacts of every deployable contract under contracts/src, by name."""
     profile = load_profile()
     settings = settings_of(profile)
     sources, edges = read_sources(profile)
+    wanted = [
+        "abi",
+        "evm.bytecode.object",
+        "evm.bytecode.linkReferences",
+        "evm.deployedBytecode.object",
+    ]
     output = solcx.compile_standard(
         {
             "language": "Solidity",
             "sources": {path: {"content": text} for path, text in sorted(sources.items())},
-            "settings": {
-                **settings,
-                "outputSelection": {
-                    "*": {"*": ["abi", "evm.bytecode.object", "evm.deployedBytecode.object"]}
-                },
-            },
+            "settings": {**settings, "outputSelection": {"*": {"*": wanted}}},
         },
         solc_binary=solc_binary,
     )
     version = str(get_solc_version(solc_binary, with_commit_hash=True))
 
-    artifacts: dict[str, dict[str, Any]] = {}
+    artifacts: Artifacts = {}
     for path in sorted(output["contracts"]):
         if not path.startswith(f"{profile['src']}/"):
             continue
         for name, contract in output["contracts"][path].items():
-            bytecode = contract["evm"]["bytecode"]["object"]
-            if not bytecode or not contract["abi"]:
+            creation = contract["evm"]["bytecode"]
+            if not creation["object"] or not contract["abi"]:
                 continue  # interface, abstract contract, or a library whose functions are inlined
-            runtime_bytes = len(contract["evm"]["deployedBytecode"]["object"]) // 2
-            if runtime_bytes > MAX_RUNTIME_BYTES:
+            if creation["linkReferences"]:
                 raise BuildError(
-                    f"{name} has {runtime_bytes} bytes, {MAX_RUNTIME_BYTES} is the most a chain takes"
+                    f"{name} needs a deployed library; give it internal functions only"
                 )
             if name in artifacts:
-                raise BuildError(f"two contracts are called {name}; artifacts are named by contract")
+                raise BuildError(
+                    f"two contracts are called {name}; artifacts are named by contract"
+                )
             artifacts[name] = {
                 "contractName": name,
                 "sourceName": path,
@@ -167,17 +173,26 @@ def compile_artifacts(solc_binary: Path) -> dict[str, dict[str, Any]]:
                 "compiler": version,
                 "settings": settings,
                 "abi": contract["abi"],
-                "bytecode": "0x" + bytecode,
-                "runtimeBytes": runtime_bytes,
+                "bytecode": "0x" + creation["object"],
+                "runtimeBytes": len(contract["evm"]["deployedBytecode"]["object"]) // 2,
             }
     return artifacts
+
+
+def oversized(artifacts: Artifacts) -> list[str]:
+    """One line per contract that no chain would accept."""
+    return [
+        f"{name}: {artifact['runtimeBytes']} bytes at run time, at most {MAX_RUNTIME_BYTES}"
+        for name, artifact in sorted(artifacts.items())
+        if artifact["runtimeBytes"] > MAX_RUNTIME_BYTES
+    ]
 
 
 def render(artifact: dict[str, Any]) -> str:
     return json.dumps(artifact, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
 
 
-def differences(artifacts: dict[str, dict[str, Any]]) -> list[str]:
+def differences(artifacts: Artifacts) -> list[str]:
     """One line per contract whose committed artifact is missing, different or left over."""
     lines = []
     for name, artifact in sorted(artifacts.items()):
@@ -185,7 +200,7 @@ def differences(artifacts: dict[str, dict[str, Any]]) -> list[str]:
         if not path.is_file():
             lines.append(f"{name}: no artifact")
         elif path.read_text() != render(artifact):
-            lines.append(f"{name}: {', '.join(differing_keys(path, artifact))} differ from the source")
+            lines.append(f"{name}: {', '.join(differing_keys(path, artifact))} differ")
     lines += [
         f"{path.stem}: no such contract any more"
         for path in sorted(OUT.glob("*.json"))
@@ -203,7 +218,7 @@ def differing_keys(path: Path, artifact: dict[str, Any]) -> list[str]:
     return [key for key in keys if committed.get(key) != artifact.get(key)] or ["text"]
 
 
-def write(artifacts: dict[str, dict[str, Any]]) -> None:
+def write(artifacts: Artifacts) -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     for path in OUT.glob("*.json"):
         if path.stem not in artifacts:
@@ -211,6 +226,11 @@ def write(artifacts: dict[str, dict[str, Any]]) -> None:
     for name, artifact in sorted(artifacts.items()):
         (OUT / f"{name}.json").write_text(render(artifact))
         print(f"{name}: {artifact['runtimeBytes']} bytes at run time")
+
+
+def fail(headline: str, lines: list[str]) -> int:
+    print(headline, *lines, sep="\n  ", file=sys.stderr)
+    return 1
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -221,18 +241,17 @@ def main(argv: list[str] | None = None) -> int:
     try:
         solc_binary = find_compiler(compiler_version(), native=options.native)
         artifacts = compile_artifacts(solc_binary)
-        if not options.check:
-            write(artifacts)
-            return 0
-        lines = differences(artifacts)
     except (BuildError, SolcError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    if lines:
-        print("artifacts do not match contracts/src:", *lines, sep="\n  ", file=sys.stderr)
-        print("run: python contracts/tools/build.py", file=sys.stderr)
-        return 1
-    print(f"{len(artifacts)} artifacts match contracts/src")
+        return fail("the contracts do not build:", str(error).splitlines())
+    if options.check and (lines := differences(artifacts)):
+        lines.append("run: python contracts/tools/build.py")
+        return fail("artifacts do not match contracts/src:", lines)
+    if not options.check:
+        write(artifacts)
+    if lines := oversized(artifacts):
+        return fail("too long to deploy (EIP-170):", lines)
+    if options.check:
+        print(f"{len(artifacts)} artifacts match contracts/src")
     return 0
 
 

@@ -76,7 +76,7 @@ class Shard:
     def _run(self, x: Tensor, cache: Cache, *, logits_to_keep: int | Tensor) -> Tensor:
         self._check(x, cache)
         positions = torch.arange(cache.length, cache.length + x.shape[0]).unsqueeze(0)
-        with torch.inference_mode(), self._precision():
+        with torch.no_grad(), self._precision():
             if self.is_first:
                 embeds = self.model.get_input_embeddings()(x.unsqueeze(0))  # [1, T, D]
             else:
@@ -100,7 +100,9 @@ class Shard:
             if not 0 <= int(x.min()) <= int(x.max()) < self.vocab:
                 raise ValueError(f"ids outside [0, {self.vocab}): {int(x.min())} … {int(x.max())}")
         elif x.dim() != 2 or x.shape[1] != self.hidden or not x.shape[0]:
-            raise ValueError(f"stage {self.layers} takes activations [T, {self.hidden}], not {_kind(x)}")
+            raise ValueError(
+                f"stage {self.layers} takes activations [T, {self.hidden}], not {_kind(x)}"
+            )
         if cache.length + x.shape[0] > self.context:
             raise ContextTooLong(
                 prompt_tokens=cache.length + x.shape[0],
@@ -130,7 +132,13 @@ class _KeepDouble(TorchFunctionMode):
         if args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
             if func is Tensor.float:
                 return args[0]
-            if func in (Tensor.to, Tensor.type, torch.softmax, nn.functional.softmax, Tensor.softmax):
+            if func in (
+                Tensor.to,
+                Tensor.type,
+                torch.softmax,
+                nn.functional.softmax,
+                Tensor.softmax,
+            ):
                 args = tuple(torch.float64 if a is torch.float32 else a for a in args)
                 if kwargs.get("dtype") is torch.float32:
                     kwargs["dtype"] = torch.float64

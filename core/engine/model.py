@@ -226,7 +226,7 @@ def _read(folder: TensorFolder, stored: str) -> Tensor:
             why="weights must be float64, float32, float16 or bfloat16",
         )
     raw = torch.empty(entry.size_bytes, dtype=torch.uint8)
-    folder.read_into(stored, memoryview(raw.numpy()))
+    folder.read_into(stored, raw.numpy().data)
     return raw.view(_TORCH_DTYPES[entry.dtype]).reshape(entry.shape)
 
 
@@ -252,7 +252,9 @@ def check_architecture(config: PreTrainedConfig, family: Family) -> float:
     stages = []
     for cut in cuts:
         needed = {n: s for n, s in names.items() if _needs(n, family, cut, total, tiny)}
-        stages.append(build_shard(tiny, family, cut, needed, weights.__getitem__, dtype=torch.float32))
+        stages.append(
+            build_shard(tiny, family, cut, needed, weights.__getitem__, dtype=torch.float32)
+        )
     caches = [stage.new_cache() for stage in stages]
     got = []
     for part in (ids[:16], *ids[16:].split(1)):

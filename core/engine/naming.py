@@ -43,7 +43,14 @@ FAMILIES = {
         _modern("gemma2", tied=True),
         _modern("gemma3_text", tied=True),
         Family(
-            "gpt2", "transformer", "h", "wte", "wpe", "ln_f", True, ("attn.bias", "attn.masked_bias")
+            "gpt2",
+            "transformer",
+            "h",
+            "wte",
+            "wpe",
+            "ln_f",
+            True,
+            ("attn.bias", "attn.masked_bias"),
         ),
     )
 }

@@ -105,7 +105,7 @@ class TensorFolder:
         entry = self.entry(name)
         stored = np.empty(entry.shape, dtype=STORED[entry.dtype])
         if entry.size_bytes:
-            self.read_into(name, memoryview(stored.reshape(-1)))
+            self.read_into(name, stored.reshape(-1).data)
         if entry.dtype == "BF16":
             return (stored.astype("<u4") << 16).view("<f4")
         return stored.astype("<f4", copy=False)

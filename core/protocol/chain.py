@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -28,17 +29,10 @@ from core.protocol.units import format_eth
 if TYPE_CHECKING:
     from web3.contract import AsyncContract
 
-CONTRACTS = (
-    "TestUSD",
-    "ModelRegistry",
-    "MinerRegistry",
-    "Escrow",
-    "JuryArbitrator",
-    "TaskRegistry",
-)
 _GAS_MARGIN_PERCENT = 25
 _CONFIRM_TIMEOUT_S = 60.0
 _POLL_S = 0.1
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 
 
 class ChainEvent(msgspec.Struct, frozen=True):
@@ -105,11 +99,15 @@ def _plain(value: Any) -> Any:
 
 
 def _argument(value: Any) -> Any:
-    """What we pass, as web3 wants it: Values become dicts of their camelCase fields."""
+    """What we pass, as web3 wants it: Values become dicts of their camelCase fields, addresses checksummed."""
     if isinstance(value, Value):
-        return msgspec.to_builtins(value)
+        return _argument(msgspec.to_builtins(value))
+    if isinstance(value, Mapping):
+        return {k: _argument(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_argument(v) for v in value]
+    if isinstance(value, str) and _ADDRESS.fullmatch(value):
+        return to_checksum_address(value)
     return value
 
 
@@ -117,8 +115,8 @@ def _argument(value: Any) -> Any:
 def _errors() -> dict[bytes, tuple[str, list[tuple[str, str]]]]:
     """Custom errors of all contracts (and OpenZeppelin's inside them) by selector."""
     found: dict[bytes, tuple[str, list[tuple[str, str]]]] = {}
-    for name in CONTRACTS:
-        for entry in artifact(name)["abi"]:
+    for file in resources.files("core.protocol").joinpath("abi").iterdir():
+        for entry in artifact(file.name.removesuffix(".json"))["abi"]:
             if entry["type"] == "error":
                 fields = [(i["name"], _canonical(i)) for i in entry["inputs"]]
                 signature = f"{entry['name']}({','.join(kind for _, kind in fields)})"

@@ -55,6 +55,8 @@ def verify_proof(root: bytes, count: int, index: int, leaf: bytes, proof: Sequen
     """Whether the leaf hash `leaf` is number `index` of the `count` leaves under `root`. Never raises."""
     if not 0 <= index < count <= 2**32 - 1:
         return False
+    if any(len(part) != 32 for part in (leaf, *proof)):
+        return False  # two siblings cut elsewhere than in the middle would hash alike
     node, width, siblings = leaf, count, list(proof)
     while width > 1:
         if index ^ 1 < width:
@@ -167,6 +169,8 @@ def shard_root(roots: Sequence[bytes], start: int, end: int) -> bytes:
     layers = len(roots) - 2
     if not 0 <= start < end <= layers:
         raise ValueError(f"layers [{start}, {end}) of {layers}")
+    if any(len(root) != 32 for root in roots):
+        raise ValueError("a root is not 32 bytes")
     first = 0 if start == 0 else start + 1
     last = layers + 2 if end == layers else end + 1
     head = _SHARD + start.to_bytes(2, "big") + end.to_bytes(2, "big")

@@ -684,10 +684,8 @@ def _rebuild(
 
 
 def _json_ready(value: Any) -> Any:
-    if isinstance(value, bool) or value is None or isinstance(value, str | float):
+    if value is None or isinstance(value, bool | str | int | float):
         return value
-    if isinstance(value, int):
-        return value if abs(value) < 2**53 else str(value)
     if isinstance(value, bytes | bytearray):
         return "0x" + bytes(value).hex()
     if isinstance(value, Mapping):

@@ -61,13 +61,18 @@ class EventFollower:
         self._window, self._max_blocks = window, max_blocks
 
     async def poll(self) -> Batch:
-        """Events since the last poll, at most `max_blocks` blocks of them. Raises ChainUnreachable and changes nothing."""
+        """Events since the last poll, at most `max_blocks` blocks of them. Raises ChainUnreachable and changes nothing.
+
+        Nothing new is reported when the chain changes while it is read; the next poll sees it whole.
+        """
         ancestor, rolled_back, replaced = await self._common_ancestor()
         head = await self._blocks.block_number()
         first = self._start if ancestor.last is None else ancestor.last + 1
         last = min(head, first + self._max_blocks - 1)
-        events = await self._blocks.events(first, last) if first <= last else []
         position = await self._extend(ancestor, first, last)
+        events = await self._blocks.events(first, last) if first <= last else []
+        if position is None or not await self._still_holds(ancestor, position):
+            return Batch([], self._position)
         self._position = position
         return Batch(
             events,
@@ -88,10 +93,16 @@ class EventFollower:
         rolled_back = len(known) < len(self._position.blocks)
         return Position(tuple(known)), rolled_back, rolled_back and not known
 
-    async def _extend(self, ancestor: Position, first: int, last: int) -> Position:
+    async def _extend(self, ancestor: Position, first: int, last: int) -> Position | None:
         blocks = list(ancestor.blocks)
         for number in range(max(first, last - self._window + 1), last + 1):
             found = await self._blocks.block_hash(number)
-            if found is not None:
-                blocks.append((number, found))
+            if found is None:
+                return None
+            blocks.append((number, found))
         return Position(tuple(blocks[-self._window :]))
+
+    async def _still_holds(self, *positions: Position) -> bool:
+        """Whether the newest block of each is on the chain now, and with it every older one."""
+        newest = {p.blocks[-1] for p in positions if p.blocks}
+        return all([await self._blocks.block_hash(n) == found for n, found in sorted(newest)])

@@ -1,7 +1,7 @@
 """What the swarm says: signed records of miners and of a matcher's allocation, and when to believe one.
 
 A record is msgpack bytes signed by its author's key over (kind, SHA-256 of the bytes, sequence). A later sequence replaces an
-earlier one; nothing is believed past its expiry, so a departed machine disappears by itself.
+earlier one; nothing is believed past `sent_at_ms + ttl_ms`, so a departed machine disappears by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from core.protocol import types as t
 
 MAX_RECORD_BYTES = 64 * 1024
 Lifecycle = Literal["JOIN", "SERVING", "DRAINING", "DOWN", "LEFT"]
+CLOCK_SLACK_MS = 2000  # between sealing and storing, and between two machines' clocks
 _Positive = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+_TtlMs = Annotated[int, msgspec.Meta(ge=1, le=600_000)]
 
 
 class MinerRecord(msgspec.Struct, frozen=True, rename="camel"):
@@ -41,6 +43,7 @@ class MinerRecord(msgspec.Struct, frozen=True, rename="camel"):
     price_out: t.U63
     allocation: t.U63  # sequence of the allocation it follows; 0: none
     sent_at_ms: t.U63
+    ttl_ms: _TtlMs = 10_000
 
 
 class AllocationRecord(msgspec.Struct, frozen=True, rename="camel"):
@@ -51,6 +54,7 @@ class AllocationRecord(msgspec.Struct, frozen=True, rename="camel"):
     assignments: dict[t.Address, t.LayerRange]
     standby: list[t.Address]
     sent_at_ms: t.U63
+    ttl_ms: _TtlMs = 60_000
 
 
 class SignedRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -96,6 +100,32 @@ def unseal(data: bytes, kind: type[Content], domain: signing.Domain) -> tuple[Co
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
         return None
     record = _record(kind, signed.content, signed.sequence)
-    if not signing.is_signed_by(domain, record, signed.signature, _author(content)):
+    # The checksummed form only: else one key could appear as many machines, spelt in many ways.
+    if signing.recover(domain, record, signed.signature) != _author(content):
         return None
     return content, signed.sequence
+
+
+def is_fresh(content: MinerRecord | AllocationRecord, now_ms: int) -> bool:
+    """Whether to believe a record now: sent, by its author's clock, not in the future and not longer ago than its ttl."""
+    age_ms = now_ms - content.sent_at_ms
+    return -CLOCK_SLACK_MS <= age_ms <= content.ttl_ms + CLOCK_SLACK_MS
+
+
+class SwarmCheck(msgspec.Struct, frozen=True):
+    """What every honest peer of the swarm demands of a record that it stores or hands on (`core.runtime.transport.Check`)."""
+
+    domain: signing.Domain
+
+    def __call__(self, key: str, data: bytes, expires_at_s: float) -> bool:
+        """Whether the author that `key` names signed `data`, and its expiry is the one it signed.
+
+        A replayed record therefore never outlives the newer one it would hide. Never raises.
+        """
+        for kind in (MinerRecord, AllocationRecord):
+            found = unseal(data, kind, self.domain)
+            if found is not None:
+                content = found[0]
+                latest_ms = content.sent_at_ms + content.ttl_ms + CLOCK_SLACK_MS
+                return key == _author(content).lower() and expires_at_s * 1000 <= latest_ms
+        return False

@@ -11,15 +11,17 @@ from typing import Annotated
 
 import msgspec
 
-Hash32 = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{64}$")]
-Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}$")]
-Signature = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{130}$")]
+Hash32 = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{64}\Z")]
+Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}\Z")]
+Signature = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{130}\Z")]
 U8 = Annotated[int, msgspec.Meta(ge=0, le=2**8 - 1)]
 U16 = Annotated[int, msgspec.Meta(ge=0, le=2**16 - 1)]
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 U63 = Annotated[
     int, msgspec.Meta(ge=0, le=2**63 - 1)
 ]  # what msgpack, SQLite and JSON readers all keep exactly
+MAX_MATCHER_FEE_BPS = 500  # TaskRegistry and Escrow refuse more
+MatcherFeeBps = Annotated[int, msgspec.Meta(ge=0, le=MAX_MATCHER_FEE_BPS)]
 # Every whole number of the token's base units that we accept fits: 2^63 base units are nine trillion usd.
 Units = U63
 
@@ -31,7 +33,9 @@ class Value(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=T
     """Base of everything that travels: immutable, camelCase outside, unknown fields refused."""
 
 
-class LayerRange(msgspec.Struct, frozen=True, order=True, array_like=True):
+class LayerRange(
+    msgspec.Struct, frozen=True, order=True, array_like=True, forbid_unknown_fields=True
+):
     """Layers [start, end) of a model with `end - start` ≥ 1 layers."""
 
     start: U16
@@ -64,7 +68,7 @@ class Order(Value, frozen=True):
     price_in: U63  # nano base units per token per layer unit
     price_out: U63
     matcher: Address
-    matcher_fee_bps: U16
+    matcher_fee_bps: MatcherFeeBps
     min_stake: Units
     deadline: U63  # chain time, seconds
     window: U32  # seconds

@@ -299,7 +299,7 @@ def decode(body: bytes | memoryview) -> Frame:
         raise _truncated(len(view), end)
     try:
         message = _decoder.decode(view[PREFIX_BYTES:end])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+    except (msgspec.MsgspecError, RecursionError, ValueError, MemoryError) as error:
         raise MalformedMessage("unreadable header", str(error)[:200]) from None
     return Frame(
         message=message,

@@ -1,15 +1,26 @@
 """The swarm: who is there and what they say of themselves, over hivemind's libp2p DHT.
 
 Only discovery and slow metrics go through it, never a token: a store or a look-up takes tens of milliseconds and its failure
-detector is expiry. Records are opaque signed bytes (`core.protocol.records`); this module neither signs nor believes anything.
+detector is expiry. Records are opaque signed bytes (`core.protocol.records`). Anybody may write under any key of a hivemind
+DHT, so every peer that is given a `check` refuses to store or to return what fails it: a stranger cannot overwrite a
+miner's record, nor a whole topic, with garbage of a later expiry.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+import os
+import signal
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from typing import Any
+
+import msgspec
 
 from core.protocol.errors import PeerUnreachable
 from core.runtime.logs import get_logger
@@ -17,6 +28,14 @@ from core.runtime.logs import get_logger
 log = get_logger(__name__)
 _START_TIMEOUT_S = 60.0
 _START_ATTEMPTS = 3
+_CALL_TIMEOUT_S = 30.0
+_END_TIMEOUT_S = 5.0
+_POLL_S = 0.5
+_VERDICTS_KEPT = 8192
+
+Check = Callable[[str, bytes, float], bool]
+"""(key, record, expiry in seconds since 1970) → may this record stand under this key until then. Must not look at a clock: peers
+whose clocks differ would refuse each other's answers."""
 
 
 class Swarm:
@@ -24,33 +43,44 @@ class Swarm:
 
     def __init__(self, dht: Any) -> None:
         self._dht = dht
+        self._closing = False
+        self._asking = threading.Lock()
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="swarm")
 
     @classmethod
-    def start(cls, listen_host: str, listen_port: int, bootstrap: Sequence[str]) -> Swarm:
+    def start(
+        cls,
+        listen_host: str,
+        listen_port: int,
+        bootstrap: Sequence[str],
+        *,
+        check: Check | None = None,
+    ) -> Swarm:
         """Join the swarm through any of the `bootstrap` multiaddresses (none: start a new one). Port 0 takes a free one.
 
         Raises PeerUnreachable, with the daemon's own words, if it cannot start or finds no bootstrap peer.
         """
-        from hivemind.dht import DHT
-
         reason = "no attempt made"
         for attempt in range(1, _START_ATTEMPTS + 1):
+            dht = _dht_class()(
+                host_maddrs=[f"/ip4/{listen_host}/tcp/{listen_port}"],
+                initial_peers=list(bootstrap),
+                record_validators=[_validator(check)] if check is not None else [],
+                start=True,
+                await_ready=False,
+                use_ipfs=False,
+                use_relay=False,
+                use_auto_relay=False,
+                startup_timeout=_START_TIMEOUT_S,
+            )
+            dht._inner_pipe.close()  # the child's end: with our copy open, a dead child would go unnoticed
             try:
-                dht = DHT(
-                    host_maddrs=[f"/ip4/{listen_host}/tcp/{listen_port}"],
-                    initial_peers=list(bootstrap),
-                    start=True,
-                    use_ipfs=False,
-                    use_relay=False,
-                    use_auto_relay=False,
-                    startup_timeout=_START_TIMEOUT_S,
-                    await_ready=True,
-                )
+                dht.wait_until_ready(timeout=_START_TIMEOUT_S)
                 return cls(dht)
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 log.warning("swarm start failed", attempt=attempt, reason=reason)
+                _end(dht)
         raise PeerUnreachable(
             "the swarm", f"{reason} (bootstrap: {', '.join(bootstrap) or 'none'})"
         )
@@ -62,31 +92,41 @@ class Swarm:
     async def publish(self, topic: str, key: str, record: bytes, ttl_s: float) -> bool:
         """Store `record` under (topic, key) until `ttl_s` from now; a later expiry replaces an earlier one.
 
-        False when no peer accepted it; the next announcement tries again.
+        False when no peer accepted it: the next announcement tries again. Raises PeerUnreachable when our own
+        peer has ended.
         """
-        return await self._run(self._store, topic, key, record, ttl_s)
+        expires_at_s = time.time() + ttl_s
+        return await self._run(self._store, topic, key, record, expires_at_s)
 
     async def lookup(self, topic: str) -> dict[str, bytes]:
-        """Latest unexpired record of every key of a topic, as bytes to be unsealed. Empty when nobody answers."""
+        """Latest unexpired record of every key of a topic, as bytes to be unsealed. Empty when nobody answers.
+
+        Raises PeerUnreachable when our own peer has ended.
+        """
         return await self._run(self._get, topic)
 
     def close(self) -> None:
-        """Leave and end the child process and its daemon. Safe to call twice."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        self._dht.shutdown()
+        """Leave and end the child process and its daemon. Safe to call twice; calls under way fail."""
+        if self._closing:
+            return
+        self._closing = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        _end(self._dht)
+        self._pool.shutdown(wait=True)
 
     async def _run(self, function: Any, *args: Any) -> Any:
+        if self._closing:
+            raise PeerUnreachable("the swarm", "closed")
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
-    def _store(self, topic: str, key: str, record: bytes, ttl_s: float) -> bool:
-        from hivemind.utils import get_dht_time
-
-        return bool(
-            self._dht.store(topic, subkey=key, value=record, expiration_time=get_dht_time() + ttl_s)
+    def _store(self, topic: str, key: str, record: bytes, expires_at_s: float) -> bool:
+        stored = self._ask(
+            self._dht.store, topic, subkey=key, value=record, expiration_time=expires_at_s
         )
+        return bool(stored)
 
     def _get(self, topic: str) -> dict[str, bytes]:
-        found = self._dht.get(topic, latest=True)
+        found = self._ask(self._dht.get, topic, latest=True)
         if found is None or not isinstance(found.value, dict):
             return {}
         return {
@@ -94,3 +134,86 @@ class Swarm:
             for key, item in found.value.items()
             if isinstance(item.value, bytes)
         }
+
+    def _ask(self, function: Any, *args: Any, **options: Any) -> Any:
+        """What the child answers, None after a deadline; hivemind's own wait would outlive a dead child."""
+        try:
+            with self._asking:  # hivemind writes to a pipe, which threads must not share unlocked
+                future = function(*args, return_future=True, **options)
+        except OSError as error:
+            raise PeerUnreachable("the swarm", f"our own peer has ended: {error}") from None
+        deadline = time.monotonic() + _CALL_TIMEOUT_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(TimeoutError):
+                return future.result(timeout=_POLL_S)
+            if not self._dht.is_alive():
+                raise PeerUnreachable("the swarm", "our own peer has ended")
+        future.cancel()
+        return None
+
+
+def _end(dht: Any) -> None:
+    """End the child, gently if it still listens, and the daemon that it started."""
+    gently = threading.Thread(target=dht.shutdown, daemon=True)
+    gently.start()
+    gently.join(_END_TIMEOUT_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(dht.pid, signal.SIGKILL)
+    if dht.is_alive():
+        dht.kill()
+    dht.join()
+
+
+def _dht_class() -> Any:
+    from hivemind.dht import DHT
+
+    class Peer(DHT):  # type: ignore[misc]
+        """A DHT child that leads its own process group and does not outlive its parent.
+
+        Its own group, so that Ctrl-C in a terminal reaches only us while we drain; and hivemind's child would
+        otherwise wait forever for commands of a parent that was killed.
+        """
+
+        def run(self) -> None:
+            os.setpgid(0, 0)
+            threading.Thread(target=_end_with_parent, args=(self._parent_pid,), daemon=True).start()
+            super().run()
+
+    return Peer
+
+
+def _end_with_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_POLL_S)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _validator(check: Check) -> Any:
+    """`check` as hivemind wants it, with its verdicts remembered: each peer's answer repeats every record of a topic."""
+    from hivemind.dht.validation import DHTRecord, RecordValidatorBase
+
+    class Checked(RecordValidatorBase):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._verdicts: dict[bytes, bool] = {}
+
+        def validate(self, record: DHTRecord) -> bool:
+            expiry = struct.pack(">d", record.expiration_time)
+            size = len(record.subkey).to_bytes(4, "big")
+            digest = sha256(expiry + size + record.subkey + record.value).digest()
+            if digest not in self._verdicts:
+                if len(self._verdicts) >= _VERDICTS_KEPT:
+                    self._verdicts.pop(next(iter(self._verdicts)))
+                self._verdicts[digest] = _holds(check, record)
+            return self._verdicts[digest]
+
+    return Checked()
+
+
+def _holds(check: Check, record: Any) -> bool:
+    try:
+        # hivemind packs both; a value without a subkey has nil here and would replace the whole topic.
+        key = msgspec.msgpack.decode(record.subkey, type=str)
+        value = msgspec.msgpack.decode(record.value, type=bytes)
+    except (msgspec.MsgspecError, ValueError):
+        return False
+    return check(key, value, float(record.expiration_time))

@@ -24,6 +24,21 @@ interface IJuryArbitrator is IArbitrator {
         NoFault
     }
 
+    /// Fixed at deployment.
+    struct Params {
+        uint96 minJurorStake; //    a juror's least stake, and the base of its fines
+        uint96 bond; //             what a challenger risks
+        uint96 fee; //              what jurors share
+        uint32 commitSeconds;
+        uint32 revealSeconds;
+        uint32 payoutDelaySeconds;
+        uint32 jurorUnbondSeconds;
+        uint32 drawDelayBlocks; //  from open to the block whose hash draws
+        uint16 slashBps; //         of the guilty miner's stake
+        uint8 panelSize;
+        uint8 quorum; //            fewer reveals: no ruling
+    }
+
     struct Juror {
         uint96 stake;
         uint96 leaving;
@@ -32,23 +47,13 @@ interface IJuryArbitrator is IArbitrator {
         uint16 slot; //   place in the draw tree, plus one; zero: none
     }
 
+    /// Packing, a line a slot.
     struct Dispute {
         JobId job;
-        uint16 stage;
-        address accused;
-        address challenger;
-        address requester;
-        Phase phase;
-        Status status;
-        uint64 drawBlock;
-        uint40 phaseEndsAt;
-        uint40 payoutAt;
-        uint8 panel;
-        uint8 commits;
-        uint8 reveals;
-        uint8 votesFault;
-        uint96 bond;
-        uint96 fee;
+        address accused; uint16 stage; Phase phase; Status status; uint64 drawBlock;
+        address challenger; uint40 phaseEndsAt; uint40 payoutAt; uint8 panel; uint8 commits;
+        address requester; uint96 bond;
+        uint96 fee; uint64 snapshotBlock; uint8 reveals; uint8 votesFault; // weights are those at the end of snapshotBlock
         bytes32 receiptHash;
         bytes32 requestsRoot;
     }
@@ -87,6 +92,9 @@ interface IJuryArbitrator is IArbitrator {
     error ClockRunning(uint256 until);
     error PayoutNotReady(uint256 when);
     error NoCredit();
+    error DisputeTooLong(uint256 have, uint256 max);
+    error ParamsInvalid();
+    error TokenShortfall(uint256 received, uint256 expected);
 
     function stakeJuror(uint256 amount) external;
     function requestJurorExit(uint256 amount) external;
@@ -107,6 +115,9 @@ interface IJuryArbitrator is IArbitrator {
     /// After the payout delay: slash or pay the bond, reward and fine jurors, tell TaskRegistry. Anyone.
     function execute(DisputeId id) external;
     function withdrawCredit() external returns (uint256 amount);
+
+    /// Send what was burned since the last sweep to 0x…dEaD.
+    function sweepBurned() external returns (uint256 amount);
 
     function disputeOf(DisputeId id) external view returns (Dispute memory);
     function panelOf(DisputeId id) external view returns (address[] memory);

@@ -79,6 +79,7 @@ interface IMinerRegistry {
     error ArbitratorNotReady(uint256 when);
     error TokenShortfall(uint256 received, uint256 expected);
     error NoCredit();
+    error NotFrozen(address owner);
 
     // --- owner (the miner's cold key) ---
 
@@ -120,9 +121,14 @@ interface IMinerRegistry {
     /// Pull rewards and compensations of slashes.
     function withdrawCredit() external returns (uint256 amount);
 
+    /// Send what was burned since the last sweep to 0x…dEaD. Separate from `slash`, which must not depend on a token transfer.
+    function sweepBurned() external returns (uint256 amount);
+
     // --- governance: only add, only after a delay ---
 
     function proposeArbitrator(address arbitrator) external;
+
+    /// After the delay, if the arbitrator's disputes end in time (`maxDisputeSeconds` of IArbitrator is at most ours).
     function addArbitrator(address arbitrator) external;
 
     // --- reads ---
@@ -133,10 +139,17 @@ interface IMinerRegistry {
     /// Written once per operator and never cleared: an old receipt always finds its owner. Zero if never registered.
     function ownerOf(address operator) external view returns (address);
 
-    /// May this operator be given work now: current key of an Active, unjailed miner with stake ≥ minStake.
+    /// May this operator be given work now: current key of an Active, unjailed miner with stake ≥ `minStake` and ≥ the registry's minimum.
     function canWork(address operator, uint256 minStake) external view returns (bool);
     function creditOf(address account) external view returns (uint256);
     function isArbitrator(address account) external view returns (bool);
     function minStake() external view returns (uint256);
     function unbondSeconds() external view returns (uint256);
+
+    /// The EIP-712 domain's contract.
+    function taskRegistry() external view returns (address);
+
+    /// The longest dispute that unbonding was sized for.
+    function maxDisputeSeconds() external view returns (uint256);
+    function jailSeconds() external view returns (uint256);
 }

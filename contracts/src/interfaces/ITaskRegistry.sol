@@ -20,11 +20,10 @@ interface ITaskRegistry {
         Expired
     }
 
-    /// Packing: {requester 160 | maxAmount 96} {planHash} {deadline 40 | finalAt 40 | window 32 | tokensIn 32 | tokensOut 32 |
-    /// openDisputes 16 | matcherFeeBps 16 | stages 8 | state 8} {faultMask 64 | disputedMask 64 | openMask 64} {arbitrator} {resultRoot}
+    /// Packing: {planHash} {deadline 40 | finalAt 40 | window 32 | tokensIn 32 | tokensOut 32 | openDisputes 16 | matcherFeeBps 16 |
+    /// stages 8 | state 8} {faultMask 64 | disputedMask 64 | openMask 64} {arbitrator} {resultRoot}.
+    /// Requester and locked amount are kept once, in Escrow (`lockOf`), while the money is locked; JobOpened tells them for good.
     struct Job {
-        address requester;
-        uint96 maxAmount;
         bytes32 planHash;
         uint40 deadline;
         uint40 finalAt; //       Delivered: when it may be finalized; Settled by Ack: until when a slash-only dispute may open
@@ -80,7 +79,7 @@ interface ITaskRegistry {
     error RequestCountMismatch(uint256 stage);
     error OverCap(uint256 have, uint256 cap);
     error DeadlinePassed(uint256 when);
-    error DeadlineOutOfRange(uint256 at, uint256 max);
+    error DeadlineOutOfRange(uint256 when, uint256 max);
     error DeadlineNotPassed(uint256 when);
     error WindowOutOfRange(uint256 have, uint256 max);
     error WindowOpen(uint256 until);

@@ -7,18 +7,18 @@ library CreditBook {
     address internal constant BURN_ADDRESS = 0x000000000000000000000000000000000000dEaD;
 
     struct Book {
-        mapping(address account => uint256) of;
+        mapping(address account => uint256) units;
     }
 
     /// A credit to address(0) could never be pulled: it is burned.
     function add(Book storage self, address account, uint256 amount) internal {
         if (amount == 0) return;
-        self.of[account == address(0) ? BURN_ADDRESS : account] += amount;
+        self.units[account == address(0) ? BURN_ADDRESS : account] += amount;
     }
 
     /// Everything of `account`, which then has nothing. Zero if it had nothing.
     function take(Book storage self, address account) internal returns (uint256 amount) {
-        amount = self.of[account];
-        if (amount != 0) self.of[account] = 0;
+        amount = self.units[account];
+        if (amount != 0) self.units[account] = 0;
     }
 }

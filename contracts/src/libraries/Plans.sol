@@ -34,12 +34,10 @@ library Plans {
     }
 
     /// @dev Every operator that passes has an owner, so a share never goes to address(0).
-    function checkWorkers(Stage[] calldata plan, IMinerRegistry miners, uint256 orderMinStake) internal view {
-        uint256 floor = miners.minStake();
-        if (orderMinStake > floor) floor = orderMinStake;
+    function checkWorkers(Stage[] calldata plan, IMinerRegistry miners, uint256 minStake) internal view {
         for (uint256 i; i < plan.length; ++i) {
             address operator = plan[i].operator;
-            if (!miners.canWork(operator, floor)) revert ITaskRegistry.MinerCannotWork(operator);
+            if (!miners.canWork(operator, minStake)) revert ITaskRegistry.MinerCannotWork(operator);
         }
     }
 

@@ -29,6 +29,18 @@ library Receipts {
         }
     }
 
+    /// As `check`, for the stage that the receipt itself names.
+    function checkOf(
+        Stage[] calldata plan,
+        StageReceipt calldata receipt,
+        bytes calldata signature,
+        Plans.Binding memory binding
+    ) internal pure returns (bytes32 receiptHash) {
+        uint16 stage = receipt.stage;
+        if (stage >= plan.length) revert ITaskRegistry.StageOutOfRange(stage, plan.length);
+        return check(receipt, signature, plan[stage], stage, binding);
+    }
+
     /// A whole pipeline's receipts: one a stage, each over every request of the order.
     ///
     /// INVARIANT: inputRoot of stage i is outputRoot of stage i − 1, so one altered activation is one stage's fault; token counts
@@ -43,8 +55,7 @@ library Receipts {
     ) internal pure {
         if (receipts.length != plan.length || signatures.length != plan.length) revert ITaskRegistry.BadPlan();
         StageReceipt calldata first = receipts[0];
-        if (first.tokensIn > order.maxTokensIn) revert ITaskRegistry.OverCap(first.tokensIn, order.maxTokensIn);
-        if (first.tokensOut > order.maxTokensOut) revert ITaskRegistry.OverCap(first.tokensOut, order.maxTokensOut);
+        checkCounts(order, first.tokensIn, first.tokensOut);
         for (uint256 i; i < receipts.length; ++i) {
             StageReceipt calldata receipt = receipts[i];
             check(receipt, signatures[i], plan[i], i, binding);
@@ -54,6 +65,12 @@ library Receipts {
             }
             if (i > 0 && receipt.inputRoot != receipts[i - 1].outputRoot) revert ITaskRegistry.ReceiptChainBroken(i);
         }
+    }
+
+    /// INVARIANT: counts are within what the order locked money for.
+    function checkCounts(Order calldata order, uint32 tokensIn, uint32 tokensOut) internal pure {
+        if (tokensIn > order.maxTokensIn) revert ITaskRegistry.OverCap(tokensIn, order.maxTokensIn);
+        if (tokensOut > order.maxTokensOut) revert ITaskRegistry.OverCap(tokensOut, order.maxTokensOut);
     }
 
     /// Two different leaves for one request, each under its own receipt of the same stage (both receipts already checked).

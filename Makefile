@@ -1,0 +1,50 @@
+# Headrace: `make demo` shows a paid answer and a slashed liar, `make test` proves the rest. Nothing else to install.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+FORGE := node_modules/.bin/forge
+export HF_HUB_OFFLINE := 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: demo test test-contracts test-python lint setup contracts model clean
+
+demo: setup contracts model ## set up, then the whole story on one machine
+	@$(BIN)/devnet demo
+
+test: setup contracts model lint test-contracts test-python ## everything, as CI runs it
+
+setup: $(VENV)/.installed node_modules/.installed
+
+# One command installs torch beside everything else, so that the pin decides which build is taken.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing Python packages (pinned in constraints.txt)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0 -e '.[dev]'
+	@touch $@
+
+node_modules/.installed: package.json package-lock.json
+	@echo "installing forge, anvil, cast and the Solidity compiler (pinned in package-lock.json)"
+	@npm ci --no-fund --no-audit --loglevel=error
+	@touch $@
+
+contracts: setup ## artifacts in core/protocol/abi are committed; this proves that they match the sources
+	@$(BIN)/python contracts/tools/build.py --check
+
+model: setup ## SmolLM2-135M-Instruct, unpacked once into the user's cache
+	@$(BIN)/python -m devnet.models
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p core.protocol -p scheduler
+	$(BIN)/lint-imports
+
+test-contracts: setup ## the forge part alone
+	$(FORGE) test --offline
+
+test-python: setup model
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+clean:
+	rm -rf out cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,259 @@
+"""Whether a stage did what it signed: re-run its layers in float64 from the committed inputs and compare once.
+
+`VERDICT`s follow the calibrated tolerance of the model's numerics profile (`core/engine/numerics.py`); nothing two
+machines computed is ever compared with each other. One stage's shard is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from client.evidence import Case, Evidence, PromptOpening, RowsWithheld, tokens_in
+from core.protocol.errors import CheckFailed
+from core.protocol.types import RequestLeaf, Stage
+
+if TYPE_CHECKING:
+    from core.engine.blocks import Shard
+    from core.engine.numerics import NumericsProfile
+
+
+@dataclass(frozen=True)
+class RequestFinding:
+    """One request at one stage. `ratio` against `limit` is D/S against T, or nats against δ for tokens."""
+
+    request_index: int
+    at_fault: bool
+    reasons: tuple[str, ...]
+    ratio: float
+    limit: float
+    first_divergent_step: int | None
+
+
+@dataclass(frozen=True)
+class StageFinding:
+    """A stage's work on all audited requests."""
+
+    stage: int
+    operator: str
+    layers: tuple[int, int]
+    requests: tuple[RequestFinding, ...] = field(default=())
+    withheld: str = ""
+
+    @property
+    def at_fault(self) -> bool:
+        return bool(self.withheld) or any(r.at_fault for r in self.requests)
+
+    @property
+    def worst(self) -> RequestFinding | None:
+        return max(self.requests, key=lambda r: r.ratio / r.limit, default=None)
+
+    def digest(self) -> bytes:
+        """SHA-256 of the finding: what a juror's vote refers to."""
+        return sha256(msgspec.json.encode(self)).digest()
+
+
+class ShardSource:
+    """Float64 shards of one model folder whose weights are proven to be the registered ones."""
+
+    def __init__(self, model_dir: Path, profile: NumericsProfile) -> None:
+        self.model_dir, self.profile = model_dir, profile
+
+    def shard_root(self, stage: Stage) -> str:
+        from core.engine.weights import model_manifest
+        from core.protocol.commit import to_hex
+
+        return to_hex(model_manifest(self.model_dir).shard_root(stage.layer_from, stage.layer_to))
+
+    def load(self, stage: Stage) -> Shard:
+        import torch
+
+        from core.engine.model import load_shard
+
+        return load_shard(self.model_dir, stage.layers, dtype=torch.float64)
+
+    def eos_ids(self) -> frozenset[int]:
+        from core.engine.tokenizer import Tokenizer
+
+        return Tokenizer(self.model_dir).eos_ids
+
+
+async def audit_stage(
+    evidence: Evidence,
+    source: ShardSource,
+    stage: int,
+    leaves: Sequence[RequestLeaf],
+    registered_shard_root: str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> StageFinding:
+    """Re-run one stage on these requests.
+
+    A stage whose rows nobody hands over is at fault (`withheld`): it must answer for what it signed. Raises CheckFailed when our
+    own copy of the weights is not the registered model.
+    """
+    place = evidence.case.plan[stage]
+    if source.shard_root(place) != registered_shard_root:
+        raise CheckFailed(
+            f"our copy of layers {place.layers} is not the registered model",
+            f"shard root {source.shard_root(place)}, registered {registered_shard_root}",
+            next_step="unpack the model again",
+        )
+    shard = await asyncio.to_thread(source.load, place)
+    findings = []
+    try:
+        for done, leaf in enumerate(leaves):
+            progress(done, len(leaves))
+            findings.append(await _audit_request(evidence, source, shard, stage, leaf))
+    except RowsWithheld as error:
+        return StageFinding(
+            stage,
+            place.operator,
+            (place.layer_from, place.layer_to),
+            tuple(findings),
+            withheld=f"{error.what}: {error.why}",
+        )
+    progress(len(leaves), len(leaves))
+    return StageFinding(stage, place.operator, (place.layer_from, place.layer_to), tuple(findings))
+
+
+async def _audit_request(
+    evidence: Evidence, source: ShardSource, shard: Shard, stage: int, leaf: RequestLeaf
+) -> RequestFinding:
+    first, last = shard.is_first, shard.is_last
+    in_bytes = 4 if first else 4 * shard.hidden
+    out_bytes = 4 if last else 4 * shard.hidden
+    inputs = await evidence.rows(stage, "in", leaf, in_bytes)
+    outputs = await evidence.rows(stage, "out", leaf, out_bytes)
+    opening = await evidence.opening(leaf.request_index) if first or last else None
+    malformed = _malformed(leaf, inputs, outputs, in_bytes, out_bytes, opening, first)
+    if malformed:
+        return RequestFinding(leaf.request_index, True, (malformed,), 1.0, 1.0, 0)
+    if last:
+        assert opening is not None
+        return await asyncio.to_thread(_judge_tokens, source, shard, leaf, inputs, outputs, opening)
+    return await asyncio.to_thread(_judge_rows, source, shard, leaf, inputs, outputs)
+
+
+def _malformed(
+    leaf: RequestLeaf,
+    inputs: bytes,
+    outputs: bytes,
+    in_bytes: int,
+    out_bytes: int,
+    opening: PromptOpening | None,
+    first: bool,
+) -> str:
+    """Why the rows cannot be an honest stage's, whatever the numbers in them; "" if they can."""
+    rows = leaf.tokens_in + leaf.tokens_out - 1
+    if len(inputs) != rows * in_bytes:
+        return f"{len(inputs) // in_bytes} input rows for {rows} positions"
+    expected = leaf.tokens_out if out_bytes == 4 else rows
+    if len(outputs) != expected * out_bytes:
+        return f"{len(outputs) // out_bytes} output rows for {expected} positions"
+    if opening is not None and len(opening.prompt_ids) != leaf.tokens_in:
+        return f"counted {leaf.tokens_in} prompt tokens, the order has {len(opening.prompt_ids)}"
+    if first and opening is not None and tokens_in(inputs)[: leaf.tokens_in] != opening.prompt_ids:
+        return "ran on another prompt than the order's"
+    return ""
+
+
+def _judge_rows(
+    source: ShardSource, shard: Shard, leaf: RequestLeaf, inputs: bytes, outputs: bytes
+) -> RequestFinding:
+    from core.engine.numerics import judge_rows, reexecute, whitened_relative_l2
+
+    reference = reexecute(shard, _inputs(shard, inputs)).numpy()
+    served = _floats(outputs, shard.hidden)
+    depth = len(shard.layers)
+    verdict = judge_rows(source.profile, depth, served, reference)
+    limit = source.profile.tolerance(depth)
+    rows = whitened_relative_l2(served, reference).rows
+    divergent = next((i for i, dev in enumerate(rows) if dev > limit), None)
+    return RequestFinding(
+        leaf.request_index,
+        verdict.at_fault,
+        verdict.reasons,
+        verdict.ratio,
+        verdict.limit,
+        divergent if verdict.at_fault else None,
+    )
+
+
+def _judge_tokens(
+    source: ShardSource,
+    shard: Shard,
+    leaf: RequestLeaf,
+    inputs: bytes,
+    outputs: bytes,
+    opening: PromptOpening,
+) -> RequestFinding:
+    from core.engine.numerics import judge_tokens, reexecute
+
+    tokens = tokens_in(outputs)
+    reasons = []
+    early_end = next((i for i, t in enumerate(tokens[:-1]) if t in source.eos_ids()), None)
+    if early_end is not None:
+        reasons.append(f"went on after the end-of-text token at step {early_end}")
+    if len(tokens) > opening.sampling.max_new_tokens:
+        reasons.append(f"{len(tokens)} tokens, at most {opening.sampling.max_new_tokens} ordered")
+    first_row = leaf.tokens_in - 1
+    logits = reexecute(
+        shard, _inputs(shard, inputs), logit_rows=range(first_row, first_row + len(tokens))
+    )
+    verdict = judge_tokens(
+        source.profile, logits.numpy(), tokens, opening.sampling, leaf.request_index
+    )
+    return RequestFinding(
+        leaf.request_index,
+        verdict.at_fault or bool(reasons),
+        (*reasons, *verdict.reasons),
+        verdict.ratio,
+        verdict.limit,
+        verdict.worst_row if verdict.at_fault else early_end,
+    )
+
+
+def _inputs(shard: Shard, rows: bytes) -> Any:
+    import torch
+
+    if shard.is_first:
+        return torch.tensor(tokens_in(rows), dtype=torch.int64)
+    return torch.from_numpy(_floats(rows, shard.hidden)).to(torch.float64)
+
+
+def _floats(rows: bytes, hidden: int) -> Any:
+    import numpy as np
+
+    return np.frombuffer(rows, dtype="<f4").reshape(-1, hidden).copy()
+
+
+async def audit_job(
+    evidence: Evidence,
+    source: ShardSource,
+    leaves_by_stage: Sequence[Sequence[RequestLeaf]],
+    shard_roots: Sequence[str],
+    progress: Callable[[int, int, int], None] = lambda stage, done, total: None,
+) -> list[StageFinding]:
+    """Re-run every stage of a job, one shard in memory at a time."""
+    findings = []
+    for stage, leaves in enumerate(leaves_by_stage):
+        findings.append(
+            await audit_stage(
+                evidence,
+                source,
+                stage,
+                leaves,
+                shard_roots[stage],
+                lambda done, total, stage=stage: progress(stage, done, total),
+            )
+        )
+    return findings
+
+
+__all__ = ["Case", "RequestFinding", "ShardSource", "StageFinding", "audit_job", "audit_stage"]

@@ -1,0 +1,283 @@
+"""The `client` program: wallet, quote, submit, chat, jobs, receipts, and what the network offers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from core.runtime.cli import App, Run
+
+app = App("client", help="Buy inference from your own wallet and keep a receipt for every answer.")
+wallet = app.group("wallet", help="Keys, and the prepaid balance.")
+jobs = app.group("jobs", help="What you submitted and what came of it.")
+receipts = app.group("receipts", help="What stages signed for your answers.")
+
+ModelOption = Annotated[str | None, typer.Option("--model", help="Model name or id.")]
+FileArgument = Annotated[Path, typer.Argument(help="Requests in the OpenAI batch format (JSONL).")]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", help="Most new tokens per answer.", min=1)]
+MaxCost = Annotated[str | None, typer.Option("--max-cost", help="Most to lock, such as 0.50usd.")]
+PriceCap = Annotated[
+    str | None, typer.Option("--price-cap", help="Highest price per token, such as 0.60usd/Mtok.")
+]
+
+
+# --- wallet ---
+
+
+@wallet.command("new")
+def wallet_new(
+    run: Run,
+    name: Annotated[str, typer.Argument(help="Name of the new wallet.")],
+    phrase: Annotated[bool, typer.Option("--phrase", help="Show a recovery phrase once.")] = False,
+) -> None:
+    """Make a wallet in the keystore folder, encrypted with a password."""
+    from client.wallet_files import create_wallet
+
+    run.emit(create_wallet(run, name, with_phrase=phrase))
+
+
+@wallet.command("import")
+def wallet_import(
+    run: Run,
+    name: Annotated[str, typer.Argument(help="Name under which to keep it.")],
+    keystore: Annotated[Path | None, typer.Option("--keystore", help="A keystore file.")] = None,
+    stdin: Annotated[
+        bool, typer.Option("--stdin", help="Read the key or phrase from stdin.")
+    ] = False,
+) -> None:
+    """Take in a key: from a keystore file, from stdin, or typed at a hidden prompt. Never from the command line."""
+    from client.wallet_files import import_wallet
+
+    run.emit(import_wallet(run, name, keystore=keystore, stdin=stdin))
+
+
+@wallet.command("ls")
+def wallet_ls(run: Run) -> None:
+    """Wallets in the keystore folder."""
+    from core.protocol.keystore import Keystore
+
+    found = Keystore(run.settings.wallet.keystore_dir).ls()
+    run.emit([{"name": w.name, "address": w.address, "file": str(w.path)} for w in found])
+
+
+@wallet.command("show")
+async def wallet_show(run: Run) -> None:
+    """What the wallet holds, what is prepaid, what is on its way out."""
+    await _show_balances(run)
+
+
+@app.command()
+async def balance(run: Run) -> None:
+    """The same as `wallet show`."""
+    await _show_balances(run)
+
+
+async def _show_balances(run: Run) -> None:
+    from client.context import open_context
+    from client.wallet import balances
+    from core.protocol.units import format_eth
+
+    signer = run.unlock()
+    async with open_context(run.settings) as context:
+        found = await balances(context.chain, signer.address)
+    show = run.settings.show_token
+    run.emit(
+        {
+            "address": signer.address,
+            "wallet": show(found.wallet),
+            "prepaid": show(found.deposited),
+            "leaving": show(found.thawing),
+            "credit": show(found.credit),
+            "gas": format_eth(found.gas_wei),
+        }
+    )
+
+
+@wallet.command("deposit")
+async def wallet_deposit(
+    run: Run, amount: Annotated[str, typer.Argument(help="Such as 5usd.")]
+) -> None:
+    """Move tokens from the wallet into the prepaid balance that orders draw on."""
+    from client.context import open_context
+    from client.wallet import deposit
+
+    units = run.settings.token(amount)
+    signer = run.unlock()
+    show = run.settings.show_token
+    async with open_context(run.settings) as context:
+        run.confirm(
+            "Deposit it?",
+            {
+                "from": f"wallet {signer.address}",
+                "to": f"prepaid balance in the escrow {context.chain.addresses['Escrow']}",
+                "amount": show(units),
+                "back": "`client wallet withdraw`, after a delay",
+            },
+        )
+        await deposit(context.chain, signer, units)
+        prepaid = await context.chain.read("Escrow", "balanceOf", signer.address)
+    run.emit({"deposited": show(units), "prepaid": show(prepaid)})
+
+
+@wallet.command("withdraw")
+async def wallet_withdraw(
+    run: Run,
+    amount: Annotated[
+        str | None, typer.Argument(help="Such as 5usd; without it, complete.")
+    ] = None,
+) -> None:
+    """Ask for prepaid money back, and after the delay call it again without an amount to receive it."""
+    from client.context import open_context
+    from client.withdrawal import request_withdrawal, take_withdrawal
+
+    signer = run.unlock()
+    async with open_context(run.settings) as context:
+        if amount is None:
+            run.emit(await take_withdrawal(run, context.chain, signer))
+        else:
+            units = run.settings.token(amount)
+            run.emit(await request_withdrawal(run, context.chain, signer, units))
+
+
+# --- work ---
+
+
+@app.command()
+async def quote(
+    run: Run, file: FileArgument, model: ModelOption = None, max_tokens: MaxTokens = 128
+) -> None:
+    """What a file would cost: tokens, price, route. Nothing is signed."""
+    from client.submission import quote_file
+
+    run.emit(await quote_file(run, file, model, max_tokens))
+
+
+@app.command()
+async def submit(
+    run: Run,
+    file: FileArgument,
+    model: ModelOption = None,
+    max_tokens: MaxTokens = 128,
+    max_cost: MaxCost = None,
+    price_cap: PriceCap = None,
+    deadline: Annotated[str | None, typer.Option(help="Time for the job, such as 30m.")] = None,
+    window: Annotated[str | None, typer.Option(help="Time to dispute, such as 24h.")] = None,
+    ack: Annotated[
+        str, typer.Option(help="now: pay at once; later: leave it to the dispute window.")
+    ] = "now",
+    auditor: Annotated[str | None, typer.Option(help="Address that may dispute for you.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for results.")] = None,
+    text: Annotated[
+        bool, typer.Option("--text/--no-text", help="Show answers as they come.")
+    ] = True,
+) -> None:
+    """Run a file of requests: order, lock, stream, verify receipts, pay for what was delivered."""
+    from client.submission import Choices, submit_file
+
+    choices = Choices(max_tokens, max_cost, price_cap, deadline, window, ack, auditor, out, text)
+    await submit_file(run, file, model, choices)
+
+
+@app.command()
+async def chat(
+    run: Run,
+    prompt: Annotated[
+        str | None, typer.Argument(help="One prompt; without it, a conversation.")
+    ] = None,
+    model: ModelOption = None,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Annotated[float, typer.Option(min=0.0, max=100.0)] = 0.0,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """Talk to a model; the last line is cost, rate and receipt."""
+    from client.conversation import Conversation, converse
+
+    await converse(run, prompt, model, Conversation(system, max_tokens, temperature, seed))
+
+
+@jobs.command("ls")
+def jobs_ls(run: Run) -> None:
+    """Your jobs, newest first."""
+    from client.history import list_jobs
+
+    run.emit(list_jobs(run.settings))
+
+
+@jobs.command("show")
+async def jobs_show(
+    run: Run, job: Annotated[str, typer.Argument(help="Job id or prefix.")]
+) -> None:
+    """One job: its state on chain, its stages, its requests."""
+    from client.history import show_job
+
+    run.emit(await show_job(run.settings, job))
+
+
+@receipts.command("ls")
+def receipts_ls(
+    run: Run, job: Annotated[str | None, typer.Argument(help="Only this job's.")] = None
+) -> None:
+    """Receipts you keep."""
+    from client.history import list_receipts
+
+    run.emit(list_receipts(run.settings, job))
+
+
+@receipts.command("verify")
+async def receipts_verify(
+    run: Run, job: Annotated[str, typer.Argument(help="Job id or prefix.")]
+) -> None:
+    """Check signatures, chained commitments, tokens and price arithmetic of a job; exit 9 on a mismatch."""
+    from client.history import verify_job
+
+    run.emit(await verify_job(run.settings, job))
+
+
+@receipts.command("delegate")
+async def receipts_delegate(
+    run: Run,
+    job: Annotated[str, typer.Argument(help="Job id or prefix.")],
+    auditor: Annotated[str, typer.Argument(help="Address that may audit and dispute it for you.")],
+    valid: Annotated[str, typer.Option(help="How long, such as 24h.")] = "24h",
+) -> None:
+    """Sign a permission for somebody else to audit and dispute a job; prints it for `auditor --delegation`."""
+    from client.history import delegate
+
+    run.emit(await delegate(run, job, auditor, valid))
+
+
+# --- the network ---
+
+
+@app.command()
+async def models(run: Run) -> None:
+    """What is served now."""
+    run.emit(
+        await _ask_matcher(run, "models"),
+        columns=("name", "modelId", "layers", "miners", "covered"),
+    )
+
+
+@app.command()
+async def miners(run: Run) -> None:
+    """Who serves what now."""
+    run.emit(await _ask_matcher(run, "miners"))
+
+
+async def _ask_matcher(run: Run, what: str) -> Any:
+    from client.matcher_api import MatcherApi
+
+    api = MatcherApi(run.settings.require_matcher_url())
+    try:
+        return await getattr(api, what)()
+    finally:
+        await api.close()
+
+
+main = app.main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

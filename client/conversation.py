@@ -1,0 +1,124 @@
+"""`client chat`: one prompt or a conversation, each turn a small paid job."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from decimal import Decimal
+
+from client.context import Context, Model, open_context
+from client.jobs import Policy, Requester, new_submission_id, run_batch
+from client.orders import make_prompt
+from client.render import ChatView, route_text
+from client.submission import Choices, Prepared, ask_price, check_caps, maximum, terms_for
+from core.engine.tokenizer import Tokenizer
+from core.protocol import ids
+from core.protocol.errors import UsageError
+from core.protocol.signer import Signer
+from core.protocol.types import SamplingParams
+from core.runtime.clock import SystemClock
+from core.runtime.console import Run
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """How to talk."""
+
+    system: str | None
+    max_tokens: int
+    temperature: float
+    seed: int
+
+    @property
+    def sampling(self) -> SamplingParams:
+        micro = int((Decimal(str(self.temperature)) * 10**6).to_integral_value())
+        return SamplingParams(
+            temperature_micro=micro, max_new_tokens=self.max_tokens, seed=self.seed
+        )
+
+
+async def converse(
+    run: Run, prompt: str | None, model_name: str | None, conversation: Conversation
+) -> None:
+    """Answer one prompt, or ask for prompts until end of input."""
+    if prompt is None and not run.can_ask:
+        raise UsageError("there is no prompt", next_step='client chat "PROMPT"')
+    signer = run.unlock()
+    async with open_context(run.settings) as context:
+        model = await context.model(model_name or run.settings.client.model)
+        tokenizer = Tokenizer(model.folder(run.settings))
+        messages: list[dict[str, str]] = []
+        if conversation.system:
+            messages.append({"role": "system", "content": conversation.system})
+        while True:
+            said = prompt if prompt is not None else run.ask("you", flag="PROMPT")
+            if not said.strip():
+                return
+            messages.append({"role": "user", "content": said})
+            answer = await _turn(run, context, model, tokenizer, signer, messages, conversation)
+            messages.append({"role": "assistant", "content": answer})
+            if prompt is not None:
+                return
+
+
+async def _turn(
+    run: Run,
+    context: Context,
+    model: Model,
+    tokenizer: Tokenizer,
+    signer: Signer,
+    messages: list[dict[str, str]],
+    conversation: Conversation,
+) -> str:
+    prompt = make_prompt(
+        "chat",
+        tokenizer.encode_chat(messages),
+        conversation.sampling,
+        model.spec.context,
+        os.urandom,
+    )
+    prepared = Prepared([prompt], {})
+    price = await ask_price(context, model, prepared)
+    choices = Choices(conversation.max_tokens, None, None, None, None, "now", None, None, True)
+    check_caps(run, choices, model, price, maximum(model, price, prepared))
+    store, matcher = context.store(), context.matcher()
+    quiet = run.options.json
+    view = ChatView(tokenizer, (lambda text: None) if quiet else _write)
+    began = time.monotonic()
+    try:
+        requester = Requester(
+            context.chain, matcher, signer, store, SystemClock(), model.model_id, model.spec
+        )
+        policy = Policy(terms_of=lambda now: terms_for(context, choices, price, now))
+        result = await run_batch(requester, [prompt], policy, view, new_submission_id())
+    finally:
+        await matcher.close()
+        store.close()
+    if result.unfinished:
+        raise result.unfinished["chat"]
+    done = result.finished["chat"]
+    answer = tokenizer.decode(done.state.tokens)
+    rate = view.tokens / max(time.monotonic() - began, 1e-9)
+    match = result.matches[-1]
+    facts = {
+        "answer": answer,
+        "tokens": view.tokens,
+        "tokens_per_s": round(rate, 2),
+        "paid": run.settings.show_token(view.paid_units),
+        "job": ids.short(ids.Kind.JOB, match.job_id),
+    }
+    if quiet:
+        run.emit(facts)
+    else:
+        _write("\n")
+        run.note(
+            f"[dim]{view.tokens} tokens · {rate:.1f} tok/s · {facts['paid']} · {route_text(match)} · {facts['job']}[/dim]"
+        )
+    return answer
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

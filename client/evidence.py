@@ -1,0 +1,301 @@
+"""What a stage must answer for: its order, plan and receipts from the chain, its rows from whoever holds them.
+
+Rows are believed only under the roots that the stage signed, so it does not matter who hands them over: the stage itself,
+or a neighbour, whose own boundary is the same bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from core.protocol import commit, signing, wire
+from core.protocol.chain import Chain
+from core.protocol.errors import CheckFailed, HeadraceError, IdInvalid
+from core.protocol.types import (
+    AuditorDelegation,
+    Order,
+    RequestLeaf,
+    SamplingParams,
+    SignedReceipt,
+    Stage,
+    StageReceipt,
+)
+from core.runtime.channel import Peers
+
+_ROW_BYTES_PER_CALL = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class Case:
+    """One job as it stands on chain."""
+
+    job_id: str
+    order: Order
+    requester_signature: str
+    plan: tuple[Stage, ...]
+
+    @property
+    def order_hash(self) -> str:
+        return signing.order_hash(self.order)
+
+    @property
+    def plan_hash(self) -> str:
+        return signing.plan_hash(self.plan)
+
+
+@dataclass(frozen=True)
+class Delegation:
+    """The requester's permission for somebody else to audit and dispute."""
+
+    delegation: AuditorDelegation
+    signature: str
+
+
+@dataclass(frozen=True)
+class PromptOpening:
+    """A prompt and its sampling, proven to be what the order committed to."""
+
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+
+
+class RowsWithheld(CheckFailed):
+    """Nobody hands over rows that match what the stage signed."""
+
+    code = "E-CHECK-02"
+
+
+async def case_of_job(chain: Chain, job_id: str, deploy_block: int) -> Case:
+    """The order and plan of a job from the transaction that opened it. Raises IdInvalid for an unknown job."""
+    head = await chain.block_number()
+    for first in range(deploy_block, head + 1, 2000):
+        for event in await chain.events(first, min(head, first + 1999)):
+            if event.name == "JobMatched" and event.args["job"] == job_id:
+                call = await chain.call_of(event.tx_hash)
+                if call is not None and call.function == "openMatched":
+                    return Case(
+                        job_id,
+                        msgspec.convert(call.args["order"], Order),
+                        str(call.args["requesterSig"]),
+                        tuple(msgspec.convert(call.args["plan"], list[Stage])),
+                    )
+    raise IdInvalid(f"no job {job_id}", f"chain {chain.chain_id} has not matched such a job")
+
+
+def leaves_match(receipt: StageReceipt, leaves: Sequence[RequestLeaf]) -> bool:
+    """Whether these leaves are what the receipt's roots and counts commit to."""
+    try:
+        inputs, outputs, requests = (commit.to_hex(r) for r in commit.receipt_roots(leaves))
+    except ValueError:
+        return False
+    return (
+        (inputs, outputs, requests)
+        == (receipt.input_root, receipt.output_root, receipt.requests_root)
+        and receipt.requests == len(leaves)
+        and receipt.tokens_in == sum(leaf.tokens_in for leaf in leaves)
+        and receipt.tokens_out == sum(leaf.tokens_out for leaf in leaves)
+    )
+
+
+class Evidence:
+    """Collects what one job's stages hold."""
+
+    def __init__(
+        self,
+        case: Case,
+        domain: signing.Domain,
+        peers: Peers,
+        endpoints: Mapping[str, str],
+        delegation: Delegation | None = None,
+    ) -> None:
+        """`endpoints` maps operators (lower case) to where they can be reached now."""
+        self.case, self._domain, self._peers = case, domain, peers
+        self._endpoints = dict(endpoints)
+        self._delegation = delegation
+
+    async def receipts(self, stage: int) -> list[SignedReceipt]:
+        """Receipts of a stage that are really signed by it for this job and plan, with matching leaves.
+
+        Raises HeadraceError when the stage cannot be asked or refuses.
+        """
+        frame = await self._ask(
+            stage, wire.FetchReceipts(self.case.order_hash, *self._permission())
+        )
+        if not isinstance(frame.message, wire.Receipts):
+            raise _refused(stage, frame.message)
+        return [signed for signed in frame.message.signed if self._is_genuine(stage, signed)]
+
+    async def latest_receipts(self) -> list[SignedReceipt]:
+        """Of every stage the receipt over most requests. Raises CheckFailed when a stage has none."""
+        found = await asyncio.gather(*(self.receipts(s) for s in range(len(self.case.plan))))
+        for stage, receipts in enumerate(found):
+            if not receipts:
+                raise CheckFailed(
+                    f"stage {stage} holds no receipt for this job",
+                    "it signed nothing, or it lost what it signed",
+                )
+        return [max(receipts, key=lambda s: len(s.leaves)) for receipts in found]
+
+    async def leaves_of(self, receipt: StageReceipt) -> list[RequestLeaf]:
+        """The leaves under a signed receipt, from the stage or pieced together from its neighbours.
+
+        Raises RowsWithheld.
+        """
+        stage = receipt.stage
+        wanted = receipt.requests_root
+        for signed in await self._receipts_or_none(stage):
+            if signed.receipt.requests_root == wanted and leaves_match(receipt, signed.leaves):
+                return signed.leaves
+        for before in await self._receipts_or_none(stage - 1):
+            for after in await self._receipts_or_none(stage + 1):
+                leaves = [
+                    RequestLeaf(a.request_index, a.out_root, b.in_root, a.tokens_in, a.tokens_out)
+                    for a, b in zip(before.leaves, after.leaves, strict=False)
+                ]
+                if leaves_match(receipt, leaves):
+                    return leaves
+        raise RowsWithheld(
+            f"stage {stage} does not open its receipt", "no leaves match the root it signed"
+        )
+
+    async def rows(self, stage: int, side: wire.Side, leaf: RequestLeaf, row_bytes: int) -> bytes:
+        """All rows of one request at one boundary of a stage, as signed. Raises RowsWithheld."""
+        root = leaf.in_root if side == "in" else leaf.out_root
+        holders: list[tuple[int, wire.Side]] = [(stage, side)]
+        neighbour = stage - 1 if side == "in" else stage + 1
+        if 0 <= neighbour < len(self.case.plan):
+            holders.append((neighbour, "out" if side == "in" else "in"))
+        reasons = []
+        for holder, at in holders:
+            try:
+                rows = await self._fetch_rows(holder, at, leaf.request_index, row_bytes)
+            except HeadraceError as error:
+                reasons.append(f"stage {holder}: {error.what}")
+                continue
+            if commit.to_hex(commit.rows_root(rows, row_bytes)) == root:
+                return rows
+            reasons.append(f"stage {holder}: rows do not match the signed root")
+        raise RowsWithheld(
+            f"rows of request {leaf.request_index} at stage {stage} ({side}) are missing",
+            "; ".join(reasons),
+            stage=stage,
+        )
+
+    async def opening(self, request: int) -> PromptOpening:
+        """The prompt and sampling of a request, proven against the order. Raises RowsWithheld."""
+        reasons = []
+        for stage in dict.fromkeys((0, len(self.case.plan) - 1)):
+            try:
+                frame = await self._ask(
+                    stage, wire.FetchOpening(self.case.order_hash, request, *self._permission())
+                )
+            except HeadraceError as error:
+                reasons.append(f"stage {stage}: {error.what}")
+                continue
+            if isinstance(frame.message, wire.Opening):
+                ids = tokens_in(bytes(frame.payload))
+                if self._is_opening(request, ids, frame.message):
+                    return PromptOpening(ids, frame.message.sampling)
+                reasons.append(f"stage {stage}: the opening does not match the order")
+            else:
+                reasons.append(str(_refused(stage, frame.message).why))
+        raise RowsWithheld(f"the prompt of request {request} is missing", "; ".join(reasons))
+
+    def _is_opening(self, request: int, ids: tuple[int, ...], opening: wire.Opening) -> bool:
+        order = self.case.order
+        pairs = (
+            (
+                order.input_root,
+                commit.prompt_leaf(request, commit.unhex(opening.salt), ids),
+                opening.prompt_proof,
+            ),
+            (
+                order.sampling_root,
+                commit.sampling_leaf(request, opening.sampling),
+                opening.sampling_proof,
+            ),
+        )
+        return all(
+            commit.verify_proof(
+                commit.unhex(root),
+                order.requests,
+                request,
+                commit.leaf_hash(leaf),
+                [commit.unhex(h) for h in proof],
+            )
+            for root, leaf, proof in pairs
+        )
+
+    def _is_genuine(self, stage: int, signed: SignedReceipt) -> bool:
+        receipt = signed.receipt
+        return (
+            receipt.order_hash == self.case.order_hash
+            and receipt.plan_hash == self.case.plan_hash
+            and receipt.stage == stage
+            and leaves_match(receipt, signed.leaves)
+            and signing.is_signed_by(
+                self._domain, receipt, signed.signature, self.case.plan[stage].operator
+            )
+        )
+
+    async def _receipts_or_none(self, stage: int) -> list[SignedReceipt]:
+        if not 0 <= stage < len(self.case.plan):
+            return []
+        try:
+            return await self.receipts(stage)
+        except HeadraceError:
+            return []
+
+    async def _fetch_rows(self, stage: int, side: wire.Side, request: int, row_bytes: int) -> bytes:
+        count = max(1, _ROW_BYTES_PER_CALL // row_bytes)
+        parts: list[bytes] = []
+        start, total = 0, 1
+        while start < total:
+            frame = await self._ask(
+                stage,
+                wire.FetchRows(
+                    self.case.order_hash, request, side, start, count, *self._permission()
+                ),
+            )
+            rows = frame.message
+            if not isinstance(rows, wire.Rows):
+                raise _refused(stage, rows)
+            if (
+                rows.row_bytes != row_bytes
+                or rows.start != start
+                or not 0 < rows.rows <= count
+                or len(frame.payload) != rows.rows * row_bytes
+            ):
+                raise CheckFailed(f"stage {stage} sent rows of another shape", str(rows))
+            parts.append(bytes(frame.payload))
+            start, total = start + rows.rows, rows.total
+        return b"".join(parts)
+
+    async def _ask(self, stage: int, message: wire.AnyMessage) -> wire.Frame:
+        operator = self.case.plan[stage].operator
+        endpoint = self._endpoints.get(operator.lower())
+        if endpoint is None:
+            raise RowsWithheld(
+                f"stage {stage} ({operator}) is not in the swarm", "no endpoint known"
+            )
+        channel = await self._peers.get(operator, endpoint)
+        return await channel.call(message, timeout_s=30.0)
+
+    def _permission(self) -> tuple[AuditorDelegation | None, str | None]:
+        if self._delegation is None:
+            return None, None
+        return self._delegation.delegation, self._delegation.signature
+
+
+def tokens_in(rows: bytes) -> tuple[int, ...]:
+    """Token ids of u32le rows."""
+    return tuple(int.from_bytes(rows[i : i + 4], "little") for i in range(0, len(rows), 4))
+
+
+def _refused(stage: int, message: wire.AnyMessage) -> CheckFailed:
+    why = f"{message.code}: {message.reason}" if isinstance(message, wire.Failed) else str(message)
+    return CheckFailed(f"stage {stage} refused to answer", why[:300], stage=stage)

@@ -1,0 +1,183 @@
+"""What was submitted, what stages signed for it, and whether it all holds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from client.context import open_context, open_store
+from client.store import ClientStore, JobRow, match_of
+from client.verify import Answer, check_answers, check_pipeline
+from core.protocol import ids, pricing, signing, units
+from core.protocol.errors import CheckFailed
+from core.protocol.types import AuditorDelegation, ModelSpec, SignedReceipt
+from core.runtime.console import Run
+from core.runtime.settings import Settings
+
+JOB_STATES = (
+    "none",
+    "open",
+    "matched",
+    "delivered",
+    "disputed",
+    "settled",
+    "cancelled",
+    "expired",
+)
+
+
+def list_jobs(settings: Settings) -> list[dict[str, Any]]:
+    """Newest first, from our own records."""
+    store = open_store(settings)
+    try:
+        return [_job_line(store, row) for row in store.jobs()]
+    finally:
+        store.close()
+
+
+def _job_line(store: ClientStore, row: JobRow) -> dict[str, Any]:
+    requests = store.requests(row.job_id)
+    return {
+        "job": ids.short(ids.Kind.JOB, row.job_id),
+        "state": row.state,
+        "requests": len(requests),
+        "finished": sum(bool(r.finish) for r in requests),
+        "tokens": sum(len(json.loads(r.tokens)) for r in requests),
+        "stages": len(match_of(row).plan),
+    }
+
+
+async def show_job(settings: Settings, typed: str) -> dict[str, Any]:
+    """One job, from our records and from the chain."""
+    store = open_store(settings)
+    try:
+        row = store.find_job(typed)
+        line = _job_line(store, row)
+    finally:
+        store.close()
+    async with open_context(settings) as context:
+        on_chain = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
+    return line | {
+        "id": ids.full(ids.Kind.JOB, row.job_id),
+        "on_chain": JOB_STATES[on_chain["state"]],
+        "locked": settings.show_token(on_chain["maxAmount"]),
+        "tokens_in": on_chain["tokensIn"],
+        "tokens_out": on_chain["tokensOut"],
+        "plan": [f"{s.operator} [{s.layers}]" for s in match_of(row).plan],
+        "transaction": row.tx_hash,
+    }
+
+
+def list_receipts(settings: Settings, typed_job: str | None) -> list[dict[str, Any]]:
+    """Receipts we hold."""
+    store = open_store(settings)
+    try:
+        job_id = store.find_job(typed_job).job_id if typed_job else None
+        return [
+            {
+                "receipt": ids.short(ids.Kind.RECEIPT, row.receipt_id),
+                "job": ids.short(ids.Kind.JOB, row.job_id),
+                "stage": row.stage,
+                "covers": "whole job" if row.request_index < 0 else f"request {row.request_index}",
+                "tokens_in": signed.receipt.tokens_in,
+                "tokens_out": signed.receipt.tokens_out,
+            }
+            for row, signed in store.receipts(job_id)
+        ]
+    finally:
+        store.close()
+
+
+async def verify_job(settings: Settings, typed: str) -> dict[str, Any]:
+    """Re-check everything about a job that needs no model. Raises CheckFailed."""
+    store = open_store(settings)
+    try:
+        row = store.find_job(typed)
+        match = match_of(row)
+        answers = {
+            r.request_index: Answer(tuple(json.loads(r.prompt_ids)), tuple(json.loads(r.tokens)))
+            for r in store.requests(row.job_id)
+            if r.finish
+        }
+        pipelines = _pipelines(store.receipts(row.job_id), len(match.plan))
+    finally:
+        store.close()
+    if not pipelines:
+        raise CheckFailed(
+            "we hold no complete set of receipts for this job", f"{len(answers)} answers"
+        )
+    order = match.signed.order
+    async with open_context(settings) as context:
+        chain = context.chain
+        roots = {
+            (s.layer_from, s.layer_to): await chain.read(
+                "ModelRegistry", "shardRoot", order.model_id, s.layer_from, s.layer_to
+            )
+            for s in match.plan
+        }
+        spec = msgspec.convert(
+            await chain.read("ModelRegistry", "specOf", order.model_id), ModelSpec
+        )
+        for receipts in pipelines:
+            check_pipeline(
+                receipts,
+                domain=chain.domain,
+                order=order,
+                plan=match.plan,
+                shard_root_of=lambda a, b: roots[a, b],
+            )
+            check_answers(receipts, answers)
+        tokens_in = sum(len(a.prompt_ids) for a in answers.values())
+        tokens_out = sum(len(a.tokens) for a in answers.values())
+        on_chain = await chain.read("TaskRegistry", "jobOf", row.job_id)
+        gross, pay, _, _ = await chain.read(
+            "TaskRegistry", "split", order, list(match.plan), tokens_in, tokens_out
+        )
+    expected = pricing.split(order, match.plan, spec, tokens_in, tokens_out)
+    if tuple(gross) != expected.gross:
+        raise CheckFailed("the contract's split differs from ours", f"{gross} and {expected.gross}")
+    return {
+        "job": ids.short(ids.Kind.JOB, row.job_id),
+        "signatures": f"{sum(map(len, pipelines))} receipts, all by the plan's operators",
+        "commitments": "chained from prompt to answer, shards as registered",
+        "tokens": f"{tokens_in} in, {tokens_out} out, equal to what was sent and received",
+        "price": f"{settings.show_token(sum(gross))} for {len(answers)} answers, {settings.show_token(sum(pay))} of it to miners",
+        "on_chain": JOB_STATES[on_chain["state"]],
+    }
+
+
+def _pipelines(rows: list[Any], stages: int) -> list[list[SignedReceipt]]:
+    """Complete sets of receipts, one per stage: of single requests, and of the whole job."""
+    by_request: dict[int, dict[int, SignedReceipt]] = {}
+    for row, signed in rows:
+        by_request.setdefault(row.request_index, {})[row.stage] = signed
+    return [
+        [found[stage] for stage in range(stages)]
+        for found in by_request.values()
+        if len(found) == stages
+    ]
+
+
+async def delegate(run: Run, typed: str, auditor: str, valid: str) -> dict[str, Any]:
+    """A signed permission to audit and dispute one job."""
+    settings = run.settings
+    store = open_store(settings)
+    try:
+        match = match_of(store.find_job(typed))
+    finally:
+        store.close()
+    signer = run.unlock()
+    async with open_context(settings) as context:
+        permission = AuditorDelegation(
+            match.order_hash,
+            ids.address(auditor),
+            await context.chain.now() + units.parse_duration(valid),
+        )
+        signature = signing.sign(signer, context.chain.domain, permission)
+    return {
+        "job": ids.full(ids.Kind.JOB, match.job_id),
+        "delegation": msgspec.to_builtins(permission),
+        "signature": signature,
+    }

@@ -1,0 +1,329 @@
+"""A juror's work: be drawn, re-run the disputed shard, commit, reveal, and move a dispute on when a clock has run out.
+
+`next_action` decides from what the chain says and what we remember; the daemon only carries it out. Everything a juror
+must not forget (its vote and salt) is in SQLite before the commitment is sent, so a restart never costs the stake.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from client.audit import ShardSource, StageFinding, audit_stage
+from client.evidence import Case, Evidence, RowsWithheld
+from core.protocol.chain import Chain, ChainEvent
+from core.protocol.errors import ChainUnreachable, ContractRefused
+from core.protocol.follower import EventFollower
+from core.protocol.signing import DigestSigner
+from core.protocol.types import Order, Stage, StageReceipt
+from core.runtime.clock import Clock
+from core.runtime.logs import get_logger
+
+log = get_logger(__name__)
+POLL_S = 0.5
+
+
+class Phase(IntEnum):
+    """As `IJuryArbitrator.Phase`."""
+
+    NONE = 0
+    OPENED = 1
+    COMMITTING = 2
+    REVEALING = 3
+    RULED = 4
+    EXECUTED = 5
+
+
+class VoteKind(IntEnum):
+    """As `IJuryArbitrator.Vote`."""
+
+    NONE = 0
+    FAULT = 1
+    NO_FAULT = 2
+
+
+class Action(IntEnum):
+    """What a juror does next."""
+
+    WAIT = 0
+    DRAW = 1
+    JUDGE_AND_COMMIT = 2
+    REVEAL = 3
+    ADVANCE = 4
+    EXECUTE = 5
+    FORGET = 6
+
+
+@dataclass(frozen=True)
+class View:
+    """A dispute as the chain shows it now."""
+
+    phase: Phase
+    draw_block: int
+    phase_ends_at: int
+    payout_at: int
+    on_panel: bool
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What we did in this dispute."""
+
+    committed: bool = False
+    revealed: bool = False
+
+
+def next_action(view: View, memory: Memory, *, block: int, now: int) -> Action:
+    """The one thing to do now, given the head block and chain time."""
+    match view.phase:
+        case Phase.OPENED:
+            return Action.DRAW if block > view.draw_block else Action.WAIT
+        case Phase.COMMITTING:
+            if now > view.phase_ends_at:
+                return Action.ADVANCE
+            return (
+                Action.JUDGE_AND_COMMIT if view.on_panel and not memory.committed else Action.WAIT
+            )
+        case Phase.REVEALING:
+            if now > view.phase_ends_at:
+                return Action.ADVANCE
+            ready = view.on_panel and memory.committed and not memory.revealed
+            return Action.REVEAL if ready else Action.WAIT
+        case Phase.RULED:
+            return Action.EXECUTE if now >= view.payout_at else Action.WAIT
+        case _:
+            return Action.FORGET
+
+
+@dataclass(frozen=True)
+class StoredVote:
+    vote: VoteKind
+    evidence: str
+    salt: str
+    committed: bool
+    revealed: bool
+
+
+class VoteBook:
+    """Our votes and salts, on disk before they are committed to."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        self._db = sqlite3.connect(path, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS vote (dispute TEXT PRIMARY KEY, vote INTEGER NOT NULL, evidence TEXT NOT NULL,"
+            " salt TEXT NOT NULL, committed INTEGER NOT NULL DEFAULT 0, revealed INTEGER NOT NULL DEFAULT 0)"
+        )
+
+    def close(self) -> None:
+        self._db.close()
+
+    def get(self, dispute: str) -> StoredVote | None:
+        row = self._db.execute(
+            "SELECT vote, evidence, salt, committed, revealed FROM vote WHERE dispute = ?",
+            (dispute,),
+        ).fetchone()
+        return (
+            StoredVote(VoteKind(row[0]), row[1], row[2], bool(row[3]), bool(row[4]))
+            if row
+            else None
+        )
+
+    def remember(self, dispute: str, vote: VoteKind, evidence: str, salt: str) -> StoredVote:
+        """Keep the first vote of a dispute; a second one is ignored, so we never contradict ourselves."""
+        self._db.execute(
+            "INSERT OR IGNORE INTO vote (dispute, vote, evidence, salt) VALUES (?, ?, ?, ?)",
+            (dispute, int(vote), evidence, salt),
+        )
+        stored = self.get(dispute)
+        assert stored is not None
+        return stored
+
+    def mark(self, dispute: str, step: str) -> None:
+        assert step in ("committed", "revealed")
+        self._db.execute(f"UPDATE vote SET {step} = 1 WHERE dispute = ?", (dispute,))
+
+
+@dataclass(frozen=True)
+class DisputedWork:
+    """What the challenger put on chain: the order, the plan and the accused receipt."""
+
+    case: Case
+    receipt: StageReceipt
+
+
+async def read_disputed_work(chain: Chain, opened: ChainEvent) -> DisputedWork:
+    """Decode the transaction that opened a dispute."""
+    call = await chain.call_of(opened.tx_hash)
+    if call is None or call.function != "dispute":
+        raise ContractRefused(
+            "the dispute was not opened by a plain call", error=str(call.function if call else None)
+        )
+    case = Case(
+        opened.args["job"],
+        msgspec.convert(call.args["order"], Order),
+        "",
+        tuple(msgspec.convert(call.args["plan"], list[Stage])),
+    )
+    return DisputedWork(case, msgspec.convert(call.args["receipt"], StageReceipt))
+
+
+class JurorDaemon:
+    """Follows the jury's disputes and does a juror's part in each."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        signer: DigestSigner,
+        book: VoteBook,
+        clock: Clock,
+        follower: EventFollower,
+        evidence_of: Callable[[Case], Awaitable[Evidence]],
+        source_of: Callable[[str], ShardSource],
+        *,
+        on_vote: Callable[[str, VoteKind, StageFinding | None], None] = lambda *_: None,
+    ) -> None:
+        """`evidence_of` makes the access to a case's stages; `source_of` maps a model id to its weights here."""
+        self._chain, self._signer, self._book, self._clock = chain, signer, book, clock
+        self._follower, self._evidence_of, self._source_of = follower, evidence_of, source_of
+        self._on_vote = on_vote
+        self._open: dict[str, ChainEvent] = {}
+
+    async def run(self) -> None:
+        """Until cancelled. A chain that does not answer is waited for."""
+        while True:
+            try:
+                await self.step()
+            except ChainUnreachable as error:
+                log.warning("chain unreachable, will retry", reason=error.why)
+                await self._clock.sleep(2.0)
+            await self._clock.sleep(POLL_S)
+
+    async def step(self) -> None:
+        """Look once at the chain and do what is due in every open dispute."""
+        batch = await self._follower.poll()
+        if batch.rolled_back_to is not None:
+            floor = batch.rolled_back_to
+            self._open = {d: e for d, e in self._open.items() if e.block_number <= floor}
+        for event in batch.events:
+            if event.contract == "JuryArbitrator" and event.name == "DisputeOpened":
+                self._open[event.args["dispute"]] = event
+        for dispute in list(self._open):
+            await self._advance(dispute)
+
+    async def _advance(self, dispute: str) -> None:
+        view = await self._view(dispute)
+        stored = self._book.get(dispute)
+        memory = Memory(stored.committed, stored.revealed) if stored else Memory()
+        action = next_action(
+            view,
+            memory,
+            block=await self._chain.block_number(),
+            now=await self._chain.now(),
+        )
+        try:
+            await self._do(action, dispute)
+        except ContractRefused as error:
+            # Another juror was faster with a call that anyone may make, or a clock ran out between look and send: the
+            # next look sees the new state.
+            log.info("jury call refused", action=action.name, dispute=dispute, reason=error.why)
+
+    async def _do(self, action: Action, dispute: str) -> None:
+        match action:
+            case Action.DRAW:
+                await self._send("draw", dispute)
+            case Action.JUDGE_AND_COMMIT:
+                await self._commit(dispute)
+            case Action.REVEAL:
+                await self._reveal(dispute)
+            case Action.ADVANCE:
+                await self._send("advance", dispute)
+            case Action.EXECUTE:
+                await self._send("execute", dispute)
+            case Action.FORGET:
+                del self._open[dispute]
+            case Action.WAIT:
+                pass
+
+    async def _commit(self, dispute: str) -> None:
+        stored = self._book.get(dispute)
+        if stored is None:
+            vote, finding = await self._judge(self._open[dispute])
+            evidence = "0x" + (finding.digest().hex() if finding else "00" * 32)
+            stored = self._book.remember(dispute, vote, evidence, "0x" + os.urandom(32).hex())
+            self._on_vote(dispute, vote, finding)
+        commitment = await self._chain.read(
+            "JuryArbitrator",
+            "commitmentHash",
+            dispute,
+            self._signer.address,
+            int(stored.vote),
+            stored.evidence,
+            stored.salt,
+        )
+        await self._send_once("commitVote", "AlreadyCommitted", dispute, commitment)
+        self._book.mark(dispute, "committed")
+
+    async def _reveal(self, dispute: str) -> None:
+        stored = self._book.get(dispute)
+        assert stored is not None, "a commitment is remembered before it is sent"
+        await self._send_once(
+            "revealVote", "AlreadyRevealed", dispute, int(stored.vote), stored.evidence, stored.salt
+        )
+        self._book.mark(dispute, "revealed")
+
+    async def _judge(self, opened: ChainEvent) -> tuple[VoteKind, StageFinding | None]:
+        """Re-run the accused stage. A stage that does not open what it signed is at fault."""
+        work = await read_disputed_work(self._chain, opened)
+        evidence = await self._evidence_of(work.case)
+        stage = work.receipt.stage
+        place = work.case.plan[stage]
+        registered = await self._chain.read(
+            "ModelRegistry",
+            "shardRoot",
+            work.case.order.model_id,
+            place.layer_from,
+            place.layer_to,
+        )
+        if work.receipt.shard_root != registered:
+            return VoteKind.FAULT, None
+        try:
+            leaves = await evidence.leaves_of(work.receipt)
+        except RowsWithheld as error:
+            log.warning("receipt not opened", dispute=opened.args["dispute"], reason=error.why)
+            return VoteKind.FAULT, None
+        source = self._source_of(work.case.order.model_id)
+        finding = await audit_stage(evidence, source, stage, leaves, registered)
+        return (VoteKind.FAULT if finding.at_fault else VoteKind.NO_FAULT), finding
+
+    async def _view(self, dispute: str) -> View:
+        found: dict[str, Any] = await self._chain.read("JuryArbitrator", "disputeOf", dispute)
+        panel = await self._chain.read("JuryArbitrator", "panelOf", dispute)
+        me = self._signer.address.lower()
+        return View(
+            phase=Phase(found["phase"]),
+            draw_block=found["drawBlock"],
+            phase_ends_at=found["phaseEndsAt"],
+            payout_at=found["payoutAt"],
+            on_panel=any(juror.lower() == me for juror in panel),
+        )
+
+    async def _send(self, function: str, *args: Any) -> None:
+        await self._chain.transact(self._signer, "JuryArbitrator", function, *args)
+
+    async def _send_once(self, function: str, done_error: str, *args: Any) -> None:
+        """Send, taking "you did that already" for success: we crashed between sending and remembering."""
+        try:
+            await self._send(function, *args)
+        except ContractRefused as error:
+            if error.error != done_error:
+                raise

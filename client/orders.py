@@ -1,0 +1,133 @@
+"""What the requester signs: a batch of prompts, its commitments, and an order with every cap it will pay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from core.protocol import commit
+from core.protocol.errors import ContextTooLong
+from core.protocol.types import ModelSpec, Order, SamplingParams
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One request of a batch as token ids, with the salt that hides it in the commitment."""
+
+    custom_id: str
+    ids: tuple[int, ...]
+    sampling: SamplingParams
+    salt: bytes
+
+    def __repr__(self) -> str:  # prompts are private: keep them out of logs and tracebacks
+        return f"Prompt({self.custom_id!r}, {len(self.ids)} tokens)"
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What proves to a stage that this prompt and sampling belong to the order."""
+
+    prompt_proof: list[str]
+    sampling_proof: list[str]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Prompts in the order of their request index, with the roots an order commits to."""
+
+    prompts: tuple[Prompt, ...]
+    input_root: bytes
+    sampling_root: bytes
+    _inputs: tuple[bytes, ...]
+    _samplings: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, prompts: Sequence[Prompt]) -> Batch:
+        """Commit to these prompts. Raises ValueError for none."""
+        if not prompts:
+            raise ValueError("a batch needs at least one prompt")
+        inputs = tuple(
+            commit.leaf_hash(commit.prompt_leaf(i, p.salt, p.ids)) for i, p in enumerate(prompts)
+        )
+        samplings = tuple(
+            commit.leaf_hash(commit.sampling_leaf(i, p.sampling)) for i, p in enumerate(prompts)
+        )
+        return cls(
+            tuple(prompts),
+            commit.root_of_hashes(inputs),
+            commit.root_of_hashes(samplings),
+            inputs,
+            samplings,
+        )
+
+    def opening(self, index: int) -> Opening:
+        return Opening(
+            [commit.to_hex(h) for h in commit.merkle_proof(self._inputs, index)],
+            [commit.to_hex(h) for h in commit.merkle_proof(self._samplings, index)],
+        )
+
+    @property
+    def tokens_in(self) -> int:
+        return sum(len(p.ids) for p in self.prompts)
+
+    @property
+    def max_tokens_out(self) -> int:
+        return sum(p.sampling.max_new_tokens for p in self.prompts)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the requester insists on beside the prompts; all of it is signed."""
+
+    price_in: int  # nano base units per token per layer unit
+    price_out: int
+    matcher: str
+    matcher_fee_bps: int
+    min_stake: int
+    deadline: int  # chain time, seconds
+    window: int  # seconds
+    auditor: str
+    arbitrator: str
+
+
+def make_prompt(
+    custom_id: str,
+    ids: Sequence[int],
+    sampling: SamplingParams,
+    context_tokens: int,
+    random_bytes: Callable[[int], bytes],
+) -> Prompt:
+    """A prompt that fits the model. Raises ContextTooLong."""
+    if len(ids) + sampling.max_new_tokens > context_tokens:
+        raise ContextTooLong(
+            prompt_tokens=len(ids),
+            max_new_tokens=sampling.max_new_tokens,
+            context_tokens=context_tokens,
+        )
+    return Prompt(custom_id, tuple(ids), sampling, random_bytes(32))
+
+
+def make_order(
+    batch: Batch, model_id: str, model: ModelSpec, terms: Terms, requester: str, nonce: int
+) -> Order:
+    """The order for this batch under these terms, unsigned."""
+    return Order(
+        requester=requester,
+        model_id=model_id,
+        input_root=commit.to_hex(batch.input_root),
+        sampling_root=commit.to_hex(batch.sampling_root),
+        requests=len(batch.prompts),
+        max_tokens_in=batch.tokens_in,
+        max_tokens_out=batch.max_tokens_out,
+        price_in=terms.price_in,
+        price_out=terms.price_out,
+        matcher=terms.matcher,
+        matcher_fee_bps=terms.matcher_fee_bps,
+        min_stake=terms.min_stake,
+        deadline=terms.deadline,
+        window=terms.window,
+        auditor=terms.auditor,
+        arbitrator=terms.arbitrator,
+        numerics_profile=model.numerics_profile,
+        nonce=nonce,
+    )

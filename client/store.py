@@ -1,0 +1,195 @@
+"""What the requester keeps: its jobs, prompts, answers and receipts, in one SQLite file that survives a crash.
+
+Prompts and salts are kept because a dispute needs them; the file is the owner's alone (mode 600).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from sqlmodel import Field, Session, SQLModel, create_engine, select
+
+from core.protocol import ids, signing
+from core.protocol.errors import IdInvalid
+from core.protocol.types import SignedOrder, SignedReceipt, Stage
+
+if TYPE_CHECKING:
+    from client.orders import Batch
+    from client.session import Match
+
+
+class JobRow(SQLModel, table=True):
+    """One job on chain. Several jobs belong to one submission when a pipeline had to be replaced."""
+
+    __tablename__ = "client_job"
+    job_id: str = Field(primary_key=True)
+    submission: str = Field(index=True)
+    created_at: int
+    state: str  # open, acknowledged, unacknowledged, abandoned
+    signed_order: str
+    plan: str
+    endpoints: str
+    tx_hash: str
+
+
+class RequestRow(SQLModel, table=True):
+    """One request of a job: what went in, what came out."""
+
+    __tablename__ = "client_request"
+    job_id: str = Field(primary_key=True)
+    request_index: int = Field(primary_key=True)
+    custom_id: str
+    salt: str
+    prompt_ids: str
+    sampling: str
+    tokens: str = "[]"
+    finish: str = ""
+
+
+class ReceiptRow(SQLModel, table=True):
+    """A checked receipt: over one request, or over the whole job (`request_index` −1)."""
+
+    __tablename__ = "client_receipt"
+    receipt_id: str = Field(primary_key=True)
+    job_id: str = Field(index=True)
+    stage: int
+    request_index: int
+    signed_receipt: str
+
+
+def receipt_hash(signed: SignedReceipt) -> str:
+    """Struct hash of a receipt: its id."""
+    return signing.struct_hash(signed.receipt)
+
+
+class ClientStore:
+    """The requester's records."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        self._engine = create_engine(f"sqlite:///{path}")
+        with self._engine.begin() as connection:
+            connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+        SQLModel.metadata.create_all(
+            self._engine,
+            tables=[m.__table__ for m in (JobRow, RequestRow, ReceiptRow)],  # type: ignore[attr-defined]
+        )
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def add_job(self, submission: str, match: Match, batch: Batch, created_at: int) -> None:
+        """Record a job before its first token, so that a crash loses no claim."""
+        with Session(self._engine) as session:
+            session.add(
+                JobRow(
+                    job_id=match.job_id,
+                    submission=submission,
+                    created_at=created_at,
+                    state="open",
+                    signed_order=msgspec.json.encode(match.signed).decode(),
+                    plan=msgspec.json.encode(match.plan).decode(),
+                    endpoints=msgspec.json.encode(match.endpoints).decode(),
+                    tx_hash=match.tx_hash,
+                )
+            )
+            for index, prompt in enumerate(batch.prompts):
+                session.add(
+                    RequestRow(
+                        job_id=match.job_id,
+                        request_index=index,
+                        custom_id=prompt.custom_id,
+                        salt="0x" + prompt.salt.hex(),
+                        prompt_ids=msgspec.json.encode(prompt.ids).decode(),
+                        sampling=msgspec.json.encode(prompt.sampling).decode(),
+                    )
+                )
+            session.commit()
+
+    def finish_request(self, job_id: str, index: int, tokens: Sequence[int], finish: str) -> None:
+        with Session(self._engine) as session:
+            row = session.get_one(RequestRow, (job_id, index))
+            row.tokens, row.finish = msgspec.json.encode(list(tokens)).decode(), finish
+            session.add(row)
+            session.commit()
+
+    def add_receipts(self, job_id: str, receipts: Sequence[SignedReceipt]) -> None:
+        """Keep checked receipts; one kept before is left as it is."""
+        with Session(self._engine) as session:
+            for signed in receipts:
+                whole = len(signed.leaves) != 1
+                session.merge(
+                    ReceiptRow(
+                        receipt_id=receipt_hash(signed),
+                        job_id=job_id,
+                        stage=signed.receipt.stage,
+                        request_index=-1 if whole else signed.leaves[0].request_index,
+                        signed_receipt=msgspec.json.encode(signed).decode(),
+                    )
+                )
+            session.commit()
+
+    def set_state(self, job_id: str, state: str) -> None:
+        with Session(self._engine) as session:
+            row = session.get_one(JobRow, job_id)
+            row.state = state
+            session.add(row)
+            session.commit()
+
+    def jobs(self) -> list[JobRow]:
+        """Newest first."""
+        with Session(self._engine) as session:
+            return list(session.exec(select(JobRow).order_by(JobRow.created_at.desc())))  # type: ignore[attr-defined]
+
+    def find_job(self, typed: str) -> JobRow:
+        """The job a person means by a full id or a unique prefix. Raises IdInvalid."""
+        return ids.find(ids.Kind.JOB, typed, self.jobs(), lambda row: row.job_id)
+
+    def requests(self, job_id: str) -> list[RequestRow]:
+        with Session(self._engine) as session:
+            statement = select(RequestRow).where(RequestRow.job_id == job_id)
+            return list(session.exec(statement.order_by(RequestRow.request_index)))  # type: ignore[arg-type]
+
+    def receipts(self, job_id: str | None = None) -> list[tuple[ReceiptRow, SignedReceipt]]:
+        """Receipts of a job, or all, by stage and request."""
+        with Session(self._engine) as session:
+            statement = select(ReceiptRow)
+            if job_id is not None:
+                statement = statement.where(ReceiptRow.job_id == job_id)
+            rows = session.exec(statement.order_by(ReceiptRow.request_index, ReceiptRow.stage))  # type: ignore[arg-type]
+            return [
+                (row, msgspec.json.decode(row.signed_receipt, type=SignedReceipt)) for row in rows
+            ]
+
+    def find_receipt(self, typed: str) -> tuple[ReceiptRow, SignedReceipt]:
+        """The receipt a person means. Raises IdInvalid."""
+        return ids.find(ids.Kind.RECEIPT, typed, self.receipts(), lambda pair: pair[0].receipt_id)
+
+
+def match_of(row: JobRow) -> Match:
+    """The stored job as the value a session runs on."""
+    from client.session import Match
+
+    return Match(
+        job_id=row.job_id,
+        signed=msgspec.json.decode(row.signed_order, type=SignedOrder),
+        plan=tuple(msgspec.json.decode(row.plan, type=list[Stage])),
+        endpoints=tuple(msgspec.json.decode(row.endpoints, type=list[str])),
+        tx_hash=row.tx_hash,
+    )
+
+
+__all__ = [
+    "ClientStore",
+    "IdInvalid",
+    "JobRow",
+    "ReceiptRow",
+    "RequestRow",
+    "match_of",
+    "receipt_hash",
+]

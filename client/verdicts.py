@@ -1,0 +1,152 @@
+"""`auditor check` and `auditor dispute`: what they do and what they print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from client.context import Context, open_context
+from client.dispute import challenge_cost, check_standing, open_dispute
+from client.investigation import Investigation, describe_finding, investigate, read_delegation
+from client.jury import Phase
+from core.protocol import ids
+from core.protocol.errors import CheckFailed, DeadlinePassed, UsageError
+from core.protocol.types import SignedReceipt
+from core.runtime.clock import SystemClock
+from core.runtime.console import Run
+from core.runtime.settings import Settings
+
+STATUSES = ("none", "open", "fault", "no fault", "no ruling")
+
+
+async def check_job(run: Run, typed: str, delegation_file: Path | None) -> None:
+    """Print a row per stage; raise CheckFailed naming the guilty one."""
+    signer = run.unlock()
+    async with open_context(run.settings) as context:
+        found = await _investigate(run, context, signer, typed, delegation_file)
+    run.emit([describe_finding(f) for f in found.findings])
+    guilty = found.guilty
+    if guilty is not None:
+        job = ids.short(ids.Kind.JOB, found.case.job_id)
+        raise CheckFailed(
+            f"stage {guilty.stage} (layers {guilty.layers[0]}-{guilty.layers[1] - 1}) did not do what it signed",
+            str(describe_finding(guilty)["why"]),
+            state=f"operator {guilty.operator}; the other stages hold",
+            next_step=f"auditor dispute {job} --stage {guilty.stage}",
+            stage=guilty.stage,
+            operator=guilty.operator,
+        )
+
+
+async def _investigate(
+    run: Run, context: Context, signer: Any, typed: str, delegation_file: Path | None
+) -> Investigation:
+    with run.stage(1, 1, "re-running in float64", unit="requests") as stage:
+        return await investigate(
+            context,
+            signer,
+            typed,
+            read_delegation(delegation_file),
+            lambda index, done, total: stage.set(done, f"stage {index}", total=total),
+        )
+
+
+async def dispute_job(
+    run: Run, typed: str, stage: int | None, delegation_file: Path | None, *, wait: bool
+) -> None:
+    """Open a dispute about the guilty stage (found by re-running if none is named) and follow it to its verdict."""
+    settings = run.settings
+    signer = run.unlock()
+    delegation = read_delegation(delegation_file)
+    async with open_context(settings) as context:
+        found = await _investigate(run, context, signer, typed, delegation_file)
+        check_standing(found.case, signer.address, delegation)
+        accused = _accused(found, stage)
+        cost = await challenge_cost(context.chain)
+        show = settings.show_token
+        index = accused.receipt.stage
+        run.confirm(
+            "Open the dispute?",
+            {
+                "job": ids.short(ids.Kind.JOB, found.case.job_id),
+                "accused": f"stage {index}, operator {found.case.plan[index].operator}",
+                "bond": f"{show(cost.bond)}, lost if the jury finds no fault",
+                "fee": f"{show(cost.fee)} for the jury",
+            },
+        )
+        await open_dispute(context.chain, signer, found.case, accused, delegation)
+        dispute = await context.chain.read(
+            "JuryArbitrator", "disputeIdOf", found.case.job_id, index, accused.receipt.requests_root
+        )
+        run.note(f"opened {ids.short(ids.Kind.DISPUTE, dispute)}")
+        if wait:
+            run.emit(await _await_verdict(run, context, dispute))
+        else:
+            run.emit(_dispute_line(settings, dispute, await _read(context, dispute)))
+
+
+def _accused(found: Investigation, stage: int | None) -> SignedReceipt:
+    if stage is None:
+        if found.guilty is None:
+            raise UsageError(
+                "no stage is at fault",
+                "every stage's outputs lie within the tolerance",
+                state="nothing was opened; a false accusation would cost the bond",
+            )
+        stage = found.guilty.stage
+    if not 0 <= stage < len(found.receipts):
+        raise UsageError(f"there is no stage {stage}", f"the plan has {len(found.receipts)}")
+    return found.receipts[stage]
+
+
+async def _read(context: Context, dispute: str) -> dict[str, Any]:
+    found: dict[str, Any] = await context.chain.read("JuryArbitrator", "disputeOf", dispute)
+    return found
+
+
+async def _await_verdict(run: Run, context: Context, dispute: str) -> dict[str, Any]:
+    clock, shown = SystemClock(), ""
+    longest_s = await context.chain.read("JuryArbitrator", "maxDisputeSeconds")
+    give_up = clock.monotonic() + longest_s + 120
+    while True:
+        found = await _read(context, dispute)
+        phase = Phase(found["phase"])
+        line = f"{phase.name.lower()}  {found['commits']} committed, {found['reveals']} revealed of {found['panel']}"
+        if line != shown:
+            run.note(f"  {line}")
+            shown = line
+        if phase is Phase.EXECUTED:
+            return _dispute_line(run.settings, dispute, found)
+        if clock.monotonic() > give_up:
+            raise DeadlinePassed(
+                "no verdict within the longest time a dispute takes",
+                f"phase {phase.name}, after {longest_s} s",
+                resume="auditor disputes ls",
+            )
+        await clock.sleep(0.5)
+
+
+def _dispute_line(settings: Settings, dispute: str, found: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "dispute": ids.short(ids.Kind.DISPUTE, dispute),
+        "job": ids.short(ids.Kind.JOB, found["job"]),
+        "stage": found["stage"],
+        "accused": found["accused"],
+        "phase": Phase(found["phase"]).name.lower(),
+        "verdict": STATUSES[found["status"]],
+        "votes": f"{found['votesFault']} fault of {found['reveals']} revealed, panel {found['panel']}",
+        "bond": settings.show_token(found["bond"]),
+    }
+
+
+async def list_disputes(settings: Settings) -> list[dict[str, Any]]:
+    """Every dispute, oldest first."""
+    async with open_context(settings) as context:
+        chain, lines = context.chain, []
+        head = await chain.block_number()
+        for first in range(settings.network.deploy_block, head + 1, 2000):
+            for event in await chain.events(first, min(head, first + 1999)):
+                if event.name == "DisputeOpened":
+                    dispute = event.args["dispute"]
+                    lines.append(_dispute_line(settings, dispute, await _read(context, dispute)))
+        return lines

@@ -1,0 +1,136 @@
+"""Whether receipts say what was bought and what arrived: signatures, layers, shard, chained roots, counts, tokens.
+
+Nothing here runs a model; `client/audit.py` does. These checks cost microseconds, so a requester makes all of them before it
+acknowledges anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from core.protocol import commit, signing
+from core.protocol.errors import CheckFailed
+from core.protocol.types import Ack, Order, RequestLeaf, SignedReceipt, Stage
+
+ShardRootOf = Callable[[int, int], str]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one request came back as: its prompt's and its produced token ids."""
+
+    prompt_ids: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+    @property
+    def fed_ids(self) -> tuple[int, ...]:
+        """Ids that entered the first stage: the last token is never fed back."""
+        return self.prompt_ids + self.tokens[:-1]
+
+
+def check_receipt(
+    signed: SignedReceipt,
+    *,
+    domain: signing.Domain,
+    order: Order,
+    plan: Sequence[Stage],
+    stage: int,
+    shard_root_of: ShardRootOf,
+) -> None:
+    """Raise CheckFailed, naming the field, unless this is stage `stage`'s well-formed receipt for this order and plan."""
+    receipt, place = signed.receipt, plan[stage]
+    expected = {
+        "order_hash": signing.order_hash(order),
+        "plan_hash": signing.plan_hash(tuple(plan)),
+        "stage": stage,
+        "layer_from": place.layer_from,
+        "layer_to": place.layer_to,
+        "shard_root": shard_root_of(place.layer_from, place.layer_to),
+        "requests": len(signed.leaves),
+        "tokens_in": sum(leaf.tokens_in for leaf in signed.leaves),
+        "tokens_out": sum(leaf.tokens_out for leaf in signed.leaves),
+    }
+    try:
+        roots = [commit.to_hex(root) for root in commit.receipt_roots(signed.leaves)]
+    except ValueError as error:
+        raise _failed(stage, "leaves", str(error)) from None
+    expected |= dict(zip(("input_root", "output_root", "requests_root"), roots, strict=True))
+    for name, value in expected.items():
+        if getattr(receipt, name) != value:
+            raise _failed(stage, name, f"signed {getattr(receipt, name)}, expected {value}")
+    if not signing.is_signed_by(domain, receipt, signed.signature, place.operator):
+        raise _failed(stage, "signature", f"not by the stage's operator {place.operator}")
+
+
+def check_pipeline(
+    receipts: Sequence[SignedReceipt],
+    *,
+    domain: signing.Domain,
+    order: Order,
+    plan: Sequence[Stage],
+    shard_root_of: ShardRootOf,
+) -> None:
+    """Raise CheckFailed unless there is one good receipt per stage, over the same requests, each fed by its predecessor."""
+    if len(receipts) != len(plan):
+        raise _failed(len(receipts), "count", f"{len(receipts)} receipts for {len(plan)} stages")
+    for stage, signed in enumerate(receipts):
+        check_receipt(
+            signed, domain=domain, order=order, plan=plan, stage=stage, shard_root_of=shard_root_of
+        )
+    for stage in range(1, len(receipts)):
+        before, after = receipts[stage - 1], receipts[stage]
+        for sent, taken in zip(before.leaves, after.leaves, strict=False):
+            if sent.out_root != taken.in_root:
+                raise _failed(
+                    stage,
+                    "input_root",
+                    f"request {taken.request_index}: differs from what stage {stage - 1} sent",
+                )
+        counts = [(x.request_index, x.tokens_in, x.tokens_out) for x in before.leaves]
+        if counts != [(x.request_index, x.tokens_in, x.tokens_out) for x in after.leaves]:
+            raise _failed(stage, "counts", f"differ from those of stage {stage - 1}")
+
+
+def check_answers(receipts: Sequence[SignedReceipt], answers: dict[int, Answer]) -> None:
+    """Raise CheckFailed unless the ends of the pipeline committed to exactly the tokens we sent and got."""
+    last = len(receipts) - 1
+    for leaf in receipts[0].leaves:
+        answer = answers[leaf.request_index]
+        _expect(0, leaf, "in_root", commit.to_hex(commit.tokens_root(answer.fed_ids)))
+        _expect(0, leaf, "tokens_in", len(answer.prompt_ids))
+        _expect(0, leaf, "tokens_out", len(answer.tokens))
+    for leaf in receipts[-1].leaves:
+        answer = answers[leaf.request_index]
+        _expect(last, leaf, "out_root", commit.to_hex(commit.tokens_root(answer.tokens)))
+
+
+def ack_of_leaves(leaves: Sequence[RequestLeaf], order: Order, plan: Sequence[Stage]) -> Ack:
+    """The acknowledgement of these requests as the last stage committed them, from its per-request receipts."""
+    _, output_root, _ = commit.receipt_roots(leaves)
+    return Ack(
+        order_hash=signing.order_hash(order),
+        plan_hash=signing.plan_hash(tuple(plan)),
+        result_root=commit.to_hex(output_root),
+        tokens_in=sum(leaf.tokens_in for leaf in leaves),
+        tokens_out=sum(leaf.tokens_out for leaf in leaves),
+    )
+
+
+def _expect(stage: int, leaf: RequestLeaf, name: str, value: object) -> None:
+    if getattr(leaf, name) != value:
+        raise _failed(
+            stage,
+            name,
+            f"request {leaf.request_index}: signed {getattr(leaf, name)}, we have {value}",
+        )
+
+
+def _failed(stage: int, field: str, why: str) -> CheckFailed:
+    return CheckFailed(
+        f"the receipt of stage {stage} does not hold: {field}",
+        why,
+        state="nothing was acknowledged, so nothing is paid for it",
+        stage=stage,
+        field=field,
+    )

@@ -1,0 +1,83 @@
+"""The requester's money: wallet token balance, prepaid balance in the escrow, moving between the two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from core.protocol.chain import Chain
+from core.protocol.errors import DepositShort, TokenShort
+from core.protocol.signing import DigestSigner
+from core.protocol.units import format_token
+
+
+@dataclass(frozen=True)
+class Balances:
+    """Base units of the token, except `gas_wei`."""
+
+    gas_wei: int
+    wallet: int
+    deposited: int
+    thawing: int
+    thaw_ready_at: int
+    credit: int
+
+
+async def balances(chain: Chain, account: str) -> Balances:
+    """What an account owns, read from the chain now."""
+    thaw = await chain.read("Escrow", "thawOf", account)
+    return Balances(
+        gas_wei=await chain.balance_wei(account),
+        wallet=await chain.read("TestUSD", "balanceOf", account),
+        deposited=await chain.read("Escrow", "balanceOf", account),
+        thawing=thaw["amount"],
+        thaw_ready_at=thaw["readyAt"],
+        credit=await chain.read("Escrow", "creditOf", account),
+    )
+
+
+async def deposit(chain: Chain, signer: DigestSigner, units: int) -> None:
+    """Move tokens from the wallet into the prepaid balance: an allowance of exactly this amount, then the deposit.
+
+    Raises TokenShort before anything is sent when the wallet holds less.
+    """
+    have = await chain.read("TestUSD", "balanceOf", signer.address)
+    if have < units:
+        raise TokenShort(
+            "the deposit cannot be made",
+            have=have,
+            need=units,
+            address=signer.address,
+            fix=f"send {format_token(units - have)} to {signer.address}",
+            show=format_token,
+            chain_id=chain.chain_id,
+        )
+    await chain.transact(signer, "TestUSD", "approve", chain.addresses["Escrow"], units)
+    await chain.transact(signer, "Escrow", "deposit", units)
+
+
+async def ensure_deposit(
+    chain: Chain, signer: DigestSigner, units: int, *, may_deposit: bool
+) -> int:
+    """Make sure that `units` are prepaid; returns what was moved in from the wallet.
+
+    Raises DepositShort (have, need, short by, fix) when the prepaid balance is short and the wallet cannot or may not fill it.
+    """
+    prepaid = await chain.read("Escrow", "balanceOf", signer.address)
+    if prepaid >= units:
+        return 0
+    missing = units - prepaid
+    wallet = await chain.read("TestUSD", "balanceOf", signer.address)
+    if not may_deposit or wallet < missing:
+        raise DepositShort(
+            "the prepaid balance is too small for this order",
+            have=prepaid + (wallet if may_deposit else 0),
+            need=units,
+            address=signer.address,
+            fix=f"send {format_token(missing - wallet)} to {signer.address}"
+            if wallet < missing
+            else f"client wallet deposit {format_token(missing)}",
+            show=format_token,
+            chain_id=chain.chain_id,
+        )
+    await deposit(chain, signer, missing)
+    return missing

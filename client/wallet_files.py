@@ -1,0 +1,74 @@
+"""Making and taking in wallets from the command line, without a key ever being on it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from core.protocol.errors import PasswordMissing, UsageError
+from core.protocol.keystore import Keystore, read_password
+from core.protocol.signer import DEVNET_CHAIN_IDS
+from core.runtime.console import Run
+
+
+def _keystore(run: Run) -> tuple[Keystore, int]:
+    chain_id = run.settings.network.chain_id or 0
+    return Keystore(run.settings.wallet.keystore_dir, light=chain_id in DEVNET_CHAIN_IDS), chain_id
+
+
+def new_password(run: Run, name: str) -> str:
+    """The password for a new wallet: from the password file, else typed twice."""
+    file = run.settings.wallet.password_file
+    if file or not run.can_ask:
+        return read_password(name, file=file)
+    first = run.ask_secret(f"New password for wallet '{name}'")
+    if not first:
+        raise PasswordMissing("an empty password is not accepted")
+    if run.ask_secret("Again") != first:
+        raise UsageError("the two passwords differ", next_step="try again")
+    return first
+
+
+def create_wallet(run: Run, name: str, *, with_phrase: bool) -> dict[str, Any]:
+    """A new wallet; with a phrase, it is shown once and two of its words are asked back."""
+    keystore, chain_id = _keystore(run)
+    password = new_password(run, name)
+    if not with_phrase:
+        signer = keystore.create(name, password, chain_id=chain_id)
+    else:
+        if not run.can_ask:
+            raise UsageError(
+                "a phrase is shown only on a terminal", next_step="leave --phrase away"
+            )
+        signer, phrase = keystore.create_with_phrase(name, password, chain_id=chain_id)
+        run.note(f"Write these words down; they are shown once:\n  {phrase}")
+        _ask_back(run, phrase.split())
+    return {"name": name, "address": signer.address, "file": str(keystore.path(name))}
+
+
+def _ask_back(run: Run, words: list[str]) -> None:
+    import secrets
+
+    for index in sorted(secrets.SystemRandom().sample(range(len(words)), 2)):
+        while run.ask(f"Word {index + 1}", flag="--phrase") != words[index]:
+            run.note("that is not the word; look at what you wrote down")
+
+
+def import_wallet(run: Run, name: str, *, keystore: Path | None, stdin: bool) -> dict[str, Any]:
+    """Store a key from a keystore file, stdin or a hidden prompt under a new name."""
+    store, chain_id = _keystore(run)
+    if keystore is not None:
+        source_password = (
+            run.ask_secret(f"Password of {keystore.name}")
+            if run.can_ask
+            else read_password(keystore.name, file=run.settings.wallet.password_file)
+        )
+        signer = store.import_file(
+            name, keystore, source_password, new_password(run, name), chain_id=chain_id
+        )
+    else:
+        secret = sys.stdin.readline() if stdin else run.ask_secret("Private key or phrase")
+        take = store.import_phrase if " " in secret.strip() else store.import_key
+        signer = take(name, secret.strip(), new_password(run, name), chain_id=chain_id)
+    return {"name": name, "address": signer.address, "file": str(store.path(name))}

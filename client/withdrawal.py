@@ -1,0 +1,56 @@
+"""Taking prepaid money back: ask, wait, receive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.protocol.chain import Chain
+from core.protocol.errors import DeadlinePassed, DepositShort, UsageError
+from core.protocol.signing import DigestSigner
+from core.runtime.console import Run
+
+
+async def request_withdrawal(
+    run: Run, chain: Chain, signer: DigestSigner, units: int
+) -> dict[str, Any]:
+    """Start the delay for `units`. Raises DepositShort when less is prepaid."""
+    show = run.settings.show_token
+    prepaid = await chain.read("Escrow", "balanceOf", signer.address)
+    if prepaid < units:
+        raise DepositShort(
+            "so much is not prepaid",
+            have=prepaid,
+            need=units,
+            address=signer.address,
+            fix=f"ask for at most {show(prepaid)}",
+            show=show,
+            chain_id=chain.chain_id,
+        )
+    run.confirm("Ask for it?", {"amount": show(units), "to": f"wallet {signer.address}"})
+    await chain.transact(signer, "Escrow", "requestWithdraw", units)
+    thaw = await chain.read("Escrow", "thawOf", signer.address)
+    wait_s = max(0, thaw["readyAt"] - await chain.now())
+    return {
+        "leaving": show(thaw["amount"]),
+        "ready_in_s": wait_s,
+        "next": "client wallet withdraw",
+    }
+
+
+async def take_withdrawal(run: Run, chain: Chain, signer: DigestSigner) -> dict[str, Any]:
+    """Receive what has thawed. Raises UsageError when nothing is on its way, DeadlinePassed while it thaws."""
+    show = run.settings.show_token
+    thaw = await chain.read("Escrow", "thawOf", signer.address)
+    if not thaw["amount"]:
+        raise UsageError(
+            "nothing is on its way out", next_step="ask first: `client wallet withdraw AMOUNT`"
+        )
+    wait_s = thaw["readyAt"] - await chain.now()
+    if wait_s > 0:
+        raise DeadlinePassed(
+            "the delay is not over",
+            f"{show(thaw['amount'])} can be taken in {wait_s} s",
+            resume="client wallet withdraw",
+        )
+    await chain.transact(signer, "Escrow", "withdraw")
+    return {"withdrawn": show(thaw["amount"])}

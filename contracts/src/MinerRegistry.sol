@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+import {IERC20Permit} from "@openzeppelin/contracts/token/ERC20/extensions/IERC20Permit.sol";
+import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
+import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
+import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+
+import {EntryPause} from "./EntryPause.sol";
+import {IArbitrator} from "./interfaces/IArbitrator.sol";
+import {IMinerRegistry} from "./interfaces/IMinerRegistry.sol";
+import {CreditBook} from "./libraries/CreditBook.sol";
+import {Eip712Types} from "./libraries/Eip712Types.sol";
+
+/// Who may work, with what at stake, and who may take it? One staked account per owner key.
+///
+/// INVARIANT: token.balanceOf(this) = Σ (stake + leaving) + Σ credits.
+/// INVARIANT: unbondSeconds ≥ longest job + longest window + longest dispute, and leaving stake can be slashed until it is withdrawn, so
+/// at any time at which a receipt can be disputed, the stake behind it is still here.
+/// INVARIANT: an Active miner out of jail has at least the minimum at stake.
+contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
+    using CreditBook for CreditBook.Book;
+    using SafeERC20 for IERC20;
+
+    struct Params {
+        IERC20 token;
+        address taskRegistry; //     the EIP-712 domain's contract
+        address[] arbitrators; //    may freeze and slash from the start: the jury, and TaskRegistry for what needs no jury
+        uint256 minStake;
+        uint256 unbondSeconds;
+        uint256 jailSeconds;
+        uint256 arbitratorDelaySeconds;
+        uint256 maxJobSeconds; //     from order to delivery
+        uint256 maxWindowSeconds; //  from delivery to the last moment a dispute may open
+        uint256 maxDisputeSeconds; // from open to verdict executed
+        address owner;
+        address guardian;
+    }
+
+    uint256 private constant BPS = 10_000;
+    uint256 private constant CHALLENGER_SHARE_BPS = 2_000;
+    uint256 private constant VICTIM_SHARE_BPS = 3_000;
+    uint256 public constant MAX_MACHINES = 64;
+
+    IERC20 public immutable token;
+    address public immutable taskRegistry;
+    uint256 public immutable minStake;
+    uint256 public immutable unbondSeconds;
+    uint256 public immutable jailSeconds;
+    uint256 public immutable arbitratorDelaySeconds;
+    uint256 public immutable maxDisputeSeconds;
+
+    mapping(address owner => Miner) private _miners;
+    mapping(address owner => mapping(uint16 index => Machine)) private _machines;
+    CreditBook.Book private _credits;
+
+    /// @inheritdoc IMinerRegistry
+    mapping(address operator => address owner) public ownerOf;
+    /// @inheritdoc IMinerRegistry
+    mapping(address account => bool) public isArbitrator;
+    /// When a proposed arbitrator may be added; zero: not proposed.
+    mapping(address account => uint256 time) public arbitratorReadyAt;
+
+    modifier onlyArbitrator() {
+        if (!isArbitrator[msg.sender]) revert NotArbitrator(msg.sender);
+        _;
+    }
+
+    constructor(Params memory p) EntryPause(p.owner, p.guardian) {
+        uint256 need = p.maxJobSeconds + p.maxWindowSeconds + p.maxDisputeSeconds;
+        if (p.unbondSeconds < need) revert UnbondTooShort(p.unbondSeconds, need);
+        token = p.token;
+        taskRegistry = p.taskRegistry;
+        minStake = p.minStake;
+        unbondSeconds = p.unbondSeconds;
+        jailSeconds = p.jailSeconds;
+        arbitratorDelaySeconds = p.arbitratorDelaySeconds;
+        maxDisputeSeconds = p.maxDisputeSeconds;
+        for (uint256 i; i < p.arbitrators.length; ++i) {
+            isArbitrator[p.arbitrators[i]] = true;
+            emit ArbitratorAdded(p.arbitrators[i]);
+        }
+    }
+
+    // --- owner: in ---
+
+    /// @inheritdoc IMinerRegistry
+    function register(uint256 amount, address operator, bytes calldata operatorProof) external nonReentrant whenEntriesOpen {
+        _register(amount, operator, operatorProof);
+    }
+
+    /// @inheritdoc IMinerRegistry
+    function registerWithPermit(
+        uint256 amount,
+        address operator,
+        bytes calldata operatorProof,
+        uint256 permitDeadline,
+        uint8 v,
+        bytes32 r,
+        bytes32 s
+    ) external nonReentrant whenEntriesOpen {
+        // A permit that someone else already brought has set the allowance: the transfer decides, not the permit.
+        try IERC20Permit(address(token)).permit(msg.sender, address(this), amount, permitDeadline, v, r, s) {} catch {}
+        _register(amount, operator, operatorProof);
+    }
+
+    /// @inheritdoc IMinerRegistry
+    function addStake(uint256 amount) external nonReentrant {
+        Miner storage miner = _in(State.Active);
+        if (amount == 0) revert AmountZero();
+        miner.stake += SafeCast.toUint96(amount);
+        emit StakeAdded(msg.sender, amount, miner.stake);
+        _pull(amount);
+    }
+
+    // --- owner: machines ---
+
+    /// @inheritdoc IMinerRegistry
+    function registerMachine(bytes4 class, uint32 vramMiB, uint64 bandwidthMBps, bytes32 endpointHash)
+        external
+        returns (uint16 index)
+    {
+        Miner storage miner = _in(State.Active);
+        if (miner.machines == MAX_MACHINES) revert TooManyMachines(MAX_MACHINES);
+        // SAFETY: with n machines active, one of the places 0 … n is free; the last is, unless machines were retired.
+        index = miner.machines;
+        while (_machines[msg.sender][index].state == MachineState.Active) --index;
+        ++miner.machines;
+        _machines[msg.sender][index] = Machine({
+            class: class,
+            vramMiB: vramMiB,
+            bandwidthMBps: bandwidthMBps,
+            since: uint40(block.timestamp),
+            state: MachineState.Active,
+            endpointHash: endpointHash
+        });
+        emit MachineRegistered(msg.sender, index, class, vramMiB, bandwidthMBps, endpointHash);
+    }
+
+    /// @inheritdoc IMinerRegistry
+    function updateMachine(uint16 index, uint32 vramMiB, uint64 bandwidthMBps, bytes32 endpointHash) external {
+        _in(State.Active);
+        Machine storage machine = _activeMachine(index);
+        machine.vramMiB = vramMiB;
+        machine.bandwidthMBps = bandwidthMBps;
+        machine.endpointHash = endpointHash;
+        emit MachineUpdated(msg.sender, index, vramMiB, bandwidthMBps, endpointHash);
+    }
+
+    /// @inheritdoc IMinerRegistry
+    function retireMachine(uint16 index) external {
+        Machine storage machine = _activeMachine(index);
+        machine.state = MachineState.Retired;
+        --_miners[msg.sender].machines;
+        emit MachineRetired(msg.sender, index);
+    }
+
+    // --- owner: keys ---
+
+    /// @inheritdoc IMinerRegistry
+    function rotateOperator(address newOperator, bytes calldata operatorProof) external {
+        Miner storage miner = _in(State.Active);
+        _claimOperator(newOperator, operatorProof);
+        emit OperatorRotated(msg.sender, miner.operator, newOperator);
+        miner.operator = newOperator;
+    }
+
+    // --- owner: out. Never pausable, and nobody else can touch the clock ---
+
+    /// @inheritdoc IMinerRegistry
+    function requestExit(uint256 amount) external {
+        Miner storage miner = _in(State.Active);
+        if (amount == 0) revert AmountZero();
+        if (amount > miner.stake) revert ExitTooLarge(amount, miner.stake);
+        uint256 rest = miner.stake - amount;
+        if (rest != 0 && rest < minStake) revert StakeTooLow(rest, minStake);
+
+        // INVARIANT: time only grows and unbonding is constant, so this never moves leaveAt of an earlier request forward.
+        miner.leaveAt = uint40(block.timestamp + unbondSeconds);
+        miner.leaving += uint96(amount);
+        miner.stake = uint96(rest);
+        if (rest == 0) miner.state = State.Cooldown;
+        emit ExitRequested(msg.sender, amount, miner.leaveAt);
+    }
+
+    /// @inheritdoc IMinerRegistry
+    function cancelExit() external {
+        Miner storage miner = _miners[msg.sender];
+        if (miner.state != State.Active && miner.state != State.Cooldown) revert InvalidState(miner.state);
+        uint96 amount = miner.leaving;
+        if (amount == 0) revert NothingLeaving();
+        uint96 restored = miner.stake + amount;
+        if (restored < minStake) revert StakeTooLow(restored, minStake); // slashed meanwhile: what is left may leave, not work
+
+        miner.stake = restored;
+        miner.leaving = 0;
+        miner.leaveAt = 0;
+        miner.state = State.Active;
+        emit ExitCancelled(msg.sender, amount);
+    }
+
+    /// @inheritdoc IMinerRegistry
+    function withdraw() external nonReentrant returns (uint256 amount) {
+        Miner storage miner = _miners[msg.sender];
+        if (miner.state != State.Active && miner.state != State.Cooldown) revert InvalidState(miner.state);
+        amount = miner.leaving;
+        // A miner in Cooldown that lost everything withdraws nothing, and may then register anew.
+        if (amount == 0 && miner.state == State.Active) revert NothingLeaving();
+        if (miner.jailUntil != 0) revert MinerJailed(miner.jailUntil);
+        if (miner.openDisputes != 0) revert HasOpenDisputes(miner.openDisputes);
+        if (block.timestamp < miner.leaveAt) revert ExitNotReady(miner.leaveAt);
+
+        miner.leaving = 0;
+        miner.leaveAt = 0;
+        if (miner.state == State.Cooldown) miner.state = State.Exited;
+        emit Withdrawn(msg.sender, amount);
+        token.safeTransfer(msg.sender, amount);
+    }
+
+    /// @inheritdoc IMinerRegistry
+    function unjail() external {
+        Miner storage miner = _miners[msg.sender];
+        if (miner.jailUntil == 0) revert NotJailed();
+        if (block.timestamp < miner.jailUntil) revert MinerJailed(miner.jailUntil);
+        // Who is on the way out needs no new stake to leave jail.
+        if (miner.state == State.Active && miner.stake < minStake) revert StakeTooLow(miner.stake, minStake);
+        miner.jailUntil = 0;
+        emit Unjailed(msg.sender);
+    }
+
+    // --- arbitrators ---
+
+    /// @inheritdoc IMinerRegistry
+    function freeze(address owner_) external onlyArbitrator {
+        Miner storage miner = _miners[owner_];
+        if (miner.state == State.None) revert MinerUnknown(owner_);
+        ++miner.openDisputes;
+        emit Frozen(owner_, miner.openDisputes);
+    }
+
+    /// @inheritdoc IMinerRegistry
+    function release(address owner_) external onlyArbitrator {
+        Miner storage miner = _miners[owner_];
+        if (miner.openDisputes == 0) revert NotFrozen(owner_);
+        --miner.openDisputes;
+        emit Released(owner_, miner.openDisputes);
+    }
+
+    /// @inheritdoc IMinerRegistry
+    function slash(address owner_, uint16 bps, address challenger, uint256 challengerCap, address victim)
+        external
+        onlyArbitrator
+        returns (uint256 amount)
+    {
+        // SAFETY: no external call and no arithmetic that can fail, so no recipient, token or tiny stake makes this revert.
+        Miner storage miner = _miners[owner_];
+        uint256 share = bps > BPS ? BPS : bps;
+        uint256 fromStake = miner.stake * share / BPS;
+        uint256 fromLeaving = miner.leaving * share / BPS;
+        amount = fromStake + fromLeaving;
+        miner.stake -= uint96(fromStake);
+        miner.leaving -= uint96(fromLeaving);
+
+        // INVARIANT: toChallenger + toVictim + burned = amount, burned ≥ half: a self-inflicted slash never pays.
+        uint256 toChallenger = amount * CHALLENGER_SHARE_BPS / BPS;
+        if (toChallenger > challengerCap) toChallenger = challengerCap;
+        uint256 toVictim = amount * VICTIM_SHARE_BPS / BPS;
+        uint256 burned = amount - toChallenger - toVictim;
+        _credits.add(challenger, toChallenger);
+        _credits.add(victim, toVictim);
+        _credits.add(CreditBook.BURN_ADDRESS, burned);
+        emit Slashed(owner_, challenger, victim, amount, toChallenger, toVictim, burned);
+
+        if (miner.state == State.Active || miner.state == State.Cooldown) {
+            if (miner.strikes != type(uint8).max) ++miner.strikes;
+            miner.jailUntil = uint40(block.timestamp + jailSeconds);
+            emit Jailed(owner_, miner.jailUntil);
+        }
+    }
+
+    // --- anyone ---
+
+    /// @inheritdoc IMinerRegistry
+    function withdrawCredit() external nonReentrant returns (uint256 amount) {
+        return _payCredit(msg.sender);
+    }
+
+    /// @inheritdoc IMinerRegistry
+    function sweepBurned() external nonReentrant returns (uint256 amount) {
+        return _payCredit(CreditBook.BURN_ADDRESS);
+    }
+
+    // --- governance ---
+
+    /// @inheritdoc IMinerRegistry
+    function proposeArbitrator(address arbitrator) external onlyOwner {
+        arbitratorReadyAt[arbitrator] = block.timestamp + arbitratorDelaySeconds;
+        emit ArbitratorProposed(arbitrator, arbitratorReadyAt[arbitrator]);
+    }
+
+    /// @inheritdoc IMinerRegistry
+    function addArbitrator(address arbitrator) external onlyOwner {
+        uint256 readyAt = arbitratorReadyAt[arbitrator];
+        if (readyAt == 0 || block.timestamp < readyAt) revert ArbitratorNotReady(readyAt);
+        uint256 disputeSeconds = IArbitrator(arbitrator).maxDisputeSeconds();
+        if (disputeSeconds > maxDisputeSeconds) revert UnbondTooShort(maxDisputeSeconds, disputeSeconds);
+        isArbitrator[arbitrator] = true;
+        emit ArbitratorAdded(arbitrator);
+    }
+
+    // --- reads ---
+
+    /// @inheritdoc IMinerRegistry
+    function minerOf(address owner_) external view returns (Miner memory) {
+        return _miners[owner_];
+    }
+
+    /// @inheritdoc IMinerRegistry
+    function machineOf(address owner_, uint16 index) external view returns (Machine memory) {
+        return _machines[owner_][index];
+    }
+
+    /// @inheritdoc IMinerRegistry
+    function canWork(address operator, uint256 minStake_) external view returns (bool) {
+        Miner storage miner = _miners[ownerOf[operator]];
+        return miner.state == State.Active && miner.operator == operator && miner.jailUntil == 0
+            && miner.stake >= minStake && miner.stake >= minStake_;
+    }
+
+    /// @inheritdoc IMinerRegistry
+    function creditOf(address account) external view returns (uint256) {
+        return _credits.units[account];
+    }
+
+    // --- internals ---
+
+    function _register(uint256 amount, address operator, bytes calldata operatorProof) private {
+        Miner storage miner = _miners[msg.sender];
+        if (miner.state != State.None && miner.state != State.Exited) revert InvalidState(miner.state);
+        if (amount < minStake) revert StakeTooLow(amount, minStake);
+        _claimOperator(operator, operatorProof);
+
+        // Strikes, open disputes and machines outlive an exit.
+        miner.operator = operator;
+        miner.stake = SafeCast.toUint96(amount);
+        miner.state = State.Active;
+        emit MinerRegistered(msg.sender, operator, amount);
+        _pull(amount);
+    }
+
+    /// The operator key consents to this owner by signature; without it anyone could squat a stranger's key.
+    function _claimOperator(address operator, bytes calldata operatorProof) private {
+        address owner_ = ownerOf[operator];
+        if (owner_ != address(0) && owner_ != msg.sender) revert OperatorTaken(operator, owner_);
+        bytes32 digest = Eip712Types.toDigest(
+            Eip712Types.domainSeparator(taskRegistry), Eip712Types.operatorProofHash(msg.sender, operator)
+        );
+        if (operator == address(0) || Eip712Types.recover(digest, operatorProof) != operator) {
+            revert OperatorProofInvalid(operator);
+        }
+        ownerOf[operator] = msg.sender;
+    }
+
+    function _in(State need) private view returns (Miner storage miner) {
+        miner = _miners[msg.sender];
+        if (miner.state != need) revert InvalidState(miner.state);
+    }
+
+    function _activeMachine(uint16 index) private view returns (Machine storage machine) {
+        machine = _machines[msg.sender][index];
+        if (machine.state != MachineState.Active) revert MachineUnknown(index);
+    }
+
+    function _pull(uint256 amount) private {
+        uint256 before = token.balanceOf(address(this));
+        token.safeTransferFrom(msg.sender, address(this), amount);
+        uint256 received = token.balanceOf(address(this)) - before;
+        if (received != amount) revert TokenShortfall(received, amount);
+    }
+
+    function _payCredit(address account) private returns (uint256 amount) {
+        amount = _credits.take(account);
+        if (amount == 0) revert NoCredit();
+        emit CreditWithdrawn(account, amount);
+        token.safeTransfer(account, amount);
+    }
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {IModelRegistry} from "./interfaces/IModelRegistry.sol";
+import {ITaskRegistry} from "./interfaces/ITaskRegistry.sol";
+import {Eip712Types} from "./libraries/Eip712Types.sol";
+import {Plans} from "./libraries/Plans.sol";
+import {Receipts} from "./libraries/Receipts.sol";
+import {Order, RequestLeaf, Stage, StageReceipt} from "./types/Signed.sol";
+
+/// Which of a stage's own signatures convict it without a judge?
+///
+/// TaskRegistry makes one of these and hands it the very bytes it was called with: hence the same function names and arguments.
+/// No storage and no money here; an answer means "proven", anything else reverts with an error of ITaskRegistry. It is a contract
+/// of its own because TaskRegistry would exceed the size limit of EIP-170 with it.
+contract Proofs {
+    address private immutable _tasks;
+    IModelRegistry private immutable _models;
+
+    constructor(IModelRegistry models) {
+        _tasks = msg.sender;
+        _models = models;
+    }
+
+    /// @return stage whose operator signed two different leaves for one request of one plan
+    function proveEquivocation(
+        Order calldata order,
+        Stage[] calldata plan,
+        StageReceipt[2] calldata receipts,
+        bytes[2] calldata sigs,
+        RequestLeaf[2] calldata leaves,
+        uint256[2] calldata positions,
+        bytes32[][2] calldata proofs
+    ) external view returns (uint16 stage) {
+        Plans.Binding memory binding = _binding(order, plan);
+        stage = receipts[0].stage;
+        if (receipts[1].stage != stage) revert ITaskRegistry.NotEquivocation();
+        Receipts.checkOf(plan, receipts[0], sigs[0], binding);
+        Receipts.checkOf(plan, receipts[1], sigs[1], binding);
+        Receipts.checkEquivocation(receipts, leaves, positions, proofs);
+    }
+
+    /// @return stage whose operator signed that it worked with other weights than the ordered model's
+    function proveWrongShard(Order calldata order, Stage[] calldata plan, StageReceipt calldata receipt, bytes calldata sig)
+        external
+        view
+        returns (uint16 stage)
+    {
+        Receipts.checkOf(plan, receipt, sig, _binding(order, plan));
+        bytes32 ordered = _models.shardRoot(order.modelId, receipt.layerFrom, receipt.layerTo);
+        if (receipt.shardRoot == ordered) revert ITaskRegistry.NotWrongShard();
+        return receipt.stage;
+    }
+
+    function _binding(Order calldata order, Stage[] calldata plan) private view returns (Plans.Binding memory) {
+        return Plans.Binding({
+            orderHash: Eip712Types.orderHash(order),
+            planHash: Eip712Types.planHash(plan),
+            separator: Eip712Types.domainSeparator(_tasks)
+        });
+    }
+}

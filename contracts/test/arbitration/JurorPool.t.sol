@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {IJuryArbitrator} from "../../src/interfaces/IJuryArbitrator.sol";
+import {DisputeId} from "../../src/types/Ids.sol";
+import {StakeFixture} from "../fixtures/StakeFixture.sol";
+import {BlacklistToken, CallbackToken, CutToken} from "../fixtures/Tokens.sol";
+
+/// Jurors' own money: in, out, and what a draw sees of it.
+contract JurorPoolTest is StakeFixture {
+    address private juror;
+
+    function setUp() public override {
+        super.setUp();
+        juror = jurorAt(0);
+    }
+
+    function requestExit(uint256 amount) private {
+        vm.prank(juror);
+        jury.requestJurorExit(amount);
+    }
+
+    function withdraw() private returns (uint256) {
+        vm.prank(juror);
+        return jury.withdrawJuror();
+    }
+
+    function test_stakeJuror_takesAPlace() public {
+        fund(juror, address(jury), MIN_JUROR_STAKE);
+        vm.expectEmit(address(jury));
+        emit IJuryArbitrator.JurorStaked(juror, MIN_JUROR_STAKE, MIN_JUROR_STAKE);
+        vm.prank(juror);
+        jury.stakeJuror(MIN_JUROR_STAKE);
+        vm.snapshotGasLastCall("JuryArbitrator", "stakeJuror first");
+        IJuryArbitrator.Juror memory j = jury.jurorOf(juror);
+        vm.assertEq(uint256(j.stake), MIN_JUROR_STAKE);
+        vm.assertEq(uint256(j.slot), 1);
+
+        skipBlocks(1);
+        fund(juror, address(jury), 1);
+        vm.prank(juror);
+        jury.stakeJuror(1); // topping up needs no minimum
+        vm.snapshotGasLastCall("JuryArbitrator", "stakeJuror more");
+        vm.assertEq(uint256(jury.jurorOf(juror).stake), MIN_JUROR_STAKE + 1);
+        vm.assertEq(uint256(jury.jurorOf(juror).slot), 1);
+    }
+
+    function test_stakeJuror_whenAmountWrong_reverts() public {
+        vm.startPrank(juror);
+        vm.expectRevert(IJuryArbitrator.AmountZero.selector);
+        jury.stakeJuror(0);
+        vm.expectRevert(
+            abi.encodeWithSelector(IJuryArbitrator.StakeTooLow.selector, MIN_JUROR_STAKE - 1, MIN_JUROR_STAKE)
+        );
+        jury.stakeJuror(MIN_JUROR_STAKE - 1);
+        vm.stopPrank();
+    }
+
+    function test_stakeJuror_whenTokenKeepsACut_reverts() public {
+        deploy(new CutToken(address(this)));
+        fund(juror, address(jury), MIN_JUROR_STAKE);
+        uint256 received = uint256(MIN_JUROR_STAKE) * 99 / 100;
+        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.TokenShortfall.selector, received, MIN_JUROR_STAKE));
+        vm.prank(juror);
+        jury.stakeJuror(MIN_JUROR_STAKE);
+    }
+
+    function test_stakeJuror_whenNoPlaceIsLeft_reverts() public {
+        token.mint(address(this), 2000 * uint256(MIN_JUROR_STAKE));
+        for (uint256 i; i < 1024; ++i) {
+            address one = address(uint160(0x10000 + i));
+            token.transfer(one, MIN_JUROR_STAKE);
+            vm.startPrank(one);
+            token.approve(address(jury), MIN_JUROR_STAKE);
+            jury.stakeJuror(MIN_JUROR_STAKE);
+            vm.stopPrank();
+        }
+        fund(juror, address(jury), MIN_JUROR_STAKE);
+        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.TooManyJurors.selector, 1024));
+        vm.prank(juror);
+        jury.stakeJuror(MIN_JUROR_STAKE);
+
+        // a place is free again when someone has left completely
+        vm.prank(address(0x10007));
+        jury.requestJurorExit(MIN_JUROR_STAKE);
+        skipTime(JUROR_UNBOND_SECONDS);
+        vm.prank(address(0x10007));
+        jury.withdrawJuror();
+        vm.prank(juror);
+        jury.stakeJuror(MIN_JUROR_STAKE);
+        vm.assertEq(uint256(jury.jurorOf(juror).slot), 8);
+    }
+
+    function test_exit_atItsSecondAndNotBefore() public {
+        stakeJuror(juror, MIN_JUROR_STAKE * 2);
+        uint256 leaveAt = vm.getBlockTimestamp() + JUROR_UNBOND_SECONDS;
+        vm.expectEmit(address(jury));
+        emit IJuryArbitrator.JurorExitRequested(juror, MIN_JUROR_STAKE, leaveAt);
+        requestExit(MIN_JUROR_STAKE);
+        vm.warp(leaveAt - 1);
+        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.ExitNotReady.selector, leaveAt));
+        withdraw();
+        vm.warp(leaveAt);
+        vm.expectEmit(address(jury));
+        emit IJuryArbitrator.JurorWithdrawn(juror, MIN_JUROR_STAKE);
+        vm.assertEq(withdraw(), MIN_JUROR_STAKE);
+        vm.assertEq(token.balanceOf(juror), MIN_JUROR_STAKE);
+        vm.assertEq(uint256(jury.jurorOf(juror).slot), 1); // half is still at stake
+    }
+
+    function test_exit_whenAll_freesThePlace() public {
+        stakeJuror(juror, MIN_JUROR_STAKE);
+        requestExit(MIN_JUROR_STAKE);
+        skipTime(JUROR_UNBOND_SECONDS);
+        withdraw();
+        vm.assertEq(uint256(jury.jurorOf(juror).slot), 0);
+        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.NotJuror.selector, juror));
+        withdraw();
+    }
+
+    function test_requestExit_whenAmountWrong_reverts() public {
+        stakeJuror(juror, MIN_JUROR_STAKE);
+        vm.expectRevert(IJuryArbitrator.AmountZero.selector);
+        requestExit(0);
+        vm.expectRevert(
+            abi.encodeWithSelector(IJuryArbitrator.ExitTooLarge.selector, MIN_JUROR_STAKE + 1, MIN_JUROR_STAKE)
+        );
+        requestExit(MIN_JUROR_STAKE + 1);
+        vm.expectRevert(
+            abi.encodeWithSelector(IJuryArbitrator.StakeTooLow.selector, MIN_JUROR_STAKE - 1, MIN_JUROR_STAKE)
+        );
+        requestExit(1);
+        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.ExitTooLarge.selector, 1, 0));
+        vm.prank(stranger);
+        jury.requestJurorExit(1);
+    }
+
+    function test_withdraw_whenNothingLeaves_reverts() public {
+        stakeJuror(juror, MIN_JUROR_STAKE);
+        vm.expectRevert(IJuryArbitrator.AmountZero.selector);
+        withdraw();
+    }
+
+    function testFuzz_exit_noSequenceShortensAClock(uint256 seed) public {
+        stakeJuror(juror, uint256(MIN_JUROR_STAKE) * 100);
+        uint256 lastRequest;
+        for (uint256 i; i < 20; ++i) {
+            uint256 random = uint256(keccak256(abi.encode(seed, i)));
+            skipTime(random % 1 days);
+            uint256 before = jury.jurorOf(juror).leaveAt;
+            if (random % 3 == 0) {
+                vm.prank(juror);
+                try jury.withdrawJuror() {
+                    vm.assertGe(vm.getBlockTimestamp(), lastRequest + JUROR_UNBOND_SECONDS);
+                } catch {}
+            } else if (random % 3 == 1) {
+                requestExit(1 + random % USD);
+                lastRequest = vm.getBlockTimestamp();
+                vm.assertGe(jury.jurorOf(juror).leaveAt, before);
+            } else {
+                stakeJuror(juror, 1);
+                vm.assertEq(uint256(jury.jurorOf(juror).leaveAt), before);
+            }
+        }
+    }
+
+    function test_withdraw_whenOnAPanel_waits() public {
+        registerMiner(MIN_STAKE);
+        stakeJurors(3);
+        DisputeId id = openDispute();
+        drawPanel(id);
+        requestExit(MIN_JUROR_STAKE);
+        skipTime(JUROR_UNBOND_SECONDS * 2);
+        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.JurorBusy.selector, 1));
+        withdraw();
+        jury.advance(id);
+        execute(id);
+        vm.assertEq(withdraw(), MIN_JUROR_STAKE * 8 / 10); // fined for silence out of what was leaving
+    }
+
+    /// Silent on five panels at once: fined to nothing, and its place is free again.
+    function test_withdraw_whenFinedToNothing_freesThePlace() public {
+        registerMiner(MIN_STAKE);
+        stakeJurors(3);
+        DisputeId[] memory ids = new DisputeId[](5);
+        for (uint256 i; i < 5; ++i) {
+            ids[i] = openDispute();
+        }
+        for (uint256 i; i < 5; ++i) {
+            drawPanel(ids[i]);
+        }
+        skipTime(COMMIT_SECONDS + 1);
+        for (uint256 i; i < 5; ++i) {
+            jury.advance(ids[i]);
+        }
+        for (uint256 i; i < 5; ++i) {
+            execute(ids[i]);
+        }
+        vm.assertEq(uint256(jury.jurorOf(juror).stake), 0);
+        vm.assertEq(withdraw(), 0);
+        vm.assertEq(uint256(jury.jurorOf(juror).slot), 0);
+    }
+
+    function test_credit_whenNone_reverts() public {
+        vm.expectRevert(IJuryArbitrator.NoCredit.selector);
+        jury.withdrawCredit();
+        vm.expectRevert(IJuryArbitrator.NoCredit.selector);
+        jury.sweepBurned();
+    }
+
+    function test_reentrancy_intoEveryGuardedFunction_fails() public {
+        CallbackToken bad = new CallbackToken(address(this));
+        deploy(bad);
+        stakeJuror(juror, MIN_JUROR_STAKE);
+        bytes[] memory calls = new bytes[](5);
+        calls[0] = abi.encodeCall(jury.withdrawJuror, ());
+        calls[1] = abi.encodeCall(jury.withdrawCredit, ());
+        calls[2] = abi.encodeCall(jury.sweepBurned, ());
+        calls[3] = abi.encodeCall(jury.stakeJuror, (1));
+        calls[4] = abi.encodeCall(jury.open, (disputeRef()));
+        for (uint256 i; i < calls.length; ++i) {
+            fund(juror, address(jury), 1);
+            bad.arm(address(jury), calls[i]);
+            vm.prank(juror);
+            jury.stakeJuror(1);
+            vm.assertTrue(bad.called());
+            vm.assertFalse(bad.succeeded());
+            vm.assertEq(bad.answer(), abi.encodeWithSignature("ReentrancyGuardReentrantCall()"));
+        }
+    }
+
+    function test_execute_whenEveryoneIsBlacklisted_doesNotRevert() public {
+        BlacklistToken bad = new BlacklistToken(address(this));
+        deploy(bad);
+        registerMiner(MIN_STAKE);
+        stakeJurors(3);
+        DisputeId id = openDispute();
+        address[] memory panel = drawPanel(id);
+        IJuryArbitrator.Vote[] memory votes = new IJuryArbitrator.Vote[](3);
+        (votes[0], votes[1], votes[2]) =
+            (IJuryArbitrator.Vote.Fault, IJuryArbitrator.Vote.Fault, IJuryArbitrator.Vote.Fault);
+        voteAll(id, panel, votes);
+        bad.refuse(challenger);
+        bad.refuse(requester);
+        bad.refuse(owner);
+        bad.refuse(panel[0]);
+        bad.refuse(BURN);
+        execute(id);
+        vm.assertEq(tasks.count(), 1);
+    }
+}

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {ModelRegistry} from "../../src/ModelRegistry.sol";
+import {IModelRegistry} from "../../src/interfaces/IModelRegistry.sol";
+import {ShaTree} from "../../src/libraries/ShaTree.sol";
+import {Split} from "../../src/libraries/Split.sol";
+import {ModelId, SessionId} from "../../src/types/Ids.sol";
+import {
+    Acceptance,
+    Ack,
+    AuditorDelegation,
+    HopCheckpoint,
+    Order,
+    RequestLeaf,
+    Stage,
+    StageReceipt,
+    Voucher
+} from "../../src/types/Signed.sol";
+import {Test} from "../Vm.sol";
+import {Eip712Harness} from "../fixtures/Eip712Harness.sol";
+
+/// Do Solidity and Python mean the same bytes? tests/twins/vectors.json is written by the Python side.
+contract VectorsTest is Test {
+    Eip712Harness private types = new Eip712Harness();
+    string private json;
+    uint256 private checked;
+
+    function setUp() public {
+        json = vm.readFile("tests/twins/vectors.json");
+        vm.chainId(vm.parseJsonUint(json, ".chainId"));
+    }
+
+    // --- reading ---
+
+    function num(string memory path) private view returns (uint256) {
+        return vm.parseJsonUint(json, path);
+    }
+
+    function word(string memory path) private view returns (bytes32) {
+        return vm.parseJsonBytes32(json, path);
+    }
+
+    function account(string memory path) private view returns (address) {
+        return vm.parseJsonAddress(json, path);
+    }
+
+    function at(string memory list, uint256 i, string memory rest) private pure returns (string memory) {
+        return string.concat(list, "[", vm.toString(i), "]", rest);
+    }
+
+    function has(string memory path) private view returns (bool) {
+        return vm.keyExistsJson(json, path);
+    }
+
+    // --- messages ---
+
+    function test_domain_isTheSame() public view {
+        vm.assertEq(types.domainSeparator(account(".verifyingContract")), word(".domainSeparator"));
+        vm.assertEq(vm.addr(num(".privateKey")), account(".address"));
+    }
+
+    function test_messages_hashAndSignTheSame() public {
+        bytes32 separator = word(".domainSeparator");
+        for (uint256 i; has(at(".messages", i, "")); ++i) {
+            string memory base = at(".messages", i, "");
+            string memory name = vm.parseJsonString(json, string.concat(base, ".type"));
+            (bool onChain, bytes32 structHash) = hashOf(name, string.concat(base, ".value"));
+            if (!onChain) continue;
+            ++checked;
+            vm.assertEq(structHash, word(string.concat(base, ".structHash")), name);
+            bytes32 digest = word(string.concat(base, ".digest"));
+            vm.assertEq(types.toDigest(separator, structHash), digest, name);
+            bytes memory sig = vm.parseJsonBytes(json, string.concat(base, ".signature"));
+            vm.assertEq(types.recover(digest, sig), account(".address"), name);
+            vm.assertEq(sign(num(".privateKey"), digest), sig); // both sides sign as RFC 6979 says
+        }
+        vm.assertGe(checked, 8, "one of each message that the chain reads");
+    }
+
+    function hashOf(string memory name, string memory v) private view returns (bool onChain, bytes32) {
+        bytes32 kind = keccak256(bytes(name));
+        if (kind == keccak256("Order")) return (true, types.order(order(v)));
+        if (kind == keccak256("Acceptance")) return (true, types.acceptance(acceptance(v)));
+        if (kind == keccak256("HopCheckpoint")) return (true, types.hopCheckpoint(hopCheckpoint(v)));
+        if (kind == keccak256("StageReceipt")) return (true, types.receipt(receipt(v)));
+        if (kind == keccak256("Ack")) return (true, types.ack(ack(v)));
+        if (kind == keccak256("Voucher")) return (true, types.voucher(voucher(v)));
+        if (kind == keccak256("AuditorDelegation")) return (true, types.delegation(delegation(v)));
+        if (kind == keccak256("OperatorProof")) {
+            return (true, types.operatorProof(account(string.concat(v, ".owner")), account(string.concat(v, ".operator"))));
+        }
+        vm.assertTrue(kind == keccak256("Hello") || kind == keccak256("Record"), string.concat("unknown message ", name));
+        return (false, 0);
+    }
+
+    function order(string memory v) private view returns (Order memory o) {
+        o.requester = account(string.concat(v, ".requester"));
+        o.modelId = ModelId.wrap(word(string.concat(v, ".modelId")));
+        o.inputRoot = word(string.concat(v, ".inputRoot"));
+        o.samplingRoot = word(string.concat(v, ".samplingRoot"));
+        o.requests = uint32(num(string.concat(v, ".requests")));
+        o.maxTokensIn = uint32(num(string.concat(v, ".maxTokensIn")));
+        o.maxTokensOut = uint32(num(string.concat(v, ".maxTokensOut")));
+        o.priceIn = uint64(num(string.concat(v, ".priceIn")));
+        o.priceOut = uint64(num(string.concat(v, ".priceOut")));
+        o.matcher = account(string.concat(v, ".matcher"));
+        o.matcherFeeBps = uint16(num(string.concat(v, ".matcherFeeBps")));
+        o.minStake = uint128(num(string.concat(v, ".minStake")));
+        o.deadline = uint64(num(string.concat(v, ".deadline")));
+        o.window = uint32(num(string.concat(v, ".window")));
+        o.auditor = account(string.concat(v, ".auditor"));
+        o.arbitrator = account(string.concat(v, ".arbitrator"));
+        o.numericsProfile = word(string.concat(v, ".numericsProfile"));
+        o.nonce = uint64(num(string.concat(v, ".nonce")));
+    }
+
+    function stages(string memory v) private view returns (Stage[] memory plan) {
+        uint256 count;
+        while (has(at(v, count, ""))) ++count;
+        plan = new Stage[](count);
+        for (uint256 i; i < count; ++i) {
+            plan[i].operator = account(at(v, i, ".operator"));
+            plan[i].layerFrom = uint16(num(at(v, i, ".layerFrom")));
+            plan[i].layerTo = uint16(num(at(v, i, ".layerTo")));
+        }
+    }
+
+    function acceptance(string memory v) private view returns (Acceptance memory a) {
+        a.orderHash = word(string.concat(v, ".orderHash"));
+        a.planHash = word(string.concat(v, ".planHash"));
+        a.stage = uint16(num(string.concat(v, ".stage")));
+        a.expiry = uint64(num(string.concat(v, ".expiry")));
+    }
+
+    function hopCheckpoint(string memory v) private view returns (HopCheckpoint memory h) {
+        h.orderHash = word(string.concat(v, ".orderHash"));
+        h.planHash = word(string.concat(v, ".planHash"));
+        h.stage = uint16(num(string.concat(v, ".stage")));
+        h.requestIndex = uint32(num(string.concat(v, ".requestIndex")));
+        h.rows = uint32(num(string.concat(v, ".rows")));
+        h.runningRoot = word(string.concat(v, ".runningRoot"));
+    }
+
+    function receipt(string memory v) private view returns (StageReceipt memory r) {
+        r.orderHash = word(string.concat(v, ".orderHash"));
+        r.planHash = word(string.concat(v, ".planHash"));
+        r.stage = uint16(num(string.concat(v, ".stage")));
+        r.layerFrom = uint16(num(string.concat(v, ".layerFrom")));
+        r.layerTo = uint16(num(string.concat(v, ".layerTo")));
+        r.shardRoot = word(string.concat(v, ".shardRoot"));
+        r.inputRoot = word(string.concat(v, ".inputRoot"));
+        r.outputRoot = word(string.concat(v, ".outputRoot"));
+        r.requestsRoot = word(string.concat(v, ".requestsRoot"));
+        r.requests = uint32(num(string.concat(v, ".requests")));
+        r.tokensIn = uint32(num(string.concat(v, ".tokensIn")));
+        r.tokensOut = uint32(num(string.concat(v, ".tokensOut")));
+        r.startedAt = uint64(num(string.concat(v, ".startedAt")));
+        r.signedAt = uint64(num(string.concat(v, ".signedAt")));
+    }
+
+    function ack(string memory v) private view returns (Ack memory a) {
+        a.orderHash = word(string.concat(v, ".orderHash"));
+        a.planHash = word(string.concat(v, ".planHash"));
+        a.resultRoot = word(string.concat(v, ".resultRoot"));
+        a.tokensIn = uint32(num(string.concat(v, ".tokensIn")));
+        a.tokensOut = uint32(num(string.concat(v, ".tokensOut")));
+    }
+
+    function voucher(string memory v) private view returns (Voucher memory x) {
+        x.sessionId = SessionId.wrap(word(string.concat(v, ".sessionId")));
+        x.planHash = word(string.concat(v, ".planHash"));
+        x.cumulative = uint128(num(string.concat(v, ".cumulative")));
+        x.lastResultRoot = word(string.concat(v, ".lastResultRoot"));
+    }
+
+    function delegation(string memory v) private view returns (AuditorDelegation memory d) {
+        d.orderHash = word(string.concat(v, ".orderHash"));
+        d.auditor = account(string.concat(v, ".auditor"));
+        d.expiry = uint64(num(string.concat(v, ".expiry")));
+    }
+
+    function test_plans_hashTheSame() public view {
+        uint256 i;
+        for (; has(at(".plans", i, "")); ++i) {
+            vm.assertEq(types.plan(stages(at(".plans", i, ".stages"))), word(at(".plans", i, ".planHash")));
+        }
+        vm.assertGt(i, 0);
+    }
+
+    // --- trees ---
+
+    function test_shaTrees_areTheSame() public view {
+        uint256 i;
+        for (; has(at(".shaTrees", i, "")); ++i) {
+            bytes[] memory leaves = vm.parseJsonBytesArray(json, at(".shaTrees", i, ".leaves"));
+            bytes32 root = word(at(".shaTrees", i, ".root"));
+            bytes32[] memory hashes = new bytes32[](leaves.length);
+            for (uint256 j; j < leaves.length; ++j) {
+                hashes[j] = ShaTree.leafHash(leaves[j]);
+            }
+            for (uint256 j; j < leaves.length; ++j) {
+                bytes32[] memory proof = vm.parseJsonBytes32Array(json, at(at(".shaTrees", i, ".proofs"), j, ""));
+                vm.assertTrue(this.verify(root, leaves.length, j, hashes[j], proof));
+            }
+            vm.assertEq(ShaTree.root(hashes), root);
+        }
+        vm.assertGt(i, 0);
+    }
+
+    function verify(bytes32 root, uint256 count, uint256 index, bytes32 leaf, bytes32[] calldata proof)
+        external
+        pure
+        returns (bool)
+    {
+        return ShaTree.verify(root, count, index, leaf, proof);
+    }
+
+    function test_receiptRoots_areTheSame() public view {
+        uint256 i;
+        for (; has(at(".receiptRoots", i, "")); ++i) {
+            string memory list = at(".receiptRoots", i, ".leaves");
+            uint256 count;
+            while (has(at(list, count, ""))) ++count;
+            bytes32[3][] memory hashes = new bytes32[3][](count);
+            for (uint256 j; j < count; ++j) {
+                RequestLeaf memory leaf = RequestLeaf({
+                    requestIndex: uint32(num(at(list, j, ".requestIndex"))),
+                    inRoot: word(at(list, j, ".inRoot")),
+                    outRoot: word(at(list, j, ".outRoot")),
+                    tokensIn: uint32(num(at(list, j, ".tokensIn"))),
+                    tokensOut: uint32(num(at(list, j, ".tokensOut")))
+                });
+                hashes[j][0] = ShaTree.leafHash(types.requestLeaf(leaf));
+                hashes[j][1] = ShaTree.leafHash(abi.encodePacked(leaf.requestIndex, leaf.inRoot));
+                hashes[j][2] = ShaTree.leafHash(abi.encodePacked(leaf.requestIndex, leaf.outRoot));
+            }
+            vm.assertEq(ShaTree.root(column(hashes, 0)), word(at(".receiptRoots", i, ".requestsRoot")));
+            vm.assertEq(ShaTree.root(column(hashes, 1)), word(at(".receiptRoots", i, ".inputRoot")));
+            vm.assertEq(ShaTree.root(column(hashes, 2)), word(at(".receiptRoots", i, ".outputRoot")));
+        }
+        vm.assertGt(i, 0);
+    }
+
+    function column(bytes32[3][] memory rows, uint256 which) private pure returns (bytes32[] memory values) {
+        values = new bytes32[](rows.length);
+        for (uint256 i; i < rows.length; ++i) {
+            values[i] = rows[i][which];
+        }
+    }
+
+    // --- models ---
+
+    function test_models_haveTheSameIds() public {
+        ModelRegistry models = new ModelRegistry();
+        uint256 i;
+        for (; has(at(".models", i, "")); ++i) {
+            vm.assertEq(ModelId.unwrap(models.idOf(spec(at(".models", i, ".spec")))), word(at(".models", i, ".id")));
+        }
+        vm.assertGt(i, 0);
+    }
+
+    function test_shards_haveTheSameRoots() public {
+        ModelRegistry models = new ModelRegistry();
+        uint256 i;
+        for (; has(at(".shards", i, "")); ++i) {
+            bytes32[] memory roots = vm.parseJsonBytes32Array(json, at(".shards", i, ".roots"));
+            IModelRegistry.ModelSpec memory s = spec(".models[0].spec");
+            s.layers = uint16(roots.length - 2);
+            s.weightsRoot = word(at(".shards", i, ".weightsRoot"));
+            ModelId id = models.register(s, roots);
+            string memory list = at(".shards", i, ".shards");
+            uint256 j;
+            for (; has(at(list, j, "")); ++j) {
+                bytes32 root = models.shardRoot(id, uint16(num(at(list, j, ".from"))), uint16(num(at(list, j, ".to"))));
+                vm.assertEq(root, word(at(list, j, ".root")));
+            }
+            vm.assertGt(j, 0);
+        }
+        vm.assertGt(i, 0);
+    }
+
+    function spec(string memory v) private view returns (IModelRegistry.ModelSpec memory s) {
+        s.architecture = word(string.concat(v, ".architecture"));
+        s.layers = uint16(num(string.concat(v, ".layers")));
+        s.hidden = uint32(num(string.concat(v, ".hidden")));
+        s.heads = uint16(num(string.concat(v, ".heads")));
+        s.kvHeads = uint16(num(string.concat(v, ".kvHeads")));
+        s.ffn = uint32(num(string.concat(v, ".ffn")));
+        s.vocab = uint32(num(string.concat(v, ".vocab")));
+        s.context = uint32(num(string.concat(v, ".context")));
+        s.embedUnits = uint8(num(string.concat(v, ".embedUnits")));
+        s.headUnits = uint8(num(string.concat(v, ".headUnits")));
+        s.dtype = word(string.concat(v, ".dtype"));
+        s.numericsProfile = word(string.concat(v, ".numericsProfile"));
+        s.weightsRoot = word(string.concat(v, ".weightsRoot"));
+        s.manifestHash = word(string.concat(v, ".manifestHash"));
+    }
+
+    // --- money ---
+
+    function test_money_isTheSame() public view {
+        uint256 i;
+        for (; has(at(".money", i, "")); ++i) {
+            string memory v = at(".money", i, "");
+            Split.Terms memory terms = Split.Terms({
+                tokensIn: num(string.concat(v, ".tokensIn")),
+                tokensOut: num(string.concat(v, ".tokensOut")),
+                priceIn: num(string.concat(v, ".priceIn")),
+                priceOut: num(string.concat(v, ".priceOut")),
+                matcherFeeBps: num(string.concat(v, ".matcherFeeBps")),
+                protocolFeeBps: num(string.concat(v, ".protocolFeeBps"))
+            });
+            Split.Shares memory s = Split.shares(vm.parseJsonUintArray(json, string.concat(v, ".units")), terms, 0);
+            vm.assertEq(keccak256(abi.encode(s.gross)), keccak256(abi.encode(vm.parseJsonUintArray(json, string.concat(v, ".gross")))));
+            vm.assertEq(keccak256(abi.encode(s.pay)), keccak256(abi.encode(vm.parseJsonUintArray(json, string.concat(v, ".pay")))));
+            vm.assertEq(s.matcherFee, num(string.concat(v, ".matcherFee")));
+            vm.assertEq(s.protocolFee, num(string.concat(v, ".protocolFee")));
+        }
+        vm.assertGt(i, 0);
+    }
+}

@@ -1,0 +1,213 @@
+"""How far may an honest machine be from the exact answer, and when is it too far?
+
+Served values are compared once, with a float64 execution from the committed inputs, under one calibrated
+tolerance per profile and depth. Distances are whitened: every channel counts in units of its own size, because
+plain distances see only the few giant channels that decoders have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from core.engine.blocks import Shard
+from core.engine.sampling import margin
+from core.protocol.errors import ModelUnsupported
+from core.protocol.types import SamplingParams
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class NumericsProfile:
+    """What a model's machines promise about precision, and what an auditor holds them to."""
+
+    name: str
+    #: (deepest shard in layers, tolerance T): a window is at fault iff D > T·S.
+    tolerance_by_depth: tuple[tuple[int, float], ...]
+    #: One row alone is a fault above this, for shards of at most `single_row_depth` layers.
+    single_row: float
+    single_row_depth: int
+    #: A produced token is a fault above this margin in nats.
+    token_margin: float
+    window_rows: int
+    least_rows: int
+
+    def tolerance(self, depth: int) -> float:
+        """T for a shard of `depth` layers. Raises ModelUnsupported where nothing was calibrated."""
+        for deepest, tolerance in self.tolerance_by_depth:
+            if 1 <= depth <= deepest:
+                return tolerance
+        raise ModelUnsupported(
+            f"no tolerance for a shard of {depth} layers",
+            why=f"profile {self.name} is calibrated for 1 to {self.tolerance_by_depth[-1][0]}",
+            next_step="serve the model in shallower shards",
+        )
+
+
+#: float32 weights, activations, accumulation and wire, without TF32.
+FP32 = NumericsProfile(
+    name="fp32",
+    tolerance_by_depth=((1, 1e-5), (6, 3e-5), (30, 1e-4)),
+    single_row=1e-4,
+    single_row_depth=10,
+    token_margin=0.01,
+    window_rows=64,
+    least_rows=16,
+)
+PROFILES = {FP32.name: FP32}
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """D and S of the tolerance test D > T·S, and each row's own ratio (+inf for non-finite rows)."""
+
+    D: float
+    S: float
+    rows: Floats  # [T]
+
+    @property
+    def ratio(self) -> float:
+        if self.S > 0:
+            return self.D / self.S
+        return 0.0 if self.D == 0 else float("inf")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the numbers say about one shard's work on one request; `at_fault` with the reasons."""
+
+    at_fault: bool
+    reasons: tuple[str, ...]
+    ratio: float  # worst window's D/S; for tokens the largest margin in nats
+    limit: float
+    worst_row: int
+
+    @property
+    def headroom(self) -> float:
+        """limit / ratio: how many times worse the work could have been."""
+        return self.limit / self.ratio if self.ratio else float("inf")
+
+
+def whitened_relative_l2(
+    served: Any, reference: Any, sigma: npt.NDArray[Any] | None = None
+) -> Deviation:
+    """D² = ΣΣ((y−s)/σ)², S² = ΣΣ(s/σ)² over rows [T, D], and dev_t = ‖(y_t−s_t)/σ‖ / ‖s_t/σ‖.
+
+    `sigma` [D] is the size of each channel; without it, the rms of the reference rows. Channels that are
+    zero throughout the reference count unscaled.
+    """
+    y, s = _matrix(served), _matrix(reference)
+    if y.shape != s.shape:
+        raise ValueError(f"served {y.shape} and reference {s.shape} differ in shape")
+    scale = np.sqrt(np.mean(s * s, axis=0)) if sigma is None else np.asarray(sigma, np.float64)
+    scale = np.where(scale > 0, scale, 1.0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.sum(((y - s) / scale) ** 2, axis=1)  # [T]
+        size = np.sum((s / scale) ** 2, axis=1)
+        rows = np.sqrt(error / np.where(size > 0, size, 1.0))
+    rows = np.where(np.isfinite(y).all(axis=1), rows, np.inf)
+    finite = error[np.isfinite(rows)]
+    D = float(np.sqrt(finite.sum())) if len(finite) == len(rows) else float("inf")
+    return Deviation(D, float(np.sqrt(size.sum())), rows)
+
+
+def judge_rows(
+    profile: NumericsProfile,
+    depth: int,
+    served: Any,
+    reference: Any,
+    sigma: npt.NDArray[Any] | None = None,
+) -> Verdict:
+    """Whether served activations [T, D] of a shard of `depth` layers are at fault.
+
+    The whole request and every `window_rows` rows of it are held to T(depth); requests shorter than
+    `least_rows` only to the single-row rules, which also catch a single tampered step in a long one.
+    """
+    tolerance = profile.tolerance(depth)
+    y, s = _matrix(served), _matrix(reference)
+    scale = np.sqrt(np.mean(s * s, axis=0)) if sigma is None else np.asarray(sigma, np.float64)
+    whole = whitened_relative_l2(y, s, scale)
+    reasons = []
+    broken = np.flatnonzero(np.isinf(whole.rows))
+    if len(broken):
+        reasons.append(f"row {broken[0]} is not finite")
+    worst_row = int(np.argmax(whole.rows))
+    if depth <= profile.single_row_depth and whole.rows[worst_row] > profile.single_row:
+        reasons.append(
+            f"row {worst_row} deviates by {whole.rows[worst_row]:.2e}, more than "
+            f"{profile.single_row:.0e}"
+        )
+    ratio = whole.ratio
+    if len(y) >= profile.least_rows:
+        width = profile.window_rows
+        starts = range(0, max(1, len(y) - width + 1), width)
+        for start in starts:
+            window = slice(start, start + width)
+            ratio = max(ratio, whitened_relative_l2(y[window], s[window], scale).ratio)
+        if ratio > tolerance:
+            reasons.append(f"deviation {ratio:.2e} exceeds the tolerance {tolerance:.0e}")
+    return Verdict(bool(reasons), tuple(reasons), ratio, tolerance, worst_row)
+
+
+def judge_tokens(
+    profile: NumericsProfile,
+    logits: Any,
+    tokens: Sequence[int],
+    params: SamplingParams,
+    request_index: int,
+    *,
+    first_step: int = 0,
+) -> Verdict:
+    """Whether produced tokens follow from the auditor's logits [len(tokens), V]; `ratio` is in nats.
+
+    A machine that samples from a cheap model and then runs the real one over its tokens has perfect
+    activations: only this finds it.
+    """
+    rows = np.asarray(logits)
+    if len(rows) != len(tokens):
+        raise ValueError(f"{len(tokens)} tokens and {len(rows)} rows of logits")
+    margins = [
+        margin(row, token, params, request_index, first_step + i)
+        for i, (row, token) in enumerate(zip(rows, tokens, strict=True))
+    ]
+    worst = int(np.argmax(margins)) if margins else 0
+    largest = margins[worst] if margins else 0.0
+    limit = profile.token_margin
+    reasons = (
+        (
+            f"token {worst} ({tokens[worst]}) is {largest:.3g} nat behind the best, more than {limit}",
+        )
+        if largest > limit
+        else ()
+    )
+    return Verdict(bool(reasons), reasons, largest, limit, worst)
+
+
+def reexecute(shard: Shard, inputs: Any, *, logit_rows: Sequence[int] | None = None) -> Tensor:
+    """The float64 answer to a request's committed inputs, all positions at once (teacher forcing).
+
+    `shard` must be a float64 shard. `inputs` are ids [T] or activations [T, D]. Keys and values are recomputed from
+    them; a machine's cache is never trusted. Returns activations [T, D], or logits [T, V] on the last
+    stage, where `logit_rows` picks positions: request positions nIn−1 … nIn+nOut−2 give the produced tokens.
+    """
+    if shard.dtype != torch.float64:
+        raise ValueError(f"an audit runs in float64, not {shard.dtype}")
+    x = torch.as_tensor(inputs)
+    cache = shard.new_cache()
+    if logit_rows is None or not shard.is_last:
+        return shard.forward(x, cache)
+    return shard.forward_rows(x, cache, torch.tensor(list(logit_rows), dtype=torch.int64))
+
+
+def _matrix(values: Any) -> Floats:
+    matrix = np.asarray(values, dtype=np.float64)
+    if matrix.ndim != 2 or not matrix.size:
+        raise ValueError(f"expected rows [T, D], got shape {matrix.shape}")
+    return matrix

@@ -1,0 +1,59 @@
+"""Where do models live on this machine, and which folder does a name mean?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from core.protocol.errors import ModelMissing, UsageError
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+def models_dir(cache_dir: Path | None = None) -> Path:
+    """The folder of model folders: `models` in the cache folder given, else in the user's."""
+    if cache_dir is None:
+        import platformdirs
+
+        cache_dir = Path(platformdirs.user_cache_dir("headrace"))
+    return Path(cache_dir) / "models"
+
+
+def model_path(name: str, cache_dir: Path | None = None) -> Path:
+    """The folder that a model of this name has or would have. Raises UsageError for a bad name."""
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise UsageError(
+            f"'{name}' is no model name",
+            why="names are up to 64 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit",
+        )
+    return models_dir(cache_dir) / name
+
+
+def installed_models(cache_dir: Path | None = None) -> list[str]:
+    """Names of the models on this machine, sorted."""
+    folder = models_dir(cache_dir)
+    if not folder.is_dir():
+        return []
+    found = (path.parent.name for path in folder.glob("*/config.json"))
+    return sorted(name for name in found if _NAME.fullmatch(name))
+
+
+def resolve_model(name_or_path: str | Path, cache_dir: Path | None = None) -> Path:
+    """The folder of an installed model, given its name or its folder.
+
+    Raises ModelMissing, listing what is installed, or UsageError for a bad name.
+    """
+    as_path = Path(name_or_path)
+    if (as_path / "config.json").is_file() and (as_path.is_absolute() or len(as_path.parts) > 1):
+        return as_path
+    if as_path.is_absolute() or len(as_path.parts) > 1:
+        raise ModelMissing(f"{as_path} is not a model folder", why="it has no config.json")
+    folder = model_path(str(name_or_path), cache_dir)
+    if not (folder / "config.json").is_file():
+        installed = installed_models(cache_dir)
+        raise ModelMissing(
+            f"model '{name_or_path}' is not on this machine",
+            why="installed: " + (", ".join(installed) or "none"),
+            installed=installed,
+        )
+    return folder

@@ -1,0 +1,185 @@
+"""How does text become ids, and how do ids become text without cutting a character in two?
+
+Built on `tokenizers` and the model's own chat template; transformers would add seconds of import to every client.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from core.protocol.errors import ModelMissing, ModelUnsupported, UsageError
+
+_REPLACEMENT = "�"
+#: An unfinished UTF-8 character is at most three bytes, hence at most three replacement characters.
+_MAX_UNFINISHED = 3
+ROLES = ("system", "user", "assistant", "tool")
+
+
+class Tokenizer:
+    """Text to ids and back for one model."""
+
+    def __init__(self, model_dir: Path) -> None:
+        """Raises ModelMissing without `tokenizer.json`, ModelUnsupported if it cannot be read."""
+        from tokenizers import Tokenizer as Library
+
+        self.model_dir = Path(model_dir)
+        path = self.model_dir / "tokenizer.json"
+        if not path.is_file():
+            raise ModelMissing(f"{self.model_dir.name} has no tokenizer", why=f"there is no {path}")
+        try:
+            self._library = Library.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            raise ModelUnsupported(f"cannot read {path.name}", why=str(error)) from error
+        self._settings = _read_json(self.model_dir / "tokenizer_config.json")
+        self.vocab_size: int = self._library.get_vocab_size(with_added_tokens=True)
+        self.eos_ids: frozenset[int] = frozenset(self._find_eos_ids())
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text, with the special tokens that the model's tokenizer adds by itself."""
+        return list(self._library.encode(text).ids)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Ids of a conversation through the model's chat template, ready for the assistant's answer.
+
+        Raises UsageError for a malformed message, or a model without a template.
+        """
+        return list(self._library.encode(self.render_chat(messages), add_special_tokens=False).ids)
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The text that `encode_chat` encodes."""
+        for number, message in enumerate(messages):
+            role, content = message.get("role"), message.get("content")
+            if role not in ROLES or not isinstance(content, str):
+                raise UsageError(
+                    f"message {number} cannot be used",
+                    why=f"it needs a role of {', '.join(ROLES)} and a text as content",
+                )
+        if not messages:
+            raise UsageError("the conversation is empty", why="it has no messages")
+        template = self._chat_template()
+        try:
+            return str(
+                _jinja()
+                .from_string(template)
+                .render(
+                    messages=[dict(message) for message in messages],
+                    add_generation_prompt=True,
+                    **{name: self._token_text(name) for name in ("bos_token", "eos_token")},
+                )
+            )
+        except Exception as error:  # a template is a stranger's program and may fail in any way
+            raise UsageError("the model's chat template refuses this", why=str(error)) from error
+
+    @property
+    def can_chat(self) -> bool:
+        return self._find_template() is not None
+
+    def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
+        """Text of ids; special tokens are left out unless asked for."""
+        return str(self._library.decode(list(ids), skip_special_tokens=not keep_special))
+
+    def stream(self) -> TextStream:
+        """A decoder for one answer as it arrives."""
+        return TextStream(self)
+
+    def _chat_template(self) -> str:
+        template = self._find_template()
+        if template is None:
+            raise UsageError(
+                f"{self.model_dir.name} has no chat template",
+                why="it is a base model",
+                next_step="send plain text instead of messages",
+            )
+        return template
+
+    def _find_template(self) -> str | None:
+        path = self.model_dir / "chat_template.jinja"
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+        stored = self._settings.get("chat_template")
+        if isinstance(stored, list):  # several named ones
+            named = {item.get("name"): item.get("template") for item in stored}
+            stored = named.get("default")
+        return stored if isinstance(stored, str) else None
+
+    def _token_text(self, name: str) -> str:
+        value = self._settings.get(name)
+        if isinstance(value, dict):
+            value = value.get("content")
+        return value if isinstance(value, str) else ""
+
+    def _find_eos_ids(self) -> set[int]:
+        found: set[int] = set()
+        for file in ("generation_config.json", "config.json"):
+            stated = _read_json(self.model_dir / file).get("eos_token_id")
+            found |= {
+                i for i in (stated if isinstance(stated, list) else [stated]) if isinstance(i, int)
+            }
+        named = self._library.token_to_id(self._token_text("eos_token"))
+        return found | ({named} if named is not None else set())
+
+
+class TextStream:
+    """Turns ids into text as they come; what it has returned never changes.
+
+    All returned pieces together are `Tokenizer.decode` of all ids.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._context = 0  # decoding starts here, so that joining rules see what came before
+        self._read = 0  # ids before this one are returned in full
+        self._given = 0  # characters of the text after `_read` that are returned already
+
+    def push(self, token: int) -> str:
+        """The text that `token` completes, "" while a character is unfinished."""
+        self._ids.append(token)
+        fresh = self._fresh()
+        unfinished = len(fresh) - len(fresh.rstrip(_REPLACEMENT))
+        ready = len(fresh) - min(unfinished, _MAX_UNFINISHED)
+        piece = fresh[self._given : ready]
+        self._given = max(self._given, ready)
+        if not unfinished and fresh:
+            self._context, self._read, self._given = self._read, len(self._ids), 0
+        return piece
+
+    def finish(self) -> str:
+        """What is left, broken characters as U+FFFD."""
+        piece = self._fresh()[self._given :]
+        self._context, self._read, self._given = self._read, len(self._ids), 0
+        return piece
+
+    def _fresh(self) -> str:
+        before = self._tokenizer.decode(self._ids[self._context : self._read])
+        return self._tokenizer.decode(self._ids[self._context :])[len(before) :]
+
+
+def _jinja() -> Any:
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(
+        value, ensure_ascii=False, indent=indent
+    )
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelUnsupported(f"cannot read {path.name}", why=f"not JSON: {error}") from error
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,65 @@
+"""Where may a program keep its configuration, its state, its cache and the network files?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+HOME_VARIABLE = "HEADRACE_HOME"
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Four folders; nothing is created until something is written.
+
+    With ``HEADRACE_HOME`` all of them lie in that one folder, so that a devnet or a test leaves nothing
+    behind elsewhere; otherwise they follow the platform's conventions.
+    """
+
+    config: Path
+    state: Path
+    cache: Path
+    networks: Path
+
+    @classmethod
+    def at(cls, home: Path) -> Folders:
+        """All four below one folder."""
+        home = home.expanduser().absolute()
+        return cls(home / "config", home / "state", home / "cache", home / "networks")
+
+    @classmethod
+    def find(cls, environ: Mapping[str, str] = os.environ) -> Folders:
+        """From ``HEADRACE_HOME``, else the platform's folders."""
+        home = environ.get(HOME_VARIABLE)
+        if home:
+            return cls.at(Path(home))
+        import platformdirs
+
+        config = Path(platformdirs.user_config_dir("headrace", appauthor=False))
+        return cls(
+            config=config,
+            state=Path(platformdirs.user_state_dir("headrace", appauthor=False)),
+            cache=Path(platformdirs.user_cache_dir("headrace", appauthor=False)),
+            networks=config / "networks",
+        )
+
+    @property
+    def config_file(self) -> Path:
+        return self.config / "config.toml"
+
+    @property
+    def logs(self) -> Path:
+        return self.state / "logs"
+
+    @property
+    def transactions(self) -> Path:
+        """JSON lines of what was sent to the chain, newest last (see ``journal``)."""
+        return self.state / "transactions.jsonl"
+
+
+def make_private(folder: Path) -> Path:
+    """Create a folder (and its parents) that only its owner may enter; returns it."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder

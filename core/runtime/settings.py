@@ -1,0 +1,566 @@
+"""What is configured, and who said so?
+
+One precedence, lowest first::
+
+    built-in defaults → network file → config.toml in the user's folder → --config file
+    → environment → flags
+
+The network file (``networks/NAME.json`` or ``.toml``, written by the deploy script) holds the keys of
+``[network]`` at its top level. In the environment a key is ``HEADRACE_`` and the key in capitals, with a
+double underscore for each dot (``HEADRACE_MINER__PRICE_OUT``); Foundry's ``ETH_RPC_URL``, ``ETH_KEYSTORE``,
+``ETH_KEYSTORE_ACCOUNT`` and ``ETH_PASSWORD`` count there when ours are not set. ``network = "devnet"``,
+``wallet = "alice"`` and ``log = "json"`` are short for ``network.name``, ``wallet.name`` and ``log.format``.
+
+Amounts are texts with a unit and become integers here: tokens in base units, prices in base units per
+Mtok, times in seconds, sizes in bytes. ``Settings`` is frozen, made once in ``main`` and handed down.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
+
+from core.protocol import units
+from core.protocol.errors import ConfigError, ConfigKeyUnknown, HeadraceError
+from core.protocol.ids import Address, address
+from core.runtime.folders import Folders, make_private
+from core.runtime.redact import redact
+
+PREFIX: Final = "HEADRACE_"
+#: Variables with our prefix that are not settings: they choose where settings come from, or are short.
+SHORT_VARIABLES: Final = {
+    "HEADRACE_PASSWORD_FILE": "wallet.password_file",
+    "HEADRACE_RPC_URL": "network.rpc_url",
+    "HEADRACE_NETWORK": "network.name",
+    "HEADRACE_WALLET": "wallet.name",
+    "HEADRACE_LOG": "log.format",
+}
+NOT_SETTINGS: Final = frozenset({"HEADRACE_HOME", "HEADRACE_CONFIG"})
+#: A section given as one text means this key of it.
+SHORT_SECTIONS: Final = {"network": "name", "wallet": "name", "log": "format"}
+PATH_KEYS: Final = frozenset({"wallet.keystore_dir", "wallet.password_file", "miner.password_file"})
+
+
+# --- value types: text with a unit in, integer out ---------------------------------------------
+
+
+def _reader(parse: Any) -> BeforeValidator:
+    def read(value: object) -> object:
+        if value is None:
+            return None
+        try:
+            return parse(str(value))
+        except HeadraceError as error:
+            raise ValueError(f"{error.what}; {error.why}; {error.next_step}") from error
+
+    return BeforeValidator(read)
+
+
+def _as_list(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def _as_path(value: object) -> object:
+    return Path(str(value)).expanduser() if value else None
+
+
+def _layers(value: object) -> object:
+    text = str(value)
+    match = re.fullmatch(r"(\d+)[:-](\d+)", text)
+    if text == "auto":
+        return None
+    if match is None or int(match[1]) >= int(match[2]):
+        raise ValueError(f"'{text}' is neither auto nor A:B with A < B (layer B is not included)")
+    return int(match[1]), int(match[2])
+
+
+def _sampling_of_checks(value: object) -> object:
+    text = str(value)
+    if text in ("none", "full"):
+        return text
+    match = re.fullmatch(r"sample=(0(?:\.\d+)?|1(?:\.0+)?)", text)
+    if match is None:
+        raise ValueError(f"'{text}' is none of: none, full, sample=0.05 (a share from 0 to 1)")
+    return text
+
+
+def _address(value: object) -> object:
+    try:
+        return address(str(value))
+    except HeadraceError as error:
+        raise ValueError(f"{error.what}; {error.why}") from error
+
+
+Seconds = Annotated[int, _reader(units.parse_duration)]
+SizeBytes = Annotated[int, _reader(units.parse_bytes)]
+TokenText = Annotated[str, BeforeValidator(str)]
+Words = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
+OptionalPath = Annotated[Path | None, BeforeValidator(_as_path)]
+AnAddress = Annotated[Address, BeforeValidator(_address)]
+Addresses = Annotated[tuple[AnAddress, ...], BeforeValidator(_as_list)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class Network(_Section):
+    """Which chain, which contracts, where to find the others."""
+
+    name: str = "devnet"
+    chain_id: int | None = None
+    rpc_url: str | None = None
+    contracts: dict[str, AnAddress] = {}
+    """Contract name as in Solidity → address."""
+    models: dict[str, str] = {}
+    """Names that people type → model ids (0x hex); the chain knows only ids."""
+    bootstrap_peers: Words = ()
+    matcher_url: str | None = None
+    token_symbol: str = units.TOKEN_SYMBOL
+    token_decimals: Annotated[int, Field(ge=0, le=36)] = units.TOKEN_DECIMALS
+    deploy_block: Annotated[int, Field(ge=0)] = 0
+    reorg_window_blocks: Annotated[int, Field(ge=0)] = 12
+
+    def contract(self, name: str) -> Address:
+        """The address of ``TaskRegistry``, ``Escrow`` and so on. Raises ConfigError."""
+        wanted = _plain(name)
+        for known, where in self.contracts.items():
+            if _plain(known) == wanted:
+                return where
+        raise ConfigError(
+            f"network '{self.name}' has no address of {name}",
+            why=f"known contracts: {', '.join(sorted(self.contracts)) or 'none'}",
+            next_step="deploy them (`devnet up`), or choose another --network",
+        )
+
+
+class Wallet(_Section):
+    """Which key pays, and where keys lie."""
+
+    name: str = ""
+    keystore_dir: Annotated[Path, BeforeValidator(_as_path)] = Path(
+        "~/.foundry/keystores"
+    ).expanduser()
+    password_file: OptionalPath = None
+
+
+class Miner(_Section):
+    """One machine that serves layers."""
+
+    name: str = ""
+    operator: str = ""
+    """Name of the wallet whose key signs work."""
+    password_file: OptionalPath = None
+    """Of the operator's wallet; the owner's is wallet.password_file."""
+    model: str = "smollm2-135m"
+    price_in: TokenText = "0.10usd/Mtok"
+    price_out: TokenText = "0.40usd/Mtok"
+    memory_limit_bytes: Annotated[SizeBytes | None, Field(alias="memory_limit")] = None
+    listen_host: str = "127.0.0.1"
+    listen_port: Port = 0
+    announce_host: str = ""
+    """What peers dial, if it is not listen_host."""
+    layers: Annotated[tuple[int, int] | None, BeforeValidator(_layers)] = None
+    """[A, B), or None for auto: the matcher says."""
+    announce_interval_s: Annotated[Seconds, Field(alias="announce_interval", ge=1)] = 1
+    drain_timeout_s: Annotated[Seconds, Field(alias="drain_timeout")] = 60
+    allow_matchers: Addresses = ()
+    """Matchers whose work is taken; empty: any."""
+    peers: Words = ()
+    """Static peers beside discovery."""
+    max_batch: Annotated[int, Field(ge=1)] = 16
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+
+
+class Client(_Section):
+    """What a requester wants unless a command says otherwise."""
+
+    model: str = "smollm2-135m"
+    max_cost_per_job: TokenText = "5usd"
+    price_cap_in: TokenText | None = None
+    price_cap_out: TokenText | None = None
+    verify: Annotated[str, BeforeValidator(_sampling_of_checks)] = "none"
+    replicas: Annotated[int, Field(ge=1, le=8)] = 1
+    deadline_s: Annotated[Seconds, Field(alias="deadline", ge=1)] = 3600
+    window_s: Annotated[Seconds, Field(alias="window", ge=1)] = 86400
+    trusted: Words = ()
+    avoid: Words = ()
+    auditor: AnAddress | None = None
+
+
+class Matcher(_Section):
+    """The off-chain matching daemon."""
+
+    listen_host: str = "127.0.0.1"
+    listen_port: Port = 7100
+    db_url: str = ""
+    """Empty: SQLite in the state folder."""
+    peers: Words = ()
+    placement: Literal["auto", "parallax", "helix", "memory"] = "auto"
+    replan_interval_s: Annotated[Seconds, Field(alias="replan_interval", ge=1)] = 10
+    fee_bps: Annotated[int, Field(ge=0, le=10_000)] = 0
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+
+
+class Engine(_Section):
+    """How a model runs on this machine."""
+
+    device: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    threads: Annotated[int, Field(ge=0)] = 0
+    """0: as many as the library chooses."""
+
+
+class Log(_Section):
+    """What is said on stderr and kept in the state folder."""
+
+    format: Literal["auto", "pretty", "json"] = "auto"
+    level: Literal["auto", "debug", "info", "warning", "error"] = "auto"
+    """auto: info for daemons, warning for other commands."""
+
+
+class Settings(_Section):
+    """Everything that is configured. Amounts with a token are read through ``token`` and ``price``."""
+
+    network: Network = Network()
+    wallet: Wallet = Wallet()
+    miner: Miner = Miner()
+    client: Client = Client()
+    matcher: Matcher = Matcher()
+    engine: Engine = Engine()
+    log: Log = Log()
+    offline: bool = False
+
+    _folders: Folders = PrivateAttr()
+    _given: dict[str, Given] = PrivateAttr(default_factory=dict)
+
+    @property
+    def folders(self) -> Folders:
+        return self._folders
+
+    def origin(self, key: str) -> str:
+        """Who set a key, such as ``environment HEADRACE_WALLET``; ``default`` if nobody did."""
+        return self._given[key].origin if key in self._given else "default"
+
+    def is_set(self, key: str) -> bool:
+        """Whether somebody set it, rather than the default."""
+        return key in self._given
+
+    def effective(self) -> Iterator[tuple[str, Any, str]]:
+        """Every key with its value as people write it and its origin; secrets are masked."""
+        for key in sorted({*known_keys(), *self._given}):
+            if key in ("network.contracts", "network.models"):
+                continue
+            given = self._given.get(key)
+            value = given.value if given else _default_text(key)
+            yield key, redact(_json_ready(value), key), self.origin(key)
+
+    def token(self, text: str) -> units.TokenUnits:
+        """``500usd`` → base units of this network's token. Raises AmountUnitMissing, AmountInvalid."""
+        return units.parse_token(
+            text, symbol=self.network.token_symbol, decimals=self.network.token_decimals
+        )
+
+    def price(self, text: str) -> units.PricePerMtok:
+        """``0.40usd/Mtok`` → base units per Mtok. Raises AmountUnitMissing, AmountInvalid."""
+        return units.parse_price(
+            text, symbol=self.network.token_symbol, decimals=self.network.token_decimals
+        )
+
+    def show_token(self, amount: int) -> str:
+        """Base units → ``500usd``."""
+        return units.format_token(
+            amount, symbol=self.network.token_symbol, decimals=self.network.token_decimals
+        )
+
+    def show_price(self, price: int) -> str:
+        """Base units per Mtok → ``0.4usd/Mtok``."""
+        return units.format_price(
+            price, symbol=self.network.token_symbol, decimals=self.network.token_decimals
+        )
+
+    def require_network(self) -> tuple[int, str]:
+        """Chain id and RPC URL. Raises ConfigError naming what is missing and how to give it."""
+        network = self.network
+        if network.chain_id is None or network.rpc_url is None:
+            missing = [key for key in ("chain_id", "rpc_url") if getattr(network, key) is None]
+            raise ConfigError(
+                f"network '{network.name}' is not known here",
+                why=f"no network file in {self.folders.networks} and nothing else sets "
+                + " and ".join(f"network.{key}" for key in missing),
+                next_step="start one with `devnet up`, or name a network file with --network FILE",
+            )
+        return network.chain_id, network.rpc_url
+
+    def require_matcher_url(self) -> str:
+        """Raises ConfigError if no matcher is configured."""
+        if not self.network.matcher_url:
+            raise ConfigError(
+                f"network '{self.network.name}' names no matcher",
+                why="network.matcher_url is not set",
+                next_step="config set network.matcher_url URL",
+            )
+        return self.network.matcher_url
+
+
+# --- loading -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Given:
+    """A value and who gave it."""
+
+    value: Any
+    origin: str
+
+
+def load(
+    *,
+    flags: Mapping[str, Any] | None = None,
+    config_file: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+    folders: Folders | None = None,
+) -> Settings:
+    """Gather every layer, check it and say where each value came from.
+
+    ``flags`` maps dotted keys to values; None means not given. Raises ConfigKeyUnknown, ConfigError.
+    """
+    folders = folders or Folders.find(environ)
+    layers: list[dict[str, Given]] = []
+    if folders.config_file.is_file():
+        layers.append(_from_file(folders.config_file))
+    named = config_file or (
+        Path(environ["HEADRACE_CONFIG"]) if environ.get("HEADRACE_CONFIG") else None
+    )
+    if named is not None:
+        layers.append(_from_file(named.expanduser()))
+    layers.append(_from_environment(environ))
+    layers.append(
+        {key: Given(value, "flag") for key, value in (flags or {}).items() if value is not None}
+    )
+    given: dict[str, Given] = {}
+    for layer in layers:
+        given |= layer
+    name = given.get("network.name", Given("devnet", "default")).value
+    network_file = find_network_file(str(name), folders)
+    if network_file is not None:
+        from_network = _from_file(network_file, section="network")
+        is_path = (
+            str(name) == str(network_file)
+            or "/" in str(name)
+            or str(name).endswith((".json", ".toml"))
+        )
+        if is_path:  # --network FILE: the file's own name, or its stem
+            given["network.name"] = from_network.pop(
+                "network.name", Given(network_file.stem, f"network file {network_file}")
+            )
+        given = from_network | given
+    for key, entry in given.items():
+        _refuse_unknown(key, entry.origin)
+    return _build(given, folders)
+
+
+def find_network_file(name: str, folders: Folders) -> Path | None:
+    """The file of a network: ``name`` itself if it is a path, else in the networks folder; None if absent.
+
+    Raises ConfigError for a path that does not exist.
+    """
+    if "/" in name or name.endswith((".json", ".toml")):
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise ConfigError(f"no network file {path}", why="there is no such file")
+        return path
+    for suffix in (".json", ".toml"):
+        path = folders.networks / f"{name}{suffix}"
+        if path.is_file():
+            return path
+    return None
+
+
+def write_network_file(network: Network, folders: Folders) -> Path:
+    """Write ``networks/NAME.json``, whole or not at all; replaces an older one."""
+    path = make_private(folders.networks) / f"{network.name}.json"
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(
+        json.dumps(network.model_dump(mode="json", exclude_none=True), indent=2) + "\n"
+    )
+    draft.replace(path)
+    return path
+
+
+def known_keys() -> dict[str, tuple[type[_Section], str]]:
+    """Every dotted key as people write it → its section class and attribute."""
+    keys: dict[str, tuple[type[_Section], str]] = {}
+    for section, field in Settings.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, _Section):
+            for attribute, inner in kind.model_fields.items():
+                keys[f"{section}.{inner.alias or attribute}"] = (kind, attribute)
+        else:
+            keys[section] = (Settings, section)
+    return keys
+
+
+def check_key(key: str) -> str:
+    """The key itself, or what its short form means. Raises ConfigKeyUnknown with a suggestion."""
+    key = f"{key}.{SHORT_SECTIONS[key]}" if key in SHORT_SECTIONS else key
+    _refuse_unknown(key, "you")
+    return key
+
+
+def _build(given: dict[str, Given], folders: Folders) -> Settings:
+    tree: dict[str, Any] = {}
+    for key, entry in given.items():
+        node, parts = tree, key.split(".")
+        for part in parts[:-1]:
+            node = node.setdefault(part, {})
+        node[parts[-1]] = entry.value
+    try:
+        settings = Settings.model_validate(tree)
+    except ValidationError as error:
+        raise _explain(error, given) from None
+    settings._folders = folders
+    settings._given = given
+    for key, parse in (
+        ("miner.price_in", settings.price),
+        ("miner.price_out", settings.price),
+        ("client.max_cost_per_job", settings.token),
+        ("client.price_cap_in", settings.price),
+        ("client.price_cap_out", settings.price),
+    ):
+        if key in given:
+            try:
+                parse(str(given[key].value))
+            except HeadraceError as error:
+                raise ConfigError(
+                    f"{key} cannot be used",
+                    why=f"{error.what} ({given[key].origin}); {error.why}",
+                    next_step=error.next_step,
+                    key=key,
+                ) from None
+    return settings
+
+
+def _explain(error: ValidationError, given: Mapping[str, Given]) -> ConfigError:
+    first = error.errors(include_url=False, include_input=False)[0]
+    parts = [str(part) for part in first["loc"]]
+    key = next(
+        (
+            ".".join(parts[:size])
+            for size in range(len(parts), 0, -1)
+            if ".".join(parts[:size]) in given
+        ),
+        ".".join(parts),
+    )
+    entry = given.get(key)
+    message = first["msg"].removeprefix("Value error, ")
+    shown = f"{redact(_json_ready(entry.value), key)!r} from {entry.origin}: " if entry else ""
+    return ConfigError(
+        f"{key} cannot be used",
+        why=f"{shown}{message}",
+        next_step=f"correct it; `config show --origin` says where {key} is set",
+        key=key,
+    )
+
+
+def _from_file(path: Path, *, section: str | None = None) -> dict[str, Given]:
+    try:
+        raw = path.read_text(encoding="utf-8")
+        content = json.loads(raw) if path.suffix == ".json" else tomllib.loads(raw)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}", why=error.strerror or str(error)) from error
+    except ValueError as error:
+        raise ConfigError(
+            f"{path} is not valid", why=str(error), next_step="correct that line"
+        ) from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} is not valid", why="it is not a table of settings")
+    origin = f"{'network file' if section else 'file'} {path}"
+    content = {section: content} if section else content
+    given = {}
+    for key, value in _flatten(content):
+        if key in PATH_KEYS and value and not str(value).startswith("~"):
+            value = str(path.parent / str(value))  # relative to the file that says so
+        given[key] = Given(value, origin)
+    return given
+
+
+def _flatten(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in content.items():
+        key = f"{prefix}{name}"
+        if not prefix and key in SHORT_SECTIONS and not isinstance(value, dict):
+            yield f"{key}.{SHORT_SECTIONS[key]}", value
+        elif isinstance(value, dict):
+            yield from _flatten(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
+    given: dict[str, Given] = {}
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in NOT_SETTINGS and environ[name] != "":
+            key = SHORT_VARIABLES.get(name) or name[len(PREFIX) :].lower().replace("__", ".")
+            given[key] = Given(environ[name], f"environment {name}")
+    for key, value, name in _from_foundry(environ):
+        given.setdefault(key, Given(value, f"environment {name}"))
+    return given
+
+
+def _from_foundry(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    if url := environ.get("ETH_RPC_URL"):
+        yield "network.rpc_url", url, "ETH_RPC_URL"
+    if keystore := environ.get("ETH_KEYSTORE"):  # as in Foundry: a file, or a folder
+        path = Path(keystore).expanduser()
+        if path.is_dir():
+            yield "wallet.keystore_dir", str(path), "ETH_KEYSTORE"
+        else:
+            yield "wallet.keystore_dir", str(path.parent), "ETH_KEYSTORE"
+            yield "wallet.name", path.name, "ETH_KEYSTORE"
+    if account := environ.get("ETH_KEYSTORE_ACCOUNT"):
+        yield "wallet.name", account, "ETH_KEYSTORE_ACCOUNT"
+    if password_file := environ.get("ETH_PASSWORD"):
+        yield "wallet.password_file", password_file, "ETH_PASSWORD"
+
+
+def _refuse_unknown(key: str, origin: str) -> None:
+    keys = known_keys()
+    if key in keys or key.startswith(("network.contracts.", "network.models.")):
+        return
+    close = difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
+    if not close:
+        same_end = [known for known in keys if known.split(".")[-1] == key.split(".")[-1]]
+        close = same_end[:1]
+    raise ConfigKeyUnknown(key, origin=origin, suggestion=close[0] if close else None)
+
+
+def _default_text(key: str) -> Any:
+    kind, attribute = known_keys()[key]
+    default = kind.model_fields[attribute].get_default(call_default_factory=True)
+    if isinstance(default, int) and attribute.endswith("_s"):
+        return units.format_duration(default)
+    if attribute == "layers":
+        return "auto"
+    return default
+
+
+def _json_ready(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_json_ready(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()

@@ -1,0 +1,88 @@
+"""Which commands does every program have? ``config show|set|path`` and ``debug save``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from core.runtime.console import Run
+
+if TYPE_CHECKING:
+    from core.runtime.cli import App
+
+
+def mount(app: App) -> None:
+    """Add the shared commands to a program."""
+    config = app.group("config", help="Show and change settings.")
+    config.command("show")(show)
+    config.command("set")(set_)
+    config.command("path")(path)
+    debug = app.group("debug", help="Gather what a helper needs to see.")
+    debug.command("save")(save)
+
+
+def show(
+    run: Run,
+    key: Annotated[str | None, typer.Argument(help="Only this setting, or this section.")] = None,
+    origin: Annotated[
+        bool, typer.Option("--origin", help="Say where each value comes from.")
+    ] = False,
+) -> None:
+    """Print the effective settings; secrets are masked."""
+    from core.runtime.settings import SHORT_SECTIONS, Settings, check_key
+
+    rows = [
+        {"key": name, "value": value, "origin": source}
+        for name, value, source in run.settings.effective()
+        if key is None or name == key or name.startswith(f"{key}.")
+    ]
+    if not rows and key is not None and key not in {*SHORT_SECTIONS, *Settings.model_fields}:
+        check_key(key)
+    run.emit(rows, columns=("key", "value", "origin") if origin else ("key", "value"))
+
+
+def set_(
+    run: Run,
+    key: Annotated[str, typer.Argument(help="Such as miner.price_out.")],
+    value: Annotated[str, typer.Argument(help="Lists are separated by commas.")],
+) -> None:
+    """Change one setting in the user's configuration file; comments stay."""
+    from core.runtime.config_file import set_value
+
+    full_key, written = set_value(key, value, run.folders)
+    file = run.folders.config_file
+    run.emit(
+        {"key": full_key, "value": written, "file": str(file)},
+        human=f"{full_key} = {written}   ({file})",
+    )
+
+
+def path(run: Run) -> None:
+    """Print where configuration, state, cache and networks are kept."""
+    folders = run.folders
+    run.emit(
+        {
+            "config": str(folders.config_file),
+            "state": str(folders.state),
+            "cache": str(folders.cache),
+            "networks": str(folders.networks),
+        }
+    )
+
+
+def save(run: Run, file: Annotated[Path, typer.Argument(help="Zip file to write.")]) -> None:
+    """Bundle logs, settings and versions, without secrets, into a file to send to a helper."""
+    from core.protocol.errors import HeadraceError
+    from core.runtime.debug import save_bundle
+
+    try:
+        config = [
+            {"key": name, "value": value, "origin": source}
+            for name, value, source in run.settings.effective()
+        ]
+    except HeadraceError as error:  # a broken configuration is worth a bundle too
+        config = [error.to_dict()]
+    names = save_bundle(file, run.folders, config, run.program)
+    run.emit({"file": str(file), "contents": names}, human=f"wrote {file}: {', '.join(names)}")

@@ -1,0 +1,50 @@
+"""Where a devnet keeps its things: one folder, with a home for every party."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.runtime.folders import Folders
+
+PASSWORD_FILE = "password"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything of one devnet lies below `root`; removing it removes the devnet."""
+
+    root: Path
+
+    @classmethod
+    def default(cls) -> Layout:
+        """The devnet that `devnet up` starts and `devnet status` finds again."""
+        return cls(Folders.find().state / "devnet")
+
+    def home(self, party: str) -> Path:
+        """HEADRACE_HOME of one party."""
+        return self.root / "homes" / party
+
+    @property
+    def keystores(self) -> Path:
+        return self.root / "keystores"
+
+    @property
+    def password_file(self) -> Path:
+        return self.root / PASSWORD_FILE
+
+    @property
+    def network_file(self) -> Path:
+        return self.root / "devnet.json"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def processes_file(self) -> Path:
+        return self.root / "processes.json"
+
+    @property
+    def chain_state_file(self) -> Path:
+        return self.root / "chain.json"

@@ -1,0 +1,288 @@
+"""A whole network on one machine: chain, contracts, matcher, miners, jurors, each in its own process and home."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from core.engine.store import resolve_model
+from core.protocol.chain import Chain
+from core.protocol.errors import HeadraceError
+from core.runtime.folders import Folders
+from devnet.accounts import PARTIES, environ_of, make_wallets, signer_of, write_home
+from devnet.anvil import CHAIN_ID, start_anvil
+from devnet.deploy import USD, Parameters, deploy, register_model
+from devnet.layout import Layout
+from devnet.models import DEFAULT_MODEL
+from devnet.ports import free_ports
+from devnet.processes import Processes, ProcessFailed, Running
+
+NETWORK = "devnet"
+#: Base units of the token that each party starts with.
+FUNDS = {
+    "requester-1": 100 * USD,
+    "auditor-1": 100 * USD,
+    **{f"miner-{i}": 1000 * USD for i in (1, 2, 3)},
+    **{f"juror-{i}": 200 * USD for i in (1, 2, 3)},
+}
+
+
+@dataclass(frozen=True)
+class MinerProfile:
+    """How a devnet miner differs from the others: what it has, how slow it is, and what it does wrong."""
+
+    memory: str
+    slow_ms_per_layer: float = 0.0
+    lie_layer: int | None = None
+
+
+#: Three unequal machines: a big fast one, a middling one, a small slow one.
+HETEROGENEOUS = {
+    "miner-1": MinerProfile("1000MiB"),
+    "miner-2": MinerProfile("450MiB", slow_ms_per_layer=0.2),
+    "miner-3": MinerProfile("300MiB", slow_ms_per_layer=0.5),
+}
+
+
+@dataclass
+class Devnet:
+    """One running devnet. Methods start one thing each and return when it is ready."""
+
+    layout: Layout
+    model: str = DEFAULT_MODEL
+    parameters: Parameters = field(default_factory=Parameters)
+    processes: Processes = field(init=False)
+    addresses: dict[str, str] = field(default_factory=dict)
+    chain: Chain | None = None
+    model_id: str = ""
+    deploy_block: int = 0
+    rpc_port: int = 0
+    matcher_url: str = ""
+    bootstrap: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.processes = Processes(self.layout.processes_file, self.layout.logs)
+
+    # --- chain ---
+
+    async def start_chain(self, *, keep: bool = False) -> Chain:
+        """Anvil on a free port."""
+        if not self.rpc_port:
+            (self.rpc_port,) = free_ports(1)
+        self.layout.root.mkdir(parents=True, exist_ok=True)
+        await start_anvil(
+            self.processes,
+            self.rpc_port,
+            state_file=self.layout.chain_state_file if keep else None,
+        )
+        self.chain = self.chain or Chain(f"http://127.0.0.1:{self.rpc_port}", CHAIN_ID, {})
+        return self.chain
+
+    async def deploy(self) -> dict[str, str]:
+        """Contracts, wallets, money, the model; writes the network file."""
+        chain = self._chain()
+        deployer = signer_of("deployer")
+        self.addresses = make_wallets(self.layout)
+        self.deploy_block = await chain.block_number()
+        contracts = await deploy(chain, deployer, deployer.address, self.parameters)
+        for party, amount in FUNDS.items():
+            await chain.transact(deployer, "TestUSD", "mint", self.addresses[party], amount)
+        self.model_id = await register_model(chain, deployer, self.model_folder)
+        self.write_network_file()
+        for party in PARTIES:
+            self.write_home(party, {})
+        return contracts
+
+    @property
+    def model_folder(self) -> Path:
+        """The model's files, in the user's own cache: unpacked once for all devnets."""
+        return resolve_model(self.model)
+
+    def write_network_file(self) -> None:
+        """What every program of the devnet reads: addresses, URLs, names."""
+        chain = self._chain()
+        document = {
+            "name": NETWORK,
+            "chain_id": CHAIN_ID,
+            "rpc_url": chain.rpc_url,
+            "contracts": dict(chain.addresses),
+            "models": {self.model: self.model_id},
+            "bootstrap_peers": self.bootstrap,
+            "matcher_url": self.matcher_url or None,
+            "deploy_block": self.deploy_block,
+        }
+        found = {k: v for k, v in document.items() if v is not None}
+        self.layout.network_file.write_text(json.dumps(found, indent=2) + "\n")
+
+    def write_home(self, party: str, sections: Mapping[str, Mapping[str, object]]) -> None:
+        """A party's home; models are found in the user's cache through a link."""
+        home = write_home(self.layout, party, {k: dict(v) for k, v in sections.items()})
+        link = home / "cache"
+        if not link.is_symlink() and not link.exists():
+            link.symlink_to(Folders.find({}).cache)
+
+    # --- programs ---
+
+    async def start_matcher(self) -> Running:
+        """The matching daemon; the swarm's first peer."""
+        (port,) = free_ports(1)
+        self.matcher_url = f"http://127.0.0.1:{port}"
+        self.write_home(
+            "matcher-1",
+            {
+                "matcher": {
+                    "listen_host": "127.0.0.1",
+                    "listen_port": port,
+                    "fee_bps": 200,
+                    "replan_interval": "1s",
+                }
+            },
+        )
+        running = await self._start("matcher-1", program("matcher", "start"))
+        await self.processes.wait_ready(running, self._matcher_answers, 60.0)
+        status = await self.ask_matcher("/v1/status")
+        self.bootstrap = [str(a) for a in status["swarm"]]
+        self.write_network_file()
+        return running
+
+    async def register_miner(self, party: str, stake: str) -> str:
+        """`miner register`, as a person would type it. Returns what it printed."""
+        self.write_home(party, {"miner": self._miner_section(party)})
+        return await self.run(
+            party, program("miner", "register", "--stake", stake, "--operator", "new", "--yes")
+        )
+
+    async def start_miner(self, party: str, profile: MinerProfile) -> Running:
+        """`miner start`, with this profile. Does not wait until it serves."""
+        section = self._miner_section(party) | {"memory_limit": profile.memory}
+        self.write_home(party, {"miner": section, "engine": {"threads": 1}})
+        if profile.lie_layer is None and not profile.slow_ms_per_layer:
+            argv = program("miner", "start")
+        else:
+            argv = [sys.executable, "-m", "devnet.faulty_miner"]
+            argv += ["--slow-ms-per-layer", str(profile.slow_ms_per_layer)]
+            if profile.lie_layer is not None:
+                argv += ["--lie-layer", str(profile.lie_layer)]
+            argv += ["start"]
+        return await self._start(party, argv)
+
+    async def start_juror(self, party: str, stake: str) -> Running:
+        """Stake and serve on the jury."""
+        await self.run(party, program("auditor", "jury", "stake", stake, "--yes"))
+        return await self._start(party, program("auditor", "jury", "serve"))
+
+    async def wait_serving(self, count: int, limit_s: float = 90.0) -> list[dict[str, Any]]:
+        """Until `count` miners serve and together cover the model. Returns them as the matcher sees them."""
+
+        async def covered() -> bool:
+            try:
+                serving = await self.serving()
+                models = (await self.ask_matcher("/v1/models"))["models"]
+            except HeadraceError:
+                return False
+            return len(serving) >= count and any(
+                m["modelId"] == self.model_id and m["covered"] for m in models
+            )
+
+        await self.processes.wait_ready(self.processes.get("matcher-1"), covered, limit_s)
+        return await self.serving()
+
+    async def serving(self) -> list[dict[str, Any]]:
+        """Miners that announce SERVING."""
+        miners = (await self.ask_matcher("/v1/miners"))["miners"]
+        return [m for m in miners if m["state"] == "SERVING"]
+
+    # --- running commands ---
+
+    async def run(
+        self, party: str, argv: Sequence[str], *, expect: int = 0, inherit: bool = False
+    ) -> str:
+        """Run a command as a party to its end; its stdout, unless it inherits ours.
+
+        Raises ProcessFailed when it exits with anything but `expect`.
+        """
+        import asyncio
+        import os
+
+        pipe = None if inherit else asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=None if inherit else asyncio.subprocess.PIPE,
+            env={**os.environ, **environ_of(self.layout, party)},
+        )
+        try:
+            stdout, stderr = await process.communicate()
+        except asyncio.CancelledError:
+            process.terminate()
+            await process.wait()
+            raise
+        if process.returncode != expect:
+            words = (stderr or b"").decode(errors="replace").strip()
+            raise ProcessFailed(
+                f"{' '.join(argv[-6:])} as {party} ended with {process.returncode}, not {expect}",
+                words[-1500:] or "see its output above",
+            )
+        return (stdout or b"").decode(errors="replace")
+
+    async def ask_matcher(self, path: str) -> dict[str, Any]:
+        """GET from the matcher. Raises MatcherUnreachable."""
+        import httpx2
+
+        from core.protocol.errors import MatcherUnreachable
+
+        try:
+            async with httpx2.AsyncClient(timeout=10.0) as client:
+                response = await client.get(self.matcher_url + path)
+            return dict(response.json())
+        except (httpx2.HTTPError, ValueError) as error:
+            raise MatcherUnreachable(
+                f"no answer from {self.matcher_url}", str(error) or type(error).__name__
+            ) from None
+
+    async def close(self) -> None:
+        """Stop every program and the connection; safe to call at any time."""
+        await self.processes.stop_all()
+        if self.chain is not None:
+            await self.chain.close()
+
+    # --- inside ---
+
+    def _chain(self) -> Chain:
+        assert self.chain is not None, "start_chain comes first"
+        return self.chain
+
+    def _miner_section(self, party: str) -> dict[str, object]:
+        return {
+            "name": party,
+            "operator": f"{party}-operator",
+            "password_file": str(self.layout.password_file),
+            "model": self.model,
+            "price_in": "0.10usd/Mtok",
+            "price_out": "0.40usd/Mtok",
+            "allow_matchers": [self.addresses["matcher-1"]],
+        }
+
+    async def _start(self, party: str, argv: Sequence[str]) -> Running:
+        return await self.processes.start(party, argv, environ_of(self.layout, party))
+
+    async def _matcher_answers(self) -> bool:
+        try:
+            await self.ask_matcher("/v1/status")
+        except HeadraceError:
+            return False
+        return True
+
+
+def program(name: str, *arguments: str) -> list[str]:
+    """Command line of one of our programs, in this Python."""
+    module = {"auditor": "client.auditor_cli"}.get(name, f"{name}.cli")
+    return [sys.executable, "-m", module, *arguments]
+
+
+__all__ = ["FUNDS", "HETEROGENEOUS", "Devnet", "MinerProfile", "program"]

@@ -1,0 +1,192 @@
+"""Starting other programs, knowing when they are ready, and leaving none behind.
+
+Each program leads its own session, so that stopping it stops its children too (a swarm peer forks a process and a libp2p daemon).
+The list is on disk: `devnet down` in another shell, or after a crash, finds what `devnet up` started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.protocol.errors import HeadraceError, Unreachable
+
+_POLL_S = 0.05
+
+
+class ProcessFailed(HeadraceError):
+    """A program of the devnet ended or did not become ready."""
+
+    code = "E-DEVNET-01"
+    exit_code = 3
+
+
+@dataclass(frozen=True)
+class Running:
+    """One started program."""
+
+    name: str
+    pid: int
+    log: Path
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its leader still runs (a zombie that we did not reap yet does not)."""
+        return _leader_state(self.pid) not in (None, "Z")
+
+
+class Processes:
+    """The programs of one devnet."""
+
+    def __init__(self, file: Path, logs: Path) -> None:
+        self._file, self._logs = file, logs
+        self._running: dict[str, Running] = {}
+        self._children: dict[int, asyncio.subprocess.Process] = {}
+
+    @classmethod
+    def load(cls, file: Path, logs: Path) -> Processes:
+        """What an earlier shell started and is still on the list."""
+        processes = cls(file, logs)
+        if file.is_file():
+            for entry in json.loads(file.read_text()):
+                running = Running(entry["name"], entry["pid"], Path(entry["log"]))
+                processes._running[running.name] = running
+        return processes
+
+    @property
+    def running(self) -> list[Running]:
+        return list(self._running.values())
+
+    def get(self, name: str) -> Running:
+        """Raises Unreachable when no program of that name was started."""
+        if name not in self._running:
+            raise Unreachable(
+                f"no program '{name}' runs here",
+                f"there are: {', '.join(self._running) or 'none'}",
+                next_step="devnet status",
+            )
+        return self._running[name]
+
+    async def start(
+        self, name: str, argv: Sequence[str], environ: Mapping[str, str] | None = None
+    ) -> Running:
+        """Start a program with its output in `logs/NAME.log`."""
+        self._logs.mkdir(parents=True, exist_ok=True)
+        log = self._logs / f"{name}.log"
+        with log.open("ab") as output:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **(environ or {})},
+                start_new_session=True,
+            )
+        running = Running(name, process.pid, log)
+        self._children[process.pid] = process
+        self._running[name] = running
+        self._save()
+        return running
+
+    async def wait_ready(
+        self, running: Running, is_ready: Callable[[], Awaitable[bool]], limit_s: float
+    ) -> None:
+        """Poll until ready. Raises ProcessFailed, with the end of its log, if it ends or takes longer than `limit_s`."""
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            if await is_ready():
+                return
+            if not running.is_alive:
+                raise ProcessFailed(f"{running.name} ended while starting", log_end(running.log))
+            await asyncio.sleep(_POLL_S)
+        raise ProcessFailed(
+            f"{running.name} was not ready within {limit_s:g} s", log_end(running.log)
+        )
+
+    async def stop(self, name: str, *, grace_s: float = 8.0) -> None:
+        """End a program and everything it started: SIGTERM, then SIGKILL after `grace_s`."""
+        running = self.get(name)
+        _signal_session(running.pid, signal.SIGTERM, leader_only=True)
+        await self._wait_gone(running, grace_s)
+        await self.kill(name)
+
+    async def kill(self, name: str) -> None:
+        """SIGKILL a program and everything it started, as a power cut would."""
+        running = self.get(name)
+        _signal_session(running.pid, signal.SIGKILL)
+        await self._wait_gone(running, 5.0)
+        del self._running[name]
+        self._save()
+
+    async def stop_all(self, *, grace_s: float = 8.0) -> None:
+        """End everything, in the reverse order of its start, without leaving a process behind."""
+        for running in self.running:
+            if running.name != "anvil":
+                _signal_session(running.pid, signal.SIGTERM, leader_only=True)
+        others = [r for r in self.running if r.name != "anvil"]
+        await asyncio.gather(*(self._wait_gone(r, grace_s) for r in others))
+        for running in others:
+            await self.kill(running.name)
+        for running in self.running:
+            await self.stop(running.name, grace_s=grace_s)
+        self._file.unlink(missing_ok=True)
+
+    async def _wait_gone(self, running: Running, limit_s: float) -> None:
+        deadline = time.monotonic() + limit_s
+        while running.is_alive and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_S)
+        child = self._children.get(running.pid)
+        if child is not None and not running.is_alive:
+            await child.wait()
+
+    def _save(self) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        entries = [{"name": r.name, "pid": r.pid, "log": str(r.log)} for r in self.running]
+        self._file.write_text(json.dumps(entries, indent=1))
+
+
+def log_end(log: Path, lines: int = 12) -> str:
+    """The last lines of a log, for an error message."""
+    if not log.is_file():
+        return "it wrote no log"
+    text = log.read_text(errors="replace").splitlines()[-lines:]
+    return f"{log}: " + " | ".join(text) if text else f"{log} is empty"
+
+
+def members_of_session(session: int) -> list[int]:
+    """Processes of a session that still run, zombies aside."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            stat = _stat(int(entry.name))
+            if stat is not None and stat[1] == session and stat[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """(state, session) of a process."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return fields[0], int(fields[3])
+
+
+def _leader_state(pid: int) -> str | None:
+    stat = _stat(pid)
+    return stat[0] if stat else None
+
+
+def _signal_session(leader: int, number: signal.Signals, *, leader_only: bool = False) -> None:
+    for pid in [leader] if leader_only else members_of_session(leader):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue

@@ -1,0 +1,151 @@
+"""Which machines are there now, in whose name, and what may they be given?
+
+The swarm says what a machine offers, the chain says whether its operator may work; only a machine with both counts. A
+machine is alive as long as its record keeps changing by *our* clock, so a ghost whose last record still floats about and a
+machine with a wrong clock are judged alike. One operator is one machine: a re-join replaces, it never adds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from core.protocol import signing
+from core.protocol.ids import address
+from core.protocol.records import MinerRecord, unseal
+from core.protocol.types import LayerRange
+from scheduler.errors import FleetError
+from scheduler.fleet import UNMEASURED_RHO_MS, Fleet, Link, Links, Machine
+
+RECORD_TTL_MS = 10_000
+#: A machine's own limit covers weights and cache; this share of it is kept for weights.
+WEIGHT_FRACTION = 0.75
+KV_FRACTION = 0.25
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """The newest record of one operator, and since when we have known exactly this record."""
+
+    operator: str  # checksummed; the machine's id in every plan
+    record: MinerRecord
+    sequence: int
+    seen_ms: int
+    raw: bytes = b""
+
+    def age_ms(self, now_ms: int) -> int:
+        return max(0, now_ms - self.seen_ms)
+
+    def alive(self, now_ms: int, ttl_ms: int = RECORD_TTL_MS) -> bool:
+        """Whether it announced itself within the last `ttl_ms` and did not say that it left."""
+        return self.age_ms(now_ms) <= ttl_ms and self.record.state not in ("LEFT", "DOWN")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the chain says of an operator: `can_work` is the contract's own answer for the general minimum stake."""
+
+    owner: str
+    stake_units: int
+    can_work: bool
+
+
+Sightings = Mapping[str, Sighting]
+Standings = Mapping[str, Standing]
+
+
+def merge(
+    known: Sightings, found: Mapping[str, bytes], domain: signing.Domain, now_ms: int
+) -> tuple[dict[str, Sighting], int]:
+    """What is known after a look at the swarm, and how many records were refused.
+
+    Refused: not signed by its author, stored under another's key, larger than the limit. A sequence that is not newer
+    changes nothing, so a replayed record cannot bring a ghost to life. Operators that are gone from the swarm stay known
+    until `forget` drops them, because one empty look-up is not a departure.
+    """
+    merged, refused = dict(known), 0
+    by_key = {sighting.operator.lower(): sighting for sighting in known.values()}
+    for key, raw in found.items():
+        before = by_key.get(key.lower())
+        if before is not None and before.raw == raw:
+            continue
+        opened = unseal(raw, MinerRecord, domain)
+        if opened is None or opened[0].operator.lower() != key.lower():
+            refused += 1
+            continue
+        record, sequence = opened
+        if before is not None and sequence <= before.sequence:
+            continue
+        operator = address(record.operator.lower())
+        merged[operator] = Sighting(operator, record, sequence, now_ms, raw)
+    return merged, refused
+
+
+def forget(known: Sightings, now_ms: int, after_ms: int) -> dict[str, Sighting]:
+    """Without the machines that have been silent for longer than `after_ms`."""
+    return {op: sighting for op, sighting in known.items() if sighting.age_ms(now_ms) <= after_ms}
+
+
+def present(
+    known: Sightings, standing: Standings, model_id: str, now_ms: int
+) -> tuple[Sighting, ...]:
+    """Alive machines of this model whose operators may work, in order of operator."""
+    return tuple(
+        sighting
+        for operator, sighting in sorted(known.items())
+        if sighting.alive(now_ms)
+        and sighting.record.model_id == model_id
+        and (known_as := standing.get(operator)) is not None
+        and known_as.can_work
+    )
+
+
+def plannable(sightings: Iterable[Sighting]) -> tuple[Sighting, ...]:
+    """Those that take part in phase 1: whoever drains gets nothing new."""
+    return tuple(s for s in sightings if s.record.state in ("JOIN", "SERVING"))
+
+
+def serving(sightings: Iterable[Sighting]) -> tuple[Sighting, ...]:
+    """Those that answer now: told and loaded are two things."""
+    return tuple(
+        s for s in sightings if s.record.state == "SERVING" and s.record.layers is not None
+    )
+
+
+def layers_of(sightings: Iterable[Sighting]) -> dict[str, LayerRange]:
+    """Who serves which layers."""
+    return {s.operator: s.record.layers for s in serving(sightings) if s.record.layers is not None}
+
+
+def machine_of(sighting: Sighting) -> Machine | None:
+    """The planner's machine, or None for a record with numbers that no machine has."""
+    record = sighting.record
+    try:
+        return Machine(
+            id=sighting.operator,
+            memory_bytes=record.memory_bytes,
+            tflops=record.tflops,
+            bandwidth_gb_s=record.bandwidth_gb_s,
+            region=record.region,
+            weight_fraction=WEIGHT_FRACTION,
+            kv_fraction=KV_FRACTION,
+            max_concurrent=record.max_requests,
+            tau_ms_per_layer=record.tau_ms_per_layer or None,
+        )
+    except FleetError:
+        return None
+
+
+def fleet_of(sightings: Iterable[Sighting]) -> Fleet:
+    """Machines with the one-way latencies they measured; unmeasured pairs get the planner's assumption."""
+    machines, pairs = [], {}
+    for sighting in sightings:
+        machine = machine_of(sighting)
+        if machine is None:
+            continue
+        machines.append(machine)
+        for peer, rho_ms in sighting.record.rho_ms.items():
+            if math.isfinite(rho_ms) and rho_ms >= 0:
+                pairs[sighting.operator, address(peer.lower())] = Link(rho_ms)
+    return Fleet(tuple(machines), Links(pairs, default_ms=UNMEASURED_RHO_MS))

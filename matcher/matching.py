@@ -1,0 +1,233 @@
+"""How does a signed order become a job on chain?
+
+Check it, choose a pipeline, ask every stage at once, store what they signed, open the job in one transaction. A stage that
+refuses or does not answer is excluded and the pipeline chosen again, up to three rounds. Whatever happens in between, asking
+again with the same order gives the same job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from core.protocol import pricing, signing
+from core.protocol.errors import (
+    ChainUnreachable,
+    ContractRefused,
+    GasShort,
+    HeadraceError,
+    ModelUnknown,
+    ModelUnsupported,
+    NoCapacity,
+)
+from core.protocol.types import ModelSpec, SignedOrder
+from core.runtime.logs import get_logger
+from matcher.jobs import FAILED, MATCHED, OPENING, Job, OnChain
+from matcher.orders import Terms, check_order, check_signature, read_facts
+from matcher.proposing import Dialer, Refusal, propose
+from matcher.routes import Chosen, find_route
+from matcher.store import JobChange, Store
+
+if TYPE_CHECKING:
+    from core.protocol.chain import Chain
+    from core.protocol.signing import DigestSigner
+    from core.runtime.clock import Clock
+    from matcher.world import World
+
+ROUNDS = 3
+log = get_logger(__name__)
+
+
+class Matchmaker:
+    """Opens jobs. Holds the orders under way, so that two requests for one order are one."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        signer: DigestSigner,
+        peers: Dialer,
+        store: Store,
+        world: World,
+        terms: Terms,
+        clock: Clock,
+    ) -> None:
+        self._chain, self._signer, self._peers = chain, signer, peers
+        self._store, self._world, self._terms, self._clock = store, world, terms, clock
+        self._under_way: dict[str, asyncio.Task[Job]] = {}
+        self._locking: dict[
+            str, tuple[str, int]
+        ] = {}  # job: requester, base units not yet on chain
+
+    async def open(self, signed: SignedOrder) -> Job:
+        """The job of this order, matched on chain; idempotent.
+
+        Goes on when the caller hangs up. Raises what `check_order` finds, NoCapacity, ContractRefused, GasShort, or
+        ChainUnreachable (the job is then stored and opened when the chain is back, as long as its acceptances hold).
+        """
+        problem = check_signature(signed, self._chain.domain)
+        if problem is not None:
+            raise problem
+        job_id = signing.job_id(self._chain.domain, signed.order)
+        task = self._under_way.get(job_id)
+        if task is None:
+            task = asyncio.create_task(self._open(job_id, signed), name=f"open {job_id[:10]}")
+            self._under_way[job_id] = task
+            task.add_done_callback(lambda done: self._forget(job_id, done))
+        return await asyncio.shield(task)
+
+    def under_way(self, job_id: str) -> bool:
+        """Whether an order is being matched at this moment, so that nobody else touches its job."""
+        return job_id in self._under_way
+
+    async def close(self) -> None:
+        """Let what is under way end; the caller bounds the wait."""
+        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+
+    def _forget(self, job_id: str, done: asyncio.Task[Job]) -> None:
+        self._under_way.pop(job_id, None)
+        self._locking.pop(job_id, None)
+        if not done.cancelled():
+            done.exception()  # seen here even when the caller has hung up
+
+    async def _open(self, job_id: str, signed: SignedOrder) -> Job:
+        known = await self._store.off_loop(self._store.job, job_id)
+        if known is not None and known.state == OPENING:
+            return await self.send(known)
+        if known is not None and known.state != FAILED:
+            return known
+        order, spec = signed.order, await self._check(job_id, signed)
+        self._locking[job_id] = (order.requester, pricing.max_amount(order, spec))
+        try:
+            job = await self._find_pipeline(job_id, signed, spec)
+            await self._store.off_loop(self._store.begin, job, int(self._clock.now()))
+        except BaseException:
+            self._world.reservations.release(job_id)
+            raise
+        return await self.send(job)
+
+    async def _check(self, job_id: str, signed: SignedOrder) -> ModelSpec:
+        order = signed.order
+        spec = self._world.models.get(order.model_id)
+        if spec is None:
+            raise ModelUnknown(f"no model {order.model_id}", why="it is not in the ModelRegistry")
+        if order.model_id not in self._world.shapes:
+            raise ModelUnsupported("this matcher cannot plan the model", why=f"dtype {spec.dtype}")
+        pending = sum(
+            units
+            for other, (requester, units) in self._locking.items()
+            if other != job_id and requester == order.requester
+        )
+        facts = await read_facts(
+            self._chain, order, job_id, await self.chain_time(), pending_units=pending
+        )
+        problem = check_order(order, spec, facts, self._terms, chain_id=self._chain.chain_id)
+        if problem is not None:
+            raise problem
+        return spec
+
+    async def _find_pipeline(self, job_id: str, signed: SignedOrder, spec: ModelSpec) -> Job:
+        order, refusals = signed.order, list[Refusal]()
+        for _ in range(ROUNDS):
+            excluded = frozenset(refusal.operator for refusal in refusals)
+            chosen = self._route(signed, spec, excluded)
+            if isinstance(chosen, HeadraceError):
+                break
+            self._world.reservations.hold(
+                job_id, (stage.operator for stage in chosen.plan), order.requests
+            )
+            answers = await propose(
+                self._peers,
+                signed,
+                chosen.plan,
+                chosen.endpoints,
+                self._chain.domain,
+                await self.chain_time(),
+            )
+            if not answers.refusals:
+                return Job(
+                    job_id=job_id,
+                    signed=signed,
+                    plan=chosen.plan,
+                    endpoints=chosen.endpoints,
+                    acceptances=answers.acceptances,
+                    locked_units=pricing.max_amount(order, spec),
+                )
+            self._world.reservations.release(job_id)
+            for refusal in answers.refusals:
+                log.info("stage refused", job=job_id, **vars(refusal))
+                if refusal.unreachable:
+                    self._world.avoid(refusal.operator, self._now_ms())
+            refusals.extend(answers.refusals)
+        else:
+            chosen = NoCapacity(
+                "no pipeline serves this order", why=f"stages refused in {ROUNDS} rounds"
+            )
+        chosen.details["refusals"] = [vars(refusal) for refusal in refusals]
+        raise chosen
+
+    def _route(
+        self, signed: SignedOrder, spec: ModelSpec, excluded: frozenset[str]
+    ) -> Chosen | HeadraceError:
+        order, now_ms = signed.order, self._now_ms()
+        sightings = self._world.present(order.model_id, now_ms)
+        offers = self._world.offers(order.model_id, now_ms)
+        shape = self._world.shapes[order.model_id]
+        careful = excluded | self._world.avoided(now_ms)
+        chosen = find_route(order, spec, shape, sightings, offers, careful)
+        if isinstance(chosen, HeadraceError) and careful != excluded:
+            return find_route(order, spec, shape, sightings, offers, excluded)
+        return chosen
+
+    async def send(self, job: Job) -> Job:
+        """Open a stored job on chain, unless it is open already. Also how a restarted matcher goes on.
+
+        Raises ContractRefused (the job has failed, nothing is locked), GasShort, ChainUnreachable (try again).
+        """
+        try:
+            sent = await self._chain.transact(
+                self._signer,
+                "TaskRegistry",
+                "openMatched",
+                job.signed.order,
+                job.signed.signature,
+                list(job.plan),
+                [accepted.acceptance for accepted in job.acceptances],
+                [accepted.signature for accepted in job.acceptances],
+            )
+            values = {"open_tx": sent.tx_hash, "state_block": sent.block_number}
+        except ContractRefused as error:
+            found = OnChain.of(await self._chain.read("TaskRegistry", "jobOf", job.job_id))
+            if found.state == "None" or found.plan_hash != job.plan_hash:
+                await self._fail(job, str(error))
+                raise
+            values = {}
+        except GasShort as error:
+            await self._fail(job, str(error))
+            raise
+        except ChainUnreachable:
+            self._world.chain = type(self._world.chain)(error="lost while opening a job")
+            raise
+        await self._note(job.job_id, state=MATCHED, stale=False, failure="", **values)
+        log.info("job opened", job=job.job_id, stages=len(job.plan), tx=values.get("open_tx", ""))
+        return await self._reread(job.job_id)
+
+    async def _fail(self, job: Job, why: str) -> None:
+        self._world.reservations.release(job.job_id)
+        await self._note(job.job_id, state=FAILED, stale=False, failure=why)
+        log.warning("job not opened", job=job.job_id, why=why)
+
+    async def _note(self, job_id: str, **values: object) -> None:
+        change = JobChange(job_id, values)
+        await self._store.off_loop(self._store.change, change, int(self._clock.now()))
+
+    async def _reread(self, job_id: str) -> Job:
+        job = await self._store.off_loop(self._store.job, job_id)
+        assert job is not None, "a stored job is never deleted while it lives"
+        return job
+
+    async def chain_time(self) -> int:
+        """The time by which contracts will judge the next transaction."""
+        return max(await self._chain.now(), int(self._clock.now()))
+
+    def _now_ms(self) -> int:
+        return int(self._clock.now() * 1000)

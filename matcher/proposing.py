@@ -1,0 +1,110 @@
+"""Will these machines take these places? Asked of all at once, each with the same deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from core.protocol import signing, wire
+from core.protocol.errors import HeadraceError
+from core.protocol.types import SignedAcceptance, SignedOrder, Stage
+
+PROPOSE_TIMEOUT_S = 8.0
+#: An acceptance that runs out sooner may be void when the transaction is mined.
+MIN_ACCEPTANCE_S = 5
+
+
+class Stream(Protocol):
+    """The part of `Channel` that a matcher uses."""
+
+    async def call(
+        self, message: wire.AnyMessage, payload: bytes = b"", *, timeout_s: float = 15.0
+    ) -> wire.Frame: ...
+
+
+class Dialer(Protocol):
+    """The part of `Peers` that a matcher uses."""
+
+    async def get(self, operator: str, endpoint: str, *, timeout_s: float = 5.0) -> Stream: ...
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Who would not take its place, and why. `unreachable`: it did not answer at all."""
+
+    operator: str
+    code: str
+    reason: str
+    unreachable: bool = False
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One answer a stage, in order of stage: an acceptance or a refusal."""
+
+    by_stage: tuple[SignedAcceptance | Refusal, ...]
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        return tuple(a for a in self.by_stage if isinstance(a, Refusal))
+
+    @property
+    def acceptances(self) -> tuple[SignedAcceptance, ...]:
+        return tuple(a for a in self.by_stage if not isinstance(a, Refusal))
+
+
+async def propose(
+    peers: Dialer,
+    signed: SignedOrder,
+    plan: Sequence[Stage],
+    endpoints: Sequence[str],
+    domain: signing.Domain,
+    now_s: int,
+    timeout_s: float = PROPOSE_TIMEOUT_S,
+) -> Answers:
+    """Ask every stage for its signed acceptance. Never raises for a peer's sake."""
+
+    async def ask(index: int) -> SignedAcceptance | Refusal:
+        operator = plan[index].operator
+        message = wire.Propose(
+            signed=signed, plan=list(plan), endpoints=list(endpoints), stage=index
+        )
+        try:
+            async with asyncio.timeout(timeout_s):
+                stream = await peers.get(operator, endpoints[index])
+                answer = (await stream.call(message, timeout_s=timeout_s)).message
+        except HeadraceError as error:
+            return Refusal(operator, error.code, error.why, unreachable=True)
+        except TimeoutError:
+            return Refusal(operator, "E-NET-03", f"no answer in {timeout_s:g} s", unreachable=True)
+        return judge(answer, signed, plan, index, domain, now_s)
+
+    return Answers(tuple(await asyncio.gather(*(ask(i) for i in range(len(plan))))))
+
+
+def judge(
+    answer: wire.AnyMessage,
+    signed: SignedOrder,
+    plan: Sequence[Stage],
+    index: int,
+    domain: signing.Domain,
+    now_s: int,
+) -> SignedAcceptance | Refusal:
+    """Whether an answer is this operator's consent to exactly this place, for long enough."""
+    operator = plan[index].operator
+    if isinstance(answer, wire.Failed):
+        return Refusal(operator, answer.code, answer.reason)
+    if not isinstance(answer, wire.Accepted):
+        return Refusal(operator, "E-WIRE-05", f"answered with {type(answer).__name__}")
+    acceptance = answer.signed.acceptance
+    expected = (signing.order_hash(signed.order), signing.plan_hash(tuple(plan)), index)
+    if (acceptance.order_hash, acceptance.plan_hash, acceptance.stage) != expected:
+        return Refusal(operator, "E-WIRE-05", "accepted another order, plan or place")
+    if acceptance.expiry < now_s + MIN_ACCEPTANCE_S:
+        left = acceptance.expiry - now_s
+        return Refusal(operator, "E-WIRE-05", f"its acceptance is good for {left} s only")
+    if not signing.is_signed_by(domain, acceptance, answer.signed.signature, operator):
+        return Refusal(operator, "E-WIRE-04", "its acceptance is not signed by its operator")
+    return answer.signed

@@ -1,0 +1,273 @@
+"""How is a job brought to its end, whoever fell silent?
+
+Acknowledged: `settleAck`. Silent requester: receipts of all stages → `deliver` → after the window `finalize`. Nothing finished: after
+the deadline `expire`. Before each step the chain is asked, so that a step that was done before we died, or by somebody else, is
+recorded instead of done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from core.protocol.errors import ChainUnreachable, HeadraceError, IdInvalid
+from core.runtime.logs import get_logger
+from matcher.collecting import collect
+from matcher.following import job_change
+from matcher.jobs import ENDED, FAILED, Job, OnChain, SignedAck
+from matcher.settling import (
+    STORED,
+    Patience,
+    Step,
+    check_ack,
+    check_ack_pays,
+    next_step,
+)
+from matcher.store import JobChange, Store
+
+if TYPE_CHECKING:
+    from core.protocol.chain import Chain, Sent
+    from core.protocol.signing import DigestSigner
+    from core.runtime.clock import Clock
+    from matcher.matching import Matchmaker
+    from matcher.proposing import Dialer
+    from matcher.world import World
+
+COLLECT_EVERY_S = 2.0
+LONGEST_WAIT_S = 15.0
+LONGEST_BACKOFF_S = 60.0
+ACK_LOOK_S = 4.0
+log = get_logger(__name__)
+
+
+class Settler:
+    """Advances jobs one step at a time, each job by one task at a time."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        signer: DigestSigner,
+        peers: Dialer,
+        store: Store,
+        world: World,
+        matchmaker: Matchmaker,
+        clock: Clock,
+        patience: Patience,
+    ) -> None:
+        self._chain, self._signer, self._peers = chain, signer, peers
+        self._store, self._world, self._matchmaker = store, world, matchmaker
+        self._clock, self._patience = clock, patience
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._not_before: dict[str, float] = {}
+        self._failures: dict[str, int] = {}
+
+    def due(self, job_id: str) -> bool:
+        """Whether there may be something to do about a job now."""
+        return (
+            self._clock.monotonic() >= self._not_before.get(job_id, 0.0)
+            and not self._matchmaker.under_way(job_id)
+            and not self._lock(job_id).locked()
+        )
+
+    def wake(self, job_id: str) -> None:
+        """Something happened to it: look at once."""
+        self._not_before.pop(job_id, None)
+
+    async def advance(self, job_id: str) -> Step | None:
+        """Do the next thing about a job. Strangers' and the chain's failures are noted and tried again later, never raised."""
+        async with self._lock(job_id):
+            try:
+                step = await self._advance(job_id)
+                self._failures.pop(job_id, None)
+                return step
+            except HeadraceError as error:
+                await self._put_off(job_id, error)
+                return None
+
+    async def receive_ack(self, job_id: str, signed: SignedAck) -> Job:
+        """Take an acknowledgement and settle with it at once if the chain answers.
+
+        Raises IdInvalid for an unknown job, CheckFailed for one that is forged, over the caps or pays less than all stages
+        can show. An equal one again, or one for a settled job, changes nothing.
+        """
+        async with self._lock(job_id):
+            job = await self._job(job_id)
+            if job is None:
+                raise IdInvalid(f"no job {job_id}", why="this matcher did not open it")
+            problem = check_ack(job, signed, self._chain.domain)
+            if problem is None and job.state not in ENDED and job.ack != signed:
+                problem = check_ack_pays(signed, await self._receipts_now(job))
+                if problem is None:
+                    await self._off(self._store.save_ack, job_id, signed, self._now())
+            if problem is not None:
+                raise problem
+        self.wake(job_id)
+        if job.state not in ENDED:
+            await self.advance(job_id)
+        return await self._job(job_id) or job
+
+    # --- one step ---
+
+    async def _advance(self, job_id: str) -> Step:
+        job = await self._job(job_id)
+        assert job is not None, "only stored jobs are advanced"
+        seen = OnChain.of(await self._chain.read("TaskRegistry", "jobOf", job_id))
+        now_s = await self._matchmaker.chain_time()
+        step = next_step(job, seen, now_s, self._patience)
+        if step is not Step.FAIL:
+            await self._agree(job, seen)
+        match step:
+            case Step.OPEN:
+                await self._matchmaker.send(job)
+            case Step.FAIL:
+                await self._fail(job, seen)
+            case Step.COLLECT:
+                await self._collect(job, now_s)
+            case Step.ACK:
+                assert job.ack is not None, "an acknowledged job has its acknowledgement"
+                order, ack = job.signed.order, job.ack
+                await self._end(job, "settleAck", order, ack.ack, ack.signature, list(job.plan))
+            case Step.DELIVER:
+                await self._deliver(job)
+            case Step.FINALIZE:
+                await self._end(job, "finalize", job.signed.order, list(job.plan))
+            case Step.EXPIRE:
+                await self._end(job, "expire", job.job_id)
+            case Step.WAIT:
+                self._wait(job_id, self._until_next(job, seen, now_s))
+            case Step.RECORD:
+                self._world.reservations.release(job_id)
+        return step
+
+    async def _agree(self, job: Job, seen: OnChain) -> None:
+        """Store what the chain says where it differs from what we knew."""
+        state = STORED[seen.state]
+        values: dict[str, Any] = {}
+        if job.state != state or job.stale:
+            values = {"state": state, "stale": False}
+            if state not in ENDED and job.state in ENDED:  # a rollback brought it back to life
+                values |= dict.fromkeys(("paid_units", "refunded_units", "withheld_units"))
+                values["end_tx"] = ""
+        if seen.final_at_s and seen.final_at_s != job.final_at_s:
+            values |= {
+                "final_at_s": seen.final_at_s,
+                "tokens_in": seen.tokens_in,
+                "tokens_out": seen.tokens_out,
+            }
+        if values:
+            await self._note(job.job_id, **values)
+
+    async def _fail(self, job: Job, seen: OnChain) -> None:
+        why = (
+            "its acceptances lapsed before it could be opened"
+            if seen.state == "None"
+            else "the order was opened by somebody else"
+        )
+        self._world.reservations.release(job.job_id)
+        await self._note(job.job_id, state=FAILED, stale=False, failure=why)
+        log.warning("job not opened", job=job.job_id, why=why)
+
+    async def _collect(self, job: Job, now_s: int) -> None:
+        found = await collect(
+            self._peers, job, self._endpoints(job), self._chain.domain, all_requests=True
+        )
+        if found.receipts:
+            await self._off(self._store.save_receipts, job.job_id, found.receipts, self._now())
+            await self._note(job.job_id, finished_at_s=now_s, failure="")
+            self._world.reservations.release(job.job_id)
+            return
+        if found.problem and found.problem != job.failure:
+            await self._note(job.job_id, failure=found.problem)
+        self._wait(job.job_id, COLLECT_EVERY_S)
+
+    async def _deliver(self, job: Job) -> None:
+        sent = await self._chain.transact(
+            self._signer,
+            "TaskRegistry",
+            "deliver",
+            job.signed.order,
+            list(job.plan),
+            [signed.receipt for signed in job.receipts],
+            [signed.signature for signed in job.receipts],
+        )
+        await self._record(job, sent, "deliver")
+
+    async def _end(self, job: Job, function: str, *args: Any) -> None:
+        sent = await self._chain.transact(self._signer, "TaskRegistry", function, *args)
+        self._world.reservations.release(job.job_id)
+        await self._record(job, sent, function)
+
+    async def _record(self, job: Job, sent: Sent, function: str) -> None:
+        """What our transaction did, from its own event; the follower will see the same and change nothing."""
+        for event in await self._chain.events(sent.block_number, sent.block_number):
+            change = job_change(event)
+            if change is not None and (change.job_id, event.tx_hash) == (job.job_id, sent.tx_hash):
+                await self._off(
+                    self._store.change,
+                    JobChange(job.job_id, {**change.values, "failure": ""}),
+                    self._now(),
+                )
+        log.info("job advanced", job=job.job_id, by=function, tx=sent.tx_hash, gas=sent.gas_used)
+
+    async def _receipts_now(self, job: Job) -> tuple[Any, ...]:
+        """Receipts over everything that all stages finished; none when a stage does not answer."""
+        if job.complete:
+            return job.receipts
+        found = await collect(
+            self._peers,
+            job,
+            self._endpoints(job),
+            self._chain.domain,
+            all_requests=False,
+            timeout_s=ACK_LOOK_S,
+        )
+        if found.receipts:
+            await self._off(self._store.save_receipts, job.job_id, found.receipts, self._now())
+        return found.receipts
+
+    # --- helpers ---
+
+    def _endpoints(self, job: Job) -> list[str]:
+        """Where the stages answer now: as they say in the swarm, else as they did when they accepted."""
+        now_ms, found = int(self._clock.now() * 1000), []
+        for stage, stored in zip(job.plan, job.endpoints, strict=True):
+            sighting = self._world.sightings.get(stage.operator)
+            fresh = sighting is not None and sighting.alive(now_ms)
+            found.append(sighting.record.endpoint if sighting is not None and fresh else stored)
+        return found
+
+    def _until_next(self, job: Job, seen: OnChain, now_s: int) -> float:
+        moments = (
+            seen.deadline_s,
+            seen.final_at_s,
+            job.finished_at_s + self._patience.ack_grace_s,
+            seen.deadline_s - self._patience.deadline_margin_s,
+        )
+        ahead = [moment - now_s for moment in moments if moment >= now_s]
+        return min([LONGEST_WAIT_S, *(moment + 1.0 for moment in ahead)])
+
+    async def _put_off(self, job_id: str, error: HeadraceError) -> None:
+        count = self._failures[job_id] = self._failures.get(job_id, 0) + 1
+        self._wait(job_id, min(LONGEST_BACKOFF_S, 2.0 ** min(count - 1, 10)))
+        if isinstance(error, ChainUnreachable):
+            return  # about the chain, not about the job
+        log.warning("job stands still", job=job_id, attempt=count, why=str(error))
+        await self._note(job_id, failure=str(error))
+
+    def _wait(self, job_id: str, seconds: float) -> None:
+        self._not_before[job_id] = self._clock.monotonic() + seconds
+
+    def _lock(self, job_id: str) -> asyncio.Lock:
+        return self._locks.setdefault(job_id, asyncio.Lock())
+
+    def _now(self) -> int:
+        return int(self._clock.now())
+
+    async def _job(self, job_id: str) -> Job | None:
+        return await self._off(self._store.job, job_id)
+
+    async def _note(self, job_id: str, **values: Any) -> None:
+        await self._off(self._store.change, JobChange(job_id, values), self._now())
+
+    async def _off(self, call: Any, *args: Any) -> Any:
+        return await self._store.off_loop(call, *args)

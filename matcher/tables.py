@@ -1,0 +1,153 @@
+"""What does a matcher remember between two starts? One table per kind of fact.
+
+Money is an integer of base units and time an integer of seconds; signed values are kept as the JSON they travel in, so
+that a signature can always be checked again. `migrations/` builds exactly these tables.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, ForeignKey, String, Text
+from sqlalchemy.orm import registry
+from sqlmodel import Field, SQLModel
+
+
+class Base(SQLModel, registry=registry()):
+    """The matcher's own metadata: another program's tables in the same process are none of ours."""
+
+
+def _hash(**kwargs: bool) -> Column[str]:
+    return Column(String(66), nullable=False, **kwargs)
+
+
+def _big(*, nullable: bool = False) -> Column[int]:
+    return Column(BigInteger, nullable=nullable)
+
+
+def _text(*, nullable: bool = False) -> Column[str]:
+    return Column(Text, nullable=nullable)
+
+
+def _job_part() -> Column[str]:
+    return Column(
+        String(66), ForeignKey("jobs.job_id", ondelete="CASCADE"), primary_key=True, nullable=False
+    )
+
+
+class ModelRow(Base, table=True):
+    """A model of the ModelRegistry."""
+
+    __tablename__ = "models"
+    model_id: str = Field(sa_column=_hash(primary_key=True))
+    spec: str = Field(sa_column=_text())
+    block_number: int = Field(sa_column=_big())
+
+
+class MinerRow(Base, table=True):
+    """An operator that was seen in the swarm, as it was last seen."""
+
+    __tablename__ = "miners"
+    operator: str = Field(sa_column=Column(String(42), primary_key=True, nullable=False))
+    owner: str = Field(sa_column=Column(String(42), nullable=False))
+    stake_units: int = Field(sa_column=_big())
+    can_work: bool
+    state: str = Field(sa_column=Column(String(16), nullable=False))
+    endpoint: str = Field(sa_column=Column(String(255), nullable=False))
+    first_seen_at: int = Field(sa_column=_big())
+    last_seen_at: int = Field(sa_column=_big())
+
+
+class OrderRow(Base, table=True):
+    """An order that found a pipeline."""
+
+    __tablename__ = "orders"
+    job_id: str = Field(sa_column=_hash(primary_key=True))
+    order_hash: str = Field(sa_column=_hash(unique=True))
+    requester: str = Field(sa_column=Column(String(42), nullable=False, index=True))
+    model_id: str = Field(sa_column=_hash(index=True))
+    signed: str = Field(sa_column=_text())
+    received_at: int = Field(sa_column=_big())
+
+
+class JobRow(Base, table=True):
+    """Where a job stands. `state_block` is the block that put it there, so that a lost block can be undone."""
+
+    __tablename__ = "jobs"
+    job_id: str = Field(
+        sa_column=Column(
+            String(66), ForeignKey("orders.job_id", ondelete="CASCADE"), primary_key=True
+        )
+    )
+    plan_hash: str = Field(sa_column=_hash())
+    state: str = Field(sa_column=Column(String(16), nullable=False, index=True))
+    state_block: int = Field(default=0, sa_column=_big())
+    stale: bool = False
+    locked_units: int = Field(sa_column=_big())
+    deadline_s: int = Field(sa_column=_big())
+    final_at_s: int = Field(default=0, sa_column=_big())
+    finished_at_s: int = Field(default=0, sa_column=_big())
+    tokens_in: int = Field(default=0, sa_column=_big())
+    tokens_out: int = Field(default=0, sa_column=_big())
+    paid_units: int | None = Field(default=None, sa_column=_big(nullable=True))
+    refunded_units: int | None = Field(default=None, sa_column=_big(nullable=True))
+    withheld_units: int | None = Field(default=None, sa_column=_big(nullable=True))
+    open_tx: str = Field(default="", sa_column=Column(String(66), nullable=False))
+    deliver_tx: str = Field(default="", sa_column=Column(String(66), nullable=False))
+    end_tx: str = Field(default="", sa_column=Column(String(66), nullable=False))
+    failure: str = Field(default="", sa_column=_text())
+    created_at: int = Field(sa_column=_big())
+    updated_at: int = Field(sa_column=_big())
+
+
+class StageRow(Base, table=True):
+    """One stage of a job's plan, and where its operator answered when it accepted."""
+
+    __tablename__ = "stages"
+    job_id: str = Field(sa_column=_job_part())
+    stage: int = Field(primary_key=True)
+    operator: str = Field(sa_column=Column(String(42), nullable=False, index=True))
+    layer_from: int
+    layer_to: int
+    endpoint: str = Field(sa_column=Column(String(255), nullable=False))
+
+
+class AcceptanceRow(Base, table=True):
+    """A stage's signed consent: what `openMatched` needs, kept before it is sent."""
+
+    __tablename__ = "acceptances"
+    job_id: str = Field(sa_column=_job_part())
+    stage: int = Field(primary_key=True)
+    expiry_s: int = Field(sa_column=_big())
+    signature: str = Field(sa_column=Column(String(132), nullable=False))
+
+
+class ReceiptRow(Base, table=True):
+    """The newest receipt of a stage over its finished requests."""
+
+    __tablename__ = "receipts"
+    job_id: str = Field(sa_column=_job_part())
+    stage: int = Field(primary_key=True)
+    signed: str = Field(sa_column=_text())
+    collected_at: int = Field(sa_column=_big())
+
+
+class AckRow(Base, table=True):
+    """The requester's acknowledgement."""
+
+    __tablename__ = "acks"
+    job_id: str = Field(sa_column=_job_part())
+    ack: str = Field(sa_column=_text())
+    signature: str = Field(sa_column=Column(String(132), nullable=False))
+    received_at: int = Field(sa_column=_big())
+
+
+class CursorRow(Base, table=True):
+    """How far the event follower is, and on which network: a database belongs to one deployment."""
+
+    __tablename__ = "cursor"
+    name: str = Field(sa_column=Column(String(16), primary_key=True, nullable=False))
+    chain_id: int = Field(sa_column=_big())
+    task_registry: str = Field(sa_column=Column(String(42), nullable=False))
+    position: str = Field(sa_column=_text())
+
+
+METADATA = Base.metadata

@@ -1,0 +1,81 @@
+"""Who may see what this miner signed for, and what are they given?
+
+Prompts and activations go to the requester, its auditor, an auditor it delegated, the stages of the same plan, and
+the drawn jurors of an open dispute; to nobody else, because they are somebody's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from core.protocol import signing, wire
+from core.protocol import types as t
+from miner.store import Store, StoredJob
+
+UNAUTHORISED = "E-PEER-AUTH"
+NOT_KEPT = "E-JOB-NOT-KEPT"
+#: A frame of rows stays well below the wire's limit.
+MAX_ROWS_BYTES = 4 * 2**20
+
+Fetch = wire.FetchOpening | wire.FetchRows | wire.FetchReceipts
+Answer = wire.AnyMessage | tuple[wire.AnyMessage, bytes]
+
+
+def may_see(
+    peer: str,
+    job: StoredJob,
+    ask: Fetch,
+    *,
+    domain: signing.Domain,
+    now_s: int,
+    jurors: Iterable[str] = (),
+) -> bool:
+    """Whether `peer` may be shown this job's content. `jurors` are those drawn for its open disputes."""
+    who, order = peer.lower(), job.order
+    insiders = {order.requester, order.auditor, *(stage.operator for stage in job.plan), *jurors}
+    if who in {insider.lower() for insider in insiders} - {t.ZERO_ADDRESS}:
+        return True
+    return is_delegated(who, job, ask, domain=domain, now_s=now_s)
+
+
+def is_delegated(
+    peer: str, job: StoredJob, ask: Fetch, *, domain: signing.Domain, now_s: int
+) -> bool:
+    """Whether the request carries the requester's signed and unexpired delegation to this peer for this order."""
+    delegation = ask.delegation
+    return (
+        delegation is not None
+        and delegation.order_hash == job.order_hash
+        and delegation.auditor.lower() == peer.lower()
+        and delegation.expiry > now_s
+        and signing.is_signed_by(
+            domain, delegation, ask.delegation_signature or "", job.order.requester
+        )
+    )
+
+
+def answer(store: Store, job: StoredJob, ask: Fetch) -> Answer:
+    """What an authorised peer is given. Failed when the content is not kept here."""
+    if isinstance(ask, wire.FetchReceipts):
+        return wire.Receipts(signed=store.receipts(job.order_hash, job.plan_hash))
+    if isinstance(ask, wire.FetchOpening):
+        opening = store.opening(job.order_hash, ask.request)
+        return opening if opening is not None else _not_kept(ask.request)
+    found = store.rows(
+        job.order_hash, job.plan_hash, ask.request, ask.side, ask.start, _most_rows(ask, store, job)
+    )
+    if found is None:
+        return _not_kept(ask.request)
+    data, row_bytes, total = found
+    rows = wire.Rows(start=ask.start, rows=len(data) // row_bytes, row_bytes=row_bytes, total=total)
+    return rows, data
+
+
+def _most_rows(ask: wire.FetchRows, store: Store, job: StoredJob) -> int:
+    probe = store.rows(job.order_hash, job.plan_hash, ask.request, ask.side, 0, 0)
+    row_bytes = probe[1] if probe else 1
+    return min(ask.count, max(1, MAX_ROWS_BYTES // row_bytes))
+
+
+def _not_kept(request: int) -> wire.Failed:
+    return wire.Failed(code=NOT_KEPT, reason=f"request {request} is not kept by this stage")

@@ -1,0 +1,313 @@
+"""Which jobs did this miner take on, are they real on the chain, and how many request slots do they hold?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from core.protocol import signing, wire
+from core.protocol import types as t
+from core.runtime.channel import Channel
+from core.runtime.logs import get_logger
+from miner import admission
+from miner.admission import Offer, Refusal, Standing
+from miner.book import Book
+from miner.jobs import Phase
+from miner.links import Line
+from miner.onchain import ChainReads, DisputeNews, JobNews, JobState
+from miner.run import Run
+from miner.store import CLOSED_STATES, StoredJob, keep_until
+
+VERIFY_AGAIN_S = 1.0
+AFTER_DEADLINE_S = 30
+CLIENT_LOST_S = 60.0
+
+UNKNOWN_JOB = "E-JOB-UNKNOWN"
+NOT_MATCHED = "E-JOB-NOT-MATCHED"
+JOB_OVER = "E-JOB-OVER"
+log = get_logger(__name__)
+
+
+class Refused(Exception):
+    """A peer asked for what it may not have, or what cannot be now: a code and a reason to answer with."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(f"{reason} [{code}]")
+        self.code, self.reason = code, reason
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What this miner offers, whatever layers it holds."""
+
+    operator: str
+    domain: signing.Domain
+    model_id: str
+    spec: t.ModelSpec
+    price_in: int  # nano base units per token per layer unit
+    price_out: int
+    max_requests: int
+    matchers: frozenset[str] = (
+        frozenset()
+    )  # lower-case addresses whose proposals are taken; empty: any
+    keep_s: int = 86400  # how long rows are kept past the last possible dispute
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The shard in memory, as far as messages need to know it."""
+
+    layers: t.LayerRange
+    shard_root: str
+    hidden: int
+    vocab: int
+    context: int
+    eos_ids: frozenset[int]
+    kv_tokens: int  # positions of all requests that fit beside the weights
+
+
+@dataclass
+class OpenJob:
+    """A job in memory. `runs` are its unfinished requests here, `over` those that ended without a receipt."""
+
+    stored: StoredJob
+    reserved: int
+    is_verified: bool
+    finished: set[int] = field(default_factory=set)
+    over: dict[int, Phase] = field(default_factory=dict)
+    runs: dict[int, Run] = field(default_factory=dict)
+    waiting: deque[int] = field(default_factory=deque)
+    tokens_in: int = 0  # promised to submitted or finished requests, against the order's caps
+    tokens_out: int = 0
+    client: Channel | None = None
+    line: Line | None = None
+    client_gone_at: float | None = None
+    refused_at: float = float("-inf")
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def order(self) -> t.Order:
+        return self.stored.order
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.finished) >= self.order.requests
+
+    def tell_client(self, message: wire.AnyMessage) -> None:
+        """Push to the client's stream, if it has one open."""
+        if self.line is not None:
+            self.line.put(message)
+
+
+class Desk:
+    """The jobs, their reservations, and what makes them real."""
+
+    def __init__(
+        self, terms: Terms, book: Book, chain: ChainReads, monotonic: Callable[[], float]
+    ) -> None:
+        self.terms, self.book, self.chain = terms, book, chain
+        self.serving: Serving | None = None
+        self.is_draining = False
+        self.jobs: dict[str, OpenJob] = {}
+        self._monotonic = monotonic
+        self._proposals = asyncio.Lock()
+
+    @property
+    def free_requests(self) -> int:
+        return self.terms.max_requests - sum(job.reserved for job in self.jobs.values())
+
+    @property
+    def active_requests(self) -> int:
+        return sum(len(job.runs) for job in self.jobs.values())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing that was accepted is left to do."""
+        return not self.active_requests and all(not job.reserved for job in self.jobs.values())
+
+    # --- proposals ---
+
+    async def propose(self, peer: str, message: wire.Propose) -> wire.Accepted:
+        """Judge a proposal and sign it, or raise Refused. Raises ChainUnreachable when it cannot be judged."""
+        order = message.signed.order
+        if self.terms.matchers and peer.lower() not in self.terms.matchers:
+            raise Refused(admission.MATCHER, f"this miner takes no work from matcher {peer}")
+        offer = Offer(
+            order=order,
+            order_signed=signing.is_signed_by(
+                self.terms.domain, order, message.signed.signature, order.requester
+            ),
+            proposer=peer,
+            plan=message.plan,
+            stage=message.stage,
+            endpoints=len(message.endpoints),
+        )
+        order_hash, plan_hash = signing.order_hash(order), signing.plan_hash(message.plan)
+        async with self._proposals:
+            before = self.jobs.get(order_hash)
+            self._objections(admission.decide(offer, self._standing(before)))
+            if before is not None and before.is_verified:
+                raise Refused(admission.USED, "this order is being worked on")
+            job_id = signing.job_id(self.terms.domain, order)
+            seen = await self.chain.view(order, job_id)
+            self._objections(admission.decide(offer, self._standing(before)))
+            self._objections(admission.decide_on_chain(order, self.terms.spec, seen))
+            assert self.serving is not None, "decide() refuses without layers"
+            expiry = admission.acceptance_expiry(order, seen.now_s)
+            accepted = self.book.accept(order_hash, plan_hash, message.stage, expiry)
+            reserved = admission.requests_reserved(order, self._standing(before).free_requests)
+            shard_root = self.serving.shard_root
+            await self.book.disk(
+                lambda: self.book.store.put_job(
+                    message.signed,
+                    message.plan,
+                    message.endpoints,
+                    accepted,
+                    job_id=job_id,
+                    shard_root=shard_root,
+                    keep_until=keep_until(order, self.terms.keep_s),
+                )
+            )
+            stored = await self.book.disk(self.book.store.job, order_hash, plan_hash)
+            assert stored is not None, "it was just written"
+            self.jobs[order_hash] = OpenJob(stored, reserved, is_verified=False)
+        log.info("accepted", order=order_hash[:10], stage=message.stage, requests=order.requests)
+        return wire.Accepted(signed=accepted)
+
+    def _standing(self, before: OpenJob | None) -> Standing:
+        own = before.reserved if before is not None else 0
+        return Standing(
+            operator=self.terms.operator,
+            model_id=self.terms.model_id,
+            spec=self.terms.spec,
+            layers=self.serving.layers if self.serving else None,
+            price_in=self.terms.price_in,
+            price_out=self.terms.price_out,
+            free_requests=self.free_requests + own,
+            draining=self.is_draining,
+        )
+
+    @staticmethod
+    def _objections(refusal: Refusal | None) -> None:
+        if refusal is not None:
+            raise Refused(refusal.code, refusal.reason)
+
+    # --- finding jobs and proving them ---
+
+    async def find(self, order_hash: str) -> OpenJob:
+        """A job this miner accepted, from memory or, after a restart, from disk. Raises Refused."""
+        job = self.jobs.get(order_hash)
+        if job is not None:
+            return job
+        stored = await self.book.disk(self.book.store.job, order_hash)
+        if stored is None:
+            raise Refused(UNKNOWN_JOB, "this miner accepted no such order")
+        return await self._take_up(stored)
+
+    async def _take_up(self, stored: StoredJob) -> OpenJob:
+        leaves = await self.book.disk(self.book.store.leaves, stored.order_hash, stored.plan_hash)
+        known = self.jobs.get(stored.order_hash)
+        if known is not None and known.stored.plan_hash == stored.plan_hash:
+            return known
+        reserved = 0 if len(leaves) >= stored.order.requests else 1
+        if known is not None:
+            reserved = known.reserved
+        job = OpenJob(
+            stored,
+            reserved,
+            is_verified=stored.is_verified,
+            finished=set(leaves),
+            tokens_in=sum(leaf.tokens_in for leaf in leaves.values()),
+            tokens_out=sum(leaf.tokens_out for leaf in leaves.values()),
+        )
+        self.jobs[stored.order_hash] = job
+        return job
+
+    async def prove(self, order_hash: str) -> OpenJob:
+        """The job, once the chain shows it matched with a plan this miner accepted and it may still be worked on.
+
+        Raises Refused, or ChainUnreachable when a new job cannot be looked up; proven jobs need no chain.
+        """
+        job = await self.find(order_hash)
+        async with job.lock:
+            if not job.is_verified:
+                job = await self._look_up(job)
+        state = job.stored.chain_state
+        if state and state != JobState.Matched.name:
+            raise Refused(JOB_OVER, f"on chain the job is {state}")
+        if self.serving is None or self.serving.layers != job.stored.place.layers:
+            raise Refused(
+                admission.NOT_SERVING,
+                f"this miner no longer holds layers {job.stored.place.layers}",
+            )
+        return job
+
+    async def _look_up(self, job: OpenJob) -> OpenJob:
+        now = self._monotonic()
+        if now - job.refused_at < VERIFY_AGAIN_S:
+            raise Refused(NOT_MATCHED, "the job is not matched on chain (looked up a moment ago)")
+        found = await self.chain.job(job.stored.job_id)
+        if found.state is not JobState.Matched:
+            job.refused_at = now
+            code = NOT_MATCHED if found.state in (JobState.NONE, JobState.Open) else JOB_OVER
+            raise Refused(code, f"on chain the job is {found.state.name}, not Matched")
+        stored = await self.book.disk(self.book.store.job, job.stored.order_hash, found.plan_hash)
+        if stored is None or stored.plan_hash != found.plan_hash:
+            job.refused_at = now
+            raise Refused(
+                NOT_MATCHED, f"on chain the plan is {found.plan_hash}, never accepted here"
+            )
+        now_s = self.chain.now_s()
+        await self.book.disk(
+            lambda: self.book.store.mark_verified(stored.order_hash, stored.plan_hash, now_s=now_s)
+        )
+        proven = replace(
+            stored,
+            is_verified=True,
+            started_at=stored.started_at or now_s,
+            chain_state=JobState.Matched.name,
+        )
+        await self.book.disk(self.book.store.set_chain_state, proven.job_id, JobState.Matched.name)
+        job.stored, job.is_verified = proven, True
+        return job
+
+    # --- what the chain says ---
+
+    async def hear(self, news: JobNews | DisputeNews) -> None:
+        """Take note of an event about any job; those of other miners are passed over."""
+        store, now_s = self.book.store, self.chain.now_s()
+        if isinstance(news, DisputeNews):
+            if news.is_open:
+                await self.book.disk(store.put_dispute, news.dispute_id, news.job_id, news.stage)
+            else:
+                await self.book.disk(store.close_dispute, news.dispute_id)
+            return
+        await self.book.disk(
+            lambda: store.set_chain_state(
+                news.job_id, news.state.name, now_s=now_s, keep_s=self.terms.keep_s
+            )
+        )
+        for job in self.jobs.values():
+            if job.stored.job_id == news.job_id:
+                job.stored = replace(job.stored, chain_state=news.state.name)
+
+    async def ask_again(self) -> None:
+        """After a reorganisation: look up every live job anew. Raises ChainUnreachable."""
+        for stored in await self.book.disk(self.book.store.live_jobs):
+            found = await self.chain.job(stored.job_id)
+            await self.hear(JobNews(stored.job_id, found.state))
+
+    # --- time ---
+
+    def release(self, job: OpenJob) -> bool:
+        """Give back slots that nobody will use. True when the job can leave memory."""
+        now, now_s = self._monotonic(), self.chain.now_s()
+        lost = job.client_gone_at is not None and now - job.client_gone_at > CLIENT_LOST_S
+        unused = job.client is None and now_s > job.stored.acceptance.acceptance.expiry
+        closed = job.stored.chain_state in CLOSED_STATES
+        late = now_s > job.order.deadline + AFTER_DEADLINE_S
+        if job.is_complete or ((lost or unused) and not job.runs) or closed or late:
+            job.reserved = 0
+        return (closed or late or (unused and not job.is_verified)) and not job.runs

@@ -1,0 +1,193 @@
+"""How far is one request at one stage, and which move may come next?
+
+    WAITING ── start ──▶ RUNNING ── end ──▶ FINISHED
+       └──────────┴── cancel, fail ──▶ CANCELLED, FAILED
+
+A first stage knows the prompt and waits for room; a later stage is RUNNING from its first row. Values and pure
+moves: a move gives the next value, None for a repeated message, or raises CheckFailed for one that cannot be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from core.protocol.errors import CheckFailed, ContextTooLong
+
+
+class Phase(StrEnum):
+    """Where a request stands; the last three are final."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+OVER = frozenset({Phase.FINISHED, Phase.CANCELLED, Phase.FAILED})
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request as one stage sees it.
+
+    `rows` entered this stage, `produced` tokens were sampled (first and last stage only). `prompt_tokens` and
+    `max_new_tokens` are 0 until the client's Submit, and stay 0 in the middle of a pipeline.
+    """
+
+    index: int
+    is_first: bool
+    is_last: bool
+    context: int
+    phase: Phase = Phase.WAITING
+    prompt_tokens: int = 0
+    max_new_tokens: int = 0
+    rows: int = 0
+    produced: int = 0
+    finish: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase in OVER
+
+    @property
+    def is_submitted(self) -> bool:
+        return self.prompt_tokens > 0
+
+
+def submit(request: Request, prompt_tokens: int, max_new_tokens: int) -> Request:
+    """The client said what to do. Only at the ends of a pipeline and once. Raises ContextTooLong too."""
+    if not (request.is_first or request.is_last):
+        raise _illegal(request, "a middle stage is given no prompts")
+    if request.is_over or request.is_submitted:
+        raise _illegal(request, "it was submitted before")
+    if prompt_tokens < 1 or max_new_tokens < 1:
+        raise _illegal(request, "a prompt and its answer have at least one token each")
+    if prompt_tokens + max_new_tokens > request.context:
+        raise ContextTooLong(
+            prompt_tokens=prompt_tokens,
+            max_new_tokens=max_new_tokens,
+            context_tokens=request.context,
+        )
+    if request.rows > prompt_tokens:
+        raise _illegal(
+            request, f"{request.rows} rows arrived for a prompt of {prompt_tokens} tokens"
+        )
+    return replace(request, prompt_tokens=prompt_tokens, max_new_tokens=max_new_tokens)
+
+
+def start(request: Request) -> Request:
+    """A first stage has room: the whole prompt is fed."""
+    if not request.is_first or not request.is_submitted or request.phase is not Phase.WAITING:
+        raise _illegal(request, "it cannot be started now")
+    return replace(request, phase=Phase.RUNNING, rows=request.prompt_tokens)
+
+
+def rows_arrive(request: Request, first_row: int, count: int) -> Request | None:
+    """The stage before sent rows [first_row, first_row + count). None: they were here already."""
+    if request.is_first:
+        raise _illegal(request, "a first stage takes tokens, not activations")
+    if request.is_over:
+        return None
+    end = first_row + count
+    if end <= request.rows:
+        return None
+    if first_row != request.rows:
+        raise _illegal(request, f"rows {first_row} to {end - 1} arrived after {request.rows} rows")
+    limit = request.context
+    if request.is_last and request.is_submitted:
+        limit = request.prompt_tokens + request.produced
+    if end > limit:
+        raise _illegal(request, f"row {end - 1} arrived where at most {limit} rows can be")
+    return replace(request, phase=Phase.RUNNING, rows=end)
+
+
+def produce(request: Request, *, is_eos: bool) -> Request:
+    """A last stage sampled the next token. `finish` says whether it was the last one, and why."""
+    due = request.prompt_tokens + request.produced
+    if not request.is_last or request.phase is not Phase.RUNNING or request.finish:
+        raise _illegal(request, "no token is due here")
+    if not request.is_submitted or request.rows < due:
+        raise _illegal(
+            request, f"token {request.produced} needs {due} rows, there are {request.rows}"
+        )
+    produced = request.produced + 1
+    finish = ""
+    if is_eos:
+        finish = "stop"
+    elif produced >= request.max_new_tokens:
+        finish = "length"
+    return replace(request, produced=produced, finish=finish)
+
+
+def token_arrives(request: Request, step: int, finish: str) -> Request | None:
+    """A first stage hears of token `step`; unless it ends the answer, it is the next row. None: heard before."""
+    if not request.is_first:
+        raise _illegal(request, "only a first stage is told tokens")
+    if request.is_over or (step < request.produced and not request.is_last):
+        return None
+    if request.phase is not Phase.RUNNING:
+        raise _illegal(request, "a token came before the prompt was fed")
+    heard = request.produced - 1 if request.is_last else request.produced
+    if step != heard:
+        raise _illegal(request, f"token {step} came where token {heard} is due")
+    if not request.is_last:
+        if request.finish:
+            raise _illegal(request, "a token came after the last one")
+        if not finish and step + 1 >= request.max_new_tokens:
+            raise _illegal(request, f"more than {request.max_new_tokens} tokens are on their way")
+    return replace(
+        request,
+        produced=step + 1,
+        finish=finish,
+        rows=request.rows if finish else request.rows + 1,
+    )
+
+
+def end(request: Request, tokens_in: int, tokens_out: int) -> Request | None:
+    """All is said; the counts must be those this stage saw. None: it is over already."""
+    if request.is_over:
+        return None
+    if request.phase is not Phase.RUNNING:
+        raise _illegal(request, "it has not begun")
+    if tokens_in < 1 or tokens_out < 1 or tokens_in + tokens_out - 1 != request.rows:
+        raise _illegal(
+            request,
+            f"{tokens_in} tokens in and {tokens_out} out are {tokens_in + tokens_out - 1} rows, "
+            f"{request.rows} passed here",
+        )
+    if request.is_first or request.is_last:
+        if not request.finish:
+            raise _illegal(request, "its last token has not been produced")
+        if (tokens_in, tokens_out) != (request.prompt_tokens, request.produced):
+            raise _illegal(
+                request,
+                f"{tokens_in} tokens in and {tokens_out} out, counted here "
+                f"{request.prompt_tokens} and {request.produced}",
+            )
+    return replace(request, phase=Phase.FINISHED)
+
+
+def cancel(request: Request) -> Request | None:
+    """The client no longer wants it. None: it is over already."""
+    return None if request.is_over else replace(request, phase=Phase.CANCELLED)
+
+
+def fail(request: Request) -> Request | None:
+    """It cannot go on here. None: it is over already."""
+    return None if request.is_over else replace(request, phase=Phase.FAILED)
+
+
+def prompt_chunks(prompt_tokens: int, chunk_tokens: int = 512) -> list[tuple[int, int]]:
+    """Canonical cuts of a prompt as (start, end), from position 0.
+
+    The same on every machine, because a prompt fed in other chunks gives slightly other bits.
+    """
+    return [
+        (at, min(at + chunk_tokens, prompt_tokens)) for at in range(0, prompt_tokens, chunk_tokens)
+    ]
+
+
+def _illegal(request: Request, why: str) -> CheckFailed:
+    return CheckFailed(f"request {request.index} cannot go on ({request.phase})", why)

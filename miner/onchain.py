@@ -1,0 +1,219 @@
+"""What does a miner ask the chain while it works, and what does it do while the chain is silent?
+
+Reads only: the daemon's key sends no transactions. Time is the chain's own, carried on by the machine's clock
+between two looks at it, because deadlines are judged by blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Protocol
+
+from core.protocol import types as t
+from core.protocol.chain import Chain, ChainEvent
+from core.protocol.errors import ChainUnreachable, ContractRefused
+from core.protocol.follower import EventFollower, Position
+from core.runtime.clock import Clock
+from miner.admission import ChainView
+
+CALL_TIMEOUT_S = 8.0
+
+
+class JobState(IntEnum):
+    """`ITaskRegistry.State`."""
+
+    NONE = 0
+    Open = 1
+    Matched = 2
+    Delivered = 3
+    Disputed = 4
+    Settled = 5
+    Cancelled = 6
+    Expired = 7
+
+
+@dataclass(frozen=True)
+class JobOnChain:
+    """A job as TaskRegistry has it."""
+
+    state: JobState
+    plan_hash: str
+
+
+class ChainReads(Protocol):
+    """The chain as a stage needs it. Every call may raise ChainUnreachable."""
+
+    def now_s(self) -> int:
+        """Chain time, as far as it is known."""
+        ...
+
+    async def view(self, order: t.Order, job_id: str) -> ChainView: ...
+
+    async def job(self, job_id: str) -> JobOnChain: ...
+
+    async def panel(self, dispute_id: str) -> list[str]:
+        """Jurors drawn for a dispute."""
+        ...
+
+
+class MinerChain:
+    """`ChainReads` over a node."""
+
+    def __init__(self, chain: Chain, operator: str, clock: Clock) -> None:
+        self.chain, self.operator, self._clock = chain, operator, clock
+        self.is_reachable = True
+        self._limits: tuple[int, int] | None = None
+        self._seen_s, self._seen_at = int(clock.now()), clock.monotonic()
+
+    def now_s(self) -> int:
+        return self._seen_s + int(self._clock.monotonic() - self._seen_at)
+
+    async def refresh_time(self) -> int:
+        """Look at the newest block. An idle development chain mints none, so time never goes back here."""
+        seen_s = await self._ask(self.chain.now())
+        if seen_s > self.now_s() or self.now_s() - seen_s > 24 * 3600:
+            self._seen_s, self._seen_at = seen_s, self._clock.monotonic()
+        return self.now_s()
+
+    async def view(self, order: t.Order, job_id: str) -> ChainView:
+        read = self.chain.read
+        limits = await self._job_limits()
+        now_s, balance, listed, can_work, job, revoked = await self._ask(
+            asyncio.gather(
+                self.refresh_time(),
+                read("Escrow", "balanceOf", order.requester),
+                read("MinerRegistry", "isArbitrator", order.arbitrator),
+                read("MinerRegistry", "canWork", self.operator, order.min_stake),
+                read("TaskRegistry", "jobOf", job_id),
+                read("TaskRegistry", "isNonceRevoked", order.requester, order.nonce),
+            )
+        )
+        return ChainView(
+            now_s=now_s,
+            requester_balance=int(balance),
+            arbitrator_listed=bool(listed),
+            can_work=bool(can_work),
+            job_exists=int(job["state"]) != JobState.NONE,
+            nonce_revoked=bool(revoked),
+            max_job_s=limits[0],
+            max_window_s=limits[1],
+        )
+
+    async def job(self, job_id: str) -> JobOnChain:
+        found = await self._ask(self.chain.read("TaskRegistry", "jobOf", job_id))
+        return JobOnChain(JobState(int(found["state"])), str(found["planHash"]).lower())
+
+    async def panel(self, dispute_id: str) -> list[str]:
+        found = await self._ask(self.chain.read("JuryArbitrator", "panelOf", dispute_id))
+        return [str(juror) for juror in found]
+
+    async def model(self, model_id: str) -> tuple[t.ModelSpec, Callable[[int, int], Any]]:
+        """A registered model's specification, and what reads its shard roots. Raises ContractRefused if unknown."""
+        found = await self._ask(self.chain.read("ModelRegistry", "specOf", model_id))
+        spec = t.ModelSpec(**{_snake(name): value for name, value in found.items()})
+
+        async def shard_root(start: int, end: int) -> str:
+            root = await self._ask(
+                self.chain.read("ModelRegistry", "shardRoot", model_id, start, end)
+            )
+            return str(root).lower()
+
+        return spec, shard_root
+
+    async def can_work(self) -> bool:
+        """Whether the registry would give this operator work at all."""
+        return bool(await self._ask(self.chain.read("MinerRegistry", "canWork", self.operator, 0)))
+
+    async def owner(self) -> str:
+        """The owner that registered this operator; the zero address if nobody did."""
+        return str(await self._ask(self.chain.read("MinerRegistry", "ownerOf", self.operator)))
+
+    async def _job_limits(self) -> tuple[int, int]:
+        if self._limits is None:
+            found = await self._ask(self.chain.read("TaskRegistry", "params"))
+            self._limits = (int(found["maxJobSeconds"]), int(found["maxWindowSeconds"]))
+        return self._limits
+
+    async def _ask(self, awaitable: Any) -> Any:
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                answer = await awaitable
+        except TimeoutError:
+            self.is_reachable = False
+            raise ChainUnreachable(
+                f"no answer from {self.chain.rpc_url}", f"within {CALL_TIMEOUT_S:g} s"
+            ) from None
+        except ChainUnreachable:
+            self.is_reachable = False
+            raise
+        except ContractRefused:
+            self.is_reachable = True
+            raise
+        self.is_reachable = True
+        return answer
+
+
+@dataclass(frozen=True)
+class JobNews:
+    """The chain moved a job."""
+
+    job_id: str
+    state: JobState
+
+
+@dataclass(frozen=True)
+class DisputeNews:
+    """A dispute on a job opened, or ended (`is_open` False; then only its id is known)."""
+
+    dispute_id: str
+    job_id: str = ""
+    stage: int = 0
+    is_open: bool = True
+
+
+_JOB_EVENTS = {
+    "JobMatched": JobState.Matched,
+    "JobDelivered": JobState.Delivered,
+    "JobDisputed": JobState.Disputed,
+    "JobSettled": JobState.Settled,
+    "JobCancelled": JobState.Cancelled,
+    "JobExpired": JobState.Expired,
+}
+
+
+def news_of(event: ChainEvent) -> JobNews | DisputeNews | None:
+    """What an event means to a miner; None for events of no interest."""
+    if event.contract == "TaskRegistry" and event.name in _JOB_EVENTS:
+        return JobNews(str(event.args["job"]), _JOB_EVENTS[event.name])
+    if event.contract == "JuryArbitrator" and event.name == "DisputeOpened":
+        return DisputeNews(
+            str(event.args["dispute"]), str(event.args["job"]), int(event.args["stage"])
+        )
+    if event.contract == "JuryArbitrator" and event.name == "DisputeExecuted":
+        return DisputeNews(str(event.args["dispute"]), is_open=False)
+    return None
+
+
+class News:
+    """Job and dispute events since the last look, through reorganisations and restarted nodes."""
+
+    def __init__(self, chain: Chain, *, start_block: int, position: Position) -> None:
+        self._chain = chain
+        self._start_block = start_block
+        self._follower = EventFollower(chain, start_block=start_block, position=position)
+
+    async def poll(self) -> tuple[list[JobNews | DisputeNews], Position, bool]:
+        """(news, position to store with them, whether jobs may have moved back). Raises ChainUnreachable.
+
+        A rolled-back block takes events with it; the owner then asks the chain about its live jobs again.
+        """
+        batch = await self._follower.poll()
+        news = [found for event in batch.events if (found := news_of(event)) is not None]
+        return news, batch.position, batch.rolled_back_to is not None
+
+
+def _snake(name: str) -> str:
+    return "".join("_" + c.lower() if c.isupper() else c for c in name)

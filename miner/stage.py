@@ -1,0 +1,509 @@
+"""Which message, from whom, about which job leads to what?
+
+The only place that decides whether a peer may say what it says. What is refused is answered (a call) or counted and
+dropped (a push); nothing a stranger sends raises out of here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from core.protocol import commit, signing, wire
+from core.protocol import types as t
+from core.protocol.errors import CheckFailed, HeadraceError, PeerUnreachable
+from core.runtime.channel import Answer, Channel
+from core.runtime.logs import get_logger
+from miner import answers, jobs
+from miner.compute import Compute
+from miner.desk import Desk, OpenJob, Refused, Serving
+from miner.jobs import Phase
+from miner.links import Line, Links
+from miner.run import Bench, Run, Wires, token_ids
+from miner.store import CLOSED_STATES
+
+SILENT_REQUEST_S = 60.0
+CLIENT_GONE_S = 15.0
+MAX_RUNS = 1024
+
+UNAUTHORISED = answers.UNAUTHORISED
+BUSY = "E-JOB-BUSY"
+WRONG_PLACE = "E-JOB-PLACE"
+OPENING = "E-JOB-OPENING"
+CAPS = "E-JOB-CAPS"
+REQUEST_OVER = "E-JOB-REQUEST-OVER"
+UNEXPECTED = "E-PEER-UNEXPECTED"
+log = get_logger(__name__)
+
+
+class Stage:
+    """One miner's side of every stream it has with clients, matchers, auditors and other stages."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        compute: Compute,
+        links: Links,
+        monotonic: Callable[[], float],
+        *,
+        look_for_disputes: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`look_for_disputes` brings the desk's knowledge of disputes up to date before a stranger is turned away."""
+        self.desk, self.compute, self.links = desk, compute, links
+        self.counts: Counter[str] = Counter()
+        self.tokens_in = self.tokens_out = self.requests_done = 0
+        self._book = desk.book
+        self._monotonic = monotonic
+        self._look_for_disputes = look_for_disputes
+        self._bench: Bench | None = None
+        self._background: set[asyncio.Task[Any]] = set()
+        self._handlers: dict[type, Callable[[Channel, Any, memoryview], Awaitable[Answer]]] = {
+            wire.Ping: self._ping,
+            wire.Propose: self._propose,
+            wire.OpenJob: self._open_job,
+            wire.Submit: self._submit,
+            wire.Activations: self._activations,
+            wire.Token: self._token,
+            wire.FinishRequest: self._finish_request,
+            wire.Cancel: self._cancel,
+            wire.Progress: self._progress,
+            wire.CloseJob: self._close_job,
+            wire.FetchOpening: self._fetch,
+            wire.FetchRows: self._fetch,
+            wire.FetchReceipts: self._fetch,
+        }
+
+    def serve(self, serving: Serving | None) -> None:
+        """Take up a shard, or none. No request may be running."""
+        assert not self.desk.active_requests, "requests are running"
+        self.desk.serving = serving
+        self._bench = serving and Bench(
+            compute=self.compute,
+            book=self._book,
+            hidden=serving.hidden,
+            vocab=serving.vocab,
+            eos_ids=serving.eos_ids,
+            count=self._count,
+            monotonic=self._monotonic,
+        )
+
+    async def handle(self, channel: Channel, frame: wire.Frame) -> Answer:
+        """Answer one frame. The handler of every stream that others open to us."""
+        handler = self._handlers.get(type(frame.message))
+        try:
+            if handler is None:
+                raise Refused(UNEXPECTED, f"a miner takes no {type(frame.message).__name__}")
+            return await handler(channel, frame.message, frame.payload)
+        except Refused as refusal:
+            self._count(refusal.code)
+            return wire.Failed(code=refusal.code, reason=refusal.reason[:2000])
+        except HeadraceError as error:
+            self._count(error.code)
+            return wire.Failed(code=error.code, reason=str(error)[:2000])
+
+    async def close(self) -> None:
+        """End every request without a word to anybody."""
+        runs = [run for job in self.desk.jobs.values() for run in list(job.runs.values())]
+        for run in runs:
+            run.cancel()
+        await asyncio.gather(*(run.closed() for run in runs))
+        await asyncio.gather(*(j.line.close() for j in self.desk.jobs.values() if j.line))
+        await asyncio.gather(*self._background, return_exceptions=True)
+
+    async def flush(self, timeout_s: float) -> None:
+        """Let receipts and tokens leave before streams close."""
+        lines = [job.line for job in self.desk.jobs.values() if job.line is not None]
+        await asyncio.gather(*(line.flush(timeout_s) for line in lines))
+
+    # --- time ---
+
+    def tick(self) -> None:
+        """Once a second: drop what fell silent, cancel what nobody waits for, free slots."""
+        now = self._monotonic()
+        for order_hash, job in list(self.desk.jobs.items()):
+            if job.client is not None and not job.client.is_open and job.client_gone_at is None:
+                job.client_gone_at = now
+            gone = job.client_gone_at is not None and now - job.client_gone_at > CLIENT_GONE_S
+            closed = job.stored.chain_state in CLOSED_STATES
+            late = self.desk.chain.now_s() > job.order.deadline
+            for run in list(job.runs.values()):
+                if gone or closed or late:
+                    run.cancel()
+                elif run.request.phase is Phase.RUNNING and now - run.seen_at > SILENT_REQUEST_S:
+                    run.fail(
+                        PeerUnreachable("the pipeline", f"no frame for {SILENT_REQUEST_S:g} s")
+                    )
+            if self.desk.release(job):
+                del self.desk.jobs[order_hash]
+                if job.line is not None:
+                    self._spawn(job.line.close())
+
+    # --- anyone, matcher, client ---
+
+    async def _ping(self, channel: Channel, message: wire.Ping, payload: memoryview) -> Answer:
+        return wire.Pong(active_requests=self.desk.active_requests)
+
+    async def _propose(
+        self, channel: Channel, message: wire.Propose, payload: memoryview
+    ) -> Answer:
+        return await self.desk.propose(channel.peer, message)
+
+    async def _open_job(
+        self, channel: Channel, message: wire.OpenJob, payload: memoryview
+    ) -> Answer:
+        _only(channel, message.signed.order.requester)
+        job = await self.desk.prove(signing.order_hash(message.signed.order))
+        if (
+            signing.plan_hash(message.plan) != job.stored.plan_hash
+            or message.stage != job.stored.stage
+        ):
+            raise Refused(WRONG_PLACE, "this is not the plan that the chain has for the job")
+        again = job.client is not None
+        self._attach(job, channel)
+        if again:
+            await self._replay(job)
+        return wire.JobOpened()
+
+    def _attach(self, job: OpenJob, channel: Channel) -> None:
+        if job.line is not None:
+            self._spawn(job.line.close())
+
+        async def same_channel() -> Channel:
+            return channel
+
+        job.client, job.client_gone_at = channel, None
+        job.line = Line(f"client {channel.peer}", same_channel)
+        if not job.reserved and not job.is_complete:
+            job.reserved = max(1, min(job.order.requests, self.desk.free_requests))
+
+    async def _replay(self, job: OpenJob) -> None:
+        """A client that lost its stream gets again what it may have missed; it knows tokens by position."""
+        for run in job.runs.values():
+            for step, token in enumerate(run.tokens):
+                finish = run.request.finish if step == run.request.produced - 1 else ""
+                job.tell_client(_token(job, run.index, step, token, finish))
+        for index in sorted(job.finished):
+            await self._replay_finished(job, index)
+
+    async def _replay_finished(self, job: OpenJob, index: int) -> None:
+        stored, store = job.stored, self._book.store
+        if stored.is_last:
+            rows = await self._book.disk(
+                store.rows, stored.order_hash, stored.plan_hash, index, "out", 0, 2**20
+            )
+            opened = await self._book.disk(store.opening, stored.order_hash, index)
+            if rows and opened:
+                tokens = token_ids(rows[0])
+                full = len(tokens) >= opened[0].sampling.max_new_tokens
+                ends = self._bench and tokens[-1] in self._bench.eos_ids
+                for step, token in enumerate(tokens):
+                    last = step == len(tokens) - 1
+                    finish = ("length" if full and not ends else "stop") if last else ""
+                    job.tell_client(_token(job, index, step, token, finish))
+        job.tell_client(wire.Receipt(signed=await self._book.sign_over(stored, [index])))
+
+    async def _submit(self, channel: Channel, message: wire.Submit, payload: memoryview) -> Answer:
+        job = await self.desk.prove(message.order_hash)
+        _only(channel, job.order.requester)
+        stored, index = job.stored, message.request
+        if not (stored.is_first or stored.is_last):
+            raise Refused(WRONG_PLACE, "prompts go to the first and the last stage")
+        _in_order(job, index)
+        prompt = _prompt_of(payload)
+        _check_openings(job.order, message, prompt)
+        if index in job.finished:
+            await self._replay_finished(job, index)
+            return wire.Submitted()
+        if index in job.over:
+            raise Refused(REQUEST_OVER, f"request {index} was {job.over[index]} here")
+        run = job.runs.get(index)
+        if run is not None and run.request.is_submitted:
+            return wire.Submitted()
+        self._check_caps(job, len(prompt), message.sampling.max_new_tokens)
+        if any(token >= self._the_bench.vocab for token in prompt):
+            raise Refused(OPENING, f"token ids of this model are below {self._the_bench.vocab}")
+        if run is None:
+            jobs.submit(self._fresh(job, index), len(prompt), message.sampling.max_new_tokens)
+            run = self._new_run(job, index)
+        try:
+            run.submit(prompt, message.sampling)
+        except HeadraceError as error:
+            run.fail(error)
+            raise
+        job.tokens_in += len(prompt)
+        job.tokens_out += message.sampling.max_new_tokens
+        opening = wire.Opening(
+            salt=message.salt,
+            prompt_proof=message.prompt_proof,
+            sampling=message.sampling,
+            sampling_proof=message.sampling_proof,
+        )
+        await self._book.disk(
+            self._book.store.put_opening, message.order_hash, index, opening, bytes(payload)
+        )
+        if stored.is_first and not run.request.is_over:
+            job.waiting.append(index)
+            self._begin_waiting(job)
+        return wire.Submitted()
+
+    def _check_caps(self, job: OpenJob, prompt_tokens: int, max_new_tokens: int) -> None:
+        order = job.order
+        if job.tokens_in + prompt_tokens > order.max_tokens_in:
+            raise Refused(
+                CAPS,
+                f"{job.tokens_in} + {prompt_tokens} prompt tokens, the order pays {order.max_tokens_in}",
+            )
+        if job.tokens_out + max_new_tokens > order.max_tokens_out:
+            raise Refused(
+                CAPS,
+                f"{job.tokens_out} + {max_new_tokens} new tokens, the order pays {order.max_tokens_out}",
+            )
+
+    async def _cancel(self, channel: Channel, message: wire.Cancel, payload: memoryview) -> Answer:
+        job = await self.desk.find(message.order_hash)
+        _only(channel, job.order.requester)
+        _in_order(job, message.request)
+        run = job.runs.get(message.request)
+        if run is not None:
+            run.cancel()
+        elif message.request not in job.finished:
+            job.over.setdefault(message.request, Phase.CANCELLED)
+        return None
+
+    # --- other stages ---
+
+    async def _activations(
+        self, channel: Channel, message: wire.Activations, payload: memoryview
+    ) -> Answer:
+        job = await self.desk.prove(message.order_hash)
+        _only(channel, _before(job))
+        run = self._run_for(job, message.request)
+        if run is None:
+            self._count("rows_late")
+            return None
+        run.take_rows(message, payload)
+        return None
+
+    async def _token(self, channel: Channel, message: wire.Token, payload: memoryview) -> Answer:
+        job = await self.desk.prove(message.order_hash)
+        if not job.stored.is_first:
+            raise Refused(WRONG_PLACE, "tokens go to the first stage")
+        _only(channel, job.stored.plan[-1].operator)
+        run = job.runs.get(message.request)
+        if run is None:
+            self._count("tokens_late")
+            return None
+        run.take_token(message)
+        return None
+
+    async def _finish_request(
+        self, channel: Channel, message: wire.FinishRequest, payload: memoryview
+    ) -> Answer:
+        job = await self.desk.prove(message.order_hash)
+        _only(channel, _before(job))
+        run = job.runs.get(message.request)
+        if run is None:
+            self._count("ends_late")
+            return None
+        if not job.stored.is_last and run.request.phase is Phase.RUNNING:
+            try:
+                self._check_caps(job, message.tokens_in, message.tokens_out)
+            except Refused as refusal:
+                run.fail(CheckFailed("the stage before counts too many tokens", refusal.reason))
+                raise
+            job.tokens_in += message.tokens_in
+            job.tokens_out += message.tokens_out
+        run.take_end(message.tokens_in, message.tokens_out)
+        return None
+
+    # --- closing and answering ---
+
+    async def _progress(
+        self, channel: Channel, message: wire.Progress, payload: memoryview
+    ) -> Answer:
+        job = await self.desk.find(message.order_hash)
+        _only(channel, job.order.requester, job.order.matcher, *_operators(job))
+        return wire.Finished(requests=sorted(job.finished))
+
+    async def _close_job(
+        self, channel: Channel, message: wire.CloseJob, payload: memoryview
+    ) -> Answer:
+        job = await self.desk.find(message.order_hash)
+        _only(channel, job.order.requester, job.order.matcher, *_operators(job))
+        return wire.Receipt(signed=await self._book.sign_over(job.stored, message.requests))
+
+    async def _fetch(self, channel: Channel, message: answers.Fetch, payload: memoryview) -> Answer:
+        stored = await self._book.disk(self._book.store.job, message.order_hash)
+        if stored is None:
+            raise Refused(answers.NOT_KEPT, "this miner accepted no such order")
+
+        def allowed(jurors: list[str]) -> bool:
+            return answers.may_see(
+                channel.peer,
+                stored,
+                message,
+                domain=self.desk.terms.domain,
+                now_s=self.desk.chain.now_s(),
+                jurors=jurors,
+            )
+
+        if not allowed([]) and not allowed(await self._jurors(stored.job_id)):
+            raise Refused(UNAUTHORISED, f"{channel.peer} has no part in this job")
+        return await self._book.disk(answers.answer, self._book.store, stored, message)
+
+    async def _jurors(self, job_id: str) -> list[str]:
+        if self._look_for_disputes is not None:
+            await self._look_for_disputes()
+        found = await self._book.disk(self._book.store.open_disputes, job_id)
+        panels = await asyncio.gather(*(self.desk.chain.panel(dispute) for dispute in found))
+        return [juror for panel in panels for juror in panel]
+
+    # --- runs ---
+
+    @property
+    def _the_bench(self) -> Bench:
+        assert self._bench is not None, "prove() refuses without a shard"
+        return self._bench
+
+    def _run_for(self, job: OpenJob, index: int) -> Run | None:
+        """The run of a request, made on its first row. None when the request is over here."""
+        _in_order(job, index)
+        if index in job.finished or index in job.over:
+            return None
+        return job.runs.get(index) or self._new_run(job, index)
+
+    def _new_run(self, job: OpenJob, index: int) -> Run:
+        serving = self.desk.serving
+        assert serving is not None, "prove() refuses without a shard"
+        if self.desk.active_requests >= MAX_RUNS or self.compute.kv_tokens >= serving.kv_tokens:
+            job.tell_client(_failed(job, index, BUSY, "this stage's memory is full"))
+            job.over[index] = Phase.FAILED
+            raise Refused(BUSY, "this stage's memory is full")
+        stored = job.stored
+        run = Run(
+            stored,
+            self._fresh(job, index),
+            self._the_bench,
+            Wires(
+                to_client=job.tell_client,
+                to_next=None if stored.is_last else self._line_to(job, stored.stage + 1),
+                to_first=None if stored.is_first or not stored.is_last else self._line_to(job, 0),
+                is_over=lambda ended: self._run_over(job, ended),
+            ),
+        )
+        job.runs[index] = run
+        return run
+
+    def _fresh(self, job: OpenJob, index: int) -> jobs.Request:
+        serving = self.desk.serving
+        assert serving is not None, "prove() refuses without a shard"
+        return jobs.Request(
+            index=index,
+            is_first=job.stored.is_first,
+            is_last=job.stored.is_last,
+            context=serving.context,
+        )
+
+    def _line_to(self, job: OpenJob, stage: int) -> Line:
+        return self.links.to(job.stored.plan[stage].operator, job.stored.endpoints[stage])
+
+    def _run_over(self, job: OpenJob, run: Run) -> None:
+        request = run.request
+        job.runs.pop(run.index, None)
+        if request.phase is Phase.FINISHED:
+            job.finished.add(run.index)
+            self.requests_done += 1
+            self.tokens_in += run.counts[0]
+            self.tokens_out += run.counts[1]
+        else:
+            job.over[run.index] = request.phase
+            if run.checkpoint is not None:
+                self._spawn(self._book.disk(self._book.store.put_checkpoint, *run.checkpoint))
+        self._spawn(self.compute.drop(run.key))
+        self._begin_waiting(job)
+
+    def _begin_waiting(self, job: OpenJob) -> None:
+        """A first stage starts as many of a job's requests as the job has slots."""
+        running = sum(run.request.phase is Phase.RUNNING for run in job.runs.values())
+        while job.waiting and running < max(1, job.reserved):
+            run = job.runs.get(job.waiting.popleft())
+            if run is not None and run.request.phase is Phase.WAITING:
+                run.begin()
+                running += 1
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _count(self, what: str) -> None:
+        self.counts[what] += 1
+
+
+def _only(channel: Channel, *allowed: str) -> None:
+    who = channel.peer.lower()
+    if not any(who == one.lower() for one in allowed if one != t.ZERO_ADDRESS):
+        raise Refused(UNAUTHORISED, f"{channel.peer} may not say this about the job")
+
+
+def _before(job: OpenJob) -> str:
+    if job.stored.is_first:
+        raise Refused(WRONG_PLACE, "nobody stands before the first stage")
+    return job.stored.plan[job.stored.stage - 1].operator
+
+
+def _operators(job: OpenJob) -> list[str]:
+    return [stage.operator for stage in job.stored.plan]
+
+
+def _in_order(job: OpenJob, index: int) -> None:
+    if index >= job.order.requests:
+        raise Refused(OPENING, f"there is no request {index} of {job.order.requests}")
+
+
+def _prompt_of(payload: memoryview) -> list[int]:
+    try:
+        return token_ids(payload)
+    except ValueError as error:
+        raise Refused(OPENING, str(error)) from None
+
+
+def _check_openings(order: t.Order, message: wire.Submit, prompt: list[int]) -> None:
+    """Raise Refused unless prompt and sampling are the ones that the order commits to."""
+    for name, root, leaf, proof in (
+        (
+            "prompt",
+            order.input_root,
+            commit.prompt_leaf(message.request, commit.unhex(message.salt), prompt),
+            message.prompt_proof,
+        ),
+        (
+            "sampling",
+            order.sampling_root,
+            commit.sampling_leaf(message.request, message.sampling),
+            message.sampling_proof,
+        ),
+    ):
+        siblings = [commit.unhex(sibling) for sibling in proof]
+        if not commit.verify_proof(
+            commit.unhex(root), order.requests, message.request, commit.leaf_hash(leaf), siblings
+        ):
+            raise Refused(OPENING, f"the {name} is not the one in the order")
+
+
+def _token(job: OpenJob, index: int, step: int, token: int, finish: str) -> wire.Token:
+    return wire.Token(
+        order_hash=job.stored.order_hash,
+        request=index,
+        step=step,
+        token=token,
+        finish=finish,  # type: ignore[arg-type]
+    )
+
+
+def _failed(job: OpenJob, index: int, code: str, reason: str) -> wire.RequestFailed:
+    return wire.RequestFailed(
+        order_hash=job.stored.order_hash, request=index, code=code, reason=reason
+    )

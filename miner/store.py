@@ -1,0 +1,467 @@
+"""What must a miner still know after a restart: what it accepted, did and signed?
+
+One SQLite file. Two promises: a leaf of a request, once written, never changes (two different ones under two
+signatures would cost the stake), and nothing is signed before its leaf is on disk.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from core.protocol import types as t
+from core.protocol import wire
+from core.protocol.errors import CheckFailed, ConfigError
+
+SCHEMA_VERSION = 1
+#: Job states of the chain after which nothing more is signed or paid.
+CLOSED_STATES = ("Settled", "Cancelled", "Expired")
+
+_SCHEMA = """
+CREATE TABLE jobs (
+    order_hash TEXT NOT NULL, plan_hash TEXT NOT NULL, job_id TEXT NOT NULL, stage INTEGER NOT NULL,
+    signed_order BLOB NOT NULL, plan BLOB NOT NULL, endpoints BLOB NOT NULL, shard_root TEXT NOT NULL,
+    acceptance BLOB NOT NULL, verified INTEGER NOT NULL DEFAULT 0, started_at INTEGER NOT NULL DEFAULT 0,
+    chain_state TEXT NOT NULL DEFAULT '', keep_until INTEGER NOT NULL, purged INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (order_hash, plan_hash)
+);
+CREATE INDEX jobs_by_id ON jobs (job_id);
+CREATE TABLE openings (
+    order_hash TEXT NOT NULL, request INTEGER NOT NULL, opening BLOB NOT NULL, prompt BLOB NOT NULL,
+    PRIMARY KEY (order_hash, request)
+);
+CREATE TABLE leaves (
+    order_hash TEXT NOT NULL, plan_hash TEXT NOT NULL, request INTEGER NOT NULL, leaf BLOB NOT NULL,
+    PRIMARY KEY (order_hash, plan_hash, request)
+);
+CREATE TABLE boundary_rows (
+    order_hash TEXT NOT NULL, plan_hash TEXT NOT NULL, request INTEGER NOT NULL, side TEXT NOT NULL,
+    row_bytes INTEGER NOT NULL, data BLOB NOT NULL,
+    PRIMARY KEY (order_hash, plan_hash, request, side)
+);
+CREATE TABLE receipts (
+    order_hash TEXT NOT NULL, plan_hash TEXT NOT NULL, requests_root TEXT NOT NULL, signed BLOB NOT NULL,
+    PRIMARY KEY (order_hash, plan_hash, requests_root)
+);
+CREATE TABLE checkpoints (
+    order_hash TEXT NOT NULL, plan_hash TEXT NOT NULL, request INTEGER NOT NULL,
+    checkpoint BLOB NOT NULL, signature TEXT NOT NULL,
+    PRIMARY KEY (order_hash, plan_hash, request)
+);
+CREATE TABLE disputes (
+    dispute_id TEXT PRIMARY KEY, job_id TEXT NOT NULL, stage INTEGER NOT NULL, open INTEGER NOT NULL DEFAULT 1
+);
+CREATE TABLE notes (key TEXT PRIMARY KEY, value BLOB NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """A job this miner accepted, with the place it has in it."""
+
+    signed: t.SignedOrder
+    plan: tuple[t.Stage, ...]
+    endpoints: tuple[str, ...]
+    stage: int
+    job_id: str
+    order_hash: str
+    plan_hash: str
+    shard_root: str
+    acceptance: t.SignedAcceptance
+    is_verified: bool
+    started_at: int
+    chain_state: str
+
+    @property
+    def order(self) -> t.Order:
+        return self.signed.order
+
+    @property
+    def place(self) -> t.Stage:
+        return self.plan[self.stage]
+
+    @property
+    def is_first(self) -> bool:
+        return self.stage == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.stage == len(self.plan) - 1
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The rows of one request at one side of this stage."""
+
+    row_bytes: int
+    data: bytes
+
+
+class Store:
+    """The file. Methods are short transactions and may be called from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create. Raises ConfigError when it was written by a newer program or is no database."""
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        try:
+            self._prepare(path)
+        except sqlite3.DatabaseError as error:
+            self._db.close()
+            raise ConfigError(
+                f"cannot use {path}",
+                str(error),
+                next_step="move the file away or choose another state folder",
+            ) from error
+
+    def _prepare(self, path: Path) -> None:
+        path.chmod(0o600)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        # FULL, because a signature that left must be remembered even after a power cut.
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("PRAGMA busy_timeout = 5000")
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            raise ConfigError(
+                f"{path} has version {version}", f"this program knows up to {SCHEMA_VERSION}"
+            )
+        if version == 0:
+            with self._write() as db:
+                for statement in _SCHEMA.split(";\n"):
+                    if statement.strip():
+                        db.execute(statement)
+                db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def _rows(self, sql: str, *args: object) -> list[tuple[object, ...]]:
+        with self._lock:
+            return self._db.execute(sql, args).fetchall()
+
+    # --- jobs ---
+
+    def put_job(
+        self,
+        signed: t.SignedOrder,
+        plan: Sequence[t.Stage],
+        endpoints: Sequence[str],
+        acceptance: t.SignedAcceptance,
+        *,
+        job_id: str,
+        shard_root: str,
+        keep_until: int,
+    ) -> None:
+        """Remember what is about to be accepted. A repeated proposal renews the acceptance only."""
+        with self._write() as db:
+            db.execute(
+                "INSERT INTO jobs (order_hash, plan_hash, job_id, stage, signed_order, plan, endpoints,"
+                " shard_root, acceptance, keep_until) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (order_hash, plan_hash) DO UPDATE SET acceptance = excluded.acceptance,"
+                " endpoints = excluded.endpoints WHERE verified = 0",
+                (
+                    acceptance.acceptance.order_hash,
+                    acceptance.acceptance.plan_hash,
+                    job_id,
+                    acceptance.acceptance.stage,
+                    _pack(signed),
+                    _pack(list(plan)),
+                    _pack(list(endpoints)),
+                    shard_root,
+                    _pack(acceptance),
+                    keep_until,
+                ),
+            )
+
+    def job(self, order_hash: str, plan_hash: str | None = None) -> StoredJob | None:
+        """The job with this plan; without a plan the one verified on chain, else the newest accepted."""
+        found = self._jobs(
+            "order_hash = ? AND (? IS NULL OR plan_hash = ?) ORDER BY verified DESC, rowid DESC LIMIT 1",
+            order_hash,
+            plan_hash,
+            plan_hash,
+        )
+        return found[0] if found else None
+
+    def live_jobs(self) -> list[StoredJob]:
+        """Verified jobs that the chain has not closed, as far as this miner heard."""
+        marks = ", ".join("?" * len(CLOSED_STATES))
+        return self._jobs(f"verified = 1 AND chain_state NOT IN ({marks})", *CLOSED_STATES)
+
+    def mark_verified(self, order_hash: str, plan_hash: str, *, now_s: int) -> None:
+        """The chain shows the job matched with this plan."""
+        with self._write() as db:
+            db.execute(
+                "UPDATE jobs SET verified = 1, started_at = CASE started_at WHEN 0 THEN ? ELSE started_at END"
+                " WHERE order_hash = ? AND plan_hash = ?",
+                (now_s, order_hash, plan_hash),
+            )
+
+    def set_chain_state(self, job_id: str, state: str, *, now_s: int = 0, keep_s: int = 0) -> None:
+        """What the chain says of a job now; rows are kept at least `keep_s` past `now_s` and the order's window."""
+        with self._write() as db:
+            for order_hash, signed, keep_until in db.execute(
+                "SELECT order_hash, signed_order, keep_until FROM jobs WHERE job_id = ?", (job_id,)
+            ).fetchall():
+                window_s = msgspec.msgpack.decode(signed, type=t.SignedOrder).order.window
+                db.execute(
+                    "UPDATE jobs SET chain_state = ?, keep_until = ? WHERE order_hash = ?",
+                    (state, max(keep_until, now_s + window_s + keep_s if now_s else 0), order_hash),
+                )
+
+    def _jobs(self, where: str, *args: object) -> list[StoredJob]:
+        return [
+            StoredJob(
+                signed=msgspec.msgpack.decode(signed, type=t.SignedOrder),
+                plan=tuple(msgspec.msgpack.decode(plan, type=list[t.Stage])),
+                endpoints=tuple(msgspec.msgpack.decode(endpoints, type=list[str])),
+                stage=stage,
+                job_id=job_id,
+                order_hash=order_hash,
+                plan_hash=plan_hash,
+                shard_root=shard_root,
+                acceptance=msgspec.msgpack.decode(acceptance, type=t.SignedAcceptance),
+                is_verified=bool(verified),
+                started_at=started_at,
+                chain_state=chain_state,
+            )
+            for signed, plan, endpoints, stage, job_id, order_hash, plan_hash, shard_root, acceptance, verified, started_at, chain_state in self._rows(
+                "SELECT signed_order, plan, endpoints, stage, job_id, order_hash, plan_hash, shard_root,"
+                f" acceptance, verified, started_at, chain_state FROM jobs WHERE {where}",
+                *args,
+            )
+        ]
+
+    # --- requests ---
+
+    def put_opening(
+        self, order_hash: str, request: int, opening: wire.Opening, prompt: bytes
+    ) -> None:
+        """Keep what opens the order's commitments; both were checked against the order, so the first is the only one."""
+        with self._write() as db:
+            db.execute(
+                "INSERT OR IGNORE INTO openings VALUES (?, ?, ?, ?)",
+                (order_hash, request, _pack(opening), prompt),
+            )
+
+    def opening(self, order_hash: str, request: int) -> tuple[wire.Opening, bytes] | None:
+        found = self._rows(
+            "SELECT opening, prompt FROM openings WHERE order_hash = ? AND request = ?",
+            order_hash,
+            request,
+        )
+        if not found:
+            return None
+        opening, prompt = found[0]
+        return msgspec.msgpack.decode(opening, type=wire.Opening), bytes(prompt)  # type: ignore[arg-type]
+
+    def put_leaf(
+        self,
+        order_hash: str,
+        plan_hash: str,
+        leaf: t.RequestLeaf,
+        rows_in: Boundary,
+        rows_out: Boundary,
+    ) -> None:
+        """Write down one finished request, before anything is signed over it.
+
+        Writing the same leaf again changes nothing. Raises CheckFailed, and changes nothing, when another leaf of
+        this request is on record: signing both would be equivocation.
+        """
+        with self._write() as db:
+            known = db.execute(
+                "SELECT leaf FROM leaves WHERE order_hash = ? AND plan_hash = ? AND request = ?",
+                (order_hash, plan_hash, leaf.request_index),
+            ).fetchone()
+            if known is not None:
+                if msgspec.msgpack.decode(known[0], type=t.RequestLeaf) != leaf:
+                    raise CheckFailed(
+                        f"request {leaf.request_index} is not signed again",
+                        "another result of it is on record, and two signatures would cost the stake",
+                    )
+                return
+            key = (order_hash, plan_hash, leaf.request_index)
+            db.execute("INSERT INTO leaves VALUES (?, ?, ?, ?)", (*key, _pack(leaf)))
+            for side, rows in (("in", rows_in), ("out", rows_out)):
+                db.execute(
+                    "INSERT OR REPLACE INTO boundary_rows VALUES (?, ?, ?, ?, ?, ?)",
+                    (*key, side, rows.row_bytes, rows.data),
+                )
+
+    def leaves(self, order_hash: str, plan_hash: str) -> dict[int, t.RequestLeaf]:
+        """Finished requests of a job by index, ascending."""
+        return {
+            int(request): msgspec.msgpack.decode(leaf, type=t.RequestLeaf)  # type: ignore[call-overload]
+            for request, leaf in self._rows(
+                "SELECT request, leaf FROM leaves WHERE order_hash = ? AND plan_hash = ? ORDER BY request",
+                order_hash,
+                plan_hash,
+            )
+        }
+
+    def rows(
+        self, order_hash: str, plan_hash: str, request: int, side: wire.Side, start: int, count: int
+    ) -> tuple[bytes, int, int] | None:
+        """(rows [start, start + count) as far as they exist, bytes per row, rows in all), None when not kept."""
+        found = self._rows(
+            "SELECT row_bytes, length(data), substr(data, ? * row_bytes + 1, ? * row_bytes)"
+            " FROM boundary_rows WHERE order_hash = ? AND plan_hash = ? AND request = ? AND side = ?",
+            start,
+            count,
+            order_hash,
+            plan_hash,
+            request,
+            side,
+        )
+        if not found:
+            return None
+        row_bytes, size_bytes, data = found[0]
+        return bytes(data or b""), int(row_bytes), int(size_bytes) // int(row_bytes)  # type: ignore[arg-type, call-overload]
+
+    def put_checkpoint(self, checkpoint: t.HopCheckpoint, signature: str) -> None:
+        """The newest word of the stage before about what it sent for one request."""
+        with self._write() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?)",
+                (
+                    checkpoint.order_hash,
+                    checkpoint.plan_hash,
+                    checkpoint.request_index,
+                    _pack(checkpoint),
+                    signature,
+                ),
+            )
+
+    def checkpoint(
+        self, order_hash: str, plan_hash: str, request: int
+    ) -> tuple[t.HopCheckpoint, str] | None:
+        found = self._rows(
+            "SELECT checkpoint, signature FROM checkpoints"
+            " WHERE order_hash = ? AND plan_hash = ? AND request = ?",
+            order_hash,
+            plan_hash,
+            request,
+        )
+        if not found:
+            return None
+        checkpoint, signature = found[0]
+        return msgspec.msgpack.decode(checkpoint, type=t.HopCheckpoint), str(signature)  # type: ignore[arg-type]
+
+    # --- receipts ---
+
+    def put_receipt(self, signed: t.SignedReceipt) -> None:
+        """Remember a receipt before it is sent."""
+        receipt = signed.receipt
+        with self._write() as db:
+            db.execute(
+                "INSERT OR IGNORE INTO receipts VALUES (?, ?, ?, ?)",
+                (receipt.order_hash, receipt.plan_hash, receipt.requests_root, _pack(signed)),
+            )
+
+    def receipt(
+        self, order_hash: str, plan_hash: str, requests_root: str
+    ) -> t.SignedReceipt | None:
+        """The one receipt over this set of requests, if it was signed before."""
+        found = self._rows(
+            "SELECT signed FROM receipts WHERE order_hash = ? AND plan_hash = ? AND requests_root = ?",
+            order_hash,
+            plan_hash,
+            requests_root,
+        )
+        return msgspec.msgpack.decode(found[0][0], type=t.SignedReceipt) if found else None  # type: ignore[arg-type]
+
+    def receipts(self, order_hash: str, plan_hash: str) -> list[t.SignedReceipt]:
+        """Every receipt signed for a job, in order of signing."""
+        return [
+            msgspec.msgpack.decode(signed, type=t.SignedReceipt)  # type: ignore[arg-type]
+            for (signed,) in self._rows(
+                "SELECT signed FROM receipts WHERE order_hash = ? AND plan_hash = ? ORDER BY rowid",
+                order_hash,
+                plan_hash,
+            )
+        ]
+
+    # --- disputes and notes ---
+
+    def put_dispute(self, dispute_id: str, job_id: str, stage: int) -> None:
+        with self._write() as db:
+            db.execute(
+                "INSERT OR IGNORE INTO disputes VALUES (?, ?, ?, 1)", (dispute_id, job_id, stage)
+            )
+
+    def close_dispute(self, dispute_id: str) -> None:
+        with self._write() as db:
+            db.execute("UPDATE disputes SET open = 0 WHERE dispute_id = ?", (dispute_id,))
+
+    def open_disputes(self, job_id: str) -> list[str]:
+        return [
+            str(found[0])
+            for found in self._rows(
+                "SELECT dispute_id FROM disputes WHERE job_id = ? AND open = 1", job_id
+            )
+        ]
+
+    def note(self, key: str) -> bytes | None:
+        """A small value under a name: the event follower's position, the record's sequence."""
+        found = self._rows("SELECT value FROM notes WHERE key = ?", key)
+        return bytes(found[0][0]) if found else None  # type: ignore[arg-type]
+
+    def put_note(self, key: str, value: bytes) -> None:
+        with self._write() as db:
+            db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (key, value))
+
+    # --- the end of it ---
+
+    def purge(self, now_s: int) -> int:
+        """Delete rows and prompts of jobs nobody can dispute any more. Returns how many jobs were cleared.
+
+        Leaves, acceptances and receipts stay for ever: they are small, and they are what keeps a request from being
+        signed twice.
+        """
+        with self._write() as db:
+            old = db.execute(
+                "SELECT order_hash, plan_hash FROM jobs WHERE purged = 0 AND keep_until < ?"
+                " AND (verified = 0 OR chain_state IN ('Settled', 'Cancelled', 'Expired'))"
+                " AND job_id NOT IN (SELECT job_id FROM disputes WHERE open = 1)",
+                (now_s,),
+            ).fetchall()
+            for order_hash, plan_hash in old:
+                for table in ("boundary_rows", "checkpoints"):
+                    db.execute(
+                        f"DELETE FROM {table} WHERE order_hash = ? AND plan_hash = ?",
+                        (order_hash, plan_hash),
+                    )
+                db.execute("DELETE FROM openings WHERE order_hash = ?", (order_hash,))
+                db.execute(
+                    "UPDATE jobs SET purged = 1 WHERE order_hash = ? AND plan_hash = ?",
+                    (order_hash, plan_hash),
+                )
+        return len(old)
+
+
+def keep_until(order: t.Order, keep_s: int) -> int:
+    """Until when a job's rows are kept at least: past its deadline, its window and a margin."""
+    return order.deadline + order.window + keep_s
+
+
+def _pack(value: object) -> bytes:
+    return msgspec.msgpack.encode(value)

@@ -1,0 +1,338 @@
+"""Which machine holds which layers (phase 1, from a fleet to validated pipelines)?
+
+Region by region first, leftovers pooled over all regions, and over the whole fleet at once where that serves better,
+so there is never "no pipeline" while the fleet holds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+from scheduler.assemble import Balance, arrange, hand_out, search_connected, split
+from scheduler.costs import capacities, head_ms, hop_ms, stage_ms, tau_ms_per_layer, weight_bytes
+from scheduler.errors import PlanError
+from scheduler.fleet import Fleet, Links, Machine, ModelShape, Pipeline, Shard
+from scheduler.greedy_cover import allocate_greedily
+from scheduler.kinds import Pool, most_layers_of_any, pool_of
+from scheduler.parallax_allocate import (
+    Cover,
+    Objective,
+    ScoredK,
+    TooManyStates,
+    allocate_by_dp,
+)
+from scheduler.patterns import PatternLimits, allocate_by_patterns
+from scheduler.validate import validate_pipelines
+
+GLOBAL = "all regions"
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateOptions:
+    """How to plan.
+
+    ``alpha`` is the replication preference of Z(k). ``t_comp_ms`` and ``r_rtt_ms`` override the fleet's averages.
+    ``scope``: "region" is the paper's (inside regions, leftovers pooled), "global" ignores regions, "auto" makes both
+    where the fleet has at most ``both_scopes_up_to`` machines and keeps the better. ``method``: "dp" is dp₁,
+    "patterns" the configuration formulation, "greedy" needs no solver; "auto" uses dp₁ up to ``dp_machines`` machines,
+    then patterns, then greedy where HiGHS is missing.
+    """
+
+    alpha: float = 1.0
+    t_comp_ms: float | None = None
+    r_rtt_ms: float | None = None
+    scope: Literal["auto", "region", "global"] = "auto"
+    method: Literal["auto", "dp", "patterns", "greedy"] = "auto"
+    balance: Balance = "rate"
+    both_scopes_up_to: int = 512
+    dp_machines: int = 8
+    dp_states: int = 20_000
+    limits: PatternLimits = field(default_factory=PatternLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeResult:
+    """What phase 1 found in one scope: the k considered, Z of the chosen k, its bound, and how it was solved."""
+
+    scope: str
+    machines: int
+    pipelines: int
+    z: float
+    z_at_most: float
+    method: str
+    scores: tuple[ScoredK, ...]
+
+    @property
+    def gap(self) -> float:
+        return 0.0 if self.z_at_most <= self.z else 1 - self.z / self.z_at_most
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A validated plan.
+
+    ``standby`` machines could hold layers but are in no pipeline; ``ignored`` ones hold none, with the reason.
+    ``z`` is k^α over the plan's own mean latency per token; ``gap`` the worst distance to a proven bound of Z(k) in
+    any scope. An impossible fleet gives no pipelines and an explanation of what is short.
+    """
+
+    pipelines: tuple[Pipeline, ...]
+    standby: tuple[str, ...]
+    ignored: tuple[tuple[str, str], ...]
+    scopes: tuple[ScopeResult, ...]
+    z: float
+    explanation: tuple[str, ...]
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """Every shard of the plan, in order of machine id."""
+        return tuple(sorted(shard for pipeline in self.pipelines for shard in pipeline))
+
+    @property
+    def gap(self) -> float:
+        return max((scope.gap for scope in self.scopes), default=0.0)
+
+    @property
+    def method(self) -> str:
+        """How the scopes were solved, most used first."""
+        methods = [scope.method for scope in self.scopes]
+        return ", ".join(sorted(set(methods), key=lambda name: (-methods.count(name), name)))
+
+
+DEFAULTS = AllocateOptions()
+
+
+def allocate(fleet: Fleet, model: ModelShape, options: AllocateOptions = DEFAULTS) -> Allocation:
+    """Phase 1 (Parallax §3.2): pipelines that maximise Z(k), layers water-filled inside each.
+
+    Deterministic, independent of the order of machines, and validated. Raises FleetError for absurd options only.
+    """
+    usable = [machine for machine in fleet.machines if capacities(machine, model).plain >= 1]
+    ignored = tuple(
+        (machine.id, _too_small(machine, model))
+        for machine in fleet.machines
+        if capacities(machine, model).plain < 1
+    )
+    plans = []
+    regions = {machine.region for machine in usable}
+    if options.scope != "global" and len(regions) > 1:
+        plans.append(_by_region(usable, fleet.links, model, options))
+    if not plans or (options.scope == "auto" and len(usable) <= options.both_scopes_up_to):
+        plans.append(_Plan([], [], []).extended(GLOBAL, usable, fleet.links, model, options))
+    ranked = [
+        (_realised_z(plan.pipelines, fleet, model, options.alpha), -i)
+        for i, plan in enumerate(plans)
+    ]
+    best = plans[-max(ranked)[1]]
+    validate_pipelines(best.pipelines, fleet, model)
+    used = {shard.machine_id for pipeline in best.pipelines for shard in pipeline}
+    notes = [_sentence(scope) for scope in best.scopes if scope.pipelines] + best.notes
+    if not best.pipelines:
+        notes.append(_shortage(usable, model))
+    notes += [f"{machine_id} is ignored: {reason}" for machine_id, reason in ignored]
+    return Allocation(
+        pipelines=tuple(sorted(best.pipelines)),
+        standby=tuple(machine.id for machine in usable if machine.id not in used),
+        ignored=ignored,
+        scopes=tuple(best.scopes),
+        z=max(ranked)[0],
+        explanation=tuple(notes),
+    )
+
+
+def validate(allocation: Allocation, fleet: Fleet, model: ModelShape) -> None:
+    """Raise PlanError unless the allocation may be told to the machines of this fleet."""
+    validate_pipelines(allocation.pipelines, fleet, model)
+    used = {shard.machine_id for shard in allocation.shards}
+    for machine_id in allocation.standby:
+        if machine_id in used:
+            raise PlanError("machine-twice", f"{machine_id} serves and stands by", machine_id)
+
+
+def objective_for(
+    machines: Sequence[Machine],
+    links: Links,
+    model: ModelShape,
+    options: AllocateOptions = DEFAULTS,
+) -> Objective:
+    """Z(k)'s constants from a scope: T_comp the capacity-weighted mean time of all L layers and the head, r_RTT the
+    mean ρ over its reachable pairs (measured pairs where there are any)."""
+    t_comp = options.t_comp_ms
+    if t_comp is None:
+        weights = [capacities(machine, model).plain for machine in machines]
+        total = max(1, sum(weights))
+        t_comp = (
+            sum(
+                weight * (tau_ms_per_layer(machine, model) * model.layers + head_ms(machine, model))
+                for weight, machine in zip(weights, machines, strict=True)
+            )
+            / total
+        )
+    r_rtt = options.r_rtt_ms if options.r_rtt_ms is not None else mean_rho_ms(machines, links)
+    return Objective(options.alpha, t_comp, r_rtt)
+
+
+def mean_rho_ms(machines: Sequence[Machine], links: Links) -> float:
+    """Mean one-way latency over ordered reachable pairs: of measured pairs if any, else by region. 0 without pairs."""
+    ids = {machine.id for machine in machines}
+    measured = [
+        link.latency_ms
+        for (a, b), link in sorted(links.pairs.items())
+        if a != b and a in ids and b in ids and link.latency_ms < float("inf")
+    ]
+    if measured:
+        return sum(measured) / len(measured)
+    by_region: dict[str, list[Machine]] = {}
+    for machine in machines:
+        by_region.setdefault(machine.region, []).append(machine)
+    total, pairs = 0.0, 0
+    for a, group_a in sorted(by_region.items()):
+        for b, group_b in sorted(by_region.items()):
+            many = len(group_a) * (len(group_b) - (a == b))
+            region = links.regions.get((a, b)) or links.regions.get((b, a))
+            latency = region.latency_ms if region else links.default_ms
+            if many == 0 or latency is None or latency == float("inf"):
+                continue
+            if region:
+                for group in (group_a, group_b):
+                    latency += sum(machine.access_ms for machine in group) / len(group)
+            total, pairs = total + many * latency, pairs + many
+    return total / pairs if pairs else 0.0
+
+
+@dataclass(slots=True)
+class _Plan:
+    pipelines: list[Pipeline]
+    scopes: list[ScopeResult]
+    notes: list[str]
+
+    def extended(
+        self,
+        scope: str,
+        machines: Sequence[Machine],
+        links: Links,
+        model: ModelShape,
+        options: AllocateOptions,
+    ) -> _Plan:
+        """This plan and the best pipelines of one more scope."""
+        pool = pool_of(machines, model)
+        caps = [capacities(machine, model) for machine in machines]
+        if most_layers_of_any(caps, model.layers) < model.layers:
+            return self
+        cover = _solve(pool, objective_for(machines, links, model, options), options)
+        orders, notes = [], list[str]()
+        left = {machine.id: machine for machine in machines}
+        for group in hand_out(pool, cover.patterns, model, links):
+            order = arrange(group, model, links)
+            if order is not None:
+                orders.append(order)
+                for machine in order:
+                    del left[machine.id]
+        while len(orders) < len(cover.patterns):
+            order = search_connected(list(left.values()), model, links)
+            if order is None:
+                lost = len(cover.patterns) - len(orders)
+                notes.append(
+                    f"{scope}: {lost} pipelines less, their machines cannot reach each other"
+                )
+                break
+            orders.append(order)
+            for machine in order:
+                del left[machine.id]
+        pipelines = [split(order, model, options.balance) for order in orders]
+        found = ScopeResult(
+            scope,
+            len(machines),
+            len(pipelines),
+            cover.z,
+            cover.z_at_most,
+            cover.method,
+            cover.scores,
+        )
+        return _Plan([*self.pipelines, *pipelines], [*self.scopes, found], [*self.notes, *notes])
+
+
+def _by_region(
+    machines: Sequence[Machine], links: Links, model: ModelShape, options: AllocateOptions
+) -> _Plan:
+    plan = _Plan([], [], [])
+    for region in sorted({machine.region for machine in machines}):
+        inside = [machine for machine in machines if machine.region == region]
+        plan = plan.extended(region or "unnamed region", inside, links, model, options)
+    used = {shard.machine_id for pipeline in plan.pipelines for shard in pipeline}
+    left = [machine for machine in machines if machine.id not in used]
+    return plan.extended(
+        "leftovers of all regions" if used else GLOBAL, left, links, model, options
+    )
+
+
+def _solve(pool: Pool, objective: Objective, options: AllocateOptions) -> Cover:
+    if options.method == "greedy":
+        return allocate_greedily(pool, objective)
+    if options.method == "dp" or (
+        options.method == "auto" and sum(pool.counts) <= options.dp_machines
+    ):
+        try:
+            return allocate_by_dp(pool, objective, options.dp_states)
+        except TooManyStates:
+            pass  # the configuration formulation answers the same question
+    try:
+        return allocate_by_patterns(pool, objective, options.limits)
+    except ImportError:
+        return allocate_greedily(pool, objective)
+
+
+def _realised_z(
+    pipelines: Sequence[Pipeline], fleet: Fleet, model: ModelShape, alpha: float
+) -> float:
+    if not pipelines:
+        return 0.0
+    mean = sum(pipeline_ms(pipeline, fleet, model) for pipeline in pipelines) / len(pipelines)
+    return float(len(pipelines) ** alpha / mean)
+
+
+def pipeline_ms(pipeline: Pipeline, fleet: Fleet, model: ModelShape) -> float:
+    """Time of one token through a pipeline at batch 1: Σ stage times + Σ hops."""
+    machines = [fleet.by_id[shard.machine_id] for shard in pipeline]
+    stages = sum(
+        stage_ms(machine, model, shard.layers)
+        for machine, shard in zip(machines, pipeline, strict=True)
+    )
+    hops = sum(hop_ms(fleet.links, a, b, model) for a, b in pairwise(machines))
+    return stages + hops
+
+
+def _sentence(scope: ScopeResult) -> str:
+    proof = "proven best" if scope.gap <= 1e-12 else f"at most {scope.gap:.2%} below the best"
+    return (
+        f"{scope.scope}: {scope.pipelines} pipelines from {scope.machines} machines, "
+        f"Z = {scope.z:.6g} by {scope.method}, {proof}"
+    )
+
+
+def _too_small(machine: Machine, model: ModelShape) -> str:
+    room = weight_bytes(machine)
+    return f"{room} bytes for weights, one layer takes {model.layer_bytes}"
+
+
+def _shortage(machines: Sequence[Machine], model: ModelShape) -> str:
+    """What keeps these machines from holding the model once, with the amount."""
+    caps = [capacities(machine, model) for machine in machines]
+    if not caps:
+        return f"no machine can hold a single layer of {model.layer_bytes} bytes"
+    held = most_layers_of_any(caps, model.layers)
+    if held >= model.layers:
+        return "the machines hold the model together but no chain of them is connected"
+    if held == 0:
+        return (
+            f"no machine can hold a layer beside the embedding ({model.embedding_bytes} bytes) or the head "
+            f"({model.head_bytes} bytes)"
+        )
+    short = model.layers - held
+    return (
+        f"{len(machines)} machines hold {held} of {model.layers} layers: short by {short} layers, "
+        f"{short * model.layer_bytes} bytes of weights"
+    )

@@ -1,0 +1,108 @@
+"""Does all of this hold for the real SmolLM2, end to end?"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from core.engine.model import load_shard
+from core.engine.numerics import FP32, judge_rows, judge_tokens, reexecute
+from core.engine.sampling import sample
+from core.engine.shape import describe_model
+from core.engine.tokenizer import Tokenizer
+from core.engine.weights import model_manifest
+from core.protocol.types import LayerRange, SamplingParams
+from devnet.faults import corrupt_layer_int8
+from devnet.models import ensure_model
+
+pytestmark = pytest.mark.model
+CUT = (0, 6, 18, 30)
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+#: A converter that changes one bit of one weight would change every model id.
+WEIGHTS_ROOT = "0xbcc38047290ceafea8c46c6cdcf21798da9fc53d53469631e086cb8af65766f0"
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    return ensure_model()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer(folder)
+
+
+@pytest.fixture(scope="module")
+def stages(folder: Path) -> list:
+    return [load_shard(folder, LayerRange(a, b)) for a, b in itertools.pairwise(CUT)]
+
+
+def serve(
+    stages: list, ids: list[int], new: int, params: SamplingParams
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[int]]:
+    caches = [stage.new_cache() for stage in stages]
+    inputs: list[list[torch.Tensor]] = [[] for _ in stages]
+    outputs: list[list[torch.Tensor]] = [[] for _ in stages]
+    fed, tokens = torch.tensor(ids), []
+    for step in range(new):
+        x = fed
+        for i, (stage, cache) in enumerate(zip(stages, caches, strict=True)):
+            inputs[i].append(x)
+            x = stage.forward(x, cache, last_only=True)
+            outputs[i].append(x)
+        tokens.append(sample(x[0], params, 0, step))
+        fed = torch.tensor(tokens[-1:])
+    return [torch.cat(a) for a in inputs], [torch.cat(b) for b in outputs], tokens
+
+
+def test_three_stages_answer_as_transformers_generate_does(
+    folder: Path, tokenizer: Tokenizer, stages: list, whole_model: Callable
+) -> None:
+    ids = tokenizer.encode_chat(QUESTION)
+    _, _, tokens = serve(stages, ids, 8, SamplingParams())
+    assert tokenizer.decode(tokens).startswith("The capital of France is Paris.")
+    assert tokenizer.eos_ids & set(tokens)
+    generated = whole_model(folder).generate(
+        torch.tensor([ids]), max_new_tokens=8, min_new_tokens=0, do_sample=False
+    )[0, len(ids) :]
+    assert tokens[: len(generated)] == generated.tolist()
+
+
+def test_the_converted_weights_are_the_known_ones(folder: Path) -> None:
+    manifest = model_manifest(folder)
+    assert manifest.weights_root == WEIGHTS_ROOT
+    assert len(manifest.layer_roots) == describe_model(folder).layers == 30
+
+
+def test_honest_stages_pass_and_the_int8_liar_fails_both_by_far(
+    folder: Path, tokenizer: Tokenizer, stages: list
+) -> None:
+    params = SamplingParams(temperature_micro=700_000, min_p_micro=50_000, seed=11)
+    ids = tokenizer.encode_chat([{"role": "user", "content": "Write a poem about a mill wheel."}])
+    audit = [
+        load_shard(folder, LayerRange(a, b), dtype=torch.float64)
+        for a, b in itertools.pairwise(CUT)
+    ]
+    inputs, outputs, tokens = serve(stages, ids, 32, params)
+    for i in (0, 1):
+        depth = len(stages[i].layers)
+        verdict = judge_rows(FP32, depth, outputs[i], reexecute(audit[i], inputs[i]))
+        assert not verdict.at_fault
+        assert verdict.headroom > 20
+    produced = range(len(ids) - 1, len(ids) - 1 + 32)
+    logits = reexecute(audit[2], inputs[2], logit_rows=produced)
+    assert judge_tokens(FP32, logits, tokens, params, 0).ratio < FP32.token_margin / 5
+
+    liar = load_shard(folder, LayerRange(6, 18))
+    corrupt_layer_int8(liar, 11)
+    inputs, outputs, tokens = serve([stages[0], liar, stages[2]], ids, 32, params)
+    assert not judge_rows(FP32, 6, outputs[0], reexecute(audit[0], inputs[0])).at_fault
+    caught = judge_rows(FP32, 12, outputs[1], reexecute(audit[1], inputs[1]))
+    assert caught.at_fault
+    assert caught.headroom < 1 / 20
+    logits = reexecute(audit[2], inputs[2], logit_rows=produced)
+    assert not judge_tokens(FP32, logits, tokens, params, 0).at_fault

@@ -1,0 +1,48 @@
+"""Does a stage report its progress by lines when there is no terminal?"""
+
+from core.runtime.console import GlobalOptions, Run, Stage
+from core.runtime.folders import Folders
+
+
+class Time:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def stage(total=120):
+    said, time = [], Time()
+    return Stage("[2/4] generating", total, "requests", said.append, time), said, time
+
+
+def test_a_line_is_said_every_ten_seconds_and_one_at_the_end():
+    one, said, time = stage()
+    for _ in range(100):
+        time.now += 0.5
+        one.advance()
+    assert len(said) == 5
+    one.finish()
+    assert said[-1] == "[2/4] generating  100/120 requests  2.0/s  left 00:10  50.0s"
+
+
+def test_the_status_has_done_total_rate_time_left_and_note():
+    one, _, time = stage()
+    time.now = 30.0
+    one.set(60, "cost 3usd")
+    assert one.status() == "60/120 requests  2.0/s  left 00:30  cost 3usd"
+
+
+def test_a_stage_without_total_counts():
+    one, said, time = stage(total=None)
+    time.now = 2.0
+    one.advance(4)
+    one.finish()
+    assert said == ["[2/4] generating  4 requests  2.0/s  2.0s"]
+
+
+def test_the_schema_names_program_and_command(tmp_path):
+    run = Run("client", "wallet ls", GlobalOptions(), folders=Folders.at(tmp_path))
+    assert run.schema() == "headrace.client.wallet.ls/1"
+    assert run.schema("job") == "headrace.job/1"

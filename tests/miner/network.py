@@ -1,0 +1,371 @@
+"""Real stages over real streams on loopback, with a tiny model and a chain that is a dictionary."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from client.orders import Batch, Prompt, Terms, make_order
+from core.protocol import commit, signing, wire
+from core.protocol import types as t
+from core.protocol.errors import ChainUnreachable
+from core.protocol.keystore import Signer
+from core.runtime.channel import Channel, Listener, Peers, StreamIdentity, connect
+from miner.admission import ChainView
+from miner.book import Book
+from miner.compute import Compute
+from miner.desk import Desk, Serving
+from miner.desk import Terms as MinerTerms
+from miner.links import Links
+from miner.onchain import JobOnChain, JobState
+from miner.stage import Stage
+from miner.store import Store
+
+DOMAIN = signing.Domain(31337, "0x" + "11" * 20)
+ARBITRATOR = "0x" + "aa" * 20
+PROFILE = signing.name_hash("test")
+NOW_S = 1_800_000_000
+
+
+def key(number: int) -> Signer:
+    return Signer(number.to_bytes(32, "big"), chain_id=DOMAIN.chain_id)
+
+
+@dataclass
+class FakeChain:
+    """The few reads a stage makes. `is_down` makes every one of them fail."""
+
+    balances: dict[str, int] = field(default_factory=dict)
+    jobs: dict[str, JobOnChain] = field(default_factory=dict)
+    panels: dict[str, list[str]] = field(default_factory=dict)
+    can_work: bool = True
+    is_down: bool = False
+    clock_s: int = NOW_S
+    reads: int = 0
+
+    def now_s(self) -> int:
+        return self.clock_s
+
+    def _ask(self) -> None:
+        self.reads += 1
+        if self.is_down:
+            raise ChainUnreachable("no answer from the test chain", "it is down")
+
+    async def view(self, order: t.Order, job_id: str) -> ChainView:
+        self._ask()
+        return ChainView(
+            now_s=self.clock_s,
+            requester_balance=self.balances.get(order.requester, 0),
+            arbitrator_listed=order.arbitrator == ARBITRATOR,
+            can_work=self.can_work,
+            job_exists=job_id in self.jobs,
+            nonce_revoked=False,
+            max_job_s=86400,
+            max_window_s=7 * 86400,
+        )
+
+    async def job(self, job_id: str) -> JobOnChain:
+        self._ask()
+        return self.jobs.get(job_id, JobOnChain(JobState.NONE, t.ZERO_HASH))
+
+    async def panel(self, dispute_id: str) -> list[str]:
+        self._ask()
+        return self.panels.get(dispute_id, [])
+
+
+def spec_of(model_dir: Path) -> t.ModelSpec:
+    """The tiny model's specification, with its real weights root."""
+    from core.engine.shape import describe_model
+    from core.engine.weights import model_manifest
+
+    shape, manifest = describe_model(model_dir), model_manifest(model_dir)
+    return t.ModelSpec(
+        architecture=signing.name_hash(shape.architecture),
+        layers=shape.layers,
+        hidden=shape.hidden,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        ffn=shape.ffn,
+        vocab=shape.vocab,
+        context=shape.context,
+        embed_units=1,
+        head_units=1,
+        dtype=signing.name_hash("float32"),
+        numerics_profile=PROFILE,
+        weights_root=manifest.weights_root,
+        manifest_hash=commit.to_hex(manifest.hash()),
+    )
+
+
+class Machine:
+    """One miner: real store, engine, stage and listener."""
+
+    def __init__(self, signer: Signer, folder: Path, model_dir: Path, chain: FakeChain) -> None:
+        self.signer, self.folder, self.model_dir, self.chain = signer, folder, model_dir, chain
+        self.clock: Callable[[], float] = time.monotonic
+        self.offset_s = 0.0
+
+    def now(self) -> float:
+        return time.monotonic() + self.offset_s
+
+    async def start(self, layers: t.LayerRange, *, max_requests: int = 16, **terms: Any) -> None:
+        from core.engine.model import load_shard
+        from core.engine.weights import model_manifest
+
+        self.layers = layers
+        spec = spec_of(self.model_dir)
+        self.terms = MinerTerms(
+            operator=self.signer.address,
+            domain=DOMAIN,
+            model_id=signing.model_id(spec),
+            spec=spec,
+            price_in=terms.pop("price_in", 100),
+            price_out=terms.pop("price_out", 200),
+            max_requests=max_requests,
+            **terms,
+        )
+        self.store = Store(self.folder / f"{self.signer.address}.sqlite")
+        self.book = Book(self.store, self.signer, DOMAIN, self.chain.now_s)
+        self.desk = Desk(self.terms, self.book, self.chain, self.now)
+        self.compute = Compute(threads=1)
+        identity = StreamIdentity(self.signer, DOMAIN)
+        self.peers = Peers(identity)
+        self.links = Links(self.peers)
+        self.stage = Stage(self.desk, self.compute, self.links, self.now)
+        shard = await self.compute.load(lambda: load_shard(self.model_dir, layers))
+        root = model_manifest(self.model_dir).shard_root(layers.start, layers.end)
+        self.shard = shard
+        self.stage.serve(
+            Serving(
+                layers=layers,
+                shard_root=commit.to_hex(root),
+                hidden=shard.hidden,
+                vocab=shard.vocab,
+                context=shard.context,
+                eos_ids=frozenset(self.eos_ids),
+                kv_tokens=100_000,
+            )
+        )
+        self.listener = Listener(identity, self.stage.handle)
+        await self.listener.start("127.0.0.1", getattr(self, "port", 0))
+        self.port = self.listener.port
+
+    eos_ids: Iterable[int] = (258,)
+
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def stop(self) -> None:
+        await self.stage.close()
+        await self.links.close()
+        await self.peers.close()
+        await self.listener.close()
+        self.compute.close()
+        self.book.close()
+        self.store.close()
+
+
+class Requester:
+    """A client that talks to every stage of a job."""
+
+    def __init__(self, signer: Signer, chain: FakeChain, machines: Sequence[Machine]) -> None:
+        self.signer, self.chain, self.machines = signer, chain, machines
+        self.identity = StreamIdentity(signer, DOMAIN)
+        self.tokens: dict[int, list[int]] = {}
+        self.finish: dict[int, str] = {}
+        self.receipts: dict[int, dict[int, t.SignedReceipt]] = {}
+        self.failures: list[wire.RequestFailed] = []
+        self.channels: list[Channel] = []
+        self.changed = asyncio.Event()
+
+    def order(
+        self,
+        prompts: Sequence[tuple[Sequence[int], t.SamplingParams]],
+        *,
+        matcher: str = t.ZERO_ADDRESS,
+        nonce: int = 1,
+        **changes: Any,
+    ) -> None:
+        """Prepare and sign an order; `changes` replace its fields before signing."""
+        import msgspec
+
+        self.batch = Batch.of(
+            [
+                Prompt(str(i), tuple(ids), sampling, bytes([i]) * 32)
+                for i, (ids, sampling) in enumerate(prompts)
+            ]
+        )
+        spec = self.machines[0].terms.spec
+        order = make_order(
+            self.batch,
+            signing.model_id(spec),
+            spec,
+            Terms(
+                price_in=100,
+                price_out=200,
+                matcher=matcher,
+                matcher_fee_bps=0,
+                min_stake=0,
+                deadline=self.chain.clock_s + 600,
+                window=60,
+                auditor=t.ZERO_ADDRESS,
+                arbitrator=ARBITRATOR,
+            ),
+            self.signer.address,
+            nonce,
+        )
+        order = msgspec.structs.replace(order, **changes)
+        self.signed = t.SignedOrder(
+            order=order, signature=signing.sign(self.signer, DOMAIN, order)
+        )
+        self.order_hash = signing.order_hash(order)
+        self.job_id = signing.job_id(DOMAIN, order)
+        self.plan = [
+            t.Stage(
+                operator=m.signer.address, layer_from=m.layers.start, layer_to=m.layers.end
+            )
+            for m in self.machines
+        ]
+        self.plan_hash = signing.plan_hash(self.plan)
+        self.endpoints = [m.endpoint for m in self.machines]
+
+    def proposal(self, stage: int) -> wire.Propose:
+        return wire.Propose(
+            signed=self.signed, plan=self.plan, endpoints=self.endpoints, stage=stage
+        )
+
+    async def propose(self, proposer: Signer) -> list[wire.AnyMessage]:
+        """Ask every stage, as a matcher would."""
+        peers = Peers(StreamIdentity(proposer, DOMAIN))
+        answers = []
+        for stage, machine in enumerate(self.machines):
+            channel = await peers.get(machine.signer.address, machine.endpoint)
+            answers.append((await channel.call(self.proposal(stage))).message)
+        await peers.close()
+        return answers
+
+    def match(self, state: JobState = JobState.Matched) -> None:
+        """Put the job on the chain."""
+        self.chain.jobs[self.job_id] = JobOnChain(state, self.plan_hash)
+
+    async def connect(self) -> None:
+        self.channels = [
+            await connect(
+                m.endpoint,
+                self.identity,
+                expected=m.signer.address,
+                handler=self._handler_of(stage),
+            )
+            for stage, m in enumerate(self.machines)
+        ]
+
+    def opening(self, stage: int) -> wire.OpenJob:
+        return wire.OpenJob(
+            signed=self.signed, plan=self.plan, endpoints=self.endpoints, stage=stage
+        )
+
+    async def open(self) -> list[wire.AnyMessage]:
+        await self.connect()
+        return [
+            (await channel.call(self.opening(stage))).message
+            for stage, channel in enumerate(self.channels)
+        ]
+
+    def submission(self, index: int) -> tuple[wire.Submit, bytes]:
+        prompt, opening = self.batch.prompts[index], self.batch.opening(index)
+        message = wire.Submit(
+            order_hash=self.order_hash,
+            request=index,
+            salt=commit.to_hex(prompt.salt),
+            prompt_proof=opening.prompt_proof,
+            sampling=prompt.sampling,
+            sampling_proof=opening.sampling_proof,
+        )
+        return message, commit.token_bytes(prompt.ids)
+
+    async def submit(self, index: int) -> list[wire.AnyMessage]:
+        message, payload = self.submission(index)
+        ends = dict.fromkeys((len(self.channels) - 1, 0))
+        return [(await self.channels[s].call(message, payload)).message for s in ends]
+
+    async def until(self, done: Callable[[], bool], timeout_s: float = 20.0) -> None:
+        """Wait until something is true that only messages can change."""
+        async with asyncio.timeout(timeout_s):
+            while not done():
+                self.changed.clear()
+                try:
+                    async with asyncio.timeout(0.2):
+                        await self.changed.wait()
+                except TimeoutError:
+                    continue
+
+    async def finished(self, indices: Iterable[int]) -> None:
+        wanted = set(indices)
+        await self.until(
+            lambda: bool(self.failures)
+            or all(len(self.receipts.get(i, {})) == len(self.machines) for i in wanted)
+        )
+        assert not self.failures, self.failures
+
+    async def close(self) -> None:
+        await asyncio.gather(*(channel.close() for channel in self.channels))
+
+    async def run_all(self, proposer: Signer) -> None:
+        """Everything from the proposal to the last receipt."""
+        for answer in await self.propose(proposer):
+            assert isinstance(answer, wire.Accepted), answer
+        self.match()
+        for answer in await self.open():
+            assert isinstance(answer, wire.JobOpened), answer
+        indices = range(len(self.batch.prompts))
+        for answers in await asyncio.gather(*(self.submit(i) for i in indices)):
+            assert all(isinstance(answer, wire.Submitted) for answer in answers), answers
+        await self.finished(indices)
+
+    def _handler_of(self, stage: int) -> Any:
+        async def handle(channel: Channel, frame: wire.Frame) -> None:
+            message = frame.message
+            if isinstance(message, wire.Token):
+                known = self.tokens.setdefault(message.request, [])
+                if message.step == len(known):
+                    known.append(message.token)
+                    self.finish[message.request] = message.finish
+            elif isinstance(message, wire.Receipt):
+                leaf = message.signed.leaves[0]
+                self.receipts.setdefault(leaf.request_index, {})[stage] = message.signed
+            elif isinstance(message, wire.RequestFailed):
+                self.failures.append(message)
+            self.changed.set()
+
+        return handle
+
+
+def greedy(max_new_tokens: int) -> t.SamplingParams:
+    return t.SamplingParams(max_new_tokens=max_new_tokens)
+
+
+def reference(model_dir: Path, ids: Sequence[int], sampling: t.SamplingParams, index: int) -> list[int]:
+    """The answer of the whole model in one shard, step by step."""
+    import torch
+
+    from core.engine.model import load_shard
+    from core.engine.sampling import sample
+    from core.engine.shape import layer_count, read_config
+
+    layers = layer_count(read_config(model_dir))
+    shard = load_shard(model_dir, t.LayerRange(0, layers))
+    cache = shard.new_cache()
+    fed, tokens = list(ids), []
+    while len(tokens) < sampling.max_new_tokens:
+        logits = shard.forward(torch.tensor(fed), cache, last_only=True)[-1]
+        token = sample(logits.numpy(), sampling, index, len(tokens))
+        tokens.append(token)
+        if token in Machine.eos_ids:
+            break
+        fed = [token]
+    return tokens
