@@ -2,118 +2,159 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from client.session import Match
-from core.protocol import signing
-from core.protocol.errors import CheckFailed, HeadraceError, MatcherUnreachable, NoCapacity
-from core.protocol.types import Ack, SignedOrder, Stage
+from core.protocol import signing, wire
+from core.protocol import types as t
+from core.protocol.errors import (
+    CheckFailed,
+    ConfigError,
+    HeadraceError,
+    MatcherUnreachable,
+    UsageError,
+    every_error,
+)
+
+ANSWER_TIMEOUT_S = 30.0
+CHAIN_TIMEOUT_S = 120.0  # for calls that end in a transaction
+T = TypeVar("T")
 
 
-class RemoteError(HeadraceError):
-    """The matcher refused, in its own words."""
+class Quote(msgspec.Struct, frozen=True, rename="camel"):
+    """The least an order must offer now, in nano base units per token and layer unit, and the chain that would serve it."""
 
-    def __init__(self, document: dict[str, Any], status: int) -> None:
-        super().__init__(
-            str(document.get("what", "the matcher refused")),
-            str(document.get("why", f"HTTP {status}")),
-            str(document.get("state", "")),
-            str(document.get("next", "")),
-            **dict(document.get("details") or {}),
-        )
-        self.code = str(document.get("code", "E-NET-02"))  # type: ignore[misc]
-        self.http_status = status  # type: ignore[misc]
-        self.exit_code = _EXIT_BY_STATUS.get(status, 6)  # type: ignore[misc]
+    price_in: t.U63
+    price_out: t.U63
+    route: list[QuotedStage]
+    matcher: t.Address
+    fee_bps: t.MatcherFeeBps
 
 
-_EXIT_BY_STATUS = {400: 2, 402: 5, 404: 2, 409: 6, 422: 2, 503: 7, 504: 8}
+class QuotedStage(msgspec.Struct, frozen=True, rename="camel"):
+    operator: t.Address
+    layer_from: t.U16
+    layer_to: t.U16
+
+
+class _Opened(msgspec.Struct, frozen=True, rename="camel"):
+    job_id: t.Hash32
+    plan: wire.Plan
+    endpoints: wire.Endpoints
+    tx_hash: str = ""
 
 
 class MatcherApi:
-    """One matcher. Every call raises MatcherUnreachable when it does not answer, or RemoteError with its words."""
+    """One matcher. Every call raises MatcherUnreachable when it does not answer like one, or the error that it answers with."""
 
-    def __init__(self, base_url: str, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, base_url: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        """No traffic yet. Raises ConfigError for an unusable URL."""
         import httpx2
 
         self._base_url = base_url.rstrip("/")
-        self._client = httpx2.AsyncClient(base_url=self._base_url, timeout=timeout_s)
+        try:
+            self._client = httpx2.AsyncClient(base_url=self._base_url, timeout=timeout_s)
+        except httpx2.InvalidURL as error:
+            raise ConfigError(f"'{base_url}' is not a matcher's URL", str(error)) from None
 
     async def close(self) -> None:
         await self._client.aclose()
 
     async def status(self) -> dict[str, Any]:
-        return await self._request("GET", "/v1/status")
+        return await self._ask(dict[str, Any], "GET", "/v1/status")
 
     async def models(self) -> list[dict[str, Any]]:
-        return list((await self._request("GET", "/v1/models"))["models"])
+        found = await self._ask(dict[str, list[dict[str, Any]]], "GET", "/v1/models")
+        return found.get("models", [])
 
     async def miners(self) -> list[dict[str, Any]]:
-        return list((await self._request("GET", "/v1/miners"))["miners"])
+        found = await self._ask(dict[str, list[dict[str, Any]]], "GET", "/v1/miners")
+        return found.get("miners", [])
 
-    async def quote(self, model_id: str, tokens_in: int, tokens_out: int) -> dict[str, Any]:
+    async def quote(self, model_id: str, tokens_in: int, tokens_out: int) -> Quote:
         """Lowest price at which a whole pipeline would serve this now."""
         params = {"model": model_id, "tokens_in": tokens_in, "tokens_out": tokens_out}
-        return await self._request("GET", "/v1/quote", params=params)
+        return await self._ask(Quote, "GET", "/v1/quote", params=params)
 
     async def job(self, job_id: str) -> dict[str, Any]:
-        return await self._request("GET", f"/v1/jobs/{job_id}")
+        return await self._ask(dict[str, Any], "GET", f"/v1/jobs/{job_id}")
 
-    async def open_job(self, signed: SignedOrder, domain: signing.Domain) -> Match:
-        """Have the order matched and opened on chain. Raises CheckFailed if the answer is not about our order."""
-        found = await self._request(
-            "POST", "/v1/orders", content=msgspec.json.encode(signed), timeout_s=120.0
-        )
-        match = Match(
-            job_id=str(found["jobId"]),
-            signed=signed,
-            plan=tuple(msgspec.convert(found["plan"], list[Stage])),
-            endpoints=tuple(str(e) for e in found["endpoints"]),
-            tx_hash=str(found.get("txHash", "")),
-        )
+    async def open_job(self, signed: t.SignedOrder, domain: signing.Domain) -> Match:
+        """Have the order matched and opened on chain; again with the same order gives the same job.
+
+        Raises CheckFailed if the answer is not about our order.
+        """
+        found = await self._ask(_Opened, "POST", "/v1/orders", body=signed)
         expected = signing.job_id(domain, signed.order)
-        if match.job_id != expected or len(match.endpoints) != len(match.plan):
+        if found.job_id != expected or len(found.endpoints) != len(found.plan):
             raise CheckFailed(
-                "the matcher answered with another job", f"got {match.job_id}, ours is {expected}"
+                "the matcher answered with another job", f"got {found.job_id}, ours is {expected}"
             )
-        return match
+        plan, endpoints = tuple(found.plan), tuple(found.endpoints)
+        return Match(found.job_id, signed, plan, endpoints, found.tx_hash)
 
-    async def acknowledge(self, job_id: str, ack: Ack, signature: str) -> dict[str, Any]:
+    async def acknowledge(self, job_id: str, ack: t.Ack, signature: str) -> dict[str, Any]:
         """Hand in the acknowledgement; the matcher settles the job on chain."""
-        body = msgspec.json.encode({"ack": ack, "signature": signature})
-        return await self._request("POST", f"/v1/jobs/{job_id}/ack", content=body, timeout_s=120.0)
+        body = {"ack": ack, "signature": signature}
+        return await self._ask(dict[str, Any], "POST", f"/v1/jobs/{job_id}/ack", body=body)
 
-    async def _request(
-        self, method: str, path: str, *, timeout_s: float | None = None, **kwargs: Any
-    ) -> dict[str, Any]:
+    async def _ask(
+        self,
+        kind: type[T],
+        method: str,
+        path: str,
+        *,
+        params: dict[str, Any] | None = None,
+        body: Any = None,
+    ) -> T:
         import httpx2
 
-        if timeout_s is not None:
-            kwargs["timeout"] = timeout_s
-        if "content" in kwargs:
-            kwargs["headers"] = {"content-type": "application/json"}
+        more: dict[str, Any] = {}
+        if body is not None:
+            more = {
+                "content": msgspec.json.encode(body),
+                "headers": {"content-type": "application/json"},
+                "timeout": CHAIN_TIMEOUT_S,
+            }
         try:
-            response = await self._client.request(method, path, **kwargs)
+            response = await self._client.request(method, path, params=params, **more)
         except httpx2.HTTPError as error:
             raise MatcherUnreachable(
                 f"no answer from the matcher at {self._base_url}",
                 str(error) or type(error).__name__,
             ) from None
+        if not response.is_success:
+            raise _refusal(response.content, response.status_code)
         try:
-            document = response.json()
-        except ValueError:
+            return msgspec.json.decode(response.content, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise MatcherUnreachable(
-                f"{self._base_url} does not answer like a matcher", f"HTTP {response.status_code}"
+                f"{self._base_url} does not answer like a matcher", f"{path}: {error}"
             ) from None
-        if response.is_success:
-            return dict(document)
-        failure = document.get("error", document) if isinstance(document, dict) else {}
-        if response.status_code == 503 and failure.get("reason") == "no_route":
-            raise NoCapacity(
-                str(failure.get("what", "no pipeline")),
-                str(failure.get("why", "")),
-                str(failure.get("state", "")),
-                str(failure.get("next", "")),
-            )
-        raise RemoteError(dict(failure), response.status_code)
+
+
+def _refusal(content: bytes, status: int) -> HeadraceError:
+    """The error in `{"error": …}`, of its own class and in its own words. Anything else (a proxy's page) is named by its status."""
+    try:
+        failure = _table(_table(msgspec.json.decode(content)).get("error"))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        failure = {}
+    code = failure.get("code")
+    other = MatcherUnreachable if status >= 500 else UsageError
+    kind = next((known for known in every_error() if known.code == code), other)
+    error = kind.__new__(kind)
+    HeadraceError.__init__(
+        error,
+        str(failure.get("what") or "the matcher refused"),
+        str(failure.get("why") or f"HTTP {status}"),
+        str(failure.get("state") or ""),
+        str(failure.get("next") or ""),
+    )
+    error.details = _table(failure.get("details"))
+    return error
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, dict) else {}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from core.protocol import commit
-from core.protocol.errors import ContextTooLong
+from core.protocol.errors import ContextTooLong, UsageError
 from core.protocol.types import ModelSpec, Order, SamplingParams
 
 
@@ -97,7 +97,9 @@ def make_prompt(
     context_tokens: int,
     random_bytes: Callable[[int], bytes],
 ) -> Prompt:
-    """A prompt that fits the model. Raises ContextTooLong."""
+    """A prompt that fits the model. Raises ContextTooLong, or UsageError for one without tokens."""
+    if not ids:
+        raise UsageError("the prompt is empty", "it has no tokens")
     if len(ids) + sampling.max_new_tokens > context_tokens:
         raise ContextTooLong(
             prompt_tokens=len(ids),

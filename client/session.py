@@ -6,6 +6,7 @@ The session holds no policy: what to do about a dead stage is decided in `client
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -14,9 +15,10 @@ from client.verify import Answer, ShardRootOf, check_answers, check_pipeline
 from core.protocol import commit, signing, wire
 from core.protocol.errors import CheckFailed, HeadraceError, PeerUnreachable
 from core.protocol.types import SignedOrder, SignedReceipt, Stage
-from core.runtime.channel import Channel, StreamIdentity, connect
+from core.runtime.channel import Channel, Handler, StreamIdentity, connect
 
 TokenSink = Callable[[int, int, int], None]  # request index, step, token id
+CANCEL_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,15 @@ class Limits:
 
     in_flight: int = 8
     connect_s: float = 10.0
-    silence_s: float = 20.0  # no token of any request for so long: somebody is gone
-    receipts_s: float = 15.0  # from a request's last token to its last receipt
+    silence_s: float = 20.0  # no token or receipt of any request for so long: somebody is gone
 
 
 @dataclass
 class RequestState:
-    """One request on its way. `finish` is "" while tokens flow."""
+    """One request on its way. `finish` is "" while tokens flow; `done` is set once nothing more can change."""
 
     prompt_ids: tuple[int, ...]
+    max_new_tokens: int
     tokens: list[int] = field(default_factory=list)
     finish: str = ""
     receipts: dict[int, SignedReceipt] = field(default_factory=dict)
@@ -62,6 +64,15 @@ class RequestState:
     @property
     def answer(self) -> Answer:
         return Answer(self.prompt_ids, tuple(self.tokens))
+
+    def fail(self, error: HeadraceError) -> None:
+        """End it without an answer, unless it has ended already."""
+        if not self.done.is_set():
+            self.failure = error
+            self.done.set()
+
+
+FinishSink = Callable[[int, RequestState], None]  # request index, its checked answer
 
 
 @dataclass(frozen=True)
@@ -83,53 +94,64 @@ class JobSession:
         shard_root_of: ShardRootOf,
         *,
         on_token: TokenSink,
+        on_finish: FinishSink,
         limits: Limits,
     ) -> None:
+        """`on_token` sees each new token once and in order, `on_finish` each answer whose receipts hold."""
         self._match, self._batch, self._identity = match, batch, identity
-        self._shard_root_of, self._on_token, self._limits = shard_root_of, on_token, limits
-        self._channels: list[Channel] = []
-        self._requests = {i: RequestState(p.ids) for i, p in enumerate(batch.prompts)}
+        self._shard_root_of, self._limits = shard_root_of, limits
+        self._on_token, self._on_finish = on_token, on_finish
+        self._channels: dict[int, Channel] = {}
+        self._requests = {
+            i: RequestState(p.ids, p.sampling.max_new_tokens) for i, p in enumerate(batch.prompts)
+        }
+        self._submitted: set[int] = set()
         self._broken: HeadraceError | None = None
         self._progress = asyncio.Event()
 
     async def open(self) -> None:
         """Connect to every stage and announce ourselves. Raises PeerUnreachable, AuthenticationFailed or what a stage refused."""
-        opened = await asyncio.gather(
-            *(self._open_stage(stage) for stage in range(len(self._match.plan))),
-            return_exceptions=True,
-        )
-        self._channels = [c for c in opened if isinstance(c, Channel)]
-        for result in opened:
-            if isinstance(result, BaseException):
-                await self.close()
-                raise result
+        stages = range(len(self._match.plan))
+        try:
+            opened = await asyncio.gather(*map(self._open_stage, stages), return_exceptions=True)
+            for result in opened:
+                if result is not None:
+                    raise result
+        except BaseException:
+            await self.close()
+            raise
 
     async def run(self) -> Outcome:
         """Stream every request; return when each is finished or cannot finish here."""
         slots = asyncio.Semaphore(self._limits.in_flight)
-        watch = [asyncio.create_task(self._watch_channel(c)) for c in self._channels]
+        watch = [asyncio.create_task(self._watch_channel(c)) for c in self._channels.values()]
         watch.append(asyncio.create_task(self._watch_silence()))
         try:
-            await asyncio.gather(*(self._run_request(i, slots) for i in self._requests))
+            async with asyncio.TaskGroup() as group:
+                for index in self._requests:
+                    group.create_task(self._run_request(index, slots))
         finally:
             for task in watch:
                 task.cancel()
             await asyncio.gather(*watch, return_exceptions=True)
-        return self._outcome()
+        outcome = self._outcome()
+        await self._cancel(self._submitted & outcome.unfinished.keys())
+        return outcome
 
     async def close_job(self, indices: Sequence[int]) -> list[SignedReceipt]:
         """One receipt per stage over exactly these requests, checked. Raises CheckFailed or PeerUnreachable."""
         ask = wire.CloseJob(order_hash=self._match.order_hash, requests=sorted(indices))
-        frames = await asyncio.gather(*(channel.call(ask) for channel in self._channels))
+        channels = [self._channels[stage] for stage in range(len(self._match.plan))]
+        frames = await asyncio.gather(*(channel.call(ask) for channel in channels))
         receipts = [_receipt_in(frame.message) for frame in frames]
         self._check(receipts)
         check_answers(receipts, {i: self._requests[i].answer for i in indices})
         return receipts
 
     async def close(self) -> None:
-        await asyncio.gather(*(channel.close() for channel in self._channels))
+        await asyncio.gather(*(channel.close() for channel in self._channels.values()))
 
-    async def _open_stage(self, stage: int) -> Channel:
+    async def _open_stage(self, stage: int) -> None:
         place, match = self._match.plan[stage], self._match
         channel = await connect(
             match.endpoints[stage],
@@ -138,6 +160,7 @@ class JobSession:
             handler=self._handler_of(stage),
             timeout_s=self._limits.connect_s,
         )
+        self._channels[stage] = channel
         answer = await channel.call(
             wire.OpenJob(
                 signed=match.signed,
@@ -147,21 +170,31 @@ class JobSession:
             )
         )
         if not isinstance(answer.message, wire.JobOpened):
-            await channel.close()
             raise _refusal(stage, place, answer.message)
-        return channel
 
     async def _run_request(self, index: int, slots: asyncio.Semaphore) -> None:
         request = self._requests[index]
         async with slots:
-            if self._broken is not None:
-                request.failure = self._broken
-                return
             try:
-                await self._submit(index)
-                await request.done.wait()
+                if self._broken is None:
+                    await self._submit(index)
+                    await request.done.wait()
             except HeadraceError as error:
-                request.failure = request.failure or error
+                request.fail(error)
+        if self._broken is not None:
+            request.fail(self._broken)
+        if request.failure is None:
+            self._on_finish(index, request)
+
+    async def _cancel(self, indices: set[int]) -> None:
+        """Tell the stages that are still there to forget these requests, so that their slots are free at once."""
+        for channel in self._channels.values():
+            with contextlib.suppress(HeadraceError, TimeoutError):
+                async with asyncio.timeout(CANCEL_TIMEOUT_S):
+                    for index in sorted(indices):
+                        await channel.send(
+                            wire.Cancel(order_hash=self._match.order_hash, request=index)
+                        )
 
     async def _submit(self, index: int) -> None:
         prompt, opening = self._batch.prompts[index], self._batch.opening(index)
@@ -174,13 +207,14 @@ class JobSession:
             sampling_proof=opening.sampling_proof,
         )
         payload = commit.token_bytes(prompt.ids)
+        self._submitted.add(index)
         # The last stage first: it must know how to sample before the first activations reach it.
-        for stage in dict.fromkeys((len(self._channels) - 1, 0)):
+        for stage in dict.fromkeys((len(self._match.plan) - 1, 0)):
             answer = await self._channels[stage].call(message, payload)
             if not isinstance(answer.message, wire.Submitted):
                 raise _refusal(stage, self._match.plan[stage], answer.message)
 
-    def _handler_of(self, stage: int):  # type: ignore[no-untyped-def]
+    def _handler_of(self, stage: int) -> Handler:
         async def handle(channel: Channel, frame: wire.Frame) -> None:
             message = frame.message
             if isinstance(message, wire.Token) and stage == len(self._match.plan) - 1:
@@ -193,32 +227,39 @@ class JobSession:
         return handle
 
     def _take_token(self, message: wire.Token) -> None:
-        request = self._mine(message.order_hash, message.request)
+        request = self._running(message.order_hash, message.request)
         if request is None or request.finish or message.step != len(request.tokens):
             return
         request.tokens.append(message.token)
         request.finish = message.finish
         self._progress.set()
         self._on_token(message.request, message.step, message.token)
+        if len(request.tokens) >= request.max_new_tokens and not request.finish:
+            request.fail(
+                CheckFailed("the last stage goes on", f"after {request.max_new_tokens} tokens")
+            )
 
     def _take_receipt(self, stage: int, signed: SignedReceipt) -> None:
         if len(signed.leaves) != 1:
             return
-        request = self._mine(signed.receipt.order_hash, signed.leaves[0].request_index)
+        index = signed.leaves[0].request_index
+        request = self._running(signed.receipt.order_hash, index)
         if request is None or stage in request.receipts:
             return
         request.receipts[stage] = signed
         self._progress.set()
         if len(request.receipts) == len(self._match.plan):
-            self._judge(signed.leaves[0].request_index, request)
+            self._judge(index, request)
 
     def _judge(self, index: int, request: RequestState) -> None:
+        """All stages have signed for a request: it ends here, well or badly."""
         receipts = [request.receipts[stage] for stage in range(len(self._match.plan))]
         try:
             self._check(receipts)
             check_answers(receipts, {index: request.answer})
+            _check_end(index, request)
         except CheckFailed as error:
-            request.failure = error
+            request.fail(error)
         request.done.set()
 
     def _check(self, receipts: Sequence[SignedReceipt]) -> None:
@@ -231,18 +272,19 @@ class JobSession:
         )
 
     def _take_failure(self, stage: int, message: wire.RequestFailed) -> None:
-        request = self._mine(message.order_hash, message.request)
-        if request is None or request.done.is_set():
-            return
-        operator = self._match.plan[stage].operator
-        request.failure = PeerUnreachable(
-            f"stage {stage} ({operator}) gave up request {message.request}",
-            f"{message.code}: {message.reason}",
-        )
-        request.done.set()
+        request = self._running(message.order_hash, message.request)
+        if request is not None:
+            operator = self._match.plan[stage].operator
+            request.fail(
+                PeerUnreachable(
+                    f"stage {stage} ({operator}) gave up request {message.request}",
+                    f"{message.code}: {message.reason}",
+                )
+            )
 
-    def _mine(self, order_hash: str, index: int) -> RequestState | None:
-        return self._requests.get(index) if order_hash == self._match.order_hash else None
+    def _running(self, order_hash: str, index: int) -> RequestState | None:
+        request = self._requests.get(index) if order_hash == self._match.order_hash else None
+        return None if request is None or request.done.is_set() else request
 
     async def _watch_channel(self, channel: Channel) -> None:
         await channel.wait_closed()
@@ -265,9 +307,7 @@ class JobSession:
     def _break(self, error: HeadraceError) -> None:
         self._broken = self._broken or error
         for request in self._requests.values():
-            if not request.done.is_set():
-                request.failure = request.failure or error
-                request.done.set()
+            request.fail(error)
 
     def _outcome(self) -> Outcome:
         finished, unfinished = {}, {}
@@ -277,6 +317,17 @@ class JobSession:
             else:
                 finished[index] = request
         return Outcome(finished, unfinished)
+
+
+def _check_end(index: int, request: RequestState) -> None:
+    """Raise CheckFailed when an answer was signed for before it ended, or was cut short."""
+    produced, most = len(request.tokens), request.max_new_tokens
+    if not request.finish or (request.finish == "length" and produced != most):
+        raise CheckFailed(
+            f"the answer to request {index} is not whole",
+            f"{produced} of at most {most} tokens, its end is said to be '{request.finish}'",
+            state="nothing was acknowledged, so nothing is paid for it",
+        )
 
 
 def _receipt_in(message: wire.AnyMessage) -> SignedReceipt:

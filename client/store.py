@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from sqlmodel import Field, Session, SQLModel, create_engine, select
+from sqlmodel import Field, Session, SQLModel, col, create_engine, select, text
 
 from core.protocol import ids, signing
-from core.protocol.errors import IdInvalid
 from core.protocol.types import SignedOrder, SignedReceipt, Stage
+from core.runtime.folders import make_private
 
 if TYPE_CHECKING:
     from client.orders import Batch
@@ -70,15 +70,14 @@ class ClientStore:
     """The requester's records."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        path.chmod(0o600)  # also a file that somebody opened up
         self._engine = create_engine(f"sqlite:///{path}")
         with self._engine.begin() as connection:
             connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-        SQLModel.metadata.create_all(
-            self._engine,
-            tables=[m.__table__ for m in (JobRow, RequestRow, ReceiptRow)],  # type: ignore[attr-defined]
-        )
+        tables = [SQLModel.metadata.tables[f"client_{n}"] for n in ("job", "request", "receipt")]
+        SQLModel.metadata.create_all(self._engine, tables=tables)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -122,10 +121,13 @@ class ClientStore:
         """Keep checked receipts; one kept before is left as it is."""
         with Session(self._engine) as session:
             for signed in receipts:
+                receipt_id = receipt_hash(signed)
+                if session.get(ReceiptRow, receipt_id) is not None:
+                    continue
                 whole = len(signed.leaves) != 1
-                session.merge(
+                session.add(
                     ReceiptRow(
-                        receipt_id=receipt_hash(signed),
+                        receipt_id=receipt_id,
                         job_id=job_id,
                         stage=signed.receipt.stage,
                         request_index=-1 if whole else signed.leaves[0].request_index,
@@ -144,7 +146,8 @@ class ClientStore:
     def jobs(self) -> list[JobRow]:
         """Newest first."""
         with Session(self._engine) as session:
-            return list(session.exec(select(JobRow).order_by(JobRow.created_at.desc())))  # type: ignore[attr-defined]
+            newest_first = (col(JobRow.created_at).desc(), text("rowid DESC"))
+            return list(session.exec(select(JobRow).order_by(*newest_first)))
 
     def find_job(self, typed: str) -> JobRow:
         """The job a person means by a full id or a unique prefix. Raises IdInvalid."""
@@ -153,7 +156,7 @@ class ClientStore:
     def requests(self, job_id: str) -> list[RequestRow]:
         with Session(self._engine) as session:
             statement = select(RequestRow).where(RequestRow.job_id == job_id)
-            return list(session.exec(statement.order_by(RequestRow.request_index)))  # type: ignore[arg-type]
+            return list(session.exec(statement.order_by(col(RequestRow.request_index))))
 
     def receipts(self, job_id: str | None = None) -> list[tuple[ReceiptRow, SignedReceipt]]:
         """Receipts of a job, or all, by stage and request."""
@@ -161,7 +164,8 @@ class ClientStore:
             statement = select(ReceiptRow)
             if job_id is not None:
                 statement = statement.where(ReceiptRow.job_id == job_id)
-            rows = session.exec(statement.order_by(ReceiptRow.request_index, ReceiptRow.stage))  # type: ignore[arg-type]
+            order = (col(ReceiptRow.request_index), col(ReceiptRow.stage))
+            rows = session.exec(statement.order_by(*order))
             return [
                 (row, msgspec.json.decode(row.signed_receipt, type=SignedReceipt)) for row in rows
             ]
@@ -183,13 +187,3 @@ def match_of(row: JobRow) -> Match:
         tx_hash=row.tx_hash,
     )
 
-
-__all__ = [
-    "ClientStore",
-    "IdInvalid",
-    "JobRow",
-    "ReceiptRow",
-    "RequestRow",
-    "match_of",
-    "receipt_hash",
-]

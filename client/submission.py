@@ -239,19 +239,19 @@ async def submit_file(run: Run, file: Path, model_name: str | None, choices: Cho
     folder = _results_folder(choices, result)
     write_results(folder, result, prepared, tokenizer, model.name)
     spent = before.wallet + before.deposited - after.wallet - after.deposited
-    run.emit(
-        {
-            "jobs": [ids.short(ids.Kind.JOB, m.job_id) for m in result.matches],
-            "job_ids": [ids.full(ids.Kind.JOB, m.job_id) for m in result.matches],
-            "finished": len(result.finished),
-            "failed": len(result.unfinished) + len(prepared.rejected),
-            "tokens": view.tokens,
-            "tokens_per_s": round(view.tokens_per_s, 2),
-            "spent": settings.show_token(spent),
-            "prepaid": settings.show_token(after.deposited),
-            "results": str(folder / "output.jsonl"),
-        }
-    )
+    summary = {
+        "jobs": [ids.short(ids.Kind.JOB, m.job_id) for m in result.matches],
+        "job_ids": [ids.full(ids.Kind.JOB, m.job_id) for m in result.matches],
+        "finished": len(result.finished),
+        "failed": len(result.unfinished) + len(prepared.rejected),
+        "tokens": view.tokens,
+        "tokens_per_s": round(view.tokens_per_s, 2),
+        "spent": settings.show_token(spent),
+        "prepaid": settings.show_token(after.deposited),
+        "results": str(folder / "output.jsonl"),
+    }
+    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    run.emit(summary)
     if result.unfinished:
         raise next(iter(result.unfinished.values()))
 

@@ -6,7 +6,7 @@ acknowledges anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from core.protocol import commit, signing
@@ -79,30 +79,33 @@ def check_pipeline(
             signed, domain=domain, order=order, plan=plan, stage=stage, shard_root_of=shard_root_of
         )
     for stage in range(1, len(receipts)):
-        before, after = receipts[stage - 1], receipts[stage]
-        for sent, taken in zip(before.leaves, after.leaves, strict=False):
+        before, after = receipts[stage - 1].leaves, receipts[stage].leaves
+        if [_counts(leaf) for leaf in before] != [_counts(leaf) for leaf in after]:
+            raise _failed(stage, "counts", f"differ from those of stage {stage - 1}")
+        for sent, taken in zip(before, after, strict=True):
             if sent.out_root != taken.in_root:
                 raise _failed(
                     stage,
                     "input_root",
                     f"request {taken.request_index}: differs from what stage {stage - 1} sent",
                 )
-        counts = [(x.request_index, x.tokens_in, x.tokens_out) for x in before.leaves]
-        if counts != [(x.request_index, x.tokens_in, x.tokens_out) for x in after.leaves]:
-            raise _failed(stage, "counts", f"differ from those of stage {stage - 1}")
 
 
-def check_answers(receipts: Sequence[SignedReceipt], answers: dict[int, Answer]) -> None:
-    """Raise CheckFailed unless the ends of the pipeline committed to exactly the tokens we sent and got."""
+def check_answers(receipts: Sequence[SignedReceipt], answers: Mapping[int, Answer]) -> None:
+    """Raise CheckFailed unless a pipeline's receipts are over exactly these answers: what we sent and what we got.
+
+    The receipts must have passed `check_pipeline`.
+    """
     last = len(receipts) - 1
-    for leaf in receipts[0].leaves:
-        answer = answers[leaf.request_index]
-        _expect(0, leaf, "in_root", commit.to_hex(commit.tokens_root(answer.fed_ids)))
-        _expect(0, leaf, "tokens_in", len(answer.prompt_ids))
-        _expect(0, leaf, "tokens_out", len(answer.tokens))
-    for leaf in receipts[-1].leaves:
-        answer = answers[leaf.request_index]
-        _expect(last, leaf, "out_root", commit.to_hex(commit.tokens_root(answer.tokens)))
+    covered = [leaf.request_index for leaf in receipts[0].leaves]
+    if covered != sorted(answers):
+        raise _failed(0, "requests", f"signed for {covered}, we have {sorted(answers)}")
+    for first_leaf, last_leaf in zip(receipts[0].leaves, receipts[last].leaves, strict=True):
+        answer = answers[first_leaf.request_index]
+        _expect(0, first_leaf, "tokens_in", len(answer.prompt_ids))
+        _expect(0, first_leaf, "tokens_out", len(answer.tokens))
+        _expect(0, first_leaf, "in_root", commit.to_hex(commit.tokens_root(answer.fed_ids)))
+        _expect(last, last_leaf, "out_root", commit.to_hex(commit.tokens_root(answer.tokens)))
 
 
 def ack_of_leaves(leaves: Sequence[RequestLeaf], order: Order, plan: Sequence[Stage]) -> Ack:
@@ -115,6 +118,10 @@ def ack_of_leaves(leaves: Sequence[RequestLeaf], order: Order, plan: Sequence[St
         tokens_in=sum(leaf.tokens_in for leaf in leaves),
         tokens_out=sum(leaf.tokens_out for leaf in leaves),
     )
+
+
+def _counts(leaf: RequestLeaf) -> tuple[int, int, int]:
+    return leaf.request_index, leaf.tokens_in, leaf.tokens_out
 
 
 def _expect(stage: int, leaf: RequestLeaf, name: str, value: object) -> None:

@@ -62,11 +62,11 @@ async def ensure_deposit(
 
     Raises DepositShort (have, need, short by, fix) when the prepaid balance is short and the wallet cannot or may not fill it.
     """
-    prepaid = await chain.read("Escrow", "balanceOf", signer.address)
+    prepaid: int = await chain.read("Escrow", "balanceOf", signer.address)
     if prepaid >= units:
         return 0
     missing = units - prepaid
-    wallet = await chain.read("TestUSD", "balanceOf", signer.address)
+    wallet: int = await chain.read("TestUSD", "balanceOf", signer.address)
     if not may_deposit or wallet < missing:
         raise DepositShort(
             "the prepaid balance is too small for this order",

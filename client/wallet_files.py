@@ -33,17 +33,15 @@ def new_password(run: Run, name: str) -> str:
 def create_wallet(run: Run, name: str, *, with_phrase: bool) -> dict[str, Any]:
     """A new wallet; with a phrase, it is shown once and two of its words are asked back."""
     keystore, chain_id = _keystore(run)
+    if with_phrase and not run.can_ask:
+        raise UsageError("a phrase is shown only on a terminal", next_step="leave --phrase away")
     password = new_password(run, name)
-    if not with_phrase:
-        signer = keystore.create(name, password, chain_id=chain_id)
-    else:
-        if not run.can_ask:
-            raise UsageError(
-                "a phrase is shown only on a terminal", next_step="leave --phrase away"
-            )
+    if with_phrase:
         signer, phrase = keystore.create_with_phrase(name, password, chain_id=chain_id)
-        run.note(f"Write these words down; they are shown once:\n  {phrase}")
+        run.err.print(f"Write these words down; they are shown once:\n  {phrase}")
         _ask_back(run, phrase.split())
+    else:
+        signer = keystore.create(name, password, chain_id=chain_id)
     return {"name": name, "address": signer.address, "file": str(keystore.path(name))}
 
 
@@ -52,7 +50,7 @@ def _ask_back(run: Run, words: list[str]) -> None:
 
     for index in sorted(secrets.SystemRandom().sample(range(len(words)), 2)):
         while run.ask(f"Word {index + 1}", flag="--phrase") != words[index]:
-            run.note("that is not the word; look at what you wrote down")
+            run.err.print("that is not the word; look at what you wrote down")
 
 
 def import_wallet(run: Run, name: str, *, keystore: Path | None, stdin: bool) -> dict[str, Any]:

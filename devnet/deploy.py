@@ -8,7 +8,7 @@ from pathlib import Path
 from core.engine.shape import describe_model
 from core.engine.weights import model_manifest
 from core.protocol import signing
-from core.protocol.chain import Chain, predict_address
+from core.protocol.chain import CONTRACTS, Chain, predict_address
 from core.protocol.signing import DigestSigner
 from core.protocol.types import ModelSpec
 
@@ -50,15 +50,7 @@ async def deploy(
     TaskRegistry comes last and checks in its constructor that all others point back at it.
     """
     nonce = await chain.nonce(deployer.address)
-    order = [
-        "TestUSD",
-        "ModelRegistry",
-        "MinerRegistry",
-        "Escrow",
-        "JuryArbitrator",
-        "TaskRegistry",
-    ]
-    at = {name: predict_address(deployer.address, nonce + i) for i, name in enumerate(order)}
+    at = {name: predict_address(deployer.address, nonce + i) for i, name in enumerate(CONTRACTS)}
     owner = deployer.address
     arguments: dict[str, list[object]] = {
         "TestUSD": [owner],
@@ -121,7 +113,7 @@ async def deploy(
             owner,
         ],
     }
-    for name in order:
+    for name in CONTRACTS:
         address = await chain.deploy(deployer, name, *arguments[name])
         assert address == at[name], f"{name} landed at {address}, not at {at[name]}"
     return dict(chain.addresses)

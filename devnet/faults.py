@@ -28,3 +28,16 @@ def corrupt_layer_int8(shard: Shard, layer: int) -> None:
 def int8_liar(layer: int) -> Callable[[Shard], None]:
     """A hook for machines that accept one after loading: makes them lie in this layer."""
     return partial(corrupt_layer_int8, layer=layer)
+
+
+def slow_down(shard: Shard, ms_per_layer: float) -> None:
+    """Make every step of a shard take so much longer, as a slower machine would."""
+    import time
+
+    forward = shard.model.forward
+
+    def slower(*args: object, **kwargs: object) -> object:
+        time.sleep(ms_per_layer * len(shard.layers) / 1000)
+        return forward(*args, **kwargs)
+
+    shard.model.forward = slower

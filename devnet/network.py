@@ -19,7 +19,7 @@ from devnet.deploy import USD, Parameters, deploy, register_model
 from devnet.layout import Layout
 from devnet.models import DEFAULT_MODEL
 from devnet.ports import free_ports
-from devnet.processes import Processes, ProcessFailed, Running
+from devnet.processes import Processes, ProcessFailed, Running, clean_environ
 
 NETWORK = "devnet"
 #: Base units of the token that each party starts with.
@@ -40,11 +40,11 @@ class MinerProfile:
     lie_layer: int | None = None
 
 
-#: Three unequal machines: a big fast one, a middling one, a small slow one.
+#: Three unequal machines, none of which (nor any two) has room for the whole of SmolLM2 in float32.
 HETEROGENEOUS = {
-    "miner-1": MinerProfile("1000MiB"),
-    "miner-2": MinerProfile("450MiB", slow_ms_per_layer=0.2),
-    "miner-3": MinerProfile("300MiB", slow_ms_per_layer=0.5),
+    "miner-1": MinerProfile("450MiB"),
+    "miner-2": MinerProfile("365MiB", slow_ms_per_layer=0.2),
+    "miner-3": MinerProfile("230MiB", slow_ms_per_layer=0.5),
 }
 
 
@@ -61,6 +61,7 @@ class Devnet:
     model_id: str = ""
     deploy_block: int = 0
     rpc_port: int = 0
+    min_machines: int = len(HETEROGENEOUS)
     matcher_url: str = ""
     bootstrap: list[str] = field(default_factory=list)
 
@@ -139,6 +140,8 @@ class Devnet:
                     "listen_port": port,
                     "fee_bps": 200,
                     "replan_interval": "1s",
+                    "min_machines": self.min_machines,
+                    "ack_grace": "3s",
                 }
             },
         )
@@ -163,16 +166,16 @@ class Devnet:
         if profile.lie_layer is None and not profile.slow_ms_per_layer:
             argv = program("miner", "start")
         else:
-            argv = [sys.executable, "-m", "devnet.faulty_miner"]
+            argv = [sys.executable, "-m", "devnet.faulty_miner", "start"]
             argv += ["--slow-ms-per-layer", str(profile.slow_ms_per_layer)]
             if profile.lie_layer is not None:
                 argv += ["--lie-layer", str(profile.lie_layer)]
-            argv += ["start"]
         return await self._start(party, argv)
 
-    async def start_juror(self, party: str, stake: str) -> Running:
-        """Stake and serve on the jury."""
-        await self.run(party, program("auditor", "jury", "stake", stake, "--yes"))
+    async def start_juror(self, party: str, stake: str | None) -> Running:
+        """Stake (unless it did before) and serve on the jury."""
+        if stake is not None:
+            await self.run(party, program("auditor", "jury", "stake", stake, "--yes"))
         return await self._start(party, program("auditor", "jury", "serve"))
 
     async def wait_serving(self, count: int, limit_s: float = 90.0) -> list[dict[str, Any]]:
@@ -206,7 +209,6 @@ class Devnet:
         Raises ProcessFailed when it exits with anything but `expect`.
         """
         import asyncio
-        import os
 
         pipe = None if inherit else asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
@@ -214,7 +216,7 @@ class Devnet:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=pipe,
             stderr=None if inherit else asyncio.subprocess.PIPE,
-            env={**os.environ, **environ_of(self.layout, party)},
+            env={**clean_environ(), **environ_of(self.layout, party)},
         )
         try:
             stdout, stderr = await process.communicate()
@@ -263,8 +265,8 @@ class Devnet:
             "operator": f"{party}-operator",
             "password_file": str(self.layout.password_file),
             "model": self.model,
-            "price_in": "0.10usd/Mtok",
-            "price_out": "0.40usd/Mtok",
+            "price_in": "20usd/Mtok",
+            "price_out": "80usd/Mtok",
             "allow_matchers": [self.addresses["matcher-1"]],
         }
 

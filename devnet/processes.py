@@ -17,7 +17,7 @@ from pathlib import Path
 
 from core.protocol.errors import HeadraceError, Unreachable
 
-_POLL_S = 0.05
+_POLL_S = 0.1
 
 
 class ProcessFailed(HeadraceError):
@@ -85,7 +85,7 @@ class Processes:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **(environ or {})},
+                env={**clean_environ(), **(environ or {})},
                 start_new_session=True,
             )
         running = Running(name, process.pid, log)
@@ -149,6 +149,15 @@ class Processes:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         entries = [{"name": r.name, "pid": r.pid, "log": str(r.log)} for r in self.running]
         self._file.write_text(json.dumps(entries, indent=1))
+
+
+def clean_environ() -> dict[str, str]:
+    """Our environment without settings of ours or of Foundry's: a devnet's programs read their own homes only."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HEADRACE_", "ETH_"))
+    }
 
 
 def log_end(log: Path, lines: int = 12) -> str:

@@ -1,8 +1,8 @@
 """Which machines are there now, in whose name, and what may they be given?
 
-The swarm says what a machine offers, the chain says whether its operator may work; only a machine with both counts. A
-machine is alive as long as its record keeps changing by *our* clock, so a ghost whose last record still floats about and a
-machine with a wrong clock are judged alike. One operator is one machine: a re-join replaces, it never adds.
+The swarm says what a machine offers, the chain says whether its operator may work; only a machine with both counts. A record
+must be fresh by its author's clock when we first see it and must keep changing by ours, so neither a replayed record nor the
+last words of a dead machine make a ghost. One operator is one machine: a re-join replaces, it never adds.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 from core.protocol import signing
 from core.protocol.ids import address
-from core.protocol.records import MinerRecord, unseal
+from core.protocol.records import MinerRecord, is_fresh, unseal
 from core.protocol.types import LayerRange
 from scheduler.errors import FleetError
 from scheduler.fleet import UNMEASURED_RHO_MS, Fleet, Link, Links, Machine
 
-RECORD_TTL_MS = 10_000
 #: A machine's own limit covers weights and cache; this share of it is kept for weights.
 WEIGHT_FRACTION = 0.75
 KV_FRACTION = 0.25
@@ -37,9 +36,10 @@ class Sighting:
     def age_ms(self, now_ms: int) -> int:
         return max(0, now_ms - self.seen_ms)
 
-    def alive(self, now_ms: int, ttl_ms: int = RECORD_TTL_MS) -> bool:
-        """Whether it announced itself within the last `ttl_ms` and did not say that it left."""
-        return self.age_ms(now_ms) <= ttl_ms and self.record.state not in ("LEFT", "DOWN")
+    def alive(self, now_ms: int) -> bool:
+        """Whether it announced itself within its own time to live and did not say that it left."""
+        fresh = self.age_ms(now_ms) <= self.record.ttl_ms
+        return fresh and self.record.state not in ("LEFT", "DOWN")
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ def merge(
 ) -> tuple[dict[str, Sighting], int]:
     """What is known after a look at the swarm, and how many records were refused.
 
-    Refused: not signed by its author, stored under another's key, larger than the limit. A sequence that is not newer
-    changes nothing, so a replayed record cannot bring a ghost to life. Operators that are gone from the swarm stay known
-    until `forget` drops them, because one empty look-up is not a departure.
+    Refused: not signed by its author, stored under another's key, too large, or past its time. A sequence that is not newer
+    changes nothing. Operators that are gone from the swarm stay known until `forget` drops them, because one empty
+    look-up is not a departure.
     """
     merged, refused = dict(known), 0
     by_key = {sighting.operator.lower(): sighting for sighting in known.values()}
@@ -76,6 +76,9 @@ def merge(
             continue
         record, sequence = opened
         if before is not None and sequence <= before.sequence:
+            continue
+        if not is_fresh(record, now_ms):
+            refused += 1
             continue
         operator = address(record.operator.lower())
         merged[operator] = Sighting(operator, record, sequence, now_ms, raw)

@@ -14,6 +14,7 @@ from core.protocol import pricing, signing
 from core.protocol.errors import (
     ChainUnreachable,
     ContractRefused,
+    DepositShort,
     GasShort,
     HeadraceError,
     ModelUnknown,
@@ -54,9 +55,8 @@ class Matchmaker:
         self._chain, self._signer, self._peers = chain, signer, peers
         self._store, self._world, self._terms, self._clock = store, world, terms, clock
         self._under_way: dict[str, asyncio.Task[Job]] = {}
-        self._locking: dict[
-            str, tuple[str, int]
-        ] = {}  # job: requester, base units not yet on chain
+        self._locking: dict[str, tuple[str, int]] = {}  # job: requester, units not yet on chain
+        self._purses: dict[str, asyncio.Lock] = {}  # by requester: one balance is judged at a time
 
     async def open(self, signed: SignedOrder) -> Job:
         """The job of this order, matched on chain; idempotent.
@@ -95,8 +95,10 @@ class Matchmaker:
             return await self.send(known)
         if known is not None and known.state != FAILED:
             return known
-        order, spec = signed.order, await self._check(job_id, signed)
-        self._locking[job_id] = (order.requester, pricing.max_amount(order, spec))
+        async with self._purses.setdefault(signed.order.requester, asyncio.Lock()):
+            spec = await self._check(job_id, signed)
+            need = pricing.max_amount(signed.order, spec)
+            self._locking[job_id] = (signed.order.requester, need)
         try:
             job = await self._find_pipeline(job_id, signed, spec)
             await self._store.off_loop(self._store.begin, job, int(self._clock.now()))
@@ -112,18 +114,22 @@ class Matchmaker:
             raise ModelUnknown(f"no model {order.model_id}", why="it is not in the ModelRegistry")
         if order.model_id not in self._world.shapes:
             raise ModelUnsupported("this matcher cannot plan the model", why=f"dtype {spec.dtype}")
-        pending = sum(
-            units
-            for other, (requester, units) in self._locking.items()
-            if other != job_id and requester == order.requester
-        )
-        facts = await read_facts(
-            self._chain, order, job_id, await self.chain_time(), pending_units=pending
-        )
-        problem = check_order(order, spec, facts, self._terms, chain_id=self._chain.chain_id)
-        if problem is not None:
-            raise problem
-        return spec
+        while True:
+            others = self._locking_for(order.requester)
+            pending = sum(self._locking[other][1] for other in others)
+            facts = await read_facts(
+                self._chain, order, job_id, await self.chain_time(), pending_units=pending
+            )
+            problem = check_order(order, spec, facts, self._terms, chain_id=self._chain.chain_id)
+            if problem is None:
+                return spec
+            if not (isinstance(problem, DepositShort) and others):
+                raise problem
+            # What the others are about to lock may be in the balance we read, or may come back.
+            await asyncio.wait([self._under_way[other] for other in others])
+
+    def _locking_for(self, requester: str) -> list[str]:
+        return [job_id for job_id, (who, _) in self._locking.items() if who == requester]
 
     async def _find_pipeline(self, job_id: str, signed: SignedOrder, spec: ModelSpec) -> Job:
         order, refusals = signed.order, list[Refusal]()

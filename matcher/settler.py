@@ -8,6 +8,7 @@ recorded instead of done again.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from core.protocol.errors import ChainUnreachable, HeadraceError, IdInvalid
@@ -73,6 +74,20 @@ class Settler:
         """Something happened to it: look at once."""
         self._not_before.pop(job_id, None)
 
+    def put_off(self, job_id: str, seconds: float = LONGEST_WAIT_S) -> None:
+        """Do not look at it for a while."""
+        self._not_before[job_id] = self._clock.monotonic() + seconds
+
+    def keep_only(self, unfinished: Iterable[str]) -> None:
+        """Forget about jobs that have ended."""
+        wanted = set(unfinished)
+        for book in (self._not_before, self._failures):
+            for job_id in book.keys() - wanted:
+                del book[job_id]
+        for job_id in self._locks.keys() - wanted:
+            if not self._locks[job_id].locked():
+                del self._locks[job_id]
+
     async def advance(self, job_id: str) -> Step | None:
         """Do the next thing about a job. Strangers' and the chain's failures are noted and tried again later, never raised."""
         async with self._lock(job_id):
@@ -96,7 +111,7 @@ class Settler:
                 raise IdInvalid(f"no job {job_id}", why="this matcher did not open it")
             problem = check_ack(job, signed, self._chain.domain)
             if problem is None and job.state not in ENDED and job.ack != signed:
-                problem = check_ack_pays(signed, await self._receipts_now(job))
+                problem = check_ack_pays(signed, job.ack, await self._receipts_now(job))
                 if problem is None:
                     await self._off(self._store.save_ack, job_id, signed, self._now())
             if problem is not None:
@@ -134,7 +149,7 @@ class Settler:
             case Step.EXPIRE:
                 await self._end(job, "expire", job.job_id)
             case Step.WAIT:
-                self._wait(job_id, self._until_next(job, seen, now_s))
+                self.put_off(job_id, self._until_next(job, seen, now_s))
             case Step.RECORD:
                 self._world.reservations.release(job_id)
         return step
@@ -176,9 +191,8 @@ class Settler:
             await self._note(job.job_id, finished_at_s=now_s, failure="")
             self._world.reservations.release(job.job_id)
             return
-        if found.problem and found.problem != job.failure:
-            await self._note(job.job_id, failure=found.problem)
-        self._wait(job.job_id, COLLECT_EVERY_S)
+        log.debug("not finished", job=job.job_id, finished=found.requests, why=found.problem)
+        self.put_off(job.job_id, COLLECT_EVERY_S)
 
     async def _deliver(self, job: Job) -> None:
         sent = await self._chain.transact(
@@ -248,14 +262,11 @@ class Settler:
 
     async def _put_off(self, job_id: str, error: HeadraceError) -> None:
         count = self._failures[job_id] = self._failures.get(job_id, 0) + 1
-        self._wait(job_id, min(LONGEST_BACKOFF_S, 2.0 ** min(count - 1, 10)))
+        self.put_off(job_id, min(LONGEST_BACKOFF_S, 2.0 ** min(count - 1, 10)))
         if isinstance(error, ChainUnreachable):
             return  # about the chain, not about the job
         log.warning("job stands still", job=job_id, attempt=count, why=str(error))
         await self._note(job_id, failure=str(error))
-
-    def _wait(self, job_id: str, seconds: float) -> None:
-        self._not_before[job_id] = self._clock.monotonic() + seconds
 
     def _lock(self, job_id: str) -> asyncio.Lock:
         return self._locks.setdefault(job_id, asyncio.Lock())

@@ -110,26 +110,31 @@ def check_ack(job: Job, signed: SignedAck, domain: signing.Domain) -> HeadraceEr
     return None
 
 
-def check_ack_pays(signed: SignedAck, receipts: Sequence[SignedReceipt]) -> HeadraceError | None:
-    """Whether an acknowledgement covers what every stage finished.
+def check_ack_pays(
+    signed: SignedAck, before: SignedAck | None, receipts: Sequence[SignedReceipt]
+) -> HeadraceError | None:
+    """Whether an acknowledgement covers what every stage finished, and no less than an earlier one did.
 
     The contract takes any counts from the order's matcher, so it is the matcher who must not help a requester to pay for
     less than was done. `receipts` are of all stages over the requests that all of them finished; none means
     that some stage did not answer, and then nobody can show more than the requester says.
     """
-    if not receipts:
-        return None
-    ack, done = signed.ack, receipts[-1].receipt
-    if ack.tokens_in >= done.tokens_in and ack.tokens_out >= done.tokens_out:
+    ack, least = signed.ack, (0, 0)
+    if before is not None:
+        least = (before.ack.tokens_in, before.ack.tokens_out)
+    if receipts:
+        done = receipts[-1].receipt
+        least = max(least[0], done.tokens_in), max(least[1], done.tokens_out)
+    if ack.tokens_in >= least[0] and ack.tokens_out >= least[1]:
         return None
     return CheckFailed(
         "the acknowledgement is refused",
-        why=f"it pays for {ack.tokens_in} tokens in and {ack.tokens_out} out, all stages signed receipts "
-        f"for {done.tokens_in} and {done.tokens_out}",
-        state="nothing was settled; the job is delivered with the stages' receipts instead",
+        why=f"it pays for {ack.tokens_in} tokens in and {ack.tokens_out} out, receipts or an earlier "
+        f"acknowledgement show {least[0]} and {least[1]}",
+        state="nothing was settled; finished work is delivered with the stages' receipts instead",
         next_step="acknowledge what was finished, or dispute it after delivery",
-        tokens_in=done.tokens_in,
-        tokens_out=done.tokens_out,
+        tokens_in=least[0],
+        tokens_out=least[1],
     )
 
 

@@ -33,15 +33,11 @@ class Compute:
         self,
         *,
         threads: int = 1,
-        share: float = 1.0,
         on_step: Callable[[float, int], None] | None = None,
     ) -> None:
-        """`share` below 1 leaves the rest of the processor to others: the thread rests after each step.
-
-        `on_step` hears (seconds, rows) of every step, in the compute thread.
-        """
+        """`on_step` hears (seconds, rows) of every step, in the compute thread."""
         self.tau_ms_per_layer = 0.0
-        self._threads, self._share, self._on_step = threads, share, on_step
+        self._threads, self._on_step = threads, on_step
         self._shard: Shard | None = None
         self._caches: dict[Key, Any] = {}
         self._lengths: dict[Key, int] = {}
@@ -131,7 +127,6 @@ class Compute:
         out = shard.forward(fed, cache, last_only=last_only)
         assert isinstance(out, torch.Tensor)
         self._lengths[key] = cache.length
-        self._rest(started)
         self._count(time.perf_counter() - started, len(fed), len(shard.layers))
         return out
 
@@ -149,10 +144,6 @@ class Compute:
 
         logits = self._forward(key, x)[-1]  # [V]
         return sample(logits.numpy(), params, index, step)
-
-    def _rest(self, started: float) -> None:
-        if self._share < 1.0:
-            time.sleep((time.perf_counter() - started) * (1.0 / self._share - 1.0))
 
     def _count(self, seconds: float, rows: int, layers: int) -> None:
         if rows == 1:
@@ -184,7 +175,7 @@ class Compute:
         block = torch.ones(16 * 2**20)  # 64 MiB
         flops = _best_rate(lambda: torch.mm(square, square), 2 * 512**3)
         read = _best_rate(lambda: block.sum(), block.nbytes)
-        return self._share * flops / 1e12, self._share * read / 1e9
+        return flops / 1e12, read / 1e9
 
 
 def _tensor_of(x: bytes | Sequence[int], hidden: int) -> Any:

@@ -7,10 +7,11 @@ between two looks at it, because deadlines are judged by blocks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
+
+import msgspec
 
 from core.protocol import types as t
 from core.protocol.chain import Chain, ChainEvent
@@ -20,6 +21,7 @@ from core.runtime.clock import Clock
 from miner.admission import ChainView
 
 CALL_TIMEOUT_S = 8.0
+_OTHER_CHAIN_S = 24 * 3600
 
 
 class JobState(IntEnum):
@@ -67,6 +69,7 @@ class MinerChain:
         self.is_reachable = True
         self._limits: tuple[int, int] | None = None
         self._seen_s, self._seen_at = int(clock.now()), clock.monotonic()
+        self._has_looked = False
 
     def now_s(self) -> int:
         return self._seen_s + int(self._clock.monotonic() - self._seen_at)
@@ -74,8 +77,9 @@ class MinerChain:
     async def refresh_time(self) -> int:
         """Look at the newest block. An idle development chain mints none, so time never goes back here."""
         seen_s = await self._ask(self.chain.now())
-        if seen_s > self.now_s() or self.now_s() - seen_s > 24 * 3600:
+        if not self._has_looked or seen_s > self.now_s() or self.now_s() - seen_s > _OTHER_CHAIN_S:
             self._seen_s, self._seen_at = seen_s, self._clock.monotonic()
+            self._has_looked = True
         return self.now_s()
 
     async def view(self, order: t.Order, job_id: str) -> ChainView:
@@ -110,18 +114,10 @@ class MinerChain:
         found = await self._ask(self.chain.read("JuryArbitrator", "panelOf", dispute_id))
         return [str(juror) for juror in found]
 
-    async def model(self, model_id: str) -> tuple[t.ModelSpec, Callable[[int, int], Any]]:
-        """A registered model's specification, and what reads its shard roots. Raises ContractRefused if unknown."""
+    async def model(self, model_id: str) -> t.ModelSpec:
+        """A registered model's specification. Raises ContractRefused if nobody registered it."""
         found = await self._ask(self.chain.read("ModelRegistry", "specOf", model_id))
-        spec = t.ModelSpec(**{_snake(name): value for name, value in found.items()})
-
-        async def shard_root(start: int, end: int) -> str:
-            root = await self._ask(
-                self.chain.read("ModelRegistry", "shardRoot", model_id, start, end)
-            )
-            return str(root).lower()
-
-        return spec, shard_root
+        return msgspec.convert(found, t.ModelSpec)
 
     async def can_work(self) -> bool:
         """Whether the registry would give this operator work at all."""
@@ -200,10 +196,14 @@ def news_of(event: ChainEvent) -> JobNews | DisputeNews | None:
 class News:
     """Job and dispute events since the last look, through reorganisations and restarted nodes."""
 
-    def __init__(self, chain: Chain, *, start_block: int, position: Position) -> None:
-        self._chain = chain
-        self._start_block = start_block
-        self._follower = EventFollower(chain, start_block=start_block, position=position)
+    def __init__(
+        self, chain: Chain, *, start_block: int, deploy_block: int, position: Position, window: int
+    ) -> None:
+        """Events from `start_block` on; of a chain that replaced the one we knew, from `deploy_block` on."""
+        self._chain, self._deploy_block, self._window = chain, deploy_block, window
+        self._follower = EventFollower(
+            chain, start_block=start_block, position=position, window=window
+        )
 
     async def poll(self) -> tuple[list[JobNews | DisputeNews], Position, bool]:
         """(news, position to store with them, whether jobs may have moved back). Raises ChainUnreachable.
@@ -211,9 +211,10 @@ class News:
         A rolled-back block takes events with it; the owner then asks the chain about its live jobs again.
         """
         batch = await self._follower.poll()
+        if batch.chain_replaced:
+            self._follower = EventFollower(
+                self._chain, start_block=self._deploy_block, window=self._window
+            )
+            return [], Position(), True
         news = [found for event in batch.events if (found := news_of(event)) is not None]
         return news, batch.position, batch.rolled_back_to is not None
-
-
-def _snake(name: str) -> str:
-    return "".join("_" + c.lower() if c.isupper() else c for c in name)

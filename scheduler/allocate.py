@@ -12,11 +12,12 @@ from itertools import pairwise
 from typing import Literal
 
 from scheduler.assemble import Balance, arrange, hand_out, search_connected, split
-from scheduler.costs import capacities, head_ms, hop_ms, stage_ms, tau_ms_per_layer, weight_bytes
+from scheduler.costs import capacities, hop_ms, stage_ms
 from scheduler.errors import PlanError
 from scheduler.fleet import Fleet, Links, Machine, ModelShape, Pipeline, Shard
 from scheduler.greedy_cover import allocate_greedily
 from scheduler.kinds import Pool, most_layers_of_any, pool_of
+from scheduler.objective import objective_for
 from scheduler.parallax_allocate import (
     Cover,
     Objective,
@@ -25,6 +26,7 @@ from scheduler.parallax_allocate import (
     allocate_by_dp,
 )
 from scheduler.patterns import PatternLimits, allocate_by_patterns
+from scheduler.shortage import shortage, too_small
 from scheduler.validate import validate_pipelines
 
 GLOBAL = "all regions"
@@ -112,7 +114,7 @@ def allocate(fleet: Fleet, model: ModelShape, options: AllocateOptions = DEFAULT
     """
     usable = [machine for machine in fleet.machines if capacities(machine, model).plain >= 1]
     ignored = tuple(
-        (machine.id, _too_small(machine, model))
+        (machine.id, too_small(machine, model))
         for machine in fleet.machines
         if capacities(machine, model).plain < 1
     )
@@ -131,7 +133,7 @@ def allocate(fleet: Fleet, model: ModelShape, options: AllocateOptions = DEFAULT
     used = {shard.machine_id for pipeline in best.pipelines for shard in pipeline}
     notes = [_sentence(scope) for scope in best.scopes if scope.pipelines] + best.notes
     if not best.pipelines:
-        notes.append(_shortage(usable, model))
+        notes.append(shortage(usable, model))
     notes += [f"{machine_id} is ignored: {reason}" for machine_id, reason in ignored]
     return Allocation(
         pipelines=tuple(sorted(best.pipelines)),
@@ -150,57 +152,6 @@ def validate(allocation: Allocation, fleet: Fleet, model: ModelShape) -> None:
     for machine_id in allocation.standby:
         if machine_id in used:
             raise PlanError("machine-twice", f"{machine_id} serves and stands by", machine_id)
-
-
-def objective_for(
-    machines: Sequence[Machine],
-    links: Links,
-    model: ModelShape,
-    options: AllocateOptions = DEFAULTS,
-) -> Objective:
-    """Z(k)'s constants from a scope: T_comp the capacity-weighted mean time of all L layers and the head, r_RTT the
-    mean ρ over its reachable pairs (measured pairs where there are any)."""
-    t_comp = options.t_comp_ms
-    if t_comp is None:
-        weights = [capacities(machine, model).plain for machine in machines]
-        total = max(1, sum(weights))
-        t_comp = (
-            sum(
-                weight * (tau_ms_per_layer(machine, model) * model.layers + head_ms(machine, model))
-                for weight, machine in zip(weights, machines, strict=True)
-            )
-            / total
-        )
-    r_rtt = options.r_rtt_ms if options.r_rtt_ms is not None else mean_rho_ms(machines, links)
-    return Objective(options.alpha, t_comp, r_rtt)
-
-
-def mean_rho_ms(machines: Sequence[Machine], links: Links) -> float:
-    """Mean one-way latency over ordered reachable pairs: of measured pairs if any, else by region. 0 without pairs."""
-    ids = {machine.id for machine in machines}
-    measured = [
-        link.latency_ms
-        for (a, b), link in sorted(links.pairs.items())
-        if a != b and a in ids and b in ids and link.latency_ms < float("inf")
-    ]
-    if measured:
-        return sum(measured) / len(measured)
-    by_region: dict[str, list[Machine]] = {}
-    for machine in machines:
-        by_region.setdefault(machine.region, []).append(machine)
-    total, pairs = 0.0, 0
-    for a, group_a in sorted(by_region.items()):
-        for b, group_b in sorted(by_region.items()):
-            many = len(group_a) * (len(group_b) - (a == b))
-            region = links.regions.get((a, b)) or links.regions.get((b, a))
-            latency = region.latency_ms if region else links.default_ms
-            if many == 0 or latency is None or latency == float("inf"):
-                continue
-            if region:
-                for group in (group_a, group_b):
-                    latency += sum(machine.access_ms for machine in group) / len(group)
-            total, pairs = total + many * latency, pairs + many
-    return total / pairs if pairs else 0.0
 
 
 @dataclass(slots=True)
@@ -222,7 +173,13 @@ class _Plan:
         caps = [capacities(machine, model) for machine in machines]
         if most_layers_of_any(caps, model.layers) < model.layers:
             return self
-        cover = _solve(pool, objective_for(machines, links, model, options), options)
+        cover = _solve(
+            pool,
+            objective_for(
+                machines, links, model, options.alpha, options.t_comp_ms, options.r_rtt_ms
+            ),
+            options,
+        )
         orders, notes = [], list[str]()
         left = {machine.id: machine for machine in machines}
         for group in hand_out(pool, cover.patterns, model, links):
@@ -310,29 +267,4 @@ def _sentence(scope: ScopeResult) -> str:
     return (
         f"{scope.scope}: {scope.pipelines} pipelines from {scope.machines} machines, "
         f"Z = {scope.z:.6g} by {scope.method}, {proof}"
-    )
-
-
-def _too_small(machine: Machine, model: ModelShape) -> str:
-    room = weight_bytes(machine)
-    return f"{room} bytes for weights, one layer takes {model.layer_bytes}"
-
-
-def _shortage(machines: Sequence[Machine], model: ModelShape) -> str:
-    """What keeps these machines from holding the model once, with the amount."""
-    caps = [capacities(machine, model) for machine in machines]
-    if not caps:
-        return f"no machine can hold a single layer of {model.layer_bytes} bytes"
-    held = most_layers_of_any(caps, model.layers)
-    if held >= model.layers:
-        return "the machines hold the model together but no chain of them is connected"
-    if held == 0:
-        return (
-            f"no machine can hold a layer beside the embedding ({model.embedding_bytes} bytes) or the head "
-            f"({model.head_bytes} bytes)"
-        )
-    short = model.layers - held
-    return (
-        f"{len(machines)} machines hold {held} of {model.layers} layers: short by {short} layers, "
-        f"{short * model.layer_bytes} bytes of weights"
     )

@@ -117,10 +117,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     // --- owner: machines ---
 
     /// @inheritdoc IMinerRegistry
-    function registerMachine(bytes4 class, uint32 vramMiB, uint64 bandwidthMBps, bytes32 endpointHash)
-        external
-        returns (uint16 index)
-    {
+    function registerMachine(bytes4 class, uint32 vramMiB, uint64 bandwidthMBps, bytes32 endpointHash) external returns (uint16 index) {
         Miner storage miner = _in(State.Active);
         if (miner.machines == MAX_MACHINES) revert TooManyMachines(MAX_MACHINES);
         // SAFETY: with n machines active, one of the places 0 … n is free; the last is, unless machines were retired.
@@ -324,8 +321,8 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     /// @inheritdoc IMinerRegistry
     function canWork(address operator, uint256 minStake_) external view returns (bool) {
         Miner storage miner = _miners[ownerOf[operator]];
-        return miner.state == State.Active && miner.operator == operator && miner.jailUntil == 0
-            && miner.stake >= minStake && miner.stake >= minStake_;
+        return miner.state == State.Active && miner.operator == operator && miner.jailUntil == 0 && miner.stake >= minStake
+            && miner.stake >= minStake_;
     }
 
     /// @inheritdoc IMinerRegistry
@@ -353,9 +350,8 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     function _claimOperator(address operator, bytes calldata operatorProof) private {
         address owner_ = ownerOf[operator];
         if (owner_ != address(0) && owner_ != msg.sender) revert OperatorTaken(operator, owner_);
-        bytes32 digest = Eip712Types.toDigest(
-            Eip712Types.domainSeparator(taskRegistry), Eip712Types.operatorProofHash(msg.sender, operator)
-        );
+        bytes32 digest =
+            Eip712Types.toDigest(Eip712Types.domainSeparator(taskRegistry), Eip712Types.operatorProofHash(msg.sender, operator));
         if (operator == address(0) || Eip712Types.recover(digest, operatorProof) != operator) {
             revert OperatorProofInvalid(operator);
         }

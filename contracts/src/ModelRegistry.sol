@@ -76,7 +76,7 @@ contract ModelRegistry is IModelRegistry {
     }
 
     function _isShapeValid(ModelSpec calldata spec) private pure returns (bool) {
-        return spec.layers != 0 && spec.hidden != 0 && spec.heads != 0 && spec.kvHeads != 0
-            && spec.heads % spec.kvHeads == 0 && spec.ffn != 0 && spec.vocab != 0 && spec.context != 0;
+        return spec.layers != 0 && spec.hidden != 0 && spec.heads != 0 && spec.kvHeads != 0 && spec.heads % spec.kvHeads == 0
+            && spec.ffn != 0 && spec.vocab != 0 && spec.context != 0;
     }
 }

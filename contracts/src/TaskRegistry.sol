@@ -374,7 +374,6 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         bytes32 profile = _models.numericsProfileOf(order.modelId);
         if (order.numericsProfile != profile) revert NumericsProfileMismatch(order.numericsProfile, profile);
         (amount, layers) = _maxAmount(order);
-        if (amount > type(uint96).max) revert OverCap(amount, type(uint96).max);
 
         job.deadline = uint40(order.deadline);
         job.window = order.window;

@@ -21,7 +21,6 @@ contract MinerRegistryTest is StakeFixture {
         emit IMinerRegistry.MinerRegistered(owner, operator, 250 * USD);
         vm.prank(owner);
         miners.register(250 * USD, operator, proof);
-        vm.snapshotGasLastCall("MinerRegistry", "register");
 
         IMinerRegistry.Miner memory miner = miners.minerOf(owner);
         assertEqState(miner.state, IMinerRegistry.State.Active);
@@ -131,15 +130,10 @@ contract MinerRegistryTest is StakeFixture {
 
     // --- register with permit ---
 
-    function permit(uint256 ownerKey, uint256 amount, uint256 deadline)
-        private
-        view
-        returns (uint8 v, bytes32 r, bytes32 s)
-    {
+    function permit(uint256 ownerKey, uint256 amount, uint256 deadline) private view returns (uint8 v, bytes32 r, bytes32 s) {
         address from = vm.addr(ownerKey);
         bytes32 typeHash = keccak256("Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)");
-        bytes32 structHash =
-            keccak256(abi.encode(typeHash, from, address(miners), amount, token.nonces(from), deadline));
+        bytes32 structHash = keccak256(abi.encode(typeHash, from, address(miners), amount, token.nonces(from), deadline));
         return vm.sign(ownerKey, keccak256(abi.encodePacked(hex"1901", token.DOMAIN_SEPARATOR(), structHash)));
     }
 
@@ -211,7 +205,6 @@ contract MinerRegistryTest is StakeFixture {
         vm.expectEmit(address(miners));
         emit IMinerRegistry.MachineRegistered(owner, 0, "RTX4", 24_576, 1_008_000, keccak256("endpoint"));
         addMachine();
-        vm.snapshotGasLastCall("MinerRegistry", "registerMachine");
         IMinerRegistry.Machine memory machine = miners.machineOf(owner, 0);
         vm.assertEq(uint256(uint32(machine.class)), uint256(uint32(bytes4("RTX4"))));
         vm.assertEq(uint256(machine.vramMiB), 24_576);
@@ -231,7 +224,6 @@ contract MinerRegistryTest is StakeFixture {
         vm.prank(owner);
         miners.retireMachine(0);
         vm.assertEq(uint256(addMachine()), 0); // the worst place for the search
-        vm.assertLt(vm.snapshotGasLastCall("MinerRegistry", "registerMachine after 63"), 300_000);
         vm.assertEq(uint256(miners.minerOf(owner).machines), 64);
     }
 
@@ -350,7 +342,6 @@ contract MinerRegistryTest is StakeFixture {
         vm.expectEmit(address(miners));
         emit IMinerRegistry.ExitRequested(owner, 7, leaveAt);
         requestExit(7);
-        vm.snapshotGasLastCall("MinerRegistry", "requestExit");
         IMinerRegistry.Miner memory miner = miners.minerOf(owner);
         assertEqState(miner.state, IMinerRegistry.State.Active);
         vm.assertEq(uint256(miner.stake), MIN_STAKE);
@@ -389,7 +380,6 @@ contract MinerRegistryTest is StakeFixture {
         emit IMinerRegistry.Withdrawn(owner, MIN_STAKE);
         vm.prank(owner);
         miners.withdraw();
-        vm.snapshotGasLastCall("MinerRegistry", "withdraw");
         vm.assertEq(token.balanceOf(owner), MIN_STAKE);
         assertEqState(minerState(), IMinerRegistry.State.Exited);
     }
@@ -494,9 +484,7 @@ contract MinerRegistryTest is StakeFixture {
         requestExit(MIN_STAKE);
         skipTime(UNBOND_SECONDS);
         slash(1000);
-        vm.expectRevert(
-            abi.encodeWithSelector(IMinerRegistry.MinerJailed.selector, vm.getBlockTimestamp() + JAIL_SECONDS)
-        );
+        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.MinerJailed.selector, vm.getBlockTimestamp() + JAIL_SECONDS));
         vm.prank(owner);
         miners.withdraw();
     }
@@ -558,9 +546,7 @@ contract MinerRegistryTest is StakeFixture {
     function test_slash_splitsTwentyThirtyFifty() public {
         registerMiner(MIN_STAKE);
         vm.expectEmit(address(miners));
-        emit IMinerRegistry.Slashed(
-            owner, challenger, requester, MIN_STAKE, MIN_STAKE / 5, MIN_STAKE * 3 / 10, MIN_STAKE / 2
-        );
+        emit IMinerRegistry.Slashed(owner, challenger, requester, MIN_STAKE, MIN_STAKE / 5, MIN_STAKE * 3 / 10, MIN_STAKE / 2);
         vm.expectEmit(address(miners));
         emit IMinerRegistry.Jailed(owner, vm.getBlockTimestamp() + JAIL_SECONDS);
         uint256 amount = slash(10_000);

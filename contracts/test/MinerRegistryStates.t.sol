@@ -69,13 +69,9 @@ contract MinerRegistryStatesTest is StakeFixture {
     function checkArbitrator(bytes memory freeze) private {
         expectCall(address(tasks), abi.encodeCall(miners.freeze, (owner)), freeze);
         expectCall(
-            address(tasks),
-            abi.encodeCall(miners.release, (owner)),
-            abi.encodeWithSelector(IMinerRegistry.NotFrozen.selector, owner)
+            address(tasks), abi.encodeCall(miners.release, (owner)), abi.encodeWithSelector(IMinerRegistry.NotFrozen.selector, owner)
         );
-        expectCall(
-            address(tasks), abi.encodeCall(miners.slash, (owner, 5000, challenger, 1, requester)), legal()
-        );
+        expectCall(address(tasks), abi.encodeCall(miners.slash, (owner, 5000, challenger, 1, requester)), legal());
     }
 
     function test_matrix_none() public {

@@ -19,6 +19,9 @@ from core.protocol.errors import ContextTooLong
 from core.protocol.types import LayerRange
 
 _ALIGNMENT_BYTES = 64
+#: No decoder comes near it, and squares of it still fit float32. A stage that computed on more would be blamed
+#: for the overflow that its predecessor provoked.
+MAX_ACTIVATION = 1e8
 
 
 class Shard:
@@ -64,8 +67,8 @@ class Shard:
 
         `x` is ids [T] int64 on the first stage, else activations [T, D]. Returns activations [T, D] or, on
         the last stage, logits [T, V] ([1, V] with `last_only`) in float32, float64 for a float64 shard.
-        Raises ContextTooLong past the model's context and ValueError for a wrong shape; the cache is then
-        unchanged.
+        Raises ContextTooLong past the model's context, ValueError for a wrong shape, an id that does not
+        exist, or activations that are NaN or beyond `MAX_ACTIVATION`; the cache is then unchanged.
         """
         return self._run(x, cache, logits_to_keep=1 if last_only else 0)
 
@@ -103,6 +106,8 @@ class Shard:
             raise ValueError(
                 f"stage {self.layers} takes activations [T, {self.hidden}], not {_kind(x)}"
             )
+        elif not bool((x.abs() <= MAX_ACTIVATION).all()):
+            raise ValueError(f"activations hold NaN or values beyond ±{MAX_ACTIVATION:.0e}")
         if cache.length + x.shape[0] > self.context:
             raise ContextTooLong(
                 prompt_tokens=cache.length + x.shape[0],

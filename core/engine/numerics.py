@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from core.engine.blocks import Shard
+from core.engine.blocks import MAX_ACTIVATION, Shard
 from core.engine.sampling import margin
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import SamplingParams
@@ -128,10 +128,17 @@ def judge_rows(
     """Whether served activations [T, D] of a shard of `depth` layers are at fault.
 
     The whole request and every `window_rows` rows of it are held to T(depth); requests shorter than
-    `least_rows` only to the single-row rules, which also catch a single tampered step in a long one.
+    `least_rows` only to the single-row rules, which also catch a single tampered step in a long one. Rows from the
+    first non-finite reference row on are not judged: their inputs are somebody else's fault.
     """
     tolerance = profile.tolerance(depth)
     y, s = _matrix(served), _matrix(reference)
+    if y.shape != s.shape:
+        raise ValueError(f"served {y.shape} and reference {s.shape} differ in shape")
+    judged = _finite_rows(s)
+    if not judged:
+        return Verdict(False, (), 0.0, tolerance, 0)
+    y, s = y[:judged], s[:judged]
     scale = np.sqrt(np.mean(s * s, axis=0)) if sigma is None else np.asarray(sigma, np.float64)
     whole = whitened_relative_l2(y, s, scale)
     reasons = []
@@ -147,8 +154,7 @@ def judge_rows(
     ratio = whole.ratio
     if len(y) >= profile.least_rows:
         width = profile.window_rows
-        starts = range(0, max(1, len(y) - width + 1), width)
-        for start in starts:
+        for start in {*range(0, len(y) - width, width), max(0, len(y) - width)}:
             window = slice(start, start + width)
             ratio = max(ratio, whitened_relative_l2(y[window], s[window], scale).ratio)
         if ratio > tolerance:
@@ -168,11 +174,13 @@ def judge_tokens(
     """Whether produced tokens follow from the auditor's logits [len(tokens), V]; `ratio` is in nats.
 
     A machine that samples from a cheap model and then runs the real one over its tokens has perfect
-    activations: only this finds it.
+    activations: only this finds it. Tokens from the first non-finite row of logits on are not judged.
     """
-    rows = np.asarray(logits)
+    rows = _matrix(logits)
     if len(rows) != len(tokens):
         raise ValueError(f"{len(tokens)} tokens and {len(rows)} rows of logits")
+    judged = _finite_rows(rows)
+    rows, tokens = rows[:judged], tokens[:judged]
     margins = [
         margin(row, token, params, request_index, first_step + i)
         for i, (row, token) in enumerate(zip(rows, tokens, strict=True))
@@ -196,14 +204,33 @@ def reexecute(shard: Shard, inputs: Any, *, logit_rows: Sequence[int] | None = N
     `shard` must be a float64 shard. `inputs` are ids [T] or activations [T, D]. Keys and values are recomputed from
     them; a machine's cache is never trusted. Returns activations [T, D], or logits [T, V] on the last
     stage, where `logit_rows` picks positions: request positions nIn−1 … nIn+nOut−2 give the produced tokens.
+    From the first input row on that a stage would refuse (NaN, beyond `MAX_ACTIVATION`) the answer is NaN.
     """
     if shard.dtype != torch.float64:
         raise ValueError(f"an audit runs in float64, not {shard.dtype}")
     x = torch.as_tensor(inputs)
-    cache = shard.new_cache()
-    if logit_rows is None or not shard.is_last:
-        return shard.forward(x, cache)
-    return shard.forward_rows(x, cache, torch.tensor(list(logit_rows), dtype=torch.int64))
+    wanted = list(range(len(x)) if logit_rows is None or not shard.is_last else logit_rows)
+    if wanted and not 0 <= min(wanted) <= max(wanted) < len(x):
+        raise ValueError(f"rows {min(wanted)} … {max(wanted)} of a request with {len(x)}")
+    # A masked NaN still spoils attention, 0 · NaN, so it must not be fed at all.
+    sound = len(x)
+    if not shard.is_first:
+        usable = (x.abs() <= MAX_ACTIVATION).all(dim=1)
+        sound = len(x) if bool(usable.all()) else int(usable.int().argmin())
+    known = torch.tensor([row for row in wanted if row < sound], dtype=torch.int64)
+    width = shard.vocab if shard.is_last else shard.hidden
+    answer = torch.full((len(wanted), width), torch.nan, dtype=torch.float64)
+    if len(known):
+        rows = shard.forward_rows(x[:sound], shard.new_cache(), known)
+        places = [i for i, row in enumerate(wanted) if row < sound]
+        answer[places] = rows if shard.is_last else rows[known]
+    return answer
+
+
+def _finite_rows(values: Floats) -> int:
+    """How many rows come before the first that holds NaN or infinity."""
+    finite = np.isfinite(values).all(axis=1)
+    return len(values) if finite.all() else int(np.argmin(finite))
 
 
 def _matrix(values: Any) -> Floats:

@@ -29,6 +29,15 @@ from core.protocol.units import format_eth
 if TYPE_CHECKING:
     from web3.contract import AsyncContract
 
+#: What a network consists of; the first five exist before TaskRegistry, whose address they foretell.
+CONTRACTS = (
+    "TestUSD",
+    "ModelRegistry",
+    "MinerRegistry",
+    "Escrow",
+    "JuryArbitrator",
+    "TaskRegistry",
+)
 _GAS_MARGIN_PERCENT = 25
 _CONFIRM_TIMEOUT_S = 60.0
 _POLL_S = 0.1
@@ -99,16 +108,22 @@ def _plain(value: Any) -> Any:
 
 
 def _argument(value: Any) -> Any:
-    """What we pass, as web3 wants it: Values become dicts of their camelCase fields, addresses checksummed."""
+    """What we pass, as web3 wants it: addresses checksummed, structs as tuples, whose order is the declaration's on both sides."""
     if isinstance(value, Value):
-        return _argument(msgspec.to_builtins(value))
+        value = msgspec.to_builtins(value)
     if isinstance(value, Mapping):
-        return {k: _argument(v) for k, v in value.items()}
+        return tuple(_argument(v) for v in value.values())
     if isinstance(value, list | tuple):
         return [_argument(v) for v in value]
     if isinstance(value, str) and _ADDRESS.fullmatch(value):
         return to_checksum_address(value)
     return value
+
+
+_BUILT_IN_ERRORS = {
+    keccak(text="Error(string)")[:4]: ("Error", [("reason", "string")]),
+    keccak(text="Panic(uint256)")[:4]: ("Panic", [("code", "uint256")]),
+}
 
 
 @cache
@@ -135,19 +150,13 @@ def _canonical(entry: Mapping[str, Any]) -> str:
 def decode_revert(data: str) -> tuple[str, dict[str, Any]]:
     """(error name, arguments) of revert data; unknown data is named by its selector."""
     raw = bytes.fromhex(data.removeprefix("0x"))
-    if raw[:4] == keccak(text="Error(string)")[:4]:
-        (reason,) = abi_decode(["string"], raw[4:])
-        return "Error", {"reason": reason}
-    if raw[:4] == keccak(text="Panic(uint256)")[:4]:
-        (number,) = abi_decode(["uint256"], raw[4:])
-        return "Panic", {"code": number}
-    known = _errors().get(raw[:4])
+    known = _BUILT_IN_ERRORS.get(raw[:4]) or _errors().get(raw[:4])
     if known is None:
         return f"unknown error 0x{raw[:4].hex()}", {}
     name, fields = known
     try:
         values = abi_decode([kind for _, kind in fields], raw[4:])
-    except DecodingError:
+    except (DecodingError, UnicodeDecodeError):
         return name, {}
     return name, {
         field or str(i): _plain(v)
@@ -303,7 +312,10 @@ class Chain:
         if known is None:
             return None
         name, function = known
-        _, args = self._contracts[name].decode_function_input(tx["input"])
+        try:
+            _, args = self._contracts[name].decode_function_input(tx["input"])
+        except (DecodingError, UnicodeDecodeError, ValueError, TypeError):
+            return None  # anybody may send a known selector with nonsense behind it
         return ChainCall(name, function, _plain(args), tx["from"])
 
     # --- sending ---

@@ -43,7 +43,8 @@
     ├── NoCapacity                      E-MATCH-01      exit 7    503   nearest offer
     ├── DeadlinePassed                  E-DEADLINE-01   exit 8    504   resume command
     ├── CheckFailed                     E-CHECK-01      exit 9    422   an answer or receipt does not match
-    │   └── PlanInvalid                 E-PLAN-01                       gap or overlap of layers
+    │   ├── PlanInvalid                 E-PLAN-01                       gap or overlap of layers
+    │   └── RowsWithheld                E-CHECK-02                      nobody opens what was signed
     └── Interrupted                     E-INT-01        exit 130  503
 
 Each error says four things: what failed, why (with the numbers), what state things are in now, what
@@ -637,6 +638,13 @@ class PlanInvalid(CheckFailed):
             f"layers {layer_from} to {layer_to - 1} are served twice",
             overlap=(layer_from, layer_to),
         )
+
+
+class RowsWithheld(CheckFailed):
+    """Nobody hands over rows that match what the stage signed."""
+
+    code = "E-CHECK-02"
+    api_code = "rows_withheld"
 
 
 class Interrupted(HeadraceError):

@@ -122,10 +122,11 @@ class SwarmCheck(msgspec.Struct, frozen=True):
 
         A replayed record therefore never outlives the newer one it would hide. Never raises.
         """
-        for kind in (MinerRecord, AllocationRecord):
-            found = unseal(data, kind, self.domain)
-            if found is not None:
-                content = found[0]
-                latest_ms = content.sent_at_ms + content.ttl_ms + CLOCK_SLACK_MS
-                return key == _author(content).lower() and expires_at_s * 1000 <= latest_ms
-        return False
+        miner = unseal(data, MinerRecord, self.domain)
+        allocation = None if miner else unseal(data, AllocationRecord, self.domain)
+        found = miner or allocation
+        if found is None:
+            return False
+        content = found[0]
+        latest_ms = content.sent_at_ms + content.ttl_ms + CLOCK_SLACK_MS
+        return key == _author(content).lower() and expires_at_s * 1000 <= latest_ms

@@ -208,11 +208,12 @@ def sign(signer: DigestSigner, domain: Domain, message: t.Value) -> str:
 
 def recover_digest(signed_digest: bytes, signature: str) -> str | None:
     """Checksummed address that signed the digest, or None for anything malformed, high-s or unrecoverable."""
+    digits = signature.removeprefix("0x")
     try:
-        raw = bytes.fromhex(signature.removeprefix("0x"))
+        raw = bytes.fromhex(digits)
     except ValueError:
         return None
-    if len(raw) != 65 or raw[64] not in (27, 28):
+    if len(digits) != 130 or len(raw) != 65 or raw[64] not in (27, 28):
         return None
     if int.from_bytes(raw[32:64], "big") > _HALF_N:
         return None

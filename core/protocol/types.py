@@ -7,6 +7,7 @@ a log, a table, a page and a contract call. Decoding checks every pattern and bo
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Annotated
 
 import msgspec
@@ -31,6 +32,19 @@ ZERO_HASH = "0x" + "00" * 32
 
 class Value(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Base of everything that travels: immutable, camelCase outside, unknown fields refused."""
+
+
+class JobState(IntEnum):
+    """Where a job is in its life: `ITaskRegistry.State`."""
+
+    NONE = 0
+    OPEN = 1
+    MATCHED = 2
+    DELIVERED = 3
+    DISPUTED = 4
+    SETTLED = 5
+    CANCELLED = 6
+    EXPIRED = 7
 
 
 class LayerRange(

@@ -21,7 +21,8 @@ from core.protocol.errors import (
 
 VERSION = 1
 MAX_FRAME_BYTES = 16 * 2**20
-MAX_HEADER_BYTES = 2**20
+MAX_HEADER_BYTES = 8 * 2**20
+MAX_REQUESTS = 4096  # in one receipt, so that all receipts of a job fit in a header
 MAX_STAGES = 64
 PREFIX_BYTES = 13
 
@@ -176,7 +177,7 @@ class CloseJob(Message, frozen=True):
     """Client or matcher: sign one receipt over exactly these finished requests. → Receipt | Failed"""
 
     order_hash: t.Hash32
-    requests: Annotated[list[t.U32], msgspec.Meta(min_length=1, max_length=100_000)]
+    requests: Annotated[list[t.U32], msgspec.Meta(min_length=1, max_length=MAX_REQUESTS)]
 
 
 # --- answering for what was signed ---

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -40,7 +41,9 @@ _SIGNATURE_BYTES = 65
 _TAG_BYTES = 16
 _MAX_MALFORMED = 8
 _MAX_CALLS_IN_FLIGHT = 64
+_FLUSH_TIMEOUT_S = 2.0
 HANDSHAKE_TIMEOUT_S = 10.0
+STALL_TIMEOUT_S = 300.0  # a peer may be busy this long before a sender that waits for it gives up
 
 Answer = wire.AnyMessage | tuple[wire.AnyMessage, bytes] | None
 Handler = Callable[["Channel", wire.Frame], Awaitable[Answer]]
@@ -80,13 +83,14 @@ class Channel:
         self._send_cipher, self._receive_cipher = AESGCM(send_key), AESGCM(receive_key)
         self._sent = itertools.count()
         self._received = itertools.count()
-        self._ids = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[wire.Frame]] = {}
+        self._last_id = 0
+        self._waiting: dict[int, asyncio.Future[wire.Frame | None]] = {}
         self._handler = handler
         self._stats = stats
         self._send_lock = asyncio.Lock()
         self._calls: set[asyncio.Task[None]] = set()
         self._closed = asyncio.Event()
+        _keep_alive(writer)
         self._loop_task = asyncio.create_task(self._receive_loop(), name=f"channel {peer[:8]}")
 
     @property
@@ -111,24 +115,33 @@ class Channel:
 
         Raises PeerUnreachable when the stream ends or `timeout_s` passes first.
         """
-        call_id = next(self._ids)
-        answer = asyncio.get_running_loop().create_future()
+        call_id = self._last_id = self._last_id % (2**32 - 1) + 1
+        answer: asyncio.Future[wire.Frame | None] = asyncio.get_running_loop().create_future()
         self._waiting[call_id] = answer
         try:
-            await self._send_body(wire.encode(message, payload, id=call_id))
             async with asyncio.timeout(timeout_s):
-                return await answer
+                await self._send_body(wire.encode(message, payload, id=call_id))
+                frame = await answer
         except TimeoutError:
             raise PeerUnreachable(self.peer, f"no answer within {timeout_s:g} s") from None
         finally:
             self._waiting.pop(call_id, None)
+        if frame is None:
+            raise PeerUnreachable(self.peer, "stream closed")
+        return frame
 
     async def close(self) -> None:
-        """End the stream; pending calls fail with PeerUnreachable. Safe to call twice."""
+        """End the stream, giving what was sent a moment to leave; pending calls fail with PeerUnreachable. Safe to call twice."""
         self._shut()
-        if self._loop_task is not asyncio.current_task():
-            self._loop_task.cancel()
-            await asyncio.gather(self._loop_task, return_exceptions=True)
+        running = {self._loop_task, *self._calls} - {asyncio.current_task()}
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        try:
+            async with asyncio.timeout(_FLUSH_TIMEOUT_S):
+                await self._writer.wait_closed()
+        except OSError:  # also the timeout: a peer that does not read must not keep the stream
+            self._writer.transport.abort()
 
     async def wait_closed(self) -> None:
         await self._closed.wait()
@@ -142,15 +155,17 @@ class Channel:
             try:
                 self._writer.write(len(sealed).to_bytes(4, "big"))
                 self._writer.write(sealed)
-                await self._writer.drain()
-            except (ConnectionError, RuntimeError) as error:
+                async with asyncio.timeout(STALL_TIMEOUT_S):
+                    await self._writer.drain()
+            except (OSError, RuntimeError) as error:
                 self._shut()
+                self._writer.transport.abort()
                 raise PeerUnreachable(self.peer, str(error) or "connection lost") from None
 
     async def _receive_loop(self) -> None:
         malformed = 0
         try:
-            while True:
+            while self.is_open:
                 body = await self._receive_body()
                 try:
                     frame = wire.decode(body)
@@ -161,12 +176,14 @@ class Channel:
                         return
                     continue
                 await self._dispatch(frame)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+        except (asyncio.IncompleteReadError, OSError):
+            pass  # the peer is gone: whoever waits for it is told
         except WireError as error:
             self._stats.count(type(error).__name__)
         finally:
-            self._shut()
+            if self.is_open:
+                self._shut()
+                self._writer.transport.abort()
 
     async def _receive_body(self) -> bytes:
         length = int.from_bytes(await self._reader.readexactly(4), "big")
@@ -190,6 +207,9 @@ class Channel:
         elif frame.id:
             if len(self._calls) >= _MAX_CALLS_IN_FLIGHT:
                 self._stats.count("TooManyCalls")
+                busy = wire.Failed(code="E-PEER-04", reason="too many calls at once")
+                with contextlib.suppress(PeerUnreachable):
+                    await self._send_body(wire.encode(busy, re=frame.id))
                 return
             task = asyncio.create_task(self._answer(frame))
             self._calls.add(task)
@@ -204,15 +224,20 @@ class Channel:
         if answer is None:
             return
         message, payload = answer if isinstance(answer, tuple) else (answer, b"")
+        try:
+            body = wire.encode(message, payload, re=frame.id)
+        except WireError as error:
+            self._stats.count(type(error).__name__)
+            body = wire.encode(_failure(error), re=frame.id)
         with contextlib.suppress(PeerUnreachable):
-            await self._send_body(wire.encode(message, payload, re=frame.id))
+            await self._send_body(body)
 
     async def _run_handler(self, frame: wire.Frame) -> Answer:
         try:
             return await self._handler(self, frame)
         except HeadraceError as error:
             self._stats.count(type(error).__name__)
-            return wire.Failed(code=error.code, reason=str(error)[:2000])
+            return _failure(error)
         except Exception as error:
             self._stats.count("HandlerBug")
             log.exception("handler failed", message=type(frame.message).__name__, peer=self.peer)
@@ -225,9 +250,22 @@ class Channel:
         self._writer.close()
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(PeerUnreachable(self.peer, "stream closed"))
-        for task in self._calls:
+                answer.set_result(None)
+        for task in self._calls - {asyncio.current_task()}:
             task.cancel()
+
+
+def _failure(error: HeadraceError) -> wire.Failed:
+    return wire.Failed(code=error.code, reason=str(error)[:2000])
+
+
+def _keep_alive(writer: asyncio.StreamWriter) -> None:
+    """Let the kernel notice within half a minute that a silent peer's machine is gone."""
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):  # Linux names
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def _greeting(public: bytes, address: str) -> bytes:
@@ -329,24 +367,27 @@ async def connect(
     Raises PeerUnreachable (no route, refused, silent) or AuthenticationFailed (somebody else answers).
     """
     host, _, port = endpoint.rpartition(":")
-    writer = None
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(host, int(port))
-            return await identity.greet(reader, writer, expected, handler, stats or StreamStats())
-    except (TimeoutError, OSError, ValueError, asyncio.IncompleteReadError) as error:
-        if writer is not None:
-            writer.close()
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            try:
+                return await identity.greet(
+                    reader, writer, expected, handler, stats or StreamStats()
+                )
+            except BaseException:
+                writer.transport.abort()
+                raise
+    except (OSError, ValueError, OverflowError, asyncio.IncompleteReadError) as error:
         reason = str(error) or type(error).__name__
         raise PeerUnreachable(expected or endpoint, f"{endpoint}: {reason}") from None
-    except HeadraceError:
-        if writer is not None:
-            writer.close()
-        raise
 
 
 class Listener:
-    """Accepts streams on a port and keeps them until closed."""
+    """Accepts streams on a port and keeps them until closed.
+
+    At most `max_channels` streams are kept, and as many handshakes wait beside them. One more handshake drops
+    the oldest: an honest one is over in milliseconds, so silent strangers lock nobody out.
+    """
 
     def __init__(
         self,
@@ -355,12 +396,16 @@ class Listener:
         *,
         max_channels: int = 256,
         on_open: Callable[[Channel], None] | None = None,
+        handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
     ) -> None:
         self.stats = StreamStats()
         self.channels: set[Channel] = set()
         self._identity, self._handler = identity, handler
         self._max_channels = max_channels
         self._on_open = on_open
+        self._handshake_timeout_s = handshake_timeout_s
+        self._accepted: set[asyncio.Task[None]] = set()
+        self._handshakes: dict[asyncio.StreamWriter, None] = {}  # oldest first
         self._server: asyncio.Server | None = None
 
     @property
@@ -376,27 +421,56 @@ class Listener:
         """Stop listening and end every stream."""
         if self._server is not None:
             self._server.close()
-        await asyncio.gather(*(channel.close() for channel in list(self.channels)))
+        for task in self._accepted:
+            task.cancel()
+        await asyncio.gather(*self._accepted, return_exceptions=True)
         if self._server is not None:
             await self._server.wait_closed()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "asyncio starts one per connection"
+        self._accepted.add(task)
+        try:
+            channel = await self._welcome(reader, writer)
+            if channel is not None:
+                await self._keep(channel)
+        finally:
+            self._accepted.discard(task)
+
+    async def _welcome(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> Channel | None:
         if len(self.channels) >= self._max_channels:
             self.stats.count("TooManyStreams")
-            writer.close()
-            return
+            writer.transport.abort()
+            return None
+        if len(self._handshakes) >= self._max_channels:
+            self.stats.count("TooManyHandshakes")
+            next(iter(self._handshakes)).transport.abort()
+        self._handshakes[writer] = None
         try:
-            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                channel = await self._identity.welcome(reader, writer, self._handler, self.stats)
-        except (HeadraceError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+            async with asyncio.timeout(self._handshake_timeout_s):
+                return await self._identity.welcome(reader, writer, self._handler, self.stats)
+        except (HeadraceError, OSError, asyncio.IncompleteReadError) as error:
             self.stats.count(type(error).__name__)
-            writer.close()
-            return
+            writer.transport.abort()
+            return None
+        except asyncio.CancelledError:
+            writer.transport.abort()
+            raise
+        finally:
+            self._handshakes.pop(writer, None)
+
+    async def _keep(self, channel: Channel) -> None:
         self.channels.add(channel)
-        if self._on_open is not None:
-            self._on_open(channel)
-        await channel.wait_closed()
-        self.channels.discard(channel)
+        try:
+            if self._on_open is not None:
+                self._on_open(channel)
+            await channel.wait_closed()
+        finally:
+            self.channels.discard(channel)
+            await channel.close()
 
 
 class Peers:
@@ -407,24 +481,42 @@ class Peers:
         self._identity, self._handler = identity, handler
         self._channels: dict[str, Channel] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        self._closed = False
 
     async def get(self, operator: str, endpoint: str, *, timeout_s: float = 5.0) -> Channel:
         """An open stream to this operator. Raises PeerUnreachable or AuthenticationFailed."""
         key = f"{operator.lower()}@{endpoint}"
-        async with self._locks.setdefault(key, asyncio.Lock()):
-            channel = self._channels.get(key)
-            if channel is None or not channel.is_open:
-                channel = await connect(
-                    endpoint,
-                    self._identity,
-                    expected=operator,
-                    handler=self._handler,
-                    stats=self.stats,
-                    timeout_s=timeout_s,
-                )
-                self._channels[key] = channel
-            return channel
+        try:
+            async with asyncio.timeout(timeout_s), self._lock(key):
+                channel = self._channels.get(key)
+                if channel is None or not channel.is_open:
+                    channel = await self._open(operator, endpoint, timeout_s)
+                    self._channels[key] = channel
+                return channel
+        except TimeoutError:
+            raise PeerUnreachable(operator, f"{endpoint}: no stream in {timeout_s:g} s") from None
 
     async def close(self) -> None:
+        """End every stream; `get` refuses from now on."""
+        self._closed = True
         await asyncio.gather(*(channel.close() for channel in self._channels.values()))
         self._channels.clear()
+
+    def _lock(self, key: str) -> asyncio.Lock:
+        if key not in self._locks:  # a new peer: forget streams that ended, or restarts add up
+            self._channels = {k: c for k, c in self._channels.items() if c.is_open}
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    async def _open(self, operator: str, endpoint: str, timeout_s: float) -> Channel:
+        channel = await connect(
+            endpoint,
+            self._identity,
+            expected=operator,
+            handler=self._handler,
+            stats=self.stats,
+            timeout_s=timeout_s,
+        )
+        if self._closed:
+            await channel.close()
+            raise PeerUnreachable(operator, "we are closing")
+        return channel

@@ -208,7 +208,16 @@ class Matcher(_Section):
     db_url: str = ""
     """Empty: SQLite in the state folder."""
     peers: Words = ()
+    """Swarm peers to join through, beside network.bootstrap_peers."""
+    swarm_host: str = "127.0.0.1"
+    swarm_port: Port = 0
     placement: Literal["auto", "parallax", "helix", "memory"] = "auto"
+    min_machines: Annotated[int, Field(ge=1)] = 1
+    """Plan a model for the first time when so many machines are there."""
+    settle_s: Annotated[Seconds, Field(alias="settle", ge=1)] = 2
+    """Plan when the set of machines has not changed for so long."""
+    ack_grace_s: Annotated[Seconds, Field(alias="ack_grace", ge=1)] = 20
+    """Deliver finished work that its requester has not acknowledged for so long."""
     replan_interval_s: Annotated[Seconds, Field(alias="replan_interval", ge=1)] = 10
     fee_bps: Annotated[int, Field(ge=0, le=10_000)] = 0
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None

@@ -96,14 +96,16 @@ class Swarm:
         peer has ended.
         """
         expires_at_s = time.time() + ttl_s
-        return await self._run(self._store, topic, key, record, expires_at_s)
+        accepted: bool = await self._run(self._store, topic, key, record, expires_at_s)
+        return accepted
 
     async def lookup(self, topic: str) -> dict[str, bytes]:
         """Latest unexpired record of every key of a topic, as bytes to be unsealed. Empty when nobody answers.
 
         Raises PeerUnreachable when our own peer has ended.
         """
-        return await self._run(self._get, topic)
+        found: dict[str, bytes] = await self._run(self._get, topic)
+        return found
 
     def close(self) -> None:
         """Leave and end the child process and its daemon. Safe to call twice; calls under way fail."""

@@ -26,9 +26,7 @@ Start = Callable[..., Awaitable[list[Machine]]]
 
 
 @pytest.fixture
-async def start(
-    tmp_path: Path, model_dir: Path, chain: FakeChain
-) -> AsyncIterator[Start]:
+async def start(tmp_path: Path, model_dir: Path, chain: FakeChain) -> AsyncIterator[Start]:
     """`start((0, 2), (2, 4))` runs one machine per layer range, with operator keys 100, 101, …"""
     running: list[Machine] = []
 

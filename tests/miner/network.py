@@ -220,15 +220,11 @@ class Requester:
             nonce,
         )
         order = msgspec.structs.replace(order, **changes)
-        self.signed = t.SignedOrder(
-            order=order, signature=signing.sign(self.signer, DOMAIN, order)
-        )
+        self.signed = t.SignedOrder(order=order, signature=signing.sign(self.signer, DOMAIN, order))
         self.order_hash = signing.order_hash(order)
         self.job_id = signing.job_id(DOMAIN, order)
         self.plan = [
-            t.Stage(
-                operator=m.signer.address, layer_from=m.layers.start, layer_to=m.layers.end
-            )
+            t.Stage(operator=m.signer.address, layer_from=m.layers.start, layer_to=m.layers.end)
             for m in self.machines
         ]
         self.plan_hash = signing.plan_hash(self.plan)
@@ -307,8 +303,10 @@ class Requester:
     async def finished(self, indices: Iterable[int]) -> None:
         wanted = set(indices)
         await self.until(
-            lambda: bool(self.failures)
-            or all(len(self.receipts.get(i, {})) == len(self.machines) for i in wanted)
+            lambda: (
+                bool(self.failures)
+                or all(len(self.receipts.get(i, {})) == len(self.machines) for i in wanted)
+            )
         )
         assert not self.failures, self.failures
 
@@ -349,7 +347,9 @@ def greedy(max_new_tokens: int) -> t.SamplingParams:
     return t.SamplingParams(max_new_tokens=max_new_tokens)
 
 
-def reference(model_dir: Path, ids: Sequence[int], sampling: t.SamplingParams, index: int) -> list[int]:
+def reference(
+    model_dir: Path, ids: Sequence[int], sampling: t.SamplingParams, index: int
+) -> list[int]:
     """The answer of the whole model in one shard, step by step."""
     import torch
 

@@ -226,9 +226,7 @@ async def test_strangers_are_refused_at_every_door(start: Start, chain: FakeChai
     requester.order([(PROMPTS[0], greedy(6))])
     await requester.run_all(MATCHER)
     stranger = StreamIdentity(key(66), DOMAIN)
-    channel = await connect(
-        machines[1].endpoint, stranger, expected=machines[1].signer.address
-    )
+    channel = await connect(machines[1].endpoint, stranger, expected=machines[1].signer.address)
     submit, prompt = requester.submission(0)
     order = requester.order_hash
     for message, payload in [
@@ -276,9 +274,7 @@ async def test_auditors_with_a_delegation_and_drawn_jurors_are_answered(
 
     jury = Peers(StreamIdentity(juror, DOMAIN))
     channel = await jury.get(machines[0].signer.address, machines[0].endpoint)
-    rows = wire.FetchRows(
-        order_hash=requester.order_hash, request=0, side="in", start=0, count=99
-    )
+    rows = wire.FetchRows(order_hash=requester.order_hash, request=0, side="in", start=0, count=99)
     assert isinstance((await channel.call(rows)).message, wire.Failed)
     machines[0].store.put_dispute("0x" + "d1" * 32, requester.job_id, 0)
     chain.panels["0x" + "d1" * 32] = [juror.address]
@@ -303,9 +299,7 @@ async def test_restarted_miner_answers_for_what_it_signed_and_signs_nothing_else
     await machine.stop()
     chain.is_down = True
     await machine.start(t.LayerRange(2, 4))
-    channel = await connect(
-        machine.endpoint, requester.identity, expected=machine.signer.address
-    )
+    channel = await connect(machine.endpoint, requester.identity, expected=machine.signer.address)
     ask = wire.CloseJob(order_hash=requester.order_hash, requests=[0])
     assert (await channel.call(ask)).message == wire.Receipt(signed=before)
     both = (
@@ -415,9 +409,7 @@ async def test_dead_next_stage_fails_the_request_and_not_the_stage(
     await requester.channels[0].close()
 
 
-async def test_silent_requests_and_gone_clients_are_dropped(
-    start: Start, chain: FakeChain
-) -> None:
+async def test_silent_requests_and_gone_clients_are_dropped(start: Start, chain: FakeChain) -> None:
     machines = await start((0, 2), (2, 4))
     requester = requester_of(chain, machines)
     requester.order([(PROMPTS[0], greedy(6)), (PROMPTS[1], greedy(6))])

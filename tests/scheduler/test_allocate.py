@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,8 +17,6 @@ from scheduler.allocate import (
     AllocateOptions,
     Allocation,
     allocate,
-    mean_rho_ms,
-    objective_for,
     pipeline_ms,
     validate,
 )
@@ -204,22 +201,6 @@ def test_dp_over_its_state_limit_falls_back_to_patterns() -> None:
     plan = allocate(fleet, toy_model(22), AllocateOptions(method="dp", dp_states=10))
     assert plan.method == "patterns"
     assert plan.gap == 0
-
-
-def test_objective_constants_come_from_the_fleet() -> None:
-    fleet = fleet_of(4, 4, 4, rho_ms=7.0)
-    objective = objective_for(fleet.machines, fleet.links, toy_model(8))
-    assert objective.t_comp_ms == pytest.approx(8.0)
-    assert objective.r_rtt_ms == pytest.approx(7.0)
-
-
-def test_mean_rho_uses_measured_pairs_and_skips_cut_ones() -> None:
-    machines = tuple(holding(m, 1, region="r", access_ms=1.0) for m in "abc")
-    regions = {("r", "r"): Link(8.0)}
-    assert mean_rho_ms(machines, Links({}, regions)) == pytest.approx(10.0)
-    pairs = {("a", "b"): Link(4.0), ("b", "c"): Link(math.inf), ("c", "a"): Link(6.0)}
-    assert mean_rho_ms(machines, Links(pairs, regions)) == pytest.approx(5.0)
-    assert mean_rho_ms(machines[:1], Links({}, regions)) == 0.0
 
 
 def test_pipeline_time_is_stages_plus_hops() -> None:

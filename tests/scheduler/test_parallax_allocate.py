@@ -166,3 +166,13 @@ def test_machines_that_hold_nothing_are_in_no_kind() -> None:
 def test_undefined_objective_is_refused(constants: tuple[float, float, float]) -> None:
     with pytest.raises(FleetError):
         Objective(*constants)
+
+
+def test_w1_all_different_machines_are_solved_by_column_generation_with_a_bound() -> None:
+    pool = pool_from(fleet_of(*range(5, 45)), toy_model(64, embedding_bytes=130))
+    objective = Objective(1, 0, 1)
+    cover = allocate_by_patterns(pool, objective, PatternLimits(patterns=200))
+    assert cover.method == "column generation"
+    assert cover.gap <= 0.02
+    assert cover.z >= allocate_greedily(pool, objective).z
+    assert cover == allocate_by_patterns(pool, objective, PatternLimits(patterns=200))

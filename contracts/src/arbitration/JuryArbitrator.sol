@@ -240,11 +240,7 @@ contract JuryArbitrator is JurorPool {
     }
 
     /// @inheritdoc IJuryArbitrator
-    function commitmentHash(DisputeId id, address juror, Vote vote, bytes32 evidence, bytes32 salt)
-        public
-        pure
-        returns (bytes32)
-    {
+    function commitmentHash(DisputeId id, address juror, Vote vote, bytes32 evidence, bytes32 salt) public pure returns (bytes32) {
         // Names juror and dispute: a copied commitment cannot be revealed by the copier, nor elsewhere.
         return keccak256(abi.encode(id, juror, vote, evidence, salt));
     }
@@ -272,11 +268,7 @@ contract JuryArbitrator is JurorPool {
     }
 
     /// Up to `panelSize` distinct jurors that are no party and still here.
-    function _drawPanel(DisputeId id, uint96 snapshot, bytes32 hash)
-        private
-        view
-        returns (address[] memory drawn, uint256 count)
-    {
+    function _drawPanel(DisputeId id, uint96 snapshot, bytes32 hash) private view returns (address[] memory drawn, uint256 count) {
         uint16[] storage excluded = _excluded[id];
         uint256 total = _tree.totalAt(snapshot);
         uint256 tries = uint256(panelSize) + MAX_ABSENTEES;

@@ -36,7 +36,8 @@ library Split {
         return (to - from) + (from == 0 ? embedUnits : 0) + (to == layers ? headUnits : 0);
     }
 
-    /// ⌊units·(nIn·priceIn + nOut·priceOut) / 10⁹⌋. At most 2¹⁷·2·2³²·2⁶⁴ before the division: no overflow.
+    /// ⌊units·(nIn·priceIn + nOut·priceOut) / 10⁹⌋. Below 2¹⁷·2·2³²·2⁶⁴ / 10⁹ < 2⁸⁵ for all that an order can say: it
+    /// neither overflows here nor outgrows the uint96 of a lock.
     function cost(uint256 units, uint256 tokensIn, uint256 tokensOut, uint256 priceIn, uint256 priceOut)
         internal
         pure

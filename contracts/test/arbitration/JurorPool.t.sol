@@ -31,7 +31,6 @@ contract JurorPoolTest is StakeFixture {
         emit IJuryArbitrator.JurorStaked(juror, MIN_JUROR_STAKE, MIN_JUROR_STAKE);
         vm.prank(juror);
         jury.stakeJuror(MIN_JUROR_STAKE);
-        vm.snapshotGasLastCall("JuryArbitrator", "stakeJuror first");
         IJuryArbitrator.Juror memory j = jury.jurorOf(juror);
         vm.assertEq(uint256(j.stake), MIN_JUROR_STAKE);
         vm.assertEq(uint256(j.slot), 1);
@@ -40,7 +39,6 @@ contract JurorPoolTest is StakeFixture {
         fund(juror, address(jury), 1);
         vm.prank(juror);
         jury.stakeJuror(1); // topping up needs no minimum
-        vm.snapshotGasLastCall("JuryArbitrator", "stakeJuror more");
         vm.assertEq(uint256(jury.jurorOf(juror).stake), MIN_JUROR_STAKE + 1);
         vm.assertEq(uint256(jury.jurorOf(juror).slot), 1);
     }
@@ -49,9 +47,7 @@ contract JurorPoolTest is StakeFixture {
         vm.startPrank(juror);
         vm.expectRevert(IJuryArbitrator.AmountZero.selector);
         jury.stakeJuror(0);
-        vm.expectRevert(
-            abi.encodeWithSelector(IJuryArbitrator.StakeTooLow.selector, MIN_JUROR_STAKE - 1, MIN_JUROR_STAKE)
-        );
+        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.StakeTooLow.selector, MIN_JUROR_STAKE - 1, MIN_JUROR_STAKE));
         jury.stakeJuror(MIN_JUROR_STAKE - 1);
         vm.stopPrank();
     }
@@ -122,13 +118,9 @@ contract JurorPoolTest is StakeFixture {
         stakeJuror(juror, MIN_JUROR_STAKE);
         vm.expectRevert(IJuryArbitrator.AmountZero.selector);
         requestExit(0);
-        vm.expectRevert(
-            abi.encodeWithSelector(IJuryArbitrator.ExitTooLarge.selector, MIN_JUROR_STAKE + 1, MIN_JUROR_STAKE)
-        );
+        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.ExitTooLarge.selector, MIN_JUROR_STAKE + 1, MIN_JUROR_STAKE));
         requestExit(MIN_JUROR_STAKE + 1);
-        vm.expectRevert(
-            abi.encodeWithSelector(IJuryArbitrator.StakeTooLow.selector, MIN_JUROR_STAKE - 1, MIN_JUROR_STAKE)
-        );
+        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.StakeTooLow.selector, MIN_JUROR_STAKE - 1, MIN_JUROR_STAKE));
         requestExit(1);
         vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.ExitTooLarge.selector, 1, 0));
         vm.prank(stranger);
@@ -237,8 +229,7 @@ contract JurorPoolTest is StakeFixture {
         DisputeId id = openDispute();
         address[] memory panel = drawPanel(id);
         IJuryArbitrator.Vote[] memory votes = new IJuryArbitrator.Vote[](3);
-        (votes[0], votes[1], votes[2]) =
-            (IJuryArbitrator.Vote.Fault, IJuryArbitrator.Vote.Fault, IJuryArbitrator.Vote.Fault);
+        (votes[0], votes[1], votes[2]) = (IJuryArbitrator.Vote.Fault, IJuryArbitrator.Vote.Fault, IJuryArbitrator.Vote.Fault);
         voteAll(id, panel, votes);
         bad.refuse(challenger);
         bad.refuse(requester);

@@ -23,18 +23,25 @@ contract StakeHandler is StakeFixture {
 
     constructor() {
         StakeFixture.setUp();
+        for (uint256 i; i < MINERS; ++i) {
+            registerMiner(minerAt(i), 3000 + i, 2 * MIN_STAKE);
+        }
+        for (uint256 i; i < JURORS; ++i) {
+            stakeJuror(jurorAddressAt(i), uint256(MIN_JUROR_STAKE) * (1 + i));
+        }
+        skipBlocks(1);
     }
 
     function setUp() public override {} // forge would call it again as an action
 
     // --- who there is ---
 
-    function minerAt(uint256 i) public view returns (address) {
-        return vm.addr(1000 + i % MINERS);
+    function minerAt(uint256 i) public pure returns (address) {
+        return address(uint160(0x1000 + i % MINERS));
     }
 
-    function jurorAddressAt(uint256 i) public view returns (address) {
-        return vm.addr(2000 + i % JURORS);
+    function jurorAddressAt(uint256 i) public pure returns (address) {
+        return address(uint160(0x2000 + i % JURORS));
     }
 
     /// Everyone who can own a credit.
@@ -156,7 +163,28 @@ contract StakeHandler is StakeFixture {
 
     // --- disputes ---
 
-    function open(uint256 who, bool jurorIsParty) external {
+    /// A hearing without delays: who keeps silent, and where it stops, is up to the bits of `course`.
+    function hear(uint256 who, uint256 course) external {
+        open(who, course % 8 == 0);
+        if (disputes.length == 0) return;
+        uint256 which = disputes.length - 1;
+        skipBlocks(DRAW_DELAY_BLOCKS + 1);
+        draw(which);
+        for (uint256 seat; seat < 3; ++seat) {
+            if ((course >> (8 + seat)) % 4 != 0) commitOne(which, seat, course >> (16 + seat));
+        }
+        if (course >> 24 & 1 == 1) skipTime(COMMIT_SECONDS + 1);
+        advance(which);
+        for (uint256 seat; seat < 3; ++seat) {
+            if ((course >> (32 + seat)) % 4 != 0) revealOne(which, seat);
+        }
+        if (course >> 40 & 1 == 1) skipTime(REVEAL_SECONDS + 1);
+        advance(which);
+        if (course >> 41 & 1 == 1) skipTime(PAYOUT_DELAY_SECONDS);
+        executeOne(which);
+    }
+
+    function open(uint256 who, bool jurorIsParty) public {
         IArbitrator.DisputeRef memory ref = disputeRef();
         ref.accused = minerAt(who);
         ref.parties[0] = ref.accused;
@@ -167,7 +195,7 @@ contract StakeHandler is StakeFixture {
         }
     }
 
-    function draw(uint256 which) external {
+    function draw(uint256 which) public {
         if (disputes.length == 0) return;
         DisputeId id = disputes[which % disputes.length];
         act(stranger, address(jury), abi.encodeCall(jury.draw, (id)));
@@ -207,13 +235,13 @@ contract StakeHandler is StakeFixture {
         }
     }
 
-    function advance(uint256 which) external {
+    function advance(uint256 which) public {
         if (disputes.length == 0) return;
         DisputeId id = disputes[which % disputes.length];
         act(stranger, address(jury), abi.encodeCall(jury.advance, (id)));
     }
 
-    function executeOne(uint256 which) external {
+    function executeOne(uint256 which) public {
         if (disputes.length == 0) return;
         DisputeId id = disputes[which % disputes.length];
         if (act(stranger, address(jury), abi.encodeCall(jury.execute, (id)))) ++executed;
@@ -254,7 +282,7 @@ contract StakeHandler is StakeFixture {
         }
         skipTime(UNBOND_SECONDS + JUROR_UNBOND_SECONDS + JAIL_SECONDS);
         for (uint256 i; i < MINERS; ++i) {
-            leave(minerAt(i));
+            goHome(minerAt(i));
         }
         for (uint256 i; i < JURORS; ++i) {
             if (jury.jurorOf(jurorAddressAt(i)).slot == 0) continue;
@@ -292,7 +320,7 @@ contract StakeHandler is StakeFixture {
         vm.stopPrank();
     }
 
-    function leave(address owner_) private {
+    function goHome(address owner_) private {
         IMinerRegistry.Miner memory miner = miners.minerOf(owner_);
         vm.startPrank(owner_);
         if (miner.jailUntil != 0 && miner.state == IMinerRegistry.State.Cooldown) miners.unjail();

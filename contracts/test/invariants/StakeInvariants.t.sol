@@ -39,8 +39,19 @@ contract StakeInvariants is Test {
         excluded[0].selectors[1] = handler.setUp.selector;
     }
 
+    /// One invariant of seven claims: forge repeats its whole campaign for every invariant function.
+    function invariant_stakesAndDisputes() public view {
+        minerMoneyIsConserved();
+        juryMoneyIsConserved();
+        freezesEqualOpenDisputes();
+        executedDisputesAreFinal();
+        workersHaveTheMinimum();
+        vm.assertFalse(handler.leftEarly(), "stake left before its clock, in jail, or frozen");
+        vm.assertFalse(handler.panicked(), "arithmetic failed where a rule should have refused");
+    }
+
     /// token.balanceOf(MinerRegistry) = Σ (stake + leaving) + Σ credits.
-    function invariant_minerMoneyIsConserved() public view {
+    function minerMoneyIsConserved() private view {
         uint256 books;
         for (uint256 i; i < handler.MINERS(); ++i) {
             IMinerRegistry.Miner memory miner = miners.minerOf(handler.minerAt(i));
@@ -54,7 +65,7 @@ contract StakeInvariants is Test {
     }
 
     /// token.balanceOf(jury) = Σ jurors' (stake + leaving) + Σ credits + Σ (bond + fee) of disputes not executed.
-    function invariant_juryMoneyIsConserved() public view {
+    function juryMoneyIsConserved() private view {
         uint256 books;
         for (uint256 i; i < handler.JURORS(); ++i) {
             IJuryArbitrator.Juror memory juror = jury.jurorOf(handler.jurorAddressAt(i));
@@ -72,35 +83,31 @@ contract StakeInvariants is Test {
     }
 
     /// Frozen miners and bound jurors are exactly those of disputes not executed.
-    function invariant_freezesEqualOpenDisputes() public view {
-        for (uint256 m; m < handler.MINERS(); ++m) {
-            address owner = handler.minerAt(m);
-            uint256 open;
-            for (uint256 i; i < handler.disputeCount(); ++i) {
-                IJuryArbitrator.Dispute memory d = jury.disputeOf(handler.disputes(i));
-                if (d.accused == owner && d.phase != IJuryArbitrator.Phase.Executed) ++open;
-            }
-            vm.assertEq(uint256(miners.minerOf(owner).openDisputes), open);
-        }
-        for (uint256 j; j < handler.JURORS(); ++j) {
-            address juror = handler.jurorAddressAt(j);
-            vm.assertEq(uint256(jury.jurorOf(juror).openDisputes), panelsOf(juror));
-        }
-    }
-
-    function panelsOf(address juror) private view returns (uint256 open) {
+    function freezesEqualOpenDisputes() private view {
+        uint256[] memory frozen = new uint256[](handler.MINERS());
+        uint256[] memory bound_ = new uint256[](handler.JURORS());
         for (uint256 i; i < handler.disputeCount(); ++i) {
             DisputeId id = handler.disputes(i);
-            if (jury.disputeOf(id).phase == IJuryArbitrator.Phase.Executed) continue;
-            address[] memory panel = jury.panelOf(id);
-            for (uint256 p; p < panel.length; ++p) {
-                if (panel[p] == juror) ++open;
+            IJuryArbitrator.Dispute memory d = jury.disputeOf(id);
+            if (d.phase == IJuryArbitrator.Phase.Executed) continue;
+            for (uint256 m; m < frozen.length; ++m) {
+                if (d.accused == handler.minerAt(m)) ++frozen[m];
             }
+            address[] memory panel = jury.panelOf(id);
+            for (uint256 p; p < panel.length * bound_.length; ++p) {
+                if (panel[p / bound_.length] == handler.jurorAddressAt(p % bound_.length)) ++bound_[p % bound_.length];
+            }
+        }
+        for (uint256 m; m < frozen.length; ++m) {
+            vm.assertEq(uint256(miners.minerOf(handler.minerAt(m)).openDisputes), frozen[m]);
+        }
+        for (uint256 j; j < bound_.length; ++j) {
+            vm.assertEq(uint256(jury.jurorOf(handler.jurorAddressAt(j)).openDisputes), bound_[j]);
         }
     }
 
     /// Verdicts are final: once executed, a dispute keeps a verdict and never comes back.
-    function invariant_executedDisputesAreFinal() public view {
+    function executedDisputesAreFinal() private view {
         uint256 executed;
         for (uint256 i; i < handler.disputeCount(); ++i) {
             IJuryArbitrator.Dispute memory d = jury.disputeOf(handler.disputes(i));
@@ -113,7 +120,7 @@ contract StakeInvariants is Test {
     }
 
     /// Who may work has the minimum at stake.
-    function invariant_workersHaveTheMinimum() public view {
+    function workersHaveTheMinimum() private view {
         for (uint256 i; i < handler.MINERS(); ++i) {
             IMinerRegistry.Miner memory miner = miners.minerOf(handler.minerAt(i));
             bool works = miner.state == IMinerRegistry.State.Active && miner.jailUntil == 0;
@@ -121,14 +128,6 @@ contract StakeInvariants is Test {
             if (works) vm.assertGe(uint256(miner.stake), handler.minimumStake());
             if (miner.state == IMinerRegistry.State.Exited) vm.assertEq(uint256(miner.stake) + miner.leaving, 0);
         }
-    }
-
-    function invariant_nobodyLeftBeforeItsClock() public view {
-        vm.assertFalse(handler.leftEarly());
-    }
-
-    function invariant_noArithmeticEverFailed() public view {
-        vm.assertFalse(handler.panicked());
     }
 
     /// Liveness: from wherever the run ended, strangers end every dispute and owners take every unit.

@@ -77,7 +77,7 @@ contract Eip712TypesTest is Test {
 
     // --- domain ---
 
-    function testFuzz_domainSeparator_followsTheChain(uint64 chain, address verifyingContract) public {
+    function testFuzz_domainSeparator_followsTheChain(uint32 chain, address verifyingContract) public {
         vm.chainId(uint256(chain) + 1);
         vm.assertEq(types.domainSeparator(verifyingContract), Messages.separator(uint256(chain) + 1, verifyingContract));
     }

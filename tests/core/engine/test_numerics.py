@@ -88,6 +88,36 @@ def test_one_tampered_step_in_a_long_request_is_found(tiny: Callable) -> None:
     assert "row 17 is not finite" in verdict.reasons
 
 
+def test_a_bad_tail_is_a_window_of_its_own() -> None:
+    reference = np.random.default_rng(0).normal(size=(64 * 100 + 40, 8))
+    served = reference.copy()
+    served[-40:] *= 1 + 3e-4
+    assert whitened_relative_l2(served, reference).ratio < FP32.tolerance(30)
+    assert judge_rows(FP32, 30, served, reference).at_fault
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), -1e9])
+def test_broken_inputs_are_not_blamed_on_the_machine_that_got_them(
+    broken: float, tiny: Callable
+) -> None:
+    folder = tiny("llama", layers=5)
+    (stage,), (audit,) = load(folder, (1, 3)), load(folder, (1, 3), torch.float64)
+    x = torch.randn(30, stage.hidden, generator=torch.Generator().manual_seed(0))
+    served = stage.forward(x, stage.new_cache())
+    x[20, 5] = broken
+    reference = reexecute(audit, x)
+    assert torch.isfinite(reference[:20]).all()
+    assert torch.isnan(reference[20:]).all()
+    with pytest.raises(ValueError, match="NaN or values"):
+        stage.forward(x, stage.new_cache())
+    assert not judge_rows(FP32, 2, served, reference).at_fault
+    served[19] *= 1.001
+    assert judge_rows(FP32, 2, served, reference).at_fault
+    logits = np.array([[1.0, 0.0], [np.nan, 0.0]])
+    assert not judge_tokens(FP32, logits, [0, 1], SamplingParams(), 0).at_fault
+    assert judge_tokens(FP32, logits, [1, 1], SamplingParams(), 0).at_fault
+
+
 def test_short_requests_are_judged_by_single_rows_only() -> None:
     reference = np.ones((10, 8))
     assert not judge_rows(FP32, 1, reference * (1 + 5e-5), reference).at_fault
@@ -120,7 +150,8 @@ def test_given_channel_sizes_are_used() -> None:
     plain = whitened_relative_l2(served, reference)
     assert plain.ratio == pytest.approx(0.1 / 2**0.5)
     weighted = whitened_relative_l2(served, reference, np.array([1.0, 10.0]))
-    assert (weighted.D, weighted.S) == pytest.approx((0.1 / 10 * 2, (4 * 1.01) ** 0.5))
+    measured = (weighted.D, weighted.S)
+    assert measured == pytest.approx((0.1 / 10 * 2, (4 * 1.01) ** 0.5))
     with pytest.raises(ValueError, match="shape"):
         whitened_relative_l2(served, reference[:2])
 

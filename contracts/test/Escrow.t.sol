@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {IERC20Errors} from "@openzeppelin/contracts/interfaces/draft-IERC6093.sol";
+
+import {EntryPause} from "../src/EntryPause.sol";
+import {Escrow} from "../src/Escrow.sol";
+import {IEscrow} from "../src/interfaces/IEscrow.sol";
+import {JobId} from "../src/types/Ids.sol";
+import {Suite} from "./fixtures/Suite.sol";
+import {CutToken} from "./fixtures/Tokens.sol";
+
+/// Balances, thaws, credits and job locks. Sessions: EscrowSessions.t.sol.
+contract EscrowTest is Suite {
+    JobId private constant JOB = JobId.wrap(keccak256("job"));
+    address private payer = makeAddr("payer");
+
+    function lock(uint256 amount) private {
+        vm.prank(address(tasks));
+        escrow.lockForJob(JOB, requester, amount);
+    }
+
+    function payouts(uint256 one, uint256 two) private returns (IEscrow.Payout[] memory list) {
+        list = new IEscrow.Payout[](2);
+        list[0] = IEscrow.Payout(makeAddr("one"), one);
+        list[1] = IEscrow.Payout(makeAddr("two"), two);
+    }
+
+    function release(IEscrow.Payout[] memory list) private returns (uint256) {
+        vm.prank(address(tasks));
+        return escrow.releaseJob(JOB, list);
+    }
+
+    // --- wiring ---
+
+    function test_wiring_isReadable() public view {
+        vm.assertEq(escrow.token(), address(token));
+        vm.assertEq(escrow.taskRegistry(), address(tasks));
+        vm.assertEq(escrow.minerRegistry(), address(miners));
+        vm.assertEq(escrow.modelRegistry(), address(models));
+        vm.assertEq(escrow.withdrawDelaySeconds(), WITHDRAW_DELAY_SECONDS);
+        vm.assertEq(escrow.sessionCloseDelaySeconds(), CLOSE_DELAY_SECONDS);
+    }
+
+    // --- deposit ---
+
+    function test_deposit_addsToBalance() public {
+        fund(payer, address(escrow), 7 * USD);
+        vm.expectEmit(address(escrow));
+        emit IEscrow.Deposited(payer, payer, 7 * USD);
+        vm.prank(payer);
+        escrow.deposit(7 * USD);
+        vm.assertEq(escrow.balanceOf(payer), 7 * USD);
+        vm.assertEq(token.balanceOf(address(escrow)), 107 * USD);
+    }
+
+    function test_deposit_ofNothing_reverts() public {
+        vm.expectRevert(IEscrow.AmountZero.selector);
+        escrow.deposit(0);
+        vm.expectRevert(IEscrow.AmountZero.selector);
+        escrow.depositFor(payer, 0);
+    }
+
+    function test_deposit_withoutAllowance_reverts() public {
+        token.mint(payer, USD);
+        vm.prank(payer);
+        vm.expectRevert(abi.encodeWithSelector(IERC20Errors.ERC20InsufficientAllowance.selector, address(escrow), 0, USD));
+        escrow.deposit(USD);
+    }
+
+    function test_depositFor_paysFromTheCaller() public {
+        fund(payer, address(escrow), USD);
+        vm.prank(payer);
+        escrow.depositFor(stranger, USD);
+        vm.assertEq(escrow.balanceOf(stranger), USD);
+        vm.assertEq(escrow.balanceOf(payer), 0);
+    }
+
+    /// Livepeer's bug: a deposit on someone's behalf must not touch their exit.
+    function test_depositFor_doesNotTouchAThaw() public {
+        vm.prank(requester);
+        escrow.requestWithdraw(10 * USD);
+        IEscrow.Thaw memory before = escrow.thawOf(requester);
+        skipTime(WITHDRAW_DELAY_SECONDS);
+        fund(payer, address(escrow), 1);
+        vm.prank(payer);
+        escrow.depositFor(requester, 1);
+        vm.assertEq(escrow.thawOf(requester).amount, before.amount);
+        vm.assertEq(escrow.thawOf(requester).readyAt, before.readyAt);
+        vm.prank(requester);
+        vm.assertEq(escrow.withdraw(), 10 * USD);
+    }
+
+    function test_deposit_ofTokenThatTakesACut_reverts() public {
+        deploy(new CutToken(address(this)));
+        fund(payer, address(escrow), 100 * USD);
+        vm.prank(payer);
+        vm.expectRevert(abi.encodeWithSelector(IEscrow.TokenShortfall.selector, 99 * USD, 100 * USD));
+        escrow.deposit(100 * USD);
+    }
+
+    // --- permit ---
+
+    function permitSig(uint256 key, address spender, uint256 amount, uint256 until)
+        private
+        view
+        returns (uint8 v, bytes32 r, bytes32 s)
+    {
+        bytes32 typeHash =
+            keccak256("Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)");
+        address owner = vm.addr(key);
+        bytes32 structHash = keccak256(abi.encode(typeHash, owner, spender, amount, token.nonces(owner), until));
+        return vm.sign(key, keccak256(abi.encodePacked(hex"1901", token.DOMAIN_SEPARATOR(), structHash)));
+    }
+
+    function test_depositWithPermit_needsNoApproval() public {
+        (address owner, uint256 key) = makeKey("permitter");
+        token.mint(owner, USD);
+        uint256 until = vm.getBlockTimestamp() + 1;
+        (uint8 v, bytes32 r, bytes32 s) = permitSig(key, address(escrow), USD, until);
+        vm.prank(owner);
+        escrow.depositWithPermit(USD, until, v, r, s);
+        vm.assertEq(escrow.balanceOf(owner), USD);
+    }
+
+    function test_depositWithPermit_whenFrontRun_stillDeposits() public {
+        (address owner, uint256 key) = makeKey("permitter");
+        token.mint(owner, USD);
+        uint256 until = vm.getBlockTimestamp() + 1;
+        (uint8 v, bytes32 r, bytes32 s) = permitSig(key, address(escrow), USD, until);
+        vm.prank(stranger);
+        token.permit(owner, address(escrow), USD, until, v, r, s);
+        vm.prank(owner);
+        escrow.depositWithPermit(USD, until, v, r, s);
+        vm.assertEq(escrow.balanceOf(owner), USD);
+    }
+
+    function test_depositWithPermit_ofBadPermitWithoutAllowance_reverts() public {
+        (address owner, uint256 key) = makeKey("permitter");
+        token.mint(owner, USD);
+        uint256 until = vm.getBlockTimestamp() + 1;
+        (uint8 v, bytes32 r, bytes32 s) = permitSig(key, stranger, USD, until);
+        vm.prank(owner);
+        vm.expectRevert(abi.encodeWithSelector(IERC20Errors.ERC20InsufficientAllowance.selector, address(escrow), 0, USD));
+        escrow.depositWithPermit(USD, until, v, r, s);
+    }
+
+    // --- withdraw ---
+
+    function test_requestWithdraw_movesBalanceToThaw() public {
+        uint256 readyAt = vm.getBlockTimestamp() + WITHDRAW_DELAY_SECONDS;
+        vm.expectEmit(address(escrow));
+        emit IEscrow.WithdrawRequested(requester, 30 * USD, readyAt);
+        vm.prank(requester);
+        escrow.requestWithdraw(30 * USD);
+        vm.assertEq(escrow.balanceOf(requester), 70 * USD);
+        vm.assertEq(escrow.thawOf(requester).amount, 30 * USD);
+        vm.assertEq(escrow.thawOf(requester).readyAt, readyAt);
+    }
+
+    function test_requestWithdraw_again_restartsTheClockForTheSum() public {
+        vm.prank(requester);
+        escrow.requestWithdraw(30 * USD);
+        skipTime(WITHDRAW_DELAY_SECONDS - 1);
+        vm.prank(requester);
+        escrow.requestWithdraw(1);
+        vm.assertEq(escrow.thawOf(requester).amount, 30 * USD + 1);
+        vm.assertEq(escrow.thawOf(requester).readyAt, vm.getBlockTimestamp() + WITHDRAW_DELAY_SECONDS);
+    }
+
+    function test_requestWithdraw_ofNothingOrTooMuch_reverts() public {
+        vm.prank(requester);
+        vm.expectRevert(IEscrow.AmountZero.selector);
+        escrow.requestWithdraw(0);
+        vm.prank(requester);
+        vm.expectRevert(
+            abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 100 * USD, 100 * USD + 1)
+        );
+        escrow.requestWithdraw(100 * USD + 1);
+    }
+
+    function test_withdraw_aroundItsClock() public {
+        vm.prank(requester);
+        escrow.requestWithdraw(30 * USD);
+        uint256 readyAt = escrow.thawOf(requester).readyAt;
+        vm.warp(readyAt - 1);
+        vm.prank(requester);
+        vm.expectRevert(abi.encodeWithSelector(IEscrow.WithdrawNotReady.selector, readyAt));
+        escrow.withdraw();
+        vm.warp(readyAt);
+        vm.expectEmit(address(escrow));
+        emit IEscrow.Withdrawn(requester, 30 * USD);
+        vm.prank(requester);
+        vm.assertEq(escrow.withdraw(), 30 * USD);
+        vm.assertEq(token.balanceOf(requester), 30 * USD);
+        vm.prank(requester);
+        vm.expectRevert(IEscrow.NothingThawing.selector);
+        escrow.withdraw();
+    }
+
+    function test_cancelWithdraw_restoresFully() public {
+        vm.prank(requester);
+        escrow.requestWithdraw(30 * USD);
+        vm.expectEmit(address(escrow));
+        emit IEscrow.WithdrawCancelled(requester, 30 * USD);
+        vm.prank(requester);
+        escrow.cancelWithdraw();
+        vm.assertEq(escrow.balanceOf(requester), 100 * USD);
+        vm.prank(requester);
+        vm.expectRevert(IEscrow.NothingThawing.selector);
+        escrow.cancelWithdraw();
+    }
+
+    // --- job locks ---
+
+    function test_lockForJob_takesFromBalance() public {
+        vm.expectEmit(address(escrow));
+        emit IEscrow.JobLocked(JOB, requester, 40 * USD);
+        lock(40 * USD);
+        vm.assertEq(escrow.balanceOf(requester), 60 * USD);
+        (address who, uint256 amount) = escrow.lockOf(JOB);
+        vm.assertEq(who, requester);
+        vm.assertEq(amount, 40 * USD);
+    }
+
+    function test_lockForJob_withoutBalance_reverts() public {
+        vm.prank(address(tasks));
+        vm.expectRevert(
+            abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 100 * USD, 100 * USD + 1)
+        );
+        escrow.lockForJob(JOB, requester, 100 * USD + 1);
+    }
+
+    function test_lock_twice_reverts() public {
+        lock(1);
+        vm.prank(address(tasks));
+        vm.expectRevert(abi.encodeWithSelector(IEscrow.JobLockExists.selector, JOB));
+        escrow.lockForJob(JOB, requester, 1);
+        vm.prank(address(tasks));
+        vm.expectRevert(abi.encodeWithSelector(IEscrow.JobLockExists.selector, JOB));
+        escrow.pullForJob(JOB, requester, 1);
+    }
+
+    function test_pullForJob_takesFromTheRequestersTokens() public {
+        fund(payer, address(escrow), USD);
+        vm.prank(address(tasks));
+        escrow.pullForJob(JOB, payer, USD);
+        (address who, uint256 amount) = escrow.lockOf(JOB);
+        vm.assertEq(who, payer);
+        vm.assertEq(amount, USD);
+        vm.assertEq(token.balanceOf(payer), 0);
+    }
+
+    function test_jobLocks_areTaskRegistrysAlone() public {
+        IEscrow.Payout[] memory none;
+        vm.expectRevert(abi.encodeWithSelector(IEscrow.NotTaskRegistry.selector, address(this)));
+        escrow.lockForJob(JOB, requester, 1);
+        vm.expectRevert(abi.encodeWithSelector(IEscrow.NotTaskRegistry.selector, address(this)));
+        escrow.pullForJob(JOB, requester, 1);
+        vm.expectRevert(abi.encodeWithSelector(IEscrow.NotTaskRegistry.selector, address(this)));
+        escrow.releaseJob(JOB, none);
+    }
+
+    function test_releaseJob_creditsAndRefunds() public {
+        lock(40 * USD);
+        IEscrow.Payout[] memory list = payouts(10 * USD, 5 * USD);
+        vm.expectEmit(address(escrow));
+        emit IEscrow.Credited(list[0].account, 10 * USD, JobId.unwrap(JOB));
+        vm.expectEmit(address(escrow));
+        emit IEscrow.JobReleased(JOB, requester, 25 * USD, 15 * USD);
+        vm.assertEq(release(list), 25 * USD);
+        vm.assertEq(escrow.creditOf(list[0].account), 10 * USD);
+        vm.assertEq(escrow.creditOf(list[1].account), 5 * USD);
+        vm.assertEq(escrow.balanceOf(requester), 85 * USD);
+        (address who, uint256 amount) = escrow.lockOf(JOB);
+        vm.assertEq(who, address(0));
+        vm.assertEq(amount, 0);
+    }
+
+    function test_releaseJob_ofMoreThanTheLock_reverts() public {
+        lock(40 * USD);
+        IEscrow.Payout[] memory list = payouts(40 * USD, 1);
+        vm.prank(address(tasks));
+        vm.expectRevert(abi.encodeWithSelector(IEscrow.PayoutsExceedLock.selector, 40 * USD + 1, 40 * USD));
+        escrow.releaseJob(JOB, list);
+    }
+
+    function test_releaseJob_twice_reverts() public {
+        lock(1);
+        IEscrow.Payout[] memory none;
+        release(none);
+        vm.prank(address(tasks));
+        vm.expectRevert(abi.encodeWithSelector(IEscrow.JobLockMissing.selector, JOB));
+        escrow.releaseJob(JOB, none);
+    }
+
+    function testFuzz_releaseJob_conserves(uint96 locked, uint96 one, uint96 two) public {
+        uint256 amount = bound(locked, 0, 100 * USD);
+        uint256 first = bound(one, 0, amount);
+        uint256 second = bound(two, 0, amount - first);
+        lock(amount);
+        uint256 refunded = release(payouts(first, second));
+        vm.assertEq(refunded + first + second, amount);
+        vm.assertEq(escrow.balanceOf(requester), 100 * USD - first - second);
+    }
+
+    // --- credits ---
+
+    function test_withdrawCredit_paysOnce() public {
+        lock(40 * USD);
+        IEscrow.Payout[] memory list = payouts(10 * USD, 0);
+        release(list);
+        vm.expectEmit(address(escrow));
+        emit IEscrow.CreditWithdrawn(list[0].account, 10 * USD);
+        vm.prank(list[0].account);
+        vm.assertEq(escrow.withdrawCredit(), 10 * USD);
+        vm.assertEq(token.balanceOf(list[0].account), 10 * USD);
+        vm.prank(list[0].account);
+        vm.expectRevert(IEscrow.NoCredit.selector);
+        escrow.withdrawCredit();
+        vm.prank(list[1].account);
+        vm.expectRevert(IEscrow.NoCredit.selector);
+        escrow.withdrawCredit();
+    }
+
+    // --- pause ---
+
+    /// A pause stops new sessions and nothing else: money goes in and out.
+    function test_pause_stopsOnlySessions() public {
+        vm.prank(guardian);
+        escrow.pauseEntries(7 days);
+        depositFor(payer, USD);
+        vm.prank(requester);
+        escrow.requestWithdraw(USD);
+        skipTime(WITHDRAW_DELAY_SECONDS);
+        vm.prank(requester);
+        escrow.withdraw();
+        vm.prank(requester);
+        vm.expectRevert(abi.encodeWithSelector(EntryPause.EntriesPaused.selector, escrow.pausedUntil()));
+        escrow.openSession("", 1, uint40(vm.getBlockTimestamp() + 1), 0, evenPlan(1), address(0), 0);
+    }
+}

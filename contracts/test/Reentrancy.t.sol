@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
+
+import {IEscrow} from "../src/interfaces/IEscrow.sol";
+import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
+import {JobId, ModelId, SessionId} from "../src/types/Ids.sol";
+import {Ack, Order, Stage, Voucher} from "../src/types/Signed.sol";
+import {Messages} from "./fixtures/Messages.sol";
+import {Suite} from "./fixtures/Suite.sol";
+import {BlacklistToken, CallbackToken} from "./fixtures/Tokens.sol";
+
+/// A token that calls back in the middle of every transfer (attack #1), and one that refuses people (attack #46).
+contract ReentrancyTest is Suite {
+    using Messages for *;
+
+    CallbackToken private hook;
+
+    function setUp() public override {
+        super.setUp();
+        hook = new CallbackToken(address(this));
+        useToken(hook);
+    }
+
+    function useToken(CallbackToken token_) private {
+        deploy(token_);
+        resetPeople();
+    }
+
+    function resetPeople() private {
+        delete minerOwners;
+        delete operatorKeys;
+        delete roots;
+        registerModel();
+        addMiners(3);
+        depositFor(requester, 100 * USD);
+    }
+
+    function arm(address target, bytes memory data) private {
+        hook.arm(target, data);
+    }
+
+    function assertGuarded(string memory what) private view {
+        vm.assertTrue(hook.called(), what);
+        vm.assertFalse(hook.succeeded(), what);
+        vm.assertEq(hook.answer(), abi.encodeWithSelector(ReentrancyGuardTransient.ReentrancyGuardReentrantCall.selector));
+    }
+
+    /// All of Escrow that moves tokens or pays out.
+    function guardedOfEscrow() private view returns (bytes[] memory calls) {
+        calls = new bytes[](7);
+        Voucher memory voucher;
+        voucher.cumulative = 1;
+        calls[0] = abi.encodeCall(escrow.deposit, (1));
+        calls[1] = abi.encodeCall(escrow.depositFor, (requester, 1));
+        calls[2] = abi.encodeCall(escrow.depositWithPermit, (1, 0, 0, 0, 0));
+        calls[3] = abi.encodeCall(escrow.withdraw, ());
+        calls[4] = abi.encodeCall(escrow.withdrawCredit, ());
+        calls[5] = abi.encodeCall(escrow.claim, (voucher, "", evenPlan(1)));
+        calls[6] = abi.encodeCall(escrow.claimMany, (new Voucher[](0), new bytes[](0), new Stage[][](0)));
+    }
+
+    /// All of TaskRegistry that moves money.
+    function guardedOfTasks(Deal memory deal) private view returns (bytes[] memory calls) {
+        calls = new bytes[](8);
+        Delivery memory delivery = newDelivery(deal, 1, 1);
+        (Ack memory ack, bytes memory sig) = newAck(deal, 1, 1);
+        calls[0] = abi.encodeCall(tasks.open, (deal.order));
+        calls[1] = abi.encodeCall(
+            tasks.openMatched, (deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs)
+        );
+        calls[2] = abi.encodeCall(tasks.matchJob, (deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs));
+        calls[3] = abi.encodeCall(tasks.settleAck, (deal.order, ack, sig, deal.plan));
+        calls[4] = abi.encodeCall(tasks.finalize, (deal.order, deal.plan));
+        calls[5] = abi.encodeCall(tasks.cancel, (deal.id));
+        calls[6] = abi.encodeCall(tasks.expire, (deal.id));
+        calls[7] = abi.encodeCall(
+            tasks.dispute, (deal.order, deal.plan, delivery.receipts[0], delivery.sigs[0], noDelegation(), "")
+        );
+    }
+
+    function assertBooksBalance() private view {
+        (, uint256 locked) = escrow.lockOf(lastJob);
+        uint256 books = escrow.balanceOf(requester) + escrow.thawOf(requester).amount + escrow.creditOf(matcher)
+            + escrow.creditOf(treasury) + escrow.balanceOf(address(hook)) + escrow.thawOf(address(hook)).amount + locked;
+        for (uint256 i; i < minerOwners.length; ++i) {
+            books += escrow.creditOf(minerOwners[i]);
+        }
+        vm.assertEq(token.balanceOf(address(escrow)), books);
+    }
+
+    JobId private lastJob;
+
+    function test_reenterEscrow_fromDeposit() public {
+        bytes[] memory calls = guardedOfEscrow();
+        for (uint256 i; i < calls.length; ++i) {
+            fund(requester, address(escrow), USD);
+            arm(address(escrow), calls[i]);
+            vm.prank(requester);
+            escrow.deposit(USD);
+            assertGuarded("deposit");
+        }
+        assertBooksBalance();
+    }
+
+    function test_reenterEscrow_fromWithdraw() public {
+        bytes[] memory calls = guardedOfEscrow();
+        for (uint256 i; i < calls.length; ++i) {
+            vm.prank(requester);
+            escrow.requestWithdraw(USD);
+            skipTime(WITHDRAW_DELAY_SECONDS);
+            arm(address(escrow), calls[i]);
+            vm.prank(requester);
+            escrow.withdraw();
+            assertGuarded("withdraw");
+        }
+        assertBooksBalance();
+    }
+
+    function test_reenterEscrow_fromWithdrawCredit() public {
+        bytes[] memory calls = guardedOfEscrow();
+        for (uint256 i; i < calls.length; ++i) {
+            settleAck(matchedDeal(1), 1000, 1000);
+            arm(address(escrow), calls[i]);
+            vm.prank(minerOwners[0]);
+            escrow.withdrawCredit();
+            assertGuarded("withdrawCredit");
+        }
+        assertBooksBalance();
+    }
+
+    function test_reenterBoth_fromOpen() public {
+        Deal memory deal = newDeal(2);
+        bytes[] memory ofEscrow = guardedOfEscrow();
+        for (uint256 i; i < ofEscrow.length; ++i) {
+            reenterFromOpen(address(escrow), ofEscrow[i]);
+        }
+        bytes[] memory ofTasks = guardedOfTasks(deal);
+        for (uint256 i; i < ofTasks.length; ++i) {
+            reenterFromOpen(address(tasks), ofTasks[i]);
+        }
+    }
+
+    function reenterFromOpen(address target, bytes memory data) private {
+        Deal memory deal = newDeal(2);
+        fund(requester, address(escrow), tasks.maxAmountOf(deal.order));
+        arm(target, data);
+        vm.prank(requester);
+        tasks.open(deal.order);
+        assertGuarded("open");
+    }
+
+    function test_reenterTasks_fromTheArbitratorsBond() public {
+        Deal memory deal = matchedDeal(2);
+        Delivery memory delivery = deliver(deal, 1000, 1000);
+        bytes[] memory calls = guardedOfTasks(deal);
+        uint256 state = vm.snapshotState();
+        for (uint256 i; i < calls.length; ++i) {
+            fund(requester, address(jury), uint256(BOND) + FEE);
+            arm(address(tasks), calls[i]);
+            vm.prank(requester);
+            tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], noDelegation(), "");
+            assertGuarded("dispute");
+            vm.revertToState(state);
+            state = vm.snapshotState();
+        }
+    }
+
+    /// What is not guarded may run inside a transfer, and the books still balance.
+    function test_reenterUnguarded_keepsTheBooks() public {
+        depositFor(address(hook), 10 * USD);
+        bytes[] memory calls = new bytes[](3);
+        calls[0] = abi.encodeCall(escrow.requestWithdraw, (USD));
+        calls[1] = abi.encodeCall(escrow.cancelWithdraw, ());
+        calls[2] = abi.encodeCall(
+            escrow.openSession, ("s", uint96(USD), uint40(vm.getBlockTimestamp() + 1), ModelId.unwrap(modelId), evenPlan(1), address(0), 0)
+        );
+        for (uint256 i; i < 2; ++i) {
+            fund(requester, address(escrow), USD);
+            arm(address(escrow), calls[i]);
+            vm.prank(requester);
+            escrow.deposit(USD);
+            vm.assertTrue(hook.succeeded());
+            assertBooksBalance();
+        }
+        fund(requester, address(escrow), USD);
+        arm(address(escrow), calls[2]);
+        vm.prank(requester);
+        escrow.deposit(USD);
+        vm.assertTrue(hook.succeeded());
+        vm.assertEq(escrow.balanceOf(address(hook)), 9 * USD);
+    }
+
+    // --- people the token refuses ---
+
+    function blacklisted() private returns (BlacklistToken refusing) {
+        refusing = new BlacklistToken(address(this));
+        deploy(refusing);
+        resetPeople();
+    }
+
+    /// A refused stage owner stops neither the settlement nor the others' pay; only its own withdrawal waits.
+    function test_refusedOwner_stopsNobodyElse() public {
+        BlacklistToken refusing = blacklisted();
+        Deal memory deal = matchedDeal(3);
+        refusing.refuse(minerOwners[1]);
+        settleAck(deal, 1000, 1000);
+        vm.prank(minerOwners[1]);
+        vm.expectRevert("refused");
+        escrow.withdrawCredit();
+        vm.prank(minerOwners[0]);
+        escrow.withdrawCredit();
+    }
+
+    /// Attack #46: a refused requester or miner does not make a slash, an expiry or a refund revert.
+    function test_refusedPeople_stopNoVerdict() public {
+        BlacklistToken refusing = blacklisted();
+        Deal memory deal = matchedDeal(3);
+        Deal memory other = matchedDeal(2);
+        refusing.refuse(requester);
+        refusing.refuse(minerOwners[1]);
+        proveEquivocation(deal, contradiction(deal, 1));
+        vm.assertEq(miners.minerOf(minerOwners[1]).stake, 0);
+        vm.assertEq(miners.creditOf(requester), STAKE / 2);
+        settleAck(deal, 1000, 1000);
+        vm.warp(other.order.deadline + 1);
+        tasks.expire(other.id);
+        vm.startPrank(requester);
+        escrow.requestWithdraw(escrow.balanceOf(requester));
+        skipTime(WITHDRAW_DELAY_SECONDS);
+        vm.expectRevert("refused");
+        escrow.withdraw();
+        vm.stopPrank();
+    }
+}

@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
+import {IEscrow} from "../src/interfaces/IEscrow.sol";
+import {Ack, Order, Stage} from "../src/types/Signed.sol";
+import {Messages} from "./fixtures/Messages.sol";
+import {Suite} from "./fixtures/Suite.sol";
+import {ContractWallet} from "./fixtures/Wallets.sol";
+
+/// How a job ends: settleAck, deliver, finalize, cancel, expire.
+contract TaskRegistryFinishTest is Suite {
+    using Messages for *;
+
+    uint32 private constant IN = 900_000;
+    uint32 private constant OUT = 400_000;
+
+    function expectRevertOnAck(Deal memory deal, Ack memory ack, bytes memory sig, bytes memory reason) private {
+        vm.prank(matcher);
+        vm.expectRevert(reason);
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+    }
+
+    function expectRevertOnDeliver(Deal memory deal, Delivery memory delivery, bytes memory reason) private {
+        vm.expectRevert(reason);
+        tasks.deliver(deal.order, deal.plan, delivery.receipts, delivery.sigs);
+    }
+
+    /// Every account of the deal got what the page says, the requester the rest, and escrow holds exactly what it owes.
+    function assertPaid(Deal memory deal, uint32 tokensIn, uint32 tokensOut, uint256 faultMask) private view {
+        (uint256[] memory gross, uint256[] memory pay,,) = tasks.split(deal.order, deal.plan, tokensIn, tokensOut);
+        uint256 spent;
+        uint256 fees;
+        for (uint256 i; i < pay.length; ++i) {
+            bool guilty = faultMask >> i & 1 == 1;
+            vm.assertEq(escrow.creditOf(minerOwners[i]), guilty ? 0 : pay[i]);
+            if (guilty) continue;
+            spent += gross[i];
+            fees += gross[i] - pay[i];
+        }
+        vm.assertEq(escrow.creditOf(matcher) + escrow.creditOf(treasury), fees);
+        vm.assertEq(escrow.balanceOf(requester), 100 * USD - spent);
+        vm.assertEq(token.balanceOf(address(escrow)), 100 * USD);
+        assertState(deal.id, ITaskRegistry.State.Settled);
+    }
+
+    // --- settleAck in Matched ---
+
+    function testFuzz_settleAck_paysAndRefunds(uint8 stages, uint32 tokensIn, uint32 tokensOut) public {
+        Deal memory deal = matchedDeal(bound(stages, 1, 8));
+        tokensIn = uint32(bound(tokensIn, 0, deal.order.maxTokensIn));
+        tokensOut = uint32(bound(tokensOut, 0, deal.order.maxTokensOut));
+        settleAck(deal, tokensIn, tokensOut);
+        assertPaid(deal, tokensIn, tokensOut, 0);
+        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        vm.assertEq(job.tokensIn, tokensIn);
+        vm.assertEq(job.tokensOut, tokensOut);
+        vm.assertEq(job.finalAt, vm.getBlockTimestamp() + deal.order.window);
+    }
+
+    function test_settleAck_reportsPaidAndRefunded() public {
+        Deal memory deal = matchedDeal(2);
+        uint256 amount = tasks.maxAmountOf(deal.order);
+        (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
+        (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.JobSettled(deal.id, gross[0] + gross[1], amount - gross[0] - gross[1], 0);
+        vm.prank(matcher);
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+    }
+
+    /// Who brings an Ack in Matched: the matcher, or any stage by owner or operator.
+    function test_settleAck_byAStage() public {
+        Deal memory deal = matchedDeal(3);
+        (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
+        uint256 state = vm.snapshotState();
+        for (uint256 i; i < 3; ++i) {
+            vm.prank(deal.plan[i].operator);
+            tasks.settleAck(deal.order, ack, sig, deal.plan);
+            vm.revertToState(state);
+            state = vm.snapshotState();
+            vm.prank(minerOwners[i]);
+            tasks.settleAck(deal.order, ack, sig, deal.plan);
+            vm.revertToState(state);
+            state = vm.snapshotState();
+        }
+    }
+
+    /// The requester's own word alone does not take its money back: work may have been done.
+    function test_settleAck_byTheRequesterInMatched_reverts() public {
+        Deal memory deal = matchedDeal(3);
+        (Ack memory ack, bytes memory sig) = newAck(deal, 0, 0);
+        vm.prank(requester);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, requester));
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+        vm.prank(stranger);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, stranger));
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+    }
+
+    function test_settleAck_withoutMatcher_isTheStagesAlone() public {
+        Order memory order = newOrder();
+        (order.matcher, order.matcherFeeBps) = (address(0), 0);
+        Deal memory deal = dealOf(order, evenPlan(2));
+        openMatched(deal);
+        (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
+        expectRevertOnAck(deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.NotParty.selector, matcher));
+        vm.prank(deal.plan[1].operator);
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+        vm.assertEq(escrow.creditOf(address(0)), 0);
+    }
+
+    function test_settleAck_overCap_reverts() public {
+        Deal memory deal = matchedDeal(2);
+        (Ack memory ack, bytes memory sig) = newAck(deal, deal.order.maxTokensIn + 1, OUT);
+        expectRevertOnAck(deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 1_000_001, 1_000_000));
+        (ack, sig) = newAck(deal, IN, deal.order.maxTokensOut + 1);
+        expectRevertOnAck(deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 500_001, 500_000));
+    }
+
+    /// Attack #4: an Ack of one job, or for another plan, settles nothing else.
+    function test_settleAck_ofAnotherJobOrPlan_reverts() public {
+        Deal memory deal = matchedDeal(2);
+        Deal memory other = matchedDeal(2);
+        (Ack memory ack, bytes memory sig) = newAck(other, IN, OUT);
+        expectRevertOnAck(deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.AckMismatch.selector));
+        (ack,) = newAck(deal, IN, OUT);
+        ack.planHash = evenPlan(3).hash();
+        sig = sign(requesterKey, digest(ack.hash()));
+        expectRevertOnAck(deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.AckMismatch.selector));
+    }
+
+    function test_settleAck_withAnotherPlan_reverts() public {
+        Deal memory deal = matchedDeal(2);
+        (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
+        Stage[] memory other = evenPlan(3);
+        vm.prank(matcher);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash));
+        tasks.settleAck(deal.order, ack, sig, other);
+    }
+
+    function testFuzz_settleAck_withMutatedSignature_reverts(uint256 bit) public {
+        Deal memory deal = matchedDeal(2);
+        (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
+        bit %= 520;
+        sig[bit / 8] ^= bytes1(uint8(1 << (bit % 8)));
+        expectRevertOnAck(deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
+    }
+
+    function test_settleAck_onAnotherChain_isAnotherJob() public {
+        Deal memory deal = matchedDeal(2);
+        (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
+        vm.chainId(777);
+        expectRevertOnAck(
+            deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.None)
+        );
+    }
+
+    /// Attack #10: a contract's Ack counts at the moment it is brought, or not at all.
+    function test_settleAck_ofAContractRequester_asksIt() public {
+        ContractWallet wallet = new ContractWallet(requester);
+        depositFor(address(wallet), 10 * USD);
+        Order memory order = newOrder();
+        order.requester = address(wallet);
+        Deal memory deal = dealOf(order, evenPlan(2));
+        openMatched(deal);
+        wallet.setSigner(stranger);
+        (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
+        expectRevertOnAck(deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, address(wallet)));
+        wallet.setSigner(requester);
+        settleAck(deal, IN, OUT);
+    }
+
+    /// However late: disputes end by deadline + window, before which no stake can have left.
+    function test_settleAck_afterTheDeadline_opensNoLaterWindow() public {
+        Deal memory deal = matchedDeal(2);
+        vm.warp(uint256(deal.order.deadline) + 30 days);
+        settleAck(deal, IN, OUT);
+        vm.assertEq(tasks.jobOf(deal.id).finalAt, uint256(deal.order.deadline) + deal.order.window);
+    }
+
+    // --- settleAck in Delivered ---
+
+    function test_settleAck_inDelivered_cutsTheWindowShort() public {
+        Deal memory deal = matchedDeal(3);
+        deliver(deal, IN, OUT);
+        uint256 finalAt = tasks.jobOf(deal.id).finalAt;
+        skipTime(1 hours);
+        (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
+        vm.prank(stranger);
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+        assertPaid(deal, IN, OUT, 0);
+        vm.assertEq(tasks.jobOf(deal.id).finalAt, finalAt);
+    }
+
+    function test_settleAck_inDelivered_needsTheDeliveredCountsAndResult() public {
+        Deal memory deal = matchedDeal(3);
+        deliver(deal, IN, OUT);
+        bytes memory mismatch = abi.encodeWithSelector(ITaskRegistry.TokenCountMismatch.selector, 0);
+        (Ack memory ack, bytes memory sig) = newAck(deal, IN - 1, OUT);
+        expectRevertOnAck(deal, ack, sig, mismatch);
+        (ack, sig) = newAck(deal, IN, OUT - 1);
+        expectRevertOnAck(deal, ack, sig, mismatch);
+        (ack,) = newAck(deal, IN, OUT);
+        ack.resultRoot = "other";
+        sig = sign(requesterKey, digest(ack.hash()));
+        expectRevertOnAck(deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.AckMismatch.selector));
+    }
+
+    // --- deliver ---
+
+    function test_deliver_startsTheWindow() public {
+        Deal memory deal = matchedDeal(3);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        uint256 finalAt = vm.getBlockTimestamp() + deal.order.window;
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.JobDelivered(deal.id, boundaryRoot(deal.id, 3), IN, OUT, finalAt);
+        vm.prank(stranger);
+        tasks.deliver(deal.order, deal.plan, delivery.receipts, delivery.sigs);
+        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        vm.assertEq(uint256(job.state), uint256(ITaskRegistry.State.Delivered));
+        vm.assertEq(job.finalAt, finalAt);
+        vm.assertEq(job.tokensIn, IN);
+        vm.assertEq(job.tokensOut, OUT);
+        vm.assertEq(job.resultRoot, boundaryRoot(deal.id, 3));
+    }
+
+    function test_deliver_aroundTheDeadline() public {
+        Deal memory deal = matchedDeal(2);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        vm.warp(deal.order.deadline + 1);
+        expectRevertOnDeliver(
+            deal, delivery, abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, deal.order.deadline)
+        );
+        vm.warp(deal.order.deadline);
+        deliver(deal, delivery);
+        vm.assertEq(tasks.jobOf(deal.id).finalAt, uint256(deal.order.deadline) + deal.order.window);
+    }
+
+    function expectReceiptFault(Deal memory deal, Delivery memory delivery, uint256 stage, bytes memory reason) private {
+        signReceipt(deal, delivery, stage);
+        expectRevertOnDeliver(deal, delivery, reason);
+    }
+
+    function test_deliver_checksWhatAReceiptIsAbout() public {
+        Deal memory deal = matchedDeal(3);
+        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.ReceiptMismatch.selector, 1);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        delivery.receipts[1].orderHash = "other";
+        expectReceiptFault(deal, delivery, 1, reason);
+        delivery = newDelivery(deal, IN, OUT);
+        delivery.receipts[1].planHash = "other";
+        expectReceiptFault(deal, delivery, 1, reason);
+        delivery = newDelivery(deal, IN, OUT);
+        delivery.receipts[1].stage = 2;
+        expectReceiptFault(deal, delivery, 1, reason);
+        delivery = newDelivery(deal, IN, OUT);
+        delivery.receipts[1].layerFrom -= 1;
+        expectReceiptFault(deal, delivery, 1, reason);
+        delivery = newDelivery(deal, IN, OUT);
+        delivery.receipts[1].layerTo += 1;
+        expectReceiptFault(deal, delivery, 1, reason);
+    }
+
+    function testFuzz_deliver_withMutatedSignature_reverts(uint256 bit, uint256 stage) public {
+        Deal memory deal = matchedDeal(3);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        stage %= 3;
+        bit %= 520;
+        delivery.sigs[stage][bit / 8] ^= bytes1(uint8(1 << (bit % 8)));
+        expectRevertOnDeliver(
+            deal, delivery, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[stage].operator)
+        );
+    }
+
+    /// Attack #25: an altered activation breaks the chain between two neighbours.
+    function test_deliver_whenTheChainBreaks_reverts() public {
+        Deal memory deal = matchedDeal(3);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        delivery.receipts[2].inputRoot = "other";
+        expectReceiptFault(deal, delivery, 2, abi.encodeWithSelector(ITaskRegistry.ReceiptChainBroken.selector, 2));
+        delivery = newDelivery(deal, IN, OUT);
+        delivery.receipts[0].outputRoot = "other";
+        expectReceiptFault(deal, delivery, 0, abi.encodeWithSelector(ITaskRegistry.ReceiptChainBroken.selector, 1));
+    }
+
+    /// Attack #27: no stage counts otherwise than the others.
+    function test_deliver_whenCountsDiffer_reverts() public {
+        Deal memory deal = matchedDeal(3);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        delivery.receipts[1].tokensIn += 1;
+        expectReceiptFault(deal, delivery, 1, abi.encodeWithSelector(ITaskRegistry.TokenCountMismatch.selector, 1));
+        delivery = newDelivery(deal, IN, OUT);
+        delivery.receipts[2].tokensOut -= 1;
+        expectReceiptFault(deal, delivery, 2, abi.encodeWithSelector(ITaskRegistry.TokenCountMismatch.selector, 2));
+        delivery = newDelivery(deal, IN, OUT);
+        delivery.receipts[2].requests -= 1;
+        expectReceiptFault(deal, delivery, 2, abi.encodeWithSelector(ITaskRegistry.RequestCountMismatch.selector, 2));
+    }
+
+    function test_deliver_overCap_reverts() public {
+        Deal memory deal = matchedDeal(2);
+        expectRevertOnDeliver(
+            deal,
+            newDelivery(deal, 1_000_001, OUT),
+            abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 1_000_001, 1_000_000)
+        );
+        expectRevertOnDeliver(
+            deal,
+            newDelivery(deal, IN, 500_001),
+            abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 500_001, 500_000)
+        );
+        deliver(deal, 1_000_000, 500_000);
+    }
+
+    /// A requester cannot deliver early receipts over a part of the batch to cut off the pay for the rest.
+    function test_deliver_ofAPartOfTheRequests_reverts() public {
+        Deal memory deal = matchedDeal(2);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        for (uint256 i; i < 2; ++i) {
+            delivery.receipts[i].requests = 99;
+            signReceipt(deal, delivery, i);
+        }
+        expectRevertOnDeliver(deal, delivery, abi.encodeWithSelector(ITaskRegistry.RequestCountMismatch.selector, 0));
+    }
+
+    function test_deliver_ofTooFewReceipts_reverts() public {
+        Deal memory deal = matchedDeal(3);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        Delivery memory short = newDelivery(newDeal(2), IN, OUT);
+        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.BadPlan.selector);
+        expectRevertOnDeliver(deal, Delivery(short.receipts, delivery.sigs), reason);
+        expectRevertOnDeliver(deal, Delivery(delivery.receipts, short.sigs), reason);
+    }
+
+    function test_deliver_withAnotherPlan_reverts() public {
+        Deal memory deal = matchedDeal(3);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        Stage[] memory other = evenPlan(2);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash));
+        tasks.deliver(deal.order, other, delivery.receipts, delivery.sigs);
+    }
+
+    // --- finalize ---
+
+    function test_finalize_aroundTheWindow() public {
+        Deal memory deal = matchedDeal(3);
+        deliver(deal, IN, OUT);
+        uint256 finalAt = tasks.jobOf(deal.id).finalAt;
+        vm.warp(finalAt);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.WindowOpen.selector, finalAt));
+        finalize(deal);
+        vm.warp(finalAt + 1);
+        vm.prank(stranger);
+        finalize(deal);
+        assertPaid(deal, IN, OUT, 0);
+    }
+
+    function testFuzz_finalize_withholdsTheGuiltyStages(uint256 stages, uint256 mask) public {
+        stages = bound(stages, 1, 8);
+        mask = bound(mask, 0, (1 << stages) - 1);
+        Deal memory deal = matchedDeal(stages);
+        Delivery memory delivery = deliver(deal, IN, OUT);
+        for (uint256 i; i < stages; ++i) {
+            if (mask >> i & 1 == 0) continue;
+            dispute(deal, delivery, i);
+            resolve(deal.id, uint16(i), true);
+        }
+        skipTime(1 days + 1);
+        finalize(deal);
+        vm.assertEq(tasks.jobOf(deal.id).faultMask, mask);
+        assertPaid(deal, IN, OUT, mask);
+    }
+
+    function test_finalize_withAnotherPlan_reverts() public {
+        Deal memory deal = matchedDeal(3);
+        deliver(deal, IN, OUT);
+        skipTime(1 days + 1);
+        Stage[] memory other = evenPlan(2);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash));
+        tasks.finalize(deal.order, other);
+    }
+
+    // --- cancel, expire ---
+
+    function test_cancel_refundsAll() public {
+        Deal memory deal = newDeal(2);
+        openUnmatched(deal);
+        uint256 amount = tasks.maxAmountOf(deal.order);
+        vm.prank(stranger);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, stranger));
+        tasks.cancel(deal.id);
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.JobCancelled(deal.id, amount);
+        vm.prank(requester);
+        tasks.cancel(deal.id);
+        assertState(deal.id, ITaskRegistry.State.Cancelled);
+        vm.assertEq(escrow.balanceOf(requester), 100 * USD + amount);
+    }
+
+    function test_expire_aroundTheDeadline() public {
+        Deal memory deal = matchedDeal(2);
+        uint256 amount = tasks.maxAmountOf(deal.order);
+        vm.warp(deal.order.deadline);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, deal.order.deadline));
+        tasks.expire(deal.id);
+        vm.warp(deal.order.deadline + 1);
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.JobExpired(deal.id, amount);
+        vm.prank(stranger);
+        tasks.expire(deal.id);
+        assertState(deal.id, ITaskRegistry.State.Expired);
+        vm.assertEq(escrow.balanceOf(requester), 100 * USD);
+    }
+
+    function test_expire_ofAnOpenJob() public {
+        Deal memory deal = newDeal(2);
+        openUnmatched(deal);
+        vm.warp(deal.order.deadline + 1);
+        tasks.expire(deal.id);
+        assertState(deal.id, ITaskRegistry.State.Expired);
+    }
+
+    /// Of delivery and expiry exactly one is possible at any second.
+    function testFuzz_deliverOrExpire_neverBothNeverNeither(uint8 offset) public {
+        Deal memory deal = matchedDeal(2);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        vm.warp(uint256(deal.order.deadline) + offset % 8 - 4);
+        uint256 state = vm.snapshotState();
+        bool delivers = succeeds(abi.encodeCall(tasks.deliver, (deal.order, deal.plan, delivery.receipts, delivery.sigs)));
+        vm.revertToState(state);
+        vm.assertNotEq(delivers ? 1 : 0, succeeds(abi.encodeCall(tasks.expire, (deal.id))) ? 1 : 0);
+    }
+
+    function succeeds(bytes memory data) private returns (bool success) {
+        (success,) = address(tasks).call(data);
+    }
+
+    // --- money of an open job is out of reach ---
+
+    /// Attack #29: after the match, the requester cannot draw what the job locked.
+    function test_requester_cannotDrainALockedJob() public {
+        Deal memory deal = matchedDeal(2);
+        uint256 free = escrow.balanceOf(requester);
+        vm.prank(requester);
+        vm.expectRevert(abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, free, 100 * USD));
+        escrow.requestWithdraw(100 * USD);
+        vm.prank(requester);
+        escrow.requestWithdraw(free);
+        settleAck(deal, IN, OUT);
+    }
+}

@@ -1,0 +1,542 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {IArbitrator} from "../src/interfaces/IArbitrator.sol";
+import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
+import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
+import {AuditorDelegation, Order, Stage, StageReceipt} from "../src/types/Signed.sol";
+import {Messages} from "./fixtures/Messages.sol";
+import {Suite} from "./fixtures/Suite.sol";
+import {Trees} from "./fixtures/Trees.sol";
+import {ContractWallet} from "./fixtures/Wallets.sol";
+
+/// dispute, resolve, proveEquivocation, proveWrongShard.
+contract TaskRegistryGuiltTest is Suite {
+    using Messages for *;
+
+    uint32 private constant IN = 900_000;
+    uint32 private constant OUT = 400_000;
+
+    function delivered(uint256 stages) private returns (Deal memory deal, Delivery memory delivery) {
+        deal = matchedDeal(stages);
+        delivery = deliver(deal, IN, OUT);
+    }
+
+    function disputeBy(address who, Deal memory deal, Delivery memory delivery, uint256 stage) private {
+        fund(who, address(jury), uint256(BOND) + FEE);
+        vm.prank(who);
+        tasks.dispute(deal.order, deal.plan, delivery.receipts[stage], delivery.sigs[stage], noDelegation(), "");
+    }
+
+    function expectRevertOnDispute(Deal memory deal, Delivery memory delivery, uint256 stage, bytes memory reason) private {
+        vm.prank(requester);
+        vm.expectRevert(reason);
+        tasks.dispute(deal.order, deal.plan, delivery.receipts[stage], delivery.sigs[stage], noDelegation(), "");
+    }
+
+    // --- dispute: what it does ---
+
+    function test_dispute_freezesAndTellsTheArbitratorAll() public {
+        (Deal memory deal, Delivery memory delivery) = delivered(2);
+        fund(auditor, address(jury), uint256(BOND) + FEE);
+        address[] memory parties = new address[](8);
+        (parties[0], parties[1]) = (deal.plan[0].operator, minerOwners[0]);
+        (parties[2], parties[3]) = (deal.plan[1].operator, minerOwners[1]);
+        (parties[4], parties[5], parties[6], parties[7]) = (requester, auditor, matcher, auditor);
+        IArbitrator.DisputeRef memory ref = IArbitrator.DisputeRef({
+            job: deal.id,
+            stage: 1,
+            accused: minerOwners[1],
+            operator: deal.plan[1].operator,
+            challenger: auditor,
+            requester: requester,
+            receiptHash: delivery.receipts[1].hash(),
+            requestsRoot: delivery.receipts[1].requestsRoot,
+            modelId: modelId,
+            parties: parties
+        });
+        vm.expectCall(address(jury), abi.encodeCall(jury.open, (ref)));
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.JobDisputed(deal.id, 1, auditor, address(jury));
+        vm.prank(auditor);
+        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], noDelegation(), "");
+        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        vm.assertEq(uint256(job.state), uint256(ITaskRegistry.State.Disputed));
+        vm.assertEq(job.openDisputes, 1);
+        vm.assertEq(job.disputedMask, 2);
+        vm.assertEq(job.openMask, 2);
+        vm.assertEq(job.faultMask, 0);
+        vm.assertEq(job.arbitrator, address(jury));
+        vm.assertEq(miners.minerOf(minerOwners[1]).openDisputes, 1);
+    }
+
+    function test_dispute_withoutMatcherAndAuditor_namesNoZeroParty() public {
+        Order memory order = newOrder();
+        (order.matcher, order.matcherFeeBps, order.auditor) = (address(0), 0, address(0));
+        Deal memory deal = dealOf(order, evenPlan(1));
+        openMatched(deal);
+        Delivery memory delivery = deliver(deal, IN, OUT);
+        address[] memory parties = new address[](4);
+        (parties[0], parties[1], parties[2], parties[3]) = (deal.plan[0].operator, minerOwners[0], requester, requester);
+        IArbitrator.DisputeRef memory ref = IArbitrator.DisputeRef({
+            job: deal.id,
+            stage: 0,
+            accused: minerOwners[0],
+            operator: deal.plan[0].operator,
+            challenger: requester,
+            requester: requester,
+            receiptHash: delivery.receipts[0].hash(),
+            requestsRoot: delivery.receipts[0].requestsRoot,
+            modelId: modelId,
+            parties: parties
+        });
+        vm.expectCall(address(jury), abi.encodeCall(jury.open, (ref)));
+        dispute(deal, delivery, 0);
+        vm.prank(address(0));
+        vm.expectRevert();
+        tasks.dispute(deal.order, deal.plan, delivery.receipts[0], delivery.sigs[0], noDelegation(), "");
+    }
+
+    function test_dispute_ofEveryStage_countsEach() public {
+        (Deal memory deal, Delivery memory delivery) = delivered(3);
+        for (uint256 i; i < 3; ++i) {
+            disputeBy(i == 1 ? auditor : requester, deal, delivery, i);
+            vm.assertEq(tasks.jobOf(deal.id).openDisputes, i + 1);
+        }
+        assertState(deal.id, ITaskRegistry.State.Disputed);
+        skipTime(1 days + 1);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.Disputed));
+        finalize(deal);
+        resolve(deal.id, 0, true);
+        resolve(deal.id, 2, false);
+        assertState(deal.id, ITaskRegistry.State.Disputed);
+        resolve(deal.id, 1, true);
+        assertState(deal.id, ITaskRegistry.State.Delivered);
+        vm.assertEq(tasks.jobOf(deal.id).faultMask, 3);
+        finalize(deal);
+    }
+
+    /// A receipt over a part of the requests, never delivered, is as much the stage's word.
+    function test_dispute_ofAPartialReceipt() public {
+        Deal memory deal = matchedDeal(2);
+        deliver(deal, IN, OUT);
+        Delivery memory partial_ = newDelivery(deal, 10, 10);
+        partial_.receipts[1].requests = 1;
+        signReceipt(deal, partial_, 1);
+        dispute(deal, partial_, 1);
+    }
+
+    // --- dispute: who may ---
+
+    function delegationTo(address who, uint64 expiry, bytes32 orderHash)
+        private
+        view
+        returns (AuditorDelegation memory delegation, bytes memory sig)
+    {
+        delegation = AuditorDelegation(orderHash, who, expiry);
+        sig = sign(requesterKey, digest(delegation.hash()));
+    }
+
+    function test_dispute_byAStranger_reverts() public {
+        (Deal memory deal, Delivery memory delivery) = delivered(2);
+        address[3] memory others = [stranger, matcher, minerOwners[0]];
+        for (uint256 i; i < others.length; ++i) {
+            vm.prank(others[i]);
+            vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, others[i]));
+            tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], noDelegation(), "");
+        }
+    }
+
+    function test_dispute_byADelegate_aroundItsExpiry() public {
+        (Deal memory deal, Delivery memory delivery) = delivered(2);
+        uint64 t = uint64(vm.getBlockTimestamp());
+        fund(stranger, address(jury), uint256(BOND) + FEE);
+        (AuditorDelegation memory delegation, bytes memory sig) = delegationTo(stranger, t - 1, deal.orderHash);
+        vm.prank(stranger);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, stranger));
+        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);
+        (delegation, sig) = delegationTo(stranger, t, deal.orderHash);
+        vm.prank(stranger);
+        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);
+    }
+
+    function test_dispute_withADelegationForAnother_reverts() public {
+        (Deal memory deal, Delivery memory delivery) = delivered(2);
+        uint64 until = uint64(vm.getBlockTimestamp() + 1);
+        (AuditorDelegation memory delegation, bytes memory sig) = delegationTo(matcher, until, deal.orderHash);
+        vm.prank(stranger);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, stranger));
+        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);
+        (delegation, sig) = delegationTo(stranger, until, newOrder().hash());
+        vm.prank(stranger);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, stranger));
+        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);
+        (delegation, sig) = delegationTo(stranger, until, deal.orderHash);
+        sig = sign(operatorKeys[0], digest(delegation.hash()));
+        vm.prank(stranger);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
+        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);
+    }
+
+    // --- dispute: what and when ---
+
+    function test_dispute_twice_reverts_evenAfterARuling() public {
+        (Deal memory deal, Delivery memory delivery) = delivered(2);
+        dispute(deal, delivery, 1);
+        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.StageAlreadyDisputed.selector, 1);
+        expectRevertOnDispute(deal, delivery, 1, reason);
+        resolve(deal.id, 1, false);
+        expectRevertOnDispute(deal, delivery, 1, reason);
+        Delivery memory other = newDelivery(deal, 10, 10);
+        expectRevertOnDispute(deal, other, 1, reason);
+    }
+
+    function test_dispute_ofAStageProvenGuilty_reverts() public {
+        (Deal memory deal, Delivery memory delivery) = delivered(2);
+        proveEquivocation(deal, contradiction(deal, 1));
+        expectRevertOnDispute(
+            deal, delivery, 1, abi.encodeWithSelector(ITaskRegistry.StageAlreadyDisputed.selector, 1)
+        );
+    }
+
+    function test_dispute_aroundTheWindow() public {
+        (Deal memory deal, Delivery memory delivery) = delivered(2);
+        uint256 finalAt = tasks.jobOf(deal.id).finalAt;
+        vm.warp(finalAt + 1);
+        expectRevertOnDispute(deal, delivery, 1, abi.encodeWithSelector(ITaskRegistry.WindowClosed.selector, finalAt));
+        vm.warp(finalAt);
+        dispute(deal, delivery, 1);
+    }
+
+    function test_dispute_afterAck_aroundTheWindow_touchesNoPayment() public {
+        Deal memory deal = matchedDeal(2);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        settleAck(deal, IN, OUT);
+        uint256 balance = escrow.balanceOf(requester);
+        uint256 credit = escrow.creditOf(minerOwners[1]);
+        uint256 finalAt = tasks.jobOf(deal.id).finalAt;
+        vm.warp(finalAt + 1);
+        expectRevertOnDispute(deal, delivery, 1, abi.encodeWithSelector(ITaskRegistry.WindowClosed.selector, finalAt));
+        vm.warp(finalAt);
+        dispute(deal, delivery, 1);
+        assertState(deal.id, ITaskRegistry.State.Settled);
+        vm.assertEq(tasks.jobOf(deal.id).openDisputes, 1);
+        resolve(deal.id, 1, true);
+        assertState(deal.id, ITaskRegistry.State.Settled);
+        vm.assertEq(tasks.jobOf(deal.id).openDisputes, 0);
+        vm.assertEq(tasks.jobOf(deal.id).faultMask, 2);
+        vm.assertEq(escrow.balanceOf(requester), balance);
+        vm.assertEq(escrow.creditOf(minerOwners[1]), credit);
+    }
+
+    function test_dispute_afterFinalize_reverts() public {
+        (Deal memory deal, Delivery memory delivery) = delivered(2);
+        uint256 finalAt = tasks.jobOf(deal.id).finalAt;
+        vm.warp(finalAt + 1);
+        finalize(deal);
+        expectRevertOnDispute(deal, delivery, 1, abi.encodeWithSelector(ITaskRegistry.WindowClosed.selector, finalAt));
+    }
+
+    function test_dispute_checksTheReceipt() public {
+        (Deal memory deal,) = delivered(2);
+        Delivery memory d = newDelivery(deal, IN, OUT);
+        d.receipts[1].stage = 2;
+        signReceipt(deal, d, 1);
+        expectRevertOnDispute(deal, d, 1, abi.encodeWithSelector(ITaskRegistry.StageOutOfRange.selector, 2, 2));
+        d.receipts[1].stage = 0;
+        signReceipt(deal, d, 1);
+        expectRevertOnDispute(deal, d, 1, abi.encodeWithSelector(ITaskRegistry.ReceiptMismatch.selector, 0));
+        d = newDelivery(deal, IN, OUT);
+        d.receipts[1].orderHash = "other";
+        signReceipt(deal, d, 1);
+        expectRevertOnDispute(deal, d, 1, abi.encodeWithSelector(ITaskRegistry.ReceiptMismatch.selector, 1));
+        d = newDelivery(deal, IN, OUT);
+        d.receipts[1].tokensIn += 1; // not signed
+        expectRevertOnDispute(
+            deal, d, 1, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator)
+        );
+    }
+
+    function test_dispute_withAnotherPlan_reverts() public {
+        (Deal memory deal, Delivery memory delivery) = delivered(2);
+        Stage[] memory other = evenPlan(1);
+        vm.prank(requester);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash));
+        tasks.dispute(deal.order, other, delivery.receipts[0], delivery.sigs[0], noDelegation(), "");
+    }
+
+    // --- resolve ---
+
+    function test_resolve_isTheArbitratorsAlone() public {
+        (Deal memory deal, Delivery memory delivery) = delivered(2);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotArbitrator.selector, address(this), address(0)));
+        tasks.resolve(deal.id, 1, true);
+        vm.prank(address(0));
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotArbitrator.selector, address(0), address(0)));
+        tasks.resolve(deal.id, 1, true);
+        dispute(deal, delivery, 1);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotArbitrator.selector, address(this), address(jury)));
+        tasks.resolve(deal.id, 1, true);
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.JobResolved(deal.id, 1, true);
+        resolve(deal.id, 1, true);
+    }
+
+    function test_resolve_withoutOpenDispute_reverts() public {
+        (Deal memory deal, Delivery memory delivery) = delivered(2);
+        dispute(deal, delivery, 1);
+        uint16[4] memory wrong = [0, 2, 64, type(uint16).max];
+        for (uint256 i; i < wrong.length; ++i) {
+            vm.prank(address(jury));
+            vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NoOpenDispute.selector, wrong[i]));
+            tasks.resolve(deal.id, wrong[i], true);
+        }
+        resolve(deal.id, 1, false);
+        vm.prank(address(jury));
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NoOpenDispute.selector, 1));
+        tasks.resolve(deal.id, 1, true);
+        vm.assertEq(tasks.jobOf(deal.id).faultMask, 0);
+    }
+
+    // --- equivocation ---
+
+    function expectRevertOnEquivocation(Deal memory deal, Contradiction memory c, bytes memory reason) private {
+        vm.expectRevert(reason);
+        tasks.proveEquivocation(deal.order, deal.plan, c.receipts, c.sigs, c.leaves, c.positions, c.proofs);
+    }
+
+    /// All stake at once; reward and compensation to the requester of record, whoever brings the proof.
+    function test_proveEquivocation_slashesAndWithholds() public {
+        (Deal memory deal,) = delivered(3);
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.EquivocationProven(deal.id, 1, minerOwners[1], STAKE);
+        Contradiction memory c = contradiction(deal, 1);
+        vm.prank(stranger);
+        tasks.proveEquivocation(deal.order, deal.plan, c.receipts, c.sigs, c.leaves, c.positions, c.proofs);
+        IMinerRegistry.Miner memory m = miners.minerOf(minerOwners[1]);
+        vm.assertEq(m.stake, 0);
+        vm.assertGt(m.jailUntil, 0);
+        vm.assertEq(miners.creditOf(requester), STAKE / 2);
+        vm.assertEq(miners.creditOf(stranger), 0);
+        vm.assertEq(tasks.jobOf(deal.id).faultMask, 2);
+        skipTime(1 days + 1);
+        finalize(deal);
+        vm.assertEq(escrow.creditOf(minerOwners[1]), 0);
+        vm.assertGt(escrow.creditOf(minerOwners[2]), 0);
+    }
+
+    function test_proveEquivocation_inMatched_withholdsAtAck() public {
+        Deal memory deal = matchedDeal(2);
+        proveEquivocation(deal, contradiction(deal, 0));
+        settleAck(deal, IN, OUT);
+        vm.assertEq(escrow.creditOf(minerOwners[0]), 0);
+        vm.assertGt(escrow.creditOf(minerOwners[1]), 0);
+    }
+
+    function test_proveEquivocation_afterSettlement_stillSlashes() public {
+        Deal memory deal = matchedDeal(2);
+        settleAck(deal, IN, OUT);
+        uint256 credit = escrow.creditOf(minerOwners[0]);
+        skipTime(30 days);
+        proveEquivocation(deal, contradiction(deal, 0));
+        vm.assertEq(miners.minerOf(minerOwners[0]).stake, 0);
+        vm.assertEq(escrow.creditOf(minerOwners[0]), credit);
+    }
+
+    function test_proveEquivocation_ofAnExpiredJob_stillSlashes() public {
+        Deal memory deal = matchedDeal(2);
+        vm.warp(deal.order.deadline + 1);
+        tasks.expire(deal.id);
+        proveEquivocation(deal, contradiction(deal, 0));
+        vm.assertEq(miners.minerOf(minerOwners[0]).stake, 0);
+        assertState(deal.id, ITaskRegistry.State.Expired);
+    }
+
+    /// One receipt whose tree has two leaves for one request.
+    function test_proveEquivocation_withinOneReceipt() public {
+        Deal memory deal = matchedDeal(1);
+        Contradiction memory c = contradiction(deal, 0);
+        bytes32[] memory pair = new bytes32[](2);
+        pair[0] = Trees.leaf(c.leaves[0]);
+        pair[1] = Trees.leaf(c.leaves[1]);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        StageReceipt memory r = delivery.receipts[0];
+        r.requests = 2;
+        r.requestsRoot = sha256(bytes.concat(hex"0200000002", sha256(bytes.concat(hex"01", pair[0], pair[1]))));
+        signReceipt(deal, delivery, 0);
+        for (uint256 k; k < 2; ++k) {
+            c.receipts[k] = r;
+            c.sigs[k] = delivery.sigs[0];
+            c.positions[k] = k;
+            c.proofs[k] = new bytes32[](1);
+            c.proofs[k][0] = pair[1 - k];
+        }
+        proveEquivocation(deal, c);
+    }
+
+    function test_proveEquivocation_ofTheSameStory_reverts() public {
+        Deal memory deal = matchedDeal(2);
+        Contradiction memory c = contradiction(deal, 1);
+        (c.receipts[1], c.sigs[1], c.leaves[1], c.proofs[1]) = (c.receipts[0], c.sigs[0], c.leaves[0], c.proofs[0]);
+        expectRevertOnEquivocation(deal, c, abi.encodeWithSelector(ITaskRegistry.NotEquivocation.selector));
+    }
+
+    function test_proveEquivocation_aboutDifferentRequests_reverts() public {
+        Deal memory deal = matchedDeal(2);
+        Contradiction memory c = contradiction(deal, 1);
+        Contradiction memory d = contradictionAt(deal, 1, 2);
+        (c.receipts[1], c.sigs[1], c.leaves[1], c.positions[1], c.proofs[1]) =
+            (d.receipts[1], d.sigs[1], d.leaves[1], d.positions[1], d.proofs[1]);
+        expectRevertOnEquivocation(deal, c, abi.encodeWithSelector(ITaskRegistry.NotEquivocation.selector));
+    }
+
+    function test_proveEquivocation_ofDifferentStages_reverts() public {
+        Deal memory deal = matchedDeal(2);
+        Contradiction memory c = contradiction(deal, 1);
+        Contradiction memory d = contradiction(deal, 0);
+        (c.receipts[1], c.sigs[1]) = (d.receipts[1], d.sigs[1]);
+        expectRevertOnEquivocation(deal, c, abi.encodeWithSelector(ITaskRegistry.NotEquivocation.selector));
+    }
+
+    function testFuzz_proveEquivocation_withAnythingForged_reverts(uint8 what, uint256 bit, bool second) public {
+        Deal memory deal = matchedDeal(2);
+        Contradiction memory c = contradiction(deal, 1);
+        uint256 k = second ? 1 : 0;
+        what %= 5;
+        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.NotEquivocation.selector);
+        bytes memory badSignature = abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator);
+        if (what == 0) {
+            c.proofs[k][bit % c.proofs[k].length] ^= bytes32(1 << (bit % 256));
+        } else if (what == 1) {
+            c.positions[k] ^= 1 << (bit % 256);
+        } else if (what == 2) {
+            c.leaves[k].outRoot ^= bytes32(1 << (bit % 256));
+        } else if (what == 3) {
+            c.receipts[k].requestsRoot ^= bytes32(1 << (bit % 256));
+            reason = badSignature;
+        } else {
+            c.sigs[k][(bit % 520) / 8] ^= bytes1(uint8(1 << (bit % 8)));
+            reason = badSignature;
+        }
+        expectRevertOnEquivocation(deal, c, reason);
+        vm.assertEq(miners.minerOf(minerOwners[1]).stake, STAKE);
+    }
+
+    function test_proveEquivocation_ofAnotherJobsReceipts_reverts() public {
+        Deal memory deal = matchedDeal(2);
+        Deal memory other = matchedDeal(2);
+        expectRevertOnEquivocation(
+            deal, contradiction(other, 1), abi.encodeWithSelector(ITaskRegistry.ReceiptMismatch.selector, 1)
+        );
+    }
+
+    function test_proveEquivocation_ofNoSuchStage_reverts() public {
+        Deal memory deal = matchedDeal(2);
+        Contradiction memory c = contradiction(deal, 1);
+        (c.receipts[0].stage, c.receipts[1].stage) = (2, 2);
+        expectRevertOnEquivocation(deal, c, abi.encodeWithSelector(ITaskRegistry.StageOutOfRange.selector, 2, 2));
+    }
+
+    /// Once a stage and job: the same proof does not take stake that came later.
+    function test_proveEquivocation_twice_reverts() public {
+        Deal memory deal = matchedDeal(2);
+        Contradiction memory c = contradiction(deal, 1);
+        proveEquivocation(deal, c);
+        expectRevertOnEquivocation(deal, c, abi.encodeWithSelector(ITaskRegistry.StageAlreadyAtFault.selector, 1));
+        (StageReceipt memory receipt, bytes memory sig) = wrongShard(deal, 1);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.StageAlreadyAtFault.selector, 1));
+        tasks.proveWrongShard(deal.order, deal.plan, receipt, sig);
+    }
+
+    /// Proven while a jury sits: the stage is guilty at once, and the jury's ruling still closes its dispute.
+    function test_proveEquivocation_whileDisputed() public {
+        (Deal memory deal, Delivery memory delivery) = delivered(2);
+        dispute(deal, delivery, 1);
+        proveEquivocation(deal, contradiction(deal, 1));
+        resolve(deal.id, 1, false);
+        vm.assertEq(tasks.jobOf(deal.id).faultMask, 2);
+        skipTime(1 days + 1);
+        finalize(deal);
+        vm.assertEq(escrow.creditOf(minerOwners[1]), 0);
+    }
+
+    // --- wrong shard ---
+
+    function test_proveWrongShard_slashesAndWithholds() public {
+        (Deal memory deal,) = delivered(3);
+        (StageReceipt memory receipt, bytes memory sig) = wrongShard(deal, 2);
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.WrongShardProven(deal.id, 2, minerOwners[2], STAKE);
+        vm.prank(stranger);
+        tasks.proveWrongShard(deal.order, deal.plan, receipt, sig);
+        vm.assertEq(miners.minerOf(minerOwners[2]).stake, 0);
+        vm.assertEq(miners.creditOf(requester), STAKE / 2);
+        vm.assertEq(tasks.jobOf(deal.id).faultMask, 4);
+    }
+
+    function test_proveWrongShard_ofTheRightOne_reverts() public {
+        Deal memory deal = matchedDeal(8);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        for (uint256 i; i < 8; ++i) {
+            vm.expectRevert(ITaskRegistry.NotWrongShard.selector);
+            tasks.proveWrongShard(deal.order, deal.plan, delivery.receipts[i], delivery.sigs[i]);
+        }
+    }
+
+    function test_proveWrongShard_notSigned_reverts() public {
+        Deal memory deal = matchedDeal(2);
+        (StageReceipt memory receipt, bytes memory sig) = wrongShard(deal, 1);
+        receipt.shardRoot = "yet other weights";
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator));
+        tasks.proveWrongShard(deal.order, deal.plan, receipt, sig);
+        receipt.stage = 5;
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.StageOutOfRange.selector, 5, 2));
+        tasks.proveWrongShard(deal.order, deal.plan, receipt, sig);
+    }
+
+    /// Attack #20: who slashes itself through an accomplice loses half to the burn.
+    function test_selfSlash_losesHalf() public {
+        Deal memory deal = matchedDeal(1);
+        proveEquivocation(deal, contradiction(deal, 0));
+        vm.assertEq(miners.creditOf(requester), STAKE / 2);
+        vm.assertEq(miners.minerOf(minerOwners[0]).stake, 0);
+    }
+
+    /// Attack #12: leaving stake answers for what was signed before.
+    function test_leavingMiner_isStillSlashed() public {
+        Deal memory deal = matchedDeal(2);
+        vm.prank(minerOwners[1]);
+        miners.requestExit(STAKE);
+        vm.warp(deal.order.deadline);
+        deliver(deal, IN, OUT);
+        skipTime(1 days);
+        proveEquivocation(deal, contradiction(deal, 1));
+        vm.assertEq(miners.creditOf(requester), STAKE / 2);
+    }
+
+    function test_rotatedOperator_isStillSlashed() public {
+        Deal memory deal = matchedDeal(2);
+        (address fresh, uint256 freshKey) = makeKey("fresh operator");
+        bytes memory proof = sign(freshKey, digest(Messages.hashOperatorProof(minerOwners[1], fresh)));
+        vm.prank(minerOwners[1]);
+        miners.rotateOperator(fresh, proof);
+        proveEquivocation(deal, contradiction(deal, 1));
+        vm.assertEq(miners.minerOf(minerOwners[1]).stake, 0);
+    }
+
+    /// The ERC-1271 wallet that delegated may change its mind until the moment of use.
+    function test_dispute_byADelegateOfAContract() public {
+        ContractWallet wallet = new ContractWallet(requester);
+        depositFor(address(wallet), 10 * USD);
+        Order memory order = newOrder();
+        order.requester = address(wallet);
+        Deal memory deal = dealOf(order, evenPlan(2));
+        openMatched(deal);
+        Delivery memory delivery = deliver(deal, IN, OUT);
+        (AuditorDelegation memory delegation, bytes memory sig) =
+            delegationTo(stranger, uint64(vm.getBlockTimestamp() + 1), deal.orderHash);
+        fund(stranger, address(jury), uint256(BOND) + FEE);
+        vm.prank(stranger);
+        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);
+    }
+}

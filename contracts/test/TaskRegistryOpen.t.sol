@@ -1,0 +1,614 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {EntryPause} from "../src/EntryPause.sol";
+import {Escrow} from "../src/Escrow.sol";
+import {ModelRegistry} from "../src/ModelRegistry.sol";
+import {TaskRegistry} from "../src/TaskRegistry.sol";
+import {IEscrow} from "../src/interfaces/IEscrow.sol";
+import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
+import {IModelRegistry} from "../src/interfaces/IModelRegistry.sol";
+import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
+import {JobId, ModelId} from "../src/types/Ids.sol";
+import {Acceptance, Order, Stage} from "../src/types/Signed.sol";
+import {Messages} from "./fixtures/Messages.sol";
+import {Suite} from "./fixtures/Suite.sol";
+import {ContractWallet} from "./fixtures/Wallets.sol";
+
+/// Deployment, and how a job begins: open, openMatched, matchJob, nonces, fees.
+contract TaskRegistryOpenTest is Suite {
+    using Messages for *;
+
+    function expectRevertOnOpenMatched(Deal memory deal, bytes memory reason) internal {
+        vm.prank(matcher);
+        vm.expectRevert(reason);
+        tasks.openMatched(deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs);
+    }
+
+    // --- deployment ---
+
+    function test_wiring_isReadable() public view {
+        vm.assertEq(tasks.escrow(), address(escrow));
+        vm.assertEq(tasks.minerRegistry(), address(miners));
+        vm.assertEq(tasks.modelRegistry(), address(models));
+        vm.assertEq(tasks.domainSeparator(), separator());
+        ITaskRegistry.Params memory p = tasks.params();
+        vm.assertEq(p.protocolFeeBps, PROTOCOL_FEE_BPS);
+        vm.assertEq(p.feeRecipient, treasury);
+        vm.assertEq(p.maxJobSeconds, MAX_JOB_SECONDS);
+        vm.assertEq(p.maxWindowSeconds, MAX_WINDOW_SECONDS);
+    }
+
+    function deployWith(Escrow escrow_, IMinerRegistry miners_, IModelRegistry models_, ITaskRegistry.Params memory p)
+        external
+    {
+        new TaskRegistry(escrow_, miners_, models_, p, governor, guardian);
+    }
+
+    function test_constructor_whenOthersNameAnother_reverts() public {
+        vm.expectRevert(ITaskRegistry.WiringMismatch.selector);
+        this.deployWith(escrow, miners, models, taskParams());
+    }
+
+    /// Same address, but one thing wrong in the wiring each time.
+    function test_constructor_checksEveryWire() public {
+        for (uint256 wrong; wrong < 5; ++wrong) {
+            address future = vm.computeCreateAddress(address(this), vm.getNonce(address(this)) + 3);
+            ModelRegistry models_ = new ModelRegistry();
+            IMinerRegistry miners_ =
+                IMinerRegistry(deployMiners(wrong == 1 ? address(1) : future, wrong == 2 ? address(1) : future));
+            Escrow escrow_ = new Escrow(
+                address(token),
+                wrong == 0 ? address(1) : future,
+                wrong == 3 ? address(1) : address(miners_),
+                wrong == 4 ? address(1) : address(models_),
+                0, 0, governor, guardian
+            );
+            vm.expectRevert(ITaskRegistry.WiringMismatch.selector);
+            new TaskRegistry(escrow_, miners_, models_, taskParams(), governor, guardian);
+        }
+    }
+
+    function test_constructor_whenUnbondingIsShorterThanADispute_reverts() public {
+        address future = vm.computeCreateAddress(address(this), vm.getNonce(address(this)) + 2);
+        address miners_ = deployMiners(future, future);
+        Escrow escrow_ =
+            new Escrow(address(token), future, miners_, address(models), 0, 0, governor, guardian);
+        ITaskRegistry.Params memory p = taskParams();
+        p.maxJobSeconds = uint32(UNBOND_SECONDS - MAX_WINDOW_SECONDS - MAX_DISPUTE_SECONDS + 1);
+        vm.expectRevert(ITaskRegistry.WiringMismatch.selector);
+        new TaskRegistry(escrow_, IMinerRegistry(miners_), models, p, governor, guardian);
+    }
+
+    function test_constructor_checksFeeAndRecipient() public {
+        for (uint256 wrong; wrong < 2; ++wrong) {
+            address future = vm.computeCreateAddress(address(this), vm.getNonce(address(this)) + 2);
+            address miners_ = deployMiners(future, future);
+            Escrow escrow_ =
+                new Escrow(address(token), future, miners_, address(models), 0, 0, governor, guardian);
+            ITaskRegistry.Params memory p = taskParams();
+            if (wrong == 0) p.protocolFeeBps = 101;
+            else p.feeRecipient = address(0);
+            vm.expectRevert(
+                wrong == 0
+                    ? abi.encodeWithSelector(ITaskRegistry.FeeTooHigh.selector, 101, 100)
+                    : abi.encodeWithSelector(ITaskRegistry.AccountZero.selector)
+            );
+            new TaskRegistry(escrow_, IMinerRegistry(miners_), models, p, governor, guardian);
+        }
+    }
+
+    // --- openMatched: what it does ---
+
+    function test_openMatched_locksAndRemembers() public {
+        Deal memory deal = newDeal(3);
+        uint256 amount = uint256(75) * (uint256(1e6) * 3_750_001 + uint256(5e5) * 11_250_007) / 1e9;
+        vm.assertEq(tasks.maxAmountOf(deal.order), amount);
+        vm.assertEq(JobId.unwrap(tasks.jobIdOf(deal.order)), JobId.unwrap(deal.id));
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.JobOpened(deal.id, requester, ModelId.unwrap(modelId), amount);
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.JobMatched(deal.id, matcher, deal.planHash, deal.plan);
+        openMatched(deal);
+        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        vm.assertEq(uint256(job.state), uint256(ITaskRegistry.State.Matched));
+        vm.assertEq(job.planHash, deal.planHash);
+        vm.assertEq(job.deadline, deal.order.deadline);
+        vm.assertEq(job.window, deal.order.window);
+        vm.assertEq(job.matcherFeeBps, MATCHER_FEE_BPS);
+        vm.assertEq(job.stages, 3);
+        vm.assertEq(escrow.balanceOf(requester), 100 * USD - amount);
+        (address who, uint256 locked) = escrow.lockOf(deal.id);
+        vm.assertEq(who, requester);
+        vm.assertEq(locked, amount);
+    }
+
+    function test_openMatched_of64Stages_fitsATransaction() public {
+        addMiners(56);
+        Deal memory deal = newDeal(64);
+        openMatched(deal);
+        uint256 gas = vm.snapshotGasLastCall("TaskRegistry", "openMatched K=64 (execution)");
+        vm.assertLt(gas, 1 << 24);
+        Delivery memory delivery = newDelivery(deal, 900_000, 400_000);
+        deliver(deal, delivery);
+        vm.assertLt(vm.snapshotGasLastCall("TaskRegistry", "deliver K=64 (execution)"), 1 << 24);
+        dispute(deal, delivery, 63);
+        vm.assertLt(vm.snapshotGasLastCall("TaskRegistry", "dispute K=64 (execution)"), 1 << 24);
+        resolve(deal.id, 63, true);
+        skipTime(1 days + 1);
+        finalize(deal);
+        vm.assertLt(vm.snapshotGasLastCall("TaskRegistry", "finalize K=64 (execution)"), 1 << 24);
+    }
+
+    function test_openMatched_withoutMatcher_isOpenToAll() public {
+        Order memory order = newOrder();
+        order.matcher = address(0);
+        order.matcherFeeBps = 0;
+        Deal memory deal = dealOf(order, evenPlan(2));
+        vm.prank(stranger);
+        tasks.openMatched(deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs);
+        assertState(deal.id, ITaskRegistry.State.Matched);
+    }
+
+    function test_openMatched_byAContractRequester() public {
+        ContractWallet wallet = new ContractWallet(requester);
+        depositFor(address(wallet), 10 * USD);
+        Order memory order = newOrder();
+        order.requester = address(wallet);
+        Deal memory deal = dealOf(order, evenPlan(2));
+        uint256 state = vm.snapshotState();
+        openMatched(deal);
+        vm.revertToState(state);
+        wallet.setSigner(stranger);
+        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, address(wallet)));
+    }
+
+    // --- openMatched: what it refuses ---
+
+    function test_openMatched_byAnotherMatcher_reverts() public {
+        Deal memory deal = newDeal(2);
+        vm.prank(stranger);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotMatcher.selector, stranger, matcher));
+        tasks.openMatched(deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs);
+    }
+
+    function test_openMatched_twice_reverts() public {
+        Deal memory deal = matchedDeal(2);
+        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.Matched);
+        expectRevertOnOpenMatched(deal, reason);
+        Deal memory other = dealOf(deal.order, evenPlan(3));
+        expectRevertOnOpenMatched(other, reason);
+    }
+
+    /// Attack #3: an order's id outlives its job.
+    function test_openMatched_afterTheEnd_reverts() public {
+        Deal memory deal = matchedDeal(2);
+        settleAck(deal, 1, 1);
+        expectRevertOnOpenMatched(
+            deal, abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.Settled)
+        );
+    }
+
+    function test_openMatched_onAnotherChain_reverts() public {
+        Deal memory deal = newDeal(2);
+        vm.chainId(777);
+        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
+    }
+
+    function testFuzz_openMatched_withMutatedOrderSignature_reverts(uint256 bit) public {
+        Deal memory deal = newDeal(2);
+        bit %= 520;
+        deal.orderSig[bit / 8] ^= bytes1(uint8(1 << (bit % 8)));
+        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
+    }
+
+    function testFuzz_openMatched_withMutatedAcceptanceSignature_reverts(uint256 bit, uint256 stage) public {
+        Deal memory deal = newDeal(3);
+        stage %= 3;
+        bit %= 520;
+        deal.acceptanceSigs[stage][bit / 8] ^= bytes1(uint8(1 << (bit % 8)));
+        expectRevertOnOpenMatched(
+            deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[stage].operator)
+        );
+    }
+
+    function test_openMatched_checksTheOrdersClocks() public {
+        uint256 t = vm.getBlockTimestamp();
+        Order memory order = newOrder();
+        order.deadline = uint64(t - 1);
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, t - 1)
+        );
+        order.deadline = uint64(t + MAX_JOB_SECONDS + 1);
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)),
+            abi.encodeWithSelector(ITaskRegistry.DeadlineOutOfRange.selector, order.deadline, t + MAX_JOB_SECONDS)
+        );
+        order.deadline = type(uint64).max;
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)),
+            abi.encodeWithSelector(ITaskRegistry.DeadlineOutOfRange.selector, order.deadline, t + MAX_JOB_SECONDS)
+        );
+        order.deadline = uint64(t + MAX_JOB_SECONDS);
+        order.window = MAX_WINDOW_SECONDS + 1;
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)),
+            abi.encodeWithSelector(ITaskRegistry.WindowOutOfRange.selector, order.window, MAX_WINDOW_SECONDS)
+        );
+        order.window = MAX_WINDOW_SECONDS;
+        openMatched(dealOf(order, evenPlan(2)));
+        order = newOrder();
+        order.deadline = uint64(t);
+        openMatched(dealOf(order, evenPlan(2)));
+    }
+
+    function test_openMatched_checksTheOrdersTerms() public {
+        Order memory order = newOrder();
+        order.matcherFeeBps = 501;
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.FeeTooHigh.selector, 501, 500)
+        );
+        order.matcherFeeBps = 1;
+        order.matcher = address(0);
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.FeeTooHigh.selector, 1, 0)
+        );
+        order = newOrder();
+        order.requests = 0;
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.RequestsZero.selector)
+        );
+        order = newOrder();
+        order.arbitrator = stranger;
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.ArbitratorUnknown.selector, stranger)
+        );
+        order = newOrder();
+        order.numericsProfile = "other";
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)),
+            abi.encodeWithSelector(ITaskRegistry.NumericsProfileMismatch.selector, bytes32("other"), PROFILE)
+        );
+        order = newOrder();
+        order.modelId = ModelId.wrap("other");
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)), abi.encodeWithSelector(IModelRegistry.ModelUnknown.selector, bytes32("other"))
+        );
+    }
+
+    function test_openMatched_atTheLargestNumbers_locksAndPays() public {
+        Order memory order = newOrder();
+        order.maxTokensIn = type(uint32).max;
+        order.maxTokensOut = type(uint32).max;
+        order.priceIn = type(uint64).max;
+        order.priceOut = type(uint64).max;
+        uint256 amount = uint256(75) * (2 * uint256(type(uint32).max) * type(uint64).max) / 1e9;
+        depositFor(requester, amount);
+        Deal memory deal = dealOf(order, evenPlan(2));
+        openMatched(deal);
+        settleAck(deal, type(uint32).max, type(uint32).max);
+        vm.assertLe(escrow.balanceOf(requester), 100 * USD + 2);
+    }
+
+    function test_openMatched_withoutBalance_reverts() public {
+        Order memory order = newOrder();
+        order.maxTokensOut = type(uint32).max;
+        uint256 amount = tasks.maxAmountOf(order);
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)),
+            abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 100 * USD, amount)
+        );
+    }
+
+    function test_openMatched_ofAFreeJob_locksNothing() public {
+        Order memory order = newOrder();
+        (order.priceIn, order.priceOut) = (0, 0);
+        Deal memory deal = dealOf(order, evenPlan(2));
+        openMatched(deal);
+        settleAck(deal, 5, 5);
+        vm.assertEq(escrow.balanceOf(requester), 100 * USD);
+    }
+
+    // --- plan ---
+
+    function test_openMatched_checksTheTiling() public {
+        Deal memory deal = newDeal(2);
+        deal.plan[1].layerFrom += 1;
+        resign(deal);
+        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.LayerGap.selector, 35, 36));
+    }
+
+    function test_openMatched_checksEveryMiner() public {
+        Deal memory deal = newDeal(3);
+        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, deal.plan[1].operator);
+        uint256 state = vm.snapshotState();
+
+        vm.prank(address(tasks));
+        miners.slash(minerOwners[1], 1, stranger, 0, stranger); // in jail
+        expectRevertOnOpenMatched(deal, reason);
+        vm.revertToState(state);
+
+        state = vm.snapshotState();
+        vm.prank(minerOwners[1]);
+        miners.requestExit(STAKE);
+        expectRevertOnOpenMatched(deal, reason);
+        vm.revertToState(state);
+
+        (address fresh, uint256 freshKey) = makeKey("fresh operator");
+        bytes memory proof = sign(freshKey, digest(Messages.hashOperatorProof(minerOwners[1], fresh)));
+        vm.prank(minerOwners[1]);
+        miners.rotateOperator(fresh, proof); // an old key gets no new work
+        expectRevertOnOpenMatched(deal, reason);
+
+        deal = newDeal(3);
+        deal.plan[1].operator = stranger;
+        resign(deal);
+        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, stranger));
+    }
+
+    function test_openMatched_asksForTheOrdersStake() public {
+        Order memory order = newOrder();
+        order.minStake = uint128(STAKE);
+        openMatched(dealOf(order, evenPlan(2)));
+        order = newOrder();
+        order.minStake = uint128(STAKE + 1);
+        Deal memory deal = dealOf(order, evenPlan(2));
+        expectRevertOnOpenMatched(
+            deal, abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, deal.plan[0].operator)
+        );
+    }
+
+    // --- acceptances ---
+
+    function expectAcceptanceMismatch(Deal memory deal, uint256 stage) private {
+        signAcceptance(deal, stage);
+        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.AcceptanceMismatch.selector, stage));
+    }
+
+    function test_acceptance_ofAnotherOrderPlanOrPlace_reverts() public {
+        Deal memory deal = newDeal(3);
+        deal.acceptances[1].orderHash = newOrder().hash();
+        expectAcceptanceMismatch(deal, 1);
+        resign(deal);
+        deal.acceptances[2].planHash = evenPlan(2).hash();
+        expectAcceptanceMismatch(deal, 2);
+        resign(deal);
+        deal.acceptances[0].stage = 1;
+        expectAcceptanceMismatch(deal, 0);
+    }
+
+    function test_acceptance_aroundItsExpiry() public {
+        Deal memory deal = newDeal(2);
+        uint64 t = uint64(vm.getBlockTimestamp());
+        deal.acceptances[1].expiry = t - 1;
+        signAcceptance(deal, 1);
+        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.AcceptanceExpired.selector, 1, t - 1));
+        deal.acceptances[1].expiry = t;
+        signAcceptance(deal, 1);
+        openMatched(deal);
+    }
+
+    function test_acceptances_missingOrSurplus_revert() public {
+        Deal memory deal = newDeal(3);
+        Deal memory short = newDeal(2);
+        deal.acceptances = short.acceptances;
+        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.BadPlan.selector));
+        resign(deal);
+        deal.acceptanceSigs = short.acceptanceSigs;
+        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.BadPlan.selector));
+    }
+
+    /// Attack #26: an accomplice cannot accept in another's name.
+    function test_acceptance_byAnotherOperator_reverts() public {
+        Deal memory deal = newDeal(3);
+        deal.keys[1] = operatorKeys[2];
+        signAcceptance(deal, 1);
+        expectRevertOnOpenMatched(
+            deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator)
+        );
+    }
+
+    // --- open, matchJob ---
+
+    function test_open_pullsTheRequestersTokens() public {
+        Deal memory deal = newDeal(2);
+        uint256 amount = tasks.maxAmountOf(deal.order);
+        openUnmatched(deal);
+        assertState(deal.id, ITaskRegistry.State.Open);
+        vm.assertEq(token.balanceOf(requester), 0);
+        vm.assertEq(escrow.balanceOf(requester), 100 * USD);
+        (, uint256 locked) = escrow.lockOf(deal.id);
+        vm.assertEq(locked, amount);
+    }
+
+    function test_open_byAnother_reverts() public {
+        Deal memory deal = newDeal(2);
+        vm.prank(stranger);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, stranger));
+        tasks.open(deal.order);
+    }
+
+    function test_open_checksTheOrder() public {
+        Deal memory deal = newDeal(2);
+        deal.order.requests = 0;
+        vm.prank(requester);
+        vm.expectRevert(ITaskRegistry.RequestsZero.selector);
+        tasks.open(deal.order);
+    }
+
+    function test_matchJob_givesAnOpenJobItsPlan() public {
+        Deal memory deal = newDeal(2);
+        openUnmatched(deal);
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.JobMatched(deal.id, matcher, deal.planHash, deal.plan);
+        matchJob(deal);
+        assertState(deal.id, ITaskRegistry.State.Matched);
+        vm.assertEq(tasks.jobOf(deal.id).planHash, deal.planHash);
+    }
+
+    function test_matchJob_aroundTheDeadline() public {
+        Deal memory deal = newDeal(2);
+        openUnmatched(deal);
+        vm.warp(deal.order.deadline + 1);
+        resign(deal);
+        vm.prank(matcher);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, deal.order.deadline));
+        tasks.matchJob(deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs);
+        vm.warp(deal.order.deadline);
+        matchJob(deal);
+    }
+
+    function test_matchJob_byAnotherMatcher_reverts() public {
+        Deal memory deal = newDeal(2);
+        openUnmatched(deal);
+        vm.prank(stranger);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotMatcher.selector, stranger, matcher));
+        tasks.matchJob(deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs);
+    }
+
+    function test_matchJob_checksThePlan() public {
+        Deal memory deal = newDeal(2);
+        openUnmatched(deal);
+        deal.plan[1].layerTo -= 1;
+        resign(deal);
+        vm.prank(matcher);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.LayersUncovered.selector, LAYERS - 1, LAYERS));
+        tasks.matchJob(deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs);
+    }
+
+    // --- nonces ---
+
+    function test_revokeNonce_killsThatOrderOnly() public {
+        Deal memory deal = newDeal(2);
+        Deal memory next = newDeal(2);
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.NonceRevoked(requester, deal.order.nonce);
+        vm.prank(requester);
+        tasks.revokeNonce(deal.order.nonce);
+        vm.assertTrue(tasks.isNonceRevoked(requester, deal.order.nonce));
+        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.NonceRevokedAlready.selector, deal.order.nonce);
+        expectRevertOnOpenMatched(deal, reason);
+        vm.prank(requester);
+        vm.expectRevert(reason);
+        tasks.open(deal.order);
+        vm.prank(requester);
+        vm.expectRevert(reason);
+        tasks.revokeNonce(deal.order.nonce);
+        openMatched(next);
+    }
+
+    function test_revokeAllBelow_killsAllBelow() public {
+        Deal memory below = newDeal(2);
+        Deal memory above = newDeal(2);
+        uint64 floor = above.order.nonce;
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.NoncesRevokedBelow(requester, floor);
+        vm.prank(requester);
+        tasks.revokeAllBelow(floor);
+        expectRevertOnOpenMatched(
+            below, abi.encodeWithSelector(ITaskRegistry.NonceRevokedAlready.selector, below.order.nonce)
+        );
+        openMatched(above);
+        vm.prank(requester);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NonceRevokedAlready.selector, floor));
+        tasks.revokeAllBelow(floor);
+    }
+
+    function testFuzz_nonces_revokeOnlyTheCallersOwn(uint64 nonce, uint64 other, address who) public {
+        if (who == requester) who = stranger;
+        vm.prank(requester);
+        tasks.revokeNonce(nonce);
+        vm.assertTrue(tasks.isNonceRevoked(requester, nonce));
+        vm.assertFalse(tasks.isNonceRevoked(who, nonce));
+        vm.assertEq(tasks.isNonceRevoked(requester, other), other == nonce);
+    }
+
+    /// Revoking is about orders not yet opened.
+    function test_revokeNonce_leavesOpenJobsAlone() public {
+        Deal memory deal = newDeal(2);
+        openUnmatched(deal);
+        vm.prank(requester);
+        tasks.revokeAllBelow(type(uint64).max);
+        matchJob(deal);
+        settleAck(deal, 1, 1);
+    }
+
+    // --- pause, fees ---
+
+    function test_pause_stopsEntriesAndNothingElse() public {
+        Deal memory open_ = newDeal(2);
+        openUnmatched(open_);
+        Deal memory running = matchedDeal(2);
+        Deal memory fresh = newDeal(2);
+        vm.prank(guardian);
+        tasks.pauseEntries(7 days);
+        bytes memory paused = abi.encodeWithSelector(EntryPause.EntriesPaused.selector, tasks.pausedUntil());
+        expectRevertOnOpenMatched(fresh, paused);
+        vm.prank(requester);
+        vm.expectRevert(paused);
+        tasks.open(fresh.order);
+        vm.prank(matcher);
+        vm.expectRevert(paused);
+        tasks.matchJob(open_.order, open_.plan, open_.acceptances, open_.acceptanceSigs);
+        vm.prank(requester);
+        tasks.cancel(open_.id);
+        Delivery memory delivery = deliver(running, 1, 1);
+        dispute(running, delivery, 0);
+        resolve(running.id, 0, false);
+        skipTime(1 days + 1);
+        finalize(running);
+    }
+
+    function test_setFeeRecipient_redirects() public {
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.FeeRecipientChanged(stranger);
+        vm.prank(governor);
+        tasks.setFeeRecipient(stranger);
+        settleAck(matchedDeal(1), 900_000, 400_000);
+        vm.assertGt(escrow.creditOf(stranger), 0);
+        vm.assertEq(escrow.creditOf(treasury), 0);
+        vm.prank(governor);
+        vm.expectRevert(ITaskRegistry.AccountZero.selector);
+        tasks.setFeeRecipient(address(0));
+    }
+
+    function test_lowerProtocolFee_onlyLowers() public {
+        vm.startPrank(governor);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.FeeTooHigh.selector, PROTOCOL_FEE_BPS, PROTOCOL_FEE_BPS));
+        tasks.lowerProtocolFee(PROTOCOL_FEE_BPS);
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.ProtocolFeeLowered(0);
+        tasks.lowerProtocolFee(0);
+        vm.stopPrank();
+        settleAck(matchedDeal(1), 900_000, 400_000);
+        vm.assertEq(escrow.creditOf(treasury), 0);
+    }
+
+    function test_governance_isTheOwnersAlone() public {
+        vm.expectRevert(abi.encodeWithSignature("OwnableUnauthorizedAccount(address)", address(this)));
+        tasks.setFeeRecipient(stranger);
+        vm.expectRevert(abi.encodeWithSignature("OwnableUnauthorizedAccount(address)", address(this)));
+        tasks.lowerProtocolFee(0);
+    }
+
+    // --- split ---
+
+    function test_split_isThePagesArithmetic() public {
+        Deal memory deal = newDeal(3);
+        (uint256[] memory gross, uint256[] memory pay, uint256 matcherFee, uint256 protocolFee) =
+            tasks.split(deal.order, deal.plan, 900_000, 400_000);
+        uint256 perUnit = uint256(900_000) * 3_750_001 + uint256(400_000) * 11_250_007;
+        uint256[3] memory units = [uint256(25), 23, 27];
+        uint256 fees;
+        for (uint256 i; i < 3; ++i) {
+            vm.assertEq(gross[i], units[i] * perUnit / 1e9);
+            uint256 fee = gross[i] * 200 / 10_000 + gross[i] * 30 / 10_000;
+            vm.assertEq(pay[i], gross[i] - fee);
+            fees += fee;
+        }
+        vm.assertEq(matcherFee + protocolFee, fees);
+        deal.plan[0].layerTo -= 1;
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.LayerGap.selector, 22, 23));
+        tasks.split(deal.order, deal.plan, 1, 1);
+    }
+}

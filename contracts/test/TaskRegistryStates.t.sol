@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
+import {Ack, StageReceipt} from "../src/types/Signed.sol";
+import {Suite} from "./fixtures/Suite.sol";
+
+/// Every state against every function, each call valid but for the state: legal pairs pass, all others say WrongState(have).
+contract TaskRegistryStatesTest is Suite {
+    enum Move {
+        Open,
+        OpenMatched,
+        MatchJob,
+        Cancel,
+        SettleAck,
+        Deliver,
+        Finalize,
+        Expire,
+        Dispute,
+        ProveEquivocation,
+        ProveWrongShard
+    }
+
+    uint32 private constant IN = 900_000;
+    uint32 private constant OUT = 400_000;
+    uint256 private constant MOVES = uint256(type(Move).max) + 1;
+    uint256 private constant STATES = uint256(type(ITaskRegistry.State).max) + 1;
+
+    function isLegal(ITaskRegistry.State have, Move move) private pure returns (bool) {
+        ITaskRegistry.State none = ITaskRegistry.State.None;
+        if (move == Move.Open || move == Move.OpenMatched) return have == none;
+        if (move == Move.MatchJob || move == Move.Cancel) return have == ITaskRegistry.State.Open;
+        if (move == Move.SettleAck) return have == ITaskRegistry.State.Matched || have == ITaskRegistry.State.Delivered;
+        if (move == Move.Deliver) return have == ITaskRegistry.State.Matched;
+        if (move == Move.Finalize) return have == ITaskRegistry.State.Delivered;
+        if (move == Move.Expire) return have == ITaskRegistry.State.Open || have == ITaskRegistry.State.Matched;
+        if (move == Move.Dispute) {
+            return have == ITaskRegistry.State.Delivered || have == ITaskRegistry.State.Disputed
+                || have == ITaskRegistry.State.Settled;
+        }
+        return have != none && have != ITaskRegistry.State.Open && have != ITaskRegistry.State.Cancelled;
+    }
+
+    function reach(ITaskRegistry.State want) private returns (Deal memory deal) {
+        deal = newDeal(3);
+        if (want == ITaskRegistry.State.None) return deal;
+        openUnmatched(deal);
+        if (want == ITaskRegistry.State.Cancelled) {
+            vm.prank(requester);
+            tasks.cancel(deal.id);
+        }
+        if (want == ITaskRegistry.State.Open || want == ITaskRegistry.State.Cancelled) return deal;
+        matchJob(deal);
+        if (want == ITaskRegistry.State.Settled) settleAck(deal, IN, OUT);
+        if (want == ITaskRegistry.State.Expired) {
+            vm.warp(deal.order.deadline + 1);
+            tasks.expire(deal.id);
+        }
+        if (want == ITaskRegistry.State.Delivered || want == ITaskRegistry.State.Disputed) {
+            Delivery memory delivery = deliver(deal, IN, OUT);
+            if (want == ITaskRegistry.State.Disputed) dispute(deal, delivery, 0);
+        }
+    }
+
+    /// One call, valid but for the state; external so that its revert can be looked at.
+    function perform(Move move, Deal memory deal) external {
+        if (move == Move.Open) {
+            fund(requester, address(escrow), tasks.maxAmountOf(deal.order));
+            vm.prank(requester);
+            tasks.open(deal.order);
+        } else if (move == Move.OpenMatched) {
+            openMatched(deal);
+        } else if (move == Move.MatchJob) {
+            matchJob(deal);
+        } else if (move == Move.Cancel) {
+            vm.prank(requester);
+            tasks.cancel(deal.id);
+        } else if (move == Move.SettleAck) {
+            settleAck(deal, IN, OUT);
+        } else if (move == Move.Deliver) {
+            deliver(deal, IN, OUT);
+        } else if (move == Move.Finalize) {
+            vm.warp(deal.order.deadline + deal.order.window + 1);
+            finalize(deal);
+        } else if (move == Move.Expire) {
+            vm.warp(deal.order.deadline + 1);
+            tasks.expire(deal.id);
+        } else if (move == Move.Dispute) {
+            dispute(deal, newDelivery(deal, IN, OUT), 1);
+        } else if (move == Move.ProveEquivocation) {
+            proveEquivocation(deal, contradiction(deal, 1));
+        } else {
+            (StageReceipt memory receipt, bytes memory sig) = wrongShard(deal, 1);
+            tasks.proveWrongShard(deal.order, deal.plan, receipt, sig);
+        }
+    }
+
+    function check(ITaskRegistry.State have, Move move) private returns (uint256 passed) {
+        Deal memory deal = reach(have);
+        assertState(deal.id, have);
+        string memory pair = string.concat("state ", vm.toString(uint256(have)), " move ", vm.toString(uint256(move)));
+        bool legal = isLegal(have, move);
+        try this.perform(move, deal) {
+            vm.assertTrue(legal, pair);
+            return 1;
+        } catch (bytes memory reason) {
+            vm.assertFalse(legal, pair);
+            vm.assertEq(reason, abi.encodeWithSelector(ITaskRegistry.WrongState.selector, have));
+            assertState(deal.id, have);
+        }
+    }
+
+    function test_matrix() public {
+        uint256 legalPairs;
+        for (uint256 have; have < STATES; ++have) {
+            for (uint256 move; move < MOVES; ++move) {
+                uint256 fresh = vm.snapshotState();
+                legalPairs += check(ITaskRegistry.State(have), Move(move));
+                vm.revertToState(fresh);
+            }
+        }
+        vm.assertEq(legalPairs, 2 + 2 + 2 + 1 + 1 + 2 + 3 + 5 + 5);
+    }
+
+    /// Whatever is tried in a terminal state, in any order, it stays and no money moves.
+    function testFuzz_terminal_staysTerminal(uint8 which, uint8[12] memory moves) public {
+        ITaskRegistry.State[3] memory ends =
+            [ITaskRegistry.State.Settled, ITaskRegistry.State.Cancelled, ITaskRegistry.State.Expired];
+        ITaskRegistry.State end = ends[which % 3];
+        Deal memory deal = reach(end);
+        uint256 balance = escrow.balanceOf(requester);
+        uint256 held = token.balanceOf(address(escrow));
+        for (uint256 i; i < moves.length; ++i) {
+            Move move = Move(moves[i] % MOVES);
+            try this.perform(move, deal) {} catch {}
+            assertState(deal.id, end);
+        }
+        vm.assertEq(escrow.balanceOf(requester), balance);
+        vm.assertEq(token.balanceOf(address(escrow)), held);
+    }
+}

@@ -1,0 +1,57 @@
+"""Who holds what, in every book of every contract, and what a job must have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from core.protocol.chain import Chain
+
+BURNED = "0x000000000000000000000000000000000000dEaD"
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """One account's money in base units of the token."""
+
+    wallet: int = 0
+    prepaid: int = 0  # in the escrow, spendable or on its way out
+    credit: int = 0  # earned, to be pulled from escrow, registry or jury
+    stake: int = 0  # as a miner or juror, leaving or not
+
+    @property
+    def total(self) -> int:
+        return self.wallet + self.prepaid + self.credit + self.stake
+
+    def __sub__(self, other: Holdings) -> Holdings:
+        return Holdings(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(Holdings)))
+
+
+async def holdings(chain: Chain, account: str) -> Holdings:
+    """Read one account from every contract that may owe it something."""
+    thaw = await chain.read("Escrow", "thawOf", account)
+    miner = await chain.read("MinerRegistry", "minerOf", account)
+    juror = await chain.read("JuryArbitrator", "jurorOf", account)
+    credits_ = [
+        await chain.read(contract, "creditOf", account)
+        for contract in ("Escrow", "MinerRegistry", "JuryArbitrator")
+    ]
+    return Holdings(
+        wallet=await chain.read("TestUSD", "balanceOf", account),
+        prepaid=await chain.read("Escrow", "balanceOf", account) + thaw["amount"],
+        credit=sum(credits_),
+        stake=miner["stake"] + miner["leaving"] + juror["stake"] + juror["leaving"],
+    )
+
+
+async def snapshot(chain: Chain, accounts: Mapping[str, str]) -> dict[str, Holdings]:
+    """Everybody's holdings, and what was burned."""
+    found = {name: await holdings(chain, address) for name, address in accounts.items()}
+    found["burned"] = Holdings(wallet=await chain.read("TestUSD", "balanceOf", BURNED))
+    return found
+
+
+def changes(before: Mapping[str, Holdings], after: Mapping[str, Holdings]) -> dict[str, int]:
+    """Difference in what each account owns altogether; unchanged ones left out."""
+    found = {name: after[name].total - before[name].total for name in after}
+    return {name: change for name, change in found.items() if change}

@@ -1,0 +1,234 @@
+"""What `devnet up`, `down`, `status` and the fault switches do to the devnet in the user's state folder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from core.protocol import units
+from core.protocol.chain import Chain
+from core.protocol.errors import HeadraceError, Unreachable, UsageError
+from core.runtime.console import Run
+from devnet.accounts import PARTIES, signer_of
+from devnet.layout import Layout
+from devnet.ledger import snapshot
+from devnet.network import HETEROGENEOUS, Devnet, MinerProfile
+from devnet.processes import Processes, log_end
+
+GAS_GIFT_WEI = 10**18
+
+
+def load(layout: Layout) -> Devnet:
+    """The devnet that runs, or ran, in this folder. Raises Unreachable when there is none."""
+    if not layout.network_file.is_file():
+        raise Unreachable("no devnet runs here", f"{layout.root} has none", next_step="devnet up")
+    document = json.loads(layout.network_file.read_text())
+    net = Devnet(layout)
+    net.processes = Processes.load(layout.processes_file, layout.logs)
+    net.chain = Chain(document["rpc_url"], document["chain_id"], document["contracts"])
+    net.rpc_port = int(document["rpc_url"].rpartition(":")[2])
+    net.matcher_url = document.get("matcher_url", "")
+    net.bootstrap = document.get("bootstrap_peers", [])
+    net.deploy_block = document["deploy_block"]
+    (net.model, net.model_id), *_ = document["models"].items()
+    net.addresses = {party: signer_of(party).address for party in PARTIES}
+    return net
+
+
+async def bring_up(run: Run, miners: int, jurors: int, *, keep: bool) -> dict[str, Any]:
+    """Start everything; a failure half-way stops what was started."""
+    layout = Layout.default()
+    running = Processes.load(layout.processes_file, layout.logs)
+    if any(r.is_alive for r in running.running):
+        raise UsageError(
+            "a devnet already runs", f"in {layout.root}", next_step="devnet status, or devnet down"
+        )
+    continued = keep and layout.network_file.is_file() and layout.chain_state_file.is_file()
+    if not continued and layout.root.exists():
+        shutil.rmtree(layout.root)
+    net = load(layout) if continued else Devnet(layout)
+    parties = list(HETEROGENEOUS)[:miners]
+    try:
+        with run.stage(1, 4, "chain and contracts"):
+            await net.start_chain(keep=True)
+            if not continued:
+                await net.deploy()
+        with run.stage(2, 4, "matcher"):
+            await net.start_matcher()
+        with run.stage(3, 4, "miners"):
+            for party in parties:
+                if not continued:
+                    await net.register_miner(party, "500usd")
+                await net.start_miner(party, HETEROGENEOUS[party])
+            await net.wait_serving(len(parties))
+        with run.stage(4, 4, "jurors"):
+            for index in range(1, jurors + 1):
+                await net.start_juror(f"juror-{index}", None if continued else "100usd")
+    except BaseException:
+        await net.processes.stop_all()
+        raise
+    finally:
+        if net.chain is not None:
+            await net.chain.close()
+    home = layout.home("requester-1")
+    return {
+        "network": str(layout.network_file),
+        "chain": f"http://127.0.0.1:{net.rpc_port}",
+        "matcher": net.matcher_url,
+        "try": f'HEADRACE_HOME={home} client chat "hello"',
+        "stop": "devnet down",
+    }
+
+
+async def bring_down(*, purge: bool) -> dict[str, Any]:
+    """Stop what runs; with `purge` remove the folder too."""
+    layout = Layout.default()
+    processes = Processes.load(layout.processes_file, layout.logs)
+    names = [r.name for r in processes.running if r.is_alive]
+    await processes.stop_all()
+    if purge and layout.root.exists():
+        shutil.rmtree(layout.root)
+    return {"stopped": names, "purged": purge}
+
+
+async def describe() -> list[dict[str, Any]]:
+    """A row per program."""
+    net = load(Layout.default())
+    try:
+        serving = {m.get("name") or m["operator"]: m for m in await net.serving()}
+    except HeadraceError:
+        serving = {}
+    rows = []
+    for running in net.processes.running:
+        miner = serving.get(running.name)
+        rows.append(
+            {
+                "program": running.name,
+                "pid": running.pid,
+                "alive": running.is_alive,
+                "layers": f"{miner['layers'][0]}-{miner['layers'][1] - 1}" if miner else "",
+                "log": str(running.log),
+            }
+        )
+    await net._chain().close()
+    return rows
+
+
+async def list_accounts() -> list[dict[str, Any]]:
+    """Everybody's address and holdings."""
+    net = load(Layout.default())
+    chain = net._chain()
+    try:
+        held = await snapshot(chain, net.addresses)
+    finally:
+        await chain.close()
+    return [
+        {
+            "name": name,
+            "address": net.addresses.get(name, ""),
+            "wallet": units.format_token(h.wallet),
+            "prepaid": units.format_token(h.prepaid),
+            "credit": units.format_token(h.credit),
+            "stake": units.format_token(h.stake),
+        }
+        for name, h in held.items()
+    ]
+
+
+async def give(run: Run, address: str, amount: str) -> dict[str, Any]:
+    """Mint tokens to an account, and send it gas money if it has none."""
+    net = load(Layout.default())
+    chain = net._chain()
+    to = net.addresses.get(address, address)
+    try:
+        deployer = signer_of("deployer")
+        await chain.transact(deployer, "TestUSD", "mint", to, units.parse_token(amount))
+        if not await chain.balance_wei(to):
+            await chain.send_eth(deployer, to, GAS_GIFT_WEI)
+        balance = await chain.read("TestUSD", "balanceOf", to)
+    finally:
+        await chain.close()
+    return {"address": to, "wallet": units.format_token(balance)}
+
+
+async def move_clock(duration: str) -> dict[str, Any]:
+    """Let the chain believe that time has passed."""
+    net = load(Layout.default())
+    chain = net._chain()
+    try:
+        await chain.rpc("evm_increaseTime", units.parse_duration(duration))
+        await chain.rpc("evm_mine")
+        now = await chain.now()
+    finally:
+        await chain.close()
+    return {"chain_time_s": now}
+
+
+def show_log(name: str) -> str:
+    """The last lines of a program's log."""
+    return log_end(load(Layout.default()).processes.get(name).log, lines=60).replace(" | ", "\n")
+
+
+async def kill_program(name: str) -> dict[str, Any]:
+    """SIGKILL a program and its children."""
+    net = load(Layout.default())
+    await net.processes.kill(name)
+    await net._chain().close()
+    return {"killed": name}
+
+
+def signal_program(name: str, number: str) -> dict[str, Any]:
+    """Send a signal to every process of a program."""
+    from devnet.processes import members_of_session
+
+    running = load(Layout.default()).processes.get(name)
+    for pid in members_of_session(running.pid):
+        os.kill(pid, signal.Signals[number])
+    return {"program": name, "signal": number}
+
+
+async def make_liar(name: str, layer: int) -> dict[str, Any]:
+    """Restart a miner that rounds one layer."""
+    profile = HETEROGENEOUS[name]
+    return await _restart(name, MinerProfile(profile.memory, profile.slow_ms_per_layer, layer))
+
+
+async def make_slow(name: str, ms_per_layer: float) -> dict[str, Any]:
+    """Restart a miner that takes longer."""
+    return await _restart(name, MinerProfile(HETEROGENEOUS[name].memory, ms_per_layer))
+
+
+async def _restart(name: str, profile: MinerProfile) -> dict[str, Any]:
+    if name not in HETEROGENEOUS:
+        raise UsageError(f"{name} is not a miner", f"miners are {', '.join(HETEROGENEOUS)}")
+    net = load(Layout.default())
+    await net.processes.stop(name)
+    await net.start_miner(name, profile)
+    await net._chain().close()
+    return {"restarted": name, "profile": str(profile)}
+
+
+async def tell_story(run: Run, *, keep: bool) -> None:
+    """Run the demonstration in a folder of its own and remove every trace of it, whatever happens."""
+    from devnet.story import Story
+
+    root = Path(tempfile.mkdtemp(prefix="headrace-demo-"))
+    net = Devnet(Layout(root))
+    failed = True
+    try:
+        await Story(net, run.out).tell()
+        failed = False
+    finally:
+        await asyncio.shield(net.close())
+        if keep or failed:
+            run.note(f"logs and files are kept in {root}")
+        else:
+            shutil.rmtree(root, ignore_errors=True)
+    left = [r.name for r in net.processes.running if r.is_alive]
+    run.note("everything is shut down" if not left else f"still running: {', '.join(left)}")

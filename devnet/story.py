@@ -1,0 +1,376 @@
+"""`devnet demo`: the first paid answer and the slashed liar, told while they happen.
+
+Every figure is read from the chain, from the programs' own output or from a clock. Where the contract's arithmetic says what an
+account must hold, the story computes it apart (`core/protocol/pricing.py`) and stops if one unit differs.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from core.protocol import ids, pricing
+from core.protocol.chain import Chain
+from core.protocol.errors import CheckFailed
+from core.protocol.types import ModelSpec, Order, Stage
+from core.protocol.units import format_token
+from devnet.deploy import USD
+from devnet.ledger import Holdings, changes, snapshot
+from devnet.network import FUNDS, HETEROGENEOUS, Devnet, MinerProfile, program
+
+STAKE = "500usd"
+JUROR_STAKE = "100usd"
+LIAR = "miner-2"
+WINDOW = "8s"
+PROMPTS = Path(__file__).with_name("prompts.jsonl")
+DOUBTED_PROMPTS = Path(__file__).with_name("doubted_prompts.jsonl")
+
+
+@dataclass
+class Facts:
+    """What the closing table reports."""
+
+    jobs: int = 0
+    tokens: int = 0
+    pipeline_tokens_per_s: float = 0.0
+    generate_tokens_per_s: float = 0.0
+    balances: dict[str, Holdings] = field(default_factory=dict)
+    gas: dict[str, list[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SettledJob:
+    """A job as it ended on chain."""
+
+    job_id: str
+    order: Order
+    plan: tuple[Stage, ...]
+    tokens_in: int
+    tokens_out: int
+
+
+class Story:
+    """One run of the demonstration."""
+
+    def __init__(self, net: Devnet, console: Console) -> None:
+        self._net, self._out = net, console
+        self._facts = Facts()
+        self._began_s = time.monotonic()
+
+    async def tell(self) -> None:
+        """All chapters. Raises when anything is not as it must be."""
+        await self._set_up()
+        await self._miners_join()
+        await self._paid_job()
+        await self._lying_job()
+        await self._closing_table()
+
+    # --- chapters ---
+
+    async def _set_up(self) -> None:
+        self._chapter("1", "A chain, contracts, wallets")
+        net = self._net
+        chain = await net.start_chain()
+        self._say(f"anvil     chain {chain.chain_id} at {chain.rpc_url}")
+        contracts = await net.deploy()
+        for name, address in contracts.items():
+            self._say(f"contract  {name:<15} {address}")
+        for party, address in net.addresses.items():
+            funds = format_token(FUNDS[party]) if party in FUNDS else "gas only"
+            self._say(f"wallet    {party:<15} {address}  {funds}")
+        self._say(f"keystores {net.layout.keystores} (version 3, password in a file)")
+        self._say(
+            f"model     {net.model}  {ids.short(ids.Kind.MODEL, net.model_id)} registered by the hash of its weights"
+        )
+
+    async def _miners_join(self) -> None:
+        self._chapter("2", "Three unequal miners stake, join the swarm and get their layers")
+        net = self._net
+        await net.start_matcher()
+        self._say(f"matcher   {net.matcher_url}  swarm {net.bootstrap[0]}")
+        for party in HETEROGENEOUS:
+            printed = await net.register_miner(party, STAKE)
+            self._quote(printed)
+        for party, profile in HETEROGENEOUS.items():
+            await net.start_miner(party, profile)
+            self._say(f"started   {party}: {profile.memory}, {_speed(profile)}")
+        await self._show_serving(len(HETEROGENEOUS))
+
+    async def _paid_job(self) -> None:
+        self._chapter("3", "Eight prompts, paid from a wallet")
+        net = self._net
+        before = await self._snapshot()
+        out = net.layout.root / "answers"
+        await self._client("submit", str(PROMPTS), "--yes", "--out", str(out), "--max-tokens", "40")
+        job = await self._settled_job(net, "settleAck")
+        self._count(job)
+        answers = (out / "output.jsonl").read_text().splitlines()
+        self._say(f"answers   {len(answers)} in {out / 'output.jsonl'}")
+        verified = await net.run(
+            "requester-1", program("client", "receipts", "verify", self._short(job))
+        )
+        self._quote(verified)
+        await self._check_books(job, before, await self._snapshot(), at_fault=frozenset())
+        self._facts.pipeline_tokens_per_s = await self._pipeline_rate()
+        self._facts.generate_tokens_per_s = await self._generate_rate()
+
+    async def _lying_job(self) -> None:
+        self._chapter("4", f"{LIAR} rounds one layer to int8 and is caught")
+        net = self._net
+        layers = await self._layers_of(LIAR)
+        lie_layer = (layers[0] + layers[1]) // 2
+        await net.processes.stop(LIAR)
+        await net.start_miner(LIAR, MinerProfile(HETEROGENEOUS[LIAR].memory, lie_layer=lie_layer))
+        self._say(
+            f"restarted {LIAR} with layer {lie_layer} of its {layers[0]}-{layers[1] - 1} rounded to int8"
+        )
+        for party in ("juror-1", "juror-2", "juror-3"):
+            await net.start_juror(party, JUROR_STAKE)
+            self._say(f"juror     {party} staked {JUROR_STAKE} and watches")
+        await self._show_serving(len(HETEROGENEOUS))
+        before = await self._snapshot()
+        await self._client(
+            "submit", str(DOUBTED_PROMPTS), "--yes", "--ack", "later", "--window", WINDOW,
+            "--auditor", net.addresses["auditor-1"], "--max-tokens", "32",
+            "--out", str(net.layout.root / "doubted"), "--no-text",
+        )  # fmt: skip
+        job_id = await self._delivered_job()
+        short = ids.short(ids.Kind.JOB, job_id)
+        self._say(
+            f"delivered {short}: the requester kept silent, the matcher brought the receipts on chain"
+        )
+        self._say(f"$ auditor check {short}")
+        await net.run("auditor-1", program("auditor", "check", short), expect=9, inherit=True)
+        self._say(f"$ auditor dispute {short}")
+        await net.run("auditor-1", program("auditor", "dispute", short, "--yes"), inherit=True)
+        job = await self._settled_job(net, "finalize", job_id)
+        self._count(job)
+        guilty = await self._guilty_stage(job)
+        await self._check_books(job, before, await self._snapshot(), at_fault=frozenset({guilty}))
+
+    async def _closing_table(self) -> None:
+        self._chapter("5", "Who holds what, and what it cost")
+        net, facts = self._net, self._facts
+        facts.gas = await gas_by_function(self._chain, net.deploy_block)
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("account", "wallet", "prepaid", "credit", "stake"):
+            table.add_column(column, justify="left" if column == "account" else "right")
+        for name, held in (await self._snapshot()).items():
+            amounts = (held.wallet, held.prepaid, held.credit, held.stake)
+            table.add_row(name, *(format_token(a) for a in amounts))
+        self._out.print(table)
+        gas = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("transaction", "times", "gas (median)"):
+            gas.add_column(column, justify="left" if column == "transaction" else "right")
+        for name, used in sorted(facts.gas.items()):
+            gas.add_row(name, str(len(used)), f"{round(statistics.median(used)):,}")
+        self._out.print(gas)
+        ratio = facts.pipeline_tokens_per_s / facts.generate_tokens_per_s
+        self._say(f"jobs      {facts.jobs}, {facts.tokens} tokens produced")
+        self._say(
+            f"speed     {facts.pipeline_tokens_per_s:.1f} tokens/s over three stages, "
+            f"{facts.generate_tokens_per_s:.1f} tokens/s by one process generating one prompt at a time ({ratio:.2f}×)"
+        )
+        self._say(f"time      {time.monotonic() - self._began_s:.0f} s")
+
+    # --- helpers ---
+
+    @property
+    def _chain(self) -> Chain:
+        assert self._net.chain is not None
+        return self._net.chain
+
+    def _chapter(self, number: str, title: str) -> None:
+        elapsed_s = time.monotonic() - self._began_s
+        self._out.print(f"\n[bold]{number}. {title}[/bold]  [dim]{elapsed_s:.0f} s[/dim]")
+
+    def _say(self, text: str) -> None:
+        self._out.print(f"  {text}", soft_wrap=True, highlight=False, markup=False)
+
+    def _quote(self, printed: str) -> None:
+        for line in printed.rstrip().splitlines():
+            self._out.print(
+                f"    {line}", soft_wrap=True, highlight=False, markup=False, style="dim"
+            )
+
+    def _short(self, job: SettledJob) -> str:
+        return ids.short(ids.Kind.JOB, job.job_id)
+
+    async def _client(self, *arguments: str) -> None:
+        self._say("$ client " + " ".join(arguments))
+        await self._net.run("requester-1", program("client", *arguments), inherit=True)
+
+    async def _snapshot(self) -> dict[str, Holdings]:
+        return await snapshot(self._chain, self._net.addresses)
+
+    async def _show_serving(self, count: int) -> None:
+        for miner in await self._net.wait_serving(count):
+            self._say(
+                f"serving   {miner['name'] if 'name' in miner else miner['operator']}  "
+                f"layers {miner['layers'][0]}-{miner['layers'][1] - 1}  τ {miner['tauMsPerLayer']:.2f} ms/layer"
+            )
+
+    async def _layers_of(self, party: str) -> tuple[int, int]:
+        owner = self._net.addresses[party].lower()
+        for miner in await self._net.serving():
+            registered = await self._chain.read("MinerRegistry", "ownerOf", miner["operator"])
+            if registered.lower() == owner:
+                return miner["layers"][0], miner["layers"][1]
+        raise CheckFailed(f"{party} is not serving", "its record is missing")
+
+    async def _events(self, name: str) -> list[Any]:
+        head = await self._chain.block_number()
+        found = await self._chain.events(self._net.deploy_block, head)
+        return [e for e in found if e.name == name]
+
+    async def _delivered_job(self) -> str:
+        running = self._net.processes.get("matcher-1")
+
+        async def delivered() -> bool:
+            return bool(await self._events("JobDelivered"))
+
+        await self._net.processes.wait_ready(running, delivered, 60.0)
+        return str((await self._events("JobDelivered"))[-1].args["job"])
+
+    async def _settled_job(self, net: Devnet, function: str, job_id: str = "") -> SettledJob:
+        running = net.processes.get("matcher-1")
+        found: list[Any] = []
+
+        async def settled() -> bool:
+            found[:] = [
+                e for e in await self._events("JobSettled") if job_id in ("", e.args["job"])
+            ]
+            return bool(found)
+
+        await net.processes.wait_ready(running, settled, 60.0)
+        event = found[-1]
+        call = await self._chain.call_of(event.tx_hash)
+        if call is None or call.function != function:
+            raise CheckFailed(f"the job was not settled by {function}", str(call and call.function))
+        on_chain = await self._chain.read("TaskRegistry", "jobOf", event.args["job"])
+        counts = call.args.get("ack") or on_chain
+        return SettledJob(
+            event.args["job"],
+            msgspec.convert(call.args["order"], Order),
+            tuple(msgspec.convert(call.args["plan"], list[Stage])),
+            counts["tokensIn"],
+            counts["tokensOut"],
+        )
+
+    def _count(self, job: SettledJob) -> None:
+        self._facts.jobs += 1
+        self._facts.tokens += job.tokens_out
+
+    async def _guilty_stage(self, job: SettledJob) -> int:
+        mask = (await self._chain.read("TaskRegistry", "jobOf", job.job_id))["faultMask"]
+        guilty = [i for i in range(len(job.plan)) if mask >> i & 1]
+        if len(guilty) != 1:
+            raise CheckFailed("exactly one stage must be at fault", f"the chain says {guilty}")
+        return guilty[0]
+
+    async def _check_books(
+        self,
+        job: SettledJob,
+        before: Mapping[str, Holdings],
+        after: Mapping[str, Holdings],
+        *,
+        at_fault: frozenset[int],
+    ) -> None:
+        """Compare what changed with the contract's arithmetic, to the unit."""
+        expected = await self._expected_changes(job, before, at_fault)
+        observed = changes(before, after)
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("account", "before", "after", "change", "by the contract"):
+            table.add_column(column, justify="left" if column == "account" else "right")
+        for name in sorted(set(expected) | set(observed)):
+            table.add_row(
+                name,
+                format_token(before[name].total),
+                format_token(after[name].total),
+                f"{observed.get(name, 0) / USD:+.6f}",
+                f"{expected.get(name, 0) / USD:+.6f}",
+            )
+        self._out.print(table)
+        if observed != {k: v for k, v in expected.items() if v}:
+            raise CheckFailed(
+                "the books differ from the contract's arithmetic", f"{observed} ≠ {expected}"
+            )
+        if sum(observed.values()):
+            raise CheckFailed("money appeared or vanished", f"{sum(observed.values())} units")
+        self._say("books     every account as the contract's arithmetic says, to the unit")
+
+    async def _expected_changes(
+        self, job: SettledJob, before: Mapping[str, Holdings], at_fault: frozenset[int]
+    ) -> dict[str, int]:
+        p = self._net.parameters
+        spec = msgspec.convert(
+            await self._chain.read("ModelRegistry", "specOf", job.order.model_id), ModelSpec
+        )
+        split = pricing.split(
+            job.order, job.plan, spec, job.tokens_in, job.tokens_out,
+            protocol_fee_bps=p.protocol_fee_bps, at_fault=at_fault,
+        )  # fmt: skip
+        paid_gross = sum(g for i, g in enumerate(split.gross) if i not in at_fault)
+        expected = {
+            "requester-1": -paid_gross,
+            "matcher-1": split.matcher_fee,
+            "deployer": split.protocol_fee,
+        }
+        for stage, pay in zip(job.plan, split.pays, strict=True):
+            owner = await self._party_of(stage.operator)
+            expected[owner] = expected.get(owner, 0) + pay
+        for index in at_fault:
+            owner = await self._party_of(job.plan[index].operator)
+            taken = before[owner].stake * p.slash_bps // 10_000
+            to_challenger = min(taken * 2_000 // 10_000, 10 * p.bond)
+            to_victim = taken * 3_000 // 10_000
+            burned = taken - to_challenger - to_victim
+            expected[owner] -= taken
+            expected["requester-1"] += to_victim
+            expected["auditor-1"] = to_challenger - p.jury_fee
+            each = p.jury_fee // p.panel
+            for juror in ("juror-1", "juror-2", "juror-3"):
+                expected[juror] = each
+            expected["burned"] = burned + p.jury_fee - each * p.panel
+        return expected
+
+    async def _party_of(self, operator: str) -> str:
+        owner = await self._chain.read("MinerRegistry", "ownerOf", operator)
+        return next(n for n, a in self._net.addresses.items() if a.lower() == owner.lower())
+
+    async def _pipeline_rate(self) -> float:
+        """Tokens per second of the paid job, as the client measured it."""
+        summary = json.loads((self._net.layout.root / "answers" / "summary.json").read_text())
+        return float(summary["tokens_per_s"])
+
+    async def _generate_rate(self) -> float:
+        """Tokens per second of transformers' own `generate` on the same model, in one process, one prompt at a time."""
+        printed = await self._net.run(
+            "requester-1", [*program("devnet", "measure-generate"), "--json", str(PROMPTS)]
+        )
+        return float(json.loads(printed)["result"]["tokens_per_s"])
+
+
+def _speed(profile: MinerProfile) -> str:
+    if not profile.slow_ms_per_layer:
+        return "full speed"
+    return f"{profile.slow_ms_per_layer:g} ms slower per layer"
+
+
+async def gas_by_function(chain: Chain, first_block: int) -> dict[str, list[int]]:
+    """Gas of every transaction to our contracts, by `Contract.function`."""
+    used: dict[str, list[int]] = {}
+    for number in range(first_block, await chain.block_number() + 1):
+        for call, gas in await chain.transactions(number):
+            if call is not None:
+                used.setdefault(f"{call.contract}.{call.function}", []).append(gas)
+    return used

@@ -1,0 +1,257 @@
+"""How do others talk to the matcher over HTTP?
+
+Reading needs no key; an order and an acknowledgement carry their own signatures. Every failure is `{"error": …}` in the shape of
+`HeadraceError.to_dict()` with that error's status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from core.protocol import ids
+from core.protocol.errors import HeadraceError, IdInvalid, ModelUnknown, UsageError
+from core.protocol.types import Ack, Signature, SignedOrder, Value
+from core.runtime.logs import get_logger
+from matcher import views
+from matcher.jobs import Job, SignedAck
+
+if TYPE_CHECKING:
+    from core.runtime.clock import Clock
+    from core.runtime.metrics import Metrics
+    from matcher.matching import Matchmaker
+    from matcher.settler import Settler
+    from matcher.store import Store
+    from matcher.world import World
+
+MAX_BODY_BYTES = 64 * 1024
+RETRY_AFTER_S = 2
+T = TypeVar("T")
+log = get_logger(__name__)
+
+
+class AckBody(Value, frozen=True):
+    """What `POST /v1/jobs/{id}/ack` takes."""
+
+    ack: Ack
+    signature: Signature
+
+
+class TooLarge(Exception):
+    """A body above the limit, cut off while it arrived."""
+
+
+def make_app(
+    world: World,
+    store: Store,
+    matchmaker: Matchmaker,
+    settler: Settler,
+    metrics: Metrics,
+    clock: Clock,
+    identity: dict[str, Any],
+) -> FastAPI:
+    """The application. `identity` is what `/v1/status` says of the matcher itself: `matcher`, `feeBps`, `swarm` and more."""
+    app = FastAPI(title="Headrace matcher", version="1", docs_url=None, redoc_url=None)
+    orders = metrics.counter("headrace_orders_total", "Orders by outcome", ["outcome"])
+    started = clock.monotonic()
+    metrics.mount(app)
+    _answer_errors(app)
+
+    def now_ms() -> int:
+        return int(clock.now() * 1000)
+
+    def model_of(typed: str) -> str:
+        if typed in world.models:
+            return typed
+        try:
+            return ids.find(ids.Kind.MODEL, typed, world.models, lambda model_id: model_id)
+        except IdInvalid as error:
+            raise ModelUnknown(f"no model '{typed}'", why=error.why) from None
+
+    async def job_of(typed: str) -> Job:
+        found = await store.off_loop(store.job, typed)
+        if found is None:
+            known = await store.off_loop(store.jobs, limit=1000)
+            found = ids.find(ids.Kind.JOB, typed, known, lambda job: job.job_id)
+        return found
+
+    @app.get("/v1/status")
+    async def status() -> Response:
+        return _json(
+            {
+                **identity,
+                "ready": world.ready,
+                "uptimeS": round(clock.monotonic() - started, 1),
+                "chain": {
+                    "ok": world.chain.ok,
+                    "block": world.chain.block,
+                    "time": world.chain.time_s,
+                    "error": world.chain.error or None,
+                },
+                "lastLook": {
+                    "ok": world.swarm.ok,
+                    "ageMs": max(0, now_ms() - world.swarm.looked_at_ms),
+                    "records": world.swarm.records,
+                    "refusedTotal": world.swarm.refused_total,
+                    "error": world.swarm.error or None,
+                },
+                "models": len(world.models),
+                "machines": sum(s.alive(now_ms()) for s in world.sightings.values()),
+                "jobs": await store.off_loop(store.counts),
+                "reservations": len(world.reservations),
+            }
+        )
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        found = [views.model_json(world, model_id, now_ms()) for model_id in sorted(world.models)]
+        return _json({"models": found})
+
+    @app.get("/v1/models/{model}")
+    async def model(model: str) -> Response:
+        return _json(views.model_json(world, model_of(model), now_ms()))
+
+    @app.get("/v1/miners")
+    async def miners() -> Response:
+        ordered = [sighting for _, sighting in sorted(world.sightings.items())]
+        return _json({"miners": [views.miner_json(world, s, now_ms()) for s in ordered]})
+
+    @app.get("/v1/allocation")
+    async def allocation(model: str | None = None) -> Response:
+        wanted = sorted(world.placements) if model is None else [model_of(model)]
+        return _json(
+            {
+                "allocations": [
+                    views.placement_json(model_id, world.placements[model_id])
+                    for model_id in wanted
+                    if model_id in world.placements
+                ]
+            }
+        )
+
+    @app.get("/v1/routes")
+    async def routes(model: str | None = None) -> Response:
+        wanted = sorted(world.models) if model is None else [model_of(model)]
+        found = [views.routes_json(world, model_id, now_ms()) for model_id in wanted]
+        return _json({"routes": [route for of_model in found for route in of_model]})
+
+    @app.get("/v1/quote")
+    async def quote(
+        model: str,
+        tokens_in: int = Query(ge=1, le=2**32 - 1),
+        tokens_out: int = Query(ge=0, le=2**32 - 1),
+    ) -> Response:
+        fee_bps = int(identity["feeBps"])
+        found = views.quote_json(world, model_of(model), tokens_in, tokens_out, fee_bps, now_ms())
+        if isinstance(found, HeadraceError):
+            raise found
+        return _json({**found, "matcher": identity["matcher"]})
+
+    @app.post("/v1/orders")
+    async def order(request: Request) -> Response:
+        signed = await _body(request, SignedOrder)
+        try:
+            job = await matchmaker.open(signed)
+        except HeadraceError as error:
+            orders.labels(error.api_code).inc()
+            raise
+        orders.labels("opened").inc()
+        return _json(views.opened_json(job), status=201)
+
+    @app.get("/v1/jobs")
+    async def jobs(
+        limit: int = Query(default=100, ge=1, le=1000), state: str | None = None
+    ) -> Response:
+        found = await store.off_loop(store.jobs, limit=limit, state=state)
+        return _json({"jobs": [views.job_json(job) for job in found]})
+
+    @app.get("/v1/jobs/{job}")
+    async def job(job: str) -> Response:
+        return _json(views.job_detail_json(await job_of(job)))
+
+    @app.post("/v1/jobs/{job}/ack")
+    async def ack(job: str, request: Request) -> Response:
+        body = await _body(request, AckBody)
+        known = await job_of(job)
+        done = await settler.receive_ack(known.job_id, SignedAck(body.ack, body.signature))
+        return _json({**views.job_json(done), "txHash": done.end_tx})
+
+    @app.get("/health")
+    @app.head("/health", include_in_schema=False)
+    async def health() -> Response:
+        return _json({"ok": True})
+
+    @app.get("/ready")
+    @app.head("/ready", include_in_schema=False)
+    async def ready() -> Response:
+        state = {"ready": world.ready, "chain": world.chain.ok, "swarm": world.swarm.ok}
+        return _json(state, status=200 if world.ready else 503)
+
+    return app
+
+
+async def _body(request: Request, kind: type[T]) -> T:
+    """The body as a value. Raises TooLarge, or UsageError naming the field."""
+    received = bytearray()
+    async for chunk in request.stream():
+        received += chunk
+        if len(received) > MAX_BODY_BYTES:
+            raise TooLarge
+    try:
+        return msgspec.json.decode(bytes(received), type=kind)
+    except msgspec.ValidationError as error:
+        text, _, field = str(error).partition(" - at ")
+        name = field.strip("`").removeprefix("$").removeprefix(".") or "the body"
+        raise UsageError("the request is malformed", why=f"{name}: {text}", field=name) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(
+            "the request is malformed", why=f"it is not JSON: {error}", field="the body"
+        ) from None
+
+
+def _json(value: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(
+        msgspec.json.encode(value), status, headers=headers, media_type="application/json"
+    )
+
+
+def _failed(error: HeadraceError, status: int | None = None) -> Response:
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if error.retryable else None
+    return _json({"error": error.to_dict()}, status=status or error.http_status, headers=headers)
+
+
+def _answer_errors(app: FastAPI) -> None:
+    def handler(kind: type[Exception]) -> Callable[[Any], Any]:
+        return app.exception_handler(kind)
+
+    @handler(HeadraceError)
+    async def ours(_: Request, error: HeadraceError) -> Response:
+        return _failed(error)
+
+    @handler(TooLarge)
+    async def too_large(_: Request, error: TooLarge) -> Response:
+        why = f"the limit is {MAX_BODY_BYTES} bytes"
+        return _failed(UsageError("the request is too large", why=why), 413)
+
+    @handler(RequestValidationError)
+    async def bad_parameter(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        field = str(first["loc"][-1])
+        return _failed(
+            UsageError("the request is malformed", why=f"{field}: {first['msg']}", field=field)
+        )
+
+    @handler(HTTPException)
+    async def not_offered(request: Request, error: HTTPException) -> Response:
+        what = f"{request.method} {request.url.path} is not offered"
+        return _failed(UsageError(what, why=str(error.detail)), error.status_code)
+
+    @handler(Exception)
+    async def bug(request: Request, error: Exception) -> Response:
+        log.exception("request failed", path=request.url.path, exc_info=error)
+        return _failed(HeadraceError("a bug on the matcher's side", why=type(error).__name__))

@@ -1,0 +1,202 @@
+"""The `matcher` program: start the daemon, plan a made-up fleet, look at the registry and the routes."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from core.runtime.cli import App, Run
+
+if TYPE_CHECKING:
+    from core.runtime.settings import Settings
+
+app = App("matcher", help="Match orders to machines: plan, route, open and settle jobs.")
+registry = app.group("registry", help="Machines as the running matcher sees them.")
+
+
+class Method(StrEnum):
+    """How phase 1 is solved."""
+
+    AUTO = "auto"
+    DP = "dp"
+    PATTERNS = "patterns"
+    GREEDY = "greedy"
+
+
+class Scope(StrEnum):
+    """Where pipelines may reach."""
+
+    AUTO = "auto"
+    REGION = "region"
+    GLOBAL = "global"
+
+
+@app.command(daemon=True)
+async def start(
+    run: Run,
+    listen: Annotated[str | None, typer.Option(help="HOST:PORT of the API.")] = None,
+    peers: Annotated[
+        str | None, typer.Option(help="Swarm peers to join through, by comma.")
+    ] = None,
+    db: Annotated[str | None, typer.Option(help="SQLAlchemy URL of the database.")] = None,
+    placement: Annotated[str | None, typer.Option(help="auto or parallax.")] = None,
+    replan_every: Annotated[str | None, typer.Option(help="Such as 10s.")] = None,
+    fee_bps: Annotated[int | None, typer.Option(help="What it asks of each job.")] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Metrics on a port of their own.")
+    ] = None,
+) -> None:
+    """Serve until stopped. Pays fees from the configured wallet; holds nobody's money."""
+    host, port = _host_and_port(listen)
+    settings = run.load(
+        {
+            "matcher.listen_host": host,
+            "matcher.listen_port": port,
+            "matcher.peers": peers,
+            "matcher.db_url": db,
+            "matcher.placement": placement,
+            "matcher.replan_interval": replan_every,
+            "matcher.fee_bps": fee_bps,
+            "matcher.metrics_port": metrics_port,
+        }
+    )
+    signer = run.unlock()
+    import asyncio
+
+    from matcher.start import running
+
+    async with running(settings, signer) as identity:
+        run.emit(identity, human=f"matcher {identity['matcher']} at {identity['url']}")
+        await asyncio.Event().wait()
+
+
+@app.command()
+def plan(
+    run: Run,
+    nodes: Annotated[Path, typer.Option(help="JSON file with model, machines and links.")],
+    method: Annotated[Method, typer.Option(help="How to solve phase 1.")] = Method.AUTO,
+    scope: Annotated[Scope, typer.Option(help="Inside regions, over all, or both.")] = Scope.AUTO,
+    alpha: Annotated[float, typer.Option(help="Preference for replicas in Z(k).")] = 1.0,
+    explain: Annotated[bool, typer.Option("--explain", help="Say why, in sentences.")] = False,
+) -> None:
+    """Who would hold which layers? Needs no network; the plan is what the daemon would publish."""
+    from matcher.whatif import plan_what_if, read_what_if, what_if_json, what_if_rows
+    from scheduler.allocate import AllocateOptions
+
+    asked = read_what_if(nodes)
+    options = AllocateOptions(alpha=alpha, scope=scope.value, method=method.value)
+    result = what_if_json(asked, plan_what_if(asked, options), explain=explain)
+    run.emit(result if run.options.json else what_if_rows(result))
+    if run.options.json:
+        return
+    summary = f"{len(result['pipelines'])} pipelines, {result['tokens_per_s']} tokens/s"
+    run.note(f"{summary}, by {result['method'] or 'no method'}, gap {result['gap']:.2%}")
+    for line in result.get("explanation", ()):
+        run.note(line)
+
+
+@registry.command("ls")
+async def registry_ls(run: Run) -> None:
+    """Every machine the matcher knows, with the age of what it knows."""
+    found = (await _ask(run.settings, "/v1/miners"))["miners"]
+    run.emit(found if run.options.json else [_miner_row(miner) for miner in found])
+
+
+@registry.command("show")
+async def registry_show(
+    run: Run, operator: Annotated[str, typer.Argument(help="Operator's address, or mnr_…")]
+) -> None:
+    """One machine in full."""
+    from core.protocol import ids
+
+    found = (await _ask(run.settings, "/v1/miners"))["miners"]
+    run.emit(ids.find(ids.Kind.MINER, operator, found, lambda miner: miner["operator"]))
+
+
+@app.command()
+async def routes(
+    run: Run, model: Annotated[str | None, typer.Option(help="Only this model.")] = None
+) -> None:
+    """Chains that serve now, fastest first, and how busy they are."""
+    found = (await _ask(run.settings, "/v1/routes", model=model))["routes"]
+    run.emit(found if run.options.json else [_route_row(route) for route in found])
+
+
+@app.command()
+async def status(run: Run) -> None:
+    """Is the matcher ready, and what does it see?"""
+    run.emit(await _ask(run.settings, "/v1/status"))
+
+
+def _host_and_port(listen: str | None) -> tuple[str | None, int | None]:
+    if listen is None:
+        return None, None
+    from core.protocol.errors import UsageError
+
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit():
+        raise UsageError(f"--listen {listen}", why="it is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+async def _ask(settings: Settings, path: str, **params: str | None) -> Any:
+    import httpx2
+
+    from core.protocol.errors import MatcherUnreachable, UsageError
+
+    own = f"http://{settings.matcher.listen_host}:{settings.matcher.listen_port}"
+    url = (settings.network.matcher_url or own).rstrip("/")
+    wanted = {key: value for key, value in params.items() if value is not None}
+    try:
+        async with httpx2.AsyncClient(timeout=10.0) as client:
+            response = await client.get(url + path, params=wanted)
+        document = response.json()
+    except (httpx2.HTTPError, ValueError) as error:
+        raise MatcherUnreachable(
+            f"no matcher answers at {url}", why=str(error) or type(error).__name__
+        ) from None
+    if not response.is_success:
+        refused = document["error"]
+        raise UsageError(refused["what"], refused["why"], refused["state"], refused["next"])
+    return document
+
+
+def _miner_row(miner: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "miner": miner["shortId"],
+        "state": miner["state"] if miner["alive"] else "GONE",
+        "layers": _layers(miner["layers"]),
+        "assigned": "owner" if miner["fixedByOwner"] else _layers(miner["assigned"]),
+        "may work": miner["canWork"],
+        "stake": miner["stake"],
+        "ms/layer": miner["tauMsPerLayer"],
+        "slots": f"{max(miner['activeRequests'], miner['reservedRequests'])}/{miner['maxRequests']}",
+        "age": f"{miner['ageMs'] / 1000:.1f}s",
+        "endpoint": miner["endpoint"],
+    }
+
+
+def _route_row(route: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "model": route["modelId"][:10],
+        "chain": " → ".join(
+            f"{stage['operator'][:8]} [{stage['layerFrom']}-{stage['layerTo'] - 1}]"
+            for stage in route["stages"]
+        ),
+        "ms/token": route["latencyMs"],
+        "slots": f"{route['usedSlots']}/{route['maxSlots']}",
+    }
+
+
+def _layers(at: list[int] | None) -> str:
+    return "" if at is None else f"{at[0]}-{at[1] - 1}"
+
+
+main = app.main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""How is a matcher put together from settings, and taken apart again?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from core.protocol.chain import CONTRACTS, Chain
+from core.protocol.errors import ChainUnreachable, ConfigError
+from core.protocol.records import SwarmCheck
+from core.protocol.signing import DigestSigner
+from core.runtime.channel import Peers, StreamIdentity
+from core.runtime.clock import SystemClock
+from core.runtime.folders import make_private
+from core.runtime.http_server import HttpServer
+from core.runtime.logs import get_logger
+from core.runtime.metrics import Metrics
+from core.runtime.settings import Settings
+from core.runtime.transport import Swarm
+from matcher.api import make_app
+from matcher.orders import Terms
+from matcher.planner import Hysteresis
+from matcher.service import Daemon, Rules
+from matcher.settling import Patience
+from matcher.store import Store, sqlite_url
+
+MAX_FEE_BPS = 500  # TaskRegistry.MAX_MATCHER_FEE_BPS
+SHORTEST_WINDOW_BLOCKS = 64
+log = get_logger(__name__)
+
+
+def rules_of(settings: Settings) -> Rules:
+    """The daemon's rules. Raises ConfigError for what this matcher cannot do."""
+    matcher = settings.matcher
+    if matcher.placement not in ("auto", "parallax"):
+        raise ConfigError(
+            f"matcher.placement {matcher.placement} is not available",
+            why="live placement is by the parallax planner",
+            next_step="set it to auto",
+        )
+    if matcher.fee_bps > MAX_FEE_BPS:
+        raise ConfigError(
+            f"matcher.fee_bps {matcher.fee_bps} is too high",
+            why=f"the contract allows {MAX_FEE_BPS}",
+        )
+    return Rules(
+        hysteresis=Hysteresis(settle_ms=matcher.settle_s * 1000, min_machines=matcher.min_machines),
+        patience=Patience(ack_grace_s=matcher.ack_grace_s),
+        replan_every_ms=matcher.replan_interval_s * 1000,
+        start_block=settings.network.deploy_block,
+        window_blocks=max(SHORTEST_WINDOW_BLOCKS, settings.network.reorg_window_blocks),
+    )
+
+
+def chain_of(settings: Settings) -> Chain:
+    """The chain with every contract we know. Raises ConfigError naming what is missing."""
+    chain_id, rpc_url = settings.require_network()
+    addresses = {name: settings.network.contract(name) for name in CONTRACTS}
+    return Chain(rpc_url, chain_id, addresses)
+
+
+def database_url(settings: Settings) -> str:
+    """Where this matcher's memory lies."""
+    if settings.matcher.db_url:
+        return settings.matcher.db_url
+    folder = make_private(settings.folders.state)
+    return sqlite_url(folder / f"matcher-{settings.network.name}.sqlite")
+
+
+@asynccontextmanager
+async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[dict[str, Any]]:
+    """A matcher at work inside the block; yields what it says of itself.
+
+    Raises ConfigError (wrong network, port taken, database of another network) and PeerUnreachable (no swarm); an
+    unreachable chain only keeps it from being ready.
+    """
+    rules, clock, metrics = rules_of(settings), SystemClock(), Metrics()
+    async with AsyncExitStack() as stack:
+
+        def on_exit(close: Callable[[], Awaitable[object]]) -> None:
+            stack.push_async_callback(close)
+
+        chain = chain_of(settings)
+        on_exit(chain.close)
+        try:
+            await chain.check()
+        except ChainUnreachable as error:
+            log.warning("the chain does not answer yet", why=error.why)
+        bootstrap = [*settings.network.bootstrap_peers, *settings.matcher.peers]
+        swarm = Swarm.start(  # before any thread: it forks
+            settings.matcher.swarm_host,
+            settings.matcher.swarm_port,
+            bootstrap,
+            check=SwarmCheck(chain.domain),
+        )
+        stack.callback(swarm.close)
+        store = Store.open(database_url(settings))
+        stack.callback(store.close)
+        peers = Peers(StreamIdentity(signer, chain.domain))
+        on_exit(peers.close)
+        terms = Terms(signer.address, settings.matcher.fee_bps)
+        daemon = Daemon(chain, swarm, peers, signer, store, metrics, clock, terms, rules)
+        await daemon.prepare()
+        on_exit(daemon.close)
+        identity = {
+            "matcher": signer.address,
+            "feeBps": terms.fee_bps,
+            "chainId": chain.chain_id,
+            "taskRegistry": chain.addresses["TaskRegistry"],
+            "network": settings.network.name,
+            "swarm": swarm.addresses(),
+        }
+        app = make_app(
+            daemon.world, store, daemon.matchmaker, daemon.settler, metrics, clock, identity
+        )
+        server = HttpServer(app, settings.matcher.listen_host, settings.matcher.listen_port)
+        await server.start()
+        on_exit(server.stop)
+        if settings.matcher.metrics_port is not None:
+            numbers = await metrics.serve(
+                settings.matcher.metrics_port, settings.matcher.listen_host
+            )
+            on_exit(numbers.stop)
+        loop = asyncio.create_task(daemon.run(), name="matcher")
+
+        async def stop_loop() -> None:
+            loop.cancel()
+            await asyncio.gather(loop, return_exceptions=True)
+
+        on_exit(stop_loop)
+        yield {**identity, "url": server.url}

@@ -1,0 +1,153 @@
+"""Which layers does this miner hold, who told it, and how does it change them?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core.protocol import commit
+from core.protocol import types as t
+from core.protocol.errors import CheckFailed, ModelError, UsageError
+from core.protocol.records import AllocationRecord
+from core.runtime.logs import get_logger
+from miner.compute import Compute
+from miner.desk import Serving
+
+if TYPE_CHECKING:
+    from core.engine.blocks import Shard
+
+ShardHook = Callable[["Shard"], None]
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What to hold, and the allocation that says so (0: the owner)."""
+
+    layers: t.LayerRange | None
+    allocation: int
+    matcher: str = ""
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model whose files are here and are the registered ones."""
+
+    name: str
+    model_id: str
+    spec: t.ModelSpec
+    folder: Path
+    roots: tuple[bytes, ...]
+    eos_ids: frozenset[int]
+    kv_bytes_per_token_layer: int
+
+    def shard_root(self, layers: t.LayerRange) -> str:
+        return commit.to_hex(commit.shard_root(self.roots, layers.start, layers.end))
+
+
+def follow(
+    now: Assignment,
+    operator: str,
+    found: Mapping[str, tuple[AllocationRecord, int]],
+    trusted: frozenset[str],
+) -> Assignment:
+    """What the swarm's allocations say this machine should hold.
+
+    `trusted` are matchers in lower case. With none named, the first one seen is followed for as long as it speaks, because
+    two that disagree would make every machine load for ever. A matcher that falls silent, or that does not know this
+    machine yet, changes nothing.
+    """
+    wanted = set(trusted) if trusted else set(found)
+    speaking = sorted(matcher for matcher in found if matcher in wanted)
+    if not speaking:
+        return now
+    matcher = now.matcher if now.matcher in speaking else speaking[0]
+    record, sequence = found[matcher]
+    if matcher == now.matcher and sequence <= now.allocation:
+        return now
+    told = {who.lower(): layers for who, layers in record.assignments.items()}
+    if operator.lower() in told:
+        return Assignment(told[operator.lower()], sequence, matcher)
+    if operator.lower() in {who.lower() for who in record.standby}:
+        return Assignment(None, sequence, matcher)
+    return Assignment(now.layers, sequence, matcher)
+
+
+def open_model(name: str, model_id: str, spec: t.ModelSpec, folder: Path) -> LocalModel:
+    """Check the files against the registry. Raises CheckFailed when they are another model, ModelError without them.
+
+    Hashes every weight the first time, which takes seconds; the result is kept beside the model.
+    """
+    from core.engine.shape import describe_model
+    from core.engine.tokenizer import Tokenizer
+    from core.engine.weights import model_manifest
+
+    manifest = model_manifest(folder)
+    if manifest.weights_root.lower() != spec.weights_root.lower():
+        raise CheckFailed(
+            f"the files of {name} are not the registered model",
+            f"their weights root is {manifest.weights_root}, the registry says {spec.weights_root}",
+            next_step="unpack the model again, or choose the model that these files are",
+        )
+    shape = describe_model(folder)
+    return LocalModel(
+        name=name,
+        model_id=model_id,
+        spec=spec,
+        folder=folder,
+        roots=tuple(manifest.roots),
+        eos_ids=Tokenizer(folder).eos_ids,
+        kv_bytes_per_token_layer=shape.kv_bytes_per_token,
+    )
+
+
+async def load(
+    compute: Compute,
+    model: LocalModel,
+    layers: t.LayerRange,
+    *,
+    memory_bytes: int,
+    dtype: str = "float32",
+    hook: ShardHook | None = None,
+) -> Serving:
+    """Put a shard into memory and measure it.
+
+    `hook` gets the shard before it serves; the product passes none, tests and demonstrations do. Raises ModelError, or
+    UsageError for layers that the model lacks or that do not fit into `memory_bytes`.
+    """
+
+    def in_thread() -> Shard:
+        import torch
+
+        from core.engine.model import load_shard
+
+        shard = load_shard(model.folder, layers, dtype=getattr(torch, dtype), self_check=True)
+        if hook is not None:
+            hook(shard)
+        return shard
+
+    try:
+        shard = await compute.load(in_thread)
+        kv_tokens = (memory_bytes - shard.bytes) // (model.kv_bytes_per_token_layer * len(layers))
+        if kv_tokens < 1:
+            raise UsageError(
+                f"layers {layers} do not fit",
+                f"their weights take {shard.bytes} bytes of {memory_bytes}, which leaves no room to work",
+                next_step="raise miner.memory_limit or hold fewer layers",
+            )
+        tau_ms = await compute.measure()
+    except (ModelError, UsageError):
+        await compute.unload()
+        raise
+    log.info("loaded", layers=str(layers), weights_bytes=shard.bytes, tau_ms=round(tau_ms, 3))
+    return Serving(
+        layers=layers,
+        shard_root=model.shard_root(layers),
+        hidden=shard.hidden,
+        vocab=shard.vocab,
+        context=min(shard.context, model.spec.context),
+        eos_ids=model.eos_ids,
+        kv_tokens=int(kv_tokens),
+    )

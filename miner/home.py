@@ -1,0 +1,108 @@
+"""Where does one miner keep its state, and how do commands find the daemon that uses it?
+
+A folder per operator wallet, locked while a daemon runs: two daemons with one key and two memories could sign two
+different things.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from core.protocol.errors import ConfigError, UsageError
+from core.runtime.folders import make_private
+from core.runtime.settings import Settings
+
+
+class Running(msgspec.Struct, frozen=True, rename="camel"):
+    """What a running daemon writes down for the commands of the same user."""
+
+    pid: int
+    url: str
+    token: str  # needed for what changes something
+    operator: str
+    endpoint: str
+
+
+def operator_wallet(settings: Settings) -> str:
+    """Name of the wallet that signs work. Raises UsageError when nothing says which."""
+    if settings.miner.operator:
+        return settings.miner.operator
+    if settings.wallet.name:
+        return f"{settings.wallet.name}-operator"
+    raise UsageError(
+        "no operator wallet is chosen",
+        "neither miner.operator nor a wallet is set",
+        next_step="pass --wallet NAME, or `miner config set miner.operator NAME`",
+    )
+
+
+@dataclass(frozen=True)
+class Home:
+    """The state folder of one miner."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, settings: Settings) -> Home:
+        """Below the user's state folder, named after network and operator wallet."""
+        return cls(
+            settings.folders.state
+            / "miner"
+            / f"{settings.network.name}-{operator_wallet(settings)}"
+        )
+
+    @property
+    def database(self) -> Path:
+        return self.folder / "miner.sqlite"
+
+    @property
+    def running_file(self) -> Path:
+        return self.folder / "daemon.json"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for one daemon. Raises ConfigError when another one has it."""
+        make_private(self.folder)
+        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ConfigError(
+                    "this miner is running already",
+                    f"another process holds {self.folder}",
+                    next_step="look at it with `miner status`, or end it with `miner stop`",
+                ) from None
+            yield
+        finally:
+            os.close(descriptor)
+
+    def write_running(self, running: Running) -> None:
+        """Replace the note, whole or not at all, readable by its owner only."""
+        draft = self.folder / f".daemon.{os.getpid()}"
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(msgspec.json.encode(running))
+        draft.replace(self.running_file)
+
+    def forget_running(self) -> None:
+        self.running_file.unlink(missing_ok=True)
+
+    def read_running(self) -> Running | None:
+        """The daemon's note, None when no daemon of this miner lives."""
+        try:
+            running = msgspec.convert(json.loads(self.running_file.read_bytes()), Running)
+            os.kill(running.pid, 0)
+        except (FileNotFoundError, ProcessLookupError, ValueError):
+            return None
+        except PermissionError:
+            return None
+        return running

@@ -1,0 +1,120 @@
+"""What all tests share: known keys, a network's domain, free ports and a real local chain."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import json
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from core.protocol.signer import DEVNET_PHRASE, Signer, devnet_accounts
+from core.protocol.signing import Domain
+
+ROOT = Path(__file__).resolve().parents[1]
+ANVIL_PACKAGE = "@foundry-rs/anvil-linux-amd64/bin/anvil"
+CHAIN_ID = 31337
+START_TIMEOUT_S = 30.0
+
+
+@pytest.fixture(scope="session")
+def signers() -> list[Signer]:
+    """The ten accounts of Anvil's public phrase; each has 10 000 ETH on a fresh node."""
+    return devnet_accounts(10, chain_id=CHAIN_ID)
+
+
+@pytest.fixture(scope="session")
+def domain() -> Domain:
+    return Domain(CHAIN_ID, "0x5FbDB2315678afecb367f032d93F642f64180aa3")
+
+
+def take_free_port() -> int:
+    """A TCP port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    return take_free_port
+
+
+@dataclass(frozen=True)
+class Anvil:
+    """A running node: where it listens, and its process, which a test may kill."""
+
+    rpc_url: str
+    process: subprocess.Popen[bytes]
+
+    def stop(self) -> None:
+        """End the node. Safe to call twice."""
+        self.process.kill()
+        self.process.wait()
+
+
+def start_anvil(*options: str, port: int | None = None) -> Anvil:
+    """A fresh chain on a free port, mining each transaction at once unless `options` say otherwise.
+
+    The binary itself and not npm's wrapper: a killed wrapper would leave the node running.
+    """
+    binary = ROOT / "node_modules" / ANVIL_PACKAGE
+    if not binary.exists():
+        pytest.fail(f"{binary} is missing: run `npm ci`")
+    port = port or take_free_port()
+    process = subprocess.Popen(
+        [binary, "--port", str(port), "--silent", "--mnemonic", DEVNET_PHRASE, *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    anvil = Anvil(f"http://127.0.0.1:{port}", process)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not _answers(anvil.rpc_url):
+        if process.poll() is not None or time.monotonic() > deadline:
+            anvil.stop()
+            pytest.fail(f"anvil did not start (exit status {process.returncode})")
+        time.sleep(0.05)
+    return anvil
+
+
+def _answers(rpc_url: str) -> bool:
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}).encode()
+    request = urllib.request.Request(rpc_url, body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=1.0) as answer:
+            return b"result" in answer.read()
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@pytest.fixture(scope="session")
+def anvil() -> Iterator[Anvil]:
+    """One node per test process. Tests share its state: use what you deploy yourself, or snapshot and revert."""
+    node = start_anvil()
+    yield node
+    node.stop()
+
+
+@pytest.fixture
+def own_anvil() -> Iterator[Callable[..., Anvil]]:
+    """`start_anvil` for a test that kills, reverts or configures its node; ended with the test."""
+    nodes: list[Anvil] = []
+
+    def start(*options: str, port: int | None = None) -> Anvil:
+        nodes.append(start_anvil(*options, port=port))
+        return nodes[-1]
+
+    yield start
+    for node in nodes:
+        node.stop()

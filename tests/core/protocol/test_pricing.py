@@ -1,0 +1,131 @@
+"""Who pays what: nothing appears, nothing vanishes, rounding favours the requester."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.protocol import pricing
+from core.protocol import types as t
+from tests.core.protocol.test_types import HASH, ORDER
+
+
+@dataclass(frozen=True)
+class Job:
+    order: t.Order
+    plan: list[t.Stage]
+    model: t.ModelSpec
+    tokens_in: int
+    tokens_out: int
+    protocol_fee_bps: int
+
+
+def model_of(layers: int, embed: int, head: int) -> t.ModelSpec:
+    return t.ModelSpec(HASH, layers, 8, 1, 1, 8, 9, 9, embed, head, HASH, HASH, HASH, HASH)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    """Plans that tile a model, with counts within the caps, from nothing to the largest numbers the types hold."""
+    layers = draw(st.integers(1, 65_535))
+    cuts = draw(st.sets(st.integers(1, layers), max_size=min(7, layers)))
+    bounds = sorted({0, layers, *cuts})
+    model = model_of(layers, draw(st.integers(0, 255)), draw(st.integers(0, 255)))
+    cap = st.integers(0, 2**32 - 1)
+    price = st.one_of(st.integers(0, 10**6), st.integers(0, 2**63 - 1))
+    order = msgspec.structs.replace(
+        ORDER,
+        max_tokens_in=draw(cap),
+        max_tokens_out=draw(cap),
+        price_in=draw(price),
+        price_out=draw(price),
+        matcher_fee_bps=draw(st.integers(0, t.MAX_MATCHER_FEE_BPS)),
+    )
+    return Job(
+        order,
+        [t.Stage(t.ZERO_ADDRESS, a, b) for a, b in zip(bounds, bounds[1:], strict=False)],
+        model,
+        draw(st.integers(0, order.max_tokens_in)),
+        draw(st.integers(0, order.max_tokens_out)),
+        draw(st.integers(0, 100)),
+    )
+
+
+def split(job: Job, at_fault: frozenset[int] = frozenset()) -> pricing.Split:
+    return pricing.split(
+        job.order,
+        job.plan,
+        job.model,
+        job.tokens_in,
+        job.tokens_out,
+        protocol_fee_bps=job.protocol_fee_bps,
+        at_fault=at_fault,
+    )
+
+
+@given(jobs(), st.data())
+def test_every_unit_locked_is_paid_or_returned(job: Job, data: st.DataObject) -> None:
+    faulty = frozenset(data.draw(st.sets(st.integers(0, len(job.plan) - 1))))
+    result = split(job, faulty)
+    parts = [*result.pays, result.matcher_fee, result.protocol_fee, result.refund]
+    assert sum(parts) == result.locked
+    assert min(parts) >= 0
+    assert result.locked < 2**128
+
+
+@given(jobs())
+def test_the_units_of_all_stages_are_the_model_s(job: Job) -> None:
+    assert sum(pricing.stage_units(s, job.model) for s in job.plan) == job.model.layer_units
+
+
+@given(jobs())
+def test_rounding_favours_the_requester(job: Job) -> None:
+    result = split(job)
+    rate = job.tokens_in * job.order.price_in + job.tokens_out * job.order.price_out
+    exact = Fraction(job.model.layer_units * rate, pricing.NANO)
+    assert exact - len(job.plan) < sum(result.gross) <= exact
+    fees = Fraction(job.order.matcher_fee_bps + job.protocol_fee_bps, pricing.BPS)
+    assert result.matcher_fee + result.protocol_fee <= sum(result.gross) * fees
+    for gross, pay in zip(result.gross, result.pays, strict=True):
+        assert gross * (1 - fees) <= pay <= gross
+
+
+@given(jobs(), st.data())
+def test_a_stage_at_fault_changes_only_its_own_pay(job: Job, data: st.DataObject) -> None:
+    faulty = frozenset(data.draw(st.sets(st.integers(0, len(job.plan) - 1), min_size=1)))
+    honest, judged = split(job), split(job, faulty)
+    assert judged.gross == honest.gross
+    for index, pay in enumerate(judged.pays):
+        assert pay == (0 if index in faulty else honest.pays[index])
+    withheld = sum(judged.gross[index] for index in faulty)
+    assert judged.refund == honest.refund + withheld
+
+
+@given(jobs())
+def test_the_whole_use_of_the_caps_returns_at_most_a_unit_per_stage(job: Job) -> None:
+    full = split(
+        Job(
+            job.order,
+            job.plan,
+            job.model,
+            job.order.max_tokens_in,
+            job.order.max_tokens_out,
+            job.protocol_fee_bps,
+        )
+    )
+    assert 0 <= full.refund < len(job.plan)
+    assert full.locked == pricing.max_amount(job.order, job.model)
+
+
+def test_one_layer_model_in_one_stage_has_both_ends() -> None:
+    assert pricing.stage_units(t.Stage(t.ZERO_ADDRESS, 0, 1), model_of(1, 2, 5)) == 8
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2)])
+def test_half_a_base_unit_is_never_charged(tokens: int, expected: int) -> None:
+    assert pricing.cost(1, tokens, 0, pricing.NANO // 2, 0) == expected

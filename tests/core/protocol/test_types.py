@@ -1,0 +1,169 @@
+"""What decoding lets in: well-formed values and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.protocol import types as t
+
+HASH = "0x" + "ab" * 32
+ADDRESS = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+
+ORDER = t.Order(
+    requester=ADDRESS,
+    model_id=HASH,
+    input_root=HASH,
+    sampling_root=HASH,
+    requests=3,
+    max_tokens_in=100,
+    max_tokens_out=200,
+    price_in=10,
+    price_out=20,
+    matcher=t.ZERO_ADDRESS,
+    matcher_fee_bps=500,
+    min_stake=2**63 - 1,
+    deadline=1_800_000_000,
+    window=3600,
+    auditor=t.ZERO_ADDRESS,
+    arbitrator=ADDRESS,
+    numerics_profile=HASH,
+    nonce=0,
+)
+
+
+def decoded(value: Any, kind: Any) -> Any:
+    """Through both formats that travel; they must agree."""
+    by_json = msgspec.json.decode(msgspec.json.encode(value), type=kind)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=kind) == by_json
+    return by_json
+
+
+def refused(value: Any, kind: Any) -> None:
+    for module in (msgspec.json, msgspec.msgpack):
+        with pytest.raises(msgspec.ValidationError):
+            module.decode(module.encode(value), type=kind)
+
+
+def test_an_order_survives_both_formats() -> None:
+    assert decoded(ORDER, t.Order) == ORDER
+    assert t.to_json(ORDER).startswith(b'{"requester":"0xf39F')
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        ("modelId", HASH[:-1]),
+        ("modelId", HASH + "0"),
+        ("modelId", HASH + "\n"),
+        ("modelId", HASH.upper()),
+        ("modelId", "ab" * 32),
+        ("modelId", HASH[:-1] + "g"),
+        ("modelId", 5),
+        ("requester", ADDRESS[:-1]),
+        ("requester", ADDRESS + "\n"),
+        ("requester", " " + ADDRESS),
+        ("requester", None),
+        ("requests", -1),
+        ("requests", 2**32),
+        ("requests", 1.0),
+        ("requests", True),
+        ("requests", "1"),
+        ("priceIn", 2**63),
+        ("minStake", 2**63),
+        ("matcherFeeBps", 501),
+        ("window", 2**32),
+        ("nonce", -1),
+    ],
+)
+def test_an_order_with_a_field_out_of_pattern_or_bound_is_refused(field: str, bad: object) -> None:
+    refused({**msgspec.to_builtins(ORDER), field: bad}, t.Order)
+
+
+def test_unknown_and_missing_fields_are_refused() -> None:
+    fields = msgspec.to_builtins(ORDER)
+    refused({**fields, "extra": 1}, t.Order)
+    for name in fields:
+        refused({k: v for k, v in fields.items() if k != name}, t.Order)
+
+
+def test_a_signature_is_65_bytes_of_lower_case_hex() -> None:
+    good = "0x" + "1f" * 65
+    assert decoded(good, t.Signature) == good
+    for bad in (good[:-2], good + "00", good.upper(), good[2:], good + "\n"):
+        refused(bad, t.Signature)
+
+
+@given(st.integers(-2, 70_000), st.integers(-2, 70_000))
+def test_a_layer_range_decodes_only_when_it_holds_a_layer(start: int, end: int) -> None:
+    if 0 <= start < end <= 65_535:
+        layers = decoded([start, end], t.LayerRange)
+        assert len(layers) == end - start
+        assert start in layers
+        assert end - 1 in layers
+        assert end not in layers
+        assert start - 1 not in layers
+        assert str(layers) == f"{start}-{end - 1}"
+    else:
+        refused([start, end], t.LayerRange)
+
+
+@pytest.mark.parametrize("bad", [[0, 5, 9], [0], [], ["0", "5"], {"start": 0, "end": 5}, None])
+def test_what_is_not_two_numbers_is_no_layer_range(bad: object) -> None:
+    refused(bad, t.LayerRange)
+
+
+def test_a_layer_range_made_by_hand_is_checked_too() -> None:
+    for start, end in ((3, 3), (4, 3), (-1, 3)):
+        with pytest.raises(ValueError, match="layer range"):
+            t.LayerRange(start, end)
+
+
+sampling = st.builds(
+    t.SamplingParams,
+    temperature_micro=st.integers(0, 2**32 - 1),
+    top_k=st.integers(0, 2**32 - 1),
+    min_p_micro=st.integers(0, 10**6),
+    max_new_tokens=st.integers(1, 2**20),
+    seed=st.integers(0, 2**63 - 1),
+)
+
+
+@given(sampling)
+def test_canonical_sampling_bytes_can_be_read_back(params: t.SamplingParams) -> None:
+    raw = params.canonical()
+    assert len(raw) == 25
+    assert raw[0] == 1
+    words = [int.from_bytes(raw[i : i + 4], "big") for i in (1, 5, 9, 13)]
+    assert t.SamplingParams(*words, seed=int.from_bytes(raw[17:], "big")) == params
+    assert decoded(params, t.SamplingParams) == params
+
+
+@given(sampling, sampling)
+def test_two_samplings_share_canonical_bytes_only_when_equal(
+    one: t.SamplingParams, other: t.SamplingParams
+) -> None:
+    assert (one.canonical() == other.canonical()) == (one == other)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"minPMicro": 1_000_001}, {"maxNewTokens": 0}, {"maxNewTokens": 2**20 + 1}, {"seed": 2**63}],
+)
+def test_sampling_out_of_bounds_is_refused(bad: dict[str, int]) -> None:
+    refused(bad, t.SamplingParams)
+
+
+def test_values_are_immutable_and_hashable() -> None:
+    with pytest.raises(AttributeError):
+        ORDER.nonce = 1  # type: ignore[misc]
+    assert len({ORDER, msgspec.structs.replace(ORDER)}) == 1
+
+
+def test_layer_units_count_the_embedding_and_the_head() -> None:
+    spec = t.ModelSpec(HASH, 30, 576, 9, 3, 1536, 49152, 8192, 1, 8, HASH, HASH, HASH, HASH)
+    assert spec.layer_units == 39
