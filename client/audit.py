@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from client.evidence import Case, Evidence, PromptOpening, RowsWithheld, tokens_in
-from core.protocol.errors import CheckFailed
+from client.evidence import Evidence, PromptOpening, tokens_in
+from core.protocol.errors import CheckFailed, RowsWithheld
 from core.protocol.types import RequestLeaf, Stage
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class StageFinding:
     stage: int
     operator: str
     layers: tuple[int, int]
-    requests: tuple[RequestFinding, ...] = field(default=())
+    requests: tuple[RequestFinding, ...] = ()
     withheld: str = ""
 
     @property
@@ -52,7 +53,8 @@ class StageFinding:
 
     @property
     def worst(self) -> RequestFinding | None:
-        return max(self.requests, key=lambda r: r.ratio / r.limit, default=None)
+        """The request that speaks most against the stage."""
+        return max(self.requests, key=lambda r: (r.at_fault, r.ratio / r.limit), default=None)
 
     def digest(self) -> bytes:
         """SHA-256 of the finding: what a juror's vote refers to."""
@@ -78,6 +80,7 @@ class ShardSource:
 
         return load_shard(self.model_dir, stage.layers, dtype=torch.float64)
 
+    @cached_property
     def eos_ids(self) -> frozenset[int]:
         from core.engine.tokenizer import Tokenizer
 
@@ -98,10 +101,11 @@ async def audit_stage(
     own copy of the weights is not the registered model.
     """
     place = evidence.case.plan[stage]
-    if source.shard_root(place) != registered_shard_root:
+    ours = await asyncio.to_thread(source.shard_root, place)
+    if ours != registered_shard_root:
         raise CheckFailed(
             f"our copy of layers {place.layers} is not the registered model",
-            f"shard root {source.shard_root(place)}, registered {registered_shard_root}",
+            f"shard root {ours}, registered {registered_shard_root}",
             next_step="unpack the model again",
         )
     shard = await asyncio.to_thread(source.load, place)
@@ -126,39 +130,51 @@ async def _audit_request(
     evidence: Evidence, source: ShardSource, shard: Shard, stage: int, leaf: RequestLeaf
 ) -> RequestFinding:
     first, last = shard.is_first, shard.is_last
+    impossible = _impossible_counts(leaf, shard.context)
+    if impossible:
+        return _plain_fault(leaf, impossible)
     in_bytes = 4 if first else 4 * shard.hidden
     out_bytes = 4 if last else 4 * shard.hidden
     inputs = await evidence.rows(stage, "in", leaf, in_bytes)
     outputs = await evidence.rows(stage, "out", leaf, out_bytes)
-    opening = await evidence.opening(leaf.request_index) if first or last else None
-    malformed = _malformed(leaf, inputs, outputs, in_bytes, out_bytes, opening, first)
-    if malformed:
-        return RequestFinding(leaf.request_index, True, (malformed,), 1.0, 1.0, 0)
+    rows = leaf.tokens_in + leaf.tokens_out - 1
+    if len(inputs) != rows * in_bytes:
+        return _plain_fault(leaf, f"{len(inputs) // in_bytes} input rows for {rows} positions")
+    expected = leaf.tokens_out if last else rows
+    if len(outputs) != expected * out_bytes:
+        return _plain_fault(leaf, f"{len(outputs) // out_bytes} output rows for {expected} due")
+    if not first and not last:
+        return await asyncio.to_thread(_judge_rows, source, shard, leaf, inputs, outputs)
+    opening = await evidence.opening(leaf.request_index)
+    disordered = _disordered(leaf, opening, tokens_in(inputs) if first else None)
+    foreign = [t for t in (tokens_in(inputs) if first else ()) if t >= shard.vocab]
+    if disordered or foreign:
+        return _plain_fault(leaf, disordered or f"fed token {foreign[0]} of {shard.vocab}")
     if last:
-        assert opening is not None
         return await asyncio.to_thread(_judge_tokens, source, shard, leaf, inputs, outputs, opening)
     return await asyncio.to_thread(_judge_rows, source, shard, leaf, inputs, outputs)
 
 
-def _malformed(
-    leaf: RequestLeaf,
-    inputs: bytes,
-    outputs: bytes,
-    in_bytes: int,
-    out_bytes: int,
-    opening: PromptOpening | None,
-    first: bool,
-) -> str:
-    """Why the rows cannot be an honest stage's, whatever the numbers in them; "" if they can."""
-    rows = leaf.tokens_in + leaf.tokens_out - 1
-    if len(inputs) != rows * in_bytes:
-        return f"{len(inputs) // in_bytes} input rows for {rows} positions"
-    expected = leaf.tokens_out if out_bytes == 4 else rows
-    if len(outputs) != expected * out_bytes:
-        return f"{len(outputs) // out_bytes} output rows for {expected} positions"
-    if opening is not None and len(opening.prompt_ids) != leaf.tokens_in:
-        return f"counted {leaf.tokens_in} prompt tokens, the order has {len(opening.prompt_ids)}"
-    if first and opening is not None and tokens_in(inputs)[: leaf.tokens_in] != opening.prompt_ids:
+def _plain_fault(leaf: RequestLeaf, reason: str) -> RequestFinding:
+    """A fault that needs no arithmetic."""
+    return RequestFinding(leaf.request_index, True, (reason,), 1.0, 1.0, None)
+
+
+def _impossible_counts(leaf: RequestLeaf, context: int) -> str:
+    """Why no honest stage signs for so many tokens; "" if one may."""
+    if not leaf.tokens_in or not leaf.tokens_out:
+        return f"signed for {leaf.tokens_in} prompt and {leaf.tokens_out} produced tokens"
+    if leaf.tokens_in + leaf.tokens_out > context:
+        return f"{leaf.tokens_in} + {leaf.tokens_out} tokens exceed the context of {context}"
+    return ""
+
+
+def _disordered(leaf: RequestLeaf, opening: PromptOpening, fed: tuple[int, ...] | None) -> str:
+    """Why this is not the work that was ordered; "" if it is. `fed` are a first stage's inputs."""
+    ordered = len(opening.prompt_ids)
+    if ordered != leaf.tokens_in:
+        return f"counted {leaf.tokens_in} prompt tokens, the order has {ordered}"
+    if fed is not None and fed[:ordered] != opening.prompt_ids:
         return "ran on another prompt than the order's"
     return ""
 
@@ -181,7 +197,7 @@ def _judge_rows(
         verdict.reasons,
         verdict.ratio,
         verdict.limit,
-        divergent if verdict.at_fault else None,
+        (verdict.worst_row if divergent is None else divergent) if verdict.at_fault else None,
     )
 
 
@@ -196,12 +212,19 @@ def _judge_tokens(
     from core.engine.numerics import judge_tokens, reexecute
 
     tokens = tokens_in(outputs)
+    unknown = next((i for i, t in enumerate(tokens) if t >= shard.vocab), None)
+    if unknown is not None:
+        reason = f"token {tokens[unknown]} at step {unknown}, the vocabulary has {shard.vocab}"
+        return RequestFinding(leaf.request_index, True, (reason,), 1.0, 1.0, unknown)
+    most = opening.sampling.max_new_tokens
     reasons = []
-    early_end = next((i for i, t in enumerate(tokens[:-1]) if t in source.eos_ids()), None)
-    if early_end is not None:
-        reasons.append(f"went on after the end-of-text token at step {early_end}")
-    if len(tokens) > opening.sampling.max_new_tokens:
-        reasons.append(f"{len(tokens)} tokens, at most {opening.sampling.max_new_tokens} ordered")
+    end = next((i for i, t in enumerate(tokens) if t in source.eos_ids), None)
+    if end is not None and end < len(tokens) - 1:
+        reasons.append(f"went on after the end-of-text token at step {end}")
+    if end is None and len(tokens) < most:
+        reasons.append(f"stopped after {len(tokens)} of {most} tokens without an end-of-text token")
+    if len(tokens) > most:
+        reasons.append(f"{len(tokens)} tokens, at most {most} ordered")
     first_row = leaf.tokens_in - 1
     logits = reexecute(
         shard, _inputs(shard, inputs), logit_rows=range(first_row, first_row + len(tokens))
@@ -209,13 +232,14 @@ def _judge_tokens(
     verdict = judge_tokens(
         source.profile, logits.numpy(), tokens, opening.sampling, leaf.request_index
     )
+    divergent = verdict.worst_row if verdict.at_fault else (end if reasons else None)
     return RequestFinding(
         leaf.request_index,
         verdict.at_fault or bool(reasons),
         (*reasons, *verdict.reasons),
         verdict.ratio,
         verdict.limit,
-        verdict.worst_row if verdict.at_fault else early_end,
+        divergent,
     )
 
 
@@ -245,15 +269,7 @@ async def audit_job(
     for stage, leaves in enumerate(leaves_by_stage):
         findings.append(
             await audit_stage(
-                evidence,
-                source,
-                stage,
-                leaves,
-                shard_roots[stage],
-                lambda done, total, stage=stage: progress(stage, done, total),
+                evidence, source, stage, leaves, shard_roots[stage], partial(progress, stage)
             )
         )
     return findings
-
-
-__all__ = ["Case", "RequestFinding", "ShardSource", "StageFinding", "audit_job", "audit_stage"]

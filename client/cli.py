@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -16,7 +16,9 @@ receipts = app.group("receipts", help="What stages signed for your answers.")
 
 ModelOption = Annotated[str | None, typer.Option("--model", help="Model name or id.")]
 FileArgument = Annotated[Path, typer.Argument(help="Requests in the OpenAI batch format (JSONL).")]
-MaxTokens = Annotated[int, typer.Option("--max-tokens", help="Most new tokens per answer.", min=1)]
+MaxTokens = Annotated[
+    int, typer.Option("--max-tokens", help="Most new tokens per answer.", min=1, max=2**20)
+]
 MaxCost = Annotated[str | None, typer.Option("--max-cost", help="Most to lock, such as 0.50usd.")]
 PriceCap = Annotated[
     str | None, typer.Option("--price-cap", help="Highest price per token, such as 0.60usd/Mtok.")
@@ -77,15 +79,16 @@ async def balance(run: Run) -> None:
 async def _show_balances(run: Run) -> None:
     from client.context import open_context
     from client.wallet import balances
+    from client.wallet_files import wallet_address
     from core.protocol.units import format_eth
 
-    signer = run.unlock()
+    address = wallet_address(run)
     async with open_context(run.settings) as context:
-        found = await balances(context.chain, signer.address)
+        found = await balances(context.chain, address)
     show = run.settings.show_token
     run.emit(
         {
-            "address": signer.address,
+            "address": address,
             "wallet": show(found.wallet),
             "prepaid": show(found.deposited),
             "leaving": show(found.thawing),
@@ -190,7 +193,7 @@ async def chat(
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     max_tokens: MaxTokens = 256,
     temperature: Annotated[float, typer.Option(min=0.0, max=100.0)] = 0.0,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1)] = 0,
 ) -> None:
     """Talk to a model; the last line is cost, rate and receipt."""
     from client.conversation import Conversation, converse
@@ -255,26 +258,17 @@ async def receipts_delegate(
 @app.command()
 async def models(run: Run) -> None:
     """What is served now."""
-    run.emit(
-        await _ask_matcher(run, "models"),
-        columns=("name", "modelId", "layers", "miners", "covered"),
-    )
+    from client.offers import list_models
+
+    run.emit(await list_models(run.settings))
 
 
 @app.command()
 async def miners(run: Run) -> None:
     """Who serves what now."""
-    run.emit(await _ask_matcher(run, "miners"))
+    from client.offers import list_miners
 
-
-async def _ask_matcher(run: Run, what: str) -> Any:
-    from client.matcher_api import MatcherApi
-
-    api = MatcherApi(run.settings.require_matcher_url())
-    try:
-        return await getattr(api, what)()
-    finally:
-        await api.close()
+    run.emit(await list_miners(run.settings))
 
 
 main = app.main

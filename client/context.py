@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +12,22 @@ import msgspec
 from client.matcher_api import MatcherApi
 from client.store import ClientStore
 from core.engine.store import resolve_model
+from core.protocol import ids
 from core.protocol.chain import Chain
-from core.protocol.errors import ModelMissing, ModelUnknown
+from core.protocol.errors import IdInvalid, ModelMissing, ModelUnknown
 from core.protocol.types import ModelSpec
+from core.runtime.debug import record_transaction
 from core.runtime.settings import Settings
+
+#: The contracts that a requester, an auditor or a juror reads or calls.
+CONTRACTS = (
+    "TestUSD",
+    "MinerRegistry",
+    "ModelRegistry",
+    "Escrow",
+    "TaskRegistry",
+    "JuryArbitrator",
+)
 
 
 @dataclass(frozen=True)
@@ -59,13 +71,13 @@ class Context:
         """The requester's records."""
         return open_store(self.settings)
 
-    async def model(self, name: str) -> Model:
+    async def model(self, typed: str) -> Model:
         """A model by name or id. Raises ModelUnknown, listing the known names."""
         known = self.settings.network.models
-        model_id = known.get(name, name)
-        if not (model_id.startswith("0x") and len(model_id) == 66):
+        model_id = known.get(typed) or _model_id(typed, known.values())
+        if model_id is None:
             raise ModelUnknown(
-                f"no model '{name}' on network {self.settings.network.name}",
+                f"no model '{typed}' on network {self.settings.network.name}",
                 f"known: {', '.join(sorted(known)) or 'none'}",
                 next_step="list them: `client models`",
             )
@@ -76,15 +88,37 @@ class Context:
         spec = msgspec.convert(
             await self.chain.read("ModelRegistry", "specOf", model_id), ModelSpec
         )
-        title = next((n for n, i in known.items() if i == model_id), name)
-        return Model(title, model_id, spec)
+        return Model(model_name(model_id, self.settings) or typed, model_id, spec)
+
+
+def model_name(model_id: str, settings: Settings) -> str | None:
+    """What people call a model, as far as the network file says."""
+    names = settings.network.models.items()
+    return next((name for name, known in names if known.lower() == model_id.lower()), None)
+
+
+def _model_id(typed: str, known: Iterable[str]) -> str | None:
+    """A whole 0x id, or the known one that a printed form or a prefix of it means."""
+    try:
+        if typed.startswith("0x"):
+            return "0x" + ids.raw_id(typed).hex()
+        if typed.startswith(f"{ids.Kind.MODEL.value}_"):
+            return ids.find(ids.Kind.MODEL, typed, known, lambda model_id: model_id)
+    except IdInvalid:
+        pass
+    return None
 
 
 @asynccontextmanager
 async def open_context(settings: Settings) -> AsyncIterator[Context]:
-    """Connect to the configured chain and check that it is the right one."""
+    """Connect to the configured chain and check that it is the right one. What is sent is noted in the journal.
+
+    Raises ConfigError or ChainUnreachable.
+    """
     chain_id, rpc_url = settings.require_network()
-    chain = Chain(rpc_url, chain_id, dict(settings.network.contracts))
+    addresses = {name: settings.network.contract(name) for name in CONTRACTS}
+    chain = Chain(rpc_url, chain_id, addresses)
+    chain.journal = lambda entry: record_transaction(settings.folders, entry)
     try:
         await chain.check()
         yield Context(settings, chain)

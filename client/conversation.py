@@ -12,7 +12,16 @@ from client.context import Context, Model, open_context
 from client.jobs import Policy, Requester, new_submission_id, run_batch
 from client.orders import make_prompt
 from client.render import ChatView, route_text
-from client.submission import Choices, Prepared, ask_price, check_caps, maximum, terms_for
+from client.submission import (
+    Choices,
+    Prepared,
+    ask_price,
+    check_caps,
+    describe,
+    maximum,
+    terms_for,
+    wishes_of,
+)
 from core.engine.tokenizer import Tokenizer
 from core.protocol import ids
 from core.protocol.errors import UsageError
@@ -33,6 +42,9 @@ class Conversation:
 
     @property
     def sampling(self) -> SamplingParams:
+        """Raises UsageError for a temperature that is not from 0 to 100."""
+        if not 0 <= self.temperature <= 100:  # also NaN, which the command line lets through
+            raise UsageError(f"--temperature {self.temperature}", "it is from 0 to 100")
         micro = int((Decimal(str(self.temperature)) * 10**6).to_integral_value())
         return SamplingParams(
             temperature_micro=micro, max_new_tokens=self.max_tokens, seed=self.seed
@@ -43,7 +55,7 @@ async def converse(
     run: Run, prompt: str | None, model_name: str | None, conversation: Conversation
 ) -> None:
     """Answer one prompt, or ask for prompts until end of input."""
-    if prompt is None and not run.can_ask:
+    if not (prompt or "").strip() and (prompt is not None or not run.can_ask):
         raise UsageError("there is no prompt", next_step='client chat "PROMPT"')
     signer = run.unlock()
     async with open_context(run.settings) as context:
@@ -53,7 +65,7 @@ async def converse(
         if conversation.system:
             messages.append({"role": "system", "content": conversation.system})
         while True:
-            said = prompt if prompt is not None else run.ask("you", flag="PROMPT")
+            said = prompt if prompt is not None else _ask(run)
             if not said.strip():
                 return
             messages.append({"role": "user", "content": said})
@@ -61,6 +73,13 @@ async def converse(
             messages.append({"role": "assistant", "content": answer})
             if prompt is not None:
                 return
+
+
+def _ask(run: Run) -> str:
+    try:
+        return run.ask("you", flag="PROMPT")
+    except EOFError:
+        return ""
 
 
 async def _turn(
@@ -79,19 +98,21 @@ async def _turn(
         model.spec.context,
         os.urandom,
     )
-    prepared = Prepared([prompt], {})
+    settings, prepared = run.settings, Prepared([prompt], [])
+    wishes = wishes_of(settings, Choices())
     price = await ask_price(context, model, prepared)
-    choices = Choices(conversation.max_tokens, None, None, None, None, "now", None, None, True)
-    check_caps(run, choices, model, price, maximum(model, price, prepared))
+    locked = maximum(model, price, prepared)
+    check_caps(settings, wishes, model.spec.layer_units, price, locked)
+    if run.options.dry_run:
+        run.confirm("Sign and lock it?", describe(settings, model, price, prepared))
     store, matcher = context.store(), context.matcher()
     quiet = run.options.json
     view = ChatView(tokenizer, (lambda text: None) if quiet else _write)
-    began = time.monotonic()
     try:
         requester = Requester(
             context.chain, matcher, signer, store, SystemClock(), model.model_id, model.spec
         )
-        policy = Policy(terms_of=lambda now: terms_for(context, choices, price, now))
+        policy = Policy(terms_of=lambda now: terms_for(context, wishes, price, now))
         result = await run_batch(requester, [prompt], policy, view, new_submission_id())
     finally:
         await matcher.close()
@@ -100,7 +121,7 @@ async def _turn(
         raise result.unfinished["chat"]
     done = result.finished["chat"]
     answer = tokenizer.decode(done.state.tokens)
-    rate = view.tokens / max(time.monotonic() - began, 1e-9)
+    rate = view.tokens / max(time.monotonic() - view.began_s, 1e-9)
     match = result.matches[-1]
     facts = {
         "answer": answer,
@@ -114,7 +135,7 @@ async def _turn(
     else:
         _write("\n")
         run.note(
-            f"[dim]{view.tokens} tokens · {rate:.1f} tok/s · {facts['paid']} · {route_text(match)} · {facts['job']}[/dim]"
+            f"[dim]{view.tokens} tokens · {rate:.1f} tok/s · {facts['paid']} · {route_text(match.plan)} · {facts['job']}[/dim]"
         )
     return answer
 

@@ -33,14 +33,17 @@ class Cost:
 
 async def challenge_cost(chain: Chain) -> Cost:
     """The jury's current bond and fee."""
-    bond, fee = await chain.read("JuryArbitrator", "challengeCost")
-    return Cost(int(bond), int(fee))
+    return Cost(
+        bond=await chain.read("JuryArbitrator", "bond"), fee=await chain.read("JuryArbitrator", "fee")
+    )
 
 
 def check_standing(case: Case, challenger: str, delegation: Delegation | None) -> None:
-    """Raise UsageError unless the contract would let this account dispute the job."""
+    """Raise UsageError unless this account is one that the contract lets dispute the job."""
     allowed = {case.order.requester.lower(), case.order.auditor.lower()} - {ZERO_ADDRESS}
-    if challenger.lower() in allowed or delegation is not None:
+    if delegation is not None and delegation.delegation.order_hash == case.order_hash:
+        allowed.add(delegation.delegation.auditor.lower())
+    if challenger.lower() in allowed:
         return
     raise UsageError(
         f"{challenger} may not dispute this job",

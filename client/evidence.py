@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from client.verify import complete_sets, disjoint
 from core.protocol import commit, signing, wire
-from core.protocol.chain import Chain
-from core.protocol.errors import CheckFailed, HeadraceError, IdInvalid
+from core.protocol.chain import Chain, ChainCall, ChainEvent
+from core.protocol.errors import CheckFailed, HeadraceError, IdInvalid, RowsWithheld
 from core.protocol.types import (
     AuditorDelegation,
     Order,
@@ -27,6 +28,8 @@ from core.protocol.types import (
 from core.runtime.channel import Peers
 
 _ROW_BYTES_PER_CALL = 8 * 2**20
+_BLOCKS_PER_CALL = 2000
+PATIENCE_S = 30.0  # for all rows of one request at one boundary
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,6 @@ class Case:
 
     job_id: str
     order: Order
-    requester_signature: str
     plan: tuple[Stage, ...]
 
     @property
@@ -63,27 +65,43 @@ class PromptOpening:
     sampling: SamplingParams
 
 
-class RowsWithheld(CheckFailed):
-    """Nobody hands over rows that match what the stage signed."""
-
-    code = "E-CHECK-02"
-
-
 async def case_of_job(chain: Chain, job_id: str, deploy_block: int) -> Case:
-    """The order and plan of a job from the transaction that opened it. Raises IdInvalid for an unknown job."""
-    head = await chain.block_number()
-    for first in range(deploy_block, head + 1, 2000):
-        for event in await chain.events(first, min(head, first + 1999)):
-            if event.name == "JobMatched" and event.args["job"] == job_id:
-                call = await chain.call_of(event.tx_hash)
-                if call is not None and call.function == "openMatched":
-                    return Case(
-                        job_id,
-                        msgspec.convert(call.args["order"], Order),
-                        str(call.args["requesterSig"]),
-                        tuple(msgspec.convert(call.args["plan"], list[Stage])),
-                    )
+    """The order and plan of a job from the transaction that matched it.
+
+    Raises IdInvalid for an unknown job, CheckFailed when the transaction does not show them.
+    """
+    matched = await events_named(chain, "JobMatched", deploy_block)
+    for event in matched:
+        if event.args["job"] != job_id:
+            continue
+        call = await chain.call_of(event.tx_hash)
+        if call is None or call.function not in ("openMatched", "matchJob"):
+            raise CheckFailed(
+                f"job {job_id} cannot be read from the chain",
+                f"transaction {event.tx_hash} matched it through another contract",
+            )
+        return case_in(job_id, call)
     raise IdInvalid(f"no job {job_id}", f"chain {chain.chain_id} has not matched such a job")
+
+
+def case_in(job_id: str, call: ChainCall) -> Case:
+    """The case in a call that carries `order` and `plan`. Raises CheckFailed when no honest party could have signed them."""
+    try:
+        order = msgspec.convert(call.args["order"], Order)
+        plan = msgspec.convert(call.args["plan"], list[Stage])
+    except msgspec.ValidationError as error:
+        raise CheckFailed(f"the order of job {job_id} is out of bounds", str(error)) from None
+    return Case(job_id, order, tuple(plan))
+
+
+async def events_named(chain: Chain, name: str, deploy_block: int) -> list[ChainEvent]:
+    """Every event of this name, oldest first. Raises ChainUnreachable."""
+    head = await chain.block_number()
+    found: list[ChainEvent] = []
+    for first in range(deploy_block, head + 1, _BLOCKS_PER_CALL):
+        events = await chain.events(first, min(head, first + _BLOCKS_PER_CALL - 1))
+        found += [event for event in events if event.name == name]
+    return found
 
 
 def leaves_match(receipt: StageReceipt, leaves: Sequence[RequestLeaf]) -> bool:
@@ -111,8 +129,11 @@ class Evidence:
         peers: Peers,
         endpoints: Mapping[str, str],
         delegation: Delegation | None = None,
+        *,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         """`endpoints` maps operators (lower case) to where they can be reached now."""
+        self._patience_s = patience_s
         self.case, self._domain, self._peers = case, domain, peers
         self._endpoints = dict(endpoints)
         self._delegation = delegation
@@ -129,16 +150,23 @@ class Evidence:
             raise _refused(stage, frame.message)
         return [signed for signed in frame.message.signed if self._is_genuine(stage, signed)]
 
-    async def latest_receipts(self) -> list[SignedReceipt]:
-        """Of every stage the receipt over most requests. Raises CheckFailed when a stage has none."""
-        found = await asyncio.gather(*(self.receipts(s) for s in range(len(self.case.plan))))
-        for stage, receipts in enumerate(found):
-            if not receipts:
-                raise CheckFailed(
-                    f"stage {stage} holds no receipt for this job",
-                    "it signed nothing, or it lost what it signed",
-                )
-        return [max(receipts, key=lambda s: len(s.leaves)) for receipts in found]
+    async def pipelines(self) -> list[list[SignedReceipt]]:
+        """Receipts of all stages over as many requests as all of them signed for, no request twice.
+
+        Raises CheckFailed when there is no request that all signed for, HeadraceError when a stage does not answer.
+        """
+        stages = range(len(self.case.plan))
+        found = await asyncio.gather(*map(self.receipts, stages))
+        complete = complete_sets([signed for of in found for signed in of], len(stages))
+        if not complete:
+            silent = [str(stage) for stage in stages if not found[stage]]
+            raise CheckFailed(
+                "there is nothing that all stages signed for",
+                f"no receipt for this job at stage {', '.join(silent)}"
+                if silent
+                else "their receipts are over different requests",
+            )
+        return disjoint(complete)
 
     async def leaves_of(self, receipt: StageReceipt) -> list[RequestLeaf]:
         """The leaves under a signed receipt, from the stage or pieced together from its neighbours.
@@ -146,16 +174,14 @@ class Evidence:
         Raises RowsWithheld.
         """
         stage = receipt.stage
-        wanted = receipt.requests_root
         for signed in await self._receipts_or_none(stage):
-            if signed.receipt.requests_root == wanted and leaves_match(receipt, signed.leaves):
+            if leaves_match(receipt, signed.leaves):
                 return signed.leaves
-        for before in await self._receipts_or_none(stage - 1):
-            for after in await self._receipts_or_none(stage + 1):
-                leaves = [
-                    RequestLeaf(a.request_index, a.out_root, b.in_root, a.tokens_in, a.tokens_out)
-                    for a, b in zip(before.leaves, after.leaves, strict=False)
-                ]
+        sides = [await self._receipts_or_none(stage + step) for step in (-1, 1)]
+        before, after = ([s for s in side if _is_over(s, receipt)] for side in sides)
+        for sent in before:
+            for taken in after:
+                leaves = _between(sent.leaves, taken.leaves)
                 if leaves_match(receipt, leaves):
                     return leaves
         raise RowsWithheld(
@@ -172,9 +198,13 @@ class Evidence:
         reasons = []
         for holder, at in holders:
             try:
-                rows = await self._fetch_rows(holder, at, leaf.request_index, row_bytes)
+                async with asyncio.timeout(self._patience_s):
+                    rows = await self._fetch_rows(holder, at, leaf.request_index, row_bytes)
             except HeadraceError as error:
-                reasons.append(f"stage {holder}: {error.what}")
+                reasons.append(f"stage {holder}: {error.what}: {error.why}")
+                continue
+            except TimeoutError:
+                reasons.append(f"stage {holder}: not all rows in {self._patience_s:g} s")
                 continue
             if commit.to_hex(commit.rows_root(rows, row_bytes)) == root:
                 return rows
@@ -253,6 +283,8 @@ class Evidence:
     async def _fetch_rows(self, stage: int, side: wire.Side, request: int, row_bytes: int) -> bytes:
         count = max(1, _ROW_BYTES_PER_CALL // row_bytes)
         parts: list[bytes] = []
+        order = self.case.order
+        most = order.max_tokens_in + order.max_tokens_out
         start, total = 0, 1
         while start < total:
             frame = await self._ask(
@@ -268,6 +300,7 @@ class Evidence:
                 rows.row_bytes != row_bytes
                 or rows.start != start
                 or not 0 < rows.rows <= count
+                or not start + rows.rows <= rows.total <= most
                 or len(frame.payload) != rows.rows * row_bytes
             ):
                 raise CheckFailed(f"stage {stage} sent rows of another shape", str(rows))
@@ -289,6 +322,21 @@ class Evidence:
         if self._delegation is None:
             return None, None
         return self._delegation.delegation, self._delegation.signature
+
+
+def _is_over(signed: SignedReceipt, receipt: StageReceipt) -> bool:
+    """Whether a neighbour's receipt may be over the same requests."""
+    other = signed.receipt
+    counts = (receipt.requests, receipt.tokens_in, receipt.tokens_out)
+    return (other.requests, other.tokens_in, other.tokens_out) == counts
+
+
+def _between(before: Sequence[RequestLeaf], after: Sequence[RequestLeaf]) -> list[RequestLeaf]:
+    """What the stage between two neighbours must have committed to, by what they sent and took."""
+    return [
+        RequestLeaf(a.request_index, a.out_root, b.in_root, a.tokens_in, a.tokens_out)
+        for a, b in zip(before, after, strict=True)
+    ]
 
 
 def tokens_in(rows: bytes) -> tuple[int, ...]:

@@ -8,24 +8,15 @@ from typing import Any
 import msgspec
 
 from client.context import open_context, open_store
+from client.registered import shard_roots
+from client.session import Match
 from client.store import ClientStore, JobRow, match_of
-from client.verify import Answer, check_answers, check_pipeline
+from client.verify import Answer, check_answers, check_pipeline, complete_sets, covered
 from core.protocol import ids, pricing, signing, units
 from core.protocol.errors import CheckFailed
-from core.protocol.types import AuditorDelegation, ModelSpec, SignedReceipt
+from core.protocol.types import AuditorDelegation, JobState, ModelSpec, SignedReceipt
 from core.runtime.console import Run
 from core.runtime.settings import Settings
-
-JOB_STATES = (
-    "none",
-    "open",
-    "matched",
-    "delivered",
-    "disputed",
-    "settled",
-    "cancelled",
-    "expired",
-)
 
 
 def list_jobs(settings: Settings) -> list[dict[str, Any]]:
@@ -61,7 +52,7 @@ async def show_job(settings: Settings, typed: str) -> dict[str, Any]:
         on_chain = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
     return line | {
         "id": ids.full(ids.Kind.JOB, row.job_id),
-        "on_chain": JOB_STATES[on_chain["state"]],
+        "on_chain": JobState(on_chain["state"]).name.lower(),
         "locked": settings.show_token(on_chain["maxAmount"]),
         "tokens_in": on_chain["tokensIn"],
         "tokens_out": on_chain["tokensOut"],
@@ -101,25 +92,15 @@ async def verify_job(settings: Settings, typed: str) -> dict[str, Any]:
             for r in store.requests(row.job_id)
             if r.finish
         }
-        pipelines = _pipelines(store.receipts(row.job_id), len(match.plan))
+        held = [signed for _, signed in store.receipts(row.job_id)]
     finally:
         store.close()
-    if not pipelines:
-        raise CheckFailed(
-            "we hold no complete set of receipts for this job", f"{len(answers)} answers"
-        )
+    pipelines = complete_sets(held, len(match.plan))
+    _check_coverage(pipelines, answers)
     order = match.signed.order
     async with open_context(settings) as context:
         chain = context.chain
-        roots = {
-            (s.layer_from, s.layer_to): await chain.read(
-                "ModelRegistry", "shardRoot", order.model_id, s.layer_from, s.layer_to
-            )
-            for s in match.plan
-        }
-        spec = msgspec.convert(
-            await chain.read("ModelRegistry", "specOf", order.model_id), ModelSpec
-        )
+        roots = await shard_roots(chain, order.model_id, match.plan)
         for receipts in pipelines:
             check_pipeline(
                 receipts,
@@ -128,36 +109,57 @@ async def verify_job(settings: Settings, typed: str) -> dict[str, Any]:
                 plan=match.plan,
                 shard_root_of=lambda a, b: roots[a, b],
             )
-            check_answers(receipts, answers)
+            check_answers(receipts, {i: answers[i] for i in covered(receipts)})
         tokens_in = sum(len(a.prompt_ids) for a in answers.values())
         tokens_out = sum(len(a.tokens) for a in answers.values())
         on_chain = await chain.read("TaskRegistry", "jobOf", row.job_id)
-        gross, pay, _, _ = await chain.read(
+        spec = msgspec.convert(
+            await chain.read("ModelRegistry", "specOf", order.model_id), ModelSpec
+        )
+        theirs = await chain.read(
             "TaskRegistry", "split", order, list(match.plan), tokens_in, tokens_out
         )
+    state = JobState(on_chain["state"])
+    _check_chain(match, on_chain, state, tokens_in, tokens_out)
     expected = pricing.split(order, match.plan, spec, tokens_in, tokens_out)
-    if tuple(gross) != expected.gross:
-        raise CheckFailed("the contract's split differs from ours", f"{gross} and {expected.gross}")
+    if tuple(theirs["gross"]) != expected.gross:
+        raise CheckFailed("the contract's split differs from ours", f"{theirs['gross']} and {expected.gross}")
     return {
         "job": ids.short(ids.Kind.JOB, row.job_id),
         "signatures": f"{sum(map(len, pipelines))} receipts, all by the plan's operators",
         "commitments": "chained from prompt to answer, shards as registered",
         "tokens": f"{tokens_in} in, {tokens_out} out, equal to what was sent and received",
-        "price": f"{settings.show_token(sum(gross))} for {len(answers)} answers, {settings.show_token(sum(pay))} of it to miners",
-        "on_chain": JOB_STATES[on_chain["state"]],
+        "price": f"{settings.show_token(sum(expected.gross))} for {len(answers)} answers, {settings.show_token(sum(theirs['pay']))} of it to miners",
+        "on_chain": state.name.lower(),
     }
 
 
-def _pipelines(rows: list[Any], stages: int) -> list[list[SignedReceipt]]:
-    """Complete sets of receipts, one per stage: of single requests, and of the whole job."""
-    by_request: dict[int, dict[int, SignedReceipt]] = {}
-    for row, signed in rows:
-        by_request.setdefault(row.request_index, {})[row.stage] = signed
-    return [
-        [found[stage] for stage in range(stages)]
-        for found in by_request.values()
-        if len(found) == stages
-    ]
+def _check_coverage(pipelines: list[list[SignedReceipt]], answers: dict[int, Answer]) -> None:
+    """Raise CheckFailed unless every answer has receipts of all stages, and every receipt an answer."""
+    signed = {index for receipts in pipelines for index in covered(receipts)}
+    if not answers or signed != set(answers):
+        raise CheckFailed(
+            "receipts and answers do not match",
+            f"we hold answers to {sorted(answers)}, receipts of every stage for {sorted(signed)}",
+        )
+
+
+def _check_chain(
+    match: Match, on_chain: dict[str, Any], state: JobState, tokens_in: int, tokens_out: int
+) -> None:
+    """Raise CheckFailed unless the chain has this job with this plan, and was paid for these counts."""
+    if state is JobState.NONE or on_chain["planHash"] != match.plan_hash:
+        raise CheckFailed(
+            "the job on chain is another one",
+            f"state {state.name}, plan {on_chain['planHash']}, ours is {match.plan_hash}",
+        )
+    counted = (on_chain["tokensIn"], on_chain["tokensOut"])
+    paid = state in (JobState.DELIVERED, JobState.DISPUTED, JobState.SETTLED)
+    if paid and counted != (tokens_in, tokens_out):
+        raise CheckFailed(
+            "the chain counts other tokens",
+            f"{counted[0]} in and {counted[1]} out, we have {tokens_in} and {tokens_out}",
+        )
 
 
 async def delegate(run: Run, typed: str, auditor: str, valid: str) -> dict[str, Any]:

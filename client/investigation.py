@@ -12,30 +12,50 @@ from typing import Any
 import msgspec
 
 from client.audit import ShardSource, StageFinding, audit_job
-from client.context import Context, model_folder, open_store
-from client.evidence import Case, Delegation, Evidence, case_of_job
+from client.context import Context, model_folder, model_name, open_store
+from client.evidence import Case, Delegation, Evidence, case_of_job, events_named
+from client.registered import shard_roots
 from client.store import match_of
-from client.verify import check_pipeline
+from client.verify import check_pipeline, complete_sets, disjoint
 from core.protocol import ids, signing
-from core.protocol.chain import Chain
-from core.protocol.errors import IdInvalid, ModelUnknown, UsageError
-from core.protocol.types import AuditorDelegation, SignedReceipt
+from core.protocol.errors import (
+    ConfigError,
+    IdInvalid,
+    MatcherUnreachable,
+    ModelUnknown,
+    ModelUnsupported,
+    UsageError,
+)
+from core.protocol.types import AuditorDelegation, Signature, SignedReceipt
 from core.runtime.channel import Peers, StreamIdentity
 from core.runtime.settings import Settings
 
 
 @dataclass(frozen=True)
 class Investigation:
-    """A job, its receipts and what re-running it found."""
+    """A job, its receipts and what re-running it found (nothing yet, if it was not re-run)."""
 
     case: Case
-    receipts: list[SignedReceipt]
+    pipelines: list[list[SignedReceipt]]
     findings: list[StageFinding]
 
     @property
     def guilty(self) -> StageFinding | None:
         """The first stage at fault: those after it were judged on what they really received."""
         return next((f for f in self.findings if f.at_fault), None)
+
+    def accused(self, stage: int) -> SignedReceipt:
+        """The receipt to hold against a stage: over the request that convicts it, else its widest."""
+        of_stage = [pipeline[stage] for pipeline in self.pipelines]
+        finding = next((f for f in self.findings if f.stage == stage), None)
+        worst = finding.worst if finding else None
+        if worst is None or not worst.at_fault:
+            return of_stage[0]
+        return next(
+            signed
+            for signed in of_stage
+            if worst.request_index in {leaf.request_index for leaf in signed.leaves}
+        )
 
 
 async def resolve_job(context: Context, typed: str) -> str:
@@ -54,38 +74,44 @@ async def resolve_job(context: Context, typed: str) -> str:
 
 
 async def _jobs_on_chain(context: Context) -> set[str]:
-    chain, first = context.chain, context.settings.network.deploy_block
-    head = await chain.block_number()
-    found: set[str] = set()
-    for start in range(first, head + 1, 2000):
-        events = await chain.events(start, min(head, start + 1999))
-        found |= {e.args["job"] for e in events if e.name == "JobMatched"}
-    return found
+    deploy_block = context.settings.network.deploy_block
+    return {e.args["job"] for e in await events_named(context.chain, "JobMatched", deploy_block)}
 
 
 async def endpoints_of(context: Context, case: Case) -> dict[str, str]:
-    """Where each stage can be reached, by operator in lower case. Whoever answers there still has to prove its key."""
+    """Where each stage can be reached, by operator in lower case: as the matcher sees it now, else as when the job was opened.
+
+    Whoever answers there still has to prove its key. Raises MatcherUnreachable or ConfigError when we know nothing ourselves.
+    """
     found: dict[str, str] = {}
     store = open_store(context.settings)
     try:
         for row in store.jobs():
             if row.job_id == case.job_id:
                 match = match_of(row)
-                found |= {
-                    s.operator.lower(): e for s, e in zip(match.plan, match.endpoints, strict=True)
-                }
+                pairs = zip(match.plan, match.endpoints, strict=True)
+                found = {stage.operator.lower(): endpoint for stage, endpoint in pairs}
     finally:
         store.close()
-    missing = {s.operator.lower() for s in case.plan} - set(found)
-    if missing:
-        api = context.matcher()
-        try:
-            for miner in await api.miners():
-                if str(miner["operator"]).lower() in missing and miner.get("endpoint"):
-                    found[str(miner["operator"]).lower()] = str(miner["endpoint"])
-        finally:
-            await api.close()
-    return found
+    try:
+        return found | await _endpoints_now(context)
+    except (MatcherUnreachable, ConfigError):
+        if not found:
+            raise
+        return found
+
+
+async def _endpoints_now(context: Context) -> dict[str, str]:
+    api = context.matcher()
+    try:
+        miners = await api.miners()
+    finally:
+        await api.close()
+    return {
+        str(miner.get("operator")).lower(): str(miner["endpoint"])
+        for miner in miners
+        if miner.get("endpoint")
+    }
 
 
 def read_delegation(file: Path | None) -> Delegation | None:
@@ -96,9 +122,10 @@ def read_delegation(file: Path | None) -> Delegation | None:
         document = json.loads(file.read_text())
         content = document.get("result", document)
         return Delegation(
-            msgspec.convert(content["delegation"], AuditorDelegation), str(content["signature"])
+            msgspec.convert(content["delegation"], AuditorDelegation),
+            msgspec.convert(content["signature"], Signature),
         )
-    except (OSError, ValueError, KeyError, msgspec.ValidationError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{file} is not a delegation", str(error)) from None
 
 
@@ -116,28 +143,24 @@ async def open_evidence(
         await peers.close()
 
 
-def source_of(settings: Settings, model_id: str) -> ShardSource:
-    """Weights of a registered model on this machine. Raises ModelUnknown or ModelMissing."""
-    from core.engine.numerics import FP32
+def source_of(settings: Settings, case: Case) -> ShardSource:
+    """Weights of a case's model on this machine. Raises ModelUnknown, ModelMissing, or ModelUnsupported for its numerics."""
+    from core.engine.numerics import PROFILES
 
-    name = next((n for n, i in settings.network.models.items() if i == model_id), None)
+    name = model_name(case.order.model_id, settings)
     if name is None:
         raise ModelUnknown(
-            f"no name is known for model {model_id}", "it is not in the network file"
+            f"no name is known for model {case.order.model_id}", "it is not in the network file"
         )
-    return ShardSource(model_folder(name, settings), FP32)
-
-
-async def shard_roots(chain: Chain, case: Case) -> list[str]:
-    """The registered commitment of each stage's layers."""
-    return [
-        str(
-            await chain.read(
-                "ModelRegistry", "shardRoot", case.order.model_id, s.layer_from, s.layer_to
-            )
+    wanted = case.order.numerics_profile
+    profile = next((p for p in PROFILES.values() if signing.name_hash(p.name) == wanted), None)
+    if profile is None:
+        raise ModelUnsupported(
+            "the job's numerics profile is unknown here",
+            f"{wanted}; known: {', '.join(PROFILES)}",
+            next_step="update this program",
         )
-        for s in case.plan
-    ]
+    return ShardSource(model_folder(name, settings), profile)
 
 
 async def investigate(
@@ -146,31 +169,49 @@ async def investigate(
     typed: str,
     delegation: Delegation | None,
     progress: Callable[[int, int, int], None],
+    *,
+    rerun: bool = True,
 ) -> Investigation:
-    """Check a job's receipts and re-run every stage of it. Raises CheckFailed when the receipts alone do not hold."""
+    """Check a job's receipts and, unless told otherwise, re-run every stage of it.
+
+    Raises CheckFailed when the receipts alone do not hold.
+    """
     job_id = await resolve_job(context, typed)
     case = await case_of_job(context.chain, job_id, context.settings.network.deploy_block)
-    roots = await shard_roots(context.chain, case)
+    roots = await shard_roots(context.chain, case.order.model_id, case.plan)
     async with open_evidence(context, signer, case, delegation) as evidence:
-        receipts = await evidence.latest_receipts()
-        by_layers = {
-            (s.layer_from, s.layer_to): root for s, root in zip(case.plan, roots, strict=True)
-        }
-        check_pipeline(
-            receipts,
-            domain=context.chain.domain,
-            order=case.order,
-            plan=case.plan,
-            shard_root_of=lambda a, b: by_layers[a, b],
-        )
-        findings = await audit_job(
-            evidence,
-            source_of(context.settings, case.order.model_id),
-            [r.leaves for r in receipts],
-            roots,
-            progress,
-        )
-    return Investigation(case, receipts, findings)
+        pipelines = _held(context, case) or await evidence.pipelines()
+        for receipts in pipelines:
+            check_pipeline(
+                receipts,
+                domain=context.chain.domain,
+                order=case.order,
+                plan=case.plan,
+                shard_root_of=lambda a, b: roots[a, b],
+            )
+        findings: list[StageFinding] = []
+        if rerun:
+            findings = await audit_job(
+                evidence,
+                source_of(context.settings, case),
+                [
+                    [leaf for receipts in pipelines for leaf in receipts[stage].leaves]
+                    for stage in range(len(case.plan))
+                ],
+                [roots[stage.layer_from, stage.layer_to] for stage in case.plan],
+                progress,
+            )
+    return Investigation(case, pipelines, findings)
+
+
+def _held(context: Context, case: Case) -> list[list[SignedReceipt]]:
+    """Receipts of all stages from our own records, if the job is ours."""
+    store = open_store(context.settings)
+    try:
+        receipts = [signed for _, signed in store.receipts(case.job_id)]
+    finally:
+        store.close()
+    return disjoint(complete_sets(receipts, len(case.plan)))
 
 
 def describe_finding(finding: StageFinding) -> dict[str, Any]:
@@ -180,11 +221,12 @@ def describe_finding(finding: StageFinding) -> dict[str, Any]:
         "stage": finding.stage,
         "operator": finding.operator,
         "layers": f"{finding.layers[0]}-{finding.layers[1] - 1}",
+        "requests": len(finding.requests),
         "deviation": f"{worst.ratio:.2e}" if worst else "–",
         "allowed": f"{worst.limit:.0e}" if worst else "–",
         "first_divergent_step": _first_step(finding),
         "verdict": "FAULT" if finding.at_fault else "ok",
-        "why": finding.withheld or (worst.reasons[0] if worst and worst.reasons else ""),
+        "why": finding.withheld or ("; ".join(worst.reasons) if worst else ""),
     }
 
 

@@ -6,6 +6,7 @@ rest of a lock returns by itself; what is unfinished is ordered anew from anothe
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -218,6 +219,9 @@ async def _stream(
             if not outcome.unfinished:
                 whole = await _close_job(session, list(outcome.finished))
                 requester.store.add_receipts(match.job_id, whole)
+        except asyncio.CancelledError:  # Ctrl-C: pay for what was delivered, then stop
+            await _settle(requester, match, session.outcome(), policy, watcher)
+            raise
         finally:
             await session.close()
     await _settle(requester, match, outcome, policy, watcher)

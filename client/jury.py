@@ -6,6 +6,7 @@ must not forget (its vote and salt) is in SQLite before the commitment is sent, 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable
@@ -17,17 +18,27 @@ from typing import Any
 import msgspec
 
 from client.audit import ShardSource, StageFinding, audit_stage
-from client.evidence import Case, Evidence, RowsWithheld
+from client.evidence import Case, Evidence, case_in
+from client.registered import shard_roots
 from core.protocol.chain import Chain, ChainEvent
-from core.protocol.errors import ChainUnreachable, ContractRefused
+from core.protocol.errors import (
+    ChainUnreachable,
+    CheckFailed,
+    ContractRefused,
+    HeadraceError,
+    ModelUnsupported,
+    RowsWithheld,
+)
 from core.protocol.follower import EventFollower
 from core.protocol.signing import DigestSigner
-from core.protocol.types import Order, Stage, StageReceipt
+from core.protocol.types import ZERO_HASH, StageReceipt
 from core.runtime.clock import Clock
+from core.runtime.folders import make_private
 from core.runtime.logs import get_logger
 
 log = get_logger(__name__)
 POLL_S = 0.5
+RETRY_S = 5.0
 
 
 class Phase(IntEnum):
@@ -74,8 +85,9 @@ class View:
 
 @dataclass(frozen=True)
 class Memory:
-    """What we did in this dispute."""
+    """What we did in this dispute. A vote that is stored may be committed on chain without `committed`: we died in between."""
 
+    voted: bool = False
     committed: bool = False
     revealed: bool = False
 
@@ -83,23 +95,20 @@ class Memory:
 def next_action(view: View, memory: Memory, *, block: int, now: int) -> Action:
     """The one thing to do now, given the head block and chain time."""
     match view.phase:
-        case Phase.OPENED:
-            return Action.DRAW if block > view.draw_block else Action.WAIT
-        case Phase.COMMITTING:
-            if now > view.phase_ends_at:
-                return Action.ADVANCE
-            return (
-                Action.JUDGE_AND_COMMIT if view.on_panel and not memory.committed else Action.WAIT
-            )
-        case Phase.REVEALING:
-            if now > view.phase_ends_at:
-                return Action.ADVANCE
-            ready = view.on_panel and memory.committed and not memory.revealed
-            return Action.REVEAL if ready else Action.WAIT
-        case Phase.RULED:
-            return Action.EXECUTE if now >= view.payout_at else Action.WAIT
-        case _:
+        case Phase.OPENED:  # what is sent now is mined after the head block
+            return Action.DRAW if block >= view.draw_block else Action.WAIT
+        case Phase.COMMITTING | Phase.REVEALING if now > view.phase_ends_at:
+            return Action.ADVANCE
+        case Phase.COMMITTING if view.on_panel and not memory.committed:
+            return Action.JUDGE_AND_COMMIT
+        case Phase.REVEALING if view.on_panel and memory.voted and not memory.revealed:
+            return Action.REVEAL
+        case Phase.RULED if now >= view.payout_at:
+            return Action.EXECUTE
+        case Phase.EXECUTED:
             return Action.FORGET
+        case _:
+            return Action.WAIT
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,7 @@ class VoteBook:
     """Our votes and salts, on disk before they are committed to."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
@@ -132,11 +141,9 @@ class VoteBook:
             "SELECT vote, evidence, salt, committed, revealed FROM vote WHERE dispute = ?",
             (dispute,),
         ).fetchone()
-        return (
-            StoredVote(VoteKind(row[0]), row[1], row[2], bool(row[3]), bool(row[4]))
-            if row
-            else None
-        )
+        if row is None:
+            return None
+        return StoredVote(VoteKind(row[0]), row[1], row[2], bool(row[3]), bool(row[4]))
 
     def remember(self, dispute: str, vote: VoteKind, evidence: str, salt: str) -> StoredVote:
         """Keep the first vote of a dispute; a second one is ignored, so we never contradict ourselves."""
@@ -152,6 +159,12 @@ class VoteBook:
         assert step in ("committed", "revealed")
         self._db.execute(f"UPDATE vote SET {step} = 1 WHERE dispute = ?", (dispute,))
 
+    def unmark(self, dispute: str) -> None:
+        """The chain may have forgotten our transactions: send them again. The vote itself stays."""
+        self._db.execute(
+            "UPDATE vote SET committed = 0, revealed = 0 WHERE dispute = ?", (dispute,)
+        )
+
 
 @dataclass(frozen=True)
 class DisputedWork:
@@ -162,19 +175,18 @@ class DisputedWork:
 
 
 async def read_disputed_work(chain: Chain, opened: ChainEvent) -> DisputedWork:
-    """Decode the transaction that opened a dispute."""
+    """Decode the transaction that opened a dispute. Raises CheckFailed when it does not show an order, a plan and a receipt."""
     call = await chain.call_of(opened.tx_hash)
     if call is None or call.function != "dispute":
-        raise ContractRefused(
-            "the dispute was not opened by a plain call", error=str(call.function if call else None)
+        raise CheckFailed(
+            "the dispute does not show what it is about",
+            f"transaction {opened.tx_hash} opened it through another contract",
         )
-    case = Case(
-        opened.args["job"],
-        msgspec.convert(call.args["order"], Order),
-        "",
-        tuple(msgspec.convert(call.args["plan"], list[Stage])),
-    )
-    return DisputedWork(case, msgspec.convert(call.args["receipt"], StageReceipt))
+    case = case_in(opened.args["job"], call)
+    try:
+        return DisputedWork(case, msgspec.convert(call.args["receipt"], StageReceipt))
+    except msgspec.ValidationError as error:
+        raise CheckFailed("the accused receipt is out of bounds", str(error)) from None
 
 
 class JurorDaemon:
@@ -188,54 +200,74 @@ class JurorDaemon:
         clock: Clock,
         follower: EventFollower,
         evidence_of: Callable[[Case], Awaitable[Evidence]],
-        source_of: Callable[[str], ShardSource],
+        source_of: Callable[[Case], ShardSource],
         *,
         on_vote: Callable[[str, VoteKind, StageFinding | None], None] = lambda *_: None,
     ) -> None:
-        """`evidence_of` makes the access to a case's stages; `source_of` maps a model id to its weights here."""
+        """`evidence_of` makes the access to a case's stages; `source_of` finds its model's weights here."""
         self._chain, self._signer, self._book, self._clock = chain, signer, book, clock
         self._follower, self._evidence_of, self._source_of = follower, evidence_of, source_of
         self._on_vote = on_vote
         self._open: dict[str, ChainEvent] = {}
+        self._judging: dict[str, asyncio.Task[None]] = {}
+        self._bench = asyncio.Lock()  # one shard in memory at a time
+        self._not_before: dict[str, float] = {}
 
     async def run(self) -> None:
         """Until cancelled. A chain that does not answer is waited for."""
-        while True:
-            try:
-                await self.step()
-            except ChainUnreachable as error:
-                log.warning("chain unreachable, will retry", reason=error.why)
-                await self._clock.sleep(2.0)
-            await self._clock.sleep(POLL_S)
+        try:
+            while True:
+                try:
+                    await self.step()
+                except ChainUnreachable as error:
+                    log.warning("chain unreachable, will retry", reason=error.why)
+                    await self._clock.sleep(2.0)
+                await self._clock.sleep(POLL_S)
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Stop judging; votes that are stored stay."""
+        for task in self._judging.values():
+            task.cancel()
+        await asyncio.gather(*self._judging.values(), return_exceptions=True)
 
     async def step(self) -> None:
-        """Look once at the chain and do what is due in every open dispute."""
+        """Look once at the chain and do what is due in every open dispute. Raises ChainUnreachable."""
         batch = await self._follower.poll()
         if batch.rolled_back_to is not None:
-            floor = batch.rolled_back_to
-            self._open = {d: e for d, e in self._open.items() if e.block_number <= floor}
+            self._roll_back(batch.rolled_back_to)
         for event in batch.events:
             if event.contract == "JuryArbitrator" and event.name == "DisputeOpened":
                 self._open[event.args["dispute"]] = event
         for dispute in list(self._open):
-            await self._advance(dispute)
+            if self._clock.monotonic() >= self._not_before.get(dispute, 0.0):
+                await self._advance(dispute)
+
+    def _roll_back(self, block: int) -> None:
+        """Blocks above this one are gone, and with them perhaps a dispute, or our votes in it."""
+        for dispute, event in list(self._open.items()):
+            self._book.unmark(dispute)
+            if event.block_number > block:
+                del self._open[dispute]
 
     async def _advance(self, dispute: str) -> None:
         view = await self._view(dispute)
         stored = self._book.get(dispute)
-        memory = Memory(stored.committed, stored.revealed) if stored else Memory()
-        action = next_action(
-            view,
-            memory,
-            block=await self._chain.block_number(),
-            now=await self._chain.now(),
-        )
+        memory = Memory(True, stored.committed, stored.revealed) if stored else Memory()
+        block, now = await self._chain.block_number(), await self._chain.now()
+        action = next_action(view, memory, block=block, now=now)
         try:
             await self._do(action, dispute)
         except ContractRefused as error:
             # Another juror was faster with a call that anyone may make, or a clock ran out between look and send: the
             # next look sees the new state.
             log.info("jury call refused", action=action.name, dispute=dispute, reason=error.why)
+        except ChainUnreachable:
+            raise
+        except HeadraceError as error:
+            log.warning("jury call failed", action=action.name, dispute=dispute, reason=str(error))
+            self._put_off(dispute)
 
     async def _do(self, action: Action, dispute: str) -> None:
         match action:
@@ -257,10 +289,8 @@ class JurorDaemon:
     async def _commit(self, dispute: str) -> None:
         stored = self._book.get(dispute)
         if stored is None:
-            vote, finding = await self._judge(self._open[dispute])
-            evidence = "0x" + (finding.digest().hex() if finding else "00" * 32)
-            stored = self._book.remember(dispute, vote, evidence, "0x" + os.urandom(32).hex())
-            self._on_vote(dispute, vote, finding)
+            self._start_judging(dispute)
+            return
         commitment = await self._chain.read(
             "JuryArbitrator",
             "commitmentHash",
@@ -281,28 +311,57 @@ class JurorDaemon:
         )
         self._book.mark(dispute, "revealed")
 
+    def _start_judging(self, dispute: str) -> None:
+        """Re-run beside the loop: other disputes have clocks of their own."""
+        if dispute not in self._judging:
+            task = asyncio.create_task(self._reach_vote(self._open[dispute]))
+            self._judging[dispute] = task
+            task.add_done_callback(lambda _: self._judging.pop(dispute))
+
+    async def _reach_vote(self, opened: ChainEvent) -> None:
+        """Judge and store the vote; what keeps us from judging is tried again later."""
+        dispute = opened.args["dispute"]
+        try:
+            async with self._bench:
+                vote, finding = await self._judge(opened)
+        except HeadraceError as error:
+            log.warning("cannot judge, will retry", dispute=dispute, reason=str(error))
+            self._put_off(dispute)
+        except Exception:  # strangers wrote what is judged; it must not stop the other disputes
+            log.exception("judging failed, will retry", dispute=dispute)
+            self._put_off(dispute)
+        else:
+            evidence = "0x" + finding.digest().hex() if finding else ZERO_HASH
+            self._book.remember(dispute, vote, evidence, "0x" + os.urandom(32).hex())
+            self._on_vote(dispute, vote, finding)
+
+    def _put_off(self, dispute: str) -> None:
+        self._not_before[dispute] = self._clock.monotonic() + RETRY_S
+
     async def _judge(self, opened: ChainEvent) -> tuple[VoteKind, StageFinding | None]:
-        """Re-run the accused stage. A stage that does not open what it signed is at fault."""
-        work = await read_disputed_work(self._chain, opened)
-        evidence = await self._evidence_of(work.case)
-        stage = work.receipt.stage
-        place = work.case.plan[stage]
-        registered = await self._chain.read(
-            "ModelRegistry",
-            "shardRoot",
-            work.case.order.model_id,
-            place.layer_from,
-            place.layer_to,
-        )
+        """Re-run the accused stage. A stage that does not open what it signed is at fault; what a challenger does not show, or
+        nobody can measure, is none."""
+        dispute = opened.args["dispute"]
+        try:
+            work = await read_disputed_work(self._chain, opened)
+        except CheckFailed as error:
+            log.warning("nothing to judge", dispute=dispute, reason=str(error))
+            return VoteKind.NO_FAULT, None
+        case, stage = work.case, work.receipt.stage
+        roots = await shard_roots(self._chain, case.order.model_id, case.plan)
+        registered = roots[case.plan[stage].layer_from, case.plan[stage].layer_to]
         if work.receipt.shard_root != registered:
             return VoteKind.FAULT, None
+        evidence = await self._evidence_of(case)
         try:
             leaves = await evidence.leaves_of(work.receipt)
+            finding = await audit_stage(evidence, self._source_of(case), stage, leaves, registered)
         except RowsWithheld as error:
-            log.warning("receipt not opened", dispute=opened.args["dispute"], reason=error.why)
+            log.warning("receipt not opened", dispute=dispute, reason=error.why)
             return VoteKind.FAULT, None
-        source = self._source_of(work.case.order.model_id)
-        finding = await audit_stage(evidence, source, stage, leaves, registered)
+        except ModelUnsupported as error:
+            log.warning("not measurable", dispute=dispute, reason=error.why)
+            return VoteKind.NO_FAULT, None
         return (VoteKind.FAULT if finding.at_fault else VoteKind.NO_FAULT), finding
 
     async def _view(self, dispute: str) -> View:

@@ -33,7 +33,7 @@ async def serve(run: Run) -> None:
             SystemClock(),
             EventFollower(context.chain, start_block=settings.network.deploy_block),
             lambda case: _evidence(context, peers, case),
-            lambda model_id: source_of(settings, model_id),
+            lambda case: source_of(settings, case),
             on_vote=_say_vote,
         )
         log.info("juror ready", juror=signer.address)
@@ -53,5 +53,5 @@ def _say_vote(dispute: str, vote: VoteKind, finding: StageFinding | None) -> Non
         "judged",
         dispute=ids.short(ids.Kind.DISPUTE, dispute),
         vote=vote.name,
-        **(describe_finding(finding) if finding else {"why": "receipt not opened"}),
+        **(describe_finding(finding) if finding else {"why": "judged without re-running"}),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from client.context import open_context
+from client.wallet_files import wallet_address
 from core.protocol.chain import Chain
 from core.protocol.errors import DeadlinePassed, StakeTooLow, TokenShort, UsageError
 from core.runtime.console import Run
@@ -57,9 +58,9 @@ async def stake_juror(run: Run, amount: str) -> dict[str, Any]:
 
 async def juror_status(run: Run) -> dict[str, Any]:
     """What this wallet has at the jury."""
-    signer = run.unlock()
+    address = wallet_address(run)
     async with open_context(run.settings) as context:
-        return await _status(run, context.chain, signer.address)
+        return await _status(run, context.chain, address)
 
 
 async def _status(run: Run, chain: Chain, address: str) -> dict[str, Any]:

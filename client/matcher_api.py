@@ -28,12 +28,16 @@ class Quote(msgspec.Struct, frozen=True, rename="camel"):
 
     price_in: t.U63
     price_out: t.U63
-    route: list[QuotedStage]
+    route: list[_QuotedStage]
     matcher: t.Address
     fee_bps: t.MatcherFeeBps
 
+    @property
+    def plan(self) -> tuple[t.Stage, ...]:
+        return tuple(t.Stage(s.operator, s.layer_from, s.layer_to) for s in self.route)
 
-class QuotedStage(msgspec.Struct, frozen=True, rename="camel"):
+
+class _QuotedStage(msgspec.Struct, frozen=True, rename="camel"):
     operator: t.Address
     layer_from: t.U16
     layer_to: t.U16

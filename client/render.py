@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from client.session import Match
 from core.engine.tokenizer import TextStream, Tokenizer
 from core.protocol import ids
 from core.protocol.errors import HeadraceError
-from core.protocol.types import Order
+from core.protocol.types import Order, Stage
 
 if TYPE_CHECKING:
-    from core.runtime.console import Run, Stage
+    from core.runtime.console import Run
+    from core.runtime.console import Stage as Progress
 
 
 def short_address(address: str) -> str:
     return f"{address[:6]}…{address[-4:]}"
 
 
-def route_text(match: Match) -> str:
+def route_text(plan: Sequence[Stage]) -> str:
     """`0x12…ab [0-13] → 0x34…cd [14-29]`."""
-    return " → ".join(f"{short_address(s.operator)} [{s.layers}]" for s in match.plan)
+    return " → ".join(f"{short_address(s.operator)} [{s.layers}]" for s in plan)
+
+
+def printable(text: str) -> str:
+    """Text as a terminal may show it: a stranger's control characters, which could repaint the screen, become U+FFFD."""
+    return "".join(
+        c if c in "\n\t" or (ord(c) >= 32 and not 127 <= ord(c) < 160) else "�" for c in text
+    )
 
 
 class BatchView:
@@ -33,7 +41,7 @@ class BatchView:
         run: Run,
         tokenizer: Tokenizer,
         show_units: Callable[[int], str],
-        stage: Stage,
+        stage: Progress,
         *,
         stream_text: bool,
     ) -> None:
@@ -44,7 +52,7 @@ class BatchView:
         self._lines: dict[str, str] = {}
         self.finished = 0
         self.tokens = 0
-        self.first_token_s: float | None = None
+        self.paid_units = 0
         self.began_s = time.monotonic()
         self.last_token_s = self.began_s
 
@@ -55,14 +63,14 @@ class BatchView:
         return self.tokens / elapsed_s if elapsed_s > 0 else 0.0
 
     def order_signed(self, order: Order, locked_units: int) -> None:
-        self._run.note(
+        self._note(
             f"order    {order.requests} requests, {order.max_tokens_in} tokens in, at most "
             f"{order.max_tokens_out} out, locks {self._show(locked_units)}"
         )
 
     def job_opened(self, match: Match) -> None:
         self.began_s = time.monotonic() if not self.tokens else self.began_s
-        self._run.note(f"matched  {ids.short(ids.Kind.JOB, match.job_id)}   {route_text(match)}")
+        self._note(f"matched  {ids.short(ids.Kind.JOB, match.job_id)}   {route_text(match.plan)}")
 
     def token(self, custom_id: str, step: int, token: int) -> None:
         if step < self._shown.get(custom_id, 0):
@@ -70,7 +78,6 @@ class BatchView:
         self._shown[custom_id] = step + 1
         self.tokens += 1
         self.last_token_s = time.monotonic()
-        self.first_token_s = self.first_token_s or self.last_token_s - self.began_s
         if self._stream_text:
             stream = self._streams.setdefault(custom_id, self._tokenizer.stream())
             self._print(custom_id, stream.push(token))
@@ -85,14 +92,26 @@ class BatchView:
         self._stage.set(self.finished)
 
     def pipeline_lost(self, reason: HeadraceError, finished: int, left: int) -> None:
-        self._run.note(
-            f"lost     {reason.what}: {reason.why}. {finished} finished requests are kept, {left} go to another pipeline"
+        self._note(
+            f"lost     {reason.what}: {reason.why}. {finished} finished requests are kept, {left} are left"
         )
 
     def acknowledged(self, match: Match, paid_units: int) -> None:
-        self._run.note(
+        self.paid_units += paid_units
+        self._note(
             f"paid     {ids.short(ids.Kind.JOB, match.job_id)}   {self._show(paid_units)} for what was delivered"
         )
+
+    def not_acknowledged(self, match: Match, reason: HeadraceError) -> None:
+        self._note(
+            f"unpaid   {ids.short(ids.Kind.JOB, match.job_id)}   the matcher did not take the acknowledgement "
+            f"({reason.what}: {reason.why}); it pays from the receipts after the window"
+        )
+
+    def _note(self, text: str) -> None:
+        from rich.markup import escape
+
+        self._run.note(escape(printable(text)))
 
     def _print(self, custom_id: str, text: str) -> None:
         """Several answers stream at once, so each line of text carries whose it is."""
@@ -106,7 +125,8 @@ class BatchView:
 def _line(custom_id: str, text: str) -> str:
     from rich.markup import escape
 
-    return f"  [cyan]{escape(custom_id[:12]):<12}[/cyan] {escape(text.strip())}"
+    name = printable(custom_id)[:12]
+    return f"  [cyan]{escape(f'{name:<12}')}[/cyan] {escape(printable(text).strip())}"
 
 
 def _wrap(text: str, width: int = 90) -> list[str]:
@@ -148,13 +168,16 @@ class ChatView:
             return
         self._next_step += 1
         self.tokens += 1
-        self._write(self._stream.push(token))
+        self._write(printable(self._stream.push(token)))
 
     def request_finished(self, custom_id: str, finish: str) -> None:
-        self._write(self._stream.finish())
+        self._write(printable(self._stream.finish()))
 
     def pipeline_lost(self, reason: HeadraceError, finished: int, left: int) -> None:
         pass
 
     def acknowledged(self, match: Match, paid_units: int) -> None:
         self.paid_units += paid_units
+
+    def not_acknowledged(self, match: Match, reason: HeadraceError) -> None:
+        pass

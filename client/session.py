@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from client.orders import Batch
 from client.verify import Answer, ShardRootOf, check_answers, check_pipeline
 from core.protocol import commit, signing, wire
-from core.protocol.errors import CheckFailed, HeadraceError, PeerUnreachable
+from core.protocol.errors import CheckFailed, HeadraceError, Interrupted, PeerUnreachable
 from core.protocol.types import SignedOrder, SignedReceipt, Stage
 from core.runtime.channel import Channel, Handler, StreamIdentity, connect
 
@@ -134,7 +134,7 @@ class JobSession:
             for task in watch:
                 task.cancel()
             await asyncio.gather(*watch, return_exceptions=True)
-        outcome = self._outcome()
+        outcome = self.outcome()
         await self._cancel(self._submitted & outcome.unfinished.keys())
         return outcome
 
@@ -309,13 +309,14 @@ class JobSession:
         for request in self._requests.values():
             request.fail(error)
 
-    def _outcome(self) -> Outcome:
+    def outcome(self) -> Outcome:
+        """What is finished by now, and why the rest is not."""
         finished, unfinished = {}, {}
         for index, request in self._requests.items():
-            if request.failure is not None:
-                unfinished[index] = request.failure
-            else:
+            if request.done.is_set() and request.failure is None:
                 finished[index] = request
+            else:
+                unfinished[index] = request.failure or Interrupted()
         return Outcome(finished, unfinished)
 
 

@@ -186,4 +186,3 @@ def match_of(row: JobRow) -> Match:
         endpoints=tuple(msgspec.json.decode(row.endpoints, type=list[str])),
         tx_hash=row.tx_hash,
     )
-

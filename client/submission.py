@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from client.context import Context, Model, open_context
-from client.jobs import BatchResult, Policy, Requester, new_submission_id, run_batch
+from client.jobs import BatchResult, Finished, Policy, Requester, new_submission_id, run_batch
+from client.matcher_api import Quote
 from client.orders import Prompt, Terms, make_prompt
-from client.render import BatchView, short_address
+from client.render import BatchView, printable, route_text
 from client.requests import ChatRequest, Defaults, read_requests
 from client.wallet import balances
 from core.engine.tokenizer import Tokenizer
-from core.protocol import ids, pricing, units
+from core.protocol import ids, pricing, units, wire
 from core.protocol.errors import (
     ContextTooLong,
     HeadraceError,
@@ -26,29 +27,45 @@ from core.protocol.errors import (
 from core.protocol.types import ZERO_ADDRESS
 from core.runtime.clock import SystemClock
 from core.runtime.console import Run
+from core.runtime.settings import Settings
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
 class Choices:
-    """The flags of `client submit`."""
+    """The flags of `client submit`, as typed; None where the settings decide."""
 
-    max_tokens: int
-    max_cost: str | None
-    price_cap: str | None
-    deadline: str | None
-    window: str | None
-    ack: str
-    auditor: str | None
-    out: Path | None
-    text: bool
+    max_tokens: int = 128
+    max_cost: str | None = None
+    price_cap: str | None = None
+    deadline: str | None = None
+    window: str | None = None
+    ack: str = "now"
+    auditor: str | None = None
+    out: Path | None = None
+    text: bool = True
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the requester insists on, whatever is offered: amounts in base units, prices in base units per Mtok."""
+
+    max_cost: int
+    cap_in: int | None
+    cap_out: int | None
+    deadline_s: int
+    window_s: int
+    auditor: str
+    acknowledge: bool
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A file as prompts that fit the model, and the lines that do not."""
+    """A file as prompts that fit the model, and (custom id, why) of the lines that do not."""
 
     prompts: list[Prompt]
-    rejected: dict[str, HeadraceError]
+    rejected: list[tuple[str, HeadraceError]]
 
     @property
     def tokens_in(self) -> int:
@@ -59,27 +76,40 @@ class Prepared:
         return sum(p.sampling.max_new_tokens for p in self.prompts)
 
 
-@dataclass(frozen=True)
-class Price:
-    """What the pipeline asks, in nano base units per token and layer unit."""
-
-    price_in: int
-    price_out: int
-    route: str
-    matcher: str
-    matcher_fee_bps: int
+def wishes_of(settings: Settings, choices: Choices) -> Wishes:
+    """The flags and settings as values. Raises UsageError, AmountUnitMissing, AmountInvalid, IdInvalid."""
+    if choices.ack not in ("now", "later"):
+        raise UsageError(f"--ack {choices.ack}", "it is now or later")
+    ours = settings.client
+    caps = [choices.price_cap or ours.price_cap_in, choices.price_cap or ours.price_cap_out]
+    cap_in, cap_out = [None if cap is None else settings.price(cap) for cap in caps]
+    return Wishes(
+        max_cost=settings.token(choices.max_cost or ours.max_cost_per_job),
+        cap_in=cap_in,
+        cap_out=cap_out,
+        deadline_s=units.parse_duration(choices.deadline) if choices.deadline else ours.deadline_s,
+        window_s=units.parse_duration(choices.window) if choices.window else ours.window_s,
+        auditor=ids.address(choices.auditor) if choices.auditor else ours.auditor or ZERO_ADDRESS,
+        acknowledge=choices.ack == "now",
+    )
 
 
 def read_file(file: Path, max_tokens: int) -> tuple[list[ChatRequest], list[LineInvalid]]:
-    """Requests of a JSONL file. Raises UsageError when it cannot be read or holds none."""
+    """Requests of a JSONL file. Raises UsageError when it cannot be read, holds none or too many."""
     try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = file.read_bytes().removeprefix(BYTE_ORDER_MARK).split(b"\n")
     except OSError as error:
         raise UsageError(f"cannot read {file}", error.strerror or str(error)) from None
     good, bad = read_requests(lines, Defaults(max_new_tokens=max_tokens))
     if not good:
         why = "; ".join(f"line {e.details['line_number']}: {e.why}" for e in bad[:3])
         raise UsageError(f"{file} holds no request", why or "it is empty")
+    if len(good) > wire.MAX_REQUESTS:
+        raise UsageError(
+            f"{file} holds {len(good)} requests",
+            f"one job has at most {wire.MAX_REQUESTS}",
+            next_step=f"split -l {wire.MAX_REQUESTS} {file}",
+        )
     return good, bad
 
 
@@ -88,68 +118,68 @@ def prepare(
 ) -> Prepared:
     """Token ids for every request; one that does not fit the context is rejected with the numbers."""
     prompts: list[Prompt] = []
-    rejected: dict[str, HeadraceError] = {f"line-{e.details['line_number']}": e for e in bad}
+    rejected: list[tuple[str, HeadraceError]] = [
+        (e.details["custom_id"] or f"line-{e.details['line_number']}", e) for e in bad
+    ]
     for request in good:
-        messages = [{"role": m.role, "content": m.content} for m in request.messages]
         try:
-            token_ids = tokenizer.encode_chat(messages)
             prompts.append(
                 make_prompt(
-                    request.custom_id, token_ids, request.sampling, context_tokens, os.urandom
+                    request.custom_id,
+                    _token_ids(request, tokenizer),
+                    request.sampling,
+                    context_tokens,
+                    os.urandom,
                 )
             )
         except (ContextTooLong, UsageError) as error:
-            rejected[request.custom_id] = error
+            rejected.append((request.custom_id, error))
     if not prompts:
-        first = next(iter(rejected.values()))
+        first = rejected[0][1]
         raise UsageError(
             "no request can be run", f"{first.what}: {first.why}", next_step=first.next_step
         )
     return Prepared(prompts, rejected)
 
 
-async def ask_price(context: Context, model: Model, prepared: Prepared) -> Price:
+def _token_ids(request: ChatRequest, tokenizer: Tokenizer) -> list[int]:
+    if request.is_plain:
+        return tokenizer.encode(request.messages[0].content)
+    return tokenizer.encode_chat([{"role": m.role, "content": m.content} for m in request.messages])
+
+
+async def ask_price(context: Context, model: Model, prepared: Prepared) -> Quote:
     """The matcher's lowest price for this much work. Raises NoCapacity."""
     api = context.matcher()
     try:
-        quote = await api.quote(model.model_id, prepared.tokens_in, prepared.max_tokens_out)
-        status = await api.status()
+        return await api.quote(model.model_id, prepared.tokens_in, prepared.max_tokens_out)
     finally:
         await api.close()
-    return Price(
-        price_in=int(quote["priceIn"]),
-        price_out=int(quote["priceOut"]),
-        route=" → ".join(
-            f"{short_address(s['operator'])} [{s['layerFrom']}-{s['layerTo'] - 1}]"
-            for s in quote["route"]
-        ),
-        matcher=str(status["matcher"]),
-        matcher_fee_bps=int(status["feeBps"]),
-    )
 
 
-def check_caps(run: Run, choices: Choices, model: Model, price: Price, locked: int) -> None:
+def check_caps(
+    settings: Settings, wishes: Wishes, layer_units: int, price: Quote, locked: int
+) -> None:
     """Raise NoCapacity when the offer is above the caps the person set."""
-    settings = run.settings
-    layer_units = model.spec.layer_units
-    offered = units.price_of_nano(max(price.price_in, price.price_out), layer_units)
-    if choices.price_cap is not None and offered > settings.price(choices.price_cap):
-        raise NoCapacity(
-            "no pipeline within the price cap",
-            f"the cap is {choices.price_cap}",
-            nearest_offer=settings.show_price(offered),
-        )
-    limit = settings.token(choices.max_cost or settings.client.max_cost_per_job)
-    if locked > limit:
+    for what, nano, cap in (
+        ("prompt", price.price_in, wishes.cap_in),
+        ("answer", price.price_out, wishes.cap_out),
+    ):
+        if cap is not None and nano > units.nano_price(cap, layer_units):
+            raise NoCapacity(
+                f"no pipeline within the price cap for {what} tokens",
+                f"the cap is {settings.show_price(cap)}",
+                nearest_offer=settings.show_price(units.price_of_nano(nano, layer_units)),
+            )
+    if locked > wishes.max_cost:
         raise NoCapacity(
             "the job would lock more than --max-cost",
-            f"it locks {settings.show_token(locked)}, the limit is {settings.show_token(limit)}",
+            f"it locks {settings.show_token(locked)}, the limit is {settings.show_token(wishes.max_cost)}",
             next_step="raise --max-cost, or lower --max-tokens",
-            nearest_offer=settings.show_token(locked),
         )
 
 
-def maximum(model: Model, price: Price, prepared: Prepared) -> int:
+def maximum(model: Model, price: Quote, prepared: Prepared) -> int:
     """What the order locks."""
     return pricing.cost(
         model.spec.layer_units,
@@ -160,9 +190,9 @@ def maximum(model: Model, price: Price, prepared: Prepared) -> int:
     )
 
 
-def describe(run: Run, model: Model, price: Price, prepared: Prepared) -> dict[str, str]:
+def describe(settings: Settings, model: Model, price: Quote, prepared: Prepared) -> dict[str, str]:
     """The offer as people read it."""
-    settings, layer_units = run.settings, model.spec.layer_units
+    layer_units = model.spec.layer_units
     at_least = pricing.cost(layer_units, prepared.tokens_in, 0, price.price_in, price.price_out)
     return {
         "model": model.name,
@@ -171,7 +201,7 @@ def describe(run: Run, model: Model, price: Price, prepared: Prepared) -> dict[s
         "price": f"{settings.show_price(units.price_of_nano(price.price_in, layer_units))} in, "
         f"{settings.show_price(units.price_of_nano(price.price_out, layer_units))} out",
         "cost": f"{settings.show_token(at_least)} to {settings.show_token(maximum(model, price, prepared))}",
-        "route": price.route,
+        "route": route_text(price.plan),
     }
 
 
@@ -183,34 +213,35 @@ async def quote_file(run: Run, file: Path, model_name: str | None, max_tokens: i
         tokenizer = Tokenizer(model.folder(run.settings))
         prepared = prepare(good, bad, tokenizer, model.spec.context)
         price = await ask_price(context, model, prepared)
-        return describe(run, model, price, prepared)
+        return describe(run.settings, model, price, prepared)
 
 
 async def submit_file(run: Run, file: Path, model_name: str | None, choices: Choices) -> None:
     """Run the file and report; exit with the first failure's error when a request could not be answered."""
-    if choices.ack not in ("now", "later"):
-        raise UsageError(f"--ack {choices.ack}", "it is now or later")
-    settings = run.settings
+    settings, wishes = run.settings, wishes_of(run.settings, choices)
     good, bad = read_file(file, choices.max_tokens)
+    _check_writable(choices.out or Path())
     signer = run.unlock()
     async with open_context(settings) as context:
         model = await context.model(model_name or settings.client.model)
         tokenizer = Tokenizer(model.folder(settings))
         prepared = prepare(good, bad, tokenizer, model.spec.context)
-        for name, error in prepared.rejected.items():
-            run.note(f"skipped  {name}: {error.what}: {error.why}")
+        _tell_rejected(run, prepared)
         price = await ask_price(context, model, prepared)
         locked = maximum(model, price, prepared)
-        check_caps(run, choices, model, price, locked)
-        summary = describe(run, model, price, prepared)
-        summary["wallet"] = f"{signer.address}; at most {settings.show_token(locked)} is locked"
-        run.confirm("Sign and lock it?", summary)
+        check_caps(settings, wishes, model.spec.layer_units, price, locked)
+        offer = describe(settings, model, price, prepared)
+        offer["wallet"] = f"{signer.address}; at most {settings.show_token(locked)} is locked"
+        run.confirm("Sign and lock it?", offer)
         policy = Policy(
-            terms_of=lambda now: terms_for(context, choices, price, now),
-            acknowledge=choices.ack == "now",
+            terms_of=lambda now: terms_for(context, wishes, price, now),
+            acknowledge=wishes.acknowledge,
         )
         before = await balances(context.chain, signer.address)
         store, matcher = context.store(), context.matcher()
+        requester = Requester(
+            context.chain, matcher, signer, store, SystemClock(), model.model_id, model.spec
+        )
         try:
             with run.stage(1, 1, "generating", total=len(prepared.prompts)) as stage:
                 view = BatchView(
@@ -220,24 +251,14 @@ async def submit_file(run: Run, file: Path, model_name: str | None, choices: Cho
                     stage,
                     stream_text=choices.text and not run.options.quiet,
                 )
-                requester = Requester(
-                    context.chain,
-                    matcher,
-                    signer,
-                    store,
-                    SystemClock(),
-                    model.model_id,
-                    model.spec,
-                )
-                result = await run_batch(
-                    requester, prepared.prompts, policy, view, new_submission_id()
-                )
+                submission = new_submission_id()
+                result = await run_batch(requester, prepared.prompts, policy, view, submission)
         finally:
             await matcher.close()
             store.close()
+        folder = choices.out or Path(ids.short(ids.Kind.JOB, result.matches[0].job_id))
+        write_results(folder, result, prepared, tokenizer, model.name)
         after = await balances(context.chain, signer.address)
-    folder = _results_folder(choices, result)
-    write_results(folder, result, prepared, tokenizer, model.name)
     spent = before.wallet + before.deposited - after.wallet - after.deposited
     summary = {
         "jobs": [ids.short(ids.Kind.JOB, m.job_id) for m in result.matches],
@@ -246,6 +267,8 @@ async def submit_file(run: Run, file: Path, model_name: str | None, choices: Cho
         "failed": len(result.unfinished) + len(prepared.rejected),
         "tokens": view.tokens,
         "tokens_per_s": round(view.tokens_per_s, 2),
+        "paid": settings.show_token(view.paid_units),
+        "still_locked": settings.show_token(max(0, spent - view.paid_units)),
         "spent": settings.show_token(spent),
         "prepaid": settings.show_token(after.deposited),
         "results": str(folder / "output.jsonl"),
@@ -256,38 +279,43 @@ async def submit_file(run: Run, file: Path, model_name: str | None, choices: Cho
         raise next(iter(result.unfinished.values()))
 
 
-def terms_for(context: Context, choices: Choices, price: Price, chain_now: int) -> Terms:
-    settings = context.settings
-    deadline_s = (
-        units.parse_duration(choices.deadline) if choices.deadline else settings.client.deadline_s
-    )
-    window_s = units.parse_duration(choices.window) if choices.window else settings.client.window_s
+def _check_writable(folder: Path) -> None:
+    """Raise UsageError when results could not be kept, before anything is paid for."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make {folder}", error.strerror or str(error)) from None
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"cannot write into {folder.absolute()}", next_step="name a folder: --out")
+
+
+def _tell_rejected(run: Run, prepared: Prepared) -> None:
+    from rich.markup import escape
+
+    for name, error in prepared.rejected:
+        run.note(escape(printable(f"skipped  {name}: {error.what}: {error.why}")))
+
+
+def terms_for(context: Context, wishes: Wishes, price: Quote, chain_now: int) -> Terms:
+    """What an order made at this chain time insists on."""
     return Terms(
         price_in=price.price_in,
         price_out=price.price_out,
         matcher=price.matcher,
-        matcher_fee_bps=price.matcher_fee_bps,
+        matcher_fee_bps=price.fee_bps,
         min_stake=0,
-        deadline=chain_now + deadline_s,
-        window=window_s,
-        auditor=ids.address(choices.auditor)
-        if choices.auditor
-        else settings.client.auditor or ZERO_ADDRESS,
+        deadline=chain_now + wishes.deadline_s,
+        window=wishes.window_s,
+        auditor=wishes.auditor,
         arbitrator=context.chain.addresses["JuryArbitrator"],
     )
-
-
-def _results_folder(choices: Choices, result: BatchResult) -> Path:
-    name = ids.short(ids.Kind.JOB, result.matches[0].job_id)
-    folder = choices.out or Path(name)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def write_results(
     folder: Path, result: BatchResult, prepared: Prepared, tokenizer: Tokenizer, model: str
 ) -> None:
-    """`output.jsonl` and `errors.jsonl` in the OpenAI batch format, one line per request."""
+    """`output.jsonl` and, if anything failed, `errors.jsonl` in the OpenAI batch format, one line per request."""
+    folder.mkdir(parents=True, exist_ok=True)
     prompts = {p.custom_id: p for p in prepared.prompts}
     answers = [
         _answer_line(custom_id, done, len(prompts[custom_id].ids), tokenizer, model)
@@ -295,7 +323,7 @@ def write_results(
     ]
     errors = [
         {"custom_id": custom_id, "response": None, "error": error.to_dict()}
-        for custom_id, error in {**prepared.rejected, **result.unfinished}.items()
+        for custom_id, error in [*prepared.rejected, *result.unfinished.items()]
     ]
     for name, lines in (("output.jsonl", answers), ("errors.jsonl", errors)):
         if lines or name == "output.jsonl":
@@ -304,7 +332,7 @@ def write_results(
 
 
 def _answer_line(
-    custom_id: str, done: Any, prompt_tokens: int, tokenizer: Tokenizer, model: str
+    custom_id: str, done: Finished, prompt_tokens: int, tokenizer: Tokenizer, model: str
 ) -> dict[str, Any]:
     tokens = done.state.tokens
     job = ids.full(ids.Kind.JOB, done.job_id)

@@ -7,10 +7,12 @@ from typing import Any
 
 from client.context import Context, open_context
 from client.dispute import challenge_cost, check_standing, open_dispute
+from client.evidence import Delegation, events_named
 from client.investigation import Investigation, describe_finding, investigate, read_delegation
 from client.jury import Phase
 from core.protocol import ids
 from core.protocol.errors import CheckFailed, DeadlinePassed, UsageError
+from core.protocol.signing import DigestSigner
 from core.protocol.types import SignedReceipt
 from core.runtime.clock import SystemClock
 from core.runtime.console import Run
@@ -21,9 +23,10 @@ STATUSES = ("none", "open", "fault", "no fault", "no ruling")
 
 async def check_job(run: Run, typed: str, delegation_file: Path | None) -> None:
     """Print a row per stage; raise CheckFailed naming the guilty one."""
+    delegation = read_delegation(delegation_file)
     signer = run.unlock()
     async with open_context(run.settings) as context:
-        found = await _investigate(run, context, signer, typed, delegation_file)
+        found = await _rerun(run, context, signer, typed, delegation)
     run.emit([describe_finding(f) for f in found.findings])
     guilty = found.guilty
     if guilty is not None:
@@ -31,22 +34,26 @@ async def check_job(run: Run, typed: str, delegation_file: Path | None) -> None:
         raise CheckFailed(
             f"stage {guilty.stage} (layers {guilty.layers[0]}-{guilty.layers[1] - 1}) did not do what it signed",
             str(describe_finding(guilty)["why"]),
-            state=f"operator {guilty.operator}; the other stages hold",
+            state=f"operator {guilty.operator}; at fault: stage {', '.join(_faulty(found))}",
             next_step=f"auditor dispute {job} --stage {guilty.stage}",
             stage=guilty.stage,
             operator=guilty.operator,
         )
 
 
-async def _investigate(
-    run: Run, context: Context, signer: Any, typed: str, delegation_file: Path | None
+def _faulty(found: Investigation) -> list[str]:
+    return [str(finding.stage) for finding in found.findings if finding.at_fault]
+
+
+async def _rerun(
+    run: Run, context: Context, signer: DigestSigner, typed: str, delegation: Delegation | None
 ) -> Investigation:
     with run.stage(1, 1, "re-running in float64", unit="requests") as stage:
         return await investigate(
             context,
             signer,
             typed,
-            read_delegation(delegation_file),
+            delegation,
             lambda index, done, total: stage.set(done, f"stage {index}", total=total),
         )
 
@@ -54,12 +61,16 @@ async def _investigate(
 async def dispute_job(
     run: Run, typed: str, stage: int | None, delegation_file: Path | None, *, wait: bool
 ) -> None:
-    """Open a dispute about the guilty stage (found by re-running if none is named) and follow it to its verdict."""
-    settings = run.settings
+    """Open a dispute about the guilty stage and follow it to its verdict. A stage that is named is not re-run again."""
+    settings, delegation = run.settings, read_delegation(delegation_file)
     signer = run.unlock()
-    delegation = read_delegation(delegation_file)
     async with open_context(settings) as context:
-        found = await _investigate(run, context, signer, typed, delegation_file)
+        if stage is None:
+            found = await _rerun(run, context, signer, typed, delegation)
+        else:
+            found = await investigate(
+                context, signer, typed, delegation, lambda *_: None, rerun=False
+            )
         check_standing(found.case, signer.address, delegation)
         accused = _accused(found, stage)
         cost = await challenge_cost(context.chain)
@@ -94,9 +105,9 @@ def _accused(found: Investigation, stage: int | None) -> SignedReceipt:
                 state="nothing was opened; a false accusation would cost the bond",
             )
         stage = found.guilty.stage
-    if not 0 <= stage < len(found.receipts):
-        raise UsageError(f"there is no stage {stage}", f"the plan has {len(found.receipts)}")
-    return found.receipts[stage]
+    if not 0 <= stage < len(found.case.plan):
+        raise UsageError(f"there is no stage {stage}", f"the plan has {len(found.case.plan)}")
+    return found.accused(stage)
 
 
 async def _read(context: Context, dispute: str) -> dict[str, Any]:
@@ -142,11 +153,6 @@ def _dispute_line(settings: Settings, dispute: str, found: dict[str, Any]) -> di
 async def list_disputes(settings: Settings) -> list[dict[str, Any]]:
     """Every dispute, oldest first."""
     async with open_context(settings) as context:
-        chain, lines = context.chain, []
-        head = await chain.block_number()
-        for first in range(settings.network.deploy_block, head + 1, 2000):
-            for event in await chain.events(first, min(head, first + 1999)):
-                if event.name == "DisputeOpened":
-                    dispute = event.args["dispute"]
-                    lines.append(_dispute_line(settings, dispute, await _read(context, dispute)))
-        return lines
+        opened = await events_named(context.chain, "DisputeOpened", settings.network.deploy_block)
+        disputes = [event.args["dispute"] for event in opened]
+        return [_dispute_line(settings, d, await _read(context, d)) for d in disputes]

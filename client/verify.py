@@ -6,7 +6,7 @@ acknowledges anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from core.protocol import commit, signing
@@ -91,15 +91,45 @@ def check_pipeline(
                 )
 
 
+def complete_sets(receipts: Iterable[SignedReceipt], stages: int) -> list[list[SignedReceipt]]:
+    """For every set of requests that all stages signed for, their receipts in the plan's order; the widest sets first."""
+    by_set: dict[tuple[int, ...], dict[int, SignedReceipt]] = {}
+    for signed in receipts:
+        indices = tuple(leaf.request_index for leaf in signed.leaves)
+        by_set.setdefault(indices, {})[signed.receipt.stage] = signed
+    complete = [
+        [found[stage] for stage in range(stages)]
+        for found in by_set.values()
+        if found.keys() >= set(range(stages))
+    ]
+    return sorted(complete, key=lambda pipeline: -len(pipeline[0].leaves))
+
+
+def covered(pipeline: Sequence[SignedReceipt]) -> list[int]:
+    """The requests that a pipeline's receipts are over."""
+    return [leaf.request_index for leaf in pipeline[0].leaves]
+
+
+def disjoint(pipelines: Iterable[list[SignedReceipt]]) -> list[list[SignedReceipt]]:
+    """Those that speak of requests which none before them spoke of: each request once, in the widest receipts."""
+    chosen: list[list[SignedReceipt]] = []
+    known: set[int] = set()
+    for pipeline in pipelines:
+        indices = covered(pipeline)
+        if known.isdisjoint(indices):
+            known.update(indices)
+            chosen.append(pipeline)
+    return chosen
+
+
 def check_answers(receipts: Sequence[SignedReceipt], answers: Mapping[int, Answer]) -> None:
     """Raise CheckFailed unless a pipeline's receipts are over exactly these answers: what we sent and what we got.
 
     The receipts must have passed `check_pipeline`.
     """
     last = len(receipts) - 1
-    covered = [leaf.request_index for leaf in receipts[0].leaves]
-    if covered != sorted(answers):
-        raise _failed(0, "requests", f"signed for {covered}, we have {sorted(answers)}")
+    if covered(receipts) != sorted(answers):
+        raise _failed(0, "requests", f"signed for {covered(receipts)}, we have {sorted(answers)}")
     for first_leaf, last_leaf in zip(receipts[0].leaves, receipts[last].leaves, strict=True):
         answer = answers[first_leaf.request_index]
         _expect(0, first_leaf, "tokens_in", len(answer.prompt_ids))

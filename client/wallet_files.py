@@ -17,6 +17,18 @@ def _keystore(run: Run) -> tuple[Keystore, int]:
     return Keystore(run.settings.wallet.keystore_dir, light=chain_id in DEVNET_CHAIN_IDS), chain_id
 
 
+def wallet_address(run: Run) -> str:
+    """Address of the configured wallet; its password is asked only when the file does not say it. Raises WalletError."""
+    settings = run.settings
+    if settings.wallet.name:
+        keystore = Keystore(settings.wallet.keystore_dir)
+        path = keystore.path(settings.wallet.name)
+        found = next((w.address for w in keystore.ls() if w.path == path), None)
+        if found is not None:
+            return found
+    return run.unlock().address
+
+
 def new_password(run: Run, name: str) -> str:
     """The password for a new wallet: from the password file, else typed twice."""
     file = run.settings.wallet.password_file

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
-from core.engine.blocks import Shard
+if TYPE_CHECKING:
+    from core.engine.blocks import Shard
 
 
 def corrupt_layer_int8(shard: Shard, layer: int) -> None:
@@ -34,10 +36,13 @@ def slow_down(shard: Shard, ms_per_layer: float) -> None:
     """Make every step of a shard take so much longer, as a slower machine would."""
     import time
 
-    forward = shard.model.forward
+    decoder = (
+        shard.model.base_model
+    )  # what every stage runs; only the last one runs the head around it
+    forward = decoder.forward
 
     def slower(*args: object, **kwargs: object) -> object:
         time.sleep(ms_per_layer * len(shard.layers) / 1000)
         return forward(*args, **kwargs)
 
-    shard.model.forward = slower
+    decoder.forward = slower

@@ -95,7 +95,7 @@ class Devnet:
         self.model_id = await register_model(chain, deployer, self.model_folder)
         self.write_network_file()
         for party in PARTIES:
-            self.write_home(party, {})
+            self.write_home(party, {"client": {"deadline": "20m", "window": "10m"}})
         return contracts
 
     @property
@@ -202,9 +202,15 @@ class Devnet:
     # --- running commands ---
 
     async def run(
-        self, party: str, argv: Sequence[str], *, expect: int = 0, inherit: bool = False
+        self,
+        party: str,
+        argv: Sequence[str],
+        *,
+        expect: int = 0,
+        inherit: bool = False,
+        show_progress: bool = False,
     ) -> str:
-        """Run a command as a party to its end; its stdout, unless it inherits ours.
+        """Run a command as a party to its end; its stdout, unless it inherits ours. Its stderr may be shown as it comes.
 
         Raises ProcessFailed when it exits with anything but `expect`.
         """
@@ -215,7 +221,7 @@ class Devnet:
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=pipe,
-            stderr=None if inherit else asyncio.subprocess.PIPE,
+            stderr=None if inherit or show_progress else asyncio.subprocess.PIPE,
             env={**clean_environ(), **environ_of(self.layout, party)},
         )
         try:

@@ -29,8 +29,7 @@ from devnet.network import FUNDS, HETEROGENEOUS, Devnet, MinerProfile, program
 
 STAKE = "500usd"
 JUROR_STAKE = "100usd"
-LIAR = "miner-2"
-WINDOW = "8s"
+WINDOW = "10m"
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 DOUBTED_PROMPTS = Path(__file__).with_name("doubted_prompts.jsonl")
 
@@ -70,8 +69,8 @@ class Story:
         """All chapters. Raises when anything is not as it must be."""
         await self._set_up()
         await self._miners_join()
-        await self._paid_job()
-        await self._lying_job()
+        honest = await self._paid_job()
+        await self._lying_job(honest)
         await self._closing_table()
 
     # --- chapters ---
@@ -105,7 +104,7 @@ class Story:
             self._say(f"started   {party}: {profile.memory}, {_speed(profile)}")
         await self._show_serving(len(HETEROGENEOUS))
 
-    async def _paid_job(self) -> None:
+    async def _paid_job(self) -> SettledJob:
         self._chapter("3", "Eight prompts, paid from a wallet")
         net = self._net
         before = await self._snapshot()
@@ -122,16 +121,19 @@ class Story:
         await self._check_books(job, before, await self._snapshot(), at_fault=frozenset())
         self._facts.pipeline_tokens_per_s = await self._pipeline_rate()
         self._facts.generate_tokens_per_s = await self._generate_rate()
+        return job
 
-    async def _lying_job(self) -> None:
-        self._chapter("4", f"{LIAR} rounds one layer to int8 and is caught")
+    async def _lying_job(self, honest: SettledJob) -> None:
         net = self._net
-        layers = await self._layers_of(LIAR)
+        # The last stage commits to tokens alone, which one rounded layer seldom changes: the liar is the one before it.
+        liar = await self._party_of(honest.plan[-2].operator)
+        self._chapter("4", f"{liar} rounds one layer to int8 and is caught")
+        layers = await self._layers_of(liar)
         lie_layer = (layers[0] + layers[1]) // 2
-        await net.processes.stop(LIAR)
-        await net.start_miner(LIAR, MinerProfile(HETEROGENEOUS[LIAR].memory, lie_layer=lie_layer))
+        await net.processes.stop(liar)
+        await net.start_miner(liar, MinerProfile(HETEROGENEOUS[liar].memory, lie_layer=lie_layer))
         self._say(
-            f"restarted {LIAR} with layer {lie_layer} of its {layers[0]}-{layers[1] - 1} rounded to int8"
+            f"restarted {liar} with layer {lie_layer} of its {layers[0]}-{layers[1] - 1} rounded to int8"
         )
         for party in ("juror-1", "juror-2", "juror-3"):
             await net.start_juror(party, JUROR_STAKE)
@@ -148,10 +150,11 @@ class Story:
         self._say(
             f"delivered {short}: the requester kept silent, the matcher brought the receipts on chain"
         )
-        self._say(f"$ auditor check {short}")
-        await net.run("auditor-1", program("auditor", "check", short), expect=9, inherit=True)
-        self._say(f"$ auditor dispute {short}")
-        await net.run("auditor-1", program("auditor", "dispute", short, "--yes"), inherit=True)
+        stage = await self._audit(short)
+        self._say(f"$ auditor dispute {short} --stage {stage}")
+        dispute = program("auditor", "dispute", short, "--stage", str(stage), "--yes")
+        await net.run("auditor-1", dispute, inherit=True)
+        await self._pass_window(job_id)
         job = await self._settled_job(net, "finalize", job_id)
         self._count(job)
         guilty = await self._guilty_stage(job)
@@ -231,6 +234,31 @@ class Story:
         head = await self._chain.block_number()
         found = await self._chain.events(self._net.deploy_block, head)
         return [e for e in found if e.name == name]
+
+    async def _audit(self, job: str) -> int:
+        """Have the auditor re-run the job; print its findings and return the stage it names."""
+        self._say(f"$ auditor check {job}")
+        printed = await self._net.run(
+            "auditor-1", program("auditor", "check", job, "--json"), expect=9, show_progress=True
+        )
+        findings, failure = (json.loads(line) for line in printed.splitlines())
+        columns = ("stage", "layers", "deviation", "allowed", "first_divergent_step", "verdict")
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in columns:
+            table.add_column(column.replace("_", " "))
+        for row in findings["result"]:
+            table.add_row(*(str(row[column] or "–") for column in columns))
+        self._out.print(table)
+        return int(failure["error"]["details"]["stage"])
+
+    async def _pass_window(self, job_id: str) -> None:
+        """The window is there for slow auditors; this one is done, so the chain's clock may jump over the rest."""
+        job = await self._chain.read("TaskRegistry", "jobOf", job_id)
+        rest_s = job["finalAt"] - await self._chain.now() + 1
+        if rest_s > 0:
+            await self._chain.rpc("evm_increaseTime", rest_s)
+            await self._chain.rpc("evm_mine")
+            self._say(f"clock     moved {rest_s} s forward, over the rest of the dispute window")
 
     async def _delivered_job(self) -> str:
         running = self._net.processes.get("matcher-1")

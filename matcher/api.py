@@ -19,7 +19,7 @@ from core.protocol.errors import HeadraceError, IdInvalid, ModelUnknown, UsageEr
 from core.protocol.types import Ack, Signature, SignedOrder, Value
 from core.runtime.logs import get_logger
 from matcher import views
-from matcher.jobs import Job, SignedAck
+from matcher.jobs import ENDED, Job, SignedAck
 
 if TYPE_CHECKING:
     from core.runtime.clock import Clock
@@ -172,14 +172,18 @@ def make_app(
 
     @app.get("/v1/jobs/{job}")
     async def job(job: str) -> Response:
-        return _json(views.job_detail_json(await job_of(job)))
+        found = world.reachable(await job_of(job), now_ms())
+        return _json(views.job_detail_json(found))
 
     @app.post("/v1/jobs/{job}/ack")
     async def ack(job: str, request: Request) -> Response:
         body = await _body(request, AckBody)
         known = await job_of(job)
         done = await settler.receive_ack(known.job_id, SignedAck(body.ack, body.signature))
-        return _json({**views.job_json(done), "txHash": done.end_tx})
+        settled = done.state in ENDED  # else it is stored and settled when the chain allows
+        return _json(
+            {**views.job_json(done), "txHash": done.end_tx}, status=200 if settled else 202
+        )
 
     @app.get("/health")
     @app.head("/health", include_in_schema=False)

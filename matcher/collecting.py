@@ -6,7 +6,6 @@ Asked of all at once with one deadline. Progress first: only requests that *ever
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.protocol import signing, wire
@@ -34,7 +33,6 @@ class Collected:
 async def collect(
     peers: Dialer,
     job: Job,
-    endpoints: Sequence[str],
     domain: signing.Domain,
     *,
     all_requests: bool,
@@ -47,7 +45,7 @@ async def collect(
         operator = job.plan[stage].operator
         try:
             async with asyncio.timeout(timeout_s):
-                stream = await peers.get(operator, endpoints[stage])
+                stream = await peers.get(operator, job.endpoints[stage])
                 return (await stream.call(message, timeout_s=timeout_s)).message
         except HeadraceError as error:
             return f"stage {stage} ({operator}): {error.why}"

@@ -142,7 +142,7 @@ def machine_of(sighting: Sighting) -> Machine | None:
 
 def fleet_of(sightings: Iterable[Sighting]) -> Fleet:
     """Machines with the one-way latencies they measured; unmeasured pairs get the planner's assumption."""
-    machines, pairs = [], {}
+    machines, pairs = list[Machine](), dict[tuple[str, str], Link]()
     for sighting in sightings:
         machine = machine_of(sighting)
         if machine is None:

@@ -16,6 +16,7 @@ import msgspec
 from core.protocol import pricing
 from core.protocol.chain import Chain, ChainCall, ChainEvent
 from core.protocol.follower import Batch, EventFollower
+from core.protocol.ids import Kind, short
 from core.protocol.types import (
     Acceptance,
     ModelSpec,
@@ -180,7 +181,7 @@ class Following:
             if model is None:
                 return
             await self._store.off_loop(self._store.begin, job_from_call(call, event, model), now)
-            log.info("job adopted from the chain", job=job_id)
+            log.info("job adopted from the chain", job=short(Kind.JOB, job_id))
         elif known.plan_hash != event.args["planHash"]:
             return
         values = {"open_tx": event.tx_hash, "state_block": event.block_number}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.protocol import signing
+from core.protocol.ids import Kind, short
 from core.protocol.types import Ack, SignedAcceptance, SignedOrder, SignedReceipt, Stage
 
 OPENING = "Opening"  # every stage accepted, the chain has not confirmed yet
@@ -64,6 +65,11 @@ class Job:
     updated_at: int = 0
     ack: SignedAck | None = None
     receipts: tuple[SignedReceipt, ...] = ()  # one a stage and in its order, or none at all
+
+    @property
+    def name(self) -> str:
+        """Its printed id, for people and logs."""
+        return short(Kind.JOB, self.job_id)
 
     @property
     def order_hash(self) -> str:

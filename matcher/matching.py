@@ -21,6 +21,7 @@ from core.protocol.errors import (
     ModelUnsupported,
     NoCapacity,
 )
+from core.protocol.ids import Kind, short
 from core.protocol.types import ModelSpec, SignedOrder
 from core.runtime.logs import get_logger
 from matcher.jobs import FAILED, MATCHED, OPENING, Job, OnChain
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from matcher.world import World
 
 ROUNDS = 3
+MAX_UNDER_WAY = 64
 log = get_logger(__name__)
 
 
@@ -70,6 +72,12 @@ class Matchmaker:
         job_id = signing.job_id(self._chain.domain, signed.order)
         task = self._under_way.get(job_id)
         if task is None:
+            if len(self._under_way) >= MAX_UNDER_WAY:
+                raise NoCapacity(
+                    "this matcher is busy",
+                    why=f"{MAX_UNDER_WAY} orders are being matched",
+                    next_step="try again in a moment",
+                )
             task = asyncio.create_task(self._open(job_id, signed), name=f"open {job_id[:10]}")
             self._under_way[job_id] = task
             task.add_done_callback(lambda done: self._forget(job_id, done))
@@ -94,7 +102,7 @@ class Matchmaker:
         if known is not None and known.state == OPENING:
             return await self.send(known)
         if known is not None and known.state != FAILED:
-            return known
+            return self._world.reachable(known, self._now_ms())
         async with self._purses.setdefault(signed.order.requester, asyncio.Lock()):
             spec = await self._check(job_id, signed)
             need = pricing.max_amount(signed.order, spec)
@@ -139,7 +147,10 @@ class Matchmaker:
             if isinstance(chosen, HeadraceError):
                 break
             self._world.reservations.hold(
-                job_id, (stage.operator for stage in chosen.plan), order.requests
+                job_id,
+                (stage.operator for stage in chosen.plan),
+                order.requests,
+                self._now_ms(),
             )
             answers = await propose(
                 self._peers,
@@ -160,7 +171,7 @@ class Matchmaker:
                 )
             self._world.reservations.release(job_id)
             for refusal in answers.refusals:
-                log.info("stage refused", job=job_id, **vars(refusal))
+                log.info("stage refused", job=short(Kind.JOB, job_id), **vars(refusal))
                 if refusal.unreachable:
                     self._world.avoid(refusal.operator, self._now_ms())
             refusals.extend(answers.refusals)
@@ -214,13 +225,13 @@ class Matchmaker:
             self._world.chain = type(self._world.chain)(error="lost while opening a job")
             raise
         await self._note(job.job_id, state=MATCHED, stale=False, failure="", **values)
-        log.info("job opened", job=job.job_id, stages=len(job.plan), tx=values.get("open_tx", ""))
+        log.info("job opened", job=job.name, stages=len(job.plan), tx=values.get("open_tx", ""))
         return await self._reread(job.job_id)
 
     async def _fail(self, job: Job, why: str) -> None:
         self._world.reservations.release(job.job_id)
         await self._note(job.job_id, state=FAILED, stale=False, failure=why)
-        log.warning("job not opened", job=job.job_id, why=why)
+        log.warning("job not opened", job=job.name, why=why)
 
     async def _note(self, job_id: str, **values: object) -> None:
         change = JobChange(job_id, values)

@@ -5,6 +5,7 @@ The migrations travel inside the package and run at every start; running them tw
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,5 +30,6 @@ def upgrade(engine: Engine) -> None:
     """Bring the tables to the newest revision, in one transaction."""
     from alembic import command
 
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it narrates every start
     with engine.begin() as connection:
         command.upgrade(config(connection), "head")

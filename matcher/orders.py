@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from core.protocol import pricing, signing
+from core.protocol import pricing, signing, wire
 from core.protocol.errors import (
     CheckFailed,
     DepositShort,
@@ -170,6 +170,12 @@ def _check_work(order: Order, spec: ModelSpec, facts: Facts) -> HeadraceError | 
         return UsageError(
             "the order asks for nothing",
             why=f"{order.requests} requests with {order.max_tokens_in} prompt tokens in all",
+        )
+    if order.requests > wire.MAX_REQUESTS:
+        return UsageError(
+            "the order has too many requests",
+            why=f"{order.requests}, one job has at most {wire.MAX_REQUESTS}",
+            next_step="split the batch",
         )
     if order.numerics_profile != spec.numerics_profile:
         return UsageError(

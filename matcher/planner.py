@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from core.protocol.records import AllocationRecord
 from core.protocol.types import LayerRange
 from matcher.fleet_view import Sighting, fleet_of, layers_of, plannable
 from scheduler.allocate import Allocation, allocate
-from scheduler.costs import capacity, position_of
+from scheduler.costs import capacity, position_of, tau_ms_per_layer
 from scheduler.errors import PlanError
 from scheduler.explain import explain_allocation
 from scheduler.fleet import Fleet, Machine, ModelShape, Shard
 from scheduler.rebalance import coefficient_of_variation, join, layer_loads, should_rebalance
+
+#: Machines whose speeds differ by at most this share may take each other's shard.
+ALIKE = 0.25
 
 
 @dataclass(frozen=True)
@@ -286,23 +290,33 @@ def _anew(
 def _fewer_moves(
     found: Allocation, kept: Mapping[str, LayerRange], fleet: Fleet, shape: ModelShape
 ) -> dict[str, LayerRange]:
-    """The same shards, each with the machine that holds it already where machines may be exchanged."""
+    """The same shards, exchanged between machines that are alike where that leaves more layers loaded.
+
+    Alike: either holds the other's shard, and their speeds differ by at most `ALIKE`, so that stages stay even.
+    """
     assignments = {shard.machine_id: shard.layers for shard in found.shards}
-    for operator, layers in kept.items():
-        new = assignments.get(operator)
-        if new == layers:
+    tau = {m.id: tau_ms_per_layer(m, shape) for m in fleet.machines}
+
+    def loaded(operator: str, layers: LayerRange | None) -> int:
+        held = kept.get(operator)
+        if layers is None or held is None:
+            return 0
+        return max(0, min(layers.end, held.end) - max(layers.start, held.start))
+
+    for one, other in combinations(sorted(fleet.by_id), 2):
+        mine, theirs = assignments.get(one), assignments.get(other)
+        alike = abs(tau[one] - tau[other]) <= ALIKE * max(tau[one], tau[other])
+        if not alike or not all(
+            layers is None or _fits(fleet.by_id[operator], shape, layers)
+            for operator, layers in ((one, theirs), (other, mine))
+        ):
             continue
-        for other, theirs in list(assignments.items()):
-            if theirs != layers or kept.get(other) == layers:
-                continue
-            swap_back = new is None or _fits(fleet.by_id[other], shape, new)
-            if swap_back and _fits(fleet.by_id[operator], shape, layers):
-                assignments[operator] = layers
-                if new is None:
-                    del assignments[other]
-                else:
-                    assignments[other] = new
-                break
+        gain = loaded(one, theirs) + loaded(other, mine) - loaded(one, mine) - loaded(other, theirs)
+        if gain > 0:
+            for operator, layers in ((one, theirs), (other, mine)):
+                assignments.pop(operator, None)
+                if layers is not None:
+                    assignments[operator] = layers
     return assignments
 
 

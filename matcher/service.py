@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from core.protocol import records
+from core.protocol import records, signing
 from core.protocol.errors import ChainUnreachable, HeadraceError, PeerUnreachable
+from core.protocol.ids import Kind, short
 from core.runtime.logs import get_logger
 from matcher.fleet_view import Standing, forget, merge, plannable
 from matcher.following import Following
@@ -30,12 +31,13 @@ if TYPE_CHECKING:
     from matcher.proposing import Dialer
 
 TICK_S = 1.0
+SWARM_TIMEOUT_S = 8.0
 STANDING_TTL_S = 30.0
 FORGET_MS = 10 * 60_000
-NOTE_MINERS_EVERY_S = 15.0
+TAKE_STOCK_EVERY_S = 5.0
 JOBS_AT_ONCE = 16
 LONGEST_CHAIN_BACKOFF_S = 10.0
-CLOSE_S = 20.0
+CLOSE_S = 6.0
 log = get_logger(__name__)
 
 
@@ -47,6 +49,8 @@ class SwarmLike(Protocol):
     async def publish(self, topic: str, key: str, record: bytes, ttl_s: float) -> bool: ...
 
     async def lookup(self, topic: str) -> dict[str, bytes]: ...
+
+    async def peers(self) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -60,12 +64,12 @@ class Rules:
     window_blocks: int = 64
 
 
-def miners_topic(domain: records.signing.Domain) -> str:
+def miners_topic(domain: signing.Domain) -> str:
     """Where machines announce themselves."""
     return f"headrace/{domain.chain_id}/{domain.verifying_contract.lower()}/miners"
 
 
-def allocations_topic(domain: records.signing.Domain, model_id: str) -> str:
+def allocations_topic(domain: signing.Domain, model_id: str) -> str:
     """Where matchers say who should hold which layers of a model."""
     return f"headrace/{domain.chain_id}/{domain.verifying_contract.lower()}/allocations/{model_id}"
 
@@ -119,7 +123,7 @@ class Daemon:
         await self.store.off_loop(self.store.bind, domain.chain_id, domain.verifying_contract)
         self.world.learn_models(await self.store.off_loop(self.store.models))
         unfinished = await self.store.off_loop(self.store.unfinished)
-        self.world.reservations.restore(unfinished)
+        self.world.reservations.restore(unfinished, self._now_ms())
         if unfinished:
             log.info("jobs to finish", count=len(unfinished))
 
@@ -187,7 +191,11 @@ class Daemon:
     async def look_at_swarm(self) -> None:
         """Read every machine's record."""
         now_ms = self._now_ms()
-        found = await self.swarm.lookup(miners_topic(self.chain.domain))
+        try:
+            async with asyncio.timeout(SWARM_TIMEOUT_S):
+                found = await self.swarm.lookup(miners_topic(self.chain.domain))
+        except TimeoutError:
+            raise PeerUnreachable("the swarm", f"no answer in {SWARM_TIMEOUT_S:g} s") from None
         known, refused = merge(self.world.sightings, found, self.chain.domain, now_ms)
         self.world.sightings = forget(known, now_ms, FORGET_MS)
         self._refused.inc(refused)
@@ -249,12 +257,17 @@ class Daemon:
             now_ms = self._now_ms()
             self._sequence = max(self._sequence + 1, now_ms)
             record = record_of(placement, me, model_id, now_ms)
-            await self.swarm.publish(
-                allocations_topic(domain, model_id),
-                me.lower(),
-                records.seal(record, self._sequence, self.signer, domain),
-                record.ttl_ms / 1000,
-            )
+            sealed = records.seal(record, self._sequence, self.signer, domain)
+            topic = allocations_topic(domain, model_id)
+            try:
+                async with asyncio.timeout(SWARM_TIMEOUT_S):
+                    taken = await self.swarm.publish(
+                        topic, me.lower(), sealed, record.ttl_ms / 1000
+                    )
+            except TimeoutError:
+                taken = False
+            if not taken:
+                log.warning("nobody took the allocation", model=model_id)
 
     async def advance_jobs(self) -> None:
         """Start the next step of every job that has one; none waits for another."""
@@ -276,10 +289,12 @@ class Daemon:
         states = [s.record.state for s in self.world.sightings.values() if s.alive(now_ms)]
         for state in ("JOIN", "SERVING", "DRAINING"):
             self._serving.labels(state).set(states.count(state))
-        if self.clock.monotonic() - self._noted_at < NOTE_MINERS_EVERY_S:
+        if self.clock.monotonic() - self._noted_at < TAKE_STOCK_EVERY_S:
             return
         self._noted_at = self.clock.monotonic()
         await self.store.off_loop(self.store.note_miners, self._seen(now_ms), now_ms // 1000)
+        own, peers = self.swarm.addresses(), await self.swarm.peers()
+        await self.store.off_loop(self.store.remember_swarm, own, peers, now_ms // 1000)
         counts = await self.store.off_loop(self.store.counts)
         for state in {*counts, *ENDED}:
             self._jobs.labels(state).set(counts.get(state, 0))
@@ -294,7 +309,7 @@ class Daemon:
         except Exception:
             self._bugs.labels("advance_job").inc()
             self.settler.put_off(job_id)
-            log.exception("job failed to advance", job=job_id)
+            log.exception("job failed to advance", job=short(Kind.JOB, job_id))
 
     async def _standing(self, operator: str) -> Standing:
         owner = str(await self.chain.read("MinerRegistry", "ownerOf", operator))

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from core.protocol.errors import ChainUnreachable, HeadraceError, IdInvalid
+from core.protocol.ids import Kind, short
 from core.runtime.logs import get_logger
 from matcher.collecting import collect
 from matcher.following import job_change
@@ -142,6 +143,7 @@ class Settler:
                 assert job.ack is not None, "an acknowledged job has its acknowledgement"
                 order, ack = job.signed.order, job.ack
                 await self._end(job, "settleAck", order, ack.ack, ack.signature, list(job.plan))
+                await self._note(job_id, tokens_in=ack.ack.tokens_in, tokens_out=ack.ack.tokens_out)
             case Step.DELIVER:
                 await self._deliver(job)
             case Step.FINALIZE:
@@ -163,7 +165,11 @@ class Settler:
             if state not in ENDED and job.state in ENDED:  # a rollback brought it back to life
                 values |= dict.fromkeys(("paid_units", "refunded_units", "withheld_units"))
                 values["end_tx"] = ""
-        if seen.final_at_s and seen.final_at_s != job.final_at_s:
+        if (seen.final_at_s, seen.tokens_in, seen.tokens_out) != (
+            job.final_at_s,
+            job.tokens_in,
+            job.tokens_out,
+        ):
             values |= {
                 "final_at_s": seen.final_at_s,
                 "tokens_in": seen.tokens_in,
@@ -180,18 +186,18 @@ class Settler:
         )
         self._world.reservations.release(job.job_id)
         await self._note(job.job_id, state=FAILED, stale=False, failure=why)
-        log.warning("job not opened", job=job.job_id, why=why)
+        log.warning("job not opened", job=job.name, why=why)
 
     async def _collect(self, job: Job, now_s: int) -> None:
         found = await collect(
-            self._peers, job, self._endpoints(job), self._chain.domain, all_requests=True
+            self._peers, self._reachable(job), self._chain.domain, all_requests=True
         )
         if found.receipts:
             await self._off(self._store.save_receipts, job.job_id, found.receipts, self._now())
             await self._note(job.job_id, finished_at_s=now_s, failure="")
             self._world.reservations.release(job.job_id)
             return
-        log.debug("not finished", job=job.job_id, finished=found.requests, why=found.problem)
+        log.debug("not finished", job=job.name, finished=found.requests, why=found.problem)
         self.put_off(job.job_id, COLLECT_EVERY_S)
 
     async def _deliver(self, job: Job) -> None:
@@ -221,7 +227,7 @@ class Settler:
                     JobChange(job.job_id, {**change.values, "failure": ""}),
                     self._now(),
                 )
-        log.info("job advanced", job=job.job_id, by=function, tx=sent.tx_hash, gas=sent.gas_used)
+        log.info("job advanced", job=job.name, by=function, tx=sent.tx_hash, gas=sent.gas_used)
 
     async def _receipts_now(self, job: Job) -> tuple[Any, ...]:
         """Receipts over everything that all stages finished; none when a stage does not answer."""
@@ -229,8 +235,7 @@ class Settler:
             return job.receipts
         found = await collect(
             self._peers,
-            job,
-            self._endpoints(job),
+            self._reachable(job),
             self._chain.domain,
             all_requests=False,
             timeout_s=ACK_LOOK_S,
@@ -241,14 +246,8 @@ class Settler:
 
     # --- helpers ---
 
-    def _endpoints(self, job: Job) -> list[str]:
-        """Where the stages answer now: as they say in the swarm, else as they did when they accepted."""
-        now_ms, found = int(self._clock.now() * 1000), []
-        for stage, stored in zip(job.plan, job.endpoints, strict=True):
-            sighting = self._world.sightings.get(stage.operator)
-            fresh = sighting is not None and sighting.alive(now_ms)
-            found.append(sighting.record.endpoint if sighting is not None and fresh else stored)
-        return found
+    def _reachable(self, job: Job) -> Job:
+        return self._world.reachable(job, int(self._clock.now() * 1000))
 
     def _until_next(self, job: Job, seen: OnChain, now_s: int) -> float:
         moments = (
@@ -265,7 +264,7 @@ class Settler:
         self.put_off(job_id, min(LONGEST_BACKOFF_S, 2.0 ** min(count - 1, 10)))
         if isinstance(error, ChainUnreachable):
             return  # about the chain, not about the job
-        log.warning("job stands still", job=job_id, attempt=count, why=str(error))
+        log.warning("job stands still", job=short(Kind.JOB, job_id), attempt=count, why=str(error))
         await self._note(job_id, failure=str(error))
 
     def _lock(self, job_id: str) -> asyncio.Lock:
@@ -275,7 +274,8 @@ class Settler:
         return int(self._clock.now())
 
     async def _job(self, job_id: str) -> Job | None:
-        return await self._off(self._store.job, job_id)
+        found: Job | None = await self._off(self._store.job, job_id)
+        return found
 
     async def _note(self, job_id: str, **values: Any) -> None:
         await self._off(self._store.change, JobChange(job_id, values), self._now())

@@ -8,9 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from core.protocol.chain import CONTRACTS, Chain
-from core.protocol.errors import ChainUnreachable, ConfigError
+from core.protocol.errors import ChainUnreachable, ConfigError, PeerUnreachable
 from core.protocol.records import SwarmCheck
 from core.protocol.signing import DigestSigner
+from core.protocol.types import MAX_MATCHER_FEE_BPS
 from core.runtime.channel import Peers, StreamIdentity
 from core.runtime.clock import SystemClock
 from core.runtime.folders import make_private
@@ -26,7 +27,6 @@ from matcher.service import Daemon, Rules
 from matcher.settling import Patience
 from matcher.store import Store, sqlite_url
 
-MAX_FEE_BPS = 500  # TaskRegistry.MAX_MATCHER_FEE_BPS
 SHORTEST_WINDOW_BLOCKS = 64
 log = get_logger(__name__)
 
@@ -40,10 +40,10 @@ def rules_of(settings: Settings) -> Rules:
             why="live placement is by the parallax planner",
             next_step="set it to auto",
         )
-    if matcher.fee_bps > MAX_FEE_BPS:
+    if matcher.fee_bps > MAX_MATCHER_FEE_BPS:
         raise ConfigError(
             f"matcher.fee_bps {matcher.fee_bps} is too high",
-            why=f"the contract allows {MAX_FEE_BPS}",
+            why=f"the contract allows {MAX_MATCHER_FEE_BPS}",
         )
     return Rules(
         hysteresis=Hysteresis(settle_ms=matcher.settle_s * 1000, min_machines=matcher.min_machines),
@@ -69,6 +69,27 @@ def database_url(settings: Settings) -> str:
     return sqlite_url(folder / f"matcher-{settings.network.name}.sqlite")
 
 
+def join_swarm(settings: Settings, store: Store, check: SwarmCheck) -> Swarm:
+    """Our peer of the swarm, through the configured peers or those of an earlier life; alone if there are none.
+
+    The configured list may name our own former address, which nobody answers any more: it does not count. Raises
+    PeerUnreachable when peers are configured and none of them, nor any former one, answers.
+    """
+    host, port = settings.matcher.swarm_host, settings.matcher.swarm_port
+    was_ours, former = store.remembered_swarm()
+    store.engine.dispose()  # the swarm's child is forked and must not inherit an open database
+    given = (*settings.network.bootstrap_peers, *settings.matcher.peers)
+    configured = [address for address in given if address not in was_ours]
+    through = list(dict.fromkeys((*configured, *former)))
+    try:
+        return Swarm.start(host, port, through, check=check)
+    except PeerUnreachable:
+        if configured or not former:
+            raise
+        log.warning("no former peer of the swarm answers: starting alone", tried=len(former))
+        return Swarm.start(host, port, [], check=check)
+
+
 @asynccontextmanager
 async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[dict[str, Any]]:
     """A matcher at work inside the block; yields what it says of itself.
@@ -84,20 +105,14 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[dic
 
         chain = chain_of(settings)
         on_exit(chain.close)
+        store = Store.open(database_url(settings))
+        stack.callback(store.close)
+        swarm = join_swarm(settings, store, SwarmCheck(chain.domain))
+        stack.callback(swarm.close)
         try:
             await chain.check()
         except ChainUnreachable as error:
             log.warning("the chain does not answer yet", why=error.why)
-        bootstrap = [*settings.network.bootstrap_peers, *settings.matcher.peers]
-        swarm = Swarm.start(  # before any thread: it forks
-            settings.matcher.swarm_host,
-            settings.matcher.swarm_port,
-            bootstrap,
-            check=SwarmCheck(chain.domain),
-        )
-        stack.callback(swarm.close)
-        store = Store.open(database_url(settings))
-        stack.callback(store.close)
         peers = Peers(StreamIdentity(signer, chain.domain))
         on_exit(peers.close)
         terms = Terms(signer.address, settings.matcher.fee_bps)

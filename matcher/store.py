@@ -43,6 +43,7 @@ from matcher.tables import (
     OrderRow,
     ReceiptRow,
     StageRow,
+    SwarmPeerRow,
 )
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Engine
 
+SWARM_PEERS_KEPT = 32
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -219,6 +221,30 @@ class Store:
             query = select(MinerRow).order_by(col(MinerRow.last_seen_at).desc())
             return list(session.exec(query).all())
 
+    def remember_swarm(self, own: Iterable[str], peers: Iterable[str], now: int) -> None:
+        """Keep our addresses and those of the newest peers, so that a restart finds the swarm without us in it."""
+        with self._session() as session:
+            for is_self, addresses in ((True, own), (False, peers)):
+                for address in addresses:
+                    if len(address) <= 255:
+                        session.merge(SwarmPeerRow(address=address, is_self=is_self, seen_at=now))
+            session.flush()
+            for is_self in (True, False):
+                query = (
+                    select(SwarmPeerRow)
+                    .where(col(SwarmPeerRow.is_self) == is_self)
+                    .order_by(col(SwarmPeerRow.seen_at).desc())
+                )
+                for row in session.exec(query.offset(SWARM_PEERS_KEPT)).all():
+                    session.delete(row)
+
+    def remembered_swarm(self) -> tuple[list[str], list[str]]:
+        """(addresses that were ours, addresses of peers), newest first."""
+        with self._session() as session:
+            query = select(SwarmPeerRow).order_by(col(SwarmPeerRow.seen_at).desc())
+            rows = session.exec(query).all()
+        return [r.address for r in rows if r.is_self], [r.address for r in rows if not r.is_self]
+
     # --- jobs ---
 
     def begin(self, job: Job, now: int) -> None:
@@ -230,6 +256,7 @@ class Store:
             if known is not None:
                 session.delete(session.get(OrderRow, job.job_id))
                 session.flush()
+                session.expunge_all()  # the database's cascade took the rest
             for row in _rows_of(job, now):
                 session.add(row)
                 session.flush()
@@ -261,7 +288,7 @@ class Store:
         """Jobs by state."""
         with self._session() as session:
             query = select(JobRow.state, func.count()).group_by(col(JobRow.state))
-            return dict(session.exec(query).tuples().all())
+            return dict(session.exec(query).all())
 
     def change(self, change: JobChange, now: int) -> None:
         """Write down what was learnt about a job; unknown jobs are none of ours."""

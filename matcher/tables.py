@@ -15,8 +15,10 @@ class Base(SQLModel, registry=registry()):
     """The matcher's own metadata: another program's tables in the same process are none of ours."""
 
 
-def _hash(**kwargs: bool) -> Column[str]:
-    return Column(String(66), nullable=False, **kwargs)
+def _hash(
+    *, primary_key: bool = False, unique: bool | None = None, index: bool | None = None
+) -> Column[str]:
+    return Column(String(66), nullable=False, primary_key=primary_key, unique=unique, index=index)
 
 
 def _big(*, nullable: bool = False) -> Column[int]:
@@ -138,6 +140,15 @@ class AckRow(Base, table=True):
     ack: str = Field(sa_column=_text())
     signature: str = Field(sa_column=Column(String(132), nullable=False))
     received_at: int = Field(sa_column=_big())
+
+
+class SwarmPeerRow(Base, table=True):
+    """A multiaddress of the swarm: of ours in an earlier life, or of somebody through whom we can join again."""
+
+    __tablename__ = "swarm_peers"
+    address: str = Field(sa_column=Column(String(255), primary_key=True, nullable=False))
+    is_self: bool
+    seen_at: int = Field(sa_column=_big())
 
 
 class CursorRow(Base, table=True):

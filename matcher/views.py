@@ -115,7 +115,7 @@ def miner_json(world: World, sighting: Sighting, now_ms: int) -> Json:
         "kvFreeTokens": record.kv_free_tokens,
         "maxRequests": record.max_requests,
         "activeRequests": record.active_requests,
-        "reservedRequests": world.reservations.used().get(sighting.operator, 0),
+        "reservedRequests": world.reservations.used(now_ms).get(sighting.operator, 0),
         "priceIn": record.price_in,
         "priceOut": record.price_out,
         **shown,

@@ -98,9 +98,10 @@ def plan_what_if(asked: WhatIf, options: AllocateOptions) -> Allocation:
 
 def what_if_json(asked: WhatIf, found: Allocation, *, explain: bool) -> dict[str, Any]:
     """The plan as JSON-ready values."""
-    pipelines = []
+    pipelines, total = list[dict[str, Any]](), 0.0
     for pipeline in found.pipelines:
         report = explain_pipeline(pipeline, asked.fleet, asked.model)
+        total += report.tokens_per_s
         pipelines.append(
             {
                 "stages": [
@@ -116,7 +117,7 @@ def what_if_json(asked: WhatIf, found: Allocation, *, explain: bool) -> dict[str
         "pipelines": pipelines,
         "standby": list(found.standby),
         "ignored": [{"machine": machine, "why": why} for machine, why in found.ignored],
-        "tokens_per_s": round(sum(p["tokens_per_s"] for p in pipelines), 1),
+        "tokens_per_s": round(total, 1),
         "z": found.z,
         "gap": found.gap,
         "method": found.method,

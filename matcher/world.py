@@ -7,11 +7,12 @@ survives a restart: the chain, the swarm and the store tell all of it again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import ModelSpec
 from matcher.fleet_view import Sighting, Standing, present
+from matcher.jobs import Job
 from matcher.planner import Placement
 from matcher.reservations import Reservations
 from matcher.routes import Offer, offers_of
@@ -77,8 +78,17 @@ class World:
         if spec is None:
             return ()
         return offers_of(
-            self.present(model_id, now_ms), self.standings, self.reservations.used(), spec
+            self.present(model_id, now_ms), self.standings, self.reservations.used(now_ms), spec
         )
+
+    def reachable(self, job: Job, now_ms: int) -> Job:
+        """The job with the endpoints that its stages announce now; those that are silent keep the last known one."""
+        fresh = []
+        for stage, known in zip(job.plan, job.endpoints, strict=True):
+            sighting = self.sightings.get(stage.operator)
+            alive = sighting is not None and sighting.alive(now_ms)
+            fresh.append(sighting.record.endpoint if sighting is not None and alive else known)
+        return replace(job, endpoints=tuple(fresh))
 
     def avoid(self, operator: str, now_ms: int) -> None:
         """It did not answer: prefer others for a while."""

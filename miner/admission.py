@@ -9,6 +9,7 @@ from core.protocol import pricing
 from core.protocol.errors import PlanInvalid
 from core.protocol.types import ZERO_ADDRESS, LayerRange, ModelSpec, Order, Stage
 from core.protocol.units import format_token
+from core.protocol.wire import MAX_REQUESTS
 
 ACCEPTANCE_S = 300
 MIN_LEAD_S = 5
@@ -101,6 +102,8 @@ def decide(offer: Offer, me: Standing) -> Refusal | None:
         return Refusal(PROFILE, f"the model's numerics profile is {me.spec.numerics_profile}")
     if order.requests < 1 or order.max_tokens_in < 1 or order.max_tokens_out < 1:
         return Refusal(REQUESTS, "the order buys nothing")
+    if order.requests > MAX_REQUESTS:
+        return Refusal(REQUESTS, f"{order.requests} requests, one receipt covers {MAX_REQUESTS}")
     if refusal := _check_plan(offer, me, me.layers):
         return refusal
     if order.price_in < me.price_in or order.price_out < me.price_out:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from core.protocol import signing, wire
-from core.protocol.errors import HeadraceError
-from core.protocol.records import AllocationRecord, MinerRecord, seal, unseal
+from core.protocol.errors import HeadraceError, PeerUnreachable
+from core.protocol.records import AllocationRecord, MinerRecord, is_fresh, seal, unseal
 from core.runtime.channel import Peers
 from core.runtime.logs import get_logger
 
@@ -54,14 +54,16 @@ class Announcer:
         self.failures = 0
 
     async def announce(self, record: MinerRecord, *, timeout_s: float = SWARM_TIMEOUT_S) -> bool:
-        """Say it now. False when nobody took it within `timeout_s`."""
-        self._sequence = max(self._sequence + 1, time.time_ns() // 1_000_000)
+        """Say it now. False when nobody took it within `timeout_s`; PeerUnreachable when our own peer has ended."""
+        self._sequence = max(self._sequence + 1, now_ms())
         data = seal(record, self._sequence, self._signer, self._domain)
         try:
             async with asyncio.timeout(timeout_s):
                 taken = await self._swarm.publish(
                     miners_topic(self._domain), record.operator.lower(), data, TTL_S
                 )
+        except PeerUnreachable:
+            raise
         except Exception as error:  # the DHT's child raises whatever its libraries raise
             taken = False
             log.debug("announcement failed", error=f"{type(error).__name__}: {error}")
@@ -87,7 +89,8 @@ async def neighbours(swarm: Records, domain: signing.Domain, own: str) -> list[M
         if opened is None or opened[0].operator.lower() != key.lower():
             continue
         record = opened[0]
-        if record.operator.lower() != own.lower() and record.state not in ("LEFT", "DOWN"):
+        is_there = record.state not in ("LEFT", "DOWN") and is_fresh(record, now_ms())
+        if is_there and record.operator.lower() != own.lower():
             found.append(record)
     return sorted(found, key=lambda record: record.operator)[:MAX_NEIGHBOURS]
 
@@ -101,9 +104,14 @@ async def allocations(
         opened = unseal(data, AllocationRecord, domain)
         if opened is None or opened[0].matcher.lower() != key.lower():
             continue
-        if opened[0].model_id == model_id:
+        if opened[0].model_id == model_id and is_fresh(opened[0], now_ms()):
             found[key.lower()] = opened
     return found
+
+
+def now_ms() -> int:
+    """The time that records carry."""
+    return time.time_ns() // 1_000_000
 
 
 class Distances:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from core.protocol import signing, wire
 from core.protocol import types as t
 from miner.store import Store, StoredJob
@@ -16,6 +18,7 @@ UNAUTHORISED = "E-PEER-AUTH"
 NOT_KEPT = "E-JOB-NOT-KEPT"
 #: A frame of rows stays well below the wire's limit.
 MAX_ROWS_BYTES = 4 * 2**20
+MAX_RECEIPTS_BYTES = 6 * 2**20
 
 Fetch = wire.FetchOpening | wire.FetchRows | wire.FetchReceipts
 Answer = wire.AnyMessage | tuple[wire.AnyMessage, bytes]
@@ -57,7 +60,7 @@ def is_delegated(
 def answer(store: Store, job: StoredJob, ask: Fetch) -> Answer:
     """What an authorised peer is given. Failed when the content is not kept here."""
     if isinstance(ask, wire.FetchReceipts):
-        return wire.Receipts(signed=store.receipts(job.order_hash, job.plan_hash))
+        return wire.Receipts(signed=_that_fit(store.receipts(job.order_hash, job.plan_hash)))
     if isinstance(ask, wire.FetchOpening):
         opening = store.opening(job.order_hash, ask.request)
         return opening if opening is not None else _not_kept(ask.request)
@@ -75,6 +78,17 @@ def _most_rows(ask: wire.FetchRows, store: Store, job: StoredJob) -> int:
     probe = store.rows(job.order_hash, job.plan_hash, ask.request, ask.side, 0, 0)
     row_bytes = probe[1] if probe else 1
     return min(ask.count, max(1, MAX_ROWS_BYTES // row_bytes))
+
+
+def _that_fit(signed: list[t.SignedReceipt]) -> list[t.SignedReceipt]:
+    """As many receipts as a header holds, those over most requests first; of equals the oldest first."""
+    chosen, room = [], MAX_RECEIPTS_BYTES
+    for receipt in sorted(signed, key=lambda one: -one.receipt.requests):
+        room -= len(msgspec.msgpack.encode(receipt))
+        if room < 0:
+            break
+        chosen.append(receipt)
+    return chosen
 
 
 def _not_kept(request: int) -> wire.Failed:

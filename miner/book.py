@@ -16,6 +16,8 @@ from core.protocol.errors import CheckFailed
 from miner.store import Boundary, Store, StoredJob
 
 T = TypeVar("T")
+#: Different sets of one job's requests that are signed for; an honest job needs one or two.
+MAX_SETS = 32
 
 
 class Book:
@@ -97,6 +99,11 @@ class Book:
         signed = self.store.receipt(job.order_hash, job.plan_hash, requests_root)
         if signed is not None:
             return signed
+        if len(leaves) > 1 and self.store.sets_signed(job.order_hash, job.plan_hash) >= MAX_SETS:
+            raise CheckFailed(
+                "no receipt is signed",
+                f"{MAX_SETS} different sets of this job's requests have one already",
+            )
         now_s = self._now_s()
         receipt = t.StageReceipt(
             order_hash=job.order_hash,

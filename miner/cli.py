@@ -215,7 +215,7 @@ async def _leave(run: Run, within_s: float | None) -> None:
     patience_s = run.settings.miner.drain_timeout_s if within_s is None else within_s
     try:
         async with asyncio.timeout(patience_s + LEFT_WITHIN_S):
-            while home.read_running() is not None:
+            while home.is_in_use:
                 await asyncio.sleep(0.1)
     except TimeoutError:
         raise Unreachable(

@@ -7,6 +7,7 @@ allocation, follow the chain, tend the requests. End: take nothing new, finish w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 from collections.abc import Awaitable, Callable
@@ -26,10 +27,11 @@ from core.protocol.errors import (
     HeadraceError,
     ModelMissing,
     ModelUnknown,
+    PeerUnreachable,
     UsageError,
 )
 from core.protocol.follower import Position
-from core.protocol.records import Lifecycle, MinerRecord
+from core.protocol.records import Lifecycle, MinerRecord, SwarmCheck
 from core.runtime.channel import Listener, Peers, StreamIdentity
 from core.runtime.clock import SystemClock
 from core.runtime.logs import get_logger
@@ -108,7 +110,10 @@ async def _start(
 
     # The swarm forks a child, which must happen before the compute thread exists.
     swarm = Swarm.start(
-        settings.miner.listen_host, 0, [*settings.network.bootstrap_peers, *settings.miner.peers]
+        settings.miner.listen_host,
+        0,
+        [*settings.network.bootstrap_peers, *settings.miner.peers],
+        check=SwarmCheck(node.domain),
     )
     stack.callback(swarm.close)
     store = Store(home.database)
@@ -206,6 +211,7 @@ class Daemon:
         self._changing_since = 0.0
         self._retry_load_at = 0.0
         self._problem = ""
+        self._ending: HeadraceError | None = None
         self._has_left = False
         self._leave_within: float | None = None
         self._asked_to_leave = asyncio.Event()
@@ -226,7 +232,7 @@ class Daemon:
     # --- the loop ---
 
     async def run(self) -> None:
-        """Everything side by side, until somebody asks to leave."""
+        """Everything side by side, until somebody asks to leave. Raises PeerUnreachable when our swarm peer ends."""
         self._speed = await self._compute.benchmark()
         loops = [
             _every(self._settings.miner.announce_interval_s, self._announce),
@@ -242,6 +248,8 @@ class Daemon:
             await self.leave(self._leave_within)
             for task in tasks:
                 task.cancel()
+        if self._ending is not None:
+            raise self._ending
 
     async def leave(self, within_s: float | None) -> None:
         """Take nothing new, finish what was accepted, say LEFT. Safe to call twice."""
@@ -262,7 +270,8 @@ class Daemon:
             await asyncio.sleep(0.1)
         await self._stage.flush(2.0)
         self._has_left = True
-        await self._announcer.announce(self._record(), timeout_s=GOODBYE_S)
+        with contextlib.suppress(PeerUnreachable):
+            await self._announcer.announce(self._record(), timeout_s=GOODBYE_S)
         log.info("left", unfinished=self._desk.active_requests)
 
     def ask_to_leave(self, within_s: float | None) -> None:
@@ -301,7 +310,12 @@ class Daemon:
         return f"{miner.announce_host or miner.listen_host}:{self._listener.port}"
 
     async def _announce(self) -> None:
-        await self._announcer.announce(self._record())
+        try:
+            await self._announcer.announce(self._record())
+        except PeerUnreachable as error:
+            # Nobody could find this miner any more, and a new child must not be forked beside running threads.
+            self._ending = self._ending or error
+            self.ask_to_leave(None)
 
     async def _measure_distances(self) -> None:
         others = await neighbours(self._swarm, self._domain, self._signer.address)

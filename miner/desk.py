@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from core.protocol import signing, wire
 from core.protocol import types as t
+from core.protocol.types import JobState
 from core.runtime.channel import Channel
 from core.runtime.logs import get_logger
 from miner import admission
@@ -16,7 +17,7 @@ from miner.admission import Offer, Refusal, Standing
 from miner.book import Book
 from miner.jobs import Phase
 from miner.links import Line
-from miner.onchain import ChainReads, DisputeNews, JobNews, JobState
+from miner.onchain import ChainReads, DisputeNews, JobNews
 from miner.run import Run
 from miner.store import CLOSED_STATES, StoredJob, keep_until
 
@@ -212,7 +213,8 @@ class Desk:
         known = self.jobs.get(stored.order_hash)
         if known is not None and known.stored.plan_hash == stored.plan_hash:
             return known
-        reserved = 0 if len(leaves) >= stored.order.requests else 1
+        left = stored.order.requests - len(leaves)
+        reserved = min(left, admission.JOB_REQUESTS, max(1, self.free_requests))
         if known is not None:
             reserved = known.reserved
         job = OpenJob(
@@ -236,8 +238,8 @@ class Desk:
             if not job.is_verified:
                 job = await self._look_up(job)
         state = job.stored.chain_state
-        if state and state != JobState.Matched.name:
-            raise Refused(JOB_OVER, f"on chain the job is {state}")
+        if state and state != JobState.MATCHED.name:
+            raise Refused(JOB_OVER, f"on chain the job is {state.lower()}")
         if self.serving is None or self.serving.layers != job.stored.place.layers:
             raise Refused(
                 admission.NOT_SERVING,
@@ -250,10 +252,10 @@ class Desk:
         if now - job.refused_at < VERIFY_AGAIN_S:
             raise Refused(NOT_MATCHED, "the job is not matched on chain (looked up a moment ago)")
         found = await self.chain.job(job.stored.job_id)
-        if found.state is not JobState.Matched:
+        if found.state is not JobState.MATCHED:
             job.refused_at = now
-            code = NOT_MATCHED if found.state in (JobState.NONE, JobState.Open) else JOB_OVER
-            raise Refused(code, f"on chain the job is {found.state.name}, not Matched")
+            code = NOT_MATCHED if found.state in (JobState.NONE, JobState.OPEN) else JOB_OVER
+            raise Refused(code, f"on chain the job is {found.state.name.lower()}, not matched")
         stored = await self.book.disk(self.book.store.job, job.stored.order_hash, found.plan_hash)
         if stored is None or stored.plan_hash != found.plan_hash:
             job.refused_at = now
@@ -268,9 +270,9 @@ class Desk:
             stored,
             is_verified=True,
             started_at=stored.started_at or now_s,
-            chain_state=JobState.Matched.name,
+            chain_state=JobState.MATCHED.name,
         )
-        await self.book.disk(self.book.store.set_chain_state, proven.job_id, JobState.Matched.name)
+        await self.book.disk(self.book.store.set_chain_state, proven.job_id, JobState.MATCHED.name)
         job.stored, job.is_verified = proven, True
         return job
 

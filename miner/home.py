@@ -85,6 +85,15 @@ class Home:
         finally:
             os.close(descriptor)
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a daemon holds the folder."""
+        try:
+            with self.locked():
+                return False
+        except ConfigError:
+            return True
+
     def write_running(self, running: Running) -> None:
         """Replace the note, whole or not at all, readable by its owner only."""
         draft = self.folder / f".daemon.{os.getpid()}"

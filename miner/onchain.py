@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, Protocol
 
 import msgspec
@@ -17,24 +16,12 @@ from core.protocol import types as t
 from core.protocol.chain import Chain, ChainEvent
 from core.protocol.errors import ChainUnreachable, ContractRefused
 from core.protocol.follower import EventFollower, Position
+from core.protocol.types import JobState
 from core.runtime.clock import Clock
 from miner.admission import ChainView
 
 CALL_TIMEOUT_S = 8.0
 _OTHER_CHAIN_S = 24 * 3600
-
-
-class JobState(IntEnum):
-    """`ITaskRegistry.State`."""
-
-    NONE = 0
-    Open = 1
-    Matched = 2
-    Delivered = 3
-    Disputed = 4
-    Settled = 5
-    Cancelled = 6
-    Expired = 7
 
 
 @dataclass(frozen=True)
@@ -171,12 +158,12 @@ class DisputeNews:
 
 
 _JOB_EVENTS = {
-    "JobMatched": JobState.Matched,
-    "JobDelivered": JobState.Delivered,
-    "JobDisputed": JobState.Disputed,
-    "JobSettled": JobState.Settled,
-    "JobCancelled": JobState.Cancelled,
-    "JobExpired": JobState.Expired,
+    "JobMatched": JobState.MATCHED,
+    "JobDelivered": JobState.DELIVERED,
+    "JobDisputed": JobState.DISPUTED,
+    "JobSettled": JobState.SETTLED,
+    "JobCancelled": JobState.CANCELLED,
+    "JobExpired": JobState.EXPIRED,
 }
 
 

@@ -333,9 +333,10 @@ async def _need_gas(chain: Chain, address: str, *calls: str) -> int:
 
 
 async def _fee_wei(chain: Chain, gas: int) -> int:
-    """The most that `Chain.transact` would let this much gas cost."""
+    """The most that `Chain.transact` would let this much gas cost, rounded up to millionths of an ETH."""
     price = int(await chain.rpc("eth_gasPrice"), 16)
-    return gas * 125 // 100 * (2 * price + 10**9)
+    fee_wei = gas * 125 // 100 * (2 * price + 10**9)
+    return -(-fee_wei // 10**12) * 10**12
 
 
 async def _refuse_taken(chain: Chain, operator: str, owner: str) -> None:

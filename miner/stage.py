@@ -79,15 +79,17 @@ class Stage:
         """Take up a shard, or none. No request may be running."""
         assert not self.desk.active_requests, "requests are running"
         self.desk.serving = serving
-        self._bench = serving and Bench(
-            compute=self.compute,
-            book=self._book,
-            hidden=serving.hidden,
-            vocab=serving.vocab,
-            eos_ids=serving.eos_ids,
-            count=self._count,
-            monotonic=self._monotonic,
-        )
+        self._bench = None
+        if serving is not None:
+            self._bench = Bench(
+                compute=self.compute,
+                book=self._book,
+                hidden=serving.hidden,
+                vocab=serving.vocab,
+                eos_ids=serving.eos_ids,
+                count=self._count,
+                monotonic=self._monotonic,
+            )
 
     async def handle(self, channel: Channel, frame: wire.Frame) -> Answer:
         """Answer one frame. The handler of every stream that others open to us."""

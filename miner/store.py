@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -21,7 +22,7 @@ from core.protocol.errors import CheckFailed, ConfigError
 
 SCHEMA_VERSION = 1
 #: Job states of the chain after which nothing more is signed or paid.
-CLOSED_STATES = ("Settled", "Cancelled", "Expired")
+CLOSED_STATES = ("SETTLED", "CANCELLED", "EXPIRED")
 
 _SCHEMA = """
 CREATE TABLE jobs (
@@ -46,7 +47,8 @@ CREATE TABLE boundary_rows (
     PRIMARY KEY (order_hash, plan_hash, request, side)
 );
 CREATE TABLE receipts (
-    order_hash TEXT NOT NULL, plan_hash TEXT NOT NULL, requests_root TEXT NOT NULL, signed BLOB NOT NULL,
+    order_hash TEXT NOT NULL, plan_hash TEXT NOT NULL, requests_root TEXT NOT NULL, requests INTEGER NOT NULL,
+    signed BLOB NOT NULL,
     PRIMARY KEY (order_hash, plan_hash, requests_root)
 );
 CREATE TABLE checkpoints (
@@ -154,7 +156,7 @@ class Store:
                 raise
             self._db.execute("COMMIT")
 
-    def _rows(self, sql: str, *args: object) -> list[tuple[object, ...]]:
+    def _rows(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
         with self._lock:
             return self._db.execute(sql, args).fetchall()
 
@@ -272,7 +274,7 @@ class Store:
         if not found:
             return None
         opening, prompt = found[0]
-        return msgspec.msgpack.decode(opening, type=wire.Opening), bytes(prompt)  # type: ignore[arg-type]
+        return msgspec.msgpack.decode(opening, type=wire.Opening), bytes(prompt)
 
     def put_leaf(
         self,
@@ -310,7 +312,7 @@ class Store:
     def leaves(self, order_hash: str, plan_hash: str) -> dict[int, t.RequestLeaf]:
         """Finished requests of a job by index, ascending."""
         return {
-            int(request): msgspec.msgpack.decode(leaf, type=t.RequestLeaf)  # type: ignore[call-overload]
+            int(request): msgspec.msgpack.decode(leaf, type=t.RequestLeaf)
             for request, leaf in self._rows(
                 "SELECT request, leaf FROM leaves WHERE order_hash = ? AND plan_hash = ? ORDER BY request",
                 order_hash,
@@ -335,7 +337,7 @@ class Store:
         if not found:
             return None
         row_bytes, size_bytes, data = found[0]
-        return bytes(data or b""), int(row_bytes), int(size_bytes) // int(row_bytes)  # type: ignore[arg-type, call-overload]
+        return bytes(data or b""), int(row_bytes), int(size_bytes) // int(row_bytes)
 
     def put_checkpoint(self, checkpoint: t.HopCheckpoint, signature: str) -> None:
         """The newest word of the stage before about what it sent for one request."""
@@ -364,7 +366,7 @@ class Store:
         if not found:
             return None
         checkpoint, signature = found[0]
-        return msgspec.msgpack.decode(checkpoint, type=t.HopCheckpoint), str(signature)  # type: ignore[arg-type]
+        return msgspec.msgpack.decode(checkpoint, type=t.HopCheckpoint), str(signature)
 
     # --- receipts ---
 
@@ -373,8 +375,14 @@ class Store:
         receipt = signed.receipt
         with self._write() as db:
             db.execute(
-                "INSERT OR IGNORE INTO receipts VALUES (?, ?, ?, ?)",
-                (receipt.order_hash, receipt.plan_hash, receipt.requests_root, _pack(signed)),
+                "INSERT OR IGNORE INTO receipts VALUES (?, ?, ?, ?, ?)",
+                (
+                    receipt.order_hash,
+                    receipt.plan_hash,
+                    receipt.requests_root,
+                    receipt.requests,
+                    _pack(signed),
+                ),
             )
 
     def receipt(
@@ -387,18 +395,27 @@ class Store:
             plan_hash,
             requests_root,
         )
-        return msgspec.msgpack.decode(found[0][0], type=t.SignedReceipt) if found else None  # type: ignore[arg-type]
+        return msgspec.msgpack.decode(found[0][0], type=t.SignedReceipt) if found else None
 
     def receipts(self, order_hash: str, plan_hash: str) -> list[t.SignedReceipt]:
         """Every receipt signed for a job, in order of signing."""
         return [
-            msgspec.msgpack.decode(signed, type=t.SignedReceipt)  # type: ignore[arg-type]
+            msgspec.msgpack.decode(signed, type=t.SignedReceipt)
             for (signed,) in self._rows(
                 "SELECT signed FROM receipts WHERE order_hash = ? AND plan_hash = ? ORDER BY rowid",
                 order_hash,
                 plan_hash,
             )
         ]
+
+    def sets_signed(self, order_hash: str, plan_hash: str) -> int:
+        """How many receipts of a job cover more than one request."""
+        found = self._rows(
+            "SELECT count(*) FROM receipts WHERE order_hash = ? AND plan_hash = ? AND requests > 1",
+            order_hash,
+            plan_hash,
+        )
+        return int(found[0][0])
 
     # --- disputes and notes ---
 
@@ -423,7 +440,7 @@ class Store:
     def note(self, key: str) -> bytes | None:
         """A small value under a name: the event follower's position, the record's sequence."""
         found = self._rows("SELECT value FROM notes WHERE key = ?", key)
-        return bytes(found[0][0]) if found else None  # type: ignore[arg-type]
+        return bytes(found[0][0]) if found else None
 
     def put_note(self, key: str, value: bytes) -> None:
         with self._write() as db:
@@ -440,7 +457,7 @@ class Store:
         with self._write() as db:
             old = db.execute(
                 "SELECT order_hash, plan_hash FROM jobs WHERE purged = 0 AND keep_until < ?"
-                " AND (verified = 0 OR chain_state IN ('Settled', 'Cancelled', 'Expired'))"
+                " AND (verified = 0 OR chain_state IN ('SETTLED', 'CANCELLED', 'EXPIRED'))"
                 " AND job_id NOT IN (SELECT job_id FROM disputes WHERE open = 1)",
                 (now_s,),
             ).fetchall()

@@ -87,10 +87,7 @@ contract Escrow is IEscrow, EntryPause, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IEscrow
-    function depositWithPermit(uint256 amount, uint256 permitDeadline, uint8 v, bytes32 r, bytes32 s)
-        external
-        nonReentrant
-    {
+    function depositWithPermit(uint256 amount, uint256 permitDeadline, uint8 v, bytes32 r, bytes32 s) external nonReentrant {
         // Whoever saw this permit may have used it already: what counts is the allowance, which the transfer checks.
         try IERC20Permit(token).permit(msg.sender, address(this), amount, permitDeadline, v, r, s) {} catch {}
         _deposit(msg.sender, amount);
@@ -147,8 +144,7 @@ contract Escrow is IEscrow, EntryPause, ReentrancyGuardTransient {
         uint256 maxFeeBps = matcher == address(0) ? 0 : MAX_MATCHER_FEE_BPS;
         if (matcherFeeBps > maxFeeBps) revert FeeTooHigh(matcherFeeBps, maxFeeBps);
 
-        (session.layers, session.embedUnits, session.headUnits) =
-            IModelRegistry(modelRegistry).shapeOf(ModelId.wrap(modelId));
+        (session.layers, session.embedUnits, session.headUnits) = IModelRegistry(modelRegistry).shapeOf(ModelId.wrap(modelId));
         Plans.checkTiling(plan, session.layers);
         Plans.checkWorkers(plan, IMinerRegistry(minerRegistry), 0);
 
@@ -184,10 +180,7 @@ contract Escrow is IEscrow, EntryPause, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IEscrow
-    function claimMany(Voucher[] calldata vouchers, bytes[] calldata signatures, Stage[][] calldata plans)
-        external
-        nonReentrant
-    {
+    function claimMany(Voucher[] calldata vouchers, bytes[] calldata signatures, Stage[][] calldata plans) external nonReentrant {
         if (vouchers.length > MAX_VOUCHERS) revert TooManyVouchers(MAX_VOUCHERS);
         if (signatures.length != vouchers.length || plans.length != vouchers.length) revert LengthMismatch();
         bytes32 separator = Eip712Types.domainSeparator(taskRegistry);

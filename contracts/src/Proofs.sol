@@ -54,9 +54,7 @@ contract Proofs {
 
     function _binding(Order calldata order, Stage[] calldata plan) private view returns (Plans.Binding memory) {
         return Plans.Binding({
-            orderHash: Eip712Types.orderHash(order),
-            planHash: Eip712Types.planHash(plan),
-            separator: Eip712Types.domainSeparator(_tasks)
+            orderHash: Eip712Types.orderHash(order), planHash: Eip712Types.planHash(plan), separator: Eip712Types.domainSeparator(_tasks)
         });
     }
 }

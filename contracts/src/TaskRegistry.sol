@@ -89,12 +89,11 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc ITaskRegistry
-    function matchJob(
-        Order calldata order,
-        Stage[] calldata plan,
-        Acceptance[] calldata acceptances,
-        bytes[] calldata acceptanceSigs
-    ) external whenEntriesOpen nonReentrant {
+    function matchJob(Order calldata order, Stage[] calldata plan, Acceptance[] calldata acceptances, bytes[] calldata acceptanceSigs)
+        external
+        whenEntriesOpen
+        nonReentrant
+    {
         (JobId id, Plans.Binding memory binding) = _ids(order);
         Job storage job = _jobs[id];
         if (job.state != State.Open) _rejectState(job.state);
@@ -106,10 +105,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     // --- a job ends well ---
 
     /// @inheritdoc ITaskRegistry
-    function settleAck(Order calldata order, Ack calldata ack, bytes calldata requesterSig, Stage[] calldata plan)
-        external
-        nonReentrant
-    {
+    function settleAck(Order calldata order, Ack calldata ack, bytes calldata requesterSig, Stage[] calldata plan) external nonReentrant {
         (JobId id, Plans.Binding memory binding) = _bind(order, plan);
         Job storage job = _jobs[id];
         State state = job.state;
@@ -136,12 +132,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc ITaskRegistry
-    function deliver(
-        Order calldata order,
-        Stage[] calldata plan,
-        StageReceipt[] calldata receipts,
-        bytes[] calldata sigs
-    ) external {
+    function deliver(Order calldata order, Stage[] calldata plan, StageReceipt[] calldata receipts, bytes[] calldata sigs) external {
         (JobId id, Plans.Binding memory binding) = _bind(order, plan);
         Job storage job = _jobs[id];
         if (job.state != State.Matched) _rejectState(job.state);
@@ -237,10 +228,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc ITaskRegistry
-    function proveWrongShard(Order calldata order, Stage[] calldata plan, StageReceipt calldata, bytes calldata)
-        external
-        nonReentrant
-    {
+    function proveWrongShard(Order calldata order, Stage[] calldata plan, StageReceipt calldata, bytes calldata) external nonReentrant {
         (JobId id, uint16 stage, address owner, uint256 slashed) = _convict(order, plan);
         emit WrongShardProven(id, stage, owner, slashed);
     }
@@ -390,7 +378,9 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         bytes[] calldata signatures,
         Plans.Binding memory binding
     ) private {
-        if (order.matcher != address(0) && msg.sender != order.matcher) revert NotMatcher(msg.sender, order.matcher);
+        if (order.matcher != address(0) && msg.sender != order.matcher) {
+            revert NotMatcher(msg.sender, order.matcher);
+        }
         Plans.checkTiling(plan, layers);
         Plans.checkWorkers(plan, _miners, order.minStake);
         binding.planHash = Eip712Types.planHash(plan);
@@ -403,11 +393,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     }
 
     /// INVARIANT: from here on `plan` is the one that was checked and accepted when the job was matched.
-    function _bind(Order calldata order, Stage[] calldata plan)
-        private
-        view
-        returns (JobId id, Plans.Binding memory binding)
-    {
+    function _bind(Order calldata order, Stage[] calldata plan) private view returns (JobId id, Plans.Binding memory binding) {
         (id, binding) = _ids(order);
         Job storage job = _jobs[id];
         bytes32 need = job.planHash;
@@ -437,13 +423,9 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         return _escrow.releaseJob(id, new IEscrow.Payout[](0));
     }
 
-    function _openDispute(
-        JobId id,
-        Order calldata order,
-        Stage[] calldata plan,
-        StageReceipt calldata receipt,
-        bytes32 receiptHash
-    ) private {
+    function _openDispute(JobId id, Order calldata order, Stage[] calldata plan, StageReceipt calldata receipt, bytes32 receiptHash)
+        private
+    {
         Job storage job = _jobs[id];
         uint16 stage = receipt.stage;
         uint64 bit = uint64(1) << stage;
@@ -456,8 +438,9 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         if (job.state == State.Delivered) job.state = State.Disputed;
         emit JobDisputed(id, stage, msg.sender, order.arbitrator);
 
-        IArbitrator(order.arbitrator).open(
-            IArbitrator.DisputeRef({
+        IArbitrator(order.arbitrator)
+            .open(
+                IArbitrator.DisputeRef({
                 job: id,
                 stage: stage,
                 accused: _ownerOf(plan[stage]),
@@ -469,7 +452,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
                 modelId: order.modelId,
                 parties: _parties(order, plan)
             })
-        );
+            );
     }
 
     /// Requester, the order's auditor, or whom the requester delegated to by signature: strangers have no data and no say.
@@ -480,10 +463,9 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         Plans.Binding memory binding
     ) private view {
         if (msg.sender == order.requester || msg.sender == order.auditor) return;
-        if (
-            delegation.auditor != msg.sender || delegation.orderHash != binding.orderHash
-                || block.timestamp > delegation.expiry
-        ) revert NotParty(msg.sender);
+        if (delegation.auditor != msg.sender || delegation.orderHash != binding.orderHash || block.timestamp > delegation.expiry) {
+            revert NotParty(msg.sender);
+        }
         _requireRequester(order, Eip712Types.toDigest(binding.separator, Eip712Types.delegationHash(delegation)), signature);
     }
 

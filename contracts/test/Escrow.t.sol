@@ -101,13 +101,8 @@ contract EscrowTest is Suite {
 
     // --- permit ---
 
-    function permitSig(uint256 key, address spender, uint256 amount, uint256 until)
-        private
-        view
-        returns (uint8 v, bytes32 r, bytes32 s)
-    {
-        bytes32 typeHash =
-            keccak256("Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)");
+    function permitSig(uint256 key, address spender, uint256 amount, uint256 until) private view returns (uint8 v, bytes32 r, bytes32 s) {
+        bytes32 typeHash = keccak256("Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)");
         address owner = vm.addr(key);
         bytes32 structHash = keccak256(abi.encode(typeHash, owner, spender, amount, token.nonces(owner), until));
         return vm.sign(key, keccak256(abi.encodePacked(hex"1901", token.DOMAIN_SEPARATOR(), structHash)));
@@ -173,9 +168,7 @@ contract EscrowTest is Suite {
         vm.expectRevert(IEscrow.AmountZero.selector);
         escrow.requestWithdraw(0);
         vm.prank(requester);
-        vm.expectRevert(
-            abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 100 * USD, 100 * USD + 1)
-        );
+        vm.expectRevert(abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 100 * USD, 100 * USD + 1));
         escrow.requestWithdraw(100 * USD + 1);
     }
 
@@ -225,9 +218,7 @@ contract EscrowTest is Suite {
 
     function test_lockForJob_withoutBalance_reverts() public {
         vm.prank(address(tasks));
-        vm.expectRevert(
-            abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 100 * USD, 100 * USD + 1)
-        );
+        vm.expectRevert(abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 100 * USD, 100 * USD + 1));
         escrow.lockForJob(JOB, requester, 100 * USD + 1);
     }
 

@@ -86,9 +86,7 @@ contract EscrowSessionsTest is Suite {
     }
 
     function test_sessionId_namesChainEscrowRequesterAndSalt() public view {
-        vm.assertEq(
-            SessionId.unwrap(id), keccak256(abi.encode(chain(), address(escrow), requester, SALT))
-        );
+        vm.assertEq(SessionId.unwrap(id), keccak256(abi.encode(chain(), address(escrow), requester, SALT)));
     }
 
     function expectRevertOnOpen(
@@ -117,25 +115,20 @@ contract EscrowSessionsTest is Suite {
         bytes32 model = ModelId.unwrap(modelId);
         uint256 t = vm.getBlockTimestamp();
         expectRevertOnOpen(abi.encodeWithSelector(IEscrow.AmountZero.selector), 0, expiry, model, stages, matcher, 0);
-        expectRevertOnOpen(
-            abi.encodeWithSelector(IEscrow.ExpiryOutOfRange.selector, t), CAP, t, model, stages, matcher, 0
-        );
+        expectRevertOnOpen(abi.encodeWithSelector(IEscrow.ExpiryOutOfRange.selector, t), CAP, t, model, stages, matcher, 0);
         uint256 late = t + 365 days + 1;
-        expectRevertOnOpen(
-            abi.encodeWithSelector(IEscrow.ExpiryOutOfRange.selector, late), CAP, late, model, stages, matcher, 0
-        );
-        expectRevertOnOpen(
-            abi.encodeWithSelector(IEscrow.FeeTooHigh.selector, 501, 500), CAP, expiry, model, stages, matcher, 501
-        );
-        expectRevertOnOpen(
-            abi.encodeWithSelector(IEscrow.FeeTooHigh.selector, 1, 0), CAP, expiry, model, stages, address(0), 1
-        );
-        expectRevertOnOpen(
-            abi.encodeWithSelector(IModelRegistry.ModelUnknown.selector, bytes32("x")), CAP, expiry, "x", stages, matcher, 0
-        );
+        expectRevertOnOpen(abi.encodeWithSelector(IEscrow.ExpiryOutOfRange.selector, late), CAP, late, model, stages, matcher, 0);
+        expectRevertOnOpen(abi.encodeWithSelector(IEscrow.FeeTooHigh.selector, 501, 500), CAP, expiry, model, stages, matcher, 501);
+        expectRevertOnOpen(abi.encodeWithSelector(IEscrow.FeeTooHigh.selector, 1, 0), CAP, expiry, model, stages, address(0), 1);
+        expectRevertOnOpen(abi.encodeWithSelector(IModelRegistry.ModelUnknown.selector, bytes32("x")), CAP, expiry, "x", stages, matcher, 0);
         expectRevertOnOpen(
             abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 90 * USD, 90 * USD + 1),
-            uint96(90 * USD + 1), expiry, model, stages, matcher, 0
+            uint96(90 * USD + 1),
+            expiry,
+            model,
+            stages,
+            matcher,
+            0
         );
     }
 
@@ -145,13 +138,16 @@ contract EscrowSessionsTest is Suite {
         stages[1].layerFrom += 1;
         expectRevertOnOpen(
             abi.encodeWithSelector(ITaskRegistry.LayerGap.selector, stages[0].layerTo, stages[1].layerFrom),
-            CAP, expiry, model, stages, matcher, 0
+            CAP,
+            expiry,
+            model,
+            stages,
+            matcher,
+            0
         );
         stages = evenPlan(3);
         stages[1].operator = stranger;
-        expectRevertOnOpen(
-            abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, stranger), CAP, expiry, model, stages, matcher, 0
-        );
+        expectRevertOnOpen(abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, stranger), CAP, expiry, model, stages, matcher, 0);
     }
 
     function test_openSession_atTheLongestExpiry_opens() public {
@@ -197,17 +193,13 @@ contract EscrowSessionsTest is Suite {
 
     function test_claim_overCap_reverts() public {
         Voucher memory voucher = voucherOf(id, uint256(CAP) + 1);
-        expectRevertOnClaim(
-            voucher, signed(voucher), abi.encodeWithSelector(IEscrow.SessionOverCap.selector, uint256(CAP) + 1, CAP)
-        );
+        expectRevertOnClaim(voucher, signed(voucher), abi.encodeWithSelector(IEscrow.SessionOverCap.selector, uint256(CAP) + 1, CAP));
         claim(CAP);
     }
 
     function test_claim_ofUnknownSession_reverts() public {
         Voucher memory voucher = voucherOf(SessionId.wrap("unknown"), 1);
-        expectRevertOnClaim(
-            voucher, signed(voucher), abi.encodeWithSelector(IEscrow.SessionWrongState.selector, IEscrow.SessionState.None)
-        );
+        expectRevertOnClaim(voucher, signed(voucher), abi.encodeWithSelector(IEscrow.SessionWrongState.selector, IEscrow.SessionState.None));
     }
 
     function test_claim_withAnotherPlan_reverts() public {
@@ -255,8 +247,7 @@ contract EscrowSessionsTest is Suite {
     function test_claim_ofAContractRequester_asksIt() public {
         ContractWallet wallet = new ContractWallet(requester);
         depositFor(address(wallet), 10 * USD);
-        bytes memory data =
-            abi.encodeCall(escrow.openSession, ("w", CAP, expiry, ModelId.unwrap(modelId), plan, matcher, 0));
+        bytes memory data = abi.encodeCall(escrow.openSession, ("w", CAP, expiry, ModelId.unwrap(modelId), plan, matcher, 0));
         SessionId session = abi.decode(wallet.run(address(escrow), data), (SessionId));
         Voucher memory voucher = voucherOf(session, USD);
         bytes memory sig = signed(voucher);
@@ -322,10 +313,7 @@ contract EscrowSessionsTest is Suite {
 
     // --- claimMany ---
 
-    function many(uint256 count)
-        private
-        returns (Voucher[] memory vouchers, bytes[] memory sigs, Stage[][] memory plans)
-    {
+    function many(uint256 count) private returns (Voucher[] memory vouchers, bytes[] memory sigs, Stage[][] memory plans) {
         vouchers = new Voucher[](count);
         sigs = new bytes[](count);
         plans = new Stage[][](count);
@@ -456,8 +444,7 @@ contract EscrowSessionsTest is Suite {
     function test_closed_isTerminal() public {
         vm.warp(uint256(expiry) + CLOSE_DELAY_SECONDS + 1);
         escrow.close(id);
-        bytes memory wrong =
-            abi.encodeWithSelector(IEscrow.SessionWrongState.selector, IEscrow.SessionState.Closed);
+        bytes memory wrong = abi.encodeWithSelector(IEscrow.SessionWrongState.selector, IEscrow.SessionState.Closed);
         Voucher memory voucher = voucherOf(id, USD);
         expectRevertOnClaim(voucher, signed(voucher), wrong);
         vm.expectRevert(wrong);

@@ -151,9 +151,7 @@ contract TaskRegistryFinishTest is Suite {
         Deal memory deal = matchedDeal(2);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
         vm.chainId(777);
-        expectRevertOnAck(
-            deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.None)
-        );
+        expectRevertOnAck(deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.None));
     }
 
     /// Attack #10: a contract's Ack counts at the moment it is brought, or not at all.
@@ -229,9 +227,7 @@ contract TaskRegistryFinishTest is Suite {
         Deal memory deal = matchedDeal(2);
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         vm.warp(deal.order.deadline + 1);
-        expectRevertOnDeliver(
-            deal, delivery, abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, deal.order.deadline)
-        );
+        expectRevertOnDeliver(deal, delivery, abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, deal.order.deadline));
         vm.warp(deal.order.deadline);
         deliver(deal, delivery);
         vm.assertEq(tasks.jobOf(deal.id).finalAt, uint256(deal.order.deadline) + deal.order.window);
@@ -268,9 +264,7 @@ contract TaskRegistryFinishTest is Suite {
         stage %= 3;
         bit %= 520;
         delivery.sigs[stage][bit / 8] ^= bytes1(uint8(1 << (bit % 8)));
-        expectRevertOnDeliver(
-            deal, delivery, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[stage].operator)
-        );
+        expectRevertOnDeliver(deal, delivery, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[stage].operator));
     }
 
     /// Attack #25: an altered activation breaks the chain between two neighbours.
@@ -301,14 +295,10 @@ contract TaskRegistryFinishTest is Suite {
     function test_deliver_overCap_reverts() public {
         Deal memory deal = matchedDeal(2);
         expectRevertOnDeliver(
-            deal,
-            newDelivery(deal, 1_000_001, OUT),
-            abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 1_000_001, 1_000_000)
+            deal, newDelivery(deal, 1_000_001, OUT), abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 1_000_001, 1_000_000)
         );
         expectRevertOnDeliver(
-            deal,
-            newDelivery(deal, IN, 500_001),
-            abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 500_001, 500_000)
+            deal, newDelivery(deal, IN, 500_001), abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 500_001, 500_000)
         );
         deliver(deal, 1_000_000, 500_000);
     }

@@ -194,9 +194,7 @@ contract TaskRegistryGuiltTest is Suite {
     function test_dispute_ofAStageProvenGuilty_reverts() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         proveEquivocation(deal, contradiction(deal, 1));
-        expectRevertOnDispute(
-            deal, delivery, 1, abi.encodeWithSelector(ITaskRegistry.StageAlreadyDisputed.selector, 1)
-        );
+        expectRevertOnDispute(deal, delivery, 1, abi.encodeWithSelector(ITaskRegistry.StageAlreadyDisputed.selector, 1));
     }
 
     function test_dispute_aroundTheWindow() public {
@@ -252,9 +250,7 @@ contract TaskRegistryGuiltTest is Suite {
         expectRevertOnDispute(deal, d, 1, abi.encodeWithSelector(ITaskRegistry.ReceiptMismatch.selector, 1));
         d = newDelivery(deal, IN, OUT);
         d.receipts[1].tokensIn += 1; // not signed
-        expectRevertOnDispute(
-            deal, d, 1, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator)
-        );
+        expectRevertOnDispute(deal, d, 1, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator));
     }
 
     function test_dispute_withAnotherPlan_reverts() public {
@@ -386,7 +382,7 @@ contract TaskRegistryGuiltTest is Suite {
         Contradiction memory c = contradiction(deal, 1);
         Contradiction memory d = contradictionAt(deal, 1, 2);
         (c.receipts[1], c.sigs[1], c.leaves[1], c.positions[1], c.proofs[1]) =
-            (d.receipts[1], d.sigs[1], d.leaves[1], d.positions[1], d.proofs[1]);
+        (d.receipts[1], d.sigs[1], d.leaves[1], d.positions[1], d.proofs[1]);
         expectRevertOnEquivocation(deal, c, abi.encodeWithSelector(ITaskRegistry.NotEquivocation.selector));
     }
 
@@ -425,9 +421,7 @@ contract TaskRegistryGuiltTest is Suite {
     function test_proveEquivocation_ofAnotherJobsReceipts_reverts() public {
         Deal memory deal = matchedDeal(2);
         Deal memory other = matchedDeal(2);
-        expectRevertOnEquivocation(
-            deal, contradiction(other, 1), abi.encodeWithSelector(ITaskRegistry.ReceiptMismatch.selector, 1)
-        );
+        expectRevertOnEquivocation(deal, contradiction(other, 1), abi.encodeWithSelector(ITaskRegistry.ReceiptMismatch.selector, 1));
     }
 
     function test_proveEquivocation_ofNoSuchStage_reverts() public {
@@ -533,8 +527,7 @@ contract TaskRegistryGuiltTest is Suite {
         Deal memory deal = dealOf(order, evenPlan(2));
         openMatched(deal);
         Delivery memory delivery = deliver(deal, IN, OUT);
-        (AuditorDelegation memory delegation, bytes memory sig) =
-            delegationTo(stranger, uint64(vm.getBlockTimestamp() + 1), deal.orderHash);
+        (AuditorDelegation memory delegation, bytes memory sig) = delegationTo(stranger, uint64(vm.getBlockTimestamp() + 1), deal.orderHash);
         fund(stranger, address(jury), uint256(BOND) + FEE);
         vm.prank(stranger);
         tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);

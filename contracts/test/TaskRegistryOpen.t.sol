@@ -39,9 +39,7 @@ contract TaskRegistryOpenTest is Suite {
         vm.assertEq(p.maxWindowSeconds, MAX_WINDOW_SECONDS);
     }
 
-    function deployWith(Escrow escrow_, IMinerRegistry miners_, IModelRegistry models_, ITaskRegistry.Params memory p)
-        external
-    {
+    function deployWith(Escrow escrow_, IMinerRegistry miners_, IModelRegistry models_, ITaskRegistry.Params memory p) external {
         new TaskRegistry(escrow_, miners_, models_, p, governor, guardian);
     }
 
@@ -55,14 +53,16 @@ contract TaskRegistryOpenTest is Suite {
         for (uint256 wrong; wrong < 5; ++wrong) {
             address future = vm.computeCreateAddress(address(this), vm.getNonce(address(this)) + 3);
             ModelRegistry models_ = new ModelRegistry();
-            IMinerRegistry miners_ =
-                IMinerRegistry(deployMiners(wrong == 1 ? address(1) : future, wrong == 2 ? address(1) : future));
+            IMinerRegistry miners_ = IMinerRegistry(deployMiners(wrong == 1 ? address(1) : future, wrong == 2 ? address(1) : future));
             Escrow escrow_ = new Escrow(
                 address(token),
                 wrong == 0 ? address(1) : future,
                 wrong == 3 ? address(1) : address(miners_),
                 wrong == 4 ? address(1) : address(models_),
-                0, 0, governor, guardian
+                0,
+                0,
+                governor,
+                guardian
             );
             vm.expectRevert(ITaskRegistry.WiringMismatch.selector);
             new TaskRegistry(escrow_, miners_, models_, taskParams(), governor, guardian);
@@ -72,8 +72,7 @@ contract TaskRegistryOpenTest is Suite {
     function test_constructor_whenUnbondingIsShorterThanADispute_reverts() public {
         address future = vm.computeCreateAddress(address(this), vm.getNonce(address(this)) + 2);
         address miners_ = deployMiners(future, future);
-        Escrow escrow_ =
-            new Escrow(address(token), future, miners_, address(models), 0, 0, governor, guardian);
+        Escrow escrow_ = new Escrow(address(token), future, miners_, address(models), 0, 0, governor, guardian);
         ITaskRegistry.Params memory p = taskParams();
         p.maxJobSeconds = uint32(UNBOND_SECONDS - MAX_WINDOW_SECONDS - MAX_DISPUTE_SECONDS + 1);
         vm.expectRevert(ITaskRegistry.WiringMismatch.selector);
@@ -84,8 +83,7 @@ contract TaskRegistryOpenTest is Suite {
         for (uint256 wrong; wrong < 2; ++wrong) {
             address future = vm.computeCreateAddress(address(this), vm.getNonce(address(this)) + 2);
             address miners_ = deployMiners(future, future);
-            Escrow escrow_ =
-                new Escrow(address(token), future, miners_, address(models), 0, 0, governor, guardian);
+            Escrow escrow_ = new Escrow(address(token), future, miners_, address(models), 0, 0, governor, guardian);
             ITaskRegistry.Params memory p = taskParams();
             if (wrong == 0) p.protocolFeeBps = 101;
             else p.feeRecipient = address(0);
@@ -184,9 +182,7 @@ contract TaskRegistryOpenTest is Suite {
     function test_openMatched_afterTheEnd_reverts() public {
         Deal memory deal = matchedDeal(2);
         settleAck(deal, 1, 1);
-        expectRevertOnOpenMatched(
-            deal, abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.Settled)
-        );
+        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.Settled));
     }
 
     function test_openMatched_onAnotherChain_reverts() public {
@@ -207,18 +203,14 @@ contract TaskRegistryOpenTest is Suite {
         stage %= 3;
         bit %= 520;
         deal.acceptanceSigs[stage][bit / 8] ^= bytes1(uint8(1 << (bit % 8)));
-        expectRevertOnOpenMatched(
-            deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[stage].operator)
-        );
+        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[stage].operator));
     }
 
     function test_openMatched_checksTheOrdersClocks() public {
         uint256 t = vm.getBlockTimestamp();
         Order memory order = newOrder();
         order.deadline = uint64(t - 1);
-        expectRevertOnOpenMatched(
-            dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, t - 1)
-        );
+        expectRevertOnOpenMatched(dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, t - 1));
         order.deadline = uint64(t + MAX_JOB_SECONDS + 1);
         expectRevertOnOpenMatched(
             dealOf(order, evenPlan(2)),
@@ -232,8 +224,7 @@ contract TaskRegistryOpenTest is Suite {
         order.deadline = uint64(t + MAX_JOB_SECONDS);
         order.window = MAX_WINDOW_SECONDS + 1;
         expectRevertOnOpenMatched(
-            dealOf(order, evenPlan(2)),
-            abi.encodeWithSelector(ITaskRegistry.WindowOutOfRange.selector, order.window, MAX_WINDOW_SECONDS)
+            dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.WindowOutOfRange.selector, order.window, MAX_WINDOW_SECONDS)
         );
         order.window = MAX_WINDOW_SECONDS;
         openMatched(dealOf(order, evenPlan(2)));
@@ -245,29 +236,20 @@ contract TaskRegistryOpenTest is Suite {
     function test_openMatched_checksTheOrdersTerms() public {
         Order memory order = newOrder();
         order.matcherFeeBps = 501;
-        expectRevertOnOpenMatched(
-            dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.FeeTooHigh.selector, 501, 500)
-        );
+        expectRevertOnOpenMatched(dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.FeeTooHigh.selector, 501, 500));
         order.matcherFeeBps = 1;
         order.matcher = address(0);
-        expectRevertOnOpenMatched(
-            dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.FeeTooHigh.selector, 1, 0)
-        );
+        expectRevertOnOpenMatched(dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.FeeTooHigh.selector, 1, 0));
         order = newOrder();
         order.requests = 0;
-        expectRevertOnOpenMatched(
-            dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.RequestsZero.selector)
-        );
+        expectRevertOnOpenMatched(dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.RequestsZero.selector));
         order = newOrder();
         order.arbitrator = stranger;
-        expectRevertOnOpenMatched(
-            dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.ArbitratorUnknown.selector, stranger)
-        );
+        expectRevertOnOpenMatched(dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.ArbitratorUnknown.selector, stranger));
         order = newOrder();
         order.numericsProfile = "other";
         expectRevertOnOpenMatched(
-            dealOf(order, evenPlan(2)),
-            abi.encodeWithSelector(ITaskRegistry.NumericsProfileMismatch.selector, bytes32("other"), PROFILE)
+            dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.NumericsProfileMismatch.selector, bytes32("other"), PROFILE)
         );
         order = newOrder();
         order.modelId = ModelId.wrap("other");
@@ -295,8 +277,7 @@ contract TaskRegistryOpenTest is Suite {
         order.maxTokensOut = type(uint32).max;
         uint256 amount = tasks.maxAmountOf(order);
         expectRevertOnOpenMatched(
-            dealOf(order, evenPlan(2)),
-            abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 100 * USD, amount)
+            dealOf(order, evenPlan(2)), abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 100 * USD, amount)
         );
     }
 
@@ -353,9 +334,7 @@ contract TaskRegistryOpenTest is Suite {
         order = newOrder();
         order.minStake = uint128(STAKE + 1);
         Deal memory deal = dealOf(order, evenPlan(2));
-        expectRevertOnOpenMatched(
-            deal, abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, deal.plan[0].operator)
-        );
+        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, deal.plan[0].operator));
     }
 
     // --- acceptances ---
@@ -403,9 +382,7 @@ contract TaskRegistryOpenTest is Suite {
         Deal memory deal = newDeal(3);
         deal.keys[1] = operatorKeys[2];
         signAcceptance(deal, 1);
-        expectRevertOnOpenMatched(
-            deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator)
-        );
+        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator));
     }
 
     // --- open, matchJob ---
@@ -505,9 +482,7 @@ contract TaskRegistryOpenTest is Suite {
         emit ITaskRegistry.NoncesRevokedBelow(requester, floor);
         vm.prank(requester);
         tasks.revokeAllBelow(floor);
-        expectRevertOnOpenMatched(
-            below, abi.encodeWithSelector(ITaskRegistry.NonceRevokedAlready.selector, below.order.nonce)
-        );
+        expectRevertOnOpenMatched(below, abi.encodeWithSelector(ITaskRegistry.NonceRevokedAlready.selector, below.order.nonce));
         openMatched(above);
         vm.prank(requester);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NonceRevokedAlready.selector, floor));

@@ -35,8 +35,7 @@ contract TaskRegistryStatesTest is Suite {
         if (move == Move.Finalize) return have == ITaskRegistry.State.Delivered;
         if (move == Move.Expire) return have == ITaskRegistry.State.Open || have == ITaskRegistry.State.Matched;
         if (move == Move.Dispute) {
-            return have == ITaskRegistry.State.Delivered || have == ITaskRegistry.State.Disputed
-                || have == ITaskRegistry.State.Settled;
+            return have == ITaskRegistry.State.Delivered || have == ITaskRegistry.State.Disputed || have == ITaskRegistry.State.Settled;
         }
         return have != none && have != ITaskRegistry.State.Open && have != ITaskRegistry.State.Cancelled;
     }
@@ -124,8 +123,7 @@ contract TaskRegistryStatesTest is Suite {
 
     /// Whatever is tried in a terminal state, in any order, it stays and no money moves.
     function testFuzz_terminal_staysTerminal(uint8 which, uint8[12] memory moves) public {
-        ITaskRegistry.State[3] memory ends =
-            [ITaskRegistry.State.Settled, ITaskRegistry.State.Cancelled, ITaskRegistry.State.Expired];
+        ITaskRegistry.State[3] memory ends = [ITaskRegistry.State.Settled, ITaskRegistry.State.Cancelled, ITaskRegistry.State.Expired];
         ITaskRegistry.State end = ends[which % 3];
         Deal memory deal = reach(end);
         uint256 balance = escrow.balanceOf(requester);

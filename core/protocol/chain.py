@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,13 @@ from eth_utils.abi import event_abi_to_log_topic, function_abi_to_4byte_selector
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
-from core.protocol.errors import ChainUnreachable, ConfigError, ContractRefused, GasShort
+from core.protocol.errors import (
+    ChainUnreachable,
+    ConfigError,
+    ContractRefused,
+    GasShort,
+    HeadraceError,
+)
 from core.protocol.signing import DigestSigner, Domain
 from core.protocol.types import Value
 from core.protocol.units import format_eth
@@ -159,8 +165,8 @@ def decode_revert(data: str) -> tuple[str, dict[str, Any]]:
     except (DecodingError, UnicodeDecodeError):
         return name, {}
     return name, {
-        field or str(i): _plain(v)
-        for i, ((field, _), v) in enumerate(zip(fields, values, strict=True))
+        field or str(i): _argument(_plain(v)) if "address" in kind else _plain(v)
+        for i, ((field, kind), v) in enumerate(zip(fields, values, strict=True))
     }
 
 
@@ -175,6 +181,8 @@ class Chain:
         self.addresses = {name: to_checksum_address(a) for name, a in addresses.items()}
         provider = AsyncHTTPProvider(rpc_url, exception_retry_configuration=None)
         self._web3: AsyncWeb3[Any] = AsyncWeb3(provider)
+        self.journal: Callable[[dict[str, Any]], None] | None = None
+        """Told of every transaction when it is sent and when its fate is known."""
         self._contracts: dict[str, AsyncContract] = {}
         self._nonces: dict[str, _Nonces] = {}
         self._topics: dict[tuple[str, bytes], tuple[str, Any]] = {}
@@ -423,7 +431,20 @@ class Chain:
                 },
             )
             tx_hash = await self._guard(self._web3.eth.send_raw_transaction(raw), label)
-        return await self._mined(bytes(tx_hash), label)
+        entry = {"what": label, "from": signer.address, "to": to, "nonce": nonce}
+        entry["hash"] = "0x" + bytes(tx_hash).hex()
+        self._record(entry, "sent")
+        try:
+            mined = await self._mined(bytes(tx_hash), label)
+        except HeadraceError as error:
+            self._record(entry, error.what)
+            raise
+        self._record(entry, f"mined in block {mined.block_number}, gas {mined.gas_used}")
+        return mined
+
+    def _record(self, entry: dict[str, Any], outcome: str) -> None:
+        if self.journal is not None:
+            self.journal({**entry, "outcome": outcome})
 
     async def _mined(self, tx_hash: bytes, label: str) -> Sent:
         from web3.exceptions import TransactionNotFound
@@ -477,7 +498,11 @@ class Chain:
             raise ChainUnreachable(
                 f"no answer from {self.rpc_url}", str(error) or type(error).__name__
             ) from None
-        except (Web3RPCError, Web3Exception) as error:
+        except (
+            Web3RPCError,
+            Web3Exception,
+            ValueError,
+        ) as error:  # ValueError: no JSON, no numbers
             raise ChainUnreachable(
                 f"{label or 'a request'} failed at the node", str(error)[:300]
             ) from None

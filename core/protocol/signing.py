@@ -5,6 +5,7 @@ Twin of `contracts/src/libraries/Eip712Types.sol`; `tests/twins/vectors.json` ho
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -16,6 +17,10 @@ from eth_utils.crypto import keccak
 from eth_utils.exceptions import ValidationError
 
 from core.protocol import types as t
+
+# eth_account imports py_ecc, which raises the limit to 100 000: a stranger's nested JSON would then overflow the stack and
+# kill the process instead of raising RecursionError.
+sys.setrecursionlimit(1000)
 
 _HALF_N = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 

@@ -139,7 +139,8 @@ class Channel:
         await asyncio.gather(*running, return_exceptions=True)
         try:
             async with asyncio.timeout(_FLUSH_TIMEOUT_S):
-                await self._writer.wait_closed()
+                # Shielded: asyncio hands every waiter the same future, which our timeout would cancel for all.
+                await asyncio.shield(self._writer.wait_closed())
         except OSError:  # also the timeout: a peer that does not read must not keep the stream
             self._writer.transport.abort()
 
@@ -435,6 +436,9 @@ class Listener:
             channel = await self._welcome(reader, writer)
             if channel is not None:
                 await self._keep(channel)
+        except asyncio.CancelledError:
+            # Only `close` or the loop's own end cancel it, and asyncio 3.11 reports such a task as a failure.
+            pass
         finally:
             self._accepted.discard(task)
 
@@ -456,9 +460,9 @@ class Listener:
             self.stats.count(type(error).__name__)
             writer.transport.abort()
             return None
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # the listener closes; asyncio would log a cancelled task as a bug
             writer.transport.abort()
-            raise
+            return None
         finally:
             self._handshakes.pop(writer, None)
 
@@ -468,9 +472,10 @@ class Listener:
             if self._on_open is not None:
                 self._on_open(channel)
             await channel.wait_closed()
+        except asyncio.CancelledError:  # the listener closes
+            await channel.close()
         finally:
             self.channels.discard(channel)
-            await channel.close()
 
 
 class Peers:

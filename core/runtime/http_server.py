@@ -21,7 +21,9 @@ class HttpServer:
 
     def __init__(self, app: Any, host: str = "127.0.0.1", port: int = 0) -> None:
         self.host, self.port = host, port
-        self._server = _Server(uvicorn.Config(app, host=host, port=port, log_config=None, access_log=False))
+        self._server = _Server(
+            uvicorn.Config(app, host=host, port=port, log_config=None, access_log=False)
+        )
         self._task: asyncio.Task[None] | None = None
 
     @property

@@ -107,6 +107,10 @@ class Swarm:
         found: dict[str, bytes] = await self._run(self._get, topic)
         return found
 
+    async def peers(self) -> list[str]:
+        """Multiaddresses of the peers we are connected to: where a later start may bootstrap through."""
+        return await self._run(self._ask, self._dht.run_coroutine, _connected) or []
+
     def close(self) -> None:
         """Leave and end the child process and its daemon. Safe to call twice; calls under way fail."""
         if self._closing:
@@ -152,6 +156,12 @@ class Swarm:
                 raise PeerUnreachable("the swarm", "our own peer has ended")
         future.cancel()
         return None
+
+
+async def _connected(_: Any, node: Any) -> list[str]:
+    """Runs in the child. libp2p dials out from the port it listens on, so a caller's address is where it can be called."""
+    found = await node.protocol.p2p.list_peers()
+    return sorted(f"{address}/p2p/{peer.peer_id}" for peer in found for address in peer.addrs)
 
 
 def _end(dht: Any) -> None:

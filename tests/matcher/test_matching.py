@@ -16,6 +16,7 @@ from core.protocol.errors import (
     UsageError,
 )
 from core.protocol.types import ZERO_ADDRESS
+from matcher.matching import MAX_UNDER_WAY
 from tests.matcher.conftest import Net
 from tests.matcher.worlds import (
     DOMAIN,
@@ -232,3 +233,27 @@ async def test_acceptances_that_lapse_before_the_chain_is_back_fail_the_job(net:
 
 async def _unreachable(*_: object) -> None:
     raise ChainUnreachable("no answer from the test chain", "it is down")
+
+
+async def test_after_the_lease_the_machines_own_word_counts(net: Net) -> None:
+    """A job whose client vanished does not block machines that have dropped it."""
+    net.serve((1, 0, 30), max_requests=2, memory_bytes=2**30)
+    await net.tick()
+    await net.daemon.matchmaker.open(sign_order(make_order(nonce=1)))
+    await net.pass_time(29)
+    with pytest.raises(NoCapacity):
+        await net.daemon.matchmaker.open(sign_order(make_order(nonce=2)))
+    await net.pass_time(3)
+    job = await net.daemon.matchmaker.open(sign_order(make_order(nonce=2)))
+    assert job.state == "Matched"
+
+
+async def test_more_orders_at_once_than_it_can_hold_are_turned_away(net: Net) -> None:
+    net.serve((1, 0, 30), max_requests=10_000, memory_bytes=2**30)
+    await net.tick()
+    orders = [sign_order(make_order(nonce=nonce)) for nonce in range(MAX_UNDER_WAY + 3)]
+    found = await asyncio.gather(
+        *(net.daemon.matchmaker.open(signed) for signed in orders), return_exceptions=True
+    )
+    assert sum(isinstance(each, NoCapacity) for each in found) == 3
+    assert net.chain.sent == ["openMatched"] * MAX_UNDER_WAY

@@ -52,6 +52,7 @@ async def test_an_acknowledgement_settles_at_once_and_the_rest_returns(net: Net)
     split = pricing.split(job.signed.order, job.plan, SPEC, 20, 60)
     assert done.state == "Settled"
     assert done.end_tx
+    assert (done.tokens_in, done.tokens_out) == (20, 60)
     assert (done.refunded_units, done.paid_units) == (split.refund, split.locked - split.refund)
     assert net.chain.balances[REQUESTER.address] == before - done.paid_units
     assert len(net.daemon.world.reservations) == 0

@@ -488,6 +488,9 @@ class FakeSwarm:
         self.topics.setdefault(topic, {})[key] = record
         return True
 
+    async def peers(self) -> list[str]:
+        return ["/ip4/127.0.0.1/tcp/2/p2p/Qn"]
+
     async def lookup(self, topic: str) -> dict[str, bytes]:
         if self.is_down:
             raise PeerUnreachable("the swarm", "our own peer has ended")

@@ -14,14 +14,16 @@ from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import ChainUnreachable
 from core.protocol.keystore import Signer
+from core.protocol.types import JobState
 from core.runtime.channel import Channel, Listener, Peers, StreamIdentity, connect
 from miner.admission import ChainView
 from miner.book import Book
 from miner.compute import Compute
 from miner.desk import Desk, Serving
 from miner.desk import Terms as MinerTerms
+from miner.jobs import prompt_chunks
 from miner.links import Links
-from miner.onchain import JobOnChain, JobState
+from miner.onchain import JobOnChain
 from miner.stage import Stage
 from miner.store import Store
 
@@ -245,7 +247,7 @@ class Requester:
         await peers.close()
         return answers
 
-    def match(self, state: JobState = JobState.Matched) -> None:
+    def match(self, state: JobState = JobState.MATCHED) -> None:
         """Put the job on the chain."""
         self.chain.jobs[self.job_id] = JobOnChain(state, self.plan_hash)
 
@@ -350,7 +352,7 @@ def greedy(max_new_tokens: int) -> t.SamplingParams:
 def reference(
     model_dir: Path, ids: Sequence[int], sampling: t.SamplingParams, index: int
 ) -> list[int]:
-    """The answer of the whole model in one shard, step by step."""
+    """The answer of the whole model in one shard, fed in the same canonical chunks."""
     import torch
 
     from core.engine.model import load_shard
@@ -360,12 +362,13 @@ def reference(
     layers = layer_count(read_config(model_dir))
     shard = load_shard(model_dir, t.LayerRange(0, layers))
     cache = shard.new_cache()
-    fed, tokens = list(ids), []
-    while len(tokens) < sampling.max_new_tokens:
-        logits = shard.forward(torch.tensor(fed), cache, last_only=True)[-1]
+    tokens: list[int] = []
+    parts = [list(ids[start:end]) for start, end in prompt_chunks(len(ids))]
+    while True:
+        for part in parts:
+            logits = shard.forward(torch.tensor(part), cache, last_only=True)[-1]
         token = sample(logits.numpy(), sampling, index, len(tokens))
         tokens.append(token)
-        if token in Machine.eos_ids:
-            break
-        fed = [token]
-    return tokens
+        if token in Machine.eos_ids or len(tokens) == sampling.max_new_tokens:
+            return tokens
+        parts = [[token]]

@@ -11,10 +11,12 @@ from client.verify import Answer, check_answers, check_pipeline
 from core.engine.weights import model_manifest
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
+from core.protocol.types import JobState
 from core.runtime.channel import Peers, StreamIdentity, connect
-from miner.onchain import JobState
+from devnet.tiny_models import write_tiny_model
+from miner.onchain import JobNews
 from tests.miner.conftest import Start
-from tests.miner.network import DOMAIN, FakeChain, Requester, greedy, key, reference
+from tests.miner.network import DOMAIN, FakeChain, Machine, Requester, greedy, key, reference
 
 MATCHER, REQUESTER = key(40), key(50)
 PROMPTS = [[5, 6, 7, 8, 9], [65], list(range(60, 130)), [1, 2, 3]]
@@ -436,9 +438,53 @@ async def test_silent_requests_and_gone_clients_are_dropped(start: Start, chain:
     assert machines[0].desk.active_requests == 0
 
 
-async def test_settled_jobs_give_their_slots_back(start: Start, chain: FakeChain) -> None:
-    from miner.onchain import JobNews
+async def test_long_prompts_go_through_in_canonical_chunks(
+    tmp_path: Path, chain: FakeChain
+) -> None:
+    model = write_tiny_model(tmp_path / "long", "llama", layers=2, context=1400)
+    machines = []
+    for number, (a, b) in enumerate([(0, 1), (1, 2)]):
+        machines.append(Machine(key(100 + number), tmp_path, model, chain))
+        await machines[-1].start(t.LayerRange(a, b))
+    requester = requester_of(chain, machines)
+    prompts = [[(7 * i + n) % 250 for i in range(n)] for n in (512, 513, 1100)]
+    requester.order([(prompt, greedy(4)) for prompt in prompts])
+    await requester.run_all(MATCHER)
+    for index, prompt in enumerate(prompts):
+        assert requester.tokens[index] == reference(model, prompt, greedy(4), index)
+    check_receipts(model, requester, [0, 1, 2])
+    await requester.close()
+    for machine in machines:
+        await machine.stop()
 
+
+async def test_a_client_that_comes_back_gets_again_what_it_missed(
+    start: Start, chain: FakeChain, model_dir: Path
+) -> None:
+    machines = await start((0, 2), (2, 4))
+    requester = requester_of(chain, machines)
+    requester.order([(PROMPTS[0], greedy(6)), (PROMPTS[2], greedy(300))])
+    await requester.propose(MATCHER)
+    requester.match()
+    await requester.open()
+    await requester.submit(0)
+    await requester.finished([0])
+    await requester.submit(1)
+    await requester.until(lambda: len(requester.tokens.get(1, [])) > 3)
+    await requester.close()
+    seen = {index: list(tokens) for index, tokens in requester.tokens.items()}
+    requester.tokens, requester.receipts = {}, {}
+    assert all(isinstance(answer, wire.JobOpened) for answer in await requester.open())
+    await requester.finished([0, 1])
+    assert requester.tokens[0] == seen[0]
+    assert requester.tokens[1][: len(seen[1])] == seen[1]
+    for index in (0, 1):
+        prompt = requester.batch.prompts[index]
+        assert requester.tokens[index] == reference(model_dir, prompt.ids, prompt.sampling, index)
+    await requester.close()
+
+
+async def test_settled_jobs_give_their_slots_back(start: Start, chain: FakeChain) -> None:
     machines = await start((0, 4), max_requests=2)
     requester = requester_of(chain, machines)
     requester.order([(p, greedy(6)) for p in PROMPTS[:3]])
@@ -450,7 +496,7 @@ async def test_settled_jobs_give_their_slots_back(start: Start, chain: FakeChain
     (refused,) = await other.propose(MATCHER)
     assert isinstance(refused, wire.Failed)
     assert refused.code == "E-ADMIT-SLOTS"
-    await machines[0].desk.hear(JobNews(requester.job_id, JobState.Settled))
+    await machines[0].desk.hear(JobNews(requester.job_id, JobState.SETTLED))
     machines[0].stage.tick()
     (accepted,) = await other.propose(MATCHER)
     assert isinstance(accepted, wire.Accepted)

@@ -3,24 +3,15 @@ pragma solidity ^0.8.30;
 
 import {SignatureChecker} from "@openzeppelin/contracts/utils/cryptography/SignatureChecker.sol";
 
-import {
-    Acceptance,
-    Ack,
-    AuditorDelegation,
-    HopCheckpoint,
-    Order,
-    RequestLeaf,
-    Stage,
-    StageReceipt,
-    Voucher
-} from "../types/Signed.sol";
+import {Acceptance, Ack, AuditorDelegation, HopCheckpoint, Order, RequestLeaf, Stage, StageReceipt, Voucher} from "../types/Signed.sol";
 
 /// What exactly is signed: EIP-712 types, struct hashes, the one domain, and who signed a digest.
 ///
 /// Every struct except Plan holds only static value types, whose ABI encoding is their EIP-712 encoding, so a struct hash is
 /// `keccak256(abi.encode(typeHash, struct))`. Twin: core/protocol/signing.py; vectors: tests/twins/vectors.json.
 library Eip712Types {
-    bytes32 internal constant DOMAIN_TYPEHASH = keccak256("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)");
+    bytes32 internal constant DOMAIN_TYPEHASH =
+        keccak256("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)");
     bytes32 internal constant NAME_HASH = keccak256("Headrace");
     bytes32 internal constant VERSION_HASH = keccak256("1");
 
@@ -28,13 +19,10 @@ library Eip712Types {
         "Order(address requester,bytes32 modelId,bytes32 inputRoot,bytes32 samplingRoot,uint32 requests,uint32 maxTokensIn,uint32 maxTokensOut,uint64 priceIn,uint64 priceOut,address matcher,uint16 matcherFeeBps,uint128 minStake,uint64 deadline,uint32 window,address auditor,address arbitrator,bytes32 numericsProfile,uint64 nonce)"
     );
     bytes32 internal constant STAGE_TYPEHASH = keccak256("Stage(address operator,uint16 layerFrom,uint16 layerTo)");
-    bytes32 internal constant PLAN_TYPEHASH =
-        keccak256("Plan(Stage[] stages)Stage(address operator,uint16 layerFrom,uint16 layerTo)");
-    bytes32 internal constant ACCEPTANCE_TYPEHASH =
-        keccak256("Acceptance(bytes32 orderHash,bytes32 planHash,uint16 stage,uint64 expiry)");
-    bytes32 internal constant HOP_CHECKPOINT_TYPEHASH = keccak256(
-        "HopCheckpoint(bytes32 orderHash,bytes32 planHash,uint16 stage,uint32 requestIndex,uint32 rows,bytes32 runningRoot)"
-    );
+    bytes32 internal constant PLAN_TYPEHASH = keccak256("Plan(Stage[] stages)Stage(address operator,uint16 layerFrom,uint16 layerTo)");
+    bytes32 internal constant ACCEPTANCE_TYPEHASH = keccak256("Acceptance(bytes32 orderHash,bytes32 planHash,uint16 stage,uint64 expiry)");
+    bytes32 internal constant HOP_CHECKPOINT_TYPEHASH =
+        keccak256("HopCheckpoint(bytes32 orderHash,bytes32 planHash,uint16 stage,uint32 requestIndex,uint32 rows,bytes32 runningRoot)");
     bytes32 internal constant STAGE_RECEIPT_TYPEHASH = keccak256(
         "StageReceipt(bytes32 orderHash,bytes32 planHash,uint16 stage,uint16 layerFrom,uint16 layerTo,bytes32 shardRoot,bytes32 inputRoot,bytes32 outputRoot,bytes32 requestsRoot,uint32 requests,uint32 tokensIn,uint32 tokensOut,uint64 startedAt,uint64 signedAt)"
     );
@@ -42,8 +30,7 @@ library Eip712Types {
         keccak256("Ack(bytes32 orderHash,bytes32 planHash,bytes32 resultRoot,uint32 tokensIn,uint32 tokensOut)");
     bytes32 internal constant VOUCHER_TYPEHASH =
         keccak256("Voucher(bytes32 sessionId,bytes32 planHash,uint128 cumulative,bytes32 lastResultRoot)");
-    bytes32 internal constant AUDITOR_DELEGATION_TYPEHASH =
-        keccak256("AuditorDelegation(bytes32 orderHash,address auditor,uint64 expiry)");
+    bytes32 internal constant AUDITOR_DELEGATION_TYPEHASH = keccak256("AuditorDelegation(bytes32 orderHash,address auditor,uint64 expiry)");
     bytes32 internal constant OPERATOR_PROOF_TYPEHASH = keccak256("OperatorProof(address owner,address operator)");
 
     /// Half the order of secp256k1: an s above it is the other form of the same signature.

@@ -42,19 +42,16 @@ library Plans {
     }
 
     /// INVARIANT: an acceptance counts for one order (its prices, model, arbitrator, caps), one plan (its neighbours), one place.
-    function checkAcceptances(
-        Stage[] calldata plan,
-        Acceptance[] calldata acceptances,
-        bytes[] calldata signatures,
-        Binding memory binding
-    ) internal view {
+    function checkAcceptances(Stage[] calldata plan, Acceptance[] calldata acceptances, bytes[] calldata signatures, Binding memory binding)
+        internal
+        view
+    {
         if (acceptances.length != plan.length || signatures.length != plan.length) revert ITaskRegistry.BadPlan();
         for (uint256 i; i < plan.length; ++i) {
             Acceptance calldata acceptance = acceptances[i];
-            if (
-                acceptance.orderHash != binding.orderHash || acceptance.planHash != binding.planHash
-                    || acceptance.stage != i
-            ) revert ITaskRegistry.AcceptanceMismatch(i);
+            if (acceptance.orderHash != binding.orderHash || acceptance.planHash != binding.planHash || acceptance.stage != i) {
+                revert ITaskRegistry.AcceptanceMismatch(i);
+            }
             if (block.timestamp > acceptance.expiry) revert ITaskRegistry.AcceptanceExpired(i, acceptance.expiry);
             bytes32 digest = Eip712Types.toDigest(binding.separator, Eip712Types.acceptanceHash(acceptance));
             if (!Eip712Types.isSignedBy(plan[i].operator, digest, signatures[i])) {

@@ -30,12 +30,11 @@ library Receipts {
     }
 
     /// As `check`, for the stage that the receipt itself names.
-    function checkOf(
-        Stage[] calldata plan,
-        StageReceipt calldata receipt,
-        bytes calldata signature,
-        Plans.Binding memory binding
-    ) internal pure returns (bytes32 receiptHash) {
+    function checkOf(Stage[] calldata plan, StageReceipt calldata receipt, bytes calldata signature, Plans.Binding memory binding)
+        internal
+        pure
+        returns (bytes32 receiptHash)
+    {
         uint16 stage = receipt.stage;
         if (stage >= plan.length) revert ITaskRegistry.StageOutOfRange(stage, plan.length);
         return check(receipt, signature, plan[stage], stage, binding);
@@ -85,8 +84,7 @@ library Receipts {
         bytes32[2] memory hashes;
         for (uint256 i; i < 2; ++i) {
             hashes[i] = ShaTree.leafHash(Eip712Types.requestLeafBytes(leaves[i]));
-            bool included =
-                ShaTree.verify(receipts[i].requestsRoot, receipts[i].requests, positions[i], hashes[i], proofs[i]);
+            bool included = ShaTree.verify(receipts[i].requestsRoot, receipts[i].requests, positions[i], hashes[i], proofs[i]);
             if (!included) revert ITaskRegistry.NotEquivocation();
         }
         if (leaves[0].requestIndex != leaves[1].requestIndex || hashes[0] == hashes[1]) {

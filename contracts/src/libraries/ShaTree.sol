@@ -28,11 +28,7 @@ library ShaTree {
     ///
     /// INVARIANT: index and count alone fix the path, and the proof must have exactly its length; count is inside the root. So
     /// neither a longer index, nor a node passed off as a leaf, nor a tree of another shape verifies.
-    function verify(bytes32 treeRoot, uint256 count, uint256 index, bytes32 leaf, bytes32[] calldata proof)
-        internal
-        pure
-        returns (bool)
-    {
+    function verify(bytes32 treeRoot, uint256 count, uint256 index, bytes32 leaf, bytes32[] calldata proof) internal pure returns (bool) {
         if (index >= count || count > type(uint32).max) return false;
         bytes32 node = leaf;
         uint256 used;

@@ -28,21 +28,13 @@ library Split {
     }
 
     /// Layer units of layers [from, to) of a model with `layers`.
-    function unitsOf(uint256 from, uint256 to, uint256 layers, uint256 embedUnits, uint256 headUnits)
-        internal
-        pure
-        returns (uint256)
-    {
+    function unitsOf(uint256 from, uint256 to, uint256 layers, uint256 embedUnits, uint256 headUnits) internal pure returns (uint256) {
         return (to - from) + (from == 0 ? embedUnits : 0) + (to == layers ? headUnits : 0);
     }
 
     /// ⌊units·(nIn·priceIn + nOut·priceOut) / 10⁹⌋. Below 2¹⁷·2·2³²·2⁶⁴ / 10⁹ < 2⁸⁵ for all that an order can say: it
     /// neither overflows here nor outgrows the uint96 of a lock.
-    function cost(uint256 units, uint256 tokensIn, uint256 tokensOut, uint256 priceIn, uint256 priceOut)
-        internal
-        pure
-        returns (uint256)
-    {
+    function cost(uint256 units, uint256 tokensIn, uint256 tokensOut, uint256 priceIn, uint256 priceOut) internal pure returns (uint256) {
         return units * (tokensIn * priceIn + tokensOut * priceOut) / NANO;
     }
 
@@ -53,11 +45,7 @@ library Split {
     /// Shares of a job. A stage whose bit is set in `faultMask` is paid nothing and pays no fees.
     ///
     /// INVARIANT: Σ pay + matcherFee + protocolFee + withheld == Σ gross ≤ cost(Σ units), because Σ of floors ≤ floor of Σ.
-    function shares(uint256[] memory units, Terms memory terms, uint256 faultMask)
-        internal
-        pure
-        returns (Shares memory result)
-    {
+    function shares(uint256[] memory units, Terms memory terms, uint256 faultMask) internal pure returns (Shares memory result) {
         uint256 count = units.length;
         result.gross = new uint256[](count);
         result.pay = new uint256[](count);
@@ -79,11 +67,7 @@ library Split {
 
     /// Stage's total out of a session that has paid `cumulative` so far. On totals, never on differences: what a stage gets for
     /// a step is the difference of two totals, so any number of steps pays what one step would.
-    function sessionTotal(uint256 cumulative, uint256 matcherFeeBps, uint256 units, uint256 totalUnits)
-        internal
-        pure
-        returns (uint256)
-    {
+    function sessionTotal(uint256 cumulative, uint256 matcherFeeBps, uint256 units, uint256 totalUnits) internal pure returns (uint256) {
         return (cumulative - fee(cumulative, matcherFeeBps)) * units / totalUnits;
     }
 }

@@ -233,6 +233,17 @@ contract JuryArbitratorTest is StakeFixture {
         vm.assertEq(drawPanel(id).length, 2);
     }
 
+    /// Who asked to leave before the dispute opened is not drawn, though its money is still here.
+    function test_draw_whenLeavingAlready_isNotSeated() public {
+        address[] memory jurors = stakeJurors(3);
+        vm.prank(jurors[0]);
+        jury.requestJurorExit(MIN_JUROR_STAKE);
+        skipBlocks(1);
+        address[] memory panel = drawPanel(openDispute());
+        vm.assertEq(panel.length, 2);
+        vm.assertTrue(panel[0] != jurors[0] && panel[1] != jurors[0]);
+    }
+
     /// Long after a missed draw, jurors that have left since are passed over.
     function test_draw_whenJurorsHaveLeftSince_seatsTheRest() public {
         address[] memory jurors = stakeJurors(6);

@@ -30,9 +30,7 @@ contract PlansTest is Test {
         uint16 from;
         for (uint256 i; i < plan.length; ++i) {
             uint256 most = layers - from - (plan.length - 1 - i);
-            uint16 length = i + 1 == plan.length
-                ? uint16(most)
-                : uint16(1 + uint256(keccak256(abi.encode(seed, i))) % most);
+            uint16 length = i + 1 == plan.length ? uint16(most) : uint16(1 + uint256(keccak256(abi.encode(seed, i))) % most);
             plan[i] = Stage(address(uint160(i + 1)), from, from + length);
             from += length;
         }
@@ -51,9 +49,7 @@ contract PlansTest is Test {
     }
 
     /// Any single bound moved by one: a gap, an overlap, an empty stage or an end that is not the model's.
-    function testFuzz_tilingWithOneBoundMoved_reverts(uint16 layers, uint256 count, uint256 seed, uint256 which, bool up)
-        public
-    {
+    function testFuzz_tilingWithOneBoundMoved_reverts(uint16 layers, uint256 count, uint256 seed, uint256 which, bool up) public {
         layers = uint16(bound(layers, 2, type(uint16).max - 1));
         Stage[] memory plan = tiling(layers, bound(count, 1, 64), seed);
         uint256 stage = (which >> 1) % plan.length;

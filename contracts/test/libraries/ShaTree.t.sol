@@ -14,11 +14,7 @@ contract ShaTreeHarness {
         return ShaTree.leafHash(data);
     }
 
-    function verify(bytes32 treeRoot, uint256 count, uint256 index, bytes32 leaf, bytes32[] calldata proof)
-        external
-        pure
-        returns (bool)
-    {
+    function verify(bytes32 treeRoot, uint256 count, uint256 index, bytes32 leaf, bytes32[] calldata proof) external pure returns (bool) {
         return ShaTree.verify(treeRoot, count, index, leaf, proof);
     }
 }
@@ -101,10 +97,7 @@ contract ShaTreeTest is Test {
         vm.assertFalse(holds(c));
     }
 
-    function testFuzz_verify_whenAnyBitOfProofFlips_fails(uint256 count, uint256 index, uint256 which, uint256 bit)
-        public
-        view
-    {
+    function testFuzz_verify_whenAnyBitOfProofFlips_fails(uint256 count, uint256 index, uint256 which, uint256 bit) public view {
         count = bound(count, 2, 50);
         Claim memory c = claimOf(count, index % count, 5);
         c.proof[which % c.proof.length] ^= bytes32(1 << (bit % 256));

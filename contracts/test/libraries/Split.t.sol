@@ -7,11 +7,7 @@ import {Test} from "../Vm.sol";
 contract SplitTest is Test {
     uint16 private constant LAYERS = 70;
 
-    function terms(uint256 tokensIn, uint256 tokensOut, uint256 priceIn, uint256 priceOut)
-        private
-        pure
-        returns (Split.Terms memory)
-    {
+    function terms(uint256 tokensIn, uint256 tokensOut, uint256 priceIn, uint256 priceOut) private pure returns (Split.Terms memory) {
         return Split.Terms(tokensIn, tokensOut, priceIn, priceOut, 500, 100);
     }
 
@@ -105,17 +101,13 @@ contract SplitTest is Test {
     }
 
     /// Dust extraction: any way to reach a total pays every stage the same.
-    function testFuzz_sessionTotal_inSteps_paysWhatOneStepPays(uint96 total, uint256 seed, uint256 parts, uint256 bps)
-        public
-        pure
-    {
+    function testFuzz_sessionTotal_inSteps_paysWhatOneStepPays(uint96 total, uint256 seed, uint256 parts, uint256 bps) public pure {
         uint256[] memory units = cut(75, bound(parts, 1, 64), seed);
         bps = bound(bps, 0, 500);
         uint256[] memory got = new uint256[](units.length);
         uint256 before;
         for (uint256 step; step < 5; ++step) {
-            uint256 cumulative =
-                step == 4 ? total : before + uint256(keccak256(abi.encode(seed, "step", step))) % (total - before + 1);
+            uint256 cumulative = step == 4 ? total : before + uint256(keccak256(abi.encode(seed, "step", step))) % (total - before + 1);
             for (uint256 i; i < units.length; ++i) {
                 uint256 earlier = Split.sessionTotal(before, bps, units[i], 75);
                 got[i] += Split.sessionTotal(cumulative, bps, units[i], 75) - earlier;

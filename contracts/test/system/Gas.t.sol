@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-import {Ack} from "../../src/types/Signed.sol";
+import {ModelId, SessionId} from "../../src/types/Ids.sol";
+import {Ack, Stage, Voucher} from "../../src/types/Signed.sol";
+import {Messages} from "../fixtures/Messages.sol";
 import {Suite} from "../fixtures/Suite.sol";
 
 /// What does each step of a job cost, for 1 to 8 stages? Each call is its own transaction; committed in contracts/snapshots.
 /// forge-config: default.isolate = true
 contract GasTest is Suite {
+    using Messages for *;
+
     function setUp() public override {
         super.setUp();
         // Accounts that have been paid before: the first credit of an account costs 17 100 more, once.
@@ -47,6 +51,37 @@ contract GasTest is Suite {
         for (uint256 stages = 1; stages <= 8; stages *= 2) {
             deliverPath(stages);
         }
+    }
+
+    function test_claim_cost() public {
+        for (uint256 stages = 1; stages <= 8; stages *= 2) {
+            Stage[] memory plan = evenPlan(stages);
+            bytes32 model = ModelId.unwrap(modelId);
+            uint40 expiry = uint40(vm.getBlockTimestamp() + 1 days);
+            vm.prank(requester);
+            SessionId id = escrow.openSession(bytes32(stages), uint96(USD), expiry, model, plan, matcher, 100);
+            snapshotEscrow("openSession", stages);
+            for (uint128 cumulative = 1000; cumulative <= 2000; cumulative += 1000) {
+                Voucher memory voucher = Voucher(id, plan.hash(), cumulative, "result");
+                bytes memory sig = sign(requesterKey, digest(voucher.hash()));
+                escrow.claim(voucher, sig, plan);
+            }
+            snapshotEscrow("claim", stages);
+        }
+    }
+
+    function test_deposit_cost() public {
+        fund(requester, address(escrow), 2 * USD);
+        vm.prank(requester);
+        escrow.deposit(USD);
+        vm.snapshotGasLastCall("Escrow", "deposit, later");
+        vm.prank(minerOwners[0]);
+        escrow.withdrawCredit();
+        vm.snapshotGasLastCall("Escrow", "withdrawCredit");
+    }
+
+    function snapshotEscrow(string memory step, uint256 stages) private {
+        vm.snapshotGasLastCall("Escrow", string.concat(step, " K=", vm.toString(stages)));
     }
 
     function test_dispute_cost() public {

@@ -11,6 +11,13 @@ depends_on = None
 
 def upgrade() -> None:
     op.create_table(
+        "swarm_peers",
+        sa.Column("address", sa.String(length=255), nullable=False),
+        sa.Column("is_self", sa.Boolean(), nullable=False),
+        sa.Column("seen_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("address"),
+    )
+    op.create_table(
         "cursor",
         sa.Column("name", sa.String(length=16), nullable=False),
         sa.Column("chain_id", sa.BigInteger(), nullable=False),
@@ -142,3 +149,4 @@ def downgrade() -> None:
     op.drop_table("models")
     op.drop_table("miners")
     op.drop_table("cursor")
+    op.drop_table("swarm_peers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -48,7 +49,7 @@ def jobs(draw: st.DrawFn) -> Job:
     )
     return Job(
         order,
-        [t.Stage(t.ZERO_ADDRESS, a, b) for a, b in zip(bounds, bounds[1:], strict=False)],
+        [t.Stage(t.ZERO_ADDRESS, a, b) for a, b in itertools.pairwise(bounds)],
         model,
         draw(st.integers(0, order.max_tokens_in)),
         draw(st.integers(0, order.max_tokens_out)),

@@ -152,7 +152,8 @@ def test_a_model_id_is_the_hash_of_the_abi_encoded_tuple() -> None:
     spec = t.ModelSpec(names[0], 30, 576, 9, 3, 1536, 49152, 8192, 1, 8, *names[1:])
     types = "(bytes32,uint16,uint32,uint16,uint16,uint32,uint32,uint32,uint8,uint8,bytes32,bytes32,bytes32,bytes32)"
     values = tuple(
-        bytes.fromhex(v[2:]) if isinstance(v, str) else v for v in msgspec.to_builtins(spec).values()
+        bytes.fromhex(v[2:]) if isinstance(v, str) else v
+        for v in msgspec.to_builtins(spec).values()
     )
     assert signing.model_id(spec) == "0x" + keccak(encode([types], [values])).hex()
 

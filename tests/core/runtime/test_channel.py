@@ -70,7 +70,9 @@ def identities(signers: list[Signer], domain: Domain) -> list[StreamIdentity]:
 
 
 @pytest.fixture
-async def serve(identities: list[StreamIdentity]) -> AsyncIterator[Callable[..., Awaitable[Server]]]:
+async def serve(
+    identities: list[StreamIdentity],
+) -> AsyncIterator[Callable[..., Awaitable[Server]]]:
     servers: list[Server] = []
 
     async def start(max_channels: int = 16) -> Server:
@@ -711,7 +713,7 @@ async def test_closing_twice_and_using_a_closed_stream(server: Server, dial) -> 
 
 async def test_closing_a_listener_ends_handshakes_and_streams(serve, dial, identities) -> None:  # type: ignore[no-untyped-def]
     server = await serve()
-    stream = await dial(server)
+    stream, endpoint = await dial(server), server.endpoint
     async with raw(server) as (reader, writer):
         writer.write(b"HRD1")
         await until(lambda: server.listener._handshakes)
@@ -721,7 +723,7 @@ async def test_closing_a_listener_ends_handshakes_and_streams(serve, dial, ident
         await stream.wait_closed()
     assert not leftovers() - {stream._loop_task}
     with pytest.raises(PeerUnreachable):
-        await connect(server.endpoint, identities[1], expected=None)
+        await connect(endpoint, identities[1], expected=None)
 
 
 # --- peers ---

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {IArbitrator} from "../../src/interfaces/IArbitrator.sol";
+import {IJuryArbitrator} from "../../src/interfaces/IJuryArbitrator.sol";
+import {IMinerRegistry} from "../../src/interfaces/IMinerRegistry.sol";
+import {ITaskRegistry} from "../../src/interfaces/ITaskRegistry.sol";
+import {DisputeId, ModelId, SessionId} from "../../src/types/Ids.sol";
+import {Ack, Order, Stage, Voucher} from "../../src/types/Signed.sol";
+import {Court} from "../fixtures/Court.sol";
+import {Messages} from "../fixtures/Messages.sol";
+
+/// Whole stories, every contract real: who ends with which money.
+contract SystemTest is Court {
+    using Messages for *;
+
+    uint32 private constant IN = 900_000;
+    uint32 private constant OUT = 400_000;
+    IJuryArbitrator.Vote private constant FAULT = IJuryArbitrator.Vote.Fault;
+    IJuryArbitrator.Vote private constant NO_FAULT = IJuryArbitrator.Vote.NoFault;
+
+    function withdrawCredit(address who) private returns (uint256) {
+        vm.prank(who);
+        return escrow.withdrawCredit();
+    }
+
+    function withdrawBalance(address who) private returns (uint256) {
+        uint256 amount = escrow.balanceOf(who);
+        vm.prank(who);
+        escrow.requestWithdraw(amount);
+        skipTime(WITHDRAW_DELAY_SECONDS);
+        vm.prank(who);
+        return escrow.withdraw();
+    }
+
+    /// Everyone takes what is theirs, and escrow is empty to the last unit.
+    function assertEscrowDrains(Deal memory deal) private {
+        uint256 paid;
+        for (uint256 i; i < deal.plan.length; ++i) {
+            if (escrow.creditOf(minerOwners[i]) > 0) paid += withdrawCredit(minerOwners[i]);
+        }
+        if (escrow.creditOf(matcher) > 0) paid += withdrawCredit(matcher);
+        if (escrow.creditOf(treasury) > 0) paid += withdrawCredit(treasury);
+        vm.assertEq(withdrawBalance(requester) + paid, 100 * USD);
+        vm.assertEq(token.balanceOf(address(escrow)), 0);
+    }
+
+    function payOf(Deal memory deal, uint256 stage) private view returns (uint256) {
+        (, uint256[] memory pay,,) = tasks.split(deal.order, deal.plan, IN, OUT);
+        return pay[stage];
+    }
+
+    function grossOf(Deal memory deal, uint256 stage) private view returns (uint256) {
+        (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
+        return gross[stage];
+    }
+
+    // --- happy paths ---
+
+    function test_ackPath_paysAtOnce() public {
+        for (uint256 stages = 1; stages <= 8; stages *= 2) {
+            uint256 fresh = vm.snapshotState();
+            Deal memory deal = matchedDeal(stages);
+            settleAck(deal, IN, OUT);
+            for (uint256 i; i < stages; ++i) {
+                vm.assertEq(escrow.creditOf(minerOwners[i]), payOf(deal, i));
+            }
+            assertEscrowDrains(deal);
+            vm.revertToState(fresh);
+        }
+    }
+
+    function test_silentRequester_isCharged() public {
+        Deal memory deal = matchedDeal(4);
+        deliver(deal, IN, OUT);
+        skipTime(deal.order.window + 1);
+        finalize(deal);
+        vm.assertEq(escrow.creditOf(minerOwners[3]), payOf(deal, 3));
+        assertEscrowDrains(deal);
+    }
+
+    function test_directEscrow_fromOpenToAck() public {
+        Deal memory deal = newDeal(3);
+        openUnmatched(deal);
+        matchJob(deal);
+        settleAck(deal, IN, OUT);
+        vm.assertEq(escrow.creditOf(minerOwners[1]), payOf(deal, 1));
+        vm.assertEq(token.balanceOf(address(escrow)), 100 * USD + tasks.maxAmountOf(deal.order));
+    }
+
+    /// A stage died: nothing is delivered, the requester has all its money, nobody is slashed.
+    function test_killedStage_refundsAll() public {
+        Deal memory deal = matchedDeal(4);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        delivery.sigs[2] = ""; // never signed
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[2].operator));
+        deliver(deal, delivery);
+        vm.warp(deal.order.deadline + 1);
+        tasks.expire(deal.id);
+        vm.assertEq(escrow.balanceOf(requester), 100 * USD);
+        vm.assertEq(miners.minerOf(minerOwners[2]).stake, STAKE);
+    }
+
+    function test_session_fromOpenToClose() public {
+        Stage[] memory plan = evenPlan(4);
+        vm.prank(requester);
+        SessionId id = escrow.openSession(
+            "salt", uint96(10 * USD), uint40(vm.getBlockTimestamp() + 1 days), ModelId.unwrap(modelId), plan, matcher, 100
+        );
+        for (uint256 cumulative = USD; cumulative <= 3 * USD; cumulative += USD) {
+            Voucher memory voucher = Voucher(id, plan.hash(), uint128(cumulative), "result");
+            escrow.claim(voucher, sign(requesterKey, digest(voucher.hash())), plan);
+        }
+        vm.prank(requester);
+        escrow.requestClose(id);
+        skipTime(CLOSE_DELAY_SECONDS + 1);
+        escrow.close(id);
+        uint256 paid;
+        for (uint256 i; i < 4; ++i) {
+            paid += withdrawCredit(minerOwners[i]);
+        }
+        paid += withdrawCredit(matcher);
+        vm.assertLe(3 * USD - paid, 4); // dust
+        vm.assertEq(withdrawBalance(requester), 100 * USD - paid);
+        vm.assertEq(token.balanceOf(address(escrow)), 0);
+    }
+
+    // --- disputes ---
+
+    function test_fault_slashesWithholdsAndPaysTheOthers() public {
+        Deal memory deal = matchedDeal(4);
+        Delivery memory delivery = deliver(deal, IN, OUT);
+        rule(openDispute(deal, delivery, 2), FAULT);
+        assertState(deal.id, ITaskRegistry.State.Delivered);
+        vm.assertEq(miners.minerOf(minerOwners[2]).stake, 0);
+        vm.assertEq(miners.creditOf(requester), STAKE / 2); // challenger's 20 % and victim's 30 %
+        vm.assertEq(jury.creditOf(requester), BOND); // the fee went to the jurors
+        skipTime(deal.order.window);
+        finalize(deal);
+        vm.assertEq(escrow.creditOf(minerOwners[2]), 0);
+        vm.assertEq(escrow.creditOf(minerOwners[0]), payOf(deal, 0));
+        vm.assertEq(escrow.creditOf(minerOwners[1]), payOf(deal, 1));
+        vm.assertEq(escrow.creditOf(minerOwners[3]), payOf(deal, 3));
+        uint256 spent = grossOf(deal, 0) + grossOf(deal, 1) + grossOf(deal, 3);
+        vm.assertEq(escrow.balanceOf(requester), 100 * USD - spent);
+        assertEscrowDrains(deal);
+    }
+
+    function test_noFault_paysAllAndCompensatesTheAccused() public {
+        Deal memory deal = matchedDeal(4);
+        Delivery memory delivery = deliver(deal, IN, OUT);
+        rule(openDispute(deal, delivery, 2), NO_FAULT);
+        vm.assertEq(miners.minerOf(minerOwners[2]).stake, STAKE);
+        vm.assertEq(miners.minerOf(minerOwners[2]).openDisputes, 0);
+        vm.assertEq(jury.creditOf(minerOwners[2]), BOND / 2);
+        vm.assertEq(jury.creditOf(requester), 0);
+        skipTime(deal.order.window);
+        finalize(deal);
+        vm.assertEq(escrow.creditOf(minerOwners[2]), payOf(deal, 2));
+        assertEscrowDrains(deal);
+    }
+
+    /// A jury that says nothing slashes nobody, and costs the challenger nothing.
+    function test_noRuling_paysAllAndSlashesNobody() public {
+        Deal memory deal = matchedDeal(4);
+        Delivery memory delivery = deliver(deal, IN, OUT);
+        DisputeId id = openDispute(deal, delivery, 1);
+        letLapse(id);
+        vm.assertEq(uint256(jury.status(id)), uint256(IArbitrator.Status.NoRuling));
+        vm.assertEq(miners.minerOf(minerOwners[1]).stake, STAKE);
+        vm.assertGe(jury.creditOf(requester), BOND);
+        skipTime(deal.order.window);
+        finalize(deal);
+        vm.assertEq(escrow.creditOf(minerOwners[1]), payOf(deal, 1));
+        assertEscrowDrains(deal);
+    }
+
+    function test_twoDisputes_oneGuilty() public {
+        Deal memory deal = matchedDeal(3);
+        Delivery memory delivery = deliver(deal, IN, OUT);
+        DisputeId first = openDispute(deal, delivery, 0);
+        DisputeId second = openDispute(deal, delivery, 1);
+        rule(first, NO_FAULT);
+        assertState(deal.id, ITaskRegistry.State.Disputed);
+        rule(second, FAULT);
+        skipTime(deal.order.window);
+        finalize(deal);
+        vm.assertEq(escrow.creditOf(minerOwners[0]), payOf(deal, 0));
+        vm.assertEq(escrow.creditOf(minerOwners[1]), 0);
+        assertEscrowDrains(deal);
+    }
+
+    /// Attack #30: an Ack is final for the money, not for the stake.
+    function test_ackThenDispute_slashesOnly() public {
+        Deal memory deal = matchedDeal(2);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        settleAck(deal, IN, OUT);
+        DisputeId id = openDispute(deal, delivery, 1);
+        rule(id, FAULT);
+        vm.assertEq(miners.minerOf(minerOwners[1]).stake, 0);
+        vm.assertEq(escrow.creditOf(minerOwners[1]), payOf(deal, 1));
+        assertState(deal.id, ITaskRegistry.State.Settled);
+        assertEscrowDrains(deal);
+    }
+
+    /// A job may be acknowledged once its disputes are over, with the guilty stage's share withheld.
+    function test_disputeThenAck_withholds() public {
+        Deal memory deal = matchedDeal(2);
+        Delivery memory delivery = deliver(deal, IN, OUT);
+        rule(openDispute(deal, delivery, 1), FAULT);
+        settleAck(deal, IN, OUT);
+        vm.assertEq(escrow.creditOf(minerOwners[1]), 0);
+        vm.assertEq(escrow.creditOf(minerOwners[0]), payOf(deal, 0));
+        assertEscrowDrains(deal);
+    }
+
+    /// No party of the job sits on its jury, even if it staked as a juror.
+    function test_parties_areNeverDrawn() public {
+        Deal memory deal = matchedDeal(2);
+        address[4] memory parties = [requester, matcher, auditor, minerOwners[0]];
+        for (uint256 i; i < parties.length; ++i) {
+            fund(parties[i], address(jury), 10_000 * USD);
+            vm.prank(parties[i]);
+            jury.stakeJuror(10_000 * USD);
+        }
+        skipBlocks(1);
+        Delivery memory delivery = deliver(deal, IN, OUT);
+        address[] memory panel = draw(openDispute(deal, delivery, 1));
+        vm.assertEq(panel.length, 3);
+        for (uint256 i; i < panel.length; ++i) {
+            for (uint256 j; j < parties.length; ++j) {
+                vm.assertNotEq(panel[i], parties[j]);
+            }
+        }
+    }
+
+    /// Attack #12 at its sharpest: the miner asks to leave in the second it is matched, all is done at the last moment, and its
+    /// stake is still there when the verdict is executed.
+    function test_unbonding_outlastsTheLatestVerdict() public {
+        Order memory order = newOrder();
+        order.deadline = uint64(vm.getBlockTimestamp() + MAX_JOB_SECONDS);
+        order.window = MAX_WINDOW_SECONDS;
+        Deal memory deal = dealOf(order, evenPlan(2));
+        openMatched(deal);
+        vm.prank(minerOwners[1]);
+        miners.requestExit(STAKE);
+        vm.warp(deal.order.deadline);
+        Delivery memory delivery = deliver(deal, IN, OUT);
+        vm.warp(tasks.jobOf(deal.id).finalAt);
+        DisputeId id = openDispute(deal, delivery, 1);
+        skipTime(UNBOND_SECONDS); // even if the jury is late: frozen
+        vm.prank(minerOwners[1]);
+        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.HasOpenDisputes.selector, 1));
+        miners.withdraw();
+        rule(id, FAULT);
+        vm.assertEq(miners.minerOf(minerOwners[1]).leaving, 0);
+        vm.assertEq(miners.creditOf(requester), STAKE / 2);
+    }
+
+    /// Every clock of a job at its largest ends before stake that was asked for at its start may leave.
+    function test_longestJob_endsBeforeUnbonding() public view {
+        ITaskRegistry.Params memory p = tasks.params();
+        uint256 longest = uint256(p.maxJobSeconds) + p.maxWindowSeconds + jury.maxDisputeSeconds();
+        vm.assertLe(longest, miners.unbondSeconds());
+    }
+}

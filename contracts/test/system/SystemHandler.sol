@@ -1,0 +1,609 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {IArbitrator} from "../../src/interfaces/IArbitrator.sol";
+import {IEscrow} from "../../src/interfaces/IEscrow.sol";
+import {IJuryArbitrator} from "../../src/interfaces/IJuryArbitrator.sol";
+import {IMinerRegistry} from "../../src/interfaces/IMinerRegistry.sol";
+import {ITaskRegistry} from "../../src/interfaces/ITaskRegistry.sol";
+import {CreditBook} from "../../src/libraries/CreditBook.sol";
+import {DisputeId, JobId, ModelId, SessionId} from "../../src/types/Ids.sol";
+import {Ack, Order, Stage, StageReceipt, Voucher} from "../../src/types/Signed.sol";
+import {Court} from "../fixtures/Court.sol";
+import {Messages} from "../fixtures/Messages.sol";
+
+/// What people do with the whole suite, in any order: forge calls these functions at random. The cast: a requester that pays, one that
+/// never answers, one that disputes everything; six honest miners and two cheats; a matcher that forgets jobs; an auditor; five jurors
+/// of whom one lies and any may sleep. What a rule forbids simply fails; a *panic* is remembered, for a rule should have caught it.
+contract SystemHandler is Court {
+    using Messages for *;
+
+    uint256 public constant REQUESTERS = 3;
+    uint256 public constant MINERS = 8;
+    uint256 public constant CHEATS = 2; // miners 0 and 1
+    uint32 private constant IN = 900_000;
+    uint32 private constant OUT = 400_000;
+
+    struct Task {
+        JobId id;
+        address requester;
+        address[] owners; // of the stages
+        bytes deal; //      abi.encode(Deal): what was signed
+        bytes delivery; //  abi.encode(Delivery), once there are receipts
+        uint64 cheatMask; // stages whose results are wrong
+        ITaskRegistry.State end;
+    }
+
+    struct Hearing {
+        DisputeId id;
+        bool guilty;
+    }
+
+    bool public panicked;
+    bool public terminalMoved;
+    bool public paidWrongly;
+    bool public stakeLeftEarly;
+    mapping(string what => uint256) public happened;
+    Hearing[] public hearings;
+    SessionId[] public sessions;
+
+    Task[] private _tasks;
+    address private immutable _founder; // the fixture's requester, who only holds a balance here
+    uint256 private _salt;
+
+    constructor() {
+        Court.setUp();
+        _founder = requester;
+        for (uint256 i; i < REQUESTERS; ++i) {
+            depositFor(requesterAt(i), 50 * USD);
+        }
+    }
+
+    function setUp() public override {}
+
+    // --- who there is ---
+
+    function keyAt(uint256 i) private pure returns (uint256) {
+        return 7000 + i % REQUESTERS;
+    }
+
+    function requesterAt(uint256 i) public pure returns (address) {
+        return vm.addr(keyAt(i));
+    }
+
+    function minerAt(uint256 i) public view returns (address) {
+        return minerOwners[i % MINERS];
+    }
+
+    function jurorAt(uint256 i) public view returns (address) {
+        return jurors[i % JURORS];
+    }
+
+    /// Everyone who can own a balance or a credit anywhere.
+    function accounts() public view returns (address[] memory all) {
+        all = new address[](REQUESTERS + MINERS + JURORS + 5);
+        uint256 next;
+        for (uint256 i; i < REQUESTERS; ++i) {
+            all[next++] = requesterAt(i);
+        }
+        for (uint256 i; i < MINERS; ++i) {
+            all[next++] = minerAt(i);
+        }
+        for (uint256 i; i < JURORS; ++i) {
+            all[next++] = jurorAt(i);
+        }
+        (all[next], all[next + 1], all[next + 2]) = (matcher, treasury, auditor);
+        (all[next + 3], all[next + 4]) = (_founder, CreditBook.BURN_ADDRESS);
+    }
+
+    function taskCount() external view returns (uint256) {
+        return _tasks.length;
+    }
+
+    function taskAt(uint256 i) external view returns (JobId id, address requester_) {
+        return (_tasks[i].id, _tasks[i].requester);
+    }
+
+    function hearingCount() external view returns (uint256) {
+        return hearings.length;
+    }
+
+    function sessionCount() external view returns (uint256) {
+        return sessions.length;
+    }
+
+    function contracts() external view returns (address, address, address, address, address) {
+        return (address(token), address(escrow), address(miners), address(jury), address(tasks));
+    }
+
+    // --- acting ---
+
+    function act(string memory what, address caller, address target, bytes memory data) private returns (bool ok) {
+        bytes memory answer;
+        vm.prank(caller);
+        (ok, answer) = target.call(data);
+        if (ok) ++happened[what];
+        else if (answer.length >= 4 && bytes4(answer) == bytes4(keccak256("Panic(uint256)"))) panicked = true;
+    }
+
+    /// After every move: ends stay ends, and who may still be disputed has its stake here or has lost it.
+    modifier observed() {
+        _;
+        for (uint256 i; i < _tasks.length; ++i) {
+            observe(_tasks[i]);
+        }
+    }
+
+    function observe(Task storage task) private {
+        ITaskRegistry.Job memory job = tasks.jobOf(task.id);
+        ITaskRegistry.State state = job.state;
+        if (task.end != ITaskRegistry.State.None && state != task.end) terminalMoved = true;
+        bool settled = state == ITaskRegistry.State.Settled;
+        if (settled || state == ITaskRegistry.State.Cancelled || state == ITaskRegistry.State.Expired) task.end = state;
+
+        uint256 t = vm.getBlockTimestamp();
+        bool disputable = state == ITaskRegistry.State.Disputed || (state == ITaskRegistry.State.Matched && t <= job.deadline)
+            || ((settled || state == ITaskRegistry.State.Delivered) && t <= job.finalAt);
+        if (!disputable) return;
+        for (uint256 s; s < task.owners.length; ++s) {
+            IMinerRegistry.Miner memory m = miners.minerOf(task.owners[s]);
+            if (uint256(m.stake) + m.leaving == 0 && m.strikes == 0) stakeLeftEarly = true;
+        }
+    }
+
+    /// Mostly one of the last three: older ones have ended, and are tried now and then.
+    function pick(uint256 which) private view returns (Task storage) {
+        uint256 count = _tasks.length;
+        if (which >> 128 & 3 == 0) return _tasks[which % count];
+        return _tasks[count - 1 - which % (count < 3 ? count : 3)];
+    }
+
+    modifier someTask() {
+        if (_tasks.length == 0) return;
+        _;
+    }
+
+    // --- time ---
+
+    function wait(uint256 seconds_, uint256 blocks) external observed {
+        skipTime(bound(seconds_, 1, 12 hours));
+        skipBlocks(bound(blocks, 1, 4));
+    }
+
+    function sleep(uint256 seconds_) external observed {
+        skipTime(bound(seconds_, 12 hours, 4 days));
+        skipBlocks(300); // hashes are forgotten meanwhile
+    }
+
+    // --- jobs begin ---
+
+    function openJob(uint256 who, uint256 start, uint256 stages, uint256 terms) public observed {
+        if (_tasks.length >= 40) return;
+        (requester, requesterKey) = (requesterAt(who), keyAt(who));
+        Order memory order = newOrder();
+        if (terms % 5 == 0) (order.matcher, order.matcherFeeBps) = (address(0), 0);
+        if (terms % 7 == 0) order.auditor = address(0);
+        order.window = uint32(bound(terms, 0, MAX_WINDOW_SECONDS));
+        order.deadline = uint64(vm.getBlockTimestamp() + bound(terms >> 32, 1 hours, MAX_JOB_SECONDS));
+        Stage[] memory plan = evenPlan(bound(stages, 1, MINERS));
+        uint256[] memory keys = new uint256[](plan.length);
+        for (uint256 i; i < plan.length; ++i) {
+            keys[i] = operatorKeys[(start % MINERS + i) % MINERS];
+            plan[i].operator = vm.addr(keys[i]);
+        }
+        Deal memory deal = dealOf(order, plan);
+        deal.keys = keys;
+        resign(deal);
+        bool ok;
+        if (terms % 3 == 0) {
+            fund(requester, address(escrow), tasks.maxAmountOf(order));
+            ok = act("open", requester, address(tasks), abi.encodeCall(tasks.open, (order)));
+        } else {
+            ok = act(
+                "openMatched",
+                matcher,
+                address(tasks),
+                abi.encodeCall(tasks.openMatched, (order, deal.orderSig, plan, deal.acceptances, deal.acceptanceSigs))
+            );
+        }
+        if (!ok) return;
+        Task storage task = _tasks.push();
+        task.id = deal.id;
+        task.requester = requester;
+        for (uint256 i; i < plan.length; ++i) {
+            task.owners.push(miners.ownerOf(plan[i].operator));
+        }
+        task.deal = abi.encode(deal);
+    }
+
+    function matchJob(uint256 which) external someTask observed {
+        Task storage task = pick(which);
+        Deal memory deal = abi.decode(task.deal, (Deal));
+        (requester, requesterKey) = (deal.order.requester, keyOf(deal.order.requester));
+        resign(deal); // acceptances are fresh
+        bytes memory data = abi.encodeCall(tasks.matchJob, (deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs));
+        if (act("matchJob", matcher, address(tasks), data)) task.deal = abi.encode(deal);
+    }
+
+    function keyOf(address who) private pure returns (uint256) {
+        for (uint256 i; i < REQUESTERS; ++i) {
+            if (requesterAt(i) == who) return keyAt(i);
+        }
+        revert("unknown requester");
+    }
+
+    function cancel(uint256 which) external someTask observed {
+        Deal memory deal = abi.decode(pick(which).deal, (Deal));
+        act("cancel", deal.order.requester, address(tasks), abi.encodeCall(tasks.cancel, (deal.id)));
+    }
+
+    function expire(uint256 which) external someTask observed {
+        Deal memory deal = abi.decode(pick(which).deal, (Deal));
+        act("expire", stranger, address(tasks), abi.encodeCall(tasks.expire, (deal.id)));
+    }
+
+    // --- jobs end well ---
+
+    function ack(uint256 which, uint256 countIn, uint256 countOut) external someTask observed {
+        Deal memory deal = abi.decode(pick(which).deal, (Deal));
+        (requester, requesterKey) = (deal.order.requester, keyOf(deal.order.requester));
+        (Ack memory word, bytes memory sig) = ackFor(deal, countIn, countOut);
+        bytes memory data = abi.encodeCall(tasks.settleAck, (deal.order, word, sig, deal.plan));
+        settle("settleAck", deal, which % 2 == 0 ? matcher : deal.plan[0].operator, data);
+    }
+
+    /// With the delivered counts, if there are such.
+    function ackFor(Deal memory deal, uint256 countIn, uint256 countOut) private view returns (Ack memory, bytes memory) {
+        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        if (job.state == ITaskRegistry.State.Delivered) return newAck(deal, job.tokensIn, job.tokensOut);
+        return newAck(deal, uint32(bound(countIn, 0, deal.order.maxTokensIn)), uint32(bound(countOut, 0, deal.order.maxTokensOut)));
+    }
+
+    function deliver(uint256 which, uint256 cheating) public someTask observed {
+        Task storage task = pick(which);
+        Deal memory deal = abi.decode(task.deal, (Deal));
+        if (task.delivery.length == 0) makeReceipts(task, deal, cheating);
+        Delivery memory delivery = abi.decode(task.delivery, (Delivery));
+        bytes memory data = abi.encodeCall(tasks.deliver, (deal.order, deal.plan, delivery.receipts, delivery.sigs));
+        act("deliver", stranger, address(tasks), data);
+    }
+
+    function makeReceipts(Task storage task, Deal memory deal, uint256 cheating) private {
+        task.delivery = abi.encode(newDelivery(deal, IN, OUT));
+        for (uint256 s; s < deal.plan.length; ++s) {
+            if (isCheat(deal, s) && cheating >> s & 1 == 1) task.cheatMask |= uint64(1 << s);
+        }
+    }
+
+    function isCheat(Deal memory deal, uint256 stage) private view returns (bool) {
+        for (uint256 i; i < CHEATS; ++i) {
+            if (miners.ownerOf(deal.plan[stage].operator) == minerAt(i)) return true;
+        }
+        return false;
+    }
+
+    function finalize(uint256 which) external someTask observed {
+        Deal memory deal = abi.decode(pick(which).deal, (Deal));
+        uint256 finalAt = tasks.jobOf(deal.id).finalAt;
+        if (which >> 130 & 1 == 1 && finalAt >= vm.getBlockTimestamp()) vm.warp(finalAt + 1);
+        settle("finalize", deal, stranger, abi.encodeCall(tasks.finalize, (deal.order, deal.plan)));
+    }
+
+    /// INVARIANT under test: the stages not at fault got exactly their pay, and the requester exactly the rest.
+    function settle(string memory what, Deal memory deal, address caller, bytes memory data) private {
+        uint256 creditsBefore = creditsOf(deal);
+        uint256 balanceBefore = escrow.balanceOf(deal.order.requester);
+        (, uint256 locked) = escrow.lockOf(deal.id);
+        if (!act(what, caller, address(tasks), data)) return;
+        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        (uint256[] memory gross, uint256[] memory pay,,) = tasks.split(deal.order, deal.plan, job.tokensIn, job.tokensOut);
+        uint256 earned;
+        uint256 spent;
+        for (uint256 s; s < pay.length; ++s) {
+            if (job.faultMask >> s & 1 == 1) continue;
+            earned += pay[s];
+            spent += gross[s];
+        }
+        if (creditsOf(deal) - creditsBefore != earned) paidWrongly = true;
+        if (escrow.balanceOf(deal.order.requester) - balanceBefore != locked - spent) paidWrongly = true;
+    }
+
+    function creditsOf(Deal memory deal) private view returns (uint256 total) {
+        for (uint256 s; s < deal.plan.length; ++s) {
+            total += escrow.creditOf(miners.ownerOf(deal.plan[s].operator));
+        }
+    }
+
+    // --- guilt ---
+
+    function disputeStage(uint256 which, uint256 stage, uint256 who) public someTask observed {
+        Task storage task = pick(which);
+        Deal memory deal = abi.decode(task.deal, (Deal));
+        if (task.delivery.length == 0) makeReceipts(task, deal, stage >> 8);
+        stage = stage >> 100 & 1 == 1 ? suspect(task, deal) : stage % deal.plan.length;
+        Delivery memory delivery = abi.decode(task.delivery, (Delivery));
+        address challenger = who % 2 == 1 ? auditor : deal.order.requester;
+        fund(challenger, address(jury), uint256(BOND) + FEE);
+        bytes memory data =
+            abi.encodeCall(tasks.dispute, (deal.order, deal.plan, delivery.receipts[stage], delivery.sigs[stage], noDelegation(), ""));
+        if (!act("dispute", challenger, address(tasks), data)) return;
+        hearings.push(Hearing(disputeIdOf(deal, delivery, stage), task.cheatMask >> stage & 1 == 1));
+    }
+
+    /// What an auditor that re-ran the job would name: the first cheating stage, or else the first.
+    function suspect(Task storage task, Deal memory deal) private view returns (uint256) {
+        for (uint256 s; s < deal.plan.length; ++s) {
+            if (task.cheatMask >> s & 1 == 1) return s;
+        }
+        return 0;
+    }
+
+    /// One step of a hearing; who sleeps is up to the bits of `course`.
+    function hear(uint256 which, uint256 course) public observed {
+        if (hearings.length == 0) return;
+        Hearing memory h = hearings[which % hearings.length];
+        IJuryArbitrator.Phase phase = jury.disputeOf(h.id).phase;
+        if (phase == IJuryArbitrator.Phase.Opened) {
+            skipBlocks(3);
+            act("draw", stranger, address(jury), abi.encodeCall(jury.draw, (h.id)));
+        } else if (phase == IJuryArbitrator.Phase.Committing) {
+            vote(h, course, false);
+            if (course >> 64 & 1 == 1) skipTime(4 hours + 1);
+            act("advance", stranger, address(jury), abi.encodeCall(jury.advance, (h.id)));
+        } else if (phase == IJuryArbitrator.Phase.Revealing) {
+            vote(h, course, true);
+            if (course >> 64 & 1 == 1) skipTime(2 hours + 1);
+            act("advance", stranger, address(jury), abi.encodeCall(jury.advance, (h.id)));
+        } else if (phase == IJuryArbitrator.Phase.Ruled) {
+            if (course >> 64 & 1 == 1) skipTime(1 hours);
+            if (act("execute", stranger, address(jury), abi.encodeCall(jury.execute, (h.id)))) {
+                if (jury.status(h.id) == IArbitrator.Status.Fault) ++happened["ruled fault"];
+                if (jury.status(h.id) == IArbitrator.Status.NoFault) ++happened["ruled no fault"];
+                if (jury.status(h.id) == IArbitrator.Status.NoRuling) ++happened["no ruling"];
+            }
+        }
+    }
+
+    function hearToTheEnd(uint256 which, uint256 course) external {
+        for (uint256 i; i < 4; ++i) {
+            hear(which, course >> (i * 8));
+        }
+    }
+
+    /// Honest jurors say what is so; juror 0 the contrary.
+    function vote(Hearing memory h, uint256 course, bool reveals) private {
+        address[] memory panel = jury.panelOf(h.id);
+        for (uint256 i; i < panel.length; ++i) {
+            if (course >> (2 * i) & 3 == 3) continue; // asleep
+            bool saysFault = panel[i] == jurorAt(0) ? !h.guilty : h.guilty;
+            IJuryArbitrator.Vote word = saysFault ? IJuryArbitrator.Vote.Fault : IJuryArbitrator.Vote.NoFault;
+            bytes32 hash = jury.commitmentHash(h.id, panel[i], word, "evidence", "salt");
+            bytes memory data =
+                reveals ? abi.encodeCall(jury.revealVote, (h.id, word, "evidence", "salt")) : abi.encodeCall(jury.commitVote, (h.id, hash));
+            act(reveals ? "reveal" : "commit", panel[i], address(jury), data);
+        }
+    }
+
+    /// A cheat signs two stories; anyone brings them.
+    function equivocate(uint256 which, uint256 stage) external someTask observed {
+        Deal memory deal = abi.decode(pick(which).deal, (Deal));
+        stage %= deal.plan.length;
+        if (!isCheat(deal, stage)) return;
+        Contradiction memory c = contradiction(deal, stage);
+        bytes memory data =
+            abi.encodeCall(tasks.proveEquivocation, (deal.order, deal.plan, c.receipts, c.sigs, c.leaves, c.positions, c.proofs));
+        act("proveEquivocation", stranger, address(tasks), data);
+    }
+
+    function useOtherWeights(uint256 which, uint256 stage) external someTask observed {
+        Deal memory deal = abi.decode(pick(which).deal, (Deal));
+        stage %= deal.plan.length;
+        if (!isCheat(deal, stage)) return;
+        (StageReceipt memory receipt, bytes memory sig) = wrongShard(deal, stage);
+        bytes memory data = abi.encodeCall(tasks.proveWrongShard, (deal.order, deal.plan, receipt, sig));
+        act("proveWrongShard", stranger, address(tasks), data);
+    }
+
+    // --- a job as it goes, so that deep states are common ---
+
+    function runJob(uint256 who, uint256 start, uint256 stages, uint256 course) external {
+        uint256 before = _tasks.length;
+        openJob(who, start, stages, course | 1);
+        if (_tasks.length == before) return;
+        uint256 last = (uint256(1) << 128) + 2; // to `pick`, divisible by 1, 2 and 3
+        deliver(last, course >> 8);
+        if (course >> 16 & 1 == 1) disputeStage(last, course >> 17, course >> 25);
+    }
+
+    // --- requesters' money ---
+
+    function deposit(uint256 who, uint256 amount) external observed {
+        amount = bound(amount, 1, 10 * USD);
+        fund(requesterAt(who), address(escrow), amount);
+        act("deposit", requesterAt(who), address(escrow), abi.encodeCall(escrow.deposit, (amount)));
+    }
+
+    function requestWithdraw(uint256 who, uint256 amount) external observed {
+        amount = bound(amount, 0, escrow.balanceOf(requesterAt(who)) / 4);
+        act("requestWithdraw", requesterAt(who), address(escrow), abi.encodeCall(escrow.requestWithdraw, (amount)));
+    }
+
+    function cancelWithdraw(uint256 who) external observed {
+        act("cancelWithdraw", requesterAt(who), address(escrow), abi.encodeCall(escrow.cancelWithdraw, ()));
+    }
+
+    function withdraw(uint256 who) external observed {
+        act("withdraw", requesterAt(who), address(escrow), abi.encodeCall(escrow.withdraw, ()));
+    }
+
+    function withdrawCredits(uint256 who) external observed {
+        address[] memory all = accounts();
+        address account = all[who % all.length];
+        act("withdrawCredit", account, address(escrow), abi.encodeCall(escrow.withdrawCredit, ()));
+        act("withdrawCredit", account, address(miners), abi.encodeCall(miners.withdrawCredit, ()));
+        act("withdrawCredit", account, address(jury), abi.encodeCall(jury.withdrawCredit, ()));
+    }
+
+    // --- sessions ---
+
+    function openSession(uint256 who, uint256 cap, uint256 seconds_) external observed {
+        address account = requesterAt(who);
+        bytes memory data = abi.encodeCall(
+            escrow.openSession,
+            (
+                bytes32(_salt),
+                uint96(bound(cap, 1, USD)),
+                uint40(vm.getBlockTimestamp() + bound(seconds_, 1, 5 days)),
+                ModelId.unwrap(modelId),
+                sessionPlan(),
+                matcher,
+                uint16(cap % 501)
+            )
+        );
+        if (act("openSession", account, address(escrow), data)) {
+            sessions.push(escrow.sessionIdOf(account, bytes32(_salt++)));
+        }
+    }
+
+    function sessionPlan() private view returns (Stage[] memory plan) {
+        plan = evenPlan(3);
+        for (uint256 i; i < 3; ++i) {
+            plan[i].operator = vm.addr(operatorKeys[CHEATS + i]);
+        }
+    }
+
+    function claim(uint256 which, uint256 cumulative) external observed {
+        if (sessions.length == 0) return;
+        SessionId id = sessions[which % sessions.length];
+        IEscrow.Session memory s = escrow.sessionOf(id);
+        Stage[] memory plan = sessionPlan();
+        Voucher memory voucher = Voucher(id, plan.hash(), uint128(bound(cumulative, 0, uint256(s.cap) + 1)), "result");
+        bytes memory sig = sign(keyOf(s.requester), digest(voucher.hash()));
+        act("claim", stranger, address(escrow), abi.encodeCall(escrow.claim, (voucher, sig, plan)));
+    }
+
+    function topUp(uint256 which, uint256 amount) external observed {
+        if (sessions.length == 0) return;
+        SessionId id = sessions[which % sessions.length];
+        bytes memory data = abi.encodeCall(escrow.topUpSession, (id, uint96(bound(amount, 1, USD))));
+        act("topUp", escrow.sessionOf(id).requester, address(escrow), data);
+    }
+
+    function requestClose(uint256 which) external observed {
+        if (sessions.length == 0) return;
+        SessionId id = sessions[which % sessions.length];
+        act("requestClose", escrow.sessionOf(id).requester, address(escrow), abi.encodeCall(escrow.requestClose, (id)));
+    }
+
+    function close(uint256 which) external observed {
+        if (sessions.length == 0) return;
+        SessionId id = sessions[which % sessions.length];
+        act("close", stranger, address(escrow), abi.encodeCall(escrow.close, (id)));
+    }
+
+    // --- miners come and go ---
+
+    function requestExit(uint256 who, uint256 part) external observed {
+        uint256 stake = miners.minerOf(minerAt(who)).stake;
+        bytes memory data = abi.encodeCall(miners.requestExit, (part % 2 == 0 ? stake : stake / 2));
+        act("requestExit", minerAt(who), address(miners), data);
+    }
+
+    function cancelExit(uint256 who) external observed {
+        act("cancelExit", minerAt(who), address(miners), abi.encodeCall(miners.cancelExit, ()));
+    }
+
+    function withdrawStake(uint256 who) external observed {
+        uint256 leaveAt = miners.minerOf(minerAt(who)).leaveAt;
+        if (who >> 128 & 3 == 0 && leaveAt > vm.getBlockTimestamp()) vm.warp(leaveAt);
+        act("withdrawStake", minerAt(who), address(miners), abi.encodeCall(miners.withdraw, ()));
+    }
+
+    function recover(uint256 who) external observed {
+        address owner = minerAt(who % CHEATS); // honest ones have nothing to recover from
+        IMinerRegistry.Miner memory m = miners.minerOf(owner);
+        if (m.state != IMinerRegistry.State.Active) return;
+        if (m.stake < MIN_STAKE) {
+            fund(owner, address(miners), MIN_STAKE);
+            act("addStake", owner, address(miners), abi.encodeCall(miners.addStake, (MIN_STAKE)));
+        }
+        if (who >> 128 & 3 == 0 && m.jailUntil > vm.getBlockTimestamp()) vm.warp(m.jailUntil);
+        act("unjail", owner, address(miners), abi.encodeCall(miners.unjail, ()));
+    }
+
+    // --- the end: all clocks run out, strangers end everything, owners take what is theirs ---
+
+    /// Reverts if anyone or anything is stuck.
+    function drain() external {
+        for (uint256 i; i < hearings.length; ++i) {
+            endDispute(hearings[i].id);
+        }
+        skipTime(uint256(MAX_JOB_SECONDS) + MAX_WINDOW_SECONDS + CLOSE_DELAY_SECONDS + 5 days);
+        vm.startPrank(stranger);
+        for (uint256 i; i < _tasks.length; ++i) {
+            Deal memory deal = abi.decode(_tasks[i].deal, (Deal));
+            ITaskRegistry.State state = tasks.jobOf(deal.id).state;
+            if (state == ITaskRegistry.State.Open || state == ITaskRegistry.State.Matched) tasks.expire(deal.id);
+            if (state == ITaskRegistry.State.Delivered) tasks.finalize(deal.order, deal.plan);
+        }
+        for (uint256 i; i < sessions.length; ++i) {
+            if (escrow.sessionOf(sessions[i]).state != IEscrow.SessionState.Closed) escrow.close(sessions[i]);
+        }
+        vm.stopPrank();
+        leaveAll();
+        takeAll();
+    }
+
+    function leaveAll() private {
+        for (uint256 i; i < MINERS; ++i) {
+            IMinerRegistry.Miner memory m = miners.minerOf(minerAt(i));
+            if (m.state != IMinerRegistry.State.Active) continue;
+            if (m.stake < MIN_STAKE) {
+                // To leave jail as an Active miner it must be able to work again.
+                fund(minerAt(i), address(miners), MIN_STAKE);
+                vm.prank(minerAt(i));
+                miners.addStake(MIN_STAKE);
+            }
+            uint256 stake = miners.minerOf(minerAt(i)).stake;
+            vm.prank(minerAt(i));
+            miners.requestExit(stake);
+        }
+        for (uint256 i; i < JURORS; ++i) {
+            uint256 stake = jury.jurorOf(jurorAt(i)).stake;
+            if (stake == 0) continue;
+            vm.prank(jurorAt(i));
+            jury.requestJurorExit(stake);
+        }
+        skipTime(UNBOND_SECONDS + 3 days);
+        for (uint256 i; i < MINERS; ++i) {
+            IMinerRegistry.Miner memory m = miners.minerOf(minerAt(i));
+            vm.startPrank(minerAt(i));
+            if (m.jailUntil != 0 && m.state == IMinerRegistry.State.Cooldown) miners.unjail();
+            if (m.state == IMinerRegistry.State.Cooldown) miners.withdraw();
+            vm.stopPrank();
+        }
+        for (uint256 i; i < JURORS; ++i) {
+            if (jury.jurorOf(jurorAt(i)).slot == 0) continue;
+            vm.prank(jurorAt(i));
+            jury.withdrawJuror();
+        }
+    }
+
+    function takeAll() private {
+        address[] memory all = accounts();
+        for (uint256 i; i < all.length; ++i) {
+            vm.startPrank(all[i]);
+            if (escrow.balanceOf(all[i]) != 0) escrow.requestWithdraw(escrow.balanceOf(all[i]));
+            vm.stopPrank();
+        }
+        skipTime(WITHDRAW_DELAY_SECONDS);
+        for (uint256 i; i < all.length; ++i) {
+            vm.startPrank(all[i]);
+            if (escrow.thawOf(all[i]).amount != 0) escrow.withdraw();
+            if (escrow.creditOf(all[i]) != 0) escrow.withdrawCredit();
+            if (miners.creditOf(all[i]) != 0) miners.withdrawCredit();
+            if (jury.creditOf(all[i]) != 0) jury.withdrawCredit();
+            vm.stopPrank();
+        }
+    }
+}

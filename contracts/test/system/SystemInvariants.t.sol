@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {IEscrow} from "../../src/interfaces/IEscrow.sol";
+import {IJuryArbitrator} from "../../src/interfaces/IJuryArbitrator.sol";
+import {IMinerRegistry} from "../../src/interfaces/IMinerRegistry.sol";
+import {ITaskRegistry} from "../../src/interfaces/ITaskRegistry.sol";
+import {TestUSD} from "../../src/token/TestUSD.sol";
+import {DisputeId, JobId} from "../../src/types/Ids.sol";
+import {Test} from "../Vm.sol";
+import {SystemHandler} from "./SystemHandler.sol";
+
+/// What holds for the whole suite whatever anyone does, and that from anywhere everyone can go home with their money.
+contract SystemInvariants is Test {
+    struct Selectors {
+        address addr;
+        bytes4[] selectors;
+    }
+
+    SystemHandler private handler;
+    TestUSD private token;
+    IEscrow private escrow;
+    IMinerRegistry private miners;
+    IJuryArbitrator private jury;
+    ITaskRegistry private tasks;
+
+    function setUp() public {
+        handler = new SystemHandler();
+        (address token_, address escrow_, address miners_, address jury_, address tasks_) = handler.contracts();
+        token = TestUSD(token_);
+        escrow = IEscrow(escrow_);
+        miners = IMinerRegistry(miners_);
+        jury = IJuryArbitrator(jury_);
+        tasks = ITaskRegistry(tasks_);
+    }
+
+    function targetContracts() public view returns (address[] memory targets) {
+        targets = new address[](1);
+        targets[0] = address(handler);
+    }
+
+    function moves() private view returns (bytes4[] memory list) {
+        list = new bytes4[](28);
+        list[0] = handler.wait.selector;
+        list[1] = handler.sleep.selector;
+        list[2] = handler.openJob.selector;
+        list[3] = handler.matchJob.selector;
+        list[4] = handler.cancel.selector;
+        list[5] = handler.expire.selector;
+        list[6] = handler.ack.selector;
+        list[7] = handler.deliver.selector;
+        list[8] = handler.finalize.selector;
+        list[9] = handler.disputeStage.selector;
+        list[10] = handler.hear.selector;
+        list[11] = handler.hearToTheEnd.selector;
+        list[12] = handler.equivocate.selector;
+        list[13] = handler.useOtherWeights.selector;
+        list[14] = handler.runJob.selector;
+        list[15] = handler.deposit.selector;
+        list[16] = handler.requestWithdraw.selector;
+        list[17] = handler.cancelWithdraw.selector;
+        list[18] = handler.withdraw.selector;
+        list[19] = handler.withdrawCredits.selector;
+        list[20] = handler.openSession.selector;
+        list[21] = handler.claim.selector;
+        list[22] = handler.topUp.selector;
+        list[23] = handler.requestClose.selector;
+        list[24] = handler.close.selector;
+        list[25] = handler.requestExit.selector;
+        list[26] = handler.withdrawStake.selector;
+        list[27] = handler.recover.selector;
+    }
+
+    function targetSelectors() public view returns (Selectors[] memory targets) {
+        targets = new Selectors[](1);
+        targets[0] = Selectors(address(handler), moves());
+    }
+
+    /// One invariant of many claims: forge repeats its whole campaign for every invariant function.
+    function invariant_system() public view {
+        escrowMoneyIsConserved();
+        minerMoneyIsConserved();
+        juryMoneyIsConserved();
+        disputesAreCounted();
+        honestMinersAreUnharmed();
+        vm.assertFalse(handler.terminalMoved(), "a job left its end");
+        vm.assertFalse(handler.paidWrongly(), "a settlement paid otherwise than the page says");
+        vm.assertFalse(handler.stakeLeftEarly(), "stake left while its receipts could be disputed");
+        vm.assertFalse(handler.panicked(), "arithmetic failed where a rule should have refused");
+    }
+
+    /// token.balanceOf(Escrow) = Σ balances + Σ thawing + Σ credits + Σ job locks + Σ unclaimed of sessions.
+    function escrowMoneyIsConserved() private view {
+        uint256 books;
+        address[] memory all = handler.accounts();
+        for (uint256 i; i < all.length; ++i) {
+            books += escrow.balanceOf(all[i]) + escrow.thawOf(all[i]).amount + escrow.creditOf(all[i]);
+        }
+        for (uint256 i; i < handler.taskCount(); ++i) {
+            (JobId id, address requester) = handler.taskAt(i);
+            (address who, uint256 amount) = escrow.lockOf(id);
+            ITaskRegistry.State state = tasks.jobOf(id).state;
+            bool running = state == ITaskRegistry.State.Open || state == ITaskRegistry.State.Matched
+                || state == ITaskRegistry.State.Delivered || state == ITaskRegistry.State.Disputed;
+            vm.assertEq(who, running ? requester : address(0)); // locked exactly while it runs
+            books += amount;
+        }
+        for (uint256 i; i < handler.sessionCount(); ++i) {
+            IEscrow.Session memory s = escrow.sessionOf(handler.sessions(i));
+            if (s.state != IEscrow.SessionState.Closed) books += uint256(s.cap) - s.claimed + s.dust;
+        }
+        vm.assertEq(books, token.balanceOf(address(escrow)));
+    }
+
+    function minerMoneyIsConserved() private view {
+        uint256 books;
+        for (uint256 i; i < handler.MINERS(); ++i) {
+            IMinerRegistry.Miner memory m = miners.minerOf(handler.minerAt(i));
+            books += uint256(m.stake) + m.leaving;
+        }
+        address[] memory all = handler.accounts();
+        for (uint256 i; i < all.length; ++i) {
+            books += miners.creditOf(all[i]);
+        }
+        vm.assertEq(books, token.balanceOf(address(miners)));
+    }
+
+    function juryMoneyIsConserved() private view {
+        uint256 books;
+        for (uint256 i; i < 5; ++i) {
+            IJuryArbitrator.Juror memory juror = jury.jurorOf(handler.jurorAt(i));
+            books += uint256(juror.stake) + juror.leaving;
+        }
+        address[] memory all = handler.accounts();
+        for (uint256 i; i < all.length; ++i) {
+            books += jury.creditOf(all[i]);
+        }
+        for (uint256 i; i < handler.hearingCount(); ++i) {
+            (DisputeId id,) = handler.hearings(i);
+            IJuryArbitrator.Dispute memory d = jury.disputeOf(id);
+            if (d.phase != IJuryArbitrator.Phase.Executed) books += uint256(d.bond) + d.fee;
+        }
+        vm.assertEq(books, token.balanceOf(address(jury)));
+    }
+
+    /// Open disputes of jobs are those the jury has not executed; a job is Disputed exactly while it has one and is not settled.
+    function disputesAreCounted() private view {
+        uint256 open;
+        for (uint256 i; i < handler.taskCount(); ++i) {
+            (JobId id,) = handler.taskAt(i);
+            ITaskRegistry.Job memory job = tasks.jobOf(id);
+            uint256 bits;
+            for (uint256 mask = job.openMask; mask != 0; mask &= mask - 1) {
+                ++bits;
+            }
+            vm.assertEq(bits, job.openDisputes);
+            vm.assertEq(job.openMask & ~job.disputedMask, 0);
+            vm.assertEq(job.state == ITaskRegistry.State.Disputed, bits > 0 && job.state != ITaskRegistry.State.Settled);
+            open += bits;
+        }
+        uint256 undecided;
+        for (uint256 i; i < handler.hearingCount(); ++i) {
+            (DisputeId id,) = handler.hearings(i);
+            if (jury.disputeOf(id).phase != IJuryArbitrator.Phase.Executed) ++undecided;
+        }
+        vm.assertEq(open, undecided);
+        uint256 frozen;
+        for (uint256 i; i < handler.MINERS(); ++i) {
+            frozen += miners.minerOf(handler.minerAt(i)).openDisputes;
+        }
+        vm.assertEq(open, frozen);
+    }
+
+    /// No requester, juror, matcher or cheat, alone or together, gets an honest miner slashed or jailed.
+    function honestMinersAreUnharmed() private view {
+        for (uint256 i = handler.CHEATS(); i < handler.MINERS(); ++i) {
+            IMinerRegistry.Miner memory m = miners.minerOf(handler.minerAt(i));
+            vm.assertEq(uint256(m.strikes), 0);
+            vm.assertEq(uint256(m.jailUntil), 0);
+        }
+    }
+
+    /// Liveness: from wherever the run ended, time and strangers end all jobs, sessions and disputes, and owners take every unit.
+    function afterInvariant() public {
+        goHome();
+    }
+
+    function goHome() private {
+        handler.drain();
+        vm.assertEq(token.balanceOf(address(escrow)), 0, "money stuck in Escrow");
+        vm.assertEq(token.balanceOf(address(miners)), 0, "money stuck in MinerRegistry");
+        vm.assertEq(token.balanceOf(address(jury)), 0, "money stuck in JuryArbitrator");
+    }
+
+    // --- the campaign is no pretence ---
+
+    function play(bytes32 random) private {
+        bytes4[] memory list = moves();
+        bytes4 move = list[uint256(random) % list.length];
+        if (uint256(random) >> 200 & 7 == 0) move = handler.runJob.selector;
+        if (uint256(random) >> 200 & 7 == 1) move = handler.hearToTheEnd.selector;
+        bytes memory arguments = abi.encode(
+            keccak256(abi.encode(random, 1)),
+            keccak256(abi.encode(random, 2)),
+            keccak256(abi.encode(random, 3)),
+            keccak256(abi.encode(random, 4))
+        );
+        (bool ok,) = address(handler).call(bytes.concat(move, arguments));
+        vm.assertTrue(ok, "a move of the handler itself failed");
+    }
+
+    /// Random moves do succeed at every step of every story, and the invariants hold along the way.
+    function test_randomMoves_reachEverything() public {
+        string[33] memory steps = [
+            "open",
+            "openMatched",
+            "matchJob",
+            "cancel",
+            "expire",
+            "settleAck",
+            "deliver",
+            "finalize",
+            "dispute",
+            "draw",
+            "commit",
+            "reveal",
+            "advance",
+            "execute",
+            "ruled fault",
+            "ruled no fault",
+            "no ruling",
+            "proveEquivocation",
+            "proveWrongShard",
+            "deposit",
+            "requestWithdraw",
+            "cancelWithdraw",
+            "withdraw",
+            "withdrawCredit",
+            "openSession",
+            "claim",
+            "topUp",
+            "requestClose",
+            "close",
+            "requestExit",
+            "withdrawStake",
+            "addStake",
+            "unjail"
+        ];
+        uint256[33] memory times;
+        for (uint256 run; run < 6; ++run) {
+            uint256 fresh = vm.snapshotState();
+            bytes32 random = keccak256(abi.encode("campaign", run));
+            for (uint256 i; i < 100; ++i) {
+                random = keccak256(abi.encode(random));
+                play(random);
+                if (i % 20 == 19) invariant_system();
+            }
+            for (uint256 i; i < steps.length; ++i) {
+                times[i] += handler.happened(steps[i]);
+            }
+            goHome();
+            vm.revertToState(fresh);
+        }
+        for (uint256 i; i < steps.length; ++i) {
+            vm.assertGe(times[i], 1, string.concat("never happened: ", steps[i]));
+        }
+    }
+}

@@ -1,0 +1,133 @@
+"""Stages that keep rows, receipts and openings of a job and hand them over on loopback, honestly unless told otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from client.evidence import Case, Evidence
+from client.orders import Batch, make_order
+from core.protocol import commit, signing, wire
+from core.protocol import types as t
+from core.protocol.signer import Signer
+from core.runtime.channel import Channel, Listener, Peers, StreamIdentity
+from tests.client.world import DOMAIN, MODEL_ID, REQUESTER, SPEC, key, sign_receipt, terms
+
+Answer = Any
+Rows = tuple[bytes, int]  # the rows in one buffer, bytes per row
+
+
+class Keepers:
+    """`rows[stage, side, request]` are what each stage keeps; `answers[stage]` replaces what it says."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        spans: Sequence[tuple[int, int]],
+        *,
+        shard_roots: Sequence[str] = (),
+        spec: t.ModelSpec = SPEC,
+        model_id: str = MODEL_ID,
+    ) -> None:
+        self.batch = batch
+        self.operators: list[Signer] = [key(100 + i) for i in range(len(spans))]
+        self.plan = tuple(
+            t.Stage(o.address, a, b) for o, (a, b) in zip(self.operators, spans, strict=True)
+        )
+        order = make_order(batch, model_id, spec, terms(), REQUESTER.address, 1)
+        self.order = order
+        self.case = Case(signing.job_id(DOMAIN, order), order, self.plan)
+        self.shard_roots = list(shard_roots)
+        self.rows: dict[tuple[int, str, int], Rows] = {}
+        self.receipts: dict[int, list[t.SignedReceipt]] = {}
+        self.answers: dict[int, Callable[[wire.AnyMessage], Answer]] = {}
+        self.stalling: set[int] = set()
+        self.most_rows = 10**6
+        self.asked: list[tuple[int, wire.AnyMessage]] = []
+        self.peers = Peers(StreamIdentity(REQUESTER, DOMAIN))
+        self._listeners: list[Listener] = []
+
+    async def start(self) -> Keepers:
+        for stage, operator in enumerate(self.operators):
+            listener = Listener(StreamIdentity(operator, DOMAIN), self._handler_of(stage))
+            await listener.start("127.0.0.1", 0)
+            self._listeners.append(listener)
+        return self
+
+    async def close(self) -> None:
+        await self.peers.close()
+        for listener in self._listeners:
+            await listener.close()
+
+    def evidence(self, **more: Any) -> Evidence:
+        endpoints = {
+            o.address.lower(): f"127.0.0.1:{listener.port}"
+            for o, listener in zip(self.operators, self._listeners, strict=True)
+        }
+        return Evidence(self.case, DOMAIN, self.peers, endpoints, **more)
+
+    def leaf(self, stage: int, index: int, **changes: Any) -> t.RequestLeaf:
+        """What a stage signs for a request, by the rows it keeps."""
+        last = len(self.plan) - 1
+        tokens_in = len(self.batch.prompts[index].ids)
+        leaf = t.RequestLeaf(
+            index,
+            commit.to_hex(commit.rows_root(*self.rows[stage, "in", index])),
+            commit.to_hex(commit.rows_root(*self.rows[stage, "out", index])),
+            tokens_in,
+            len(self.rows[last, "out", index][0]) // 4,
+        )
+        return msgspec.structs.replace(leaf, **changes)
+
+    def sign(self, stage: int, leaves: list[t.RequestLeaf], /, **changes: Any) -> t.SignedReceipt:
+        if self.shard_roots:
+            changes = {"shard_root": self.shard_roots[stage]} | changes
+        return sign_receipt(self.operators[stage], self.order, self.plan, stage, leaves, **changes)
+
+    def sign_all(self) -> None:
+        """One receipt a stage over all requests."""
+        for stage in range(len(self.plan)):
+            leaves = [self.leaf(stage, i) for i in range(len(self.batch.prompts))]
+            self.receipts[stage] = [self.sign(stage, leaves)]
+
+    def refuse(self, *stages: int) -> None:
+        for stage in stages:
+            self.answers[stage] = lambda _: wire.Failed("E-JOB-NOT-KEPT", "it is gone")
+
+    def _handler_of(self, stage: int) -> Any:
+        async def handle(channel: Channel, frame: wire.Frame) -> Answer:
+            self.asked.append((stage, frame.message))
+            if stage in self.stalling:
+                await asyncio.sleep(60)
+            special = self.answers.get(stage)
+            answer = special(frame.message) if special else None
+            return answer if answer is not None else self._honest(stage, frame.message)
+
+        return handle
+
+    def _honest(self, stage: int, message: wire.AnyMessage) -> Answer:
+        match message:
+            case wire.FetchReceipts():
+                return wire.Receipts(self.receipts.get(stage, []))
+            case wire.FetchRows():
+                found = self.rows.get((stage, message.side, message.request))
+                if found is None:
+                    return wire.Failed("E-JOB-NOT-KEPT", "no such rows")
+                data, width = found
+                count = min(message.count, self.most_rows)
+                part = data[message.start * width : (message.start + count) * width]
+                rows = wire.Rows(message.start, len(part) // width, width, len(data) // width)
+                return rows, part
+            case wire.FetchOpening():
+                return self.opening(message.request)
+        return wire.Failed("E-PEER-03", "not asked here")
+
+    def opening(self, index: int) -> Answer:
+        prompt, opened = self.batch.prompts[index], self.batch.opening(index)
+        message = wire.Opening(
+            commit.to_hex(prompt.salt), opened.prompt_proof, prompt.sampling, opened.sampling_proof
+        )
+        return message, commit.token_bytes(prompt.ids)

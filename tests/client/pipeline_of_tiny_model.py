@@ -1,0 +1,78 @@
+"""A tiny model cut in three and really run in float32, so that there is something to audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from client.orders import Batch, Prompt
+from core.engine.weights import model_manifest
+from core.protocol import commit
+from core.protocol import types as t
+from tests.client.keepers import Keepers
+from tests.client.world import SPANS
+
+if TYPE_CHECKING:
+    from core.engine.blocks import Shard
+
+GREEDY = t.SamplingParams(max_new_tokens=6)
+SAMPLED = t.SamplingParams(temperature_micro=900_000, top_k=40, max_new_tokens=6, seed=11)
+
+
+def batch_of_prompts() -> Batch:
+    """A long greedy request and a shorter sampled one."""
+    ids = [tuple(97 + (7 * i) % 26 for i in range(24)), tuple(range(65, 83))]
+    samplings = [GREEDY, SAMPLED]
+    return Batch.of(
+        [
+            Prompt(f"p{i}", prompt, sampling, bytes([i + 1]) * 32)
+            for i, (prompt, sampling) in enumerate(zip(ids, samplings, strict=True))
+        ]
+    )
+
+
+def shard_roots(model_dir: Path) -> list[str]:
+    manifest = model_manifest(model_dir)
+    return [commit.to_hex(manifest.shard_root(a, b)) for a, b in SPANS]
+
+
+def run_pipeline(
+    model_dir: Path, *, spoil: Callable[[int, Shard], None] = lambda stage, shard: None
+) -> Keepers:
+    """Stages that keep what they computed in float32; `spoil` may tamper with a stage's weights first."""
+    from core.engine.model import load_shard
+
+    batch = batch_of_prompts()
+    keepers = Keepers(batch, SPANS, shard_roots=shard_roots(model_dir))
+    shards = [load_shard(model_dir, t.LayerRange(a, b)) for a, b in SPANS]
+    for stage, shard in enumerate(shards):
+        spoil(stage, shard)
+    for index, prompt in enumerate(batch.prompts):
+        _run_request(keepers, shards, index, prompt)
+    keepers.sign_all()
+    return keepers
+
+
+def _run_request(keepers: Keepers, shards: list[Shard], index: int, prompt: Prompt) -> None:
+    import torch
+
+    from core.engine.sampling import sample
+
+    caches = [shard.new_cache() for shard in shards]
+    rows: list[bytes] = [b""] * (len(shards) + 1)
+    fed, tokens = list(prompt.ids), []
+    while len(tokens) < prompt.sampling.max_new_tokens:
+        rows[0] += commit.token_bytes(fed)
+        x = torch.tensor(fed)
+        for stage, shard in enumerate(shards):
+            x = shard.forward(x, caches[stage])
+            if not shard.is_last:
+                rows[stage + 1] += x.to(torch.float32).numpy().astype("<f4").tobytes()
+        tokens.append(sample(x[-1].numpy(), prompt.sampling, index, len(tokens)))
+        fed = [tokens[-1]]
+    rows[-1] = commit.token_bytes(tokens)
+    widths = [4, *[4 * shard.hidden for shard in shards[:-1]], 4]
+    for stage in range(len(shards)):
+        keepers.rows[stage, "in", index] = (rows[stage], widths[stage])
+        keepers.rows[stage, "out", index] = (rows[stage + 1], widths[stage + 1])

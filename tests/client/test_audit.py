@@ -1,0 +1,277 @@
+"""Honest float32 work is never at fault; a lie is, at exactly the stage that told it, with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from client.audit import RequestFinding, ShardSource, StageFinding, audit_job, audit_stage
+from client.investigation import describe_finding
+from core.protocol import commit
+from core.protocol.errors import CheckFailed
+from devnet.faults import corrupt_layer_int8
+from devnet.tiny_models import write_tiny_model
+from tests.client.keepers import Keepers
+from tests.client.pipeline_of_tiny_model import run_pipeline, shard_roots
+
+Work = Callable[..., Awaitable[Keepers]]
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny", "llama", layers=6)
+
+
+@pytest.fixture
+def source(model_dir: Path) -> ShardSource:
+    from core.engine.numerics import FP32
+
+    return ShardSource(model_dir, FP32)
+
+
+@pytest.fixture
+async def work(model_dir: Path) -> AsyncIterator[Work]:
+    """`await work(spoil=…)` runs the pipeline and lets it answer for what it did."""
+    running: list[Keepers] = []
+
+    async def start(**options: Any) -> Keepers:
+        keepers = await asyncio.to_thread(run_pipeline, model_dir, **options)
+        running.append(keepers)
+        return await keepers.start()
+
+    yield start
+    for keepers in running:
+        await keepers.close()
+
+
+async def audit(keepers: Keepers, source: ShardSource, **more: Any) -> list[StageFinding]:
+    leaves = [keepers.receipts[stage][0].leaves for stage in range(3)]
+    return await audit_job(keepers.evidence(), source, leaves, keepers.shard_roots, **more)
+
+
+async def audit_one(keepers: Keepers, source: ShardSource, stage: int) -> StageFinding:
+    leaves = keepers.receipts[stage][0].leaves
+    root = keepers.shard_roots[stage]
+    return await audit_stage(keepers.evidence(), source, stage, leaves, root)
+
+
+def guilty(findings: list[StageFinding]) -> list[int]:
+    return [finding.stage for finding in findings if finding.at_fault]
+
+
+def reasons(finding: StageFinding) -> str:
+    return "; ".join(reason for request in finding.requests for reason in request.reasons)
+
+
+async def test_honest_work_is_not_at_fault(work: Work, source: ShardSource) -> None:
+    keepers, seen = await work(), []
+    findings = await audit(keepers, source, progress=lambda *at: seen.append(at))
+    assert guilty(findings) == []
+    for finding in findings:
+        assert len(finding.requests) == 2
+        assert finding.worst is not None
+        assert finding.worst.ratio < finding.worst.limit / 3, "with room to spare"
+        assert describe_finding(finding)["verdict"] == "ok"
+        assert describe_finding(finding)["why"] == ""
+        assert len(finding.digest()) == 32
+    assert seen == [(stage, done, 2) for stage in range(3) for done in (0, 1, 2)]
+
+
+def halve(shard: Any, layer: int) -> None:
+    """Weights of another model: what a last stage's tokens, all that is compared of it, cannot hide."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in shard.decoder_layers[layer - shard.layers.start].parameters():
+            parameter.mul_(-0.5)
+
+
+@pytest.mark.parametrize(
+    ("stage", "layer", "lie"),
+    [(0, 0, corrupt_layer_int8), (1, 3, corrupt_layer_int8), (2, 5, halve)],
+)
+async def test_other_weights_are_found_at_exactly_the_stage_that_has_them(
+    work: Work, source: ShardSource, stage: int, layer: int, lie: Any
+) -> None:
+    def spoil(at: int, shard: Any) -> None:
+        if at == stage:
+            lie(shard, layer)
+
+    findings = await audit(await work(spoil=spoil), source)
+    assert guilty(findings) == [stage]
+    described = describe_finding(findings[stage])
+    assert described["verdict"] == "FAULT"
+    assert described["why"]
+    assert described["first_divergent_step"]
+
+
+async def test_another_prompt_is_the_first_stages_fault(work: Work, source: ShardSource) -> None:
+    keepers = await work()
+    ids, width = keepers.rows[0, "in", 0]
+    keepers.rows[0, "in", 0] = (commit.token_bytes([66]) + ids[4:], width)
+    keepers.sign_all()
+    findings = await audit(keepers, source)
+    assert guilty(findings) == [0]
+    assert "ran on another prompt than the order's" in reasons(findings[0])
+
+
+async def test_token_fed_beyond_the_vocabulary_is_a_fault(work: Work, source: ShardSource) -> None:
+    keepers = await work()
+    ids, width = keepers.rows[0, "in", 0]
+    keepers.rows[0, "in", 0] = (ids[:-4] + commit.token_bytes([4_000_000_000]), width)
+    keepers.sign_all()
+    assert "fed token 4000000000 of 272" in reasons(await audit_one(keepers, source, 0))
+
+
+def replace_token(keepers: Keepers, step: int, token: int, index: int = 0) -> None:
+    ids, width = keepers.rows[2, "out", index]
+    changed = ids[: 4 * step] + commit.token_bytes([token]) + ids[4 * step + 4 :]
+    keepers.rows[2, "out", index] = (changed, width)
+    keepers.sign_all()
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["greedy", "sampled"])
+async def test_wrong_token_is_the_last_stages_fault(
+    work: Work, source: ShardSource, index: int
+) -> None:
+    keepers = await work()
+    replace_token(keepers, 3, 9, index)
+    findings = await audit(keepers, source)
+    assert guilty(findings) == [2]
+    request = findings[2].requests[index]
+    assert request.at_fault
+    assert request.first_divergent_step == 3
+    assert "nat behind the best" in request.reasons[0]
+    assert not findings[2].requests[1 - index].at_fault
+
+
+async def test_token_beyond_the_vocabulary_is_a_fault(work: Work, source: ShardSource) -> None:
+    keepers = await work()
+    replace_token(keepers, 2, 272)
+    finding = await audit_one(keepers, source, 2)
+    assert reasons(finding) == "token 272 at step 2, the vocabulary has 272"
+    assert finding.requests[0].first_divergent_step == 2
+
+
+async def test_going_on_after_the_end_of_text_is_a_fault(work: Work, source: ShardSource) -> None:
+    keepers = await work()
+    second = int.from_bytes(keepers.rows[2, "out", 0][0][4:8], "little")
+    source.eos_ids = frozenset({second})  # type: ignore[misc]
+    assert "went on after the end-of-text token" in reasons(await audit_one(keepers, source, 2))
+
+
+async def test_stopping_early_without_an_end_of_text_is_a_fault(
+    work: Work, source: ShardSource
+) -> None:
+    keepers = await work()
+    for stage in range(3):
+        for side in ("in", "out"):
+            data, width = keepers.rows[stage, side, 0]
+            keepers.rows[stage, side, 0] = (data[: -2 * width], width)  # two tokens fewer
+    keepers.sign_all()
+    findings = await audit(keepers, source)
+    assert guilty(findings) == [2]
+    assert reasons(findings[2]) == "stopped after 4 of 6 tokens without an end-of-text token"
+    last = int.from_bytes(keepers.rows[2, "out", 0][0][-4:], "little")
+    source.eos_ids = frozenset({last})  # type: ignore[misc]
+    assert guilty([await audit_one(keepers, source, 2)]) == []
+
+
+async def test_row_that_is_not_finite_is_its_makers_fault_alone(
+    work: Work, source: ShardSource
+) -> None:
+    keepers = await work()
+    data, width = keepers.rows[1, "out", 0]
+    rows = np.frombuffer(data, "<f4").reshape(-1, width // 4).copy()
+    rows[5, 7] = np.nan
+    keepers.rows[1, "out", 0] = keepers.rows[2, "in", 0] = (rows.tobytes(), width)
+    keepers.sign_all()
+    findings = await audit(keepers, source)
+    assert guilty(findings) == [1]
+    assert "row 5 is not finite" in reasons(findings[1])
+    assert findings[1].requests[0].first_divergent_step == 5
+
+
+@pytest.mark.parametrize(
+    ("stage", "side", "reason"),
+    [
+        (1, "in", "28 input rows for 29 positions"),
+        (1, "out", "28 output rows for 29 due"),
+        (0, "in", "28 input rows for 29 positions"),
+        (0, "out", "28 output rows for 29 due"),
+        (2, "in", "28 input rows for 29 positions"),
+    ],
+)
+async def test_wrong_number_of_rows_is_a_fault(
+    work: Work, source: ShardSource, stage: int, side: str, reason: str
+) -> None:
+    keepers = await work()
+    data, width = keepers.rows[stage, side, 0]
+    keepers.rows[stage, side, 0] = (data[:-width], width)
+    keepers.sign_all()
+    finding = await audit_one(keepers, source, stage)
+    assert finding.at_fault
+    assert reason in reasons(finding)
+
+
+@pytest.mark.parametrize(
+    ("stage", "changes", "reason"),
+    [
+        (1, {"tokens_in": 0}, "signed for 0 prompt and 6 produced tokens"),
+        (1, {"tokens_out": 0}, "signed for 24 prompt and 0 produced tokens"),
+        (1, {"tokens_in": 507}, "507 + 6 tokens exceed the context of 512"),
+        (1, {"tokens_in": 2**32 - 1, "tokens_out": 2**32 - 1}, "exceed the context of 512"),
+        (0, {"tokens_in": 23, "tokens_out": 7}, "counted 23 prompt tokens, the order has 24"),
+        (2, {"tokens_out": 7}, "29 input rows for 30 positions"),
+    ],
+)
+async def test_impossible_counts_are_a_fault(
+    work: Work, source: ShardSource, stage: int, changes: dict[str, int], reason: str
+) -> None:
+    keepers = await work()
+    (signed,) = keepers.receipts[stage]
+    leaf = msgspec.structs.replace(signed.leaves[0], **changes)
+    finding = await audit_stage(
+        keepers.evidence(), source, stage, [leaf], keepers.shard_roots[stage]
+    )
+    assert reason in reasons(finding)
+    assert finding.at_fault
+
+
+async def test_stage_whose_rows_nobody_hands_over_is_at_fault(
+    work: Work, source: ShardSource
+) -> None:
+    keepers = await work()
+    keepers.refuse(0, 1, 2)
+    finding = await audit_one(keepers, source, 1)
+    assert finding.at_fault
+    assert "are missing" in finding.withheld
+    assert describe_finding(finding)["why"] == finding.withheld
+
+
+async def test_our_own_weights_must_be_the_registered_ones(work: Work, source: ShardSource) -> None:
+    keepers = await work()
+    with pytest.raises(CheckFailed, match="our copy of layers 2-4 is not the registered model"):
+        await audit_stage(keepers.evidence(), source, 1, [], "0x" + "ee" * 32)
+
+
+def test_shard_roots_of_the_source_are_the_manifests(model_dir: Path, source: ShardSource) -> None:
+    from core.protocol.types import Stage
+
+    place = Stage("0x" + "00" * 20, 2, 5)
+    assert source.shard_root(place) == shard_roots(model_dir)[1]
+    assert source.eos_ids == {258}
+
+
+def test_a_fault_outweighs_larger_numbers_in_the_worst_request() -> None:
+    loud = RequestFinding(0, False, (), 0.9, 1.0, None)
+    fault = RequestFinding(1, True, ("ran on another prompt",), 0.1, 1.0, None)
+    finding = StageFinding(0, "0x", (0, 2), (loud, fault))
+    assert finding.worst is fault
+    assert describe_finding(finding)["why"] == "ran on another prompt"

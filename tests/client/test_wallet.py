@@ -1,0 +1,108 @@
+"""Money is moved only when it is there; what is missing is said in numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.wallet import balances, deposit, ensure_deposit
+from client.withdrawal import request_withdrawal, take_withdrawal
+from core.protocol.errors import DeadlinePassed, DepositShort, TokenShort, UsageError
+from core.protocol.units import format_token
+from tests.client.world import NOW_S, REQUESTER, FakeChain
+
+amounts = st.integers(0, 10**12)
+
+
+class Terminal:
+    """The little of a Run that withdrawals use."""
+
+    def __init__(self) -> None:
+        self.confirmed: list[dict[str, str]] = []
+        self.settings = self
+
+    def show_token(self, units: int) -> str:
+        return format_token(units)
+
+    def confirm(self, question: str, summary: dict[str, str]) -> None:
+        self.confirmed.append(summary)
+
+
+async def test_deposit_allows_exactly_what_it_moves() -> None:
+    chain = FakeChain(wallet=500, prepaid=0)
+    await deposit(chain, REQUESTER, 300)  # type: ignore[arg-type]
+    assert chain.sent == [
+        ("TestUSD", "approve", chain.addresses["Escrow"], 300),
+        ("Escrow", "deposit", 300),
+    ]
+    assert (chain.wallet, chain.prepaid) == (200, 300)
+
+
+async def test_deposit_of_more_than_the_wallet_holds_sends_nothing() -> None:
+    chain = FakeChain(wallet=499_999, prepaid=0)
+    with pytest.raises(TokenShort) as caught:
+        await deposit(chain, REQUESTER, 500_000)  # type: ignore[arg-type]
+    error = caught.value
+    assert (error.have, error.need, error.short_by) == (499_999, 500_000, 1)
+    assert error.address == REQUESTER.address
+    assert error.fix == f"send 0.000001usd to {REQUESTER.address}"
+    assert "have 0.499999usd, need 0.5usd, short by 0.000001usd" in error.why
+    assert error.exit_code == 5
+    assert not chain.sent
+
+
+@given(need=amounts, prepaid=amounts, wallet=amounts, may=st.booleans())
+async def test_ensure_deposit_moves_what_is_missing_or_says_what_is_short(
+    need: int, prepaid: int, wallet: int, may: bool
+) -> None:
+    chain = FakeChain(wallet=wallet, prepaid=prepaid)
+    missing = max(0, need - prepaid)
+    if missing and (not may or wallet < missing):
+        with pytest.raises(DepositShort) as caught:
+            await ensure_deposit(chain, REQUESTER, need, may_deposit=may)  # type: ignore[arg-type]
+        error = caught.value
+        have = prepaid + (wallet if may else 0)
+        assert (error.have, error.need, error.short_by) == (have, need, need - have)
+        wallet_lacks = missing - wallet
+        assert (format_token(wallet_lacks) if wallet_lacks > 0 else "wallet deposit") in error.fix
+        assert not chain.sent
+    else:
+        moved = await ensure_deposit(chain, REQUESTER, need, may_deposit=may)  # type: ignore[arg-type]
+        assert moved == missing
+        assert chain.prepaid == max(prepaid, need)
+        assert chain.wallet + chain.prepaid == wallet + prepaid
+
+
+async def test_balances_are_what_the_chain_says() -> None:
+    chain = FakeChain(wallet=1, prepaid=2)
+    chain.thaw = {"amount": 3, "readyAt": 4}
+    found = await balances(chain, REQUESTER.address)  # type: ignore[arg-type]
+    assert (found.wallet, found.deposited, found.thawing, found.thaw_ready_at) == (1, 2, 3, 4)
+
+
+async def test_withdrawal_of_more_than_is_prepaid_says_how_much_is() -> None:
+    chain, run = FakeChain(prepaid=5), Terminal()
+    with pytest.raises(DepositShort) as caught:
+        await request_withdrawal(run, chain, REQUESTER, 7)  # type: ignore[arg-type]
+    assert (caught.value.have, caught.value.need, caught.value.short_by) == (5, 7, 2)
+    assert not chain.sent
+    assert not run.confirmed
+
+
+async def test_withdrawal_is_asked_for_then_waited_for_then_taken() -> None:
+    chain, run = FakeChain(prepaid=5), Terminal()
+    with pytest.raises(UsageError, match="nothing is on its way"):
+        await take_withdrawal(run, chain, REQUESTER)  # type: ignore[arg-type]
+    chain.thaw = {"amount": 5, "readyAt": NOW_S + 60}
+    asked: dict[str, Any] = await request_withdrawal(run, chain, REQUESTER, 5)  # type: ignore[arg-type]
+    assert asked["ready_in_s"] == 60
+    assert run.confirmed[0]["amount"] == "0.000005usd"
+    with pytest.raises(DeadlinePassed, match="the delay is not over") as caught:
+        await take_withdrawal(run, chain, REQUESTER)  # type: ignore[arg-type]
+    assert "60 s" in caught.value.why
+    chain.now_s += 60
+    assert await take_withdrawal(run, chain, REQUESTER) == {"withdrawn": "0.000005usd"}  # type: ignore[arg-type]
+    assert [call[1] for call in chain.sent] == ["requestWithdraw", "withdraw"]

@@ -1,0 +1,123 @@
+"""The command line: planning from a file, talking to a running matcher, and saying what is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matcher.cli import main
+
+FLEET = {
+    "model": {
+        "layers": 30, "hidden": 576, "intermediate": 1536, "heads": 9, "kv_heads": 3,
+        "vocab": 49152, "tied": False, "bytes_per_parameter": 4,
+    },
+    "machines": [
+        {"id": "a", "memory": "450MiB", "tflops": 0.2, "bandwidth_gb_s": 10, "region": "eu"},
+        {"id": "b", "memory": "350MiB", "tflops": 0.1, "bandwidth_gb_s": 10, "region": "eu"},
+        {"id": "c", "memory": "450MiB", "tflops": 0.1, "bandwidth_gb_s": 8, "region": "eu"},
+    ],
+    "links": {"rho_ms": {"a": {"b": 12.5}}, "default_ms": 50},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+
+
+def fleet_file(folder: Path, content: Any) -> str:
+    path = folder / "fleet.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(path)
+
+
+def last_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+def test_plan_covers_the_model_once_and_explains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "--nodes", fleet_file(tmp_path, FLEET), "--explain", "--json"]) == 0
+    result = last_json(capsys)["result"]
+    (pipeline,) = result["pipelines"]
+    cuts = [stage["layers"] for stage in pipeline["stages"]]
+    assert [cuts[0][0], cuts[-1][1]] == [0, 30]
+    assert [cut[1] for cut in cuts[:-1]] == [cut[0] for cut in cuts[1:]]
+    assert result["gap"] == 0
+    assert any("a" in line for line in result["explanation"])
+
+
+def test_plan_is_a_table_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--nodes", fleet_file(tmp_path, FLEET)]) == 0
+    shown = capsys.readouterr()
+    assert "tokens/s" in shown.out
+    assert "1 pipelines" in shown.err
+
+
+def test_a_fleet_that_is_too_small_says_by_how_much(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = {**FLEET, "machines": FLEET["machines"][:1]}  # type: ignore[index]
+    assert main(["plan", "--nodes", fleet_file(tmp_path, small), "--json"]) == 0
+    result = last_json(capsys)["result"]
+    assert result["pipelines"] == []
+    assert any("short by" in line for line in result["explanation"])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "is not JSON"),
+        ({"model": FLEET["model"]}, "'machines' is missing"),
+        ({**FLEET, "machines": [{"id": "a"}]}, "missing"),
+        ({**FLEET, "machines": [{"id": "a", "memory": "6", "tflops": 1}]}, "no unit"),
+        ({**FLEET, "surprise": 1}, "unknown keys ['surprise']"),
+        ({**FLEET, "machines": [FLEET["machines"][0]] * 2}, "listed twice"),  # type: ignore[index]
+        ({**FLEET, "model": {**FLEET["model"], "layers": 0}}, "0 layers"),  # type: ignore[dict-item]
+    ],
+)
+def test_a_wrong_fleet_file_is_said_to_be_wrong_where_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: Any, words: str
+) -> None:
+    assert main(["plan", "--nodes", fleet_file(tmp_path, content)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_no_matcher_running_is_exit_3(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["registry", "ls"]) == 3
+    assert "E-NET-02" in capsys.readouterr().err
+
+
+def test_starting_without_a_network_says_how_to_get_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["start", "--wallet", "m"]) == 2
+    assert "devnet up" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("listen", ["7100", "host:", ":7100", "host:port"])
+def test_a_malformed_listen_address_is_refused(listen: str) -> None:
+    assert main(["start", "--listen", listen]) == 2
+
+
+def test_help_is_fast_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, matcher.cli\n"
+        "heavy = {'web3', 'torch', 'hivemind', 'sqlmodel', 'fastapi', 'highspy', 'eth_account'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+    assert time.perf_counter() - began < 10

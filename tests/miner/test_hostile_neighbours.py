@@ -1,0 +1,294 @@
+"""What a stage does when the stage before it misbehaves: the request fails, the stage and its other requests do not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from core.engine.model import load_shard
+from core.protocol import commit, signing, wire
+from core.protocol import types as t
+from core.runtime.channel import Channel, Listener, StreamIdentity, connect
+from tests.miner.conftest import Start
+from tests.miner.network import DOMAIN, FakeChain, Machine, Requester, greedy, key, reference
+
+MATCHER = key(40)
+PROMPT = [5, 6, 7, 8, 9]
+
+
+class Puppet:
+    """Stage 0 in the hands of the test: real shard, real key, its own idea of the protocol."""
+
+    def __init__(self, model_dir: Path, last: Machine) -> None:
+        self.signer, self.layers, self.terms = key(90), t.LayerRange(0, 2), last.terms
+        self.last = last
+        self.shard = load_shard(model_dir, self.layers)
+        self.tokens: list[wire.Token] = []
+        self.rows = b""
+
+    async def start(self) -> None:
+        async def take(channel: Channel, frame: wire.Frame) -> None:
+            if isinstance(frame.message, wire.Token):
+                self.tokens.append(frame.message)
+
+        identity = StreamIdentity(self.signer, DOMAIN)
+        self.listener = Listener(identity, take)
+        await self.listener.start("127.0.0.1", 0)
+        self.channel = await connect(
+            self.last.endpoint, identity, expected=self.last.signer.address
+        )
+
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.listener.port}"
+
+    async def stop(self) -> None:
+        await self.channel.close()
+        await self.listener.close()
+
+    def compute(self, ids: list[int]) -> bytes:
+        """Rows of all these ids at once, as a stage would send them for a prompt."""
+        import torch
+
+        out = self.shard.forward(torch.tensor(ids), self.shard.new_cache())
+        return out.numpy().astype("<f4").tobytes()
+
+    def frame(
+        self, requester: Requester, start: int, rows: bytes, **changes: Any
+    ) -> wire.Activations:
+        """A well-formed frame over `rows`, with a checkpoint over everything up to its end."""
+        row_bytes = 4 * self.shard.hidden
+        count = len(rows) // row_bytes
+        self.rows = self.rows[: start * row_bytes] + rows
+        checkpoint = t.HopCheckpoint(
+            order_hash=requester.order_hash,
+            plan_hash=requester.plan_hash,
+            stage=0,
+            request_index=0,
+            rows=start + count,
+            running_root=commit.to_hex(commit.rows_root(self.rows, row_bytes)),
+        )
+        checkpoint = msgspec.structs.replace(checkpoint, **changes.pop("checkpoint", {}))
+        signer = changes.pop("signer", self.signer)
+        message = wire.Activations(
+            order_hash=requester.order_hash,
+            request=0,
+            start=start,
+            rows=count,
+            checkpoint=checkpoint,
+            checkpoint_signature=signing.sign(signer, DOMAIN, checkpoint),
+        )
+        return msgspec.structs.replace(message, **changes)
+
+
+Scene = tuple[Puppet, Requester]
+
+
+@pytest.fixture
+async def scene(start: Start, chain: FakeChain, model_dir: Path) -> AsyncIterator[Scene]:
+    """A job of two requests with an honest last stage and a puppet as the first; request 0 is submitted to the last."""
+    (last,) = await start((2, 4))
+    puppet = Puppet(model_dir, last)
+    await puppet.start()
+    requester = Requester(key(50), chain, [puppet, last])  # type: ignore[list-item]
+    requester.order([(PROMPT, greedy(4)), (PROMPT, greedy(4))])
+    accepted = (await puppet.channel.call(requester.proposal(1))).message
+    assert isinstance(accepted, wire.Accepted)
+    requester.match()
+    channel = await connect(
+        last.endpoint,
+        requester.identity,
+        expected=last.signer.address,
+        handler=requester._handler_of(1),
+    )
+    assert isinstance((await channel.call(requester.opening(1))).message, wire.JobOpened)
+    submit, payload = requester.submission(0)
+    assert isinstance((await channel.call(submit, payload)).message, wire.Submitted)
+    yield puppet, requester
+    await channel.close()
+    await puppet.stop()
+
+
+async def serve_to_the_end(puppet: Puppet, requester: Requester) -> None:
+    """Honest stage 0 for request 0, one row per token, from wherever the prompt was sent."""
+    ids = list(PROMPT)
+    while True:
+        await requester.until(lambda: len(puppet.tokens) > len(ids) - len(PROMPT))
+        token = puppet.tokens[len(ids) - len(PROMPT)]
+        if token.finish:
+            break
+        ids.append(token.token)
+        import torch
+
+        cache = puppet.shard.new_cache()
+        puppet.shard.forward(torch.tensor(PROMPT), cache)
+        for fed in ids[len(PROMPT) :]:
+            row = puppet.shard.forward(torch.tensor([fed]), cache)
+        data = row.numpy().astype("<f4").tobytes()
+        await puppet.channel.send(puppet.frame(requester, len(ids) - 1, data), data)
+    done = wire.FinishRequest(
+        order_hash=requester.order_hash,
+        request=0,
+        tokens_in=len(PROMPT),
+        tokens_out=len(puppet.tokens),
+    )
+    await puppet.channel.send(done)
+    await requester.until(lambda: 0 in requester.receipts)
+
+
+async def test_repeated_and_late_frames_change_nothing(scene: Scene, model_dir: Path) -> None:
+    puppet, requester = scene
+    rows = puppet.compute(PROMPT)
+    prompt = puppet.frame(requester, 0, rows)
+    for _ in range(3):
+        await puppet.channel.send(prompt, rows)
+    await serve_to_the_end(puppet, requester)
+    await puppet.channel.send(prompt, rows)
+    await puppet.channel.send(
+        wire.FinishRequest(order_hash=requester.order_hash, request=0, tokens_in=1, tokens_out=1)
+    )
+    await requester.until(lambda: puppet.last.stage.counts["ends_late"] == 1)
+    assert puppet.last.stage.counts["rows_repeated"] == 2
+    assert puppet.last.stage.counts["rows_late"] == 1
+    assert requester.tokens[0] == reference(model_dir, PROMPT, greedy(4), 0)
+    assert len(requester.receipts[0]) == 1
+    assert not requester.failures
+
+
+def spoilt(puppet: Puppet, requester: Requester, how: str) -> tuple[wire.Activations, bytes]:
+    rows = puppet.compute(PROMPT)
+    row_bytes = 4 * puppet.shard.hidden
+    good = puppet.frame(requester, 0, rows)
+    if how == "gap":
+        return msgspec.structs.replace(good, start=1), rows
+    if how == "no checkpoint":
+        return msgspec.structs.replace(good, checkpoint=None, checkpoint_signature=None), rows
+    if how == "other rows":
+        return good, bytes(len(rows))
+    if how == "signed by another":
+        return puppet.frame(requester, 0, rows, signer=key(91)), rows
+    if how == "checkpoint of another stage":
+        return puppet.frame(requester, 0, rows, checkpoint={"stage": 1}), rows
+    if how == "checkpoint of another request":
+        return puppet.frame(requester, 0, rows, checkpoint={"request_index": 1}), rows
+    if how == "too few bytes":
+        return good, rows[:-1]
+    if how == "too many rows said":
+        return msgspec.structs.replace(good, rows=2**20), rows
+    if how == "past the prompt":
+        longer = puppet.compute([*PROMPT, 1])
+        return puppet.frame(requester, 0, longer), longer
+    assert how == "not a number"
+    broken = np.full(len(rows) // 4, np.nan, dtype="<f4").tobytes()
+    assert len(broken) % row_bytes == 0
+    return puppet.frame(requester, 0, broken), broken
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "gap",
+        "no checkpoint",
+        "other rows",
+        "signed by another",
+        "checkpoint of another stage",
+        "checkpoint of another request",
+        "too few bytes",
+        "too many rows said",
+        "past the prompt",
+        "not a number",
+    ],
+)
+async def test_a_bad_frame_fails_its_request_and_signs_nothing(scene: Scene, how: str) -> None:
+    puppet, requester = scene
+    message, payload = spoilt(puppet, requester, how)
+    await puppet.channel.send(message, payload)
+    await requester.until(lambda: bool(requester.failures))
+    assert [failed.request for failed in requester.failures] == [0]
+    assert requester.failures[0].code in ("E-CHECK-01", "E-WIRE-05")
+    desk = puppet.last.desk
+    assert desk.jobs[requester.order_hash].over == {0: "failed"}
+    assert desk.active_requests == 0
+    rows = puppet.compute(PROMPT)
+    await puppet.channel.send(puppet.frame(requester, 0, rows), rows)
+    assert (await puppet.channel.call(wire.Ping())).message == wire.Pong(active_requests=0)
+    assert puppet.last.stage.counts["rows_late"] == 1
+    assert puppet.last.store.leaves(requester.order_hash, requester.plan_hash) == {}
+    assert puppet.channel.is_open, "one bad request does not cost the stream of the others"
+
+
+@pytest.mark.parametrize("counts", [(5, 5), (4, 4), (6, 3), (5, 3), (0, 8)])
+async def test_counts_that_were_not_seen_are_not_signed(
+    scene: Scene, counts: tuple[int, int]
+) -> None:
+    puppet, requester = scene
+    rows = puppet.compute(PROMPT)
+    await puppet.channel.send(puppet.frame(requester, 0, rows), rows)
+    await requester.until(lambda: len(puppet.tokens) == 1)
+    await puppet.channel.send(
+        wire.FinishRequest(
+            order_hash=requester.order_hash,
+            request=0,
+            tokens_in=counts[0],
+            tokens_out=counts[1],
+        )
+    )
+    await requester.until(lambda: bool(requester.failures))
+    assert puppet.last.store.receipts(requester.order_hash, requester.plan_hash) == []
+
+
+async def test_the_newest_checkpoint_of_the_stage_before_is_kept(scene: Scene) -> None:
+    puppet, requester = scene
+    rows = puppet.compute(PROMPT)
+    await puppet.channel.send(puppet.frame(requester, 0, rows), rows)
+    await serve_to_the_end(puppet, requester)
+    kept = puppet.last.store.checkpoint(requester.order_hash, requester.plan_hash, 0)
+    assert kept is not None
+    checkpoint, signature = kept
+    assert checkpoint.rows == len(PROMPT) + 3
+    assert signing.is_signed_by(DOMAIN, checkpoint, signature, puppet.signer.address)
+    leaf = requester.receipts[0][1].leaves[0]
+    assert checkpoint.running_root == leaf.in_root, "it proves what the receipt says came in"
+
+
+async def test_a_stage_that_stops_signing_checkpoints_is_stopped(
+    start: Start, chain: FakeChain, model_dir: Path
+) -> None:
+    (last,) = await start((2, 4))
+    assert last.desk.serving is not None
+    last.stage.serve(replace(last.desk.serving, eos_ids=frozenset()))
+    puppet = Puppet(model_dir, last)
+    await puppet.start()
+    requester = Requester(key(50), chain, [puppet, last])  # type: ignore[list-item]
+    requester.order([(PROMPT, greedy(100))])
+    await puppet.channel.call(requester.proposal(1))
+    requester.match()
+    channel = await connect(
+        last.endpoint,
+        requester.identity,
+        expected=last.signer.address,
+        handler=requester._handler_of(1),
+    )
+    await channel.call(requester.opening(1))
+    submit, payload = requester.submission(0)
+    await channel.call(submit, payload)
+    rows = puppet.compute(PROMPT)
+    row = rows[-4 * puppet.shard.hidden :]
+    await puppet.channel.send(puppet.frame(requester, 0, rows), rows)
+    for number in range(70):
+        await requester.until(lambda n=number: len(puppet.tokens) > n or bool(requester.failures))  # type: ignore[misc]
+        if requester.failures or puppet.tokens[-1].finish:
+            break
+        unsigned = puppet.frame(requester, len(PROMPT) + number, row)
+        unsigned = msgspec.structs.replace(unsigned, checkpoint=None, checkpoint_signature=None)
+        await puppet.channel.send(unsigned, row)
+    assert requester.failures, "64 rows without a checkpoint are enough"
+    assert len(puppet.tokens) == 65
+    await channel.close()
+    await puppet.stop()
