@@ -34,7 +34,8 @@ class Cost:
 async def challenge_cost(chain: Chain) -> Cost:
     """The jury's current bond and fee."""
     return Cost(
-        bond=await chain.read("JuryArbitrator", "bond"), fee=await chain.read("JuryArbitrator", "fee")
+        bond=await chain.read("JuryArbitrator", "bond"),
+        fee=await chain.read("JuryArbitrator", "fee"),
     )
 
 

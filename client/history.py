@@ -50,10 +50,11 @@ async def show_job(settings: Settings, typed: str) -> dict[str, Any]:
         store.close()
     async with open_context(settings) as context:
         on_chain = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
+        lock = await context.chain.read("Escrow", "lockOf", row.job_id)
     return line | {
         "id": ids.full(ids.Kind.JOB, row.job_id),
         "on_chain": JobState(on_chain["state"]).name.lower(),
-        "locked": settings.show_token(on_chain["maxAmount"]),
+        "locked": settings.show_token(lock["amount"]),
         "tokens_in": on_chain["tokensIn"],
         "tokens_out": on_chain["tokensOut"],
         "plan": [f"{s.operator} [{s.layers}]" for s in match_of(row).plan],
@@ -123,7 +124,9 @@ async def verify_job(settings: Settings, typed: str) -> dict[str, Any]:
     _check_chain(match, on_chain, state, tokens_in, tokens_out)
     expected = pricing.split(order, match.plan, spec, tokens_in, tokens_out)
     if tuple(theirs["gross"]) != expected.gross:
-        raise CheckFailed("the contract's split differs from ours", f"{theirs['gross']} and {expected.gross}")
+        raise CheckFailed(
+            "the contract's split differs from ours", f"{theirs['gross']} and {expected.gross}"
+        )
     return {
         "job": ids.short(ids.Kind.JOB, row.job_id),
         "signatures": f"{sum(map(len, pipelines))} receipts, all by the plan's operators",

@@ -6,7 +6,8 @@ from client.audit import StageFinding
 from client.context import Context, open_context
 from client.evidence import Case, Evidence
 from client.investigation import describe_finding, endpoints_of, source_of
-from client.jury import JurorDaemon, VoteBook, VoteKind
+from client.jury import JurorDaemon
+from client.votes import VoteBook, VoteKind
 from core.protocol import ids
 from core.protocol.follower import EventFollower
 from core.runtime.channel import Peers, StreamIdentity

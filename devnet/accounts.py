@@ -11,7 +11,7 @@ from core.protocol.signer import DEVNET_PASSWORD, DEVNET_PHRASE, Signer, secret_
 from devnet.anvil import CHAIN_ID
 from devnet.layout import Layout
 
-#: Index in the phrase: Anvil gives each of the first ten ETH for gas.
+#: Index in the phrase: Anvil gives each of its accounts ETH for gas.
 PARTIES = {
     "deployer": 0,
     "matcher-1": 1,
@@ -24,11 +24,14 @@ PARTIES = {
     "juror-2": 8,
     "juror-3": 9,
 }
+#: More machines, for a devnet that wants replicas.
+SPARE_PARTIES = {"miner-4": 10}
+_INDEX = PARTIES | SPARE_PARTIES
 
 
 def signer_of(party: str) -> Signer:
     """The party's key, straight from the phrase."""
-    return Signer(secret_from_phrase(DEVNET_PHRASE, PARTIES[party]), chain_id=CHAIN_ID)
+    return Signer(secret_from_phrase(DEVNET_PHRASE, _INDEX[party]), chain_id=CHAIN_ID)
 
 
 def make_wallets(layout: Layout, parties: Sequence[str] = tuple(PARTIES)) -> dict[str, str]:
@@ -42,7 +45,7 @@ def make_wallets(layout: Layout, parties: Sequence[str] = tuple(PARTIES)) -> dic
     for party in parties:
         if known.get(party) is None:
             store.import_phrase(
-                party, DEVNET_PHRASE, DEVNET_PASSWORD, chain_id=CHAIN_ID, index=PARTIES[party]
+                party, DEVNET_PHRASE, DEVNET_PASSWORD, chain_id=CHAIN_ID, index=_INDEX[party]
             )
         addresses[party] = signer_of(party).address
     return addresses

@@ -10,6 +10,8 @@ from core.protocol.errors import ConfigError, HeadraceError
 from devnet.processes import Processes, Running
 
 CHAIN_ID = 31337
+#: Accounts of the public phrase that start with ETH; each devnet party is one of them.
+ACCOUNTS = 12
 PROJECT = Path(__file__).resolve().parent.parent
 
 
@@ -35,6 +37,7 @@ async def start_anvil(
         "--host", "127.0.0.1",
         "--port", str(port),
         "--chain-id", str(CHAIN_ID),
+        "--accounts", str(ACCOUNTS),
         "--block-time", str(block_time_s),
         "--mixed-mining",
         "--hardfork", "prague",

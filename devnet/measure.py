@@ -11,8 +11,8 @@ from core.engine.store import resolve_model
 from core.engine.tokenizer import Tokenizer
 from devnet.models import DEFAULT_MODEL
 
-NEW_TOKENS = 40
-PROMPTS = 2
+NEW_TOKENS = 28
+PROMPTS = 1
 
 
 def generate_rate(file: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ NETWORK = "devnet"
 FUNDS = {
     "requester-1": 100 * USD,
     "auditor-1": 100 * USD,
-    **{f"miner-{i}": 1000 * USD for i in (1, 2, 3)},
+    **{f"miner-{i}": 1000 * USD for i in (1, 2, 3, 4)},
     **{f"juror-{i}": 200 * USD for i in (1, 2, 3)},
 }
 
@@ -38,6 +38,7 @@ class MinerProfile:
     memory: str
     slow_ms_per_layer: float = 0.0
     lie_layer: int | None = None
+    layers: tuple[int, int] | None = None  # fixed by its owner; None: the matcher says
 
 
 #: Three unequal machines, none of which (nor any two) has room for the whole of SmolLM2 in float32.
@@ -54,7 +55,9 @@ class Devnet:
 
     layout: Layout
     model: str = DEFAULT_MODEL
+    cache: Path | None = None  # where models are; None: the user's cache
     parameters: Parameters = field(default_factory=Parameters)
+    parties: Sequence[str] = tuple(PARTIES)
     processes: Processes = field(init=False)
     addresses: dict[str, str] = field(default_factory=dict)
     chain: Chain | None = None
@@ -62,6 +65,7 @@ class Devnet:
     deploy_block: int = 0
     rpc_port: int = 0
     min_machines: int = len(HETEROGENEOUS)
+    matcher_port: int = 0
     matcher_url: str = ""
     bootstrap: list[str] = field(default_factory=list)
 
@@ -71,7 +75,7 @@ class Devnet:
     # --- chain ---
 
     async def start_chain(self, *, keep: bool = False) -> Chain:
-        """Anvil on a free port."""
+        """Anvil on a free port, or where it was; with `keep` it goes on from where it stopped."""
         if not self.rpc_port:
             (self.rpc_port,) = free_ports(1)
         self.layout.root.mkdir(parents=True, exist_ok=True)
@@ -87,21 +91,24 @@ class Devnet:
         """Contracts, wallets, money, the model; writes the network file."""
         chain = self._chain()
         deployer = signer_of("deployer")
-        self.addresses = make_wallets(self.layout)
+        self.addresses = make_wallets(self.layout, self.parties)
         self.deploy_block = await chain.block_number()
         contracts = await deploy(chain, deployer, deployer.address, self.parameters)
-        for party, amount in FUNDS.items():
-            await chain.transact(deployer, "TestUSD", "mint", self.addresses[party], amount)
+        for party in self.parties:
+            if party in FUNDS:
+                address = self.addresses[party]
+                await chain.transact(deployer, "TestUSD", "mint", address, FUNDS[party])
         self.model_id = await register_model(chain, deployer, self.model_folder)
         self.write_network_file()
-        for party in PARTIES:
-            self.write_home(party, {"client": {"deadline": "20m", "window": "10m"}})
+        client = {"model": self.model, "deadline": "20m", "window": "10m"}
+        for party in self.parties:
+            self.write_home(party, {"client": client})
         return contracts
 
     @property
     def model_folder(self) -> Path:
         """The model's files, in the user's own cache: unpacked once for all devnets."""
-        return resolve_model(self.model)
+        return resolve_model(self.model, self.cache)
 
     def write_network_file(self) -> None:
         """What every program of the devnet reads: addresses, URLs, names."""
@@ -117,27 +124,30 @@ class Devnet:
             "deploy_block": self.deploy_block,
         }
         found = {k: v for k, v in document.items() if v is not None}
-        self.layout.network_file.write_text(json.dumps(found, indent=2) + "\n")
+        draft = self.layout.network_file.with_suffix(".draft")
+        draft.write_text(json.dumps(found, indent=2) + "\n")
+        draft.replace(self.layout.network_file)  # programs of the devnet may be reading it
 
     def write_home(self, party: str, sections: Mapping[str, Mapping[str, object]]) -> None:
         """A party's home; models are found in the user's cache through a link."""
         home = write_home(self.layout, party, {k: dict(v) for k, v in sections.items()})
         link = home / "cache"
         if not link.is_symlink() and not link.exists():
-            link.symlink_to(Folders.find({}).cache)
+            link.symlink_to(self.cache or Folders.find({}).cache)
 
     # --- programs ---
 
     async def start_matcher(self) -> Running:
-        """The matching daemon; the swarm's first peer."""
-        (port,) = free_ports(1)
-        self.matcher_url = f"http://127.0.0.1:{port}"
+        """The matching daemon; the swarm's first peer. Started again, it listens where it did."""
+        if not self.matcher_port:
+            (self.matcher_port,) = free_ports(1)
+        self.matcher_url = f"http://127.0.0.1:{self.matcher_port}"
         self.write_home(
             "matcher-1",
             {
                 "matcher": {
                     "listen_host": "127.0.0.1",
-                    "listen_port": port,
+                    "listen_port": self.matcher_port,
                     "fee_bps": 200,
                     "replan_interval": "1s",
                     "min_machines": self.min_machines,
@@ -162,6 +172,8 @@ class Devnet:
     async def start_miner(self, party: str, profile: MinerProfile) -> Running:
         """`miner start`, with this profile. Does not wait until it serves."""
         section = self._miner_section(party) | {"memory_limit": profile.memory}
+        if profile.layers is not None:
+            section["layers"] = f"{profile.layers[0]}:{profile.layers[1]}"
         self.write_home(party, {"miner": section, "engine": {"threads": 1}})
         if profile.lie_layer is None and not profile.slow_ms_per_layer:
             argv = program("miner", "start")

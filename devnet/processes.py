@@ -63,6 +63,11 @@ class Processes:
     def running(self) -> list[Running]:
         return list(self._running.values())
 
+    @property
+    def sessions(self) -> tuple[int, ...]:
+        """Every session that this object started, ended or not."""
+        return tuple(self._children)
+
     def get(self, name: str) -> Running:
         """Raises Unreachable when no program of that name was started."""
         if name not in self._running:

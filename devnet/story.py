@@ -6,6 +6,7 @@ account must hold, the story computes it apart (`core/protocol/pricing.py`) and 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import statistics
 import time
@@ -29,6 +30,7 @@ from devnet.network import FUNDS, HETEROGENEOUS, Devnet, MinerProfile, program
 
 STAKE = "500usd"
 JUROR_STAKE = "100usd"
+JURORS = ("juror-1", "juror-2", "juror-3")
 WINDOW = "10m"
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 DOUBTED_PROMPTS = Path(__file__).with_name("doubted_prompts.jsonl")
@@ -94,22 +96,31 @@ class Story:
     async def _miners_join(self) -> None:
         self._chapter("2", "Three unequal miners stake, join the swarm and get their layers")
         net = self._net
-        await net.start_matcher()
+        async with asyncio.TaskGroup() as group:  # nobody waits for anybody else here
+            group.create_task(net.start_matcher())
+            registered = {
+                party: group.create_task(net.register_miner(party, STAKE))
+                for party in HETEROGENEOUS
+            }
         self._say(f"matcher   {net.matcher_url}  swarm {net.bootstrap[0]}")
-        for party in HETEROGENEOUS:
-            printed = await net.register_miner(party, STAKE)
-            self._quote(printed)
+        for party, task in registered.items():
+            self._say(f"$ miner register --stake {STAKE}    ({party})")
+            self._quote(task.result())
         for party, profile in HETEROGENEOUS.items():
             await net.start_miner(party, profile)
             self._say(f"started   {party}: {profile.memory}, {_speed(profile)}")
-        await self._show_serving(len(HETEROGENEOUS))
+        async with asyncio.TaskGroup() as group:
+            for juror in JURORS:
+                group.create_task(net.start_juror(juror, JUROR_STAKE))
+        self._say(f"jurors    {', '.join(JURORS)} staked {JUROR_STAKE} each and watch")
+        await self._show_serving()
 
     async def _paid_job(self) -> SettledJob:
         self._chapter("3", "Eight prompts, paid from a wallet")
         net = self._net
         before = await self._snapshot()
         out = net.layout.root / "answers"
-        await self._client("submit", str(PROMPTS), "--yes", "--out", str(out), "--max-tokens", "40")
+        await self._client("submit", str(PROMPTS), "--yes", "--out", str(out), "--max-tokens", "28")
         job = await self._settled_job(net, "settleAck")
         self._count(job)
         answers = (out / "output.jsonl").read_text().splitlines()
@@ -131,18 +142,16 @@ class Story:
         layers = await self._layers_of(liar)
         lie_layer = (layers[0] + layers[1]) // 2
         await net.processes.stop(liar)
+        await self._gone(liar)
         await net.start_miner(liar, MinerProfile(HETEROGENEOUS[liar].memory, lie_layer=lie_layer))
         self._say(
             f"restarted {liar} with layer {lie_layer} of its {layers[0]}-{layers[1] - 1} rounded to int8"
         )
-        for party in ("juror-1", "juror-2", "juror-3"):
-            await net.start_juror(party, JUROR_STAKE)
-            self._say(f"juror     {party} staked {JUROR_STAKE} and watches")
-        await self._show_serving(len(HETEROGENEOUS))
+        await self._show_serving()
         before = await self._snapshot()
         await self._client(
             "submit", str(DOUBTED_PROMPTS), "--yes", "--ack", "later", "--window", WINDOW,
-            "--auditor", net.addresses["auditor-1"], "--max-tokens", "32",
+            "--auditor", net.addresses["auditor-1"], "--max-tokens", "24",
             "--out", str(net.layout.root / "doubted"), "--no-text",
         )  # fmt: skip
         job_id = await self._delivered_job()
@@ -215,10 +224,19 @@ class Story:
     async def _snapshot(self) -> dict[str, Holdings]:
         return await snapshot(self._chain, self._net.addresses)
 
-    async def _show_serving(self, count: int) -> None:
-        for miner in await self._net.wait_serving(count):
+    async def _gone(self, party: str) -> None:
+        """Until the matcher no longer counts on this miner."""
+        owner = self._net.addresses[party].lower()
+
+        async def gone() -> bool:
+            return all(str(m["owner"]).lower() != owner for m in await self._net.serving())
+
+        await self._net.processes.wait_ready(self._net.processes.get("matcher-1"), gone, 30.0)
+
+    async def _show_serving(self) -> None:
+        for miner in await self._net.wait_serving(len(HETEROGENEOUS)):
             self._say(
-                f"serving   {miner['name'] if 'name' in miner else miner['operator']}  "
+                f"serving   {await self._party_of(miner['operator'])}  "
                 f"layers {miner['layers'][0]}-{miner['layers'][1] - 1}  τ {miner['tauMsPerLayer']:.2f} ms/layer"
             )
 
@@ -247,7 +265,7 @@ class Story:
         for column in columns:
             table.add_column(column.replace("_", " "))
         for row in findings["result"]:
-            table.add_row(*(str(row[column] or "–") for column in columns))
+            table.add_row(*(str(row[column]) for column in columns))
         self._out.print(table)
         return int(failure["error"]["details"]["stage"])
 
@@ -366,7 +384,7 @@ class Story:
             expected["requester-1"] += to_victim
             expected["auditor-1"] = to_challenger - p.jury_fee
             each = p.jury_fee // p.panel
-            for juror in ("juror-1", "juror-2", "juror-3"):
+            for juror in JURORS:
                 expected[juror] = each
             expected["burned"] = burned + p.jury_fee - each * p.panel
         return expected

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from core.protocol import records, signing
+from core.protocol import records
 from core.protocol.errors import ChainUnreachable, HeadraceError, PeerUnreachable
 from core.protocol.ids import Kind, short
 from core.runtime.logs import get_logger
@@ -62,16 +62,6 @@ class Rules:
     replan_every_ms: int = 10_000
     start_block: int = 0
     window_blocks: int = 64
-
-
-def miners_topic(domain: signing.Domain) -> str:
-    """Where machines announce themselves."""
-    return f"headrace/{domain.chain_id}/{domain.verifying_contract.lower()}/miners"
-
-
-def allocations_topic(domain: signing.Domain, model_id: str) -> str:
-    """Where matchers say who should hold which layers of a model."""
-    return f"headrace/{domain.chain_id}/{domain.verifying_contract.lower()}/allocations/{model_id}"
 
 
 class Daemon:
@@ -193,7 +183,7 @@ class Daemon:
         now_ms = self._now_ms()
         try:
             async with asyncio.timeout(SWARM_TIMEOUT_S):
-                found = await self.swarm.lookup(miners_topic(self.chain.domain))
+                found = await self.swarm.lookup(records.miners_topic(self.chain.domain))
         except TimeoutError:
             raise PeerUnreachable("the swarm", f"no answer in {SWARM_TIMEOUT_S:g} s") from None
         known, refused = merge(self.world.sightings, found, self.chain.domain, now_ms)
@@ -258,7 +248,7 @@ class Daemon:
             self._sequence = max(self._sequence + 1, now_ms)
             record = record_of(placement, me, model_id, now_ms)
             sealed = records.seal(record, self._sequence, self.signer, domain)
-            topic = allocations_topic(domain, model_id)
+            topic = records.allocations_topic(domain, model_id)
             try:
                 async with asyncio.timeout(SWARM_TIMEOUT_S):
                     taken = await self.swarm.publish(

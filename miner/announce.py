@@ -13,7 +13,15 @@ from typing import Protocol
 
 from core.protocol import signing, wire
 from core.protocol.errors import HeadraceError, PeerUnreachable
-from core.protocol.records import AllocationRecord, MinerRecord, is_fresh, seal, unseal
+from core.protocol.records import (
+    AllocationRecord,
+    MinerRecord,
+    allocations_topic,
+    is_fresh,
+    miners_topic,
+    seal,
+    unseal,
+)
 from core.runtime.channel import Peers
 from core.runtime.logs import get_logger
 
@@ -31,16 +39,6 @@ class Records(Protocol):
     async def publish(self, topic: str, key: str, record: bytes, ttl_s: float) -> bool: ...
 
     async def lookup(self, topic: str) -> dict[str, bytes]: ...
-
-
-def miners_topic(domain: signing.Domain) -> str:
-    """Where machines of one deployment announce themselves, keyed by operator in lower case."""
-    return f"headrace/{domain.chain_id}/{domain.verifying_contract.lower()}/miners"
-
-
-def allocations_topic(domain: signing.Domain, model_id: str) -> str:
-    """Where matchers say who should hold which layers of a model, keyed by matcher in lower case."""
-    return f"headrace/{domain.chain_id}/{domain.verifying_contract.lower()}/allocations/{model_id}"
 
 
 class Announcer:

@@ -18,9 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from core.protocol.signer import DEVNET_PHRASE, Signer, devnet_accounts
 from core.protocol.signing import Domain
+
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 ROOT = Path(__file__).resolve().parents[1]
 ANVIL_PACKAGE = "@foundry-rs/anvil-linux-amd64/bin/anvil"

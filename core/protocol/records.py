@@ -106,6 +106,16 @@ def unseal(data: bytes, kind: type[Content], domain: signing.Domain) -> tuple[Co
     return content, signed.sequence
 
 
+def miners_topic(domain: signing.Domain) -> str:
+    """Where machines of one deployment announce themselves, keyed by operator in lower case."""
+    return f"headrace/{domain.chain_id}/{domain.verifying_contract.lower()}/miners"
+
+
+def allocations_topic(domain: signing.Domain, model_id: str) -> str:
+    """Where matchers say who should hold which layers of a model, keyed by matcher in lower case."""
+    return f"headrace/{domain.chain_id}/{domain.verifying_contract.lower()}/allocations/{model_id}"
+
+
 def is_fresh(content: MinerRecord | AllocationRecord, now_ms: int) -> bool:
     """Whether to believe a record now: sent, by its author's clock, not in the future and not longer ago than its ttl."""
     age_ms = now_ms - content.sent_at_ms
@@ -117,16 +127,21 @@ class SwarmCheck(msgspec.Struct, frozen=True):
 
     domain: signing.Domain
 
-    def __call__(self, key: str, data: bytes, expires_at_s: float) -> bool:
-        """Whether the author that `key` names signed `data`, and its expiry is the one it signed.
+    def __call__(self, key: str, data: bytes, expires_at_s: float) -> str | None:
+        """The one topic where `data` may stand under `key` until then; None when it may stand nowhere. Never raises.
 
-        A replayed record therefore never outlives the newer one it would hide. Never raises.
+        Its author signed it and is whom `key` names, and the expiry is the one it signed: a replayed record, under
+        its own topic or another, never outlives the newer one that it would hide.
         """
         miner = unseal(data, MinerRecord, self.domain)
         allocation = None if miner else unseal(data, AllocationRecord, self.domain)
         found = miner or allocation
         if found is None:
-            return False
+            return None
         content = found[0]
         latest_ms = content.sent_at_ms + content.ttl_ms + CLOCK_SLACK_MS
-        return key == _author(content).lower() and expires_at_s * 1000 <= latest_ms
+        if key != _author(content).lower() or not expires_at_s * 1000 <= latest_ms:
+            return None
+        if isinstance(content, MinerRecord):
+            return miners_topic(self.domain)
+        return allocations_topic(self.domain, content.model_id)

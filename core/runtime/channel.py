@@ -460,9 +460,9 @@ class Listener:
             self.stats.count(type(error).__name__)
             writer.transport.abort()
             return None
-        except asyncio.CancelledError:  # the listener closes; asyncio would log a cancelled task as a bug
+        except asyncio.CancelledError:
             writer.transport.abort()
-            return None
+            return None  # the listener closes, and asyncio would log a cancelled task as a bug
         finally:
             self._handshakes.pop(writer, None)
 

@@ -33,9 +33,9 @@ _END_TIMEOUT_S = 5.0
 _POLL_S = 0.5
 _VERDICTS_KEPT = 8192
 
-Check = Callable[[str, bytes, float], bool]
-"""(key, record, expiry in seconds since 1970) → may this record stand under this key until then. Must not look at a clock: peers
-whose clocks differ would refuse each other's answers."""
+Check = Callable[[str, bytes, float], str | None]
+"""(key, record, expiry in seconds since 1970) → the topic where this record may stand under this key until then; None: nowhere.
+Must not look at a clock: peers whose clocks differ would refuse each other's answers."""
 
 
 class Swarm:
@@ -92,7 +92,8 @@ class Swarm:
     async def publish(self, topic: str, key: str, record: bytes, ttl_s: float) -> bool:
         """Store `record` under (topic, key) until `ttl_s` from now; a later expiry replaces an earlier one.
 
-        False when no peer accepted it: the next announcement tries again. Raises PeerUnreachable when our own
+        False when a peer refused it, though others may have it (hivemind tells only what the last one said): the
+        next announcement tries again. Raises PeerUnreachable when our own
         peer has ended.
         """
         expires_at_s = time.time() + ttl_s
@@ -211,7 +212,7 @@ def _validator(check: Check) -> Any:
         def validate(self, record: DHTRecord) -> bool:
             expiry = struct.pack(">d", record.expiration_time)
             size = len(record.subkey).to_bytes(4, "big")
-            digest = sha256(expiry + size + record.subkey + record.value).digest()
+            digest = sha256(record.key + expiry + size + record.subkey + record.value).digest()
             if digest not in self._verdicts:
                 if len(self._verdicts) >= _VERDICTS_KEPT:
                     self._verdicts.pop(next(iter(self._verdicts)))
@@ -222,10 +223,13 @@ def _validator(check: Check) -> Any:
 
 
 def _holds(check: Check, record: Any) -> bool:
+    from hivemind.dht.routing import DHTID
+
     try:
         # hivemind packs both; a value without a subkey has nil here and would replace the whole topic.
         key = msgspec.msgpack.decode(record.subkey, type=str)
         value = msgspec.msgpack.decode(record.value, type=bytes)
     except (msgspec.MsgspecError, ValueError):
         return False
-    return check(key, value, float(record.expiration_time))
+    topic = check(key, value, float(record.expiration_time))
+    return topic is not None and DHTID.generate(source=topic).to_bytes() == record.key

@@ -20,12 +20,11 @@ from client.jury import (
     Memory,
     Phase,
     View,
-    VoteBook,
-    VoteKind,
     next_action,
     read_disputed_work,
 )
 from client.orders import Batch
+from client.votes import VoteBook, VoteKind
 from core.protocol import types as t
 from core.protocol.chain import ChainCall, ChainEvent
 from core.protocol.errors import (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -182,7 +180,3 @@ def test_wrap_cuts_at_spaces_and_only_else_inside_words() -> None:
 def test_printable_keeps_lines_and_every_script() -> None:
     assert printable("a\tb\nc é 漢 😀") == "a\tb\nc é 漢 😀"
     assert printable("\x00\x1b\x7f\x9b") == "����"
-
-
-def test_route_names_layers(tmp_path: Path) -> None:
-    assert route_text(Stages().plan).count(" → ") == 2

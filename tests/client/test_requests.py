@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -127,6 +129,16 @@ def test_prompt_at_the_completions_url_is_plain_text() -> None:
 )
 def test_malformed_line_says_why(text: str | bytes, reason: str) -> None:
     assert reason in why(text)
+
+
+def test_nesting_cannot_overflow_the_stack_of_a_whole_program() -> None:
+    """A library that ours import raises the recursion limit so far that the interpreter would die."""
+    code = (
+        "import client.submission, client.requests as r\n"
+        "print(len(r.read_requests(['[' * 10**6, '{\"a\":' * 10**5])[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "2\n")
 
 
 def test_unicode_beside_half_surrogates_is_kept() -> None:

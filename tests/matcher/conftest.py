@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from core.protocol import types as t
+from core.protocol.records import miners_topic
 from core.runtime.metrics import Metrics
 from matcher.orders import Terms
 from matcher.planner import Hysteresis
-from matcher.service import Daemon, Rules, miners_topic
+from matcher.service import Daemon, Rules
 from matcher.settling import Patience
 from matcher.store import Store, sqlite_url
 from tests.matcher.worlds import (

@@ -6,9 +6,9 @@ import pytest
 
 from core.protocol import records, signing
 from core.protocol.errors import ConfigError
+from core.protocol.records import allocations_topic
 from core.protocol.types import LayerRange
 from matcher.jobs import Job
-from matcher.service import allocations_topic
 from tests.matcher.conftest import Net
 from tests.matcher.test_settler import SPLIT, finish, opened, result_root, state
 from tests.matcher.worlds import (

@@ -6,15 +6,20 @@ import pytest
 
 from core.protocol import types as t
 from core.protocol.errors import PeerUnreachable
-from core.protocol.records import AllocationRecord, MinerRecord, seal, unseal
+from core.protocol.records import (
+    AllocationRecord,
+    MinerRecord,
+    allocations_topic,
+    miners_topic,
+    seal,
+    unseal,
+)
 from core.runtime.channel import Peers, StreamIdentity
 from miner.announce import (
     TTL_S,
     Announcer,
     Distances,
     allocations,
-    allocations_topic,
-    miners_topic,
     neighbours,
     now_ms,
 )

@@ -59,7 +59,8 @@ def test_codes_are_unique_and_well_formed():
 
 
 def test_the_tree_in_the_docstring_is_the_tree_in_the_code():
-    for kind in every_error():
+    # A role may add a class of its own (the devnet does), which is loaded when its tests run beside these.
+    for kind in (kind for kind in every_error() if kind.__module__ == errors.__name__):
         line = next(
             line
             for line in (errors.__doc__ or "").splitlines()

@@ -179,8 +179,9 @@ def test_the_swarm_keeps_a_record_under_its_author_s_key_for_its_time_to_live(
 ) -> None:
     check = pickle.loads(pickle.dumps(SwarmCheck(domain)))  # noqa: S301
     key, latest_s = author.address.lower(), (NOW_MS + 12_000) / 1000
-    assert check(key, sealed, latest_s)
-    assert check(key, sealed, 0.0)
+    miners = f"headrace/31337/{domain.verifying_contract.lower()}/miners"
+    assert check(key, sealed, latest_s) == miners
+    assert check(key, sealed, 0.0) == miners
     assert not check(key, sealed, latest_s + 0.01)
     assert not check(key, sealed, math.inf)
     assert not check(key, sealed, math.nan)
@@ -188,7 +189,7 @@ def test_the_swarm_keeps_a_record_under_its_author_s_key_for_its_time_to_live(
     assert not check(signers[4].address.lower(), sealed, latest_s)
     assert not check(key, b"garbage", latest_s)
     allocation = records.seal(allocation_record(author.address), 1, author, domain)
-    assert check(key, allocation, latest_s)
+    assert check(key, allocation, latest_s) == records.allocations_topic(domain, HASH) != miners
 
 
 _DOMAIN = Domain(31337, "0x5FbDB2315678afecb367f032d93F642f64180aa3")

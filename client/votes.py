@@ -1,0 +1,74 @@
+"""What a juror must not forget: its votes and their salts, on disk before anything about them is sent."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from core.runtime.folders import make_private
+
+
+class VoteKind(IntEnum):
+    """As `IJuryArbitrator.Vote`."""
+
+    NONE = 0
+    FAULT = 1
+    NO_FAULT = 2
+
+
+@dataclass(frozen=True)
+class StoredVote:
+    vote: VoteKind
+    evidence: str
+    salt: str
+    committed: bool
+    revealed: bool
+
+
+class VoteBook:
+    """Our votes and salts, on disk before they are committed to."""
+
+    def __init__(self, path: Path) -> None:
+        make_private(path.parent)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        self._db = sqlite3.connect(path, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS vote (dispute TEXT PRIMARY KEY, vote INTEGER NOT NULL, evidence TEXT NOT NULL,"
+            " salt TEXT NOT NULL, committed INTEGER NOT NULL DEFAULT 0, revealed INTEGER NOT NULL DEFAULT 0)"
+        )
+
+    def close(self) -> None:
+        self._db.close()
+
+    def get(self, dispute: str) -> StoredVote | None:
+        row = self._db.execute(
+            "SELECT vote, evidence, salt, committed, revealed FROM vote WHERE dispute = ?",
+            (dispute,),
+        ).fetchone()
+        if row is None:
+            return None
+        return StoredVote(VoteKind(row[0]), row[1], row[2], bool(row[3]), bool(row[4]))
+
+    def remember(self, dispute: str, vote: VoteKind, evidence: str, salt: str) -> StoredVote:
+        """Keep the first vote of a dispute; a second one is ignored, so we never contradict ourselves."""
+        self._db.execute(
+            "INSERT OR IGNORE INTO vote (dispute, vote, evidence, salt) VALUES (?, ?, ?, ?)",
+            (dispute, int(vote), evidence, salt),
+        )
+        stored = self.get(dispute)
+        assert stored is not None
+        return stored
+
+    def mark(self, dispute: str, step: str) -> None:
+        assert step in ("committed", "revealed")
+        self._db.execute(f"UPDATE vote SET {step} = 1 WHERE dispute = ?", (dispute,))
+
+    def unmark(self, dispute: str) -> None:
+        """The chain may have forgotten our transactions: send them again. The vote itself stays."""
+        self._db.execute(
+            "UPDATE vote SET committed = 0, revealed = 0 WHERE dispute = ?", (dispute,)
+        )

@@ -1,0 +1,89 @@
+"""A conversation reads prompts until there are none, and says what cannot be asked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from client import conversation
+from client.conversation import Conversation, converse
+from core.protocol.errors import UsageError
+from core.protocol.types import SamplingParams
+from core.runtime.console import GlobalOptions
+
+
+class Terminal:
+    """A person who types these lines and then leaves."""
+
+    def __init__(self, *lines: str, can_ask: bool = True) -> None:
+        self.lines, self.can_ask = list(lines), can_ask
+        self.options = GlobalOptions()
+        self.settings = SimpleNamespace(client=SimpleNamespace(model="tiny"))
+
+    def unlock(self) -> None: ...
+
+    def ask(self, question: str, *, flag: str) -> str:
+        if not self.lines:
+            raise EOFError
+        return self.lines.pop(0)
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
+    """What was sent at each turn; the model answers with the number of messages."""
+    sent: list[list[dict[str, str]]] = []
+
+    async def turn(
+        run: Any, context: Any, model: Any, tok: Any, signer: Any, messages: Any, c: Any
+    ) -> str:
+        sent.append([dict(m) for m in messages])
+        return str(len(messages))
+
+    async def model(name: str) -> Any:
+        return SimpleNamespace(folder=lambda settings: None)
+
+    @asynccontextmanager
+    async def open_context(settings: Any) -> AsyncIterator[Any]:
+        yield SimpleNamespace(model=model)
+
+    monkeypatch.setattr(conversation, "_turn", turn)
+    monkeypatch.setattr(conversation, "open_context", open_context)
+    monkeypatch.setattr(conversation, "Tokenizer", lambda folder: None)
+    return sent
+
+
+HOW = Conversation(None, 16, 0.0, 0)
+
+
+@pytest.mark.parametrize("end", [(), ("",), ("  ", "never")])
+async def test_turns_go_on_until_there_is_nothing_more(
+    turns: list[Any], end: tuple[str, ...]
+) -> None:
+    how = Conversation("be kind", 16, 0.0, 0)
+    await converse(Terminal("a", "b", *end), None, None, how)  # type: ignore[arg-type]
+    assert [[(m["role"], m["content"]) for m in messages] for messages in turns] == [
+        [("system", "be kind"), ("user", "a")],
+        [("system", "be kind"), ("user", "a"), ("assistant", "2"), ("user", "b")],
+    ]
+
+
+async def test_one_prompt_is_one_turn(turns: list[Any]) -> None:
+    await converse(Terminal("never"), "hello", None, HOW)  # type: ignore[arg-type]
+    assert len(turns) == 1
+
+
+@pytest.mark.parametrize(("prompt", "can_ask"), [(None, False), ("", True), (" ", False)])
+async def test_no_prompt_is_an_error(turns: list[Any], prompt: str | None, can_ask: bool) -> None:
+    with pytest.raises(UsageError, match="no prompt"):
+        await converse(Terminal(can_ask=can_ask), prompt, None, HOW)  # type: ignore[arg-type]
+
+
+def test_temperature_is_signed_in_millionths() -> None:
+    assert Conversation(None, 16, 0.7, 5).sampling == SamplingParams(700_000, 0, 0, 16, 5)
+    for bad in (float("nan"), float("inf"), -0.1, 100.1):
+        with pytest.raises(UsageError):
+            Conversation(None, 16, bad, 0).sampling  # noqa: B018

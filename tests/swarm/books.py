@@ -1,0 +1,40 @@
+"""What must each account have gained or lost by these jobs, by the arithmetic of `core.protocol.pricing`?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from core.protocol import pricing
+from core.protocol.types import JobState, ModelSpec
+from tests.swarm.world import JobSeen, World
+
+
+async def expected_changes(
+    world: World, jobs: Iterable[JobSeen], *, at_fault: frozenset[int] = frozenset()
+) -> dict[str, int]:
+    """Base units by party. A job that is not settled has changed nothing; accounts that keep what they had are left out."""
+    found: Counter[str] = Counter()
+    for job in jobs:
+        if job.state is not JobState.SETTLED:
+            continue
+        spec = msgspec.convert(
+            await world.chain.read("ModelRegistry", "specOf", job.order.model_id), ModelSpec
+        )
+        split = pricing.split(
+            job.order,
+            job.plan,
+            spec,
+            job.tokens_in,
+            job.tokens_out,
+            protocol_fee_bps=world.net.parameters.protocol_fee_bps,
+            at_fault=at_fault,
+        )
+        found["requester-1"] += split.refund - split.locked
+        found["matcher-1"] += split.matcher_fee
+        found["deployer"] += split.protocol_fee
+        for stage, pay in zip(job.plan, split.pays, strict=True):
+            found[await world.party_of(stage.operator)] += pay
+    return {party: change for party, change in found.items() if change}

@@ -1,0 +1,46 @@
+"""The model that all devnets here serve, and how one of them is built and removed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from devnet.accounts import PARTIES
+from devnet.layout import Layout
+from devnet.network import Devnet, MinerProfile
+from devnet.tiny_models import write_tiny_model
+from tests.swarm.world import CONTEXT_TOKENS, LAYERS, MODEL, World
+
+
+@pytest.fixture(scope="session")
+def tiny_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder with the tiny model in it."""
+    cache = tmp_path_factory.mktemp("cache")
+    write_tiny_model(
+        cache / "models" / MODEL, "llama", layers=LAYERS, hidden=256, context=CONTEXT_TOKENS
+    )
+    return cache
+
+
+@asynccontextmanager
+async def devnet_of(
+    folder: Path, cache: Path, profiles: Mapping[str, MinerProfile]
+) -> AsyncIterator[World]:
+    """A running devnet with these miners; afterwards nothing of it runs."""
+    (folder / "work").mkdir()
+    net = Devnet(
+        Layout(folder / "devnet"),
+        model=MODEL,
+        cache=cache,
+        parties=tuple(dict.fromkeys([*PARTIES, *profiles])),
+        min_machines=len(profiles),
+    )
+    world = World(net, dict(profiles), folder / "work")
+    try:
+        await world.start()
+        yield world
+    finally:
+        await world.close()

@@ -1,0 +1,163 @@
+"""Is exactly the liar slashed, and does a false accusation cost its accuser?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from typing import Any
+
+from client.jury import Phase, VoteKind
+from core.protocol.types import JobState
+from devnet.ledger import changes
+from devnet.network import MinerProfile
+from devnet.processes import members_of_session
+from tests.swarm.books import expected_changes
+from tests.swarm.disputes.conftest import JURORS
+from tests.swarm.world import World, marks_of, prompt, until
+
+pytestmark = marks_of("disputes")
+LINES = [prompt(f"q{i}", text, 8) for i, text in enumerate(("Why is the sky blue?", "Count."))]
+DRAWN_WITHIN_S = 90.0
+
+
+async def jury_events(world: World, name: str) -> list[dict[str, Any]]:
+    head = await world.chain.block_number()
+    events = await world.chain.events(world.net.deploy_block, head)
+    return [e.args for e in events if (e.contract, e.name) == ("JuryArbitrator", name)]
+
+
+async def phase_of(world: World, dispute: str) -> Phase:
+    return Phase((await world.chain.read("JuryArbitrator", "disputeOf", dispute))["phase"])
+
+
+async def votes(world: World, dispute: str) -> dict[str, VoteKind]:
+    """What each juror revealed."""
+    parties = {address.lower(): party for party, address in world.net.addresses.items()}
+    return {
+        parties[args["juror"].lower()]: VoteKind(args["vote"])
+        for args in await jury_events(world, "VoteRevealed")
+        if args["dispute"] == dispute
+    }
+
+
+def fee_shares(world: World) -> Counter[str]:
+    """The jury's fee: equal parts, and the rest of the division is burned."""
+    p = world.net.parameters
+    found = Counter(dict.fromkeys(JURORS, p.jury_fee // p.panel))
+    found["burned"] = p.jury_fee % p.panel
+    return found
+
+
+def non_zero(found: Counter[str]) -> dict[str, int]:
+    return {party: change for party, change in found.items() if change}
+
+
+async def test_an_honest_job_passes_the_check_and_a_false_accusation_costs_the_bond(
+    world: World,
+) -> None:
+    before = await world.holdings()
+    done, _ = await world.submit(world.requests("honest", LINES), "--window", "10m")
+    name = done.result["jobs"][0]
+    (job,) = await world.jobs_of(done.result)
+    job = await world.ended(job.job_id, JobState.SETTLED)
+    checked = await world.run("requester-1", "auditor", "check", name, "--json")
+    assert [row["verdict"] for row in checked.result] == ["ok"] * 3, checked.result
+
+    accused = await world.run(
+        "requester-1", "auditor", "dispute", name, "--stage", "0", "--yes", "--json",
+        within_s=DRAWN_WITHIN_S,
+    )  # fmt: skip
+    assert accused.result["verdict"] == "no fault"
+    dispute = (await jury_events(world, "DisputeOpened"))[-1]["dispute"]
+    assert await votes(world, dispute) == dict.fromkeys(JURORS, VoteKind.NO_FAULT)
+
+    p = world.net.parameters
+    expected = Counter(await expected_changes(world, [job]))
+    expected.update(fee_shares(world))
+    expected["requester-1"] -= p.bond + p.jury_fee
+    expected[await world.party_of(job.plan[0].operator)] += p.bond // 2
+    expected["burned"] += p.bond - p.bond // 2
+    observed = changes(before, await world.holdings())
+    assert observed == non_zero(expected)
+    assert sum(observed.values()) == 0
+    miner = await world.chain.read("MinerRegistry", "minerOf", world.net.addresses["miner-1"])
+    assert (miner["stake"], miner["strikes"]) == (500 * 10**6, 0)
+
+
+async def test_a_liar_is_named_and_slashed_though_a_juror_dies_between_commit_and_reveal(
+    world: World,
+) -> None:
+    net, liar = world.net, "miner-2"
+    await net.processes.stop(liar)
+    await net.start_miner(liar, MinerProfile("1GiB", lie_layer=4, layers=(3, 6)))
+    await net.wait_serving(3)
+    before = await world.holdings()
+    done, _ = await world.submit(
+        world.requests("doubted", LINES), "--ack", "later", "--window", "10m",
+        "--auditor", net.addresses["auditor-1"],
+    )  # fmt: skip
+    name = done.result["jobs"][0]
+    (job,) = await world.jobs_of(done.result)
+    await world.ended(job.job_id, JobState.DELIVERED)
+
+    checked = await world.run("auditor-1", "auditor", "check", name, "--json", expect=9)
+    assert [row["verdict"] == "ok" for row in checked.result] == [True, False, True]
+    assert checked.error["details"]["stage"] == 1
+    assert checked.error["details"]["operator"] == job.plan[1].operator
+    assert await world.party_of(job.plan[1].operator) == liar
+
+    def tell(juror: str, number: signal.Signals) -> None:
+        for pid in members_of_session(net.processes.get(juror).pid):
+            os.kill(pid, number)
+
+    tell("juror-3", signal.SIGSTOP)  # so that the commit phase lasts until it goes on
+    try:
+        await world.run(
+            "auditor-1", "auditor", "dispute", name, "--stage", "1", "--no-wait", "--yes", "--json"
+        )
+        dispute = (await jury_events(world, "DisputeOpened"))[-1]["dispute"]
+
+        async def committed() -> bool:
+            return any(
+                (args["dispute"], args["juror"]) == (dispute, net.addresses["juror-1"])
+                for args in await jury_events(world, "VoteCommitted")
+            )
+
+        await until(committed, within_s=60, what="juror-1 has committed")
+        await net.processes.kill("juror-1")
+        assert await phase_of(world, dispute) is Phase.COMMITTING
+    finally:
+        tell("juror-3", signal.SIGCONT)
+    await net.start_juror("juror-1", None)
+
+    async def executed() -> bool:
+        return await phase_of(world, dispute) is Phase.EXECUTED
+
+    await until(executed, within_s=DRAWN_WITHIN_S, what="the verdict is executed")
+    assert await votes(world, dispute) == dict.fromkeys(JURORS, VoteKind.FAULT)
+
+    delivered = await world.chain.read("TaskRegistry", "jobOf", job.job_id)
+    assert delivered["faultMask"] == 0b010
+    await world.pass_time(max(1, delivered["finalAt"] - await world.chain.now() + 1))
+    job = await world.ended(job.job_id, JobState.SETTLED)
+
+    p = net.parameters
+    taken = before[liar].stake * p.slash_bps // 10_000
+    reward, amends = min(taken * 2_000 // 10_000, 10 * p.bond), taken * 3_000 // 10_000
+    expected = Counter(await expected_changes(world, [job], at_fault=frozenset({1})))
+    expected.update(fee_shares(world))
+    expected[liar] -= taken
+    expected["auditor-1"] += reward - p.jury_fee
+    expected["requester-1"] += amends
+    expected["burned"] += taken - reward - amends
+    observed = changes(before, await world.holdings())
+    assert observed == non_zero(expected)
+    assert sum(observed.values()) == 0
+    stakes = [
+        (await world.chain.read("MinerRegistry", "minerOf", net.addresses[party]))["stake"]
+        for party in world.profiles
+    ]
+    assert [stake > 0 for stake in stakes] == [True, p.slash_bps < 10_000, True]
+    assert await asyncio.gather(*(world.status_of(party) for party in ("miner-1", "miner-3")))

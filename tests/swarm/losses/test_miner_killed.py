@@ -1,0 +1,87 @@
+"""A miner dies between acceptance and receipt: who finishes the job, and who pays for what?"""
+
+from __future__ import annotations
+
+from core.protocol.types import JobState
+from devnet.ledger import changes
+from tests.swarm.books import expected_changes
+from tests.swarm.world import JobSeen, World, answers_in, marks_of, prompt, until
+
+pytestmark = marks_of("losses")
+MIDDLE = ("miner-2", "miner-4")
+SHORT, LONG = 3, 90
+LINES = [
+    *(prompt(f"short-{i}", f"Say {i}.", SHORT) for i in range(2)),
+    *(prompt(f"long-{i}", f"Tell me about {i}.", LONG) for i in range(4)),
+]
+
+
+async def matched(world: World, known: int) -> JobSeen:
+    """The job that was opened after so many."""
+
+    async def look() -> JobSeen | None:
+        jobs = await world.jobs()
+        return jobs[-1] if len(jobs) > known else None
+
+    seen: JobSeen = await until(look, within_s=40, what="the job is opened")
+    return seen
+
+
+async def test_a_replica_finishes_the_job_with_equal_output_and_finished_work_is_paid(
+    world: World,
+) -> None:
+    file = world.requests("replaced", LINES)
+    done, undisturbed = await world.submit(file)
+    (first,) = await world.jobs_of(done.result)
+    await world.ended(first.job_id, JobState.SETTLED)
+    before, known = await world.holdings(), len(await world.jobs())
+
+    ongoing, out = await world.begin_submit(file)
+    victim = await world.party_of((await matched(world, known)).plan[1].operator)
+    already = await world.finished_by(victim)
+
+    async def two_finished() -> bool:
+        return await world.finished_by(victim) >= already + 2
+
+    await until(two_finished, within_s=30, what="the short requests are finished", poll_s=0.02)
+    assert ongoing.is_running
+    await world.net.processes.kill(victim)
+    done = (await ongoing.done()).expect(0)
+
+    assert answers_in(out) == answers_in(undisturbed)
+    cut, rest = await world.jobs_of(done.result)
+    assert rest.plan[1].operator != cut.plan[1].operator
+    assert await world.party_of(rest.plan[1].operator) in MIDDLE
+    assert (cut.order.requests, rest.order.requests) == (6, 4)
+    jobs = [await world.ended(job.job_id, JobState.SETTLED) for job in (cut, rest)]
+    assert 2 <= jobs[0].tokens_out <= 2 * SHORT
+    observed = changes(before, await world.holdings())
+    assert observed == await expected_changes(world, jobs)
+    assert sum(observed.values()) == 0
+    assert observed[victim] > 0
+
+
+async def test_without_a_replica_the_client_says_so_and_everything_locked_comes_back(
+    world: World,
+) -> None:
+    before, known = await world.holdings(), len(await world.jobs())
+    await world.net.processes.kill("miner-4")
+    lines = [prompt(f"lost-{i}", f"Tell me about {i}.", LONG) for i in range(4)]
+    ongoing, _ = await world.begin_submit(world.requests("lost", lines), "--deadline", "5m")
+    job = await matched(world, known)
+    assert await world.party_of(job.plan[1].operator) == "miner-2"
+
+    async def working() -> bool:
+        return (await world.status_of("miner-2"))["activeRequests"] > 0
+
+    await until(working, within_s=30, what="the work has begun", poll_s=0.02)
+    await world.net.processes.kill("miner-2")
+    failed = (await ongoing.done()).expect(7)
+    assert failed.error["code"] == "E-MATCH-01"
+    assert failed.result["finished"] == 0
+    locked = await world.chain.read("Escrow", "lockOf", job.job_id)
+    assert locked["amount"] > 0
+
+    await world.pass_time(301)
+    await world.ended(job.job_id, JobState.EXPIRED, within_s=60)
+    assert changes(before, await world.holdings()) == {}

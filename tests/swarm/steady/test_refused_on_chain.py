@@ -1,0 +1,165 @@
+"""Is an order good for one job on one chain only, and a plan only when it covers every layer once?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from core.protocol import signing
+from core.protocol.chain import Chain
+from core.protocol.errors import ContractRefused
+from core.protocol.keystore import Keystore
+from core.protocol.signer import DEVNET_PASSWORD, Signer
+from core.protocol.types import Acceptance, Order, SignedOrder, Stage
+from devnet.accounts import CHAIN_ID, signer_of
+from devnet.deploy import USD, deploy, register_model
+from tests.conftest import Anvil
+from tests.swarm.world import JobSeen, World, marks_of, prompt
+
+pytestmark = marks_of("steady")
+OTHER_CHAIN_ID = 1337  # local too, so that the same test keys may sign for it
+
+
+async def any_job(world: World) -> JobSeen:
+    """A job that was opened and paid."""
+    jobs = await world.jobs()
+    if not jobs:
+        await world.submit(world.requests("any", [prompt("q", "Anything.", 4)]))
+        jobs = await world.jobs()
+    return jobs[0]
+
+
+def open_arguments(call: dict[str, Any]) -> list[Any]:
+    names = ("order", "requesterSig", "plan", "acceptances", "acceptanceSigs")
+    return [call[name] for name in names]
+
+
+async def test_an_order_opens_one_job_and_never_a_second(world: World) -> None:
+    job = await any_job(world)
+    with pytest.raises(ContractRefused) as refused:
+        await world.chain.simulate(
+            world.net.addresses["matcher-1"], "TaskRegistry", "openMatched", *open_arguments(job.open_call)
+        )  # fmt: skip
+    assert refused.value.error == "WrongState"
+    assert refused.value.exit_code == 6
+
+    signed = SignedOrder(job.order, job.open_call["requesterSig"])
+    async with httpx2.AsyncClient() as http:
+        answer = await http.post(
+            f"{world.net.matcher_url}/v1/orders", content=msgspec.json.encode(signed)
+        )
+    assert answer.json()["jobId"] == job.job_id
+    assert len([j for j in await world.jobs() if j.order == job.order]) == 1
+
+
+async def test_an_order_is_refused_on_another_chain_even_at_equal_addresses(
+    world: World, own_anvil: Callable[..., Anvil]
+) -> None:
+    job = await any_job(world)
+    node = own_anvil("--chain-id", str(OTHER_CHAIN_ID))
+    other = Chain(node.rpc_url, OTHER_CHAIN_ID, {})
+    deployer = Signer(signer_secret("deployer"), chain_id=OTHER_CHAIN_ID)
+    try:
+        await deploy(other, deployer, deployer.address, world.net.parameters)
+        assert dict(other.addresses) == dict(world.chain.addresses)
+        assert await register_model(other, deployer, world.net.model_folder) == world.net.model_id
+        with pytest.raises(ContractRefused) as refused:
+            await other.simulate(
+                world.net.addresses["matcher-1"], "TaskRegistry", "openMatched", *open_arguments(job.open_call)
+            )  # fmt: skip
+    finally:
+        await other.close()
+    assert refused.value.error == "BadSignature"
+    assert refused.value.error_args["expected"].lower() == job.order.requester.lower()
+
+
+async def test_the_matcher_refuses_an_order_signed_for_another_chain(world: World) -> None:
+    job = await any_job(world)
+    order = msgspec.structs.replace(job.order, nonce=job.order.nonce + 1)
+    elsewhere = signing.Domain(OTHER_CHAIN_ID, world.chain.domain.verifying_contract)
+    signed = SignedOrder(order, signing.sign(signer_of("requester-1"), elsewhere, order))
+    async with httpx2.AsyncClient() as http:
+        answer = await http.post(
+            f"{world.net.matcher_url}/v1/orders", content=msgspec.json.encode(signed)
+        )
+    assert answer.status_code >= 400
+    assert "sign" in answer.text
+    assert not [j for j in await world.jobs() if j.order == order]
+
+
+def signer_secret(party: str) -> bytes:
+    from core.protocol.signer import DEVNET_PHRASE, secret_from_phrase
+    from devnet.accounts import PARTIES
+
+    return secret_from_phrase(DEVNET_PHRASE, PARTIES[party])
+
+
+class FreshOrder:
+    """An order of the requester's that no matcher has seen, and the right plan for it."""
+
+    def __init__(self, world: World, job: JobSeen, nonce: int, now_s: int) -> None:
+        self._world, self.plan = world, job.plan
+        self.order: Order = msgspec.structs.replace(job.order, nonce=nonce, deadline=now_s + 600)
+
+    async def simulate(self, plan: tuple[Stage, ...]) -> None:
+        """Open it with a plan that every stage accepted. Raises ContractRefused."""
+        domain, keys = self._world.chain.domain, await self._operators()
+        acceptances = [
+            Acceptance(
+                signing.order_hash(self.order), signing.plan_hash(plan), i, self.order.deadline
+            )
+            for i in range(len(plan))
+        ]
+        await self._world.chain.simulate(
+            self._world.net.addresses["matcher-1"],
+            "TaskRegistry",
+            "openMatched",
+            self.order,
+            signing.sign(signer_of("requester-1"), domain, self.order),
+            list(plan),
+            acceptances,
+            [
+                signing.sign(keys[stage.operator], domain, acceptance)
+                for stage, acceptance in zip(plan, acceptances, strict=True)
+            ],
+        )
+
+    async def _operators(self) -> dict[str, Signer]:
+        store = Keystore(self._world.net.layout.keystores, light=True)
+        keys = [
+            store.unlock(f"{party}-operator", DEVNET_PASSWORD, chain_id=CHAIN_ID)
+            for party in self._world.profiles
+        ]
+        return {key.address: key for key in keys}
+
+
+def moved(plan: tuple[Stage, ...], index: int, start: int, end: int) -> tuple[Stage, ...]:
+    """The plan with one stage's layers shifted at both ends."""
+    stage = plan[index]
+    changed = Stage(stage.operator, stage.layer_from + start, stage.layer_to + end)
+    return (*plan[:index], changed, *plan[index + 1 :])
+
+
+async def test_a_plan_with_a_gap_or_an_overlap_is_refused_by_the_contract(world: World) -> None:
+    job = await any_job(world)
+    await world.run("requester-1", "client", "wallet", "deposit", "1usd", "--yes")
+    fresh = FreshOrder(world, job, job.order.nonce + 7, await world.chain.now())
+    assert await world.chain.read("Escrow", "balanceOf", job.order.requester) >= USD
+    await fresh.simulate(fresh.plan)  # sound as it is, so it is the layers that are refused below
+
+    for plan, error in (
+        (moved(fresh.plan, 1, 1, 0), "LayerGap"),
+        (moved(fresh.plan, 1, -1, 0), "LayerGap"),
+        (moved(fresh.plan, 2, 0, -1), "LayersUncovered"),
+        (fresh.plan[:2], "LayersUncovered"),
+        ((fresh.plan[0], fresh.plan[2]), "LayerGap"),
+        ((*fresh.plan, fresh.plan[2]), "LayerGap"),
+    ):
+        with pytest.raises(ContractRefused) as refused:
+            await fresh.simulate(plan)
+        assert refused.value.error == error, plan
+        assert refused.value.exit_code == 6

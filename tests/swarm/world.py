@@ -1,0 +1,333 @@
+"""A devnet of real processes around a tiny model, and what tests do with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from core.protocol import ids
+from core.protocol.chain import Chain
+from core.protocol.types import JobState, Order, Stage
+from core.runtime.settings import load
+from devnet.accounts import environ_of
+from devnet.ledger import Holdings, snapshot
+from devnet.network import Devnet, MinerProfile, program
+from devnet.processes import clean_environ
+from miner.home import Home, Running
+
+MODEL = "tiny"
+LAYERS = 8
+CONTEXT_TOKENS = 512
+PROGRAM_WITHIN_S = 60.0
+POLL_S = 0.1
+
+
+def marks_of(group: str) -> list[pytest.MarkDecorator]:
+    """For `pytestmark`: the tests of one devnet run in one worker and one event loop."""
+    return [
+        pytest.mark.swarm,
+        pytest.mark.xdist_group(f"swarm-{group}"),
+        pytest.mark.asyncio(loop_scope="package"),
+    ]
+
+
+async def until(
+    check: Callable[[], Awaitable[Any]], *, within_s: float, what: str, poll_s: float = POLL_S
+) -> Any:
+    """Poll until the check finds something; its finding. Fails the test when that takes too long."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        found = await check()
+        if found:
+            return found
+        await asyncio.sleep(poll_s)
+    pytest.fail(f"not within {within_s:g} s: {what}")
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a program ended."""
+
+    argv: Sequence[str]
+    code: int
+    out: str
+    err: str
+
+    def expect(self, code: int) -> Done:
+        """Itself, if it ended with this code; else the test fails with what it said."""
+        if self.code != code:
+            pytest.fail(
+                f"{' '.join(self.argv)}\nended with {self.code}, not {code}\n"
+                f"{self.out[-2000:]}\n{self.err[-3000:]}"
+            )
+        return self
+
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def result(self) -> Any:
+        """What it answered with --json."""
+        return next(d["result"] for d in self.documents if "result" in d)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """How it failed, with --json."""
+        found: dict[str, Any] = next(d["error"] for d in self.documents if "error" in d)
+        return found
+
+
+@dataclass
+class Ongoing:
+    """A program that still runs."""
+
+    argv: Sequence[str]
+    process: asyncio.subprocess.Process
+    ended: asyncio.Task[tuple[bytes, bytes]]
+
+    @property
+    def is_running(self) -> bool:
+        return not self.ended.done()
+
+    async def done(self, within_s: float = PROGRAM_WITHIN_S) -> Done:
+        """Wait for its end. Fails the test when it does not come."""
+        finished, _ = await asyncio.wait([self.ended], timeout=within_s)
+        if not finished:
+            self.kill()
+            _, err = await self.ended
+            pytest.fail(f"{' '.join(self.argv)} ran longer than {within_s:g} s\n{err.decode()}")
+        out, err = self.ended.result()
+        assert self.process.returncode is not None
+        return Done(self.argv, self.process.returncode, out.decode(), err.decode())
+
+    def kill(self) -> None:
+        """SIGKILL, also to its children."""
+        if self.process.returncode is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class JobSeen:
+    """A job as the chain has it."""
+
+    job_id: str
+    order: Order
+    plan: tuple[Stage, ...]
+    state: JobState
+    tokens_in: int
+    tokens_out: int
+    final_at: int
+    open_call: dict[str, Any]
+
+
+@dataclass
+class World:
+    """One devnet, with everything a test started in it."""
+
+    net: Devnet
+    profiles: dict[str, MinerProfile]
+    folder: Path
+    begun: list[Ongoing] = field(default_factory=list)
+
+    @property
+    def chain(self) -> Chain:
+        assert self.net.chain is not None
+        return self.net.chain
+
+    # --- building it ---
+
+    async def start(self, stake: str = "500usd") -> None:
+        """Chain, contracts, matcher, and all miners of `profiles`, serving."""
+        net = self.net
+        await net.start_chain(keep=True)
+        await net.deploy()
+        await asyncio.gather(
+            net.start_matcher(), *(net.register_miner(party, stake) for party in self.profiles)
+        )
+        for party, profile in self.profiles.items():
+            await net.start_miner(party, profile)
+        await self.all_serve()
+
+    async def all_serve(self, within_s: float = 60.0) -> None:
+        """Start the miners that are down and wait until every one serves."""
+        up = {running.name for running in self.net.processes.running if running.is_alive}
+        for party, profile in self.profiles.items():
+            if party not in up:
+                await self.net.start_miner(party, profile)
+        await self.net.wait_serving(len(self.profiles), within_s)
+
+    async def close(self) -> None:
+        """Stop everything. Fails when a process or a port is left."""
+        from tests.swarm.traces import listening_ports, mentioning, nobody_listens, of_sessions
+
+        sessions = self.net.processes.sessions
+        ports = listening_ports([*of_sessions(sessions), *mentioning(str(self.net.layout.root))])
+        try:
+            for ongoing in self.begun:
+                ongoing.kill()
+            await asyncio.gather(*(ongoing.ended for ongoing in self.begun))
+        finally:
+            await self.net.close()
+        assert len(ports) > len(self.profiles), "every miner listens, so ports were looked at"
+        assert of_sessions(sessions) == []
+        assert mentioning(str(self.net.layout.root)) == []
+        nobody_listens(ports)
+
+    # --- programs ---
+
+    async def begin(
+        self,
+        party: str,
+        name: str,
+        *arguments: str,
+        environ: Mapping[str, str] | None = None,
+    ) -> Ongoing:
+        """Start one of our programs as a party."""
+        argv = program(name, *arguments)
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=self.folder,
+            env={**clean_environ(), **environ_of(self.net.layout, party), **(environ or {})},
+            start_new_session=True,
+        )
+        ongoing = Ongoing(argv[1:], process, asyncio.create_task(process.communicate()))
+        self.begun.append(ongoing)
+        return ongoing
+
+    async def run(
+        self,
+        party: str,
+        name: str,
+        *arguments: str,
+        expect: int = 0,
+        environ: Mapping[str, str] | None = None,
+        within_s: float = PROGRAM_WITHIN_S,
+    ) -> Done:
+        """Run one of our programs as a party to its end, which must be with this exit code."""
+        ongoing = await self.begin(party, name, *arguments, environ=environ)
+        return (await ongoing.done(within_s)).expect(expect)
+
+    def requests(self, name: str, lines: Sequence[Mapping[str, Any] | str]) -> Path:
+        """A JSONL file of requests; a text is a line as it is."""
+        path = self.folder / f"{name}.jsonl"
+        texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+        path.write_text("".join(f"{text}\n" for text in texts))
+        return path
+
+    async def begin_submit(self, file: Path, *options: str) -> tuple[Ongoing, Path]:
+        """`client submit` of the requester, and the folder of its results."""
+        out = self.folder / f"{file.stem}-{len(self.begun)}"
+        return await self.begin(
+            "requester-1", "client", "submit", str(file), "--yes", "--json", "--out", str(out), *options
+        ), out  # fmt: skip
+
+    async def submit(self, file: Path, *options: str, expect: int = 0) -> tuple[Done, Path]:
+        """The same, to its end."""
+        ongoing, out = await self.begin_submit(file, *options)
+        return (await ongoing.done()).expect(expect), out
+
+    # --- what there is ---
+
+    async def holdings(self) -> dict[str, Holdings]:
+        return await snapshot(self.chain, self.net.addresses)
+
+    async def party_of(self, operator: str) -> str:
+        """Who owns a machine."""
+        owner = await self.chain.read("MinerRegistry", "ownerOf", operator)
+        return next(n for n, a in self.net.addresses.items() if a.lower() == owner.lower())
+
+    async def jobs(self) -> list[JobSeen]:
+        """Every job that was ever matched, oldest first."""
+        head = await self.chain.block_number()
+        events = await self.chain.events(self.net.deploy_block, head)
+        found = []
+        for event in events:
+            if event.name == "JobMatched":
+                call = await self.chain.call_of(event.tx_hash)
+                assert call is not None
+                now = await self.chain.read("TaskRegistry", "jobOf", event.args["job"])
+                found.append(
+                    JobSeen(
+                        event.args["job"],
+                        msgspec.convert(call.args["order"], Order),
+                        tuple(msgspec.convert(call.args["plan"], list[Stage])),
+                        JobState(now["state"]),
+                        now["tokensIn"],
+                        now["tokensOut"],
+                        now["finalAt"],
+                        call.args,
+                    )
+                )
+        return found
+
+    async def jobs_of(self, summary: Mapping[str, Any]) -> list[JobSeen]:
+        """The jobs that one `client submit` needed."""
+        wanted = summary["job_ids"]
+        return [j for j in await self.jobs() if ids.full(ids.Kind.JOB, j.job_id) in wanted]
+
+    async def ended(self, job_id: str, state: JobState, within_s: float = 40.0) -> JobSeen:
+        """The job, once it is in this state."""
+
+        async def look() -> JobSeen | None:
+            found = await self.chain.read("TaskRegistry", "jobOf", job_id)
+            if found["state"] != state:
+                return None
+            return next(job for job in await self.jobs() if job.job_id == job_id)
+
+        seen: JobSeen = await until(look, within_s=within_s, what=f"job {job_id} {state.name}")
+        return seen
+
+    def running(self, party: str) -> Running:
+        """Where a miner's daemon answers."""
+        settings = load(environ={"HEADRACE_HOME": str(self.net.layout.home(party))})
+        found = Home.of(settings).read_running()
+        assert found is not None, f"{party} does not run"
+        return found
+
+    async def status_of(self, party: str) -> dict[str, Any]:
+        """`/status` of a miner."""
+        found: dict[str, Any] = json.loads(await self.get(self.running(party).url + "/status"))
+        return found
+
+    async def get(self, url: str) -> str:
+        import httpx2
+
+        async with httpx2.AsyncClient(timeout=10.0) as client:
+            return str((await client.get(url)).raise_for_status().text)
+
+    async def finished_by(self, party: str) -> int:
+        """How many requests a miner has finished since it started."""
+        return int((await self.status_of(party))["finishedRequests"])
+
+    async def pass_time(self, seconds: int) -> None:
+        """Let the chain believe that this time has passed."""
+        await self.chain.rpc("evm_increaseTime", seconds)
+        await self.chain.rpc("evm_mine")
+
+
+def answers_in(out: Path) -> dict[str, str]:
+    """Texts by custom id."""
+    lines = map(json.loads, (out / "output.jsonl").read_text().splitlines())
+    return {
+        line["custom_id"]: line["response"]["body"]["choices"][0]["message"]["content"]
+        for line in lines
+    }
+
+
+def prompt(custom_id: str, text: str, max_tokens: int) -> dict[str, Any]:
+    """One line of a batch file."""
+    return {"custom_id": custom_id, "body": {"prompt": text, "max_tokens": max_tokens}}
