@@ -21,6 +21,7 @@ from client.submission import (
     maximum,
     terms_for,
     wishes_of,
+    within_limits,
 )
 from core.engine.tokenizer import Tokenizer
 from core.protocol import ids
@@ -99,7 +100,7 @@ async def _turn(
         os.urandom,
     )
     settings, prepared = run.settings, Prepared([prompt], [])
-    wishes = wishes_of(settings, Choices())
+    wishes = await within_limits(context, wishes_of(settings, Choices()), Choices())
     price = await ask_price(context, model, prepared)
     locked = maximum(model, price, prepared)
     check_caps(settings, wishes, model.spec.layer_units, price, locked)

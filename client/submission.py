@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from core.runtime.console import Run
 from core.runtime.settings import Settings
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+CLOCK_SLACK_S = 60  # between our look at the chain's clock and the block that opens the job
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,32 @@ def wishes_of(settings: Settings, choices: Choices) -> Wishes:
         window_s=units.parse_duration(choices.window) if choices.window else ours.window_s,
         auditor=ids.address(choices.auditor) if choices.auditor else ours.auditor or ZERO_ADDRESS,
         acknowledge=choices.ack == "now",
+    )
+
+
+async def within_limits(context: Context, wishes: Wishes, choices: Choices) -> Wishes:
+    """The wishes as this network takes them: defaults shrink to its longest job and window.
+
+    Raises UsageError when the person asked for longer than that.
+    """
+    limits = await context.chain.read("TaskRegistry", "params")
+    longest = {
+        "deadline": limits["maxJobSeconds"] - CLOCK_SLACK_S,
+        "window": limits["maxWindowSeconds"],
+    }
+    wanted = {"deadline": wishes.deadline_s, "window": wishes.window_s}
+    for name, limit_s in longest.items():
+        asked = getattr(choices, name) is not None or context.settings.is_set(f"client.{name}")
+        if asked and wanted[name] > limit_s:
+            raise UsageError(
+                f"a {name} of {units.format_duration(wanted[name])} is too long",
+                f"this network allows at most {units.format_duration(limit_s)}",
+                next_step=f"pass --{name} {units.format_duration(limit_s)}, or less",
+            )
+    return replace(
+        wishes,
+        deadline_s=min(wishes.deadline_s, longest["deadline"]),
+        window_s=min(wishes.window_s, longest["window"]),
     )
 
 
@@ -227,6 +254,7 @@ async def submit_file(run: Run, file: Path, model_name: str | None, choices: Cho
         tokenizer = Tokenizer(model.folder(settings))
         prepared = prepare(good, bad, tokenizer, model.spec.context)
         _tell_rejected(run, prepared)
+        wishes = await within_limits(context, wishes, choices)
         price = await ask_price(context, model, prepared)
         locked = maximum(model, price, prepared)
         check_caps(settings, wishes, model.spec.layer_units, price, locked)

@@ -96,6 +96,11 @@ class OpenJob:
     def is_complete(self) -> bool:
         return len(self.finished) >= self.order.requests
 
+    @property
+    def is_over(self) -> bool:
+        """Whether every request has ended here, with a receipt or without: none can start again."""
+        return not self.runs and len(self.finished) + len(self.over) >= self.order.requests
+
     def tell_client(self, message: wire.AnyMessage) -> None:
         """Push to the client's stream, if it has one open."""
         if self.line is not None:
@@ -311,6 +316,6 @@ class Desk:
         unused = job.client is None and now_s > job.stored.acceptance.acceptance.expiry
         closed = job.stored.chain_state in CLOSED_STATES
         late = now_s > job.order.deadline + AFTER_DEADLINE_S
-        if job.is_complete or ((lost or unused) and not job.runs) or closed or late:
+        if job.is_over or ((lost or unused) and not job.runs) or closed or late:
             job.reserved = 0
         return (closed or late or (unused and not job.is_verified)) and not job.runs

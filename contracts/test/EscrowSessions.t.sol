@@ -353,6 +353,15 @@ contract EscrowSessionsTest is Suite {
         vm.assertEq(escrow.sessionOf(vouchers[1].sessionId).claimed, 76);
     }
 
+    function test_claimMany_whenANewerOneWasBrought_paysTheRest() public {
+        (Voucher[] memory vouchers, bytes[] memory sigs, Stage[][] memory plans) = many(2);
+        Voucher memory newer = voucherOf(vouchers[0].sessionId, 1000);
+        escrow.claim(newer, signed(newer), plan);
+        escrow.claimMany(vouchers, sigs, plans);
+        vm.assertEq(escrow.sessionOf(newer.sessionId).claimed, 1000);
+        vm.assertEq(escrow.sessionOf(vouchers[1].sessionId).claimed, 76);
+    }
+
     function test_claimMany_ofABadSignature_revertsAll() public {
         (Voucher[] memory vouchers, bytes[] memory sigs, Stage[][] memory plans) = many(2);
         sigs[1] = sigs[0];

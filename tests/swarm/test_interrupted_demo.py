@@ -14,8 +14,8 @@ import pytest
 
 from devnet.network import program
 from devnet.processes import clean_environ, members_of_session
-from tests.swarm.traces import listening_ports, mentioning, nobody_listens
-from tests.swarm.world import until
+from tests.swarm.traces import listening_ports, mentioning
+from tests.swarm.world import nothing_left, until
 
 #: How many programs run when the interruption comes: the chain alone; chain and matcher; a miner beside them.
 MOMENTS = (1, 2, 3)
@@ -71,5 +71,4 @@ async def test_an_interrupted_demo_leaves_no_process_and_no_port(tmp_path: Path)
             os.kill(pid, signal.SIGKILL)
         await said
     assert demo.returncode == 130, said.result()[0].decode()[-2000:]
-    assert mentioning(str(tmp_path)) == []
-    nobody_listens(ports)
+    await nothing_left(str(tmp_path), ports)

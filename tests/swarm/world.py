@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
 
@@ -24,12 +25,14 @@ from devnet.ledger import Holdings, snapshot
 from devnet.network import Devnet, MinerProfile, program
 from devnet.processes import clean_environ
 from miner.home import Home, Running
+from tests.swarm.traces import listening_ports, mentioning, nobody_listens, of_sessions
 
 MODEL = "tiny"
 LAYERS = 8
 CONTEXT_TOKENS = 512
 PROGRAM_WITHIN_S = 60.0
 POLL_S = 0.1
+LINGERS_S = 10.0
 
 
 def marks_of(group: str) -> list[pytest.MarkDecorator]:
@@ -52,6 +55,19 @@ async def until(
             return found
         await asyncio.sleep(poll_s)
     pytest.fail(f"not within {within_s:g} s: {what}")
+
+
+async def nothing_left(text: str, ports: set[int]) -> None:
+    """Fail unless no process with this text in its environment is left, and no port answers.
+
+    torch's helper for shared memory leads a session of its own and ends itself a moment after the last process that used it.
+    """
+
+    async def all_gone() -> bool:
+        return not mentioning(text)
+
+    await until(all_gone, within_s=LINGERS_S, what=f"every process of {text} is gone")
+    nobody_listens(ports)
 
 
 @dataclass(frozen=True)
@@ -165,12 +181,20 @@ class World:
         for party, profile in self.profiles.items():
             if party not in up:
                 await self.net.start_miner(party, profile)
+
+        async def serve() -> bool:
+            """By their own word: the matcher believes in a dead miner until its last record expires."""
+            try:
+                states = [(await self.status_of(party))["state"] for party in self.profiles]
+            except (AssertionError, httpx2.HTTPError):
+                return False
+            return set(states) == {"SERVING"}
+
+        await until(serve, within_s=within_s, what="every miner serves")
         await self.net.wait_serving(len(self.profiles), within_s)
 
     async def close(self) -> None:
         """Stop everything. Fails when a process or a port is left."""
-        from tests.swarm.traces import listening_ports, mentioning, nobody_listens, of_sessions
-
         sessions = self.net.processes.sessions
         ports = listening_ports([*of_sessions(sessions), *mentioning(str(self.net.layout.root))])
         try:
@@ -181,8 +205,7 @@ class World:
             await self.net.close()
         assert len(ports) > len(self.profiles), "every miner listens, so ports were looked at"
         assert of_sessions(sessions) == []
-        assert mentioning(str(self.net.layout.root)) == []
-        nobody_listens(ports)
+        await nothing_left(str(self.net.layout.root), ports)
 
     # --- programs ---
 
@@ -274,6 +297,18 @@ class World:
                 )
         return found
 
+    async def matched(self, known: int, ongoing: Ongoing) -> JobSeen:
+        """The job that a client has opened, when there were so many before. Fails the test when the client ends first."""
+
+        async def look() -> JobSeen | None:
+            if not ongoing.is_running:
+                (await ongoing.done()).expect(-1)
+            jobs = await self.jobs()
+            return jobs[-1] if len(jobs) > known else None
+
+        seen: JobSeen = await until(look, within_s=PROGRAM_WITHIN_S, what="the job is opened")
+        return seen
+
     async def jobs_of(self, summary: Mapping[str, Any]) -> list[JobSeen]:
         """The jobs that one `client submit` needed."""
         wanted = summary["job_ids"]
@@ -304,8 +339,6 @@ class World:
         return found
 
     async def get(self, url: str) -> str:
-        import httpx2
-
         async with httpx2.AsyncClient(timeout=10.0) as client:
             return str((await client.get(url)).raise_for_status().text)
 

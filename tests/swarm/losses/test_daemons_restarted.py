@@ -6,7 +6,6 @@ from core.protocol.errors import HeadraceError
 from core.protocol.types import JobState
 from devnet.ledger import changes
 from tests.swarm.books import expected_changes
-from tests.swarm.losses.test_miner_killed import matched
 from tests.swarm.world import World, marks_of, prompt, until
 
 pytestmark = marks_of("losses")
@@ -16,7 +15,7 @@ async def test_a_matcher_killed_in_mid_job_settles_it_after_its_restart(world: W
     before, known = await world.holdings(), len(await world.jobs())
     lines = [prompt(f"m-{i}", f"Tell me about {i}.", 60) for i in range(3)]
     ongoing, _ = await world.begin_submit(world.requests("matcher", lines))
-    job = await matched(world, known)
+    job = await world.matched(known, ongoing)
     address = world.net.matcher_url
     await world.net.processes.kill("matcher-1")
     assert ongoing.is_running
@@ -37,7 +36,7 @@ async def test_daemons_outlive_their_chain_and_are_paid_when_it_is_back(world: W
     before, known = await world.holdings(), len(await world.jobs())
     lines = [prompt(f"c-{i}", f"Tell me about {i}.", 60) for i in range(3)]
     ongoing, _ = await world.begin_submit(world.requests("chain", lines))
-    cut = await matched(world, known)
+    cut = await world.matched(known, ongoing)
     pids = {r.name: r.pid for r in world.net.processes.running if r.name != "anvil"}
     block = await world.chain.block_number()
     await world.net.processes.stop("anvil")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from core.protocol.types import JobState
 from devnet.ledger import changes
 from tests.swarm.books import expected_changes
-from tests.swarm.world import JobSeen, World, answers_in, marks_of, prompt, until
+from tests.swarm.world import World, answers_in, marks_of, prompt, until
 
 pytestmark = marks_of("losses")
 MIDDLE = ("miner-2", "miner-4")
@@ -14,17 +14,6 @@ LINES = [
     *(prompt(f"short-{i}", f"Say {i}.", SHORT) for i in range(2)),
     *(prompt(f"long-{i}", f"Tell me about {i}.", LONG) for i in range(4)),
 ]
-
-
-async def matched(world: World, known: int) -> JobSeen:
-    """The job that was opened after so many."""
-
-    async def look() -> JobSeen | None:
-        jobs = await world.jobs()
-        return jobs[-1] if len(jobs) > known else None
-
-    seen: JobSeen = await until(look, within_s=40, what="the job is opened")
-    return seen
 
 
 async def test_a_replica_finishes_the_job_with_equal_output_and_finished_work_is_paid(
@@ -37,7 +26,7 @@ async def test_a_replica_finishes_the_job_with_equal_output_and_finished_work_is
     before, known = await world.holdings(), len(await world.jobs())
 
     ongoing, out = await world.begin_submit(file)
-    victim = await world.party_of((await matched(world, known)).plan[1].operator)
+    victim = await world.party_of((await world.matched(known, ongoing)).plan[1].operator)
     already = await world.finished_by(victim)
 
     async def two_finished() -> bool:
@@ -68,7 +57,7 @@ async def test_without_a_replica_the_client_says_so_and_everything_locked_comes_
     await world.net.processes.kill("miner-4")
     lines = [prompt(f"lost-{i}", f"Tell me about {i}.", LONG) for i in range(4)]
     ongoing, _ = await world.begin_submit(world.requests("lost", lines), "--deadline", "5m")
-    job = await matched(world, known)
+    job = await world.matched(known, ongoing)
     assert await world.party_of(job.plan[1].operator) == "miner-2"
 
     async def working() -> bool:
