@@ -23,9 +23,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0 -e '.[dev]'
 	@touch $@
 
+# Not `npm ci`: it refuses a lock file that leaves out other platforms' builds of the tools.
 node_modules/.installed: package.json package-lock.json
 	@echo "installing forge, anvil, cast and the Solidity compiler (pinned in package-lock.json)"
-	@npm ci --no-fund --no-audit --loglevel=error
+	@npm install --no-save --no-fund --no-audit --loglevel=error
 	@touch $@
 
 contracts: setup ## artifacts in core/protocol/abi are committed; this proves that they match the sources

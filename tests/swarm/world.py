@@ -309,6 +309,17 @@ class World:
         seen: JobSeen = await until(look, within_s=PROGRAM_WITHIN_S, what="the job is opened")
         return seen
 
+    async def under_way(self, known: int, ongoing: Ongoing) -> JobSeen:
+        """The same, once its requests are running at the last stage."""
+        job = await self.matched(known, ongoing)
+        last = await self.party_of(job.plan[-1].operator)
+
+        async def works() -> bool:
+            return bool((await self.status_of(last))["activeRequests"])
+
+        await until(works, within_s=PROGRAM_WITHIN_S, what="the work has begun", poll_s=0.02)
+        return job
+
     async def jobs_of(self, summary: Mapping[str, Any]) -> list[JobSeen]:
         """The jobs that one `client submit` needed."""
         wanted = summary["job_ids"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from core.protocol.errors import HeadraceError
 from core.protocol.types import JobState
 from devnet.ledger import changes
@@ -11,11 +13,15 @@ from tests.swarm.world import World, marks_of, prompt, until
 pytestmark = marks_of("losses")
 
 
-async def test_a_matcher_killed_in_mid_job_settles_it_after_its_restart(world: World) -> None:
+@pytest.mark.parametrize("moment", ["opened", "under way"])
+async def test_a_matcher_killed_in_mid_job_settles_it_after_its_restart(
+    world: World, moment: str
+) -> None:
     before, known = await world.holdings(), len(await world.jobs())
     lines = [prompt(f"m-{i}", f"Tell me about {i}.", 60) for i in range(3)]
     ongoing, _ = await world.begin_submit(world.requests("matcher", lines))
-    job = await world.matched(known, ongoing)
+    look = world.matched if moment == "opened" else world.under_way
+    job = await look(known, ongoing)
     address = world.net.matcher_url
     await world.net.processes.kill("matcher-1")
     assert ongoing.is_running
@@ -36,7 +42,7 @@ async def test_daemons_outlive_their_chain_and_are_paid_when_it_is_back(world: W
     before, known = await world.holdings(), len(await world.jobs())
     lines = [prompt(f"c-{i}", f"Tell me about {i}.", 60) for i in range(3)]
     ongoing, _ = await world.begin_submit(world.requests("chain", lines))
-    cut = await world.matched(known, ongoing)
+    cut = await world.under_way(known, ongoing)
     pids = {r.name: r.pid for r in world.net.processes.running if r.name != "anvil"}
     block = await world.chain.block_number()
     await world.net.processes.stop("anvil")

@@ -57,13 +57,8 @@ async def test_without_a_replica_the_client_says_so_and_everything_locked_comes_
     await world.net.processes.kill("miner-4")
     lines = [prompt(f"lost-{i}", f"Tell me about {i}.", LONG) for i in range(4)]
     ongoing, _ = await world.begin_submit(world.requests("lost", lines), "--deadline", "5m")
-    job = await world.matched(known, ongoing)
+    job = await world.under_way(known, ongoing)
     assert await world.party_of(job.plan[1].operator) == "miner-2"
-
-    async def working() -> bool:
-        return (await world.status_of("miner-2"))["activeRequests"] > 0
-
-    await until(working, within_s=30, what="the work has begun", poll_s=0.02)
     await world.net.processes.kill("miner-2")
     failed = (await ongoing.done()).expect(7)
     assert failed.error["code"] == "E-MATCH-01"
