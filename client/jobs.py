@@ -29,7 +29,7 @@ from core.runtime.logs import get_logger
 
 log = get_logger(__name__)
 MAX_ROUNDS = 5
-OPEN_TRIES = 3
+OPEN_TRIES = 6  # a matcher that restarts is back by then
 ACK_TRIES = 5
 LONGEST_PAUSE_S = 8.0
 MATCHED_WITHIN_S = 5.0  # our node may be a block behind the matcher's

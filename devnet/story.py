@@ -192,7 +192,6 @@ class Story:
             f"speed     {facts.pipeline_tokens_per_s:.1f} tokens/s over three stages, "
             f"{facts.generate_tokens_per_s:.1f} tokens/s by one process generating one prompt at a time ({ratio:.2f}×)"
         )
-        self._say(f"time      {time.monotonic() - self._began_s:.0f} s")
 
     # --- helpers ---
 
@@ -202,11 +201,11 @@ class Story:
         return self._net.chain
 
     def _chapter(self, number: str, title: str) -> None:
-        elapsed_s = time.monotonic() - self._began_s
-        self._out.print(f"\n[bold]{number}. {title}[/bold]  [dim]{elapsed_s:.0f} s[/dim]")
+        self._out.print(f"\n[bold]{number}. {title}[/bold]")
 
     def _say(self, text: str) -> None:
-        self._out.print(f"  {text}", soft_wrap=True, highlight=False, markup=False)
+        elapsed_s = time.monotonic() - self._began_s
+        self._out.print(f"{elapsed_s:4.0f}s  {text}", soft_wrap=True, highlight=False, markup=False)
 
     def _quote(self, printed: str) -> None:
         for line in printed.rstrip().splitlines():

@@ -44,7 +44,8 @@ CONTRACTS = (
     "JuryArbitrator",
     "TaskRegistry",
 )
-_GAS_MARGIN_PERCENT = 25
+#: Others' transactions may land between estimate and block and make ours write more slots; unused gas costs nothing.
+_GAS_MARGIN_PERCENT = 60
 _CONFIRM_TIMEOUT_S = 60.0
 _POLL_S = 0.1
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")

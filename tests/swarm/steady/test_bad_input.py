@@ -97,9 +97,9 @@ async def test_a_stake_below_the_minimum_is_refused_with_the_minimum(world: Worl
 
 
 async def test_stake_cannot_be_taken_before_unbonding_and_it_says_when(world: World) -> None:
-    await world.net.register_miner("juror-2", "150usd")
+    await world.net.register_miner("juror-2", "100usd")
     asked = await world.run("juror-2", "miner", "withdraw", "--yes", "--json")
-    assert asked.result["leaving"] == "150usd"
+    assert asked.result["leaving"] == "100usd"
     refused = await world.run("juror-2", "miner", "withdraw", "--yes", "--json", expect=6)
     miner = await world.chain.read("MinerRegistry", "minerOf", world.net.addresses["juror-2"])
     assert refused.error["details"]["error"] == "ExitNotReady"
@@ -107,4 +107,4 @@ async def test_stake_cannot_be_taken_before_unbonding_and_it_says_when(world: Wo
     seconds = re.search(r"in (\d+) s", refused.error["next"])
     assert seconds is not None
     assert 0 < int(seconds[1]) <= world.net.parameters.unbond_s
-    assert miner["leaving"] == 150 * USD
+    assert miner["leaving"] == 100 * USD
