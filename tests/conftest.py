@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -30,6 +31,22 @@ ROOT = Path(__file__).resolve().parents[1]
 ANVIL_PACKAGE = "@foundry-rs/anvil-linux-amd64/bin/anvil"
 CHAIN_ID = 31337
 START_TIMEOUT_S = 30.0
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A folder below `tests/swarm` shares a devnet, and so a worker; every other test goes to whichever worker is free.
+
+    The mark `xdist_group` cannot say so: pytest 9.2 keeps it from xdist 3.8, which then spreads the tests without a word.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByDevnet(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            folder = nodeid.partition("::")[0].rpartition("/")[0]
+            return folder if folder.startswith("tests/swarm/") else nodeid
+
+    return ByDevnet(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -80,7 +80,7 @@ class Swarm:
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 log.warning("swarm start failed", attempt=attempt, reason=reason)
-                _end(dht)
+                _end(dht, threading.Lock())
         raise PeerUnreachable(
             "the swarm", f"{reason} (bootstrap: {', '.join(bootstrap) or 'none'})"
         )
@@ -118,7 +118,7 @@ class Swarm:
             return
         self._closing = True
         self._pool.shutdown(wait=False, cancel_futures=True)
-        _end(self._dht)
+        _end(self._dht, self._asking)
         self._pool.shutdown(wait=True)
 
     async def _run(self, function: Any, *args: Any) -> Any:
@@ -146,6 +146,8 @@ class Swarm:
         """What the child answers, None after a deadline; hivemind's own wait would outlive a dead child."""
         try:
             with self._asking:  # hivemind writes to a pipe, which threads must not share unlocked
+                if self._closing:
+                    raise PeerUnreachable("the swarm", "closed")
                 future = function(*args, return_future=True, **options)
         except OSError as error:
             raise PeerUnreachable("the swarm", f"our own peer has ended: {error}") from None
@@ -165,9 +167,14 @@ async def _connected(_: Any, node: Any) -> list[str]:
     return sorted(f"{address}/p2p/{peer.peer_id}" for peer in found for address in peer.addrs)
 
 
-def _end(dht: Any) -> None:
+def _end(dht: Any, asking: threading.Lock) -> None:
     """End the child, gently if it still listens, and the daemon that it started."""
-    gently = threading.Thread(target=dht.shutdown, daemon=True)
+
+    def ask_to_end() -> None:
+        with asking:  # it closes the pipe, which nobody may be writing to
+            dht.shutdown()
+
+    gently = threading.Thread(target=ask_to_end, daemon=True)
     gently.start()
     gently.join(_END_TIMEOUT_S)
     with contextlib.suppress(ProcessLookupError):

@@ -33,7 +33,7 @@ def started(folder: Path) -> list[str]:
 
 @pytest.mark.swarm
 @pytest.mark.model
-@pytest.mark.xdist_group("swarm-demo")
+@pytest.mark.timeout(300)
 async def test_an_interrupted_demo_leaves_no_process_and_no_port(tmp_path: Path) -> None:
     moment, later_s = random.choice(MOMENTS), random.uniform(0.0, 2.0)
     print(f"interrupted {later_s:.2f} s after {moment} programs were started")
@@ -52,7 +52,7 @@ async def test_an_interrupted_demo_leaves_no_process_and_no_port(tmp_path: Path)
             assert demo.returncode is None, await said
             return len(started(tmp_path)) >= moment
 
-        await until(far_enough, within_s=90, what=f"{moment} programs of the demo run")
+        await until(far_enough, within_s=150, what=f"{moment} programs of the demo run")
         await asyncio.sleep(later_s)
         processes = mentioning(str(tmp_path))
         ports = listening_ports(processes)
@@ -60,7 +60,7 @@ async def test_an_interrupted_demo_leaves_no_process_and_no_port(tmp_path: Path)
         assert ports
         os.kill(demo.pid, signal.SIGINT)
         began = time.monotonic()
-        done, _ = await asyncio.wait([said], timeout=40)
+        done, _ = await asyncio.wait([said], timeout=60)
         assert done, "the demo does not end"
         print(f"ended {time.monotonic() - began:.1f} s after the interruption")
     finally:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from core.protocol.types import JobState
 from devnet.ledger import changes
 from tests.swarm.books import expected_changes
-from tests.swarm.world import World, answers_in, marks_of, prompt, until
+from tests.swarm.world import MARKS, WITHIN_S, World, answers_in, prompt, until
 
-pytestmark = marks_of("losses")
+pytestmark = MARKS
 MIDDLE = ("miner-2", "miner-4")
 SHORT, LONG = 3, 90
 LINES = [
@@ -26,13 +26,15 @@ async def test_a_replica_finishes_the_job_with_equal_output_and_finished_work_is
     before, known = await world.holdings(), len(await world.jobs())
 
     ongoing, out = await world.begin_submit(file)
-    victim = await world.party_of((await world.matched(known, ongoing)).plan[1].operator)
-    already = await world.finished_by(victim)
+    opened = await world.matched(known, ongoing)
+    victim = await world.party_of(opened.plan[1].operator)
 
-    async def two_finished() -> bool:
-        return await world.finished_by(victim) >= already + 2
+    async def two_answered() -> bool:
+        return world.answered(opened.job_id) >= 2
 
-    await until(two_finished, within_s=30, what="the short requests are finished", poll_s=0.02)
+    await until(
+        two_answered, within_s=WITHIN_S, what="the short requests are answered", poll_s=0.02
+    )
     assert ongoing.is_running
     await world.net.processes.kill(victim)
     done = (await ongoing.done()).expect(0)
@@ -67,5 +69,5 @@ async def test_without_a_replica_the_client_says_so_and_everything_locked_comes_
     assert locked["amount"] > 0
 
     await world.pass_time(301)
-    await world.ended(job.job_id, JobState.EXPIRED, within_s=60)
+    await world.ended(job.job_id, JobState.EXPIRED)
     assert changes(before, await world.holdings()) == {}

@@ -9,9 +9,9 @@ from core.protocol.types import JobState
 from devnet.deploy import USD
 from devnet.ledger import changes
 from tests.swarm.books import expected_changes
-from tests.swarm.world import CONTEXT_TOKENS, World, marks_of, prompt
+from tests.swarm.world import CONTEXT_TOKENS, MARKS, World, prompt
 
-pytestmark = marks_of("steady")
+pytestmark = MARKS
 
 
 async def test_a_bad_line_fails_with_a_reason_and_the_others_run(world: World) -> None:

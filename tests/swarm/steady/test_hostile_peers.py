@@ -14,9 +14,9 @@ from core.protocol.signer import Signer
 from core.runtime.channel import MAGIC, Channel, StreamIdentity, connect
 from devnet.accounts import CHAIN_ID
 from miner import admission, answers
-from tests.swarm.world import World, marks_of, prompt, until
+from tests.swarm.world import MARKS, WITHIN_S, World, prompt, until
 
-pytestmark = marks_of("steady")
+pytestmark = MARKS
 VICTIM = "miner-1"
 Attack = Callable[[Channel], Awaitable[None]]
 
@@ -72,7 +72,7 @@ async def test_strangers_without_a_handshake_are_counted(world: World) -> None:
         now = await faults(world) - before
         return now["AuthenticationFailed"] >= 3 and now["IncompleteReadError"] >= 1
 
-    await until(counted, within_s=15, what="bad handshakes are counted")
+    await until(counted, within_s=WITHIN_S, what="bad handshakes are counted")
 
 
 @pytest.mark.parametrize("fault", ATTACKS)
@@ -85,7 +85,7 @@ async def test_a_bad_frame_is_counted_by_its_reason(world: World, fault: str) ->
         async def counted() -> bool:
             return (await faults(world))[fault] == before[fault] + 1
 
-        await until(counted, within_s=15, what=f"{fault} is counted")
+        await until(counted, within_s=WITHIN_S, what=f"{fault} is counted")
     finally:
         await channel.close()
 

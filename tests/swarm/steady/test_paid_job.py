@@ -9,9 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from core.protocol.types import JobState
 from devnet.ledger import changes
 from tests.swarm.books import expected_changes
-from tests.swarm.world import LAYERS, World, answers_in, marks_of, prompt
+from tests.swarm.world import LAYERS, MARKS, World, answers_in, prompt
 
-pytestmark = marks_of("steady")
+pytestmark = MARKS
 TEXTS = ("Why is the sky blue?", "Count to ten.", "Name a river.", "Say hello.")
 
 

@@ -18,9 +18,9 @@ from core.protocol.types import Acceptance, Order, SignedOrder, Stage
 from devnet.accounts import CHAIN_ID, signer_of
 from devnet.deploy import USD, deploy, register_model
 from tests.conftest import Anvil
-from tests.swarm.world import JobSeen, World, marks_of, prompt
+from tests.swarm.world import MARKS, JobSeen, World, prompt
 
-pytestmark = marks_of("steady")
+pytestmark = MARKS
 OTHER_CHAIN_ID = 1337  # local too, so that the same test keys may sign for it
 
 

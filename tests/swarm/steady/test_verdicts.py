@@ -21,12 +21,12 @@ from devnet.network import MinerProfile
 from devnet.processes import members_of_session
 from tests.swarm.books import expected_changes
 from tests.swarm.steady.conftest import UNEQUAL
-from tests.swarm.world import World, marks_of, prompt, until
+from tests.swarm.world import MARKS, WITHIN_S, World, prompt, until
 
-pytestmark = marks_of("steady")
+pytestmark = MARKS
 JURORS = ("juror-1", "juror-2", "juror-3")
 LINES = [prompt(f"q{i}", text, 8) for i, text in enumerate(("Why is the sky blue?", "Count."))]
-DRAWN_WITHIN_S = 90.0
+DRAWN_WITHIN_S = 300.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="package", autouse=True)
@@ -141,7 +141,7 @@ async def test_a_liar_is_named_and_slashed_though_a_juror_dies_between_commit_an
                 for args in await jury_events(world, "VoteCommitted")
             )
 
-        await until(committed, within_s=60, what="juror-1 has committed")
+        await until(committed, within_s=WITHIN_S, what="juror-1 has committed")
         await net.processes.kill("juror-1")
         assert await phase_of(world, dispute) is Phase.COMMITTING
     finally:
