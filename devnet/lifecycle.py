@@ -55,6 +55,7 @@ async def bring_up(run: Run, miners: int, jurors: int, *, keep: bool) -> dict[st
     net = load(layout) if continued else Devnet(layout)
     parties = list(HETEROGENEOUS)[:miners]
     try:
+        await net.warm_up()
         with run.stage(1, 4, "chain and contracts"):
             await net.start_chain(keep=True)
             if not continued:

@@ -19,7 +19,7 @@ from devnet.deploy import USD, Parameters, deploy, register_model
 from devnet.layout import Layout
 from devnet.models import DEFAULT_MODEL
 from devnet.ports import free_ports
-from devnet.processes import Processes, ProcessFailed, Running, clean_environ
+from devnet.processes import Processes, ProcessFailed, Running
 
 NETWORK = "devnet"
 #: Base units of the token that each party starts with.
@@ -68,11 +68,16 @@ class Devnet:
     matcher_port: int = 0
     matcher_url: str = ""
     bootstrap: list[str] = field(default_factory=list)
+    _http: Any = None
 
     def __post_init__(self) -> None:
         self.processes = Processes(self.layout.processes_file, self.layout.logs)
 
     # --- chain ---
+
+    async def warm_up(self) -> None:
+        """Import once what all programs need; for a devnet that is started and stopped by one process."""
+        await self.processes.warm_up({"DEVNET_ROOT": str(self.layout.root), "HF_HUB_OFFLINE": "1"})
 
     async def start_chain(self, *, keep: bool = False) -> Chain:
         """Anvil on a free port, or where it was; with `keep` it goes on from where it stopped."""
@@ -226,29 +231,18 @@ class Devnet:
 
         Raises ProcessFailed when it exits with anything but `expect`.
         """
-        import asyncio
-
-        pipe = None if inherit else asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=None if inherit or show_progress else asyncio.subprocess.PIPE,
-            env={**clean_environ(), **environ_of(self.layout, party)},
+        code, stdout, stderr = await self.processes.run(
+            argv,
+            environ_of(self.layout, party),
+            stdout=sys.stdout.fileno() if inherit else None,
+            stderr=sys.stderr.fileno() if inherit or show_progress else None,
         )
-        try:
-            stdout, stderr = await process.communicate()
-        except asyncio.CancelledError:
-            process.terminate()
-            await process.wait()
-            raise
-        if process.returncode != expect:
-            words = (stderr or b"").decode(errors="replace").strip()
+        if code != expect:
             raise ProcessFailed(
-                f"{' '.join(argv[-6:])} as {party} ended with {process.returncode}, not {expect}",
-                words[-1500:] or "see its output above",
+                f"{' '.join(argv[-6:])} as {party} ended with {code}, not {expect}",
+                stderr.strip()[-1500:] or "see its output above",
             )
-        return (stdout or b"").decode(errors="replace")
+        return stdout
 
     async def ask_matcher(self, path: str) -> dict[str, Any]:
         """GET from the matcher. Raises MatcherUnreachable."""
@@ -256,10 +250,9 @@ class Devnet:
 
         from core.protocol.errors import MatcherUnreachable
 
+        self._http = self._http or httpx2.AsyncClient(timeout=10.0)
         try:
-            async with httpx2.AsyncClient(timeout=10.0) as client:
-                response = await client.get(self.matcher_url + path)
-            return dict(response.json())
+            return dict((await self._http.get(self.matcher_url + path)).json())
         except (httpx2.HTTPError, ValueError) as error:
             raise MatcherUnreachable(
                 f"no answer from {self.matcher_url}", str(error) or type(error).__name__
@@ -268,6 +261,8 @@ class Devnet:
     async def close(self) -> None:
         """Stop every program and the connection; safe to call at any time."""
         await self.processes.stop_all()
+        if self._http is not None:
+            await self._http.aclose()
         if self.chain is not None:
             await self.chain.close()
 

@@ -10,12 +10,15 @@ import asyncio
 import json
 import os
 import signal
+import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from core.protocol.errors import HeadraceError, Unreachable
+from devnet.warm import WarmStart
 
 _POLL_S = 0.1
 
@@ -47,7 +50,8 @@ class Processes:
     def __init__(self, file: Path, logs: Path) -> None:
         self._file, self._logs = file, logs
         self._running: dict[str, Running] = {}
-        self._children: dict[int, asyncio.subprocess.Process] = {}
+        self._ends: dict[int, asyncio.Future[int]] = {}
+        self._warm: WarmStart | None = None
 
     @classmethod
     def load(cls, file: Path, logs: Path) -> Processes:
@@ -66,7 +70,7 @@ class Processes:
     @property
     def sessions(self) -> tuple[int, ...]:
         """Every session that this object started, ended or not."""
-        return tuple(self._children)
+        return tuple(self._ends)
 
     def get(self, name: str) -> Running:
         """Raises Unreachable when no program of that name was started."""
@@ -78,6 +82,10 @@ class Processes:
             )
         return self._running[name]
 
+    async def warm_up(self, environ: Mapping[str, str]) -> None:
+        """From now on, start programs of ours from one interpreter that has imported everything (`devnet/warm.py`)."""
+        self._warm = self._warm or await WarmStart.begin({**clean_environ(), **environ})
+
     async def start(
         self, name: str, argv: Sequence[str], environ: Mapping[str, str] | None = None
     ) -> Running:
@@ -85,19 +93,59 @@ class Processes:
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"{name}.log"
         with log.open("ab") as output:
-            process = await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**clean_environ(), **(environ or {})},
-                start_new_session=True,
-            )
-        running = Running(name, process.pid, log)
-        self._children[process.pid] = process
+            pid, end = await self._launch(argv, environ or {}, output.fileno(), output.fileno())
+        running = Running(name, pid, log)
+        self._ends[pid] = end
         self._running[name] = running
         self._save()
         return running
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        *,
+        stdout: int | None = None,
+        stderr: int | None = None,
+    ) -> tuple[int, str, str]:
+        """Run a program to its end: its exit code and what it wrote, where it was not told to write elsewhere.
+
+        Cancelled, it asks the program to end and waits until it has.
+        """
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            pid, end = await self._launch(
+                argv,
+                environ,
+                out.fileno() if stdout is None else stdout,
+                err.fileno() if stderr is None else stderr,
+            )
+            try:
+                code = await asyncio.shield(end)
+            except asyncio.CancelledError:
+                _signal_session(pid, signal.SIGTERM, leader_only=True)
+                await end
+                raise
+            out.seek(0)
+            err.seek(0)
+            return code, out.read().decode(errors="replace"), err.read().decode(errors="replace")
+
+    async def _launch(
+        self, argv: Sequence[str], environ: Mapping[str, str], stdout: int, stderr: int
+    ) -> tuple[int, asyncio.Future[int]]:
+        """Start a program in a session of its own: its process id and, once it has ended, its exit code."""
+        full = {**clean_environ(), **environ}
+        if self._warm is not None and list(argv[:2]) == [sys.executable, "-m"]:
+            started = await self._warm.start(argv[2], argv[3:], full, stdout, stderr)
+            return started.pid, started.ended
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env=full,
+            start_new_session=True,
+        )
+        return process.pid, asyncio.ensure_future(process.wait())
 
     async def wait_ready(
         self, running: Running, is_ready: Callable[[], Awaitable[bool]], limit_s: float
@@ -140,15 +188,18 @@ class Processes:
             await self.kill(running.name)
         for running in self.running:
             await self.stop(running.name, grace_s=grace_s)
+        if self._warm is not None:
+            await self._warm.close()
+            self._warm = None
         self._file.unlink(missing_ok=True)
 
     async def _wait_gone(self, running: Running, limit_s: float) -> None:
         deadline = time.monotonic() + limit_s
         while running.is_alive and time.monotonic() < deadline:
             await asyncio.sleep(_POLL_S)
-        child = self._children.get(running.pid)
-        if child is not None and not running.is_alive:
-            await child.wait()
+        end = self._ends.get(running.pid)
+        if end is not None and not running.is_alive:
+            await end
 
     def _save(self) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from core.protocol import ids, pricing
-from core.protocol.chain import Chain
+from core.protocol.chain import Chain, ChainEvent
 from core.protocol.errors import CheckFailed
 from core.protocol.types import ModelSpec, Order, Stage
 from core.protocol.units import format_token
@@ -66,6 +66,8 @@ class Story:
         self._net, self._out = net, console
         self._facts = Facts()
         self._began_s = time.monotonic()
+        self._seen: list[ChainEvent] = []
+        self._read_to = 0
 
     async def tell(self) -> None:
         """All chapters. Raises when anything is not as it must be."""
@@ -80,6 +82,7 @@ class Story:
     async def _set_up(self) -> None:
         self._chapter("1", "A chain, contracts, wallets")
         net = self._net
+        await net.warm_up()
         chain = await net.start_chain()
         self._say(f"anvil     chain {chain.chain_id} at {chain.rpc_url}")
         contracts = await net.deploy()
@@ -249,8 +252,10 @@ class Story:
 
     async def _events(self, name: str) -> list[Any]:
         head = await self._chain.block_number()
-        found = await self._chain.events(self._net.deploy_block, head)
-        return [e for e in found if e.name == name]
+        if head > self._read_to:
+            self._seen += await self._chain.events(self._read_to + 1, head)
+            self._read_to = head
+        return [e for e in self._seen if e.name == name]
 
     async def _audit(self, job: str) -> int:
         """Have the auditor re-run the job; print its findings and return the stage it names."""

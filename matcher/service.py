@@ -17,7 +17,7 @@ from matcher.following import Following
 from matcher.jobs import ENDED
 from matcher.matching import Matchmaker
 from matcher.planner import Hysteresis, plan, record_of
-from matcher.settler import Settler
+from matcher.settler import LONGEST_WAIT_S, Settler
 from matcher.settling import Patience
 from matcher.store import MinerSeen, Store
 from matcher.world import ChainHealth, SwarmHealth, World
@@ -166,6 +166,8 @@ class Daemon:
             return
         seen = await self._following.follow(int(self.clock.now()))
         time_s = await self.chain.now()
+        if time_s - self.world.chain.time_s > LONGEST_WAIT_S:
+            self.settler.wake_all()  # blocks come seldom here, and deadlines pass in leaps
         if not self.world.chain.ok:
             log.info("chain answers", block=seen.block)
         self._chain_failures = 0

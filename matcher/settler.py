@@ -75,6 +75,10 @@ class Settler:
         """Something happened to it: look at once."""
         self._not_before.pop(job_id, None)
 
+    def wake_all(self) -> None:
+        """Time has leapt: look at every job at once."""
+        self._not_before.clear()
+
     def put_off(self, job_id: str, seconds: float = LONGEST_WAIT_S) -> None:
         """Do not look at it for a while."""
         self._not_before[job_id] = self._clock.monotonic() + seconds

@@ -36,6 +36,7 @@ the command's task, so that its ``finally`` blocks stop cleanly; the second rais
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import shlex
@@ -137,6 +138,7 @@ class App(Group):
         options = arguments[: arguments.index("--")] if "--" in arguments else arguments
         json_wanted = "--json" in options
         _typed.set((self.program, *arguments))
+        gc.set_threshold(20_000, 20, 50)  # imports make a million objects, and hardly any garbage
         try:
             refuse_raw_keys(arguments)
             command = typer.main.get_command(self.typer)
@@ -157,6 +159,8 @@ class App(Group):
             return _report(error, json_wanted)
         except Exception as error:
             return _report(self._crash(error, arguments), json_wanted)
+        finally:
+            gc.freeze()  # else the interpreter's end walks all of torch and web3, for about a second
 
     __call__ = main
 

@@ -163,6 +163,7 @@ class World:
     async def start(self, stake: str = "500usd") -> None:
         """Chain, contracts, matcher, and all miners of `profiles`, serving."""
         net = self.net
+        await net.warm_up()
         await net.start_chain(keep=True)
         await net.deploy()
         await asyncio.gather(
