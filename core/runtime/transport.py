@@ -29,6 +29,7 @@ log = get_logger(__name__)
 _START_TIMEOUT_S = 60.0
 _START_ATTEMPTS = 3
 _CALL_TIMEOUT_S = 30.0
+_END_POLL_S = 0.01
 _END_TIMEOUT_S = 5.0
 _POLL_S = 0.5
 _VERDICTS_KEPT = 8192
@@ -182,6 +183,11 @@ def _end(dht: Any, asking: threading.Lock) -> None:
     if dht.is_alive():
         dht.kill()
     dht.join()
+    deadline = time.monotonic() + _END_TIMEOUT_S
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline:  # a killed daemon holds its port a moment longer
+            os.killpg(dht.pid, 0)
+            time.sleep(_END_POLL_S)
 
 
 def _dht_class() -> Any:
