@@ -4,15 +4,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FORGE := node_modules/.bin/forge
+SOURCES := $(shell find contracts/src contracts/tools core/protocol/abi foundry.toml package-lock.json -type f -not -path '*/__pycache__/*')
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-contracts test-python lint setup contracts model clean
+.PHONY: demo test test-contracts test-python lint ready setup contracts model clean
 
-demo: setup contracts model ## set up, then the whole story on one machine
+demo: ready ## set up, then the whole story on one machine
 	@$(BIN)/devnet demo
 
-test: setup contracts model lint test-contracts test-python ## everything, as CI runs it
+test: ready lint test-contracts test-python ## everything, as CI runs it
+
+ready: # Python and npm packages side by side, then artifacts and model
+	@$(MAKE) --no-print-directory -j2 contracts model
 
 setup: $(VENV)/.installed node_modules/.installed
 
@@ -29,10 +33,13 @@ node_modules/.installed: package.json package-lock.json
 	@npm install --no-save --no-fund --no-audit --loglevel=error
 	@touch $@
 
-contracts: setup ## artifacts in core/protocol/abi are committed; this proves that they match the sources
-	@$(BIN)/python contracts/tools/build.py --check
+contracts: node_modules/.contracts-match ## artifacts in core/protocol/abi are committed; this proves that they match the sources
 
-model: setup ## SmolLM2-135M-Instruct, unpacked once into the user's cache
+node_modules/.contracts-match: $(SOURCES) | $(VENV)/.installed node_modules/.installed
+	@$(BIN)/python contracts/tools/build.py --check
+	@touch $@
+
+model: $(VENV)/.installed ## SmolLM2-135M-Instruct, unpacked once into the user's cache
 	@$(BIN)/python -m devnet.models
 
 lint: setup

