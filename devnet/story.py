@@ -123,7 +123,7 @@ class Story:
         net = self._net
         before = await self._snapshot()
         out = net.layout.root / "answers"
-        await self._client("submit", str(PROMPTS), "--yes", "--out", str(out), "--max-tokens", "28")
+        await self._client("submit", str(PROMPTS), "--yes", "--out", str(out), "--max-tokens", "24")
         job = await self._settled_job(net, "settleAck")
         self._count(job)
         answers = (out / "output.jsonl").read_text().splitlines()
@@ -154,7 +154,7 @@ class Story:
         before = await self._snapshot()
         await self._client(
             "submit", str(DOUBTED_PROMPTS), "--yes", "--ack", "later", "--window", WINDOW,
-            "--auditor", net.addresses["auditor-1"], "--max-tokens", "24",
+            "--auditor", net.addresses["auditor-1"], "--max-tokens", "16",
             "--out", str(net.layout.root / "doubted"), "--no-text",
         )  # fmt: skip
         job_id = await self._delivered_job()

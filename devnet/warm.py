@@ -26,22 +26,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-#: What the programs would import, heaviest first.
+#: What the programs would import, in the order in which a devnet asks for them: commands, the matcher, miners, jurors.
 PRELOADED = (
-    "torch",
-    "transformers.models.llama.modeling_llama",
     "web3",
+    "miner.cli",
+    "matcher.cli",
+    "rich.progress",
     "hivemind",
-    "miner.run",
     "matcher.start",
-    "client.submission",
-    "client.jury_service",
-    "client.dispute",
-    "core.engine.model",
-    "core.engine.numerics",
     "scheduler.explain",
     "uvicorn",
-    "rich.progress",
+    "transformers.models.llama.modeling_llama",
+    "core.engine.model",
+    "core.engine.numerics",
+    "miner.run",
+    "client.cli",
+    "client.submission",
+    "client.auditor_cli",
+    "client.jury_service",
+    "client.dispute",
 )
 _LARGEST_BYTES = 1 << 17
 _CODE_OF_A_BUG = 70
@@ -154,17 +157,21 @@ class WarmStart:
 
 
 def serve(control: socket.socket) -> None:
-    """The interpreter: import, then fork for every request and report every end."""
+    """The interpreter: import, then fork for every request and report every end.
+
+    Requests are looked at between imports too: who asks early imports the rest alone, while we go on.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in PRELOADED:
-        importlib.import_module(name)
-    gc.freeze()  # the collector would write to every page that the children share
     hears, wakes = os.pipe2(os.O_NONBLOCK)
     signal.set_wakeup_fd(wakes)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     numbers: dict[int, int] = {}
+    to_import = list(PRELOADED)
     while True:
-        ready, _, _ = select.select([control, hears], [], [])
+        ready, _, _ = select.select([control, hears], [], [], 0.0 if to_import else None)
+        if not ready:
+            importlib.import_module(to_import.pop(0))
+            gc.freeze()  # the collector would write to every page that the children share
         if hears in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(hears, 4096)
