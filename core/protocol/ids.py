@@ -147,16 +147,15 @@ def find(kind: Kind, typed: str, known: Iterable[T], of: Callable[[T], bytes | s
             f"'{typed}' does not name a {kind.name.lower()}",
             why=f"ids of this kind start with {kind.value}_",
         )
-    if rest.lower().startswith("0x"):
-        digits = rest[2:].lower()
-        fits = [item for item in known if digits and _id_bytes(of(item)).hex().startswith(digits)]
-    else:
-        canonical = "".join(_ALPHABET[_VALUE[c]] if c in _VALUE else c for c in rest.upper())
-        fits = [
-            item
-            for item in known
-            if canonical and _base32(_id_bytes(of(item))).startswith(canonical)
-        ]
+    canonical = "".join(_ALPHABET[_VALUE[c]] if c in _VALUE else c for c in rest.upper())
+    # "0X" begins an id of ours now and then; only the kind in front of it says that it is no hexadecimal.
+    digits = rest[2:].lower() if not prefix and rest.lower().startswith("0x") else ""
+    fits = [
+        item
+        for item in known
+        if (canonical and _base32(_id_bytes(of(item))).startswith(canonical))
+        or (digits and _id_bytes(of(item)).hex().startswith(digits))
+    ]
     distinct = {_id_bytes(of(item)) for item in fits}
     if len(distinct) == 1:
         return fits[0]

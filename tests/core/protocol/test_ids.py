@@ -25,15 +25,30 @@ def test_different_ids_have_different_full_forms(one, other):
     assert ids.full(Kind.JOB, one) != ids.full(Kind.JOB, other)
 
 
+def test_an_id_that_begins_like_hexadecimal_is_found_and_a_doubtful_one_is_not_guessed():
+    ours, other = b"\x07\x40" + bytes(30), b"\xd0" + bytes(31)
+    assert ids.full(Kind.JOB, ours).startswith("job_0X0")
+    for typed in ("job_0X", "job_0x0", "0X", "0X0000", "0x0740"):
+        assert ids.find(Kind.JOB, typed, [ours, other], lambda one: one) == ours
+    assert ids.find(Kind.JOB, "0xD0", [ours, other], lambda one: one) == other
+    rival = b"\x00" * 32
+    assert ids.find(Kind.JOB, "job_0X0", [ours, rival], lambda one: one) == ours
+    with pytest.raises(IdInvalid, match="ambiguous"):
+        ids.find(Kind.JOB, "0X0", [ours, rival], lambda one: one)
+
+
 @given(st.lists(SOME, min_size=1, max_size=20, unique=True), st.data())
 def test_every_unique_prefix_finds_its_id(known, data):
     wanted = data.draw(st.sampled_from(known))
     printed = ids.full(Kind.JOB, wanted)
     length = data.draw(st.integers(5, len(printed)))
     typed = printed[:length]
+    bare = typed.removeprefix("job_")
     rivals = [one for one in known if ids.full(Kind.JOB, one).startswith(typed)]
-    for form in (typed, typed.lower(), typed.removeprefix("job_")):
-        if len(rivals) == 1:
+    digits = bare[2:].lower() if bare.startswith("0X") else ""
+    as_hex = [one for one in known if digits and one.hex().startswith(digits)]
+    for form in (typed, typed.lower(), bare):
+        if len({*rivals, *(as_hex if form == bare else ())}) == 1:
             assert ids.find(Kind.JOB, form, known, lambda one: one) == wanted
         else:
             with pytest.raises(IdInvalid, match="ambiguous"):
