@@ -11,15 +11,36 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from core.protocol.types import LayerRange
 from scheduler.errors import FleetError
+from scheduler.profile import Profile
 
 #: One-way latency assumed between machines while nobody has measured anything.
 UNMEASURED_RHO_MS = 50.0
 #: What a machine may claim of itself (Tflop/s, GB/s, ms); NaN is outside too.
 SMALLEST, LARGEST = 1e-6, 1e9
+
+
+class Located(Protocol):
+    """Anything a link can lead to: a machine, or the coordinator that feeds the pipelines."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def region(self) -> str: ...
+    @property
+    def access_ms(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """Where requests start and tokens end: links to and from it carry tokens, not activations."""
+
+    id: str = "coordinator"
+    region: str = ""
+    access_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +51,9 @@ class Machine:
     ``overhead_bytes`` is what the runtime takes besides (activations, graphs). ``tflops`` is effective, not peak.
     ``tau_ms_per_layer`` is the measured time of one layer for ``tau_batch`` sequences, None before the first
     measurement. ``kv_tokens`` is the announced room in tokens over all layers it holds, None to derive it.
-    ``access_ms`` is its own share of every hop's latency when links are given by region.
+    ``access_ms`` is its own share of every hop's latency when links are given by region. ``stability`` is the share
+    of time it has been there. ``kind`` names its hardware for reports. ``profile``, where measured, replaces the
+    roofline and the capacity formula.
     """
 
     id: str
@@ -46,6 +69,9 @@ class Machine:
     tau_batch: int = 1
     kv_tokens: int | None = None
     access_ms: float = 0.0
+    stability: float = 1.0
+    kind: str = ""
+    profile: Profile | None = None
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -53,9 +79,13 @@ class Machine:
         for name, value in (("tflops", self.tflops), ("bandwidth_gb_s", self.bandwidth_gb_s)):
             if not SMALLEST <= value <= LARGEST:
                 raise FleetError(f"machine {self.id}: {name} is {value}, no such machine exists")
-        for name, share in (("weight", self.weight_fraction), ("kv", self.kv_fraction)):
+        for name, share in (
+            ("weight_fraction", self.weight_fraction),
+            ("kv_fraction", self.kv_fraction),
+            ("stability", self.stability),
+        ):
             if not 0 <= share <= 1:
-                raise FleetError(f"machine {self.id}: {name}_fraction is {share}, not in [0, 1]")
+                raise FleetError(f"machine {self.id}: {name} is {share}, not in [0, 1]")
         for name, count in (
             ("memory_bytes", self.memory_bytes),
             ("overhead_bytes", self.overhead_bytes),
@@ -78,7 +108,9 @@ class ModelShape:
     """What a model weighs and costs. All transformer layers count alike.
 
     ``head_bytes`` is the output projection as the last stage loads it. A ``tied`` model shares one table between both
-    ends: separate first and last stages each load it, a single stage loads it once.
+    ends: separate first and last stages each load it, a single stage loads it once. A mixture of experts has
+    ``experts`` of ``expert_bytes`` in every layer (part of ``layer_bytes``), of which a token visits
+    ``experts_per_token``; ``flops_per_layer_per_token`` counts only those.
     """
 
     layers: int
@@ -92,6 +124,10 @@ class ModelShape:
     head_flops_per_token: float = 0.0
     kv_bytes_per_token_per_layer: int = 0
     activation_bytes_per_token: int = 0
+    token_bytes: int = 4
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_bytes: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.layers < 2**16:
@@ -108,10 +144,18 @@ class ModelShape:
             "head_flops_per_token",
             "kv_bytes_per_token_per_layer",
             "activation_bytes_per_token",
+            "token_bytes",
+            "experts",
+            "experts_per_token",
+            "expert_bytes",
         ):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise FleetError(f"{name} is {value}, must not be negative")
+        if self.experts_per_token > self.experts:
+            raise FleetError(f"{self.experts_per_token} of {self.experts} experts per token")
+        if self.experts * self.expert_bytes > self.layer_bytes:
+            raise FleetError(f"{self.experts} experts of {self.expert_bytes} bytes exceed a layer")
         if self.tied and self.head_bytes != self.embedding_bytes:
             raise FleetError(
                 f"a tied model has one table, not {self.embedding_bytes} and {self.head_bytes} bytes"
@@ -133,11 +177,20 @@ class ModelShape:
         kv_bytes_per_value: int = 2,
         activation_bytes_per_value: int = 2,
         layer_bytes: int | None = None,
+        experts: int = 0,
+        experts_per_token: int = 0,
+        expert_intermediate: int = 0,
     ) -> ModelShape:
-        """Shape of a dense decoder with a gated MLP; ``layer_bytes`` overrides the count from the dimensions."""
+        """Shape of a decoder with gated MLPs; ``layer_bytes`` overrides the count from the dimensions.
+
+        With ``experts``, ``intermediate`` is the MLP every token visits (0 if none) and ``expert_intermediate`` that of
+        one expert.
+        """
         head_dim = head_dim or hidden // heads
         q, kv = heads * head_dim, 2 * kv_heads * head_dim
-        parameters = 2 * hidden * q + hidden * kv + 3 * hidden * intermediate
+        shared = 2 * hidden * q + hidden * kv + 3 * hidden * intermediate
+        expert = 3 * hidden * expert_intermediate if experts else 0
+        parameters = shared + experts * expert
         table = math.ceil(vocab * hidden * bytes_per_parameter)
         return cls(
             layers=layers,
@@ -146,11 +199,14 @@ class ModelShape:
             head_bytes=table,
             tied=tied,
             hidden=hidden,
-            flops_per_layer_per_token=2.0 * parameters,
+            flops_per_layer_per_token=2.0 * (shared + experts_per_token * expert),
             attention_flops_per_context_token=4.0 * q,
             head_flops_per_token=2.0 * vocab * hidden,
             kv_bytes_per_token_per_layer=kv * kv_bytes_per_value,
             activation_bytes_per_token=hidden * activation_bytes_per_value,
+            experts=experts,
+            experts_per_token=experts_per_token,
+            expert_bytes=math.floor(expert * bytes_per_parameter),
         )
 
 
@@ -188,7 +244,7 @@ class Links:
         """Links from measured one-way latencies; ``math.inf`` marks a pair known to be cut off."""
         return cls({pair: Link(ms) for pair, ms in rho_ms.items()}, {}, default_ms)
 
-    def between(self, a: Machine, b: Machine) -> Link | None:
+    def between(self, a: Located, b: Located) -> Link | None:
         """The link a → b, or None when b cannot be reached from a."""
         if a.id == b.id:
             return Link(0.0)
@@ -204,7 +260,7 @@ class Links:
                 link = Link(self.default_ms)
         return None if link is None or math.isinf(link.latency_ms) else link
 
-    def rho_ms(self, a: Machine, b: Machine) -> float:
+    def rho_ms(self, a: Located, b: Located) -> float:
         """ρ(a, b) in milliseconds, infinite when b cannot be reached from a."""
         link = self.between(a, b)
         return math.inf if link is None else link.latency_ms
@@ -212,10 +268,14 @@ class Links:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The machines G and their links. Machines are kept in order of id, so input order never matters."""
+    """The machines G and their links. Machines are kept in order of id, so input order never matters.
+
+    ``coordinator`` is where a flow starts and ends; None where requests come from everywhere.
+    """
 
     machines: tuple[Machine, ...]
     links: Links = field(default_factory=lambda: Links(default_ms=UNMEASURED_RHO_MS))
+    coordinator: Coordinator | None = None
 
     def __post_init__(self) -> None:
         ordered = tuple(sorted(self.machines, key=lambda machine: machine.id))
@@ -235,7 +295,7 @@ class Fleet:
 
     def subset(self, machines: Iterable[Machine]) -> Fleet:
         """The same links over fewer machines."""
-        return Fleet(tuple(machines), self.links)
+        return Fleet(tuple(machines), self.links, self.coordinator)
 
 
 class Shard(NamedTuple):
@@ -247,3 +307,5 @@ class Shard(NamedTuple):
 
 #: Ordered stages that cover [0, L) once.
 Pipeline: TypeAlias = tuple[Shard, ...]
+#: Who holds what, at most one shard a machine, in order of layers; chains over it are chosen per request.
+Placement: TypeAlias = tuple[Shard, ...]
