@@ -18,21 +18,11 @@ app = App("matcher", help="Match orders to machines: plan, route, open and settl
 registry = app.group("registry", help="Machines as the running matcher sees them.")
 
 
-class Method(StrEnum):
-    """How phase 1 is solved."""
+class Form(StrEnum):
+    """How a plan is shown."""
 
-    AUTO = "auto"
-    DP = "dp"
-    PATTERNS = "patterns"
-    GREEDY = "greedy"
-
-
-class Scope(StrEnum):
-    """Where pipelines may reach."""
-
-    AUTO = "auto"
-    REGION = "region"
-    GLOBAL = "global"
+    TABLE = "table"
+    DOT = "dot"
 
 
 @app.command(daemon=True)
@@ -74,29 +64,85 @@ async def start(
         await asyncio.Event().wait()
 
 
+Nodes = Annotated[Path, typer.Option(help="JSON file: fleet/1, cluster/1 or machines by hand.")]
+Model = Annotated[str | None, typer.Option(help="Which of the file's models.")]
+Profiles = Annotated[
+    Path | None, typer.Option(help="gpu_profiles/1 file of a cluster; found beside it if there.")
+]
+
+
 @app.command()
 def plan(
     run: Run,
-    nodes: Annotated[Path, typer.Option(help="JSON file with model, machines and links.")],
-    method: Annotated[Method, typer.Option(help="How to solve phase 1.")] = Method.AUTO,
-    scope: Annotated[Scope, typer.Option(help="Inside regions, over all, or both.")] = Scope.AUTO,
-    alpha: Annotated[float, typer.Option(help="Preference for replicas in Z(k).")] = 1.0,
+    nodes: Nodes,
+    model: Model = None,
+    method: Annotated[str, typer.Option(help="See `matcher methods`.")] = "auto",
+    profiles: Profiles = None,
+    time_limit: Annotated[
+        str | None, typer.Option(help="Such as 10s: the best plan found by then.")
+    ] = None,
+    form: Annotated[
+        Form, typer.Option("--format", help="A table, or Graphviz; JSON with --json.")
+    ] = Form.TABLE,
     explain: Annotated[bool, typer.Option("--explain", help="Say why, in sentences.")] = False,
 ) -> None:
-    """Who would hold which layers? Needs no network; the plan is what the daemon would publish."""
-    from matcher.whatif import plan_what_if, read_what_if, what_if_json, what_if_rows
-    from scheduler.allocate import AllocateOptions
+    """Who would hold which layers? Needs no network."""
+    import time
 
-    asked = read_what_if(nodes)
-    options = AllocateOptions(alpha=alpha, scope=scope.value, method=method.value)
-    result = what_if_json(asked, plan_what_if(asked, options), explain=explain)
-    run.emit(result if run.options.json else what_if_rows(result))
+    from core.protocol.units import parse_duration
+    from matcher.whatif import plan_dot, plan_rows, plan_summary, plan_what_if, read_what_if
+
+    asked = read_what_if(nodes, model, profiles)
+    limit_s = None if time_limit is None else parse_duration(time_limit)
+    result = plan_what_if(asked, method, time.monotonic, limit_s)
     if run.options.json:
+        run.emit(result)
         return
-    summary = f"{len(result['pipelines'])} pipelines, {result['tokens_per_s']} tokens/s"
-    run.note(f"{summary}, by {result['method'] or 'no method'}, gap {result['gap']:.2%}")
-    for line in result.get("explanation", ()):
+    if form is Form.DOT:
+        typer.echo(plan_dot(result))  # not through the console, which reads [brackets] as colours
+        return
+    run.emit(plan_rows(result))
+    for line in [*plan_summary(result), *(result["explanation"] if explain else ())]:
         run.note(line)
+    if not explain:
+        for ignored in result["ignored"]:
+            run.note(f"{ignored['machine']} is ignored: {ignored['why']}")
+
+
+@app.command()
+def methods(run: Run) -> None:
+    """The methods that `matcher plan` knows."""
+    from scheduler.methods import METHODS
+
+    run.emit([{"method": name, "what": what} for name, (what, _) in METHODS.items()])
+
+
+@app.command(name="route")
+def best_route(
+    run: Run,
+    nodes: Nodes,
+    placement: Annotated[
+        Path, typer.Option(help="JSON of `matcher plan --json`, or a placements/1 file.")
+    ],
+    model: Model = None,
+    profiles: Profiles = None,
+    name: Annotated[
+        str | None, typer.Option(help="Which placement of a placements/1 file.")
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(help="A machine to do without; repeatable.")
+    ] = None,
+    backups: Annotated[int, typer.Option(min=0, help="Node-disjoint chains besides.")] = 2,
+) -> None:
+    """Which chain over a placement is fastest, and which would stand in? Needs no network."""
+    from matcher.whatif import read_what_if, read_what_if_placement, route_rows, route_what_if
+
+    asked = read_what_if(nodes, model, profiles)
+    held = read_what_if_placement(placement, asked, name)
+    result = route_what_if(asked, held, without or (), backups)
+    run.emit(result if run.options.json else route_rows(result))
+    if result["backups_missing"]:
+        run.note(f"{result['backups_missing']} backups less: no other chain shares no machine")
 
 
 @registry.command("ls")

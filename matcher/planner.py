@@ -95,9 +95,8 @@ def plan(
         return None
     repaired = _fill(kept, fixed, fleet, shape)
     if repaired is not None:
-        return _decided(
-            previous, repaired, fixed, fleet, f"repaired: {decision.reason}", (), now_ms
-        )
+        why = f"repaired: {decision.reason}"
+        return _grow(previous, repaired, fixed, fleet, shape, now_ms, why)
     return _anew(previous, kept, fixed, fleet, shape, decision.reason, now_ms)
 
 
@@ -157,6 +156,7 @@ def _grow(
     fleet: Fleet,
     shape: ModelShape,
     now_ms: int,
+    reason: str = "every layer is covered",
 ) -> Placement:
     """Newcomers and standby machines: whole pipelines of their own first, then wherever the model is thinnest."""
     assignments = dict(kept)
@@ -170,7 +170,6 @@ def _grow(
             layers = join(machine, fleet, shape, _shards(assignments, fixed))
             if layers is not None:
                 assignments[machine.id] = layers
-    reason = "every layer is covered"
     if len(assignments) > len(kept):
         reason += f"; {len(assignments) - len(kept)} more machines serve beside the others"
     return _decided(previous, assignments, fixed, fleet, reason, explanation, now_ms)

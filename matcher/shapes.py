@@ -2,18 +2,69 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 from core.protocol.errors import ModelUnsupported
 from core.protocol.signing import name_hash
 from core.protocol.types import ModelSpec
 from scheduler.fleet import ModelShape
 
-_BYTES_PER_VALUE = {
-    name_hash(name): size
-    for name, size in (("float64", 8), ("float32", 4), ("bfloat16", 2), ("float16", 2))
+
+@dataclass(frozen=True)
+class _Numerics:
+    """Bytes of one value in a layer's matrix, of what each output of it adds, and of every other value."""
+
+    matrix_value: float
+    output: int
+    value: int
+
+    def layer_bytes(self, parameters: int, outputs: int) -> int:
+        return math.ceil(parameters * self.matrix_value) + outputs * self.output
+
+
+_NUMERICS = {
+    name_hash(name): _Numerics(matrix_value, output, value)
+    for name, matrix_value, output, value in (
+        ("float64", 8, 0, 8),
+        ("float32", 4, 0, 4),
+        ("bfloat16", 2, 0, 2),
+        ("float16", 2, 0, 2),
+        ("int8-weight-only", 1, 5, 4),  # a scale of four bytes and a zero point of one
+        ("int8-weight-only-bfloat16", 1, 5, 2),
+        ("int4-weight-only", 0.5 + 4 / 32, 0, 2),  # scale and offset, two bytes each, per 32 inputs
+    )
 }
 # Families whose heads are not hidden / heads wide; the specification does not say it.
-_HEAD_DIM = {name_hash("gemma3"): 256, name_hash("gemma3_text"): 256, name_hash("qwen3"): 128}
-_UNGATED = {name_hash("gpt2")}
+_HEAD_DIM = {
+    name_hash(name): width
+    for name, width in (
+        ("gemma", 256),
+        ("gemma2", 256),
+        ("gemma3", 256),
+        ("gemma3_text", 256),
+        ("vaultgemma", 256),
+        ("qwen3", 128),
+        ("qwen3_moe", 128),
+        ("seed_oss", 128),
+        ("glm4_moe", 128),
+        ("gpt_oss", 64),
+    )
+}
+_UNGATED = {
+    name_hash(name)
+    for name in (
+        "gpt2",
+        "gpt_neox",
+        "gptj",
+        "gpt_neo",
+        "gpt_bigcode",
+        "opt",
+        "bloom",
+        "phi",
+        "starcoder2",
+    )
+}
 _ACTIVATION_BYTES_PER_VALUE = 4  # rows cross a boundary as float32, whatever the weights are
 
 
@@ -23,8 +74,8 @@ def shape_of(spec: ModelSpec) -> ModelShape:
     The specification does not say whether embedding and head share one table, so both are counted.
     Raises ModelUnsupported for a dtype nobody here can size.
     """
-    size = _BYTES_PER_VALUE.get(spec.dtype)
-    if size is None:
+    numerics = _NUMERICS.get(spec.dtype)
+    if numerics is None:
         raise ModelUnsupported(
             "the model cannot be planned", why=f"its dtype {spec.dtype} is none that we know"
         )
@@ -32,10 +83,11 @@ def shape_of(spec: ModelSpec) -> ModelShape:
     q, kv = spec.heads * head_dim, 2 * spec.kv_heads * head_dim
     mlp_matrices = 2 if spec.architecture in _UNGATED else 3
     parameters = spec.hidden * (2 * q + kv + mlp_matrices * spec.ffn)
-    table_bytes = spec.vocab * spec.hidden * size
+    outputs = q + kv + 2 * spec.hidden + (mlp_matrices - 1) * spec.ffn
+    table_bytes = spec.vocab * spec.hidden * numerics.value
     return ModelShape(
         layers=spec.layers,
-        layer_bytes=parameters * size,
+        layer_bytes=numerics.layer_bytes(parameters, outputs),
         embedding_bytes=table_bytes,
         head_bytes=table_bytes,
         tied=False,
@@ -43,6 +95,6 @@ def shape_of(spec: ModelSpec) -> ModelShape:
         flops_per_layer_per_token=2.0 * parameters,
         attention_flops_per_context_token=4.0 * q,
         head_flops_per_token=2.0 * spec.vocab * spec.hidden,
-        kv_bytes_per_token_per_layer=kv * size,
+        kv_bytes_per_token_per_layer=kv * numerics.value,
         activation_bytes_per_token=spec.hidden * _ACTIVATION_BYTES_PER_VALUE,
     )

@@ -1,6 +1,6 @@
-"""What would phase 1 do with a fleet that exists only in a file?
+"""What would the scheduler do with a fleet that exists only in a file?
 
-The file is JSON: `model` (a registered shape, or its dimensions), `machines` and, if known, `links`::
+Reads `fleet/1`, `cluster/1` (with a `gpu_profiles/1` file) and machines listed by hand (`docs/scheduler.md` has them all)::
 
     {"model": {"layers": 30, "hidden": 576, "intermediate": 1536, "heads": 9, "kv_heads": 3, "vocab": 49152, "tied": true},
      "machines": [{"id": "a", "memory": "6GiB", "tflops": 20, "bandwidth_gb_s": 300, "region": "eu"}],
@@ -10,22 +10,28 @@ The file is JSON: `model` (a registered shape, or its dimensions), `machines` an
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from core.protocol.errors import HeadraceError, UsageError
+from core.protocol.errors import HeadraceError, NoCapacity, UsageError
 from core.protocol.units import parse_bytes
-from scheduler.allocate import AllocateOptions, Allocation, allocate
-from scheduler.errors import FleetError
-from scheduler.explain import explain_allocation, explain_pipeline
-from scheduler.fleet import UNMEASURED_RHO_MS, Fleet, Links, Machine, ModelShape
+from scheduler.errors import FleetError, PlanError
+from scheduler.explain_plan import explain_plan
+from scheduler.files import read_cluster, read_fleet, read_placement
+from scheduler.fleet import UNMEASURED_RHO_MS, Fleet, Links, Machine, ModelShape, Placement
+from scheduler.methods import Budget, MethodPlan, plan_by
+from scheduler.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route
+from scheduler.routing_table import prepare
 
-_MACHINE_KEYS = {item.name for item in fields(Machine)} | {"memory"}
+PROFILES_FILE = "gpu_profiles.json"
+_MACHINE_KEYS = {item.name for item in fields(Machine)} - {"profile"} | {"memory"}
 _MODEL_KEYS = {
     "layers", "hidden", "intermediate", "heads", "kv_heads", "vocab", "tied", "head_dim",
     "bytes_per_parameter", "kv_bytes_per_value", "activation_bytes_per_value", "layer_bytes",
+    "experts", "experts_per_token", "expert_intermediate",
 }  # fmt: skip
 
 
@@ -33,29 +39,68 @@ _MODEL_KEYS = {
 class WhatIf:
     """A fleet and a model to plan for."""
 
+    id: str
     fleet: Fleet
     model: ModelShape
 
 
-def read_what_if(path: Path) -> WhatIf:
-    """A fleet file. Raises UsageError naming the entry that is wrong."""
+def read_what_if(path: Path, model: str | None = None, profiles: Path | None = None) -> WhatIf:
+    """The world in a file. Raises UsageError naming the entry that is wrong."""
+    content = _json(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        schema = content.get("schema") if isinstance(content, Mapping) else None
+        if schema == "fleet/1":
+            fleet, shape = read_fleet(content, _only_model(content, model))
+        elif schema == "cluster/1":
+            measured = _json(profiles or _profiles_beside(path))
+            fleet, shape = read_cluster(content, measured, model)
+        elif schema is None:
+            fleet, shape = _by_hand(content, model)
+        else:
+            raise FleetError(f"schema {schema!r} is not fleet/1 or cluster/1")
+        return WhatIf(str(content.get("id", path.stem)), fleet, shape)
+    except KeyError as error:
+        raise UsageError(f"{path} is incomplete", why=f"{error} is missing") from None
+    except (FleetError, TypeError, ValueError, ZeroDivisionError, AttributeError) as error:
+        raise UsageError(f"{path} cannot be planned", why=str(error)) from None
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}", why=error.strerror or str(error)) from None
     except ValueError as error:
         raise UsageError(f"{path} is not JSON", why=str(error)) from None
-    try:
-        document = _table(content, "the file", {"model", "machines", "links"})
-        model = ModelShape.dense(**_table(document["model"], "model", _MODEL_KEYS))
-        machines = tuple(
-            _machine(entry, f"machines[{i}]") for i, entry in enumerate(document["machines"])
-        )
-        return WhatIf(Fleet(machines, _links(document.get("links", {}))), model)
-    except KeyError as error:
-        raise UsageError(f"{path} is incomplete", why=f"{error} is missing") from None
-    except (FleetError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise UsageError(f"{path} cannot be planned", why=str(error)) from None
+
+
+def _only_model(document: Mapping[str, Any], wanted: str | None) -> str:
+    models = sorted(document.get("models", {}))
+    if wanted is None and len(models) != 1:
+        raise FleetError(f"it has {len(models)} models: choose one with --model {'|'.join(models)}")
+    return wanted or models[0]
+
+
+def _profiles_beside(path: Path) -> Path:
+    for folder in (path.parent, path.parent.parent):
+        if (folder / PROFILES_FILE).exists():
+            return folder / PROFILES_FILE
+    raise UsageError(
+        f"{path.name} names GPUs but not what they do",
+        why=f"no {PROFILES_FILE} beside it or one folder up",
+        next_step="pass --profiles FILE",
+    )
+
+
+def _by_hand(content: Any, wanted: str | None) -> tuple[Fleet, ModelShape]:
+    if wanted is not None:
+        raise FleetError("it describes its one model itself: leave out --model")
+    document = _table(content, "the file", {"model", "machines", "links"})
+    shape = ModelShape.dense(**_table(document["model"], "model", _MODEL_KEYS))
+    machines = tuple(
+        _machine(entry, f"machines[{i}]") for i, entry in enumerate(document["machines"])
+    )
+    return Fleet(machines, _links(document.get("links", {}))), shape
 
 
 def _table(value: Any, name: str, known: set[str]) -> dict[str, Any]:
@@ -88,56 +133,197 @@ def _links(entry: Any) -> Links:
     return Links.from_rho_ms(pairs, None if default is None else float(default))
 
 
-def plan_what_if(asked: WhatIf, options: AllocateOptions) -> Allocation:
-    """Phase 1 over the file's fleet. Raises UsageError for absurd options."""
+def plan_what_if(
+    asked: WhatIf, method: str, clock: Callable[[], float], limit_s: float | None
+) -> dict[str, Any]:
+    """The plan of a method as JSON-ready values.
+
+    Raises NoCapacity when the fleet cannot hold the model (what is short, and by how much), UsageError when the method
+    has no answer.
+    """
+    started = clock()
+    budget = Budget() if limit_s is None else Budget(clock, started + limit_s)
     try:
-        return allocate(asked.fleet, asked.model, options)
+        found = plan_by(method, asked.fleet, asked.model, budget)
+        solve_s = clock() - started
+        return _plan_json(asked, found, solve_s)
     except FleetError as error:
-        raise UsageError("this cannot be planned", why=str(error)) from None
+        text = str(error)
+        if text.startswith("no plan: "):
+            raise NoCapacity(
+                f"{asked.id} cannot hold the model",
+                why=text.removeprefix("no plan: "),
+                next_step="add machines or memory, or choose a smaller model",
+            ) from None
+        raise UsageError("this cannot be planned", why=text) from None
 
 
-def what_if_json(asked: WhatIf, found: Allocation, *, explain: bool) -> dict[str, Any]:
-    """The plan as JSON-ready values."""
-    pipelines, total = list[dict[str, Any]](), 0.0
-    for pipeline in found.pipelines:
-        report = explain_pipeline(pipeline, asked.fleet, asked.model)
-        total += report.tokens_per_s
-        pipelines.append(
+def _plan_json(asked: WhatIf, found: MethodPlan, solve_s: float) -> dict[str, Any]:
+    fleet, model = asked.fleet, asked.model
+    stages = sum(len(chain.stages) for chain in found.chains)
+    carried = found.tokens_per_s
+    mean_ms = (
+        sum(chain.latency_ms * chain.tokens_per_s for chain in found.chains) / carried
+        if carried
+        else None
+    )
+    best = route(prepare(fleet, model, found.placement), RouteQuery(partial=True))
+    explained = explain_plan(found, fleet, model)
+    return {
+        "id": asked.id,
+        "method": found.method,
+        "pipelines": [
             {
                 "stages": [
-                    {"machine": s.machine_id, "layers": [s.layers.start, s.layers.end]}
-                    for s in report.stages
+                    [shard.machine_id, shard.layers.start, shard.layers.end]
+                    for shard in chain.stages
                 ],
-                "latency_ms": round(report.latency_ms, 3),
-                "tokens_per_s": round(report.tokens_per_s, 1),
-                "bottleneck": report.bottleneck,
+                "tokens_per_s": round(chain.tokens_per_s, 3),
+                "latency_ms": round(chain.latency_ms, 3),
             }
-        )
-    result = {
-        "pipelines": pipelines,
+            for chain in found.chains
+        ],
+        "disjoint": found.disjoint,
+        "layers": {s.machine_id: [s.layers.start, s.layers.end] for s in found.placement},
+        "k": len(found.chains),
+        "stages": stages,
+        "score": round(len(found.chains) ** 2 / stages, 6) if stages else 0.0,
+        "tokens_per_s": {
+            "disjoint" if found.disjoint else "paths": round(carried, 3),
+            "flow": round(explained.flow_tokens_per_s, 3),
+            "at_most": round(found.at_most, 3),
+        },
+        "token_ms": {
+            "mean": None if mean_ms is None else round(mean_ms, 3),
+            "best": round(best.latency_ms, 3) if isinstance(best, Route) else None,
+        },
+        "gap": None if found.gap != found.gap else round(found.gap, 6),
+        "solve_s": round(solve_s, 4),
         "standby": list(found.standby),
         "ignored": [{"machine": machine, "why": why} for machine, why in found.ignored],
-        "tokens_per_s": round(total, 1),
-        "z": found.z,
-        "gap": found.gap,
-        "method": found.method,
+        "explanation": [*explained.sentences, *found.notes],
+        "prices": {machine: round(price, 6) for machine, price in explained.prices},
     }
-    if explain or not found.pipelines:
-        result["explanation"] = list(explain_allocation(found, asked.fleet, asked.model))
-    return result
 
 
-def what_if_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One row a stage, for people."""
+def plan_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row a chain, for people."""
     return [
         {
-            "pipeline": number,
-            "machine": stage["machine"],
-            "layers": f"{stage['layers'][0]}-{stage['layers'][1] - 1}",
-            "tokens/s": pipeline["tokens_per_s"],
-            "ms/token": pipeline["latency_ms"],
-            "bottleneck": "yes" if stage["machine"] == pipeline["bottleneck"] else "",
+            "chain": number,
+            "tokens/s": f"{chain['tokens_per_s']:.1f}",
+            "ms/token": f"{chain['latency_ms']:.1f}",
+            "stages": _stages(chain),
         }
-        for number, pipeline in enumerate(result["pipelines"], start=1)
-        for stage in pipeline["stages"]
+        for number, chain in enumerate(result["pipelines"], start=1)
+    ]
+
+
+def _stages(chain: Mapping[str, Any]) -> str:
+    return " → ".join(f"{machine} [{start}-{end - 1}]" for machine, start, end in chain["stages"])
+
+
+def plan_summary(result: Mapping[str, Any]) -> list[str]:
+    """The figures of a plan in three lines."""
+    rates, times = result["tokens_per_s"], result["token_ms"]
+    kind = "disjoint" if result["disjoint"] else "paths"
+    gap = "unknown" if result["gap"] is None else f"{result['gap']:.2%}"
+    best = "none" if times["best"] is None else f"{times['best']:.1f}"
+    mean = "none" if times["mean"] is None else f"{times['mean']:.1f}"
+    return [
+        f"{result['method']}: k {result['k']}, {result['stages']} stages, score {result['score']:.3f}, "
+        f"gap {gap}, solved in {result['solve_s']:.3f} s",
+        f"tokens/s: {rates[kind]:.1f} over {'disjoint pipelines' if result['disjoint'] else 'paths'}, "
+        f"{rates['flow']:.1f} with partial slices, at most {rates['at_most']:.1f}",
+        f"ms a token: mean {mean}, best chain {best}",
+    ]
+
+
+def plan_dot(result: Mapping[str, Any]) -> str:
+    """The plan for Graphviz: machines from left to right by first layer, links with the tokens/s they carry."""
+    carried: dict[tuple[str, str], float] = {}
+    for pipeline in result["pipelines"]:
+        names = ["in", *(stage[0] for stage in pipeline["stages"]), "out"]
+        for a, b in pairwise(names):
+            carried[a, b] = carried.get((a, b), 0.0) + pipeline["tokens_per_s"]
+    lines = [f'digraph "{result["id"]} by {result["method"]}" {{', "  rankdir=LR;"]
+    lines += ['  "in" [shape=point];', '  "out" [shape=point];']
+    for machine, (start, end) in sorted(result["layers"].items(), key=lambda item: item[1]):
+        lines.append(f'  "{machine}" [shape=box, label="{machine}\\n{start}-{end - 1}"];')
+    for (a, b), rate in sorted(carried.items()):
+        lines.append(f'  "{a}" -> "{b}" [label="{rate:.0f}"];')
+    return "\n".join([*lines, "}"])
+
+
+def read_what_if_placement(path: Path, asked: WhatIf, name: str | None) -> Placement:
+    """Who holds what: the JSON of `matcher plan`, or a `placements/1` file with the name of one of its placements."""
+    content = _json(path)
+    try:
+        if content.get("schema") == "placements/1":
+            known = content["clusters"].get(asked.id, {}).get("placements", {})
+            if name not in known:
+                listed = ", ".join(sorted(known)) or "none"
+                raise FleetError(f"{asked.id} has the placements {listed}: choose with --name")
+            layers = known[name]["layers"]
+        else:
+            layers = content.get("result", content)["layers"]
+        return read_placement(layers, asked.model)
+    except KeyError as error:
+        raise UsageError(f"{path} is not a placement", why=f"{error} is missing") from None
+    except (FleetError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is not a placement", why=str(error)) from None
+
+
+def route_what_if(
+    asked: WhatIf, placement: Placement, without: Iterable[str], backups: int
+) -> dict[str, Any]:
+    """The best chain over a placement and as many node-disjoint ones as asked for, as JSON-ready values.
+
+    Raises UsageError for a machine that is not in the file, NoCapacity when no chain is left.
+    """
+    excluded = frozenset(without)
+    if unknown := sorted(excluded - set(asked.fleet.by_id)):
+        raise UsageError(f"no machine {unknown[0]}", why=f"{asked.id} does not list it")
+    try:
+        table = prepare(asked.fleet, asked.model, placement)
+    except PlanError as error:
+        raise UsageError("this is no placement of these machines", why=str(error)) from None
+    if table.dropped:
+        stranger = table.dropped[0].machine_id
+        raise UsageError("this is no placement of these machines", why=f"{stranger} is unknown")
+    query = RouteQuery(partial=True, excluded=excluded)
+    found = route(table, query)
+    if isinstance(found, NoRoute):
+        raise NoCapacity(
+            f"no chain of {asked.id} covers the model",
+            why=found.text,
+            next_step="do without fewer machines, or place those layers on more of them",
+        )
+    others = disjoint_backups(table, found, backups, query)
+    return {
+        "id": asked.id,
+        "best": _route_json(found),
+        "backups": [_route_json(backup) for backup in others],
+        "backups_missing": max(0, backups - len(others)),
+    }
+
+
+def _route_json(found: Route) -> dict[str, Any]:
+    return {
+        "stages": [[s.machine_id, s.layers.start, s.layers.end] for s in found.stages],
+        "latency_ms": round(found.latency_ms, 3),
+    }
+
+
+def route_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row a chain, for people."""
+    chains = [("best", result["best"])]
+    chains += [(f"backup {i}", chain) for i, chain in enumerate(result["backups"], start=1)]
+    return [
+        {
+            "chain": name,
+            "ms/token": f"{chain['latency_ms']:.1f}",
+            "stages": _stages(chain),
+        }
+        for name, chain in chains
     ]

@@ -173,7 +173,7 @@ class _Plan:
         caps = [capacities(machine, model) for machine in machines]
         if most_layers_of_any(caps, model.layers) < model.layers:
             return self
-        cover = _solve(
+        cover = best_cover(
             pool,
             objective_for(
                 machines, links, model, options.alpha, options.t_comp_ms, options.r_rtt_ms
@@ -226,7 +226,8 @@ def _by_region(
     )
 
 
-def _solve(pool: Pool, objective: Objective, options: AllocateOptions) -> Cover:
+def best_cover(pool: Pool, objective: Objective, options: AllocateOptions = DEFAULTS) -> Cover:
+    """k̂ = arg max Z(k), the patterns of its pipelines and the proof, by the method asked for."""
     if options.method == "greedy":
         return allocate_greedily(pool, objective)
     if options.method == "dp" or (

@@ -45,10 +45,22 @@ class Pool:
 def pool_of(machines: Sequence[Machine], model: ModelShape) -> Pool:
     """Group machines by capacities, largest first; machines that hold no layer are left out."""
     groups: dict[Capacities, list[Machine]] = {}
+    alike: dict[tuple[float, ...], list[Machine] | None] = {}  # by all that capacities depend on
     for machine in machines:
-        kind = capacities(machine, model)
-        if kind.plain >= 1:
-            groups.setdefault(kind, []).append(machine)
+        key = (
+            machine.memory_bytes,
+            machine.weight_fraction,
+            machine.kv_fraction,
+            machine.overhead_bytes,
+            0 if machine.profile is None else id(machine.profile),
+        )
+        try:
+            group = alike[key]
+        except KeyError:
+            kind = capacities(machine, model)
+            group = alike[key] = groups.setdefault(kind, []) if kind.plain >= 1 else None
+        if group is not None:
+            group.append(machine)
     kinds = sorted(groups, reverse=True)
     return Pool(model.layers, tuple(kinds), tuple(tuple(groups[kind]) for kind in kinds))
 

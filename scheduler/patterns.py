@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from scheduler.costs import Capacities
 from scheduler.kinds import Pattern, Pool, covers, fewest_stages_at_least, minimal
 from scheduler.master import Master
 from scheduler.parallax_allocate import Cover, Objective, ScoredK
+from scheduler.parametric import Edge, bounds, edges, whole_plan
 from scheduler.pricing import cheapest_pattern
 
 PRICE_TOLERANCE = 1e-7
@@ -24,12 +26,16 @@ ROUND_TOLERANCE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class PatternLimits:
-    """How hard to try. Past ``patterns`` minimal patterns, columns are generated instead of enumerated."""
+    """How hard to try. Past ``patterns`` minimal patterns, columns are generated instead of enumerated.
+
+    For up to ``more_stages`` numbers of stages a whole plan is looked for beside the relaxation, before a solver is.
+    """
 
     patterns: int = 2000
     integer_solves: int = 24
     mip_nodes: int = 5000
     pricing_rounds: int = 400
+    more_stages: int = 3
 
 
 @dataclass(slots=True)
@@ -58,28 +64,40 @@ def enumerate_patterns(pool: Pool, limit: int) -> list[Pattern] | None:
     Kinds are totally ordered, so a pattern grown largest kind first is minimal exactly when it covers and the pattern
     before its last machine did not.
     """
-    counts, found = pool.counts, list[Pattern]()
+    counts, kinds, layers, found = pool.counts, pool.kinds, pool.layers, list[Pattern]()
     steps = 50 * limit  # growing past every dead end costs as much as finding a pattern
+    # What two ends lose at least and at most decides nearly every pattern without choosing them.
+    lost = [(kind.plain - kind.first, kind.plain - kind.last) for kind in kinds]
+    least = sum(min((pair[end] for pair in lost), default=0) for end in (0, 1))
+    most = sum(max((pair[end] for pair in lost), default=0) for end in (0, 1))
+    any_ends = all(min(kind.first, kind.last) >= 1 for kind in kinds)
 
-    def grow(pattern: Pattern) -> bool:
+    def grow(pattern: Pattern, stages: list[Capacities], held: int) -> bool:
         nonlocal steps
-        held = [pool.kinds[t] for t in pattern]
         for t in range(pattern[-1] if pattern else 0, len(counts)):
             steps -= 1
             if steps < 0:
                 return False
             if pattern.count(t) == counts[t]:
                 continue
-            longer = (*pattern, t)
-            if covers([*held, pool.kinds[t]], pool.layers):
+            longer, more = (*pattern, t), [*stages, kinds[t]]
+            total = held + kinds[t].plain
+            if (
+                total >= layers
+                and (len(longer) == 1 or total >= layers + least)
+                and (
+                    (any_ends and 1 < len(longer) <= layers and total >= layers + most)
+                    or covers(more, layers)
+                )
+            ):
                 found.append(longer)
                 if len(found) > limit:
                     return False
-            elif len(longer) < pool.layers and not grow(longer):
+            elif len(longer) < layers and not grow(longer, more, total):
                 return False
         return True
 
-    return found if grow(()) else None
+    return found if grow((), [], 0) else None
 
 
 def allocate_by_patterns(pool: Pool, objective: Objective, limits: PatternLimits) -> Cover:
@@ -89,11 +107,18 @@ def allocate_by_patterns(pool: Pool, objective: Objective, limits: PatternLimits
     """
     every = enumerate_patterns(pool, limits.patterns)
     columns = Columns(every or [], complete=every is not None)
-    k_top = _most_pipelines(pool, columns, limits)
+    curve = edges(pool.counts, columns.patterns) if columns.complete else None
+    if curve is None:
+        k_top = _most_pipelines(pool, columns, limits)
+    else:
+        k_top = int(curve[-1].k_to + ROUND_TOLERANCE) if curve else 0
     if k_top < 1:
         return Cover((), 0.0, 0.0, (), "patterns")
     ks = np.arange(1, k_top + 1)
-    at_least = _stage_bounds(pool, columns, k_top, limits)
+    if curve is None:
+        at_least = _stage_bounds(pool, columns, k_top, limits)
+    else:
+        at_least = np.ceil(bounds(curve, k_top) - ROUND_TOLERANCE).astype(np.int64)
     z_at_most = ks**objective.alpha / (objective.t_comp_ms + at_least / ks * objective.r_rtt_ms)
 
     best: tuple[float, int, tuple[Pattern, ...]] = (0.0, 0, ())
@@ -106,7 +131,10 @@ def allocate_by_patterns(pool: Pool, objective: Objective, limits: PatternLimits
         if len(scores) >= limits.integer_solves and best[1]:
             bound = max(bound, ceiling)
             break
-        patterns, fewest = solve_for_k(pool, columns, k, int(at_least[k - 1]), limits)
+        if curve is None:
+            patterns, fewest = solve_for_k(pool, columns, k, int(at_least[k - 1]), limits)
+        else:
+            patterns, fewest = _beside(pool, columns, curve, k, int(at_least[k - 1]), limits)
         ceiling = objective.z(k, fewest)
         stages = None if patterns is None else sum(map(len, patterns))
         z = 0.0 if stages is None else objective.z(k, stages)
@@ -118,6 +146,29 @@ def allocate_by_patterns(pool: Pool, objective: Objective, limits: PatternLimits
     scores.sort(key=lambda scored: scored.k)
     method = "patterns" if columns.complete else "column generation"
     return Cover(best[2], best[0], max(best[0], bound), tuple(scores), method)
+
+
+def _beside(
+    pool: Pool,
+    columns: Columns,
+    curve: Sequence[Edge],
+    k: int,
+    at_least: int,
+    limits: PatternLimits,
+) -> tuple[tuple[Pattern, ...] | None, int]:
+    """`solve_for_k` without a solver: a whole plan beside the relaxation's corner, one stage more at a time."""
+    for _ in range(limits.more_stages):
+        times, sure = whole_plan(curve, k, at_least, len(columns.patterns))
+        if times is not None:
+            return _repeated(columns.patterns, times), at_least
+        if not sure:
+            break
+        at_least += 1
+    return solve_for_k(pool, columns, k, at_least, limits)
+
+
+def _repeated(patterns: Sequence[Pattern], times: Sequence[int]) -> tuple[Pattern, ...]:
+    return tuple(sorted(p for p, n in zip(patterns, times, strict=True) for _ in range(n)))
 
 
 def solve_for_k(
@@ -132,9 +183,7 @@ def solve_for_k(
     if columns.complete:
         at_least = max(at_least, bound)
     if chosen is not None:
-        exact = tuple(
-            p for p, times in zip(columns.patterns, chosen, strict=True) for _ in range(times)
-        )
+        exact = _repeated(columns.patterns, chosen)
         if plan is None or sum(map(len, exact)) < sum(map(len, plan)):
             plan = exact
     return (None if plan is None else tuple(sorted(plan))), at_least

@@ -10,7 +10,18 @@ from importlib import import_module
 
 from benchmarks.scheduler.rows import Row
 
-PARTS = ("score", "utility", "helix_flow", "helix_served", "routing", "load", "loss", "robustness")
+PARTS = (
+    "score",
+    "utility",
+    "helix_flow",
+    "helix_served",
+    "simulator",
+    "fabric",
+    "routing",
+    "load",
+    "loss",
+    "robustness",
+)
 
 
 def main() -> int:

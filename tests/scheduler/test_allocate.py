@@ -23,6 +23,7 @@ from scheduler.allocate import (
 from scheduler.costs import capacities
 from scheduler.errors import PlanError
 from scheduler.fleet import Fleet, Link, Links, Machine, ModelShape
+from scheduler.patterns import PatternLimits
 from scheduler.validate import validate_pipeline
 from tests.scheduler.worlds import fleet_of, fleets, holding, models, shard, toy_model
 
@@ -175,7 +176,9 @@ def test_faster_machine_takes_more_layers() -> None:
     assert layers == {"fast": 8, "slow": 4}
 
 
-def test_plan_without_highs_is_greedy_and_states_its_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_without_highs_is_proven_or_greedy_and_states_its_gap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real_import = builtins.__import__
 
     def without_highs(
@@ -190,10 +193,13 @@ def test_plan_without_highs_is_greedy_and_states_its_gap(monkeypatch: pytest.Mon
         return real_import(name, globals_, locals_, fromlist, level)
 
     monkeypatch.setattr(builtins, "__import__", without_highs)
-    fleet = fleet_of(*[13, 6, 3] * 5)
-    plan = allocate(fleet, toy_model(22))
-    assert plan.method == "greedy"
-    assert plan.pipelines and plan.gap >= 0
+    few_kinds = allocate(fleet_of(*[13, 6, 3] * 5), toy_model(22))
+    assert few_kinds.method == "patterns" and few_kinds.gap == 0
+    all_differ = allocate(
+        fleet_of(*range(5, 45)), toy_model(64), AllocateOptions(limits=PatternLimits(patterns=200))
+    )
+    assert all_differ.method == "greedy"
+    assert all_differ.pipelines and all_differ.gap >= 0
 
 
 def test_dp_over_its_state_limit_falls_back_to_patterns() -> None:

@@ -1,0 +1,83 @@
+"""What do the requests of a trace wait on one replica (LLMFabric §3.3, simulator stage 2, iteration by iteration)?
+
+Continuous batching: every iteration takes the prompts that fit into the token budget and the KV room, first come first
+served, and one step of everything that runs. The closed form of `replica` is the mean of this.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler.fabric.replica import Replica
+from scheduler.workload import Arrival
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Times of each request in order of arrival, and what the replica did in all."""
+
+    first_token_ms: tuple[float, ...]
+    total_ms: tuple[float, ...]
+    output_tokens: int
+    ended_s: float
+    iterations: int
+
+
+def replay(replica: Replica, requests: Sequence[Arrival], max_sequences: int = 256) -> Replayed:
+    """Serve every request to its end. Requests must be in order of arrival and fit the KV room alone."""
+    room = replica.kv_room_tokens
+    first, done = [0.0] * len(requests), [0.0] * len(requests)
+    waiting: deque[int] = deque()
+    running: list[tuple[int, int]] = []  # iteration of the last token, request; soonest first
+    held, context, now_ms, iteration, at = 0.0, 0.0, 0.0, 0, 0
+    while at < len(requests) or waiting or running:
+        if not waiting and not running:
+            now_ms = max(now_ms, requests[at].at_s * 1e3)
+        while at < len(requests) and requests[at].at_s * 1e3 <= now_ms:
+            waiting.append(at)
+            at += 1
+        prompts, tokens = list[int](), 0
+        while waiting:
+            new = requests[waiting[0]]
+            whole = new.input_tokens + new.output_tokens
+            over = tokens + new.input_tokens > replica.token_budget and tokens > 0
+            busy = len(running) + len(prompts) >= max_sequences
+            if over or busy or (held + whole > room and held > 0):
+                break
+            tokens, held = tokens + new.input_tokens, held + whole
+            prompts.append(waiting.popleft())
+        decodes = len(running)
+        now_ms += float(
+            replica.operators.iteration_ms(
+                np.asarray(float(decodes)),
+                np.asarray(float(tokens)),
+                np.asarray(context / decodes if decodes else 0.0),
+                tokens / len(prompts) if prompts else replica.demand.workload.input_tokens,
+            )
+        )
+        iteration += 1
+        context += decodes
+        while running and running[0][0] <= iteration:
+            _, ended = running.pop(0)
+            whole = requests[ended].input_tokens + requests[ended].output_tokens
+            held, context, done[ended] = held - whole, context - whole, now_ms
+        for new_at in prompts:
+            new, first[new_at] = requests[new_at], now_ms
+            if new.output_tokens <= 1:
+                done[new_at], held = now_ms, held - new.input_tokens - new.output_tokens
+            else:
+                insort(running, (iteration + new.output_tokens - 1, new_at))
+                context += new.input_tokens + 1
+    starts = [request.at_s * 1e3 for request in requests]
+    return Replayed(
+        tuple(f - s for f, s in zip(first, starts, strict=True)),
+        tuple(d - s for d, s in zip(done, starts, strict=True)),
+        sum(request.output_tokens for request in requests),
+        now_ms / 1e3,
+        iteration,
+    )

@@ -1,0 +1,47 @@
+"""What does it cost to serve a model otherwise than now?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scheduler.fabric.columns import Options, Table
+from scheduler.fabric.roofline import Floats
+from scheduler.fabric.world import Group
+
+
+@dataclass(frozen=True)
+class Switch:
+    """What serves now, by model, and how many ms of its mean latency one GPU that must load weights is worth.
+
+    Not in the paper, whose placements start from nothing.
+    """
+
+    serving: Mapping[str, Sequence[Group]] = field(default_factory=dict)
+    ms_per_gpu: float = 0.0
+
+
+def gpus_to_load(before: Sequence[Group], after: Sequence[Group]) -> int:
+    """GPUs that must load this model: those of replicas that are new on their type or split otherwise."""
+    kept = {(group.gpu, group.tensor): group.replicas for group in before}
+    return sum(
+        group.tensor * max(0, group.replicas - kept.get((group.gpu, group.tensor), 0))
+        for group in after
+    )
+
+
+def penalty_ms(options: Options, table: Table, switch: Switch) -> Floats:
+    """What each column adds to its model's latency in the objective: `gpus_to_load` × ms_per_gpu."""
+    before = {group.gpu: group for group in switch.serving.get(options.demand.name, ())}
+    tensor = np.array([kind.replica.tensor for kind in options.kinds] + [0], dtype=np.int64)
+    loads: Floats = table.gpus.sum(axis=1).astype(np.float64)
+    for n, gpu in enumerate(options.types):
+        group = before.get(gpu.name)
+        if group is not None:
+            same = tensor[table.kinds[:, n]] == group.tensor
+            loads -= np.where(
+                same, group.tensor * np.minimum(table.replicas[:, n], group.replicas), 0
+            )
+    return loads * switch.ms_per_gpu

@@ -1,0 +1,219 @@
+"""Which placements of different depth are worth simulating?"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from scheduler.errors import PlanError
+from scheduler.fleet import Fleet, ModelShape, Placement
+from scheduler.helix.bounds import capped_bound
+from scheduler.helix.max_flow import Flow, max_flow
+from scheduler.helix.petals import petals
+from scheduler.helix.separate import as_placement, separate_pipelines
+from scheduler.helix.swarm import swarm
+from scheduler.placement.chain_search import ChainOptions, chain_search
+from scheduler.placement.chains import chains_of, placement_of
+from scheduler.placement.compact_milp import solve_compact
+from scheduler.placement.spread import narrowed
+from scheduler.placement.stage_patterns import stage_patterns
+from scheduler.placement.stages import Pool
+from scheduler.placement.table import table_of
+
+#: Kinds of machines up to which the exact methods (patterns, compact MILP) are tried.
+MOST_KINDS = 12
+#: Width of links in `Candidate.narrow_tokens_per_s`.
+NARROW = 1 / 3
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A placement, where it comes from, and what it could pass.
+
+    Flows are maximum flows without and with partial inference, and with over links a third as wide: what passes when
+    prompts come in bursts. ``stages`` is the mean number of machines on a token's way.
+    """
+
+    source: str
+    placement: Placement
+    exact_tokens_per_s: float
+    tokens_per_s: float
+    narrow_tokens_per_s: float
+    bound: float
+    stages: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOptions:
+    """What to sweep. Where links do not bind, one headroom and one seed do: other orders of the stages are as good."""
+
+    seed: int = 0
+    depth_penalties: tuple[float, ...] = (0.0, 0.6, 1.0)
+    headrooms: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0)
+    seeds: int = 2
+    restarts: int = 2
+    evaluations: int = 20_000
+    stage_shares: tuple[float, ...] = (0.45, 0.5, 0.55, 0.6, 0.7, 1.0)
+    compact_nodes: int = 20
+
+
+def candidates(
+    fleet: Fleet,
+    model: ModelShape,
+    options: PoolOptions = PoolOptions(),
+    *,
+    warm: Sequence[Placement] = (),
+    over: Callable[[], bool] | None = None,
+) -> tuple[Candidate, ...]:
+    """Placements by every method that applies, no two alike, those that let nothing through left out.
+
+    ``over`` may end the gathering early, once there is one. Raises PlanError when there is none at all.
+    """
+    found: dict[Placement, Candidate] = {}
+    bound = capped_bound(fleet, model)
+    for source, placement in _all(fleet, model, options, warm):
+        if placement and placement not in found:
+            candidate = candidate_of(source, fleet, model, placement, bound)
+            if candidate.tokens_per_s > 0:
+                found[placement] = candidate
+        if over is not None and found and over():
+            break
+    if not found:
+        raise PlanError("empty", "no method finds a placement that reaches from end to end")
+    return tuple(found.values())
+
+
+def candidate_of(
+    source: str, fleet: Fleet, model: ModelShape, placement: Placement, bound: float
+) -> Candidate:
+    """A placement with its flows measured."""
+    partial = max_flow(fleet, model, placement, partial=True)
+    exact = max_flow(fleet, model, placement)
+    narrow = max_flow(narrowed(fleet, NARROW), model, placement, partial=True)
+    return Candidate(
+        source,
+        placement,
+        exact.tokens_per_s,
+        partial.tokens_per_s,
+        narrow.tokens_per_s,
+        bound,
+        mean_stages(partial),
+    )
+
+
+def mean_stages(flow: Flow) -> float:
+    """Machines that a token of this flow passes on its way, on average."""
+    if flow.tokens_per_s <= 0:
+        return 0.0
+    return sum(flow.by_machine.values()) / flow.tokens_per_s
+
+
+def by_depth(found: Iterable[Candidate], many: int) -> tuple[Candidate, ...]:
+    """The ``many`` most promising: of every depth the one that passes most over narrow links, then the second ones."""
+    depths: dict[int, list[Candidate]] = {}
+    for candidate in found:
+        depths.setdefault(round(candidate.stages), []).append(candidate)
+    columns = [
+        sorted(column, key=lambda c: -c.narrow_tokens_per_s) for _, column in sorted(depths.items())
+    ]
+    turns = max((len(column) for column in columns), default=0)
+    ordered = [column[turn] for turn in range(turns) for column in columns if turn < len(column)]
+    return tuple(ordered[:many])
+
+
+def reordered(
+    fleet: Fleet, model: ModelShape, candidate: Candidate, many: int, seed: int = 0
+) -> tuple[Candidate, ...]:
+    """The same stages in other orders: equal in flow, unlike in how batches meet. None where links bind."""
+    pool = Pool(table_of(fleet, model))
+    if pool.links_bind:
+        return ()
+    chains, _ = chains_of(pool, candidate.placement)
+    found = list[Candidate]()
+    draw = random.Random(seed)
+    for i in range(many):
+        shape = list[list[tuple[int, ...]]]()
+        for chain in chains:
+            stages = [stage.machines for stage in chain]
+            draw.shuffle(stages)
+            shape.append(stages)
+        if all(pool.flow([pool.stage(s) for s in stages], 0.0) > 0 for stages in shape):
+            placement = placement_of(pool, shape)
+            source = f"{candidate.source}, order {i + 1}"
+            found.append(candidate_of(source, fleet, model, placement, candidate.bound))
+    return tuple(found)
+
+
+def _all(
+    fleet: Fleet, model: ModelShape, options: PoolOptions, warm: Sequence[Placement]
+) -> Iterable[tuple[str, Placement]]:
+    table = table_of(fleet, model)
+    starts = list(warm)
+    for i, placement in enumerate(warm):
+        yield f"given {i + 1}", placement
+    for source, placement in heuristics(fleet, model):
+        starts.append(placement)
+        yield source, placement
+    if len(table.kinds) <= MOST_KINDS:
+        for source, placement in _exact(fleet, model, options):
+            starts.append(placement)
+            yield source, placement
+    headrooms = options.headrooms if table.links_bind else (1.0,)
+    for penalty in options.depth_penalties:
+        for headroom in headrooms:
+            for seed in range(options.seeds if table.links_bind else 1):
+                for one in (True, False):
+                    search = ChainOptions(
+                        options.seed + seed,
+                        options.restarts,
+                        options.evaluations,
+                        penalty,
+                        headroom,
+                        one,
+                    )
+                    try:
+                        plan = chain_search(fleet, model, search, warm=starts[-2:])
+                    except PlanError:
+                        continue
+                    spare = f", links × {headroom:g}" if headroom > 1 else ""
+                    yield f"chains, depth^-{penalty:g}{spare}", plan.placement
+
+
+def heuristics(fleet: Fleet, model: ModelShape) -> list[tuple[str, Placement]]:
+    """What Swarm, Petals and separate pipelines would do, where they can."""
+    found = list[tuple[str, Placement]]()
+    makers: tuple[tuple[str, Callable[[], Placement]], ...] = (
+        ("swarm", lambda: swarm(fleet, model)),
+        ("petals", lambda: petals(fleet, model)),
+        ("separate", lambda: as_placement(separate_pipelines(fleet, model, mixed=True))),
+    )
+    for source, make in makers:
+        try:
+            found.append((source, make()))
+        except PlanError:
+            continue
+    return found
+
+
+def _exact(
+    fleet: Fleet, model: ModelShape, options: PoolOptions
+) -> Iterable[tuple[str, Placement]]:
+    try:
+        free = stage_patterns(fleet, model)
+        yield f"{free.stages} stage patterns", free.placement
+        limits = sorted({max(1, round(free.stages * s)) for s in options.stage_shares})
+        for limit in limits:
+            try:
+                plan = stage_patterns(fleet, model, most_stages=limit)
+            except PlanError:
+                continue
+            yield f"{plan.stages} stage patterns", plan.placement
+    except PlanError:
+        pass
+    except ImportError:
+        return
+    for partial in (False, True):
+        compact = solve_compact(fleet, model, partial=partial, node_limit=options.compact_nodes)
+        if compact.placement:
+            yield "coverage" if partial else "boundary flow", compact.placement

@@ -1,0 +1,77 @@
+"""Which few machines, by taking other layers, make up for what a placement lacks?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scheduler.fleet import Fleet, ModelShape, Placement
+from scheduler.placement.coverage import Ranges, as_placement, coverage, ranges_of
+from scheduler.placement.table import Table, fits_at, table_of
+
+#: Flows aimed at, as shares of the capped bound.
+TARGETS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
+
+
+def repairs(fleet: Fleet, model: ModelShape, held: Placement) -> Iterable[Placement]:
+    """Placements that differ from the one held in ever more machines, aimed at ever smaller flows, without repeats.
+
+    Links are not looked at: whoever chooses among them measures the flow.
+    """
+    table = table_of(fleet, model)
+    start, seen = ranges_of(table, held), {held}
+    idle = [i for i, held_range in enumerate(start) if held_range is None]
+    for allowed in (idle, range(len(start))):
+        for share in TARGETS:
+            target = table.capped_bound * share
+            ranges = start[:]
+            for _ in range(len(start)):
+                step = best_step(table, ranges, target, allowed)
+                if step is None:
+                    break
+                ranges[step[0]] = step[1:]
+                placement = as_placement(table, ranges)
+                if placement not in seen:
+                    seen.add(placement)
+                    yield placement
+
+
+def best_step(
+    table: Table, ranges: Ranges, target: float, allowed: Iterable[int]
+) -> tuple[int, int, int] | None:
+    """(machine, first layer, layers): the one change that most lowers what is lacking per layer to load.
+
+    None when nothing lacks or no change lowers it.
+    """
+    covered, total = coverage(table, ranges), table.model.layers
+    best, most = None, 1e-9 * target
+    tried = set[tuple[int, tuple[int, int] | None]]()
+    for i in allowed:
+        kind, held = table.kinds[table.kind_of[i]], ranges[i]
+        if (table.kind_of[i], held) in tried:
+            continue
+        tried.add((table.kind_of[i], held))
+        without = covered[:]
+        rate = kind.rates[held[1] - 1] if held else 0.0
+        for layer in range(held[0], held[0] + held[1]) if held else ():
+            without[layer] -= rate
+        short = [max(0.0, target - now) for now in without]
+        lost = sum(short) - sum(max(0.0, target - now) for now in covered)
+        for k, rate in enumerate(kind.rates, 1):
+            gains = [min(rate, lack) for lack in short]
+            gain = sum(gains[:k])
+            for at in range(total - k + 1):
+                if at:
+                    gain += gains[at + k - 1] - gains[at - 1]
+                if gain - lost <= most or not fits_at(kind, at, k, total):
+                    continue
+                loads = k - _common(held, at, k)
+                value = (gain - lost) / (2 + loads)
+                if value > most:
+                    best, most = (i, at, k), value
+    return best
+
+
+def _common(held: tuple[int, int] | None, start: int, layers: int) -> int:
+    if held is None:
+        return 0
+    return max(0, min(held[0] + held[1], start + layers) - max(held[0], start))

@@ -1,0 +1,278 @@
+"""Who has been promised which part of each machine, and who is next?
+
+Counted the moment a chain is chosen, not when telemetry says so: with seconds-old counters every request would herd to the
+machine that was idle last. A lease holds slots and KV room on all its machines or on none. Telemetry adds what others use; it
+never takes back what was promised here. Time comes with every call.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple
+
+#: How long an ended lease is remembered, to understand telemetry sent while it ran.
+MEMORY_MS = 60_000
+#: A report from further in the future than this has a wrong clock.
+SKEW_MS = 5_000
+#: No machine has more slots or tokens than this.
+MOST = 2**62
+
+
+class LeaseError(ValueError):
+    """A move that the state of the lease does not allow, or a need that no machine can have."""
+
+
+class Need(NamedTuple):
+    """Part of one machine: requests at once, and KV room in tokens."""
+
+    slots: int = 1
+    kv_tokens: int = 0
+
+
+NOTHING = Need(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What one request or job holds, by machine, from when and until when unless it is renewed or released."""
+
+    needs: Mapping[str, Need]
+    since_ms: int
+    until_ms: int
+
+
+@dataclass(slots=True)
+class _Ended:
+    lease: Lease
+    at_ms: int
+
+
+@dataclass(slots=True)
+class _Machine:
+    room: Need
+    held: Need = NOTHING
+    foreign: Need = NOTHING
+    heard_ms: int = -1
+
+
+@dataclass(slots=True)
+class _Waiting:
+    since_ms: int
+    tried: int = -1  # the version at which it found no room
+
+
+@dataclass(slots=True)
+class Ignored:
+    """Telemetry that changed nothing, by reason."""
+
+    late: int = 0
+    absurd: int = 0
+    unknown: int = 0
+
+
+@dataclass(slots=True)
+class Reservations:
+    """Leases over machines. A name is free, waiting, or held; it waits in order of arrival and cannot be overtaken.
+
+    ``version`` grows whenever room appears, so nobody is woken in vain.
+    """
+
+    version: int = 0
+    ignored: Ignored = field(default_factory=Ignored)
+    _machines: dict[str, _Machine] = field(default_factory=dict)
+    _leases: dict[str, Lease] = field(default_factory=dict)
+    _queue: OrderedDict[str, _Waiting] = field(default_factory=OrderedDict)
+    _ended: deque[_Ended] = field(default_factory=deque)
+
+    def announce(self, machine_id: str, slots: int, kv_tokens: int = MOST) -> None:
+        """A machine has this much in all. It may be less than is held: then it takes nothing new until enough ended."""
+        _check(Need(slots, kv_tokens))
+        machine = self._machines.get(machine_id)
+        if machine is None:
+            held = NOTHING
+            for lease in self._leases.values():
+                held = _plus(held, lease.needs.get(machine_id, NOTHING))
+            self._machines[machine_id] = _Machine(Need(slots, kv_tokens), held)
+        else:
+            machine.room = Need(slots, kv_tokens)
+        self.version += 1
+
+    def forget(self, machine_id: str) -> tuple[str, ...]:
+        """A machine is gone; the leases that count on it, which their owners must route anew."""
+        self._machines.pop(machine_id, None)
+        return tuple(name for name, lease in self._leases.items() if machine_id in lease.needs)
+
+    def hold(
+        self,
+        name: str,
+        needs: Mapping[str, Need],
+        now_ms: int,
+        until_ms: int,
+        *,
+        agreed: bool = False,
+    ) -> bool:
+        """Take all of this at once, in place of what the name holds; False, and nothing changes, where it does not fit.
+
+        ``agreed`` counts it even so: the machines themselves have accepted. A name that waits stops waiting. Whoever is
+        not first in the queue finds no room while others wait.
+        """
+        if until_ms < now_ms:
+            raise LeaseError(f"{name}: a lease until {until_ms} at {now_ms}")
+        for need in needs.values():
+            _check(need)
+        self.expire(now_ms)
+        before = self._leases.get(name)
+        if not agreed:
+            if before is None and self._queue and name != next(iter(self._queue)):
+                return False
+            own = before.needs if before is not None else {}
+            for machine_id, need in needs.items():
+                free = _plus(self.free(machine_id), own.get(machine_id, NOTHING))
+                if machine_id not in self._machines or not _fits(need, free):
+                    if name in self._queue:
+                        self._queue[name].tried = self.version
+                    return False
+        if before is not None:
+            self._end(name, now_ms)
+        self._queue.pop(name, None)
+        self._leases[name] = Lease(dict(needs), now_ms, until_ms)
+        for machine_id, need in needs.items():
+            if machine_id in self._machines:
+                machine = self._machines[machine_id]
+                machine.held = _plus(machine.held, need)
+        return True
+
+    def renew(self, name: str, until_ms: int) -> None:
+        """The work goes on: the lease ends later. Raises LeaseError for a name that holds nothing."""
+        lease = self._leases.get(name)
+        if lease is None:
+            raise LeaseError(f"{name} holds nothing that could be renewed")
+        if until_ms < lease.until_ms:
+            raise LeaseError(f"{name}: renewed until {until_ms}, before {lease.until_ms}")
+        self._leases[name] = Lease(lease.needs, lease.since_ms, until_ms)
+
+    def release(self, name: str, now_ms: int) -> bool:
+        """The work is over, or never began, or nobody waits any more. Safe to call twice; whether there was anything."""
+        waited = self._queue.pop(name, None) is not None
+        if waited:
+            self.version += 1  # whoever is next may be smaller
+        return (name in self._leases and self._end(name, now_ms)) or waited
+
+    def expire(self, now_ms: int) -> tuple[str, ...]:
+        """Leases whose time is over end; their names."""
+        over = tuple(name for name, lease in self._leases.items() if lease.until_ms < now_ms)
+        for name in over:
+            self._end(name, now_ms)
+        while self._ended and self._ended[0].at_ms < now_ms - MEMORY_MS:
+            self._ended.popleft()
+        return over
+
+    def wait(self, name: str, now_ms: int) -> int:
+        """Stand in the queue; how many are before it. Waiting twice keeps the place. LeaseError for who holds a lease."""
+        if name in self._leases:
+            raise LeaseError(f"{name} holds a lease and has nothing to wait for")
+        if name not in self._queue:
+            self._queue[name] = _Waiting(now_ms, self.version)
+        return list(self._queue).index(name)
+
+    def due(self) -> str | None:
+        """Who may try now: the first in the queue, if room has appeared since it last found none."""
+        for name, waiting in self._queue.items():
+            return name if waiting.tried < self.version else None
+        return None
+
+    def failed(self, name: str) -> None:
+        """Who is due found no chain; it is not due again before room appears."""
+        if name not in self._queue:
+            raise LeaseError(f"{name} does not wait")
+        self._queue[name].tried = self.version
+
+    def observe(
+        self, machine_id: str, slots: int, kv_tokens: int, sent_ms: int, now_ms: int
+    ) -> bool:
+        """A machine says what of it is in use. Beyond what was held here when it said so, others use it.
+
+        Late, absurd and unknown reports change nothing and are counted.
+        """
+        machine = self._machines.get(machine_id)
+        if machine is None:
+            self.ignored.unknown += 1
+            return False
+        if not (0 <= slots < MOST and 0 <= kv_tokens < MOST) or sent_ms > now_ms + SKEW_MS:
+            self.ignored.absurd += 1
+            return False
+        if sent_ms <= machine.heard_ms or sent_ms < now_ms - MEMORY_MS:
+            self.ignored.late += 1
+            return False
+        machine.heard_ms = sent_ms
+        then = NOTHING
+        ended = (it.lease for it in self._ended if it.at_ms > sent_ms)
+        for lease in chain(self._leases.values(), ended):
+            if lease.since_ms <= sent_ms:
+                then = _plus(then, lease.needs.get(machine_id, NOTHING))
+        foreign = Need(max(0, slots - then.slots), max(0, kv_tokens - then.kv_tokens))
+        if foreign.slots < machine.foreign.slots or foreign.kv_tokens < machine.foreign.kv_tokens:
+            self.version += 1
+        machine.foreign = foreign
+        return True
+
+    def free(self, machine_id: str) -> Need:
+        """What is left of a machine, below zero where it shrank; nothing of one that is unknown."""
+        machine = self._machines.get(machine_id)
+        if machine is None:
+            return NOTHING
+        used = _plus(machine.held, machine.foreign)
+        return Need(machine.room.slots - used.slots, machine.room.kv_tokens - used.kv_tokens)
+
+    def used(self, now_ms: int) -> dict[str, Need]:
+        """What is in use of every known machine: promised here and taken by others."""
+        self.expire(now_ms)
+        return {name: _plus(m.held, m.foreign) for name, m in sorted(self._machines.items())}
+
+    def promised(self, now_ms: int) -> dict[str, int]:
+        """Slots promised here by machine, known or not, where there are any."""
+        self.expire(now_ms)
+        slots: dict[str, int] = {}
+        for lease in self._leases.values():
+            for machine_id, need in lease.needs.items():
+                slots[machine_id] = slots.get(machine_id, 0) + need.slots
+        return slots
+
+    def lease(self, name: str) -> Lease | None:
+        """What a name holds."""
+        return self._leases.get(name)
+
+    def waiting(self) -> tuple[str, ...]:
+        """Who waits, first come first."""
+        return tuple(self._queue)
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def _end(self, name: str, now_ms: int) -> bool:
+        lease = self._leases.pop(name)
+        for machine_id, need in lease.needs.items():
+            machine = self._machines.get(machine_id)
+            if machine is not None:
+                machine.held = Need(
+                    machine.held.slots - need.slots, machine.held.kv_tokens - need.kv_tokens
+                )
+        self._ended.append(_Ended(lease, now_ms))
+        self.version += 1
+        return True
+
+
+def _check(need: Need) -> None:
+    if not (0 <= need.slots <= MOST and 0 <= need.kv_tokens <= MOST):
+        raise LeaseError(f"{need.slots} slots and {need.kv_tokens} tokens: no machine has that")
+
+
+def _plus(a: Need, b: Need) -> Need:
+    return Need(a.slots + b.slots, a.kv_tokens + b.kv_tokens)
+
+
+def _fits(need: Need, free: Need) -> bool:
+    return need.slots <= free.slots and need.kv_tokens <= free.kv_tokens

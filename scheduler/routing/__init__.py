@@ -1,0 +1,1 @@
+"""How is the cheapest chain found exactly in microseconds: τ tables, factored hops, bounds, sweeps, live updates?"""

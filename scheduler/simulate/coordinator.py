@@ -1,0 +1,253 @@
+"""What does the coordinator do: let requests in, send the next step, and cope with machines that come and go?"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from scheduler.dispatch.router import Route, Router
+from scheduler.fleet import Shard
+from scheduler.simulate.histogram import Histogram
+from scheduler.simulate.network import ISSUE, Network
+from scheduler.simulate.options import Change, SimOptions
+from scheduler.simulate.work import ClosedLoop, Work
+from scheduler.simulate.world import Running, Visit, Worker
+from scheduler.workload import Arrival
+
+
+class Coordinator:
+    """Requests wait here in order of arrival until the router and every ledger on the route have room."""
+
+    def __init__(
+        self,
+        network: Network,
+        workers: dict[str, Worker],
+        router: Router,
+        work: Work,
+        options: SimOptions,
+        replan: Callable[[frozenset[str]], None] | None = None,
+    ) -> None:
+        self.replan = replan
+        self.network = network
+        self.workers = workers
+        self.router = router
+        self.options = options
+        self.waiting: deque[Running] = deque()
+        self.running: dict[int, Running] = {}
+        self.made = 0
+        self.changes_left = len(options.changes)
+        self.has_dead = False
+        #: Next steps of tokens that came home in one message, while it is unpacked.
+        self._together: list[Visit] | None = None
+        self._extra_step = 0 if options.helix_rules else 1
+        self._draw = random.Random(options.seed)
+        self._feed = work if isinstance(work, ClosedLoop) else None
+        self._trace: Iterator[Arrival] = iter(() if isinstance(work, ClosedLoop) else work)
+        self.clear_counts(0.0)
+        if self._feed is None:
+            self._next_arrival()
+        else:
+            for i in range(self._feed.initial):
+                network.push(i * self._feed.pause_s, ISSUE, self._drawn())
+
+    def clear_counts(self, now: float) -> None:
+        """Begin to count afresh (at the end of the warm-up)."""
+        self.first_token, self.prompt, self.decode = Histogram(), Histogram(), Histogram()
+        self.prompt_tokens = self.good_tokens = self.finished = 0
+        self.refusals = self.restarts = self.dropped = 0
+        self._area, self._area_at = 0.0, now
+
+    def mean_in_flight(self, since: float, now: float) -> float:
+        """Admitted requests, averaged over time."""
+        self._count_area(now)
+        return self._area / (now - since) if now > since else 0.0
+
+    def _count_area(self, now: float) -> None:
+        self._area += len(self.running) * (now - self._area_at)
+        self._area_at = now
+
+    def issue(self, arrival: Arrival, now: float) -> None:
+        """A request arrives."""
+        steps = arrival.output_tokens - self._extra_step
+        self.made += 1
+        self.waiting.append(Running(self.made, now, arrival.input_tokens, steps))
+        if self._feed is None:
+            self._next_arrival()
+        self.admit(now)
+
+    def _next_arrival(self) -> None:
+        arrival = next(self._trace, None)
+        if arrival is not None:
+            self.network.push(arrival.at_s, ISSUE, arrival)
+
+    def _drawn(self) -> Arrival:
+        assert self._feed is not None
+        return self._draw.choice(self._feed.lengths)
+
+    def _maybe_feed(self, now: float) -> None:
+        feed = self._feed
+        if feed is not None and not self.waiting and self.router.kv.bottleneck() <= feed.fill:
+            self.network.push(now + feed.pause_s, ISSUE, self._drawn())
+
+    def admit(self, now: float) -> None:
+        """Start those at the head of the line for whom there is room."""
+        while self.waiting:
+            running = self.waiting[0]
+            route = self.router.choose(running.prompt_tokens)
+            if route is not None:
+                self._count_area(now)
+                running.route, running.visits = route, []
+                if all(self._enter(running, stage) for stage in route.stages):
+                    self.waiting.popleft()
+                    self._start(running, route, now)
+                    continue
+                self._leave(running)
+            self.refusals += 1
+            drops = self._feed is not None and self._feed.drops_refused
+            if not drops and (self.running or self.changes_left):
+                return
+            self.waiting.popleft()  # alone and still no room: nothing that ends can ever help it
+            self.dropped += 1
+
+    def _enter(self, running: Running, stage: Shard) -> bool:
+        """Book the prompt's pages at a stage and append the visit; False when the pages are short."""
+        worker = self.workers[stage.machine_id]
+        if not worker.ledger.try_reserve(running.id, running.context, len(stage.layers)):
+            return False
+        before = running.visits[-1] if running.visits else None
+        whole = stage.layers == worker.layers
+        worker.mixed |= not whole
+        source_id = self.network.home.id if before is None else before.worker.id
+        link = self.network.link(source_id, worker.id)
+        visit = Visit(running, worker, link, None if whole else stage.layers)
+        if before is not None:
+            before.next = visit
+        running.visits.append(visit)
+        return True
+
+    def _start(self, running: Running, route: Route, now: float) -> None:
+        self.running[running.id] = running
+        if not running.has_token:
+            running.issued_s = now
+        if route.is_complete:
+            running.home = self.network.link(running.visits[-1].worker.id, self.network.home.id)
+        prompt = running.visits[0].prompt(0, running.prompt_tokens)
+        prompt.sent_s = now
+        self.network.send_prompt(prompt, now)
+
+    def extend(self, running: Running, now: float) -> bool:
+        """Let the router add a stage when the prompt leaves the last one; False when the request must start again.
+
+        Nothing to do for a complete route.
+        """
+        route = running.route
+        assert route is not None
+        if route.is_complete:
+            return True
+        if not self.router.extend(route):
+            self.restart(running, now)
+            return False
+        if len(route.stages) > len(running.visits) and not self._enter(running, route.stages[-1]):
+            self.refusals += 1
+            self.restart(running, now)
+            return False
+        if route.is_complete:
+            running.home = self.network.link(running.visits[-1].worker.id, self.network.home.id)
+        return True
+
+    def tokens(self, home: list[tuple[Running, int]], now: float) -> None:
+        """Tokens of one message came home: their next steps set out together too."""
+        together = self._together = []
+        for running, epoch in home:
+            self.token(running, epoch, now)
+        self._together = None
+        self.network.send_framed(
+            (visit for visit in together if not visit.is_dead), now + self.options.coordinator_s
+        )
+
+    def token(self, running: Running, epoch: int, now: float) -> None:
+        """A token came home: count it, then send the next step or end the request."""
+        if epoch != running.epoch:
+            return
+        options = self.options
+        taken = now - running.issued_s
+        if running.has_token:
+            self.decode.add(taken)
+            if running.in_time and taken <= options.decode_limit_s:
+                self.good_tokens += 1
+        else:
+            running.has_token = True
+            self.prompt.add(taken)
+            self.first_token.add(now - running.arrived_s)
+            running.in_time = now - running.arrived_s <= options.prompt_limit_s
+            self._maybe_feed(now)
+        if running.context == running.prompt_tokens:
+            self.prompt_tokens += running.prompt_tokens
+        if running.remaining <= 0:
+            self._finish(running, now)
+            return
+        running.remaining -= 1
+        running.issued_s = now
+        context = running.context = running.context + 1
+        if context % options.page_tokens == 1 or options.page_tokens == 1:
+            for visit in running.visits:
+                if not visit.worker.ledger.try_grow(running.id, context):
+                    self.restart(running, now)
+                    return
+        assert running.route is not None
+        self.router.note_step(running.route)
+        if self._together is None:
+            self.network.send_decode(running.visits[0], now + options.coordinator_s)
+        else:
+            self._together.append(running.visits[0])
+
+    def _finish(self, running: Running, now: float) -> None:
+        self._leave(running)
+        self._count_area(now)
+        del self.running[running.id]
+        self.finished += 1
+        self._maybe_feed(now)
+        self.admit(now)
+
+    def _leave(self, running: Running) -> None:
+        """Give back everything that a request holds."""
+        assert running.route is not None
+        self.router.finish(running.route)
+        for visit in running.visits:
+            visit.worker.ledger.release(running.id)
+
+    def restart(self, running: Running, now: float) -> None:
+        """Take a request off its route; what it has produced becomes part of its prompt, and it goes first."""
+        self._leave(running)
+        self._count_area(now)
+        del self.running[running.id]
+        self.restarts += 1
+        self.has_dead = True
+        for visit in running.visits:
+            visit.is_dead = True
+            visit.worker.former.cancel(running.id)
+        running.epoch += 1
+        running.prompt_tokens = running.context
+        running.route, running.visits = None, []
+        self.waiting.appendleft(running)
+        self.admit(now)
+
+    def change(self, change: Change, now: float) -> None:
+        """A machine joins, leaves, crashes, or changes its speed."""
+        self.changes_left -= 1
+        worker = self.workers[change.machine_id]
+        if change.kind == "speed":
+            worker.slowness = 1 / change.factor
+            return
+        worker.is_present = change.kind == "join"
+        self.router.set_present(worker.id, worker.is_present)
+        if self.replan is not None:
+            self.replan(frozenset(w.id for w in self.workers.values() if w.is_present))
+        if change.kind == "crash":
+            worker.epoch += 1
+            self.network.forget(worker)
+            lost = [r for r in self.running.values() if any(v.worker is worker for v in r.visits)]
+            for running in reversed(lost):
+                self.restart(running, now)
+        self.admit(now)

@@ -1,0 +1,72 @@
+"""Which cost model do measured passes of a stage speak for?
+
+t = a + b prefill + c decodes + d Σcontexts with nothing below zero: more work never takes less time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from scheduler.errors import FleetError
+from scheduler.simulate.pass_cost import FittedCost
+
+
+class PassSample(NamedTuple):
+    """One measured pass over `layers` layers."""
+
+    layers: int
+    prefill_tokens: int
+    decodes: int
+    context_tokens: int
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The model, and its mean and worst relative error on passes that were left out of the fit."""
+
+    cost: FittedCost
+    held_out_error: float
+    worst_error: float
+    held_out: int
+
+
+def fit(samples: Sequence[PassSample], *, held_out_share: float = 0.25, seed: int = 0) -> Fit:
+    """Non-negative least squares of relative errors on a random part of the samples, judged on the rest.
+
+    Raises FleetError for fewer than 8 samples or one without time or layers. A cost of 5 % held-out error is what the
+    simulator's own error is allowed to rest on.
+    """
+    import numpy as np
+    from scipy.optimize import nnls
+
+    if len(samples) < 8:
+        raise FleetError(f"{len(samples)} measured passes; a fit needs at least 8")
+    for sample in samples:
+        if sample.layers < 1 or not sample.ms > 0:
+            raise FleetError(f"{sample} is no measured pass")
+    order = list(range(len(samples)))
+    random.Random(seed).shuffle(order)
+    left_out = min(max(1, round(len(samples) * held_out_share)), len(samples) - 4)
+    rows = np.array(
+        [
+            (
+                s.layers,
+                s.layers * s.prefill_tokens,
+                s.layers * s.decodes,
+                s.layers * s.context_tokens,
+            )
+            for s in (samples[i] for i in order)
+        ],
+        dtype=float,
+    )
+    ms = np.array([samples[i].ms for i in order])
+    relative = rows / ms[:, None]
+    scale = np.maximum(relative.max(axis=0), 1e-300)
+    found, _ = nnls(relative[left_out:] / scale, np.ones(len(samples) - left_out))
+    a, b, c, d = (float(value) for value in found / scale)
+    errors = np.abs(relative[:left_out] @ (found / scale) - 1)
+    return Fit(FittedCost(a, b, c, d), float(errors.mean()), float(errors.max()), left_out)
