@@ -14,11 +14,11 @@ from itertools import combinations
 from core.protocol.records import AllocationRecord
 from core.protocol.types import LayerRange
 from matcher.fleet_view import Sighting, fleet_of, layers_of, plannable
-from scheduler.allocate import Allocation, allocate
 from scheduler.costs import capacity, position_of, tau_ms_per_layer
-from scheduler.errors import PlanError
-from scheduler.explain import explain_allocation
+from scheduler.errors import FleetError, PlanError
+from scheduler.explain_plan import explain_plan
 from scheduler.fleet import Fleet, Machine, ModelShape, Shard
+from scheduler.methods import plan_by
 from scheduler.rebalance import coefficient_of_variation, join, layer_loads, should_rebalance
 
 #: Machines whose speeds differ by at most this share may take each other's shard.
@@ -30,7 +30,7 @@ class Hysteresis:
     """How eager to plan. Nothing is decided before the set of machines has stood still for `settle_ms`.
 
     Loads whose coefficient of variation exceeds `load_spread` justify a new plan only if it lowers the spread by
-    `worth_spread` and the last one is `rest_ms` old.
+    `worth_spread` and the last one is `rest_ms` old. `method` is one of `scheduler.methods` that gives disjoint pipelines.
     """
 
     settle_ms: int = 2_000
@@ -38,6 +38,7 @@ class Hysteresis:
     load_spread: float = 1.0
     worth_spread: float = 0.25
     rest_ms: int = 60_000
+    method: str = "utility"
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def plan(
     decision = should_rebalance(fleet, shape, shards)
     if not decision.rebalance:
         if not same_fleet or previous is None:
-            return _grow(previous, kept, fixed, fleet, shape, now_ms)
+            return _grow(previous, kept, fixed, fleet, shape, now_ms, rules)
         return _even_out(previous, kept, fixed, fleet, shape, now_ms, rules)
     if same_fleet and previous is not None and kept == dict(previous.assignments):
         return None  # the same machines were found wanting before
@@ -96,8 +97,8 @@ def plan(
     repaired = _fill(kept, fixed, fleet, shape)
     if repaired is not None:
         why = f"repaired: {decision.reason}"
-        return _grow(previous, repaired, fixed, fleet, shape, now_ms, why)
-    return _anew(previous, kept, fixed, fleet, shape, decision.reason, now_ms)
+        return _grow(previous, repaired, fixed, fleet, shape, now_ms, rules, why)
+    return _anew(previous, kept, fixed, fleet, shape, decision.reason, now_ms, rules)
 
 
 def record_of(placement: Placement, matcher: str, model_id: str, now_ms: int) -> AllocationRecord:
@@ -156,6 +157,7 @@ def _grow(
     fleet: Fleet,
     shape: ModelShape,
     now_ms: int,
+    rules: Hysteresis,
     reason: str = "every layer is covered",
 ) -> Placement:
     """Newcomers and standby machines: whole pipelines of their own first, then wherever the model is thinnest."""
@@ -163,9 +165,9 @@ def _grow(
     free = _free(fleet, kept, fixed)
     explanation: tuple[str, ...] = ()
     if free:
-        own = allocate(fleet.subset(free), shape)
-        explanation = explain_allocation(own, fleet.subset(free), shape) if own.pipelines else ()
-        assignments |= {shard.machine_id: shard.layers for shard in own.shards}
+        own, why = _pipelines(fleet.subset(free), shape, rules)
+        explanation = why if own else ()
+        assignments |= own
         for machine in _free(fleet, assignments, fixed):
             layers = join(machine, fleet, shape, _shards(assignments, fixed))
             if layers is not None:
@@ -187,7 +189,8 @@ def _even_out(
     spread = coefficient_of_variation(layer_loads(fleet, shape, _shards(kept, fixed)))
     if spread <= rules.load_spread or now_ms - previous.moved_ms < rules.rest_ms:
         return None
-    found = _anew(previous, kept, fixed, fleet, shape, f"loads vary by {spread:.2f}", now_ms)
+    why = f"loads vary by {spread:.2f}"
+    found = _anew(previous, kept, fixed, fleet, shape, why, now_ms, rules)
     after = coefficient_of_variation(layer_loads(fleet, shape, (*found.told(), *_shards(fixed))))
     if after > spread - rules.worth_spread or not _whole(found.assignments, fixed, fleet, shape):
         return None
@@ -261,14 +264,15 @@ def _anew(
     shape: ModelShape,
     why: str,
     now_ms: int,
+    rules: Hysteresis,
 ) -> Placement:
     """Everybody anew, except that no plan at all leaves everybody where they are."""
     movable = [machine for machine in fleet.machines if machine.id not in fixed]
     scope = fleet.subset(movable)
-    found = allocate(scope, shape)
-    if not found.pipelines:
+    found, explanation = _pipelines(scope, shape, rules)
+    if not found:
         return _decided(
-            previous, kept, fixed, fleet, f"no whole pipeline: {why}", found.explanation, now_ms
+            previous, kept, fixed, fleet, f"no whole pipeline: {why}", explanation, now_ms
         )
     assignments = _fewer_moves(found, kept, scope, shape)
     for machine in _free(fleet, assignments, fixed):
@@ -281,19 +285,31 @@ def _anew(
         fixed,
         fleet,
         f"planned anew: {why}",
-        explain_allocation(found, scope, shape),
+        explanation,
         now_ms,
     )
 
 
+def _pipelines(
+    fleet: Fleet, shape: ModelShape, rules: Hysteresis
+) -> tuple[dict[str, LayerRange], tuple[str, ...]]:
+    """Disjoint pipelines over these machines and why, or nothing and what is short."""
+    try:
+        found = plan_by(rules.method, fleet, shape)
+    except FleetError as error:
+        return {}, (str(error),)
+    layers = {shard.machine_id: shard.layers for shard in found.placement}
+    return layers, explain_plan(found, fleet, shape).sentences
+
+
 def _fewer_moves(
-    found: Allocation, kept: Mapping[str, LayerRange], fleet: Fleet, shape: ModelShape
+    found: Mapping[str, LayerRange], kept: Mapping[str, LayerRange], fleet: Fleet, shape: ModelShape
 ) -> dict[str, LayerRange]:
     """The same shards, exchanged between machines that are alike where that leaves more layers loaded.
 
     Alike: either holds the other's shard, and their speeds differ by at most `ALIKE`, so that stages stay even.
     """
-    assignments = {shard.machine_id: shard.layers for shard in found.shards}
+    assignments = dict(found)
     tau = {m.id: tau_ms_per_layer(m, shape) for m in fleet.machines}
 
     def loaded(operator: str, layers: LayerRange | None) -> int:

@@ -37,8 +37,8 @@ def rules_of(settings: Settings) -> Rules:
     if matcher.placement not in ("auto", "parallax"):
         raise ConfigError(
             f"matcher.placement {matcher.placement} is not available",
-            why="live placement is by the parallax planner",
-            next_step="set it to auto",
+            why="machines are given disjoint pipelines: by throughput and latency, or by Parallax's score",
+            next_step="set it to auto or parallax",
         )
     if matcher.fee_bps > MAX_MATCHER_FEE_BPS:
         raise ConfigError(
@@ -46,7 +46,11 @@ def rules_of(settings: Settings) -> Rules:
             why=f"the contract allows {MAX_MATCHER_FEE_BPS}",
         )
     return Rules(
-        hysteresis=Hysteresis(settle_ms=matcher.settle_s * 1000, min_machines=matcher.min_machines),
+        hysteresis=Hysteresis(
+            settle_ms=matcher.settle_s * 1000,
+            min_machines=matcher.min_machines,
+            method="score" if matcher.placement == "parallax" else "utility",
+        ),
         patience=Patience(ack_grace_s=matcher.ack_grace_s),
         replan_every_ms=matcher.replan_interval_s * 1000,
         start_block=settings.network.deploy_block,

@@ -65,20 +65,20 @@ class RoutingTable:
         return tuple(sorted(ends.union(self.boundaries)))
 
     @cached_property
-    def lengths(self) -> tuple[Floats, ...]:
-        """[segment of the grid][g]: its layers where g holds it, else infinity."""
+    def lengths(self) -> Floats:
+        """[segment of the grid, g]: its layers where g holds it, else infinity."""
         return self.lengths_over(self.grid)
 
-    def lengths_over(self, edges: Sequence[int]) -> tuple[Floats, ...]:
+    def lengths_over(self, edges: Sequence[int]) -> Floats:
         """`lengths` over other edges; every shard boundary between the first and the last must be one."""
-        table = np.full((len(edges) - 1, len(self.machines)), np.inf)
+        table: Floats = np.full((len(edges) - 1, len(self.machines)), np.inf)
         at: Ints = np.array(edges, dtype=np.int64)
         spans: Ints = np.diff(at)
         first = np.searchsorted(at, [shard.layers.start for shard in self.shards]).tolist()
         end = np.searchsorted(at, [shard.layers.end for shard in self.shards]).tolist()
         for g, i, j in zip(self.shard_machine.tolist(), first, end, strict=True):
             table[i:j, g] = spans[i:j]
-        return tuple(table)
+        return table
 
     @cached_property
     def holders(self) -> tuple[Ints, ...]:

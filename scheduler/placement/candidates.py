@@ -16,6 +16,7 @@ from scheduler.helix.swarm import swarm
 from scheduler.placement.chain_search import ChainOptions, chain_search
 from scheduler.placement.chains import chains_of, placement_of
 from scheduler.placement.compact_milp import solve_compact
+from scheduler.placement.moves import Chain
 from scheduler.placement.spread import narrowed
 from scheduler.placement.stage_patterns import stage_patterns
 from scheduler.placement.stages import Pool
@@ -25,6 +26,8 @@ from scheduler.placement.table import table_of
 MOST_KINDS = 12
 #: Width of links in `Candidate.narrow_tokens_per_s`.
 NARROW = 1 / 3
+#: Exchanges per stage for another order.
+SWAPS = 3
 
 
 @dataclass(frozen=True)
@@ -125,24 +128,34 @@ def by_depth(found: Iterable[Candidate], many: int) -> tuple[Candidate, ...]:
 def reordered(
     fleet: Fleet, model: ModelShape, candidate: Candidate, many: int, seed: int = 0
 ) -> tuple[Candidate, ...]:
-    """The same stages in other orders: equal in flow, unlike in how batches meet. None where links bind."""
-    pool = Pool(table_of(fleet, model))
-    if pool.links_bind:
-        return ()
+    """The same stages in other orders that pass as much, over narrow links too: what differs is how batches meet."""
+    table = table_of(fleet, model)
+    pool = Pool(table, 1 / NARROW if table.links_bind else 1.0)
     chains, _ = chains_of(pool, candidate.placement)
-    found = list[Candidate]()
     draw = random.Random(seed)
+    found = dict[Placement, Candidate]()
     for i in range(many):
-        shape = list[list[tuple[int, ...]]]()
-        for chain in chains:
-            stages = [stage.machines for stage in chain]
-            draw.shuffle(stages)
-            shape.append(stages)
-        if all(pool.flow([pool.stage(s) for s in stages], 0.0) > 0 for stages in shape):
-            placement = placement_of(pool, shape)
+        shape = [
+            [stage.machines for stage in _shuffled(pool, chain, draw)]
+            for chain in chains
+            if pool.flow(chain, 0.0) > 0
+        ]
+        placement = placement_of(pool, shape)
+        if shape and placement != candidate.placement and placement not in found:
             source = f"{candidate.source}, order {i + 1}"
-            found.append(candidate_of(source, fleet, model, placement, candidate.bound))
-    return tuple(found)
+            found[placement] = candidate_of(source, fleet, model, placement, candidate.bound)
+    return tuple(found.values())
+
+
+def _shuffled(pool: Pool, chain: Chain, draw: random.Random) -> Chain:
+    """Exchange stages at random, each time only if the chain passes as much as it did at first."""
+    chain, enough, n = chain[:], pool.flow(chain, 0.0) * (1 - 1e-6), len(chain)
+    for _ in range(SWAPS * n):
+        i, j = draw.randrange(n), draw.randrange(n)
+        chain[i], chain[j] = chain[j], chain[i]
+        if i != j and pool.flow(chain, enough) < 0:
+            chain[i], chain[j] = chain[j], chain[i]
+    return chain
 
 
 def _all(

@@ -19,7 +19,7 @@ from scheduler.routing.arrays import Floats, Ints
 from scheduler.routing.hops import Factored, Hops
 from scheduler.routing.layout import Layout, layout_of
 
-#: States in the smallest layout; each larger one has twice as many.
+#: States in the smallest layout; each larger one has a third more.
 SMALLEST = 48
 #: Hand-overs between states of neighbouring segments beyond which arrays beat lists.
 MOST_PAIRS = 6_000
@@ -33,7 +33,7 @@ class Subset:
 
     machines: Ints
     hops: Factored
-    lengths: tuple[Floats, ...]
+    lengths: Floats
     holders: Sequence[Ints]
 
 
@@ -43,7 +43,7 @@ class Bounds:
     def __init__(
         self,
         hops: Hops,
-        lengths: Sequence[Floats],
+        lengths: Floats,
         layers: Sequence[int],
         tau: Floats,
         head: Floats,
@@ -52,8 +52,8 @@ class Bounds:
         self._hops, self._layers, self._open_at = hops, layers, open_at
         ahead = sweep.forward(hops, lengths, tau, np.zeros_like(tau))
         behind = sweep.backward(hops, lengths, tau, head)
-        held = np.isfinite(np.array(lengths))
-        own = np.where(held, np.array(lengths), 0.0) * tau + 2 * hops.access
+        held = np.isfinite(lengths)
+        own = np.where(held, lengths, 0.0) * tau + 2 * hops.access
         bound = np.where(held, ahead + behind, np.inf) - own
         flat = bound.ravel()
         order = np.argsort(flat, kind="stable")
@@ -87,7 +87,7 @@ class Bounds:
         """The smallest size of a layout with at least so many states."""
         size = SMALLEST
         while size < states:
-            size *= 2
+            size += size // 3
         return size
 
     def layout(self, size: int) -> Layout | None:
@@ -102,7 +102,7 @@ class Bounds:
             segments, machines = self._segment[:size], self._machine[:size]
             chosen = np.unique(machines)
             holders = [np.sort(machines[segments == s]) for s in range(len(self._layers))]
-            lengths = tuple(length[chosen] for length in self._lengths)
+            lengths: Floats = self._lengths[:, chosen]
             self._subsets[size] = Subset(chosen, self._hops.among(chosen), lengths, holders)
         return self._subsets[size]
 

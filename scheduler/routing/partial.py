@@ -19,8 +19,9 @@ from scheduler.routing.layout import Layout, best_end, sweep, trace
 from scheduler.routing.sweep import Run
 from scheduler.routing_table import RoutingTable
 
-#: Up to so many machines a sweep over all of them costs no more than choosing among them.
+#: Up to so many machines a sweep over all of them costs no more than one over this many states.
 ALL_AT_ONCE = 384
+MOST_STATES = 500
 #: A chain as runs over segments, or the furthest layer that any chain reaches.
 Found: TypeAlias = list[Run] | int
 
@@ -54,14 +55,15 @@ def best_partial(
         return best_everywhere(table, table.grid, prices)
     bounds = bounds or table.bounds
     size = bounds.size_for(at_least)
+    few = table.hops.is_exact and len(table.machines) <= ALL_AT_ONCE
     while True:
+        if few and size > MOST_STATES:
+            return best_everywhere(table, table.grid, prices)
         layout = bounds.layout(size)
         if layout is not None:
             found = among_states(layout, prices, has_edges)
         elif not bounds.is_too_large(size):
             found = None
-        elif table.hops.is_exact and len(table.machines) <= ALL_AT_ONCE:
-            return best_everywhere(table, table.grid, prices)
         else:
             found = _among_machines(table, bounds.subset(size), prices)
         if found is not None and found[1] <= bounds.next_bound(size) - slack:

@@ -18,22 +18,20 @@ from scheduler.routing.hops import Factored, Hops
 Run = tuple[int, int, int]
 
 
-def forward(hops: Factored, lengths: Sequence[Floats], tau: Floats, enter: Floats) -> Floats:
+def forward(hops: Factored, lengths: Floats, tau: Floats, enter: Floats) -> Floats:
     """[segment, g]: least cost to have done all segments so far, this one on g, plus g's access, by the factored form.
 
-    `lengths` are layers per segment and machine, infinite where not held.
+    `lengths` [segment, g] are its layers, infinite where not held.
     """
     return _through(hops.base, hops, lengths, tau, enter)
 
 
-def backward(hops: Factored, lengths: Sequence[Floats], tau: Floats, after: Floats) -> Floats:
+def backward(hops: Factored, lengths: Floats, tau: Floats, after: Floats) -> Floats:
     """[segment, g]: least cost of this segment on g and all that follow, plus g's access, by the factored form."""
     return _through(hops.base.T, hops, lengths[::-1], tau, after)[::-1]
 
 
-def _through(
-    base: Floats, hops: Factored, lengths: Sequence[Floats], tau: Floats, enter: Floats
-) -> Floats:
+def _through(base: Floats, hops: Factored, lengths: Floats, tau: Floats, enter: Floats) -> Floats:
     add, least = np.add, np.minimum
     by_locality, smallest = np.minimum.reduceat, np.minimum.reduce
     starts, locality = hops.starts, hops.locality
@@ -57,14 +55,14 @@ def _through(
 
 
 def trace_factored(
-    hops: Factored, lengths: Sequence[Floats], tau: Floats, reached: Floats, last: int
+    hops: Factored, lengths: Floats, tau: Floats, reached: Floats, last: int
 ) -> list[Run]:
     """The chain behind `forward`'s value of the last segment on machine `last`."""
     runs: list[Run] = []
     g, end = last, len(lengths)
     while True:
         column = reached[:end, g]
-        lasting = np.array([length[g] for length in lengths[:end]]) * tau[g]
+        lasting = lengths[:end, g] * tau[g]
         stays = column[:-1] + lasting[1:] == column[1:]
         left = np.flatnonzero(~stays)
         start = int(left[-1]) + 1 if left.size else 0

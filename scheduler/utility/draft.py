@@ -67,6 +67,8 @@ class Draft:
     built: list[Built]
     scopes: list[Scope]
     method: str
+    beta: float
+    at_once: bool
 
     @property
     def utility(self) -> float:
@@ -75,6 +77,13 @@ class Draft:
     @property
     def throughput(self) -> float:
         return sum(one.theta for one in self.built)
+
+    @property
+    def gap(self) -> float:
+        """Distance of all scopes together to their bounds."""
+        value = sum(scope.value for scope in self.scopes)
+        bound = sum(scope.bound for scope in self.scopes)
+        return 0.0 if bound <= value else 1 - value / bound
 
 
 class World:
@@ -92,6 +101,7 @@ class World:
         self.usable = usable
         self.hops = Hops(links, model)
         self.known: dict[tuple[Kind, ...], dict[tuple[int, int], Ends]] = {}
+        self.solved: dict[tuple[bytes, float, float], Solved] = {}
         exact = group(usable, model)
         self.kind_of: dict[str, Kind] = {m: exact.kinds[t] for m, t in exact.kind_of.items()}
         self.grouped, best = coarsened(exact, max(options.kinds, FEW if len(usable) <= FEW else 0))
@@ -109,19 +119,19 @@ class World:
         coarse = usable and best != self.grouped.kinds
         self.twin = Table(twin, most, options.effort.rows) if coarse else None
 
-    def draft(self, beta: float, at_once: bool, to_beat: float = 0.0) -> Draft:
+    def draft(self, beta: float, at_once: bool, effort: Effort, to_beat: float = 0.0) -> Draft:
         """One plan: all at once (empty where it cannot beat a utility), or by locality with leftovers pooled by distance."""
-        made = Draft([], [], "patterns")
+        made = Draft([], [], "patterns", beta, at_once)
         if at_once or len(self.places) < 2:
             self._extend(
-                made, WHOLE_FLEET, range(len(self.places)), list(self.usable), beta, to_beat
+                made, WHOLE_FLEET, range(len(self.places)), list(self.usable), effort, to_beat
             )
             if to_beat and not made.built:
                 return made
         else:
             left: list[tuple[tuple[int, ...], list[Machine]]] = []
             for p, inside in enumerate(self.places):
-                left.append(((p,), self._extend(made, f"locality {p}", (p,), list(inside), beta)))
+                left.append(((p,), self._extend(made, f"locality {p}", (p,), list(inside), effort)))
             while len(left) > 1:
                 a, b = min(
                     ((i, j) for i in range(len(left)) for j in range(i)),
@@ -131,7 +141,7 @@ class World:
                 del left[a], left[b]
                 both, pool = tuple(sorted(of_a + of_b)), in_a + in_b
                 name = WHOLE_FLEET if not left else "localities " + ", ".join(map(str, both))
-                left.append((both, self._extend(made, name, both, pool, beta)))
+                left.append((both, self._extend(made, name, both, pool, effort)))
         self._connect(made)
         # Utility is compared at the β that was asked for, whatever β the patterns were chosen with.
         made.built = [self._rebuilt(one) for one in made.built]
@@ -157,7 +167,7 @@ class World:
         name: str,
         places: Sequence[int],
         machines: list[Machine],
-        beta: float,
+        effort: Effort,
         to_beat: float = 0.0,
     ) -> list[Machine]:
         """Add this scope's best pipelines to the draft; the machines it leaves."""
@@ -173,8 +183,13 @@ class World:
             members[grouped.kind_of[m.id]].append(m)
         supply = np.array([len(shelf) for shelf in members])
         hop_ms = self._hop_ms(places, machines)
-        effort = self.options.effort
-        solved = solve(self.table, supply, beta, hop_ms, effort, to_beat)
+        beta = made.beta
+        asked = (supply.tobytes(), beta, hop_ms)
+        solved = self.solved.get(asked)
+        if solved is None:
+            solved = solve(self.table, supply, beta, hop_ms, effort, to_beat)
+            if solved.gap <= effort.gap and not to_beat:
+                self.solved[asked] = solved  # more effort would change nothing
         bound = solved.bound
         if self.twin is not None:  # nothing is planned with the best twins, they only bound
             bound = max(bound, solve(self.twin, supply, beta, hop_ms, effort, math.inf).bound)

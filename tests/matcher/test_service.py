@@ -15,6 +15,7 @@ from tests.matcher.worlds import (
     DOMAIN,
     MATCHER,
     MODEL_ID,
+    SPEC,
     machine_key,
     make_ack,
     make_order,
@@ -265,7 +266,7 @@ async def test_layers_fixed_by_an_owner_count_and_are_not_assigned(net: Net) -> 
     await net.pass_time(2)
     found, _ = allocation(net)
     assert machine_key(1).address not in found.assignments
-    assert min(layers.start for layers in found.assignments.values()) == 14
+    assert LayerRange(14, SPEC.layers) in found.assignments.values()
 
 
 def test_job_ids_are_the_orders_digest() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.scheduler.rows import cluster, shipped_placement
-from scheduler.outcome import chains_of_flow, chains_of_pipelines
 from scheduler.fleet import Coordinator, Fleet, Link, Links, Machine
 from scheduler.helix.max_flow import max_flow
+from scheduler.outcome import chains_of_flow, chains_of_pipelines
 from tests.scheduler.worlds import fleet_of, shard, toy_model
 
 
