@@ -18,6 +18,7 @@ from typing import Any
 
 from core.protocol.errors import HeadraceError, NoCapacity, UsageError
 from core.protocol.units import parse_bytes
+from scheduler.costs import hop_ms
 from scheduler.errors import FleetError, PlanError
 from scheduler.explain_plan import explain_plan
 from scheduler.files import read_cluster, read_fleet, read_placement
@@ -167,7 +168,7 @@ def _plan_json(asked: WhatIf, found: MethodPlan, solve_s: float) -> dict[str, An
         if carried
         else None
     )
-    best = route(prepare(fleet, model, found.placement), RouteQuery(partial=True))
+    best = route(prepare(fleet, model, found.placement), _query(asked))
     explained = explain_plan(found, fleet, model)
     return {
         "id": asked.id,
@@ -291,7 +292,7 @@ def route_what_if(
     if table.dropped:
         stranger = table.dropped[0].machine_id
         raise UsageError("this is no placement of these machines", why=f"{stranger} is unknown")
-    query = RouteQuery(partial=True, excluded=excluded)
+    query = _query(asked, excluded)
     found = route(table, query)
     if isinstance(found, NoRoute):
         raise NoCapacity(
@@ -306,6 +307,20 @@ def route_what_if(
         "backups": [_route_json(backup) for backup in others],
         "backups_missing": max(0, backups - len(others)),
     }
+
+
+def _query(asked: WhatIf, excluded: frozenset[str] = frozenset()) -> RouteQuery:
+    """Partial slices, from the coordinator and back where there is one."""
+    at, links, model = asked.fleet.coordinator, asked.fleet.links, asked.model
+    if at is None:
+        return RouteQuery(partial=True, excluded=excluded)
+    machines = asked.fleet.machines
+    return RouteQuery(
+        partial=True,
+        excluded=excluded,
+        client_rho_ms={m.id: hop_ms(links, at, m, model) for m in machines},
+        client_back_ms={m.id: hop_ms(links, m, at, model) for m in machines},
+    )
 
 
 def _route_json(found: Route) -> dict[str, Any]:

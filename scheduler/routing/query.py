@@ -21,7 +21,7 @@ class RouteQuery:
     machine's requests: it is full at its ``max_concurrent``, and τ is taken with one more request (self-cost);
     ``marginal`` adds what that one more costs those already there. ``kv_needed_tokens`` must fit in
     ``kv_free_tokens`` (by machine; all of its room where not given). ``client_rho_ms`` is the client's own one-way
-    latency to a machine, 0 if unknown. ``span`` routes only those layers (a replacement for stages that died, or the
+    latency to a machine, 0 if unknown, ``client_back_ms`` that of the way back where it differs. ``span`` routes only those layers (a replacement for stages that died, or the
     rest [x, L) of a request): then ``before`` and ``after`` name the neighbours that stay.
     """
 
@@ -31,6 +31,7 @@ class RouteQuery:
     kv_needed_tokens: int = 0
     kv_free_tokens: Mapping[str, int] = field(default_factory=dict)
     client_rho_ms: Mapping[str, float] = field(default_factory=dict)
+    client_back_ms: Mapping[str, float] | None = None
     span: LayerRange | None = None
     before: str | None = None
     after: str | None = None
@@ -39,7 +40,9 @@ class RouteQuery:
     @property
     def has_edges(self) -> bool:
         """Whether entering or leaving a chain costs anything."""
-        return bool(self.client_rho_ms) or self.before is not None or self.after is not None
+        return bool(
+            self.client_rho_ms or self.client_back_ms or self.before is not None or self.after
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,11 @@ class Priced:
         enter = leave = 0.0
         if not query.has_edges:
             return enter, leave
-        if query.client_rho_ms:
-            enter = leave = query.client_rho_ms.get(self.table.machines[g].id, 0.0)
+        to, back = query.client_rho_ms, query.client_back_ms
+        if to or back:
+            machine_id = self.table.machines[g].id
+            enter = to.get(machine_id, 0.0)
+            leave = (to if back is None else back).get(machine_id, 0.0)
         if query.before is not None and query.before in index:
             enter = self.table.hops.between(index[query.before], g)
         if query.after is not None and query.after in index:

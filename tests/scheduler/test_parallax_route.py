@@ -306,3 +306,19 @@ def test_router_finds_a_chain_in_every_allocation() -> None:
     found = route(prepare(fleet, model, plan.shards))
     assert isinstance(found, Route)
     assert found.latency_ms <= min(pipeline_ms(p, fleet, model) for p in plan.pipelines) + 1e-9
+
+
+def test_the_way_back_to_the_client_may_differ_from_the_way_there() -> None:
+    fleet, model = fleet_of(6, 6), toy_model(6)
+    table = prepare(fleet, model, [shard("m00", 0, 6), shard("m01", 0, 6)])
+    query = RouteQuery(
+        partial=True,
+        client_rho_ms={"m00": 1.0, "m01": 5.0},
+        client_back_ms={"m00": 50.0, "m01": 7.0},
+    )
+    found = route(table, query)
+    assert isinstance(found, Route)
+    # m01 both ways, or m00 there and m01 back over 1 ms between them and a layer each.
+    assert found.stages[-1].machine_id == "m01"
+    assert found.return_ms == 7.0
+    assert found.latency_ms == min(5.0 + 6.0 + 7.0, 1.0 + 6.0 + 1.0 + 7.0)
