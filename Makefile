@@ -45,7 +45,7 @@ model: $(VENV)/.installed ## SmolLM2-135M-Instruct, unpacked once into the user'
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p core.protocol -p scheduler
+	$(BIN)/mypy -p core.protocol -p core.batching -p scheduler
 	$(BIN)/lint-imports
 
 test-contracts: setup ## the forge part alone

@@ -7,14 +7,36 @@ are `[T]`, activations `[T, D]`, logits `[T, V]`.
     shape.py      what a model looks like, without loading it
     tensors.py    which tensors a model folder holds, and their bytes
     naming.py     which tensor belongs to the embedding, a layer or the head
-    model.py      load any dense decoder by layer range
+    facts.py      what a configuration says, whatever it calls it
+    formats.py    the numbers that weights are held and multiplied in
+    anatomy.py    the parts of an architecture, found by running a small clone
+    clone.py      that small clone
+    refusal.py    architectures that cannot be cut
+    dryrun.py     what a layer remembers of a token
+    model.py      load any decoder by layer range
+    boundary.py   activations into and out of a cut model
+    loading.py    stored bytes into parameters
+    conversion.py stored names and experts into the library's parameters
+    quantise.py   matrices held as integers
+    selfcheck.py  proof that cutting changes nothing
     blocks.py     run the loaded layers on a request
     kv.py         what a request remembers
+
+    batch.py      one step of many requests at different positions, over pages
+    pieces.py     what a request asks of a step; plan.py which rows go through which layers together
+    gates.py      only some of the layers; attention.py over pages; compat.py the slow way, for the rest
+    pages.py      who owns which page; layout.py what a page holds; pool.py the memory behind them
+    paged_kv.py   a request's pages; prefix.py those that prompts share
+    offload.py    pages swapped while another microbatch computes; sizing.py how many of them
+    prepack.py    matrices in the order that the processor likes; lookup.py the embedding from its file
+    determinism.py  proof that company changes no bit
+
     sampling.py   logits to token, reproducible
     numerics.py   how far an honest machine may be from float64
     weights.py    commitments to the weights
     tokenizer.py  text to ids and back
     store.py      where models live on this machine
 
-`shape`, `tensors`, `naming`, `sampling`, `weights`, `tokenizer` and `store` never import torch.
+`tensors`, `formats`, `sampling`, `tokenizer` and `store` never import torch; `shape`, `facts`, `naming` and `weights` only
+for families that `naming` does not write down.
 """

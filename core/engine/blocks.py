@@ -6,6 +6,7 @@ and what comes out. Same dtype and same shapes therefore give the whole model's 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from core.engine.kv import Cache
+from core.engine.quantise import held_bytes
 from core.protocol.errors import ContextTooLong
 from core.protocol.types import LayerRange
 
@@ -31,32 +33,46 @@ class Shard:
     """
 
     def __init__(
-        self, model: Any, layers: LayerRange, *, num_layers: int, windows: list[int], context: int
+        self,
+        model: Any,
+        layers: LayerRange,
+        *,
+        num_layers: int,
+        windows: list[int],
+        context: int,
+        numerics: str,
+        decoder_layers: nn.ModuleList,
+        device: torch.device,
     ) -> None:
         """`model` is a transformers causal LM cut to these layers; see `core.engine.model.load_shard`."""
         self.model = model
         self.layers = layers
         self.num_layers = num_layers
+        #: The name in `formats.FORMATS` of what weights are held and computed in.
+        self.numerics = numerics
+        #: The owned layers; number i is layer `layers.start + i` of the model.
+        self.decoder_layers = decoder_layers
+        self.device = device
         self.hidden: int = model.config.hidden_size
         self.vocab: int = model.config.vocab_size
         self.context = context
         self.is_first = layers.start == 0
         self.is_last = layers.end == num_layers
-        self.dtype: torch.dtype = model.dtype
+        self.dtype: torch.dtype = model.get_input_embeddings().weight.dtype
         self._windows = windows
+        self._decoder_takes = set(inspect.signature(model.base_model.forward).parameters)
+        self._model_takes = set(inspect.signature(model.forward).parameters)
 
     @property
     def bytes(self) -> int:
         """Memory that the weights take; a tied matrix held once counts once."""
-        held = {p.data_ptr(): p.nbytes for p in self.model.parameters() if not p.is_meta}
-        return sum(held.values())
+        stored = self.model.state_dict(keep_vars=True).values()
+        return sum({id(t): held_bytes(t) for t in stored if not t.is_meta}.values())
 
     @property
-    def decoder_layers(self) -> nn.ModuleList:
-        """The owned layers; number i is layer `layers.start + i` of the model."""
-        lists = [m for m in self.model.base_model.children() if isinstance(m, nn.ModuleList)]
-        assert len(lists) == 1, "a dense decoder has one list of layers"
-        return lists[0]
+    def windows(self) -> list[int]:
+        """Of every owned layer: how many tokens it looks back on, 0 for all of them."""
+        return list(self._windows)
 
     def new_cache(self) -> Cache:
         """An empty memory for one request."""
@@ -78,23 +94,30 @@ class Shard:
 
     def _run(self, x: Tensor, cache: Cache, *, logits_to_keep: int | Tensor) -> Tensor:
         self._check(x, cache)
-        positions = torch.arange(cache.length, cache.length + x.shape[0]).unsqueeze(0)
+        came_from, x = x.device, x.to(self.device)
+        inputs: dict[str, Any] = {"past_key_values": cache.library, "use_cache": True}
+        if self.is_first:
+            inputs["input_ids"] = x.unsqueeze(0)
+        else:
+            inputs["inputs_embeds"] = _aligned(x.to(self.dtype)).unsqueeze(0)  # [1, T, D]
+        if "position_ids" in self._decoder_takes:
+            end = cache.length + x.shape[0]
+            positions = torch.arange(cache.length, end, device=self.device)
+            inputs["position_ids"] = positions.unsqueeze(0)
         with torch.no_grad(), self._precision():
-            if self.is_first:
-                embeds = self.model.get_input_embeddings()(x.unsqueeze(0))  # [1, T, D]
-            else:
-                embeds = _aligned(x.to(self.dtype)).unsqueeze(0)
-            inputs = {
-                "inputs_embeds": embeds,
-                "position_ids": positions,
-                "past_key_values": cache.library,
-                "use_cache": True,
-            }
             if not self.is_last:
                 hidden: Tensor = self.model.base_model(**inputs).last_hidden_state[0]
-                return hidden
-            logits: Tensor = self.model(**inputs, logits_to_keep=logits_to_keep).logits[0]
-            return logits if self.dtype == torch.float64 else logits.float()
+                return hidden.to(came_from)
+            logits = self._logits(inputs, logits_to_keep)
+            return (logits if self.dtype == torch.float64 else logits.float()).to(came_from)
+
+    def _logits(self, inputs: dict[str, Any], keep: int | Tensor) -> Tensor:
+        keep = keep.to(self.device) if isinstance(keep, Tensor) else keep
+        if "logits_to_keep" in self._model_takes:
+            logits: Tensor = self.model(**inputs, logits_to_keep=keep).logits[0]
+            return logits
+        every: Tensor = self.model(**inputs).logits[0]
+        return every[keep] if isinstance(keep, Tensor) else every[-keep:]
 
     def _check(self, x: Tensor, cache: Cache) -> None:
         if self.is_first:

@@ -2,38 +2,71 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from core.protocol.errors import ModelUnsupported
 
 
+def _same(names: Iterable[str]) -> dict[str, str]:
+    return {name: name for name in names}
+
+
 @dataclass(frozen=True)
 class Family:
-    """How one Hugging Face family names its parts, and what it assumes where `config.json` is silent."""
+    """How a family of models names its parts, and what it assumes where `config.json` is silent.
+
+    Paths are of modules inside the language model. `before` are those whose weights run before the first layer, the
+    token embedding first; `after` those that run after the last one, without the head.
+    """
 
     model_type: str
     prefix: str  # of the decoder inside the language model
     layers: str
-    embedding: str
-    positions: str | None
-    norm: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    head: str
     tied_by_default: bool
-    #: Names, relative to a layer, that old checkpoints store but the model does not have.
+    #: Patterns of names that checkpoints store but the model does not have.
     stale: tuple[str, ...] = ()
+    #: Names in checkpoints → names of the parameters that they become.
+    targets: Callable[[Iterable[str]], dict[str, str]] = field(default=_same, compare=False)
 
     @property
     def embedding_weight(self) -> str:
-        return f"{self.prefix}.{self.embedding}.weight"
+        return f"{self.before[0]}.weight"
+
+    @property
+    def head_weight(self) -> str:
+        return f"{self.head}.weight"
+
+
+#: Constants that old checkpoints carry although no model has them as weights.
+OLD_CONSTANTS = (
+    r"\.(attn|attention|self_attn|self_attention)\.(masked_)?bias$",
+    r"\.rotary_emb\.(inv_freq|cos_cached|sin_cached)$",
+)
 
 
 def _modern(model_type: str, *, tied: bool) -> Family:
-    stale = ("self_attn.rotary_emb.inv_freq",)
-    return Family(model_type, "model", "layers", "embed_tokens", None, "norm", tied, stale)
+    return Family(
+        model_type,
+        "model",
+        "model.layers",
+        ("model.embed_tokens",),
+        ("model.norm",),
+        "lm_head",
+        tied,
+        OLD_CONSTANTS,
+    )
 
 
-FAMILIES = {
+#: What `anatomy.derive_family` finds for the commonest families, written down so that their sizes and commitments
+#: are known without building a model. Every other family is derived when it is met.
+WRITTEN_DOWN = {
     family.model_type: family
     for family in (
         _modern("llama", tied=False),
@@ -45,29 +78,29 @@ FAMILIES = {
         Family(
             "gpt2",
             "transformer",
-            "h",
-            "wte",
-            "wpe",
-            "ln_f",
+            "transformer.h",
+            ("transformer.wte", "transformer.wpe"),
+            ("transformer.ln_f",),
+            "lm_head",
             True,
-            ("attn.bias", "attn.masked_bias"),
+            OLD_CONSTANTS,
         ),
     )
 }
-HEAD_WEIGHT = "lm_head.weight"
 
 
-def family_of(model_type: object) -> Family:
-    """The naming of a family. Raises ModelUnsupported, naming what was asked and what there is."""
-    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
-    if family is None:
-        raise ModelUnsupported(
-            f"cannot run models of type '{model_type}'",
-            why="supported are " + ", ".join(sorted(FAMILIES)) + " (gemma3 as text only)",
-            model_type=str(model_type),
-            supported=sorted(FAMILIES),
-        )
-    return family
+def family_of(config: Mapping[str, Any]) -> Family:
+    """The family of a model, given its `config.json`. Raises ModelUnsupported, naming what cannot be cut.
+
+    Imports torch for families that are not written down.
+    """
+    model_type = config.get("model_type")
+    family = WRITTEN_DOWN.get(model_type) if isinstance(model_type, str) else None
+    if family is not None:
+        return family
+    from core.engine.anatomy import family_of_config
+
+    return family_of_config(json.dumps(config, sort_keys=True))
 
 
 @dataclass(frozen=True)
@@ -100,42 +133,37 @@ def sort_parts(names: Iterable[str], family: Family, *, layers: int, tied: bool)
     Checkpoints saved without the head (names without the decoder's prefix) get the prefix. Raises
     ModelUnsupported for tensors that no part of this family has, and for parts without tensors.
     """
-    names = list(names)
-    bare = not any(name.startswith(family.prefix + ".") for name in names)
-    prefix = family.prefix + "."
-    layer_name = re.compile(
-        rf"{re.escape(prefix)}{re.escape(family.layers)}\.(0|[1-9][0-9]*)\.(.+)", re.ASCII
-    )
+    prefix, head_prefix = family.prefix + ".", family.head + "."
+    targets = family.targets(names)
+    stored_as = {name: name for name in targets}
+    if not any(target.startswith(prefix) for target in targets.values()):
+        bare = {name for name, target in targets.items() if not target.startswith(head_prefix)}
+        stored_as = {prefix + name if name in bare else name: name for name in targets}
+        targets = family.targets(stored_as)
+    layer_name = re.compile(rf"{re.escape(family.layers)}\.(0|[1-9][0-9]*)\.(.+)", re.ASCII)
+    stale = re.compile("|".join(family.stale) or r"(?!)")
     embed: dict[str, str] = {}
     head: dict[str, str] = {}
     owned: list[dict[str, str]] = [{} for _ in range(layers)]
     foreign: list[str] = []
-    for stored in names:
-        name = prefix + stored if bare and stored != HEAD_WEIGHT else stored
-        in_layer = layer_name.fullmatch(name)
-        if in_layer:
-            index, rest = int(in_layer[1]), in_layer[2]
-            if rest in family.stale:
-                continue
-            if index < layers:
-                owned[index][name] = stored
-                continue
-        elif name == HEAD_WEIGHT:
-            if not tied:
+    for name, stored in stored_as.items():
+        target = targets[name]
+        module = target.rpartition(".")[0]
+        in_layer = layer_name.fullmatch(target)
+        if stale.search(target):
+            continue
+        if in_layer and int(in_layer[1]) < layers:
+            owned[int(in_layer[1])][name] = stored
+        elif module == family.head:
+            if not (tied and target == family.head_weight):
                 head[name] = stored
-            continue
-        elif name == family.embedding_weight:
-            embed[name] = stored
-            if tied:
+        elif module in family.before or module in family.after:
+            if module in family.before:
+                embed[name] = stored
+            if module in family.after or (tied and target == family.embedding_weight):
                 head[name] = stored
-            continue
-        elif family.positions and name == f"{prefix}{family.positions}.weight":
-            embed[name] = stored
-            continue
-        elif name in (f"{prefix}{family.norm}.weight", f"{prefix}{family.norm}.bias"):
-            head[name] = stored
-            continue
-        foreign.append(stored)
+        else:
+            foreign.append(stored)
     if foreign:
         raise ModelUnsupported(
             f"this checkpoint is not a plain {family.model_type}",
@@ -145,7 +173,7 @@ def sort_parts(names: Iterable[str], family: Family, *, layers: int, tied: bool)
     empty = [f"layer {i}" for i, layer in enumerate(owned) if not layer]
     if not embed:
         empty.append("embedding")
-    if not tied and HEAD_WEIGHT not in head:
+    if not tied and family.head_weight not in {targets[name] for name in head}:
         empty.append("head")
     if empty:
         raise ModelUnsupported(

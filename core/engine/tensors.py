@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -89,16 +90,24 @@ class TensorFolder:
             raise ValueError(f"{name} has {entry.size_bytes} bytes, the target {target.nbytes}")
         with entry.file.open("rb", buffering=0) as stream:
             stream.seek(entry.offset_bytes)
-            view, done = target.cast("B"), 0
-            while done < len(view):
-                count = stream.readinto(view[done:])
-                if not count:
-                    raise ModelUnsupported(
-                        f"cannot read {name}", why=f"{entry.file.name} ends in the middle of it"
-                    )
-                done += count
-        self.bytes_read += entry.size_bytes
-        self.files_opened.add(entry.file)
+            self._fill(target.cast("B"), stream, entry)
+        self._note(entry)
+
+    def read_blocks(self, name: str, buffer: memoryview) -> Iterator[int]:
+        """Fill `buffer` with the tensor's bytes, part by part; yields how many bytes each part has.
+
+        Every part but the last fills the buffer, whose length is a multiple of the stored item's.
+        """
+        entry = self.entry(name)
+        with entry.file.open("rb", buffering=0) as stream:
+            stream.seek(entry.offset_bytes)
+            left = entry.size_bytes
+            while left:
+                part = buffer[: min(left, len(buffer))]
+                self._fill(part, stream, entry)
+                left -= len(part)
+                yield len(part)
+        self._note(entry)
 
     def read_float32(self, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
         """One tensor as a fresh little-endian float32 array; float64 is rounded, 16-bit is widened."""
@@ -109,6 +118,20 @@ class TensorFolder:
         if entry.dtype == "BF16":
             return (stored.astype("<u4") << 16).view("<f4")
         return stored.astype("<f4", copy=False)
+
+    def _fill(self, view: memoryview, stream: RawIOBase, entry: TensorEntry) -> None:
+        done = 0
+        while done < len(view):
+            count = stream.readinto(view[done:])
+            if not count:
+                raise ModelUnsupported(
+                    f"cannot read {entry.name}", why=f"{entry.file.name} ends in the middle of it"
+                )
+            done += count
+
+    def _note(self, entry: TensorEntry) -> None:
+        self.bytes_read += entry.size_bytes
+        self.files_opened.add(entry.file)
 
 
 def read_header(file: Path) -> dict[str, TensorEntry]:

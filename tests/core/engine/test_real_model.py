@@ -72,6 +72,22 @@ def test_three_stages_answer_as_transformers_generate_does(
     assert tokens[: len(generated)] == generated.tolist()
 
 
+def test_the_other_converted_model_cut_in_two_gives_the_whole_models_bits(
+    whole_model: Callable,
+) -> None:
+    gemma = ensure_model("gemma3-270m")
+    ids = torch.arange(700) * 37 % 5000 + 10  # longer than its window of 512
+    with torch.inference_mode():
+        expected = whole_model(gemma)(input_ids=ids[None], logits_to_keep=4).logits[0]
+    x = ids
+    for layers in (LayerRange(0, 7), LayerRange(7, 18)):
+        stage = load_shard(gemma, layers, self_check=True)
+        cache, fed = stage.new_cache(), x
+        x = stage.forward(x, cache) if not stage.is_last else None
+    assert torch.equal(stage.forward_rows(fed, cache, torch.arange(696, 700)), expected)
+    assert describe_model(gemma).windows.count(512) == 15
+
+
 def test_the_converted_weights_are_the_known_ones(folder: Path) -> None:
     manifest = model_manifest(folder)
     assert manifest.weights_root == WEIGHTS_ROOT

@@ -1,0 +1,90 @@
+"""Where does a step's time go besides the matrix products?"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.engine.rows import Row, model_folder, packed_shard, whole_shard
+from core.engine.batch import BatchEngine
+from core.engine.pieces import Piece
+
+GATHER_BATCH, GATHER_TOKENS = 16, 96
+
+
+def rows() -> list[Row]:
+    """Share of a step spent on gathering pages, and what a layer costs when it has nothing to multiply."""
+    torch.set_num_threads(1)
+    return [_gather_row(), _python_row()]
+
+
+def _gather_row() -> Row:
+    name = "gemma" if model_folder("gemma").exists() else "llama"
+    engine = BatchEngine(packed_shard(model_folder(name))[0], kv_bytes=2**28, prefix_share=0)
+    for i in range(GATHER_BATCH):
+        engine.open(i)
+        engine.step([Piece(i, torch.arange(10, 10 + GATHER_TOKENS), 0, "none")])
+
+    def step(position: int) -> None:
+        engine.step([Piece(i, torch.tensor([7 + i]), position) for i in range(GATHER_BATCH)])
+
+    step(GATHER_TOKENS)
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        for position in range(GATHER_TOKENS + 1, GATHER_TOKENS + 4):
+            step(position)
+    events = seen.key_averages()
+    total = sum(event.self_cpu_time_total for event in events)
+    spent: dict[str, float] = {event.key: event.self_cpu_time_total for event in events}
+    gather = spent.get("aten::index_select", 0.0)
+    linear = spent.get("mkldnn::_linear_pointwise", 0.0) + spent.get("aten::addmm", 0.0)
+    engine.close()
+    return Row(
+        f"page gather, {GATHER_BATCH} sequences of {GATHER_TOKENS} tokens, share of a step",
+        "≤ 5 %",
+        f"{100 * gather / total:.1f} % (matrix products {100 * linear / total:.0f} %)",
+        "23 % (indexing by page)",
+        "0 %",
+        gather / total <= 0.05,
+    )
+
+
+def _python_row() -> Row:
+    """A model of 18 layers so narrow that only the calls take time; transformers' own cache and loop beside it."""
+    from devnet.tiny_models import write_tiny_model
+
+    folder = write_tiny_model(Path(tempfile.mkdtemp(prefix="headrace-thin-")), "llama", layers=18)
+    engine = BatchEngine(whole_shard(folder), kv_bytes=2**24, prefix_share=0, least_rows=1)
+    theirs = whole_shard(folder)
+    engine.open("r")
+    cache = _library_cache(theirs)
+    taken: dict[bool, list[float]] = {True: [], False: []}
+    for position in range(60):
+        started = time.process_time()
+        engine.step([Piece("r", torch.tensor([7]), position)])
+        middle = time.process_time()
+        with torch.inference_mode():
+            theirs.model(input_ids=torch.tensor([[7]]), past_key_values=cache, use_cache=True)
+        taken[True].append(middle - started)
+        taken[False].append(time.process_time() - middle)
+    ours, library = (median(taken[key][10:]) / 18 * 1e3 for key in (True, False))
+    engine.close()
+    return Row(
+        "calls of one layer without the products, one row",
+        "≤ 1.25 of transformers' loop",
+        f"{ours / library:.2f} ({ours:.2f} ms)",
+        f"1 ({library:.2f} ms)",
+        "–",
+        ours <= 1.25 * library,
+    )
+
+
+def _library_cache(shard: Any) -> Any:
+    from transformers import DynamicCache
+
+    return DynamicCache(config=shard.model.config)

@@ -1,0 +1,77 @@
+"""What does one line of the engine's table say, and which models is it measured on?"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from core.engine.blocks import Shard
+
+MODELS = Path.home() / ".cache" / "headrace" / "models"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One item: what it must reach, our figure, the peer's, the limit that nobody can pass, and whether it is reached."""
+
+    item: str
+    reach: str
+    ours: str
+    peer: str
+    limit: str
+    reached: bool
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as text."""
+    head = ("item", "reach", "ours", "peer", "limit", "")
+    lines = [head] + [
+        (r.item, r.reach, r.ours, r.peer, r.limit, "reached" if r.reached else "NOT REACHED")
+        for r in rows
+    ]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+@cache
+def model_folder(name: str) -> Path:
+    """`gemma` (Gemma 3 270M) and `smollm` (SmolLM2 135M) where they are installed, `llama`: random, 18 layers of 640."""
+    if name != "llama":
+        return MODELS / {"gemma": "gemma3-270m", "smollm": "smollm2-135m"}[name]
+    from devnet.tiny_models import write_tiny_model
+
+    return write_tiny_model(
+        Path(tempfile.mkdtemp(prefix="headrace-llama-")),
+        "llama",
+        layers=18,
+        hidden=640,
+        vocab=32000,
+        context=2048,
+        weight_std=0.02,
+        options={"intermediate_size": 2048, "num_key_value_heads": 4},
+    )
+
+
+def whole_shard(folder: Path) -> Shard:
+    """All layers of a model, in float32."""
+    from core.engine.model import load_shard
+    from core.engine.shape import layer_count, read_config
+    from core.protocol.types import LayerRange
+
+    return load_shard(folder, LayerRange(0, layer_count(read_config(folder))))
+
+
+def packed_shard(folder: Path) -> tuple[Shard, int]:
+    """The same with packed linears, and the fewest rows that they keep their bits with."""
+    from core.engine.prepack import prepack
+
+    shard = whole_shard(folder)
+    return shard, prepack(shard, model_dir=folder).least_rows

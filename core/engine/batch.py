@@ -1,0 +1,271 @@
+"""How does one pass of a shard serve many requests at once?
+
+The rows of a step, decode rows and prompt chunks of different requests at different positions, are packed into one row of
+T tokens without padding and run through the library's own layers; only attention looks at who owns which row.
+Requests may run any part of the owned layers: the pass is cut where somebody enters or leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from core.engine.attention import PassThrough, attending
+from core.engine.blocks import Shard
+from core.engine.gates import LayerGates
+from core.engine.layout import learn_layout
+from core.engine.offload import SwapStore
+from core.engine.paged_kv import Held, PagedKv
+from core.engine.pages import Pages
+from core.engine.pieces import ALL, NONE, Piece, check_piece, relative_layers
+from core.engine.plan import PassPlan, Rows
+from core.engine.prefix import PrefixIndex
+from core.engine.sizing import Offload, make_memory
+from core.protocol.types import LayerRange
+
+
+class BatchEngine:
+    """A shard and the pages of all its requests. Called from one thread; knows no socket and no clock."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        *,
+        kv_bytes: int,
+        offload: Offload | None = None,
+        prefix_share: float = 0.25,
+        least_rows: int = 2,
+    ) -> None:
+        """`kv_bytes` bounds the hot pages; up to `prefix_share` of them keep prompts for whoever comes with the same.
+
+        A pass of fewer than `least_rows` is padded: some kernels sum a single row in another order (`Packed.least_rows`
+        tells; 1 is for who wants no bits promised). Raises ModelUnsupported
+        where the layers cannot share pages (see `core.engine.compat`), UsageError where `kv_bytes` is too few.
+        """
+        self.shard = shard
+        self._least_rows = least_rows
+        self._gates = LayerGates(shard.decoder_layers)
+        try:
+            self.layout = learn_layout(shard, self._gates)
+            allocators, self.store = make_memory(
+                self.layout, kv_bytes, shard.dtype, shard.device, offload
+            )
+        except BaseException:
+            self._gates.remove()
+            raise
+        self.kv = PagedKv(self.layout, allocators, self.store)
+        per_block = self.layout.pages_for(1, 0, len(shard.layers))
+        room = min(a.resident // n for a, n in zip(allocators, per_block, strict=True) if n)
+        kept = int(room * prefix_share)
+        self.prefixes = PrefixIndex(self.kv, max_blocks=kept) if kept else None
+        self._keys: dict[Hashable, Sequence[bytes]] = {}
+
+    def close(self) -> None:
+        """Give the shard back as it was, and stop the copier."""
+        self._gates.remove()
+        if isinstance(self.store, SwapStore):
+            self.store.close()
+
+    # --- requests ---
+
+    def open(
+        self,
+        request: Hashable,
+        layers: LayerRange | None = None,
+        *,
+        microbatch: int = 0,
+        prefix: Sequence[bytes] = (),
+        shared_tokens: int = 0,
+    ) -> None:
+        """Begin a request that runs `layers` of the model, all owned ones when None.
+
+        `prefix` are the keys of its prompt's full pages (`core.engine.prefix.page_keys`), under which they are kept
+        for others. It begins at position `shared_tokens`, which `usable_prefix` must have allowed.
+        """
+        start, end = relative_layers(self.shard, layers)
+        held = self.kv.open(request, start, end, microbatch)
+        if self.prefixes is not None and prefix:
+            self._keys[request] = prefix
+            if shared_tokens:
+                self.prefixes.adopt(held, prefix, shared_tokens)
+
+    def usable_prefix(self, prefix: Sequence[bytes], layers: LayerRange | None = None) -> int:
+        """Tokens of a prompt with these keys that need not be run here. The caller rounds down to its chunks."""
+        if self.prefixes is None:
+            return 0
+        return self.prefixes.usable(prefix, *relative_layers(self.shard, layers))
+
+    def length(self, request: Hashable) -> int:
+        """Positions that a request holds here. Raises KeyError for an unknown one."""
+        return self.kv.requests[request].length
+
+    def truncate(self, request: Hashable, tokens: int) -> None:
+        """Forget a request's positions from `tokens` on. Raises UsageError when a window has let go what is needed."""
+        self.kv.truncate(self.kv.requests[request], tokens)
+
+    def free(self, request: Hashable) -> int:
+        """Forget a request now, finished or cancelled; returns the pages it held, 0 for an unknown one."""
+        self._keys.pop(request, None)
+        return self.kv.free(request)
+
+    def suspend(self, request: Hashable) -> int:
+        """Move a request's pages out of the arena; returns how many that frees. It cannot step until resumed."""
+        return self.kv.suspend(self.kv.requests[request])
+
+    def resume(self, request: Hashable, microbatch: int | None = None) -> None:
+        """Bring a suspended request back, into another microbatch if asked. Raises KvShort."""
+        self.kv.resume(self.kv.requests[request], microbatch)
+
+    def move(self, request: Hashable, microbatch: int) -> None:
+        """Hand a request to another microbatch, between its steps. Raises KvShort; it is then suspended."""
+        held = self.kv.requests[request]
+        if held.microbatch != microbatch:
+            self.kv.suspend(held)
+            self.kv.resume(held, microbatch)
+
+    def has_room(self, growth: Sequence[tuple[Hashable, int]]) -> bool:
+        """Whether these (request, tokens) could all be reached now."""
+        return self.kv.has_room([(self.kv.requests[r], tokens) for r, tokens in growth])
+
+    # --- steps ---
+
+    def check(self, piece: Piece) -> None:
+        """Raises ValueError, ContextTooLong or UsageError for a piece that `step` would refuse, whatever the load."""
+        check_piece(self.shard, self.kv.requests.get(piece.request), piece)
+
+    def step(
+        self, pieces: Sequence[Piece], *, microbatch: int = 0, following: int | None = None
+    ) -> list[Tensor]:
+        """Run one batch, each request at most once; one output per piece, in order.
+
+        That is activations [n, D] where the request leaves before the model's end, else float32 logits: [n, V], [1, V] or
+        [0, V] as the piece asks. All of a batch's requests are of one microbatch; `following` names the one
+        that is likely next, whose pages are fetched meanwhile. Raises as `check`, or KvShort; no request has then
+        moved, but positions that a piece repeats are forgotten.
+        """
+        if len({piece.request for piece in pieces}) < len(pieces):
+            raise ValueError("a request steps once in a batch")
+        for piece in pieces:
+            self.check(piece)
+        held = [self.kv.requests[piece.request] for piece in pieces]
+        if any(h.microbatch != microbatch for h in held):
+            raise ValueError(f"a request of another microbatch in a step of {microbatch}")
+        if not pieces:
+            return []
+        for h, piece in zip(held, pieces, strict=True):
+            if piece.position < h.length:
+                self.kv.truncate(h, piece.position)
+        growth = [(h, p.position + len(p.x)) for h, p in zip(held, pieces, strict=True)]
+        self.kv.grow(growth)
+        if isinstance(self.store, SwapStore):
+            self.store.turn(microbatch, self._swapped_pages, following)
+        self.kv.prepare_pages()
+        with torch.inference_mode():
+            outs = self._run(pieces, held, microbatch)
+        for (h, tokens), piece in zip(growth, pieces, strict=True):
+            keys = self._keys.get(piece.request)
+            if keys is not None and self.prefixes is not None:
+                self.prefixes.offer(h, keys, tokens)
+            self.kv.grown(h, tokens)
+        return outs
+
+    def _swapped_pages(self, microbatch: int) -> list[Pages]:
+        found: list[list[Pages]] = [[] for _ in self.kv.allocators]
+        for held in self.kv.requests.values():
+            if held.microbatch == microbatch and held.suspended is None:
+                for number, table in held.tables.items():
+                    pages = table.held()
+                    swapped = pages[pages >= self.kv.allocator(number).resident]
+                    if len(swapped):
+                        found[self.layout.classes[number].pool].append(swapped)
+        return [np.concatenate(pages) if pages else np.zeros(0, np.int64) for pages in found]
+
+    def _run(self, pieces: Sequence[Piece], held: Sequence[Held], microbatch: int) -> list[Tensor]:
+        rows = [piece.x for piece in pieces]
+        cuts = sorted({h.start for h in held} | {h.end for h in held})
+        for start, end in pairwise(cuts):
+            inside = [i for i, h in enumerate(held) if h.start <= start and end <= h.end]
+            if inside:
+                outs = self._segment(
+                    start,
+                    end,
+                    [pieces[i] for i in inside],
+                    [held[i] for i in inside],
+                    [rows[i] for i in inside],
+                    microbatch,
+                )
+                for i, out in zip(inside, outs, strict=True):
+                    rows[i] = out
+        return rows
+
+    def _segment(
+        self,
+        start: int,
+        end: int,
+        pieces: Sequence[Piece],
+        held: Sequence[Held],
+        inputs: Sequence[Tensor],
+        microbatch: int,
+    ) -> list[Tensor]:
+        """Layers [start, end) for pieces that all run them; logits where that is the model's end."""
+        shard, planned, first = self.shard, [], 0
+        for piece, h in zip(pieces, held, strict=True):
+            count = len(piece.x)
+            alone = piece.as_decodes or count == 1
+            planned.append(Rows(h, first, count, piece.position, alone))
+            first += count
+        plan = PassPlan(self.kv, self._gates, planned, start, end, microbatch, shard.dtype)
+        positions = torch.cat([torch.arange(r.position, r.position + r.count) for r in planned])
+        x = torch.cat(list(inputs)) if len(inputs) > 1 else inputs[0]
+        if first < self._least_rows:
+            spare = self._least_rows - first
+            x, positions = (
+                torch.cat([x, *[x[-1:]] * spare]),
+                torch.cat([positions, *[positions[-1:]] * spare]),
+            )
+        x = x.to(shard.device)
+        from_ids = start == 0 and shard.is_first
+        if not from_ids:
+            x = x.to(shard.dtype)
+        arguments = {
+            "input_ids" if from_ids else "inputs_embeds": x[None],
+            "position_ids": positions[None].to(shard.device),
+            "past_key_values": PassThrough(),
+            "use_cache": True,
+        }
+        at_end = shard.is_last and end == len(self._gates.layers)
+        wanted = _wanted(pieces, planned) if at_end else []
+        with (
+            self._gates.only(start, end, None if from_ids else x[None]),
+            attending(shard.model.config, plan),
+        ):
+            if not wanted:
+                shard.model.base_model(**arguments)
+                hidden = self._gates.out[0]
+            else:
+                keep = wanted + wanted[-1:] * (self._least_rows - len(wanted))
+                keep_rows = torch.tensor(keep, device=shard.device)
+                logits = shard.model(**arguments, logits_to_keep=keep_rows).logits[0]
+        if not at_end:
+            return [hidden[r.first : r.first + r.count] for r in planned]
+        if not wanted:
+            return [torch.empty(0, shard.vocab) for _ in planned]
+        logits = logits[: len(wanted)].float()
+        counts = [_wanted_count(piece) for piece in pieces]
+        return list(logits.split(counts))
+
+
+def _wanted_count(piece: Piece) -> int:
+    return {ALL: len(piece.x), NONE: 0}.get(piece.logits, 1)
+
+
+def _wanted(pieces: Sequence[Piece], planned: Sequence[Rows]) -> list[int]:
+    rows = []
+    for piece, r in zip(pieces, planned, strict=True):
+        end = r.first + r.count
+        rows += range(end - _wanted_count(piece), end)
+    return rows

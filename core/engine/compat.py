@@ -1,0 +1,174 @@
+"""How does a shard whose layers cannot share pages serve many requests?
+
+One after the other, each with a cache of its own, through the library's own attention: slow, and correct for whatever
+`load_shard` accepts. Same calls as `core.engine.batch.BatchEngine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from core.engine.batch import BatchEngine
+from core.engine.blocks import Shard
+from core.engine.gates import LayerGates
+from core.engine.kv import Cache
+from core.engine.paged_kv import KvShort
+from core.engine.pages import PAGE_TOKENS
+from core.engine.pieces import ALL, NONE, Piece, check_piece, relative_layers
+from core.engine.sizing import Offload
+from core.protocol.errors import ModelUnsupported, UsageError
+from core.protocol.types import LayerRange
+
+
+def make_engine(
+    shard: Shard, *, kv_bytes: int, offload: Offload | None = None, prefix_share: float = 0.25
+) -> BatchEngine | CompatEngine:
+    """The batching engine where the shard's layers allow it, else the compatible one without offload."""
+    try:
+        return BatchEngine(shard, kv_bytes=kv_bytes, offload=offload, prefix_share=prefix_share)
+    except ModelUnsupported:
+        return CompatEngine(shard, kv_bytes=kv_bytes)
+
+
+@dataclass
+class _Request:
+    start: int
+    end: int
+    cache: Cache
+    microbatch: int = 0
+    suspended: None = None
+
+    @property
+    def length(self) -> int:
+        return self.cache.length
+
+
+class CompatEngine:
+    """A shard and one library cache per request. Called from one thread."""
+
+    def __init__(self, shard: Shard, *, kv_bytes: int) -> None:
+        self.shard = shard
+        self._gates = LayerGates(shard.decoder_layers)
+        self._kv_bytes = kv_bytes
+        self._requests: dict[Hashable, _Request] = {}
+        self._bytes_per_token = self._measure()
+
+    def close(self) -> None:
+        self._gates.remove()
+
+    def open(
+        self,
+        request: Hashable,
+        layers: LayerRange | None = None,
+        *,
+        microbatch: int = 0,
+        prefix: Sequence[bytes] = (),
+        shared_tokens: int = 0,
+    ) -> None:
+        """Begin a request; prefixes are never shared here."""
+        if request in self._requests:
+            raise UsageError(f"request {request} is already open")
+        if shared_tokens:
+            raise UsageError("this shard shares no prefixes")
+        start, end = relative_layers(self.shard, layers)
+        self._requests[request] = _Request(start, end, self.shard.new_cache(), microbatch)
+
+    def usable_prefix(self, prefix: Sequence[bytes], layers: LayerRange | None = None) -> int:
+        return 0
+
+    def length(self, request: Hashable) -> int:
+        return self._requests[request].length
+
+    def truncate(self, request: Hashable, tokens: int) -> None:
+        self._requests[request].cache.truncate(tokens)
+
+    def free(self, request: Hashable) -> int:
+        """Forget a request; returns the pages of 16 tokens of one layer that it would hold."""
+        found = self._requests.pop(request, None)
+        return 0 if found is None else -(-found.length // PAGE_TOKENS) * (found.end - found.start)
+
+    def suspend(self, request: Hashable) -> int:
+        """Nothing can be moved out here."""
+        return 0
+
+    def resume(self, request: Hashable, microbatch: int | None = None) -> None:
+        if microbatch is not None:
+            self.move(request, microbatch)
+
+    def move(self, request: Hashable, microbatch: int) -> None:
+        self._requests[request].microbatch = microbatch
+
+    def has_room(self, growth: Sequence[tuple[Hashable, int]]) -> bool:
+        wanted = {request: found.length for request, found in self._requests.items()} | dict(growth)
+        held = sum(
+            tokens * (self._requests[r].end - self._requests[r].start)
+            for r, tokens in wanted.items()
+        )
+        # A cache grows by doubling.
+        return 2 * held * self._bytes_per_token <= self._kv_bytes
+
+    def check(self, piece: Piece) -> None:
+        check_piece(self.shard, self._requests.get(piece.request), piece)
+
+    def step(
+        self, pieces: Sequence[Piece], *, microbatch: int = 0, following: int | None = None
+    ) -> list[Tensor]:
+        """Run a batch, one request after the other; outputs as of `BatchEngine.step`. Raises KvShort."""
+        for piece in pieces:
+            self.check(piece)
+        if not self.has_room([(p.request, p.position + len(p.x)) for p in pieces]):
+            raise KvShort("too little memory for the step")
+        return [self._run(self._requests[piece.request], piece) for piece in pieces]
+
+    def _run(self, request: _Request, piece: Piece) -> Tensor:
+        cache = request.cache
+        if piece.position < cache.length:
+            cache.truncate(piece.position)
+        count = len(piece.x)
+        if piece.as_decodes and count > 1:
+            return torch.cat(
+                [
+                    self._run(
+                        request,
+                        Piece(
+                            piece.request,
+                            piece.x[i : i + 1],
+                            piece.position + i,
+                            piece.logits if piece.logits != "last" or i == count - 1 else NONE,
+                        ),
+                    )
+                    for i in range(count)
+                ]
+            )
+        out = self._pass(request, piece)
+        for number, layer in enumerate(cache.library.layers):
+            if not request.start <= number < request.end:  # skipped: nothing kept, but as far along
+                layer.length = piece.position + count
+        return out
+
+    def _pass(self, request: _Request, piece: Piece) -> Tensor:
+        shard, x = self.shard, piece.x
+        count, keep = len(x), {ALL: len(x), NONE: 0}.get(piece.logits, 1)
+        at_end = shard.is_last and request.end == len(self._gates.layers)
+        received = None
+        if request.start > 0 or not shard.is_first:
+            received = x.to(shard.device, shard.dtype)[None]
+            if shard.is_first:  # the model wants ids; what becomes of them is replaced
+                x = torch.zeros(count, dtype=torch.int64)
+        with self._gates.only(request.start, request.end, received):
+            rows = torch.arange(count - max(keep, 1), count)
+            logits = shard.forward_rows(x, request.cache, rows)
+            return logits[: len(logits) if keep else 0] if at_end else self._gates.out[0]
+
+    def _measure(self) -> int:
+        """Bytes that one token keeps in one layer, at most."""
+        cache = self.shard.new_cache()
+        x = torch.zeros(64, dtype=torch.int64)
+        if not self.shard.is_first:
+            x = torch.zeros(64, self.shard.hidden)
+        self.shard.forward_rows(x, cache, torch.zeros(1, dtype=torch.int64))
+        return max(1, cache.bytes // (64 * len(self.shard.layers)))

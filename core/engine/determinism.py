@@ -1,0 +1,60 @@
+"""Does this machine give a sequence the same bits in any company? Tried, not assumed, when a shard starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from core.engine.batch import BatchEngine
+from core.engine.pieces import ALL, Piece
+
+_COMPANY = 5
+_PROMPT_TOKENS = 19
+_STEPS = 3
+
+
+def is_batch_invariant(engine: BatchEngine, *, threads: Sequence[int] = ()) -> bool:
+    """Whether one sequence's outputs are bit-equal alone, among others, and with each of these thread counts.
+
+    Costs a few small steps. The engine must be able to hold six short requests; it is left as it was, and so is
+    the number of threads.
+    """
+    before = torch.get_num_threads()
+    try:
+        alone = _outputs(engine, 0)
+        seen = [_outputs(engine, _COMPANY)]
+        for count in threads:
+            torch.set_num_threads(count)
+            seen += [_outputs(engine, 0), _outputs(engine, _COMPANY)]
+    finally:
+        torch.set_num_threads(before)
+    return all(torch.equal(alone, other) for other in seen)
+
+
+def _outputs(engine: BatchEngine, company: int) -> Tensor:
+    names = [("determinism", i) for i in range(company + 1)]
+    outs = []
+    for name in names:
+        engine.open(name)
+    try:
+        for step in range(_STEPS):
+            pieces = []
+            for i, name in enumerate(names):
+                count = _PROMPT_TOKENS + 2 * i if step == 0 else 1
+                position = 0 if step == 0 else _PROMPT_TOKENS + 2 * i + step - 1
+                pieces.append(Piece(name, _rows(engine, i, position, count), position, ALL))
+            outs.append(engine.step(pieces)[0])
+    finally:
+        for name in names:
+            engine.free(name)
+    return torch.cat(outs)
+
+
+def _rows(engine: BatchEngine, sequence: int, position: int, count: int) -> Tensor:
+    shard = engine.shard
+    made = torch.Generator().manual_seed(1000 * sequence + position)
+    if shard.is_first:
+        return torch.randint(shard.vocab, (count,), generator=made)
+    return torch.randn(count, shard.hidden, generator=made)

@@ -1,0 +1,251 @@
+"""Which pages hold a request's keys and values?
+
+Every request has a table of pages per attention class, one row for each layer that it runs. Pages behind a sliding
+window are freed as the request grows; full pages may be shared between requests and are copied before anybody writes
+into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from core.engine.layout import KvLayout
+from core.engine.pages import PAGE_TOKENS, PageAllocator, Pages
+from core.engine.pool import Content, HotStore
+from core.protocol.errors import UsageError
+
+_FIRST_COLUMNS = 16
+
+
+class KvShort(RuntimeError):
+    """There are too few pages for a step; nothing was changed. Wait, suspend somebody, or refuse."""
+
+
+@dataclass
+class Table:
+    """Pages of one request in one class: `pages[i, b]` holds tokens [16·b, 16·b + 16) of its i-th layer there."""
+
+    layers: tuple[int, ...]  # in the shard's numbers
+    pages: Pages
+    first: int = 0  # blocks before it are freed
+    blocks: int = 0  # blocks in [first, blocks) are held
+
+    def held(self) -> Pages:
+        """All page numbers held now, layer by layer."""
+        return self.pages[:, self.first : self.blocks].reshape(-1)
+
+    def extend(self, blocks: int, pages: Pages) -> None:
+        """Hold blocks [self.blocks, blocks) too."""
+        while blocks > self.pages.shape[1]:
+            self.pages = np.concatenate([self.pages, np.zeros_like(self.pages)], 1)
+        self.pages[:, self.blocks : blocks] = pages.reshape(len(self.layers), -1)
+        self.blocks = blocks
+
+
+@dataclass
+class Held:
+    """One request: the layers [start, end) of the shard that it runs, its length in tokens, its tables by class."""
+
+    start: int
+    end: int
+    microbatch: int = 0
+    length: int = 0
+    tables: dict[int, Table] = field(default_factory=dict)
+    suspended: dict[int, Content] | None = None
+
+
+class PagedKv:
+    """Every request's pages on one shard. Called by the compute thread alone.
+
+    Promises: a page has one writer; `free` gives back all that a request holds; a call that raises KvShort has changed
+    nothing that anybody could see.
+    """
+
+    def __init__(
+        self, layout: KvLayout, allocators: Sequence[PageAllocator], store: HotStore
+    ) -> None:
+        """One allocator and one pool of the store for each page shape of the layout."""
+        self.classes, self.allocators, self.store = layout.classes, allocators, store
+        self.requests: dict[Hashable, Held] = {}
+        #: Asked for pages when they run short; True when it has given some back.
+        self.on_short: Callable[[], bool] = lambda: False
+        self._blank: list[tuple[int, Pages, int]] = []
+        self._copies: list[tuple[int, Pages, Pages, int]] = []
+
+    @property
+    def used_pages(self) -> int:
+        return sum(allocator.used_pages for allocator in self.allocators)
+
+    @property
+    def free_pages(self) -> int:
+        return sum(allocator.free_pages for allocator in self.allocators)
+
+    def allocator(self, number: int) -> PageAllocator:
+        """Where the pages of class `number` come from."""
+        return self.allocators[self.classes[number].pool]
+
+    def open(self, request: Hashable, start: int, end: int, microbatch: int = 0) -> Held:
+        """Begin to remember a request that runs layers [start, end) of the shard. Takes no page yet."""
+        if request in self.requests:
+            raise UsageError(f"request {request} is already open")
+        held = Held(start, end, microbatch)
+        for number, kind in enumerate(self.classes):
+            layers = tuple(layer for layer in kind.layers if start <= layer < end)
+            if layers:
+                held.tables[number] = Table(
+                    layers, np.zeros((len(layers), _FIRST_COLUMNS), np.int64)
+                )
+        self.requests[request] = held
+        return held
+
+    def free(self, request: Hashable) -> int:
+        """Forget a request now; returns how many pages it held. Unknown requests hold none."""
+        held = self.requests.pop(request, None)
+        return 0 if held is None else self._give_all(held)
+
+    def has_room(self, growth: Sequence[tuple[Held, int]]) -> bool:
+        """Whether all these requests could grow to so many tokens at once, evicting what may be evicted."""
+        wanted: dict[tuple[int, int], int] = {}
+        for held, tokens in growth:
+            blocks = -(-tokens // PAGE_TOKENS)
+            for number, table in held.tables.items():
+                count = len(table.layers) * max(0, blocks - table.blocks)
+                if tokens > held.length and held.length % PAGE_TOKENS:
+                    count += len(self._shared_tail(number, table, held.length))
+                key = self.classes[number].pool, held.microbatch
+                wanted[key] = wanted.get(key, 0) + count
+        while any(count > self.allocators[n].room(m) for (n, m), count in wanted.items()):
+            if not self.on_short():
+                return False
+        return True
+
+    def grow(self, growth: Sequence[tuple[Held, int]]) -> None:
+        """Give every request the pages for so many tokens, each written by nobody else. Raises KvShort.
+
+        The caller calls `prepare_pages` before anybody writes.
+        """
+        if not self.has_room(growth):
+            raise KvShort("too few pages for the step")
+        self._copies.clear()
+        self._blank.clear()
+        for held, tokens in growth:
+            blocks = -(-tokens // PAGE_TOKENS)
+            for number, table in held.tables.items():
+                if tokens > held.length and held.length % PAGE_TOKENS:
+                    self._own_tail(number, table, held)
+                if blocks > table.blocks:
+                    count = len(table.layers) * (blocks - table.blocks)
+                    table.extend(blocks, self._take(number, count, held.microbatch))
+                    if tokens % PAGE_TOKENS:
+                        self._blank.append(
+                            (self.classes[number].pool, table.pages[:, blocks - 1], held.microbatch)
+                        )
+
+    def prepare_pages(self) -> None:
+        """Copy what `grow` has unshared and clear what it has handed out half used: old contents may be NaN."""
+        for pool, source, target, microbatch in self._copies:
+            self.store.write(pool, target, microbatch, self.store.read(pool, source, microbatch))
+        for pool, pages, microbatch in self._blank:
+            self.store.pools[pool].clear(self.store.physical(pool, pages, microbatch))
+        self._copies.clear()
+        self._blank.clear()
+
+    def grown(self, held: Held, tokens: int) -> None:
+        """A request has `tokens` tokens now: what lies behind its windows is freed."""
+        held.length = tokens
+        for number, table in held.tables.items():
+            first = min(self.classes[number].first_block(tokens), table.blocks)
+            if first > table.first:
+                pages = table.pages[:, table.first : first].reshape(-1)
+                self.allocator(number).give_back(pages, held.microbatch)
+                table.first = first
+
+    def truncate(self, held: Held, tokens: int) -> None:
+        """Forget everything from position `tokens` on. Raises UsageError when a window has let go what is needed."""
+        if not 0 <= tokens <= held.length:
+            raise ValueError(f"cannot cut {held.length} positions to {tokens}")
+        for number, table in held.tables.items():
+            if self.classes[number].first_block(tokens, 0) < table.first:
+                raise UsageError(
+                    f"cannot cut a request back to {tokens} positions",
+                    why=f"a sliding window has forgotten the first {table.first * PAGE_TOKENS}",
+                    next_step="feed the request's tokens again from position 0",
+                )
+        for number, table in held.tables.items():
+            blocks = max(-(-tokens // PAGE_TOKENS), table.first)
+            if blocks < table.blocks:
+                pages = table.pages[:, blocks : table.blocks].reshape(-1)
+                self.allocator(number).give_back(pages, held.microbatch)
+                table.blocks = blocks
+        held.length = tokens
+
+    def adopt(self, held: Held, blocks: Sequence[dict[int, Pages]]) -> None:
+        """Begin an empty request with full shared pages: block b is `blocks[b][class]`, one page for each layer."""
+        assert held.length == 0
+        for number, table in held.tables.items():
+            table.first = table.blocks = self.classes[number].first_block(len(blocks) * PAGE_TOKENS)
+            for block in blocks[table.first :]:
+                self.allocator(number).share(block[number])
+                table.extend(table.blocks + 1, block[number])
+        held.length = len(blocks) * PAGE_TOKENS
+
+    def suspend(self, held: Held) -> int:
+        """Move a request out of hot and swapped memory; returns the pages that it gave back."""
+        content = {
+            number: self.store.read(self.classes[number].pool, table.held(), held.microbatch)
+            for number, table in held.tables.items()
+        }
+        given = self._give_all(held)
+        held.suspended = content
+        return given
+
+    def resume(self, held: Held, microbatch: int | None = None) -> None:
+        """Bring a suspended request back, into another microbatch if asked. Raises KvShort."""
+        assert held.suspended is not None
+        to = held.microbatch if microbatch is None else microbatch
+        wanted = [0] * len(self.allocators)
+        for number, table in held.tables.items():
+            wanted[self.classes[number].pool] += table.held().size
+        while any(n > a.room(to) for n, a in zip(wanted, self.allocators, strict=True)):
+            if not self.on_short():
+                raise KvShort("too few pages to resume a request")
+        for number, table in held.tables.items():
+            pages = self._take(number, table.held().size, to)
+            table.pages[:, table.first : table.blocks] = pages.reshape(len(table.layers), -1)
+            self.store.write(self.classes[number].pool, pages, to, held.suspended[number])
+        held.microbatch, held.suspended = to, None
+
+    def _take(self, number: int, count: int, microbatch: int) -> Pages:
+        pages = self.allocator(number).try_take(count, microbatch)
+        assert pages is not None, "has_room() said that there is room"
+        return pages
+
+    def _give_all(self, held: Held) -> int:
+        given = 0
+        if held.suspended is None:
+            for number, table in held.tables.items():
+                pages = table.held()
+                self.allocator(number).give_back(pages, held.microbatch)
+                given += len(pages)
+        return given
+
+    def _shared_tail(self, number: int, table: Table, length: int) -> Pages:
+        """Which of the layers share the block that position `length` falls into with somebody."""
+        allocator = self.allocator(number)
+        pages = table.pages[:, length // PAGE_TOKENS]
+        hot = pages < allocator.resident
+        shared = hot & (allocator.holders[np.where(hot, pages, 0)] > 1)
+        return np.flatnonzero(shared & (pages > 0))
+
+    def _own_tail(self, number: int, table: Table, held: Held) -> None:
+        shared = self._shared_tail(number, table, held.length)
+        if len(shared):
+            block = held.length // PAGE_TOKENS
+            source = table.pages[shared, block].copy()
+            target = self._take(number, len(shared), held.microbatch)
+            self._copies.append((self.classes[number].pool, source, target, held.microbatch))
+            table.pages[shared, block] = target
+            self.allocator(number).give_back(source, held.microbatch)

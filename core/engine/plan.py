@@ -1,0 +1,221 @@
+"""Which pages does each row of a pass write and read?
+
+Built once for a run of layers, in numpy, and used by every layer of it. Decode rows are grouped by how many pages they
+see, rounded up to a few sizes: a row's products then have the same shape in whatever company it runs, which keeps its
+bits, and a short request does not pay for a long one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from core.engine.attention import chunk_rows, decode_rows
+from core.engine.gates import LayerGates
+from core.engine.paged_kv import Held, PagedKv
+from core.engine.pages import PAGE_TOKENS, Pages
+from core.engine.pool import Pool
+
+_LEAST_BLOCKS = 2
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Consecutive rows of one request in a pass: `count` positions from `position` on, from row `first` on.
+
+    `as_decodes` attends row by row, as if each had come alone.
+    """
+
+    held: Held
+    first: int
+    count: int
+    position: int
+    as_decodes: bool
+
+
+@dataclass
+class _Group:
+    rows: Tensor | None  # None: all rows of the pass, in order
+    gather: Sequence[Tensor]  # of each layer, [R·K·n]
+    mask: Tensor  # [R·K, 1, S]
+    count: int
+
+
+@dataclass
+class _Chunk:
+    rows: slice
+    gather: Sequence[Tensor] | None  # of each layer, [K·n]; None: it sees itself alone
+    first: int
+    position: int
+
+
+@dataclass
+class _ClassPlan:
+    pool: Pool
+    window: int
+    index_of: dict[int, int]
+    slots: Sequence[Tensor]  # of each layer, [T·K]
+    groups: list[_Group] = field(default_factory=list)
+    chunks: list[_Chunk] = field(default_factory=list)
+
+
+class PassPlan:
+    """Answers the attention calls of layers [start, end) for some rows of one microbatch."""
+
+    def __init__(
+        self,
+        kv: PagedKv,
+        gates: LayerGates,
+        rows: Sequence[Rows],
+        start: int,
+        end: int,
+        microbatch: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self._gates = gates
+        self._count = sum(r.count for r in rows)
+        self._plans: dict[int, _ClassPlan] = {}
+        for number, kind in enumerate(kv.classes):
+            layers = [layer for layer in kind.layers if start <= layer < end]
+            if layers:
+                plan = _plan_class(kv, number, layers, rows, self._count, microbatch, dtype)
+                self._plans |= dict.fromkeys(layers, plan)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
+        """The library's call for the layer now running; rows beyond the planned ones are padding."""
+        layer = self._gates.layer
+        plan = self._plans[layer]
+        index, pool, count = plan.index_of[layer], plan.pool, self._count
+        pool.write(plan.slots[index], key[0].transpose(0, 1), value[0].transpose(0, 1))
+        width = pool.shape.value_dim
+        if len(plan.groups) == 1 and not plan.chunks:
+            rows = query[0].transpose(0, 1)
+            out = _group(plan, plan.groups[0], index, rows[:count], options)
+            if count == query.shape[2]:
+                return out[None]
+            if count == 1:
+                return out.expand(query.shape[2], -1, -1)[None]
+        out = query.new_zeros(query.shape[2], query.shape[1], width)
+        by_row = query[0].transpose(0, 1)  # [T, H, d]
+        for group in plan.groups:
+            picked = by_row[:count] if group.rows is None else by_row.index_select(0, group.rows)
+            done = _group(plan, group, index, picked, options)
+            if group.rows is None:
+                out[:count] = done
+            else:
+                out.index_copy_(0, group.rows, done)
+        for chunk in plan.chunks:
+            if chunk.gather is None:
+                keys, values = key[0, :, chunk.rows], value[0, :, chunk.rows]
+            else:
+                gathered = pool.gather(chunk.gather[index], 1)
+                keys, values = gathered[0][0], gathered[1][0]
+            out[chunk.rows] = chunk_rows(
+                query[0, :, chunk.rows],
+                keys,
+                values,
+                chunk.first,
+                chunk.position,
+                plan.window,
+                options,
+            )
+        return out[None]
+
+
+def rounded_blocks(blocks: int) -> int:
+    """The size of product that a row which sees so many pages takes part in: at most one page or a quarter too large."""
+    step = max(_LEAST_BLOCKS, 2 ** (blocks.bit_length() - 1) // 4)
+    return -(-blocks // step) * step
+
+
+def _group(
+    plan: _ClassPlan, group: _Group, index: int, query: Tensor, options: dict[str, Any]
+) -> Tensor:
+    keys, values = plan.pool.gather(group.gather[index], group.count)
+    return decode_rows(query, keys, values, group.mask, options)
+
+
+def _plan_class(
+    kv: PagedKv,
+    number: int,
+    layers: list[int],
+    rows: Sequence[Rows],
+    count: int,
+    microbatch: int,
+    dtype: torch.dtype,
+) -> _ClassPlan:
+    kind = kv.classes[number]
+    pool = kv.store.pools[kind.pool]
+    device = pool.keys.device
+
+    def place(pages: Pages) -> tuple[Tensor, ...]:
+        """[layers, …, n] page numbers → for each layer [… · K · n] pool rows."""
+        found = pool.rows(kv.store.physical(kind.pool, pages, microbatch))
+        return torch.from_numpy(found.reshape(len(layers), -1)).to(device).unbind()
+
+    written = np.empty((len(layers), count), np.int64)
+    in_page = np.empty(count, np.int64)
+    chunks: list[_Chunk] = []
+    decodes: dict[int, list[tuple[int, Pages, int, int]]] = {}
+    for r in rows:
+        table = r.held.tables[number]
+        offset = table.layers.index(layers[0])
+        pages = table.pages[offset : offset + len(layers)]
+        positions = np.arange(r.position, r.position + r.count)
+        written[:, r.first : r.first + r.count] = pages[:, positions // PAGE_TOKENS]
+        in_page[r.first : r.first + r.count] = positions % PAGE_TOKENS
+        if r.as_decodes:
+            for row, position in enumerate(positions.tolist(), r.first):
+                block = _first_visible(position, kind.window) // PAGE_TOKENS
+                seen = pages[:, block : position // PAGE_TOKENS + 1]
+                entry = row, seen, block * PAGE_TOKENS, position
+                decodes.setdefault(rounded_blocks(seen.shape[1]), []).append(entry)
+            continue
+        block = _first_visible(r.position, kind.window) // PAGE_TOKENS
+        alone = r.position == 0
+        last = (r.position + r.count - 1) // PAGE_TOKENS
+        chunks.append(
+            _Chunk(
+                slice(r.first, r.first + r.count),
+                None if alone else place(pages[:, block : last + 1]),
+                block * PAGE_TOKENS,
+                r.position,
+            )
+        )
+    touched = getattr(kv.store, "touched", None)
+    if touched is not None:
+        touched(kind.pool, np.unique(written), microbatch)
+    slots = pool.rows(kv.store.physical(kind.pool, written, microbatch)) * PAGE_TOKENS + in_page
+    slots = np.ascontiguousarray(slots.swapaxes(1, 2)).reshape(len(layers), -1)
+    plan = _ClassPlan(
+        pool,
+        kind.window,
+        {layer: i for i, layer in enumerate(layers)},
+        torch.from_numpy(slots).to(device).unbind(),
+        chunks=chunks,
+    )
+    for blocks, entries in sorted(decodes.items()):
+        gather = np.zeros((len(layers), len(entries), blocks), np.int64)
+        for i, (_, seen, _, _) in enumerate(entries):
+            gather[:, i, : seen.shape[1]] = seen
+        at = np.array([[e[3] - e[2]] for e in entries])
+        key = np.arange(blocks * PAGE_TOKENS)[None]
+        closed = key > at
+        if kind.window:
+            closed |= key <= at - kind.window
+        mask = torch.zeros(closed.shape, dtype=torch.promote_types(dtype, torch.float32))
+        mask.masked_fill_(torch.from_numpy(closed), float("-inf"))
+        mask = mask[:, None].repeat_interleave(pool.shape.kv_heads, 0).to(device)
+        whole = len(entries) == count
+        picked = None if whole else torch.tensor([e[0] for e in entries], device=device)
+        plan.groups.append(_Group(picked, place(gather), mask, len(entries)))
+    return plan
+
+
+def _first_visible(position: int, window: int) -> int:
+    return max(0, position - window + 1) if window else 0

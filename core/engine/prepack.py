@@ -1,0 +1,199 @@
+"""How are linear layers laid out once so that they run fast and give the same bits in any batch?
+
+oneDNN reorders a weight into the blocks that its kernel reads. The product of a row then no longer depends on how many
+other rows there are, from two rows on, nor on the number of threads, and batches of 2 to 64 rows run up to three times faster
+than from the plain weight. The operators are not a stable interface of torch: every shape is proved before it is used,
+and what cannot be packed stays as it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from core.engine.blocks import Shard
+from core.engine.lookup import map_embedding
+
+#: Rows that the layout is chosen for; a hint of one row chooses another kernel for it, with other bits.
+_ROWS_HINT = 16
+_CHECK_ROWS = (1, 2, 3, 16, 61, 128)
+_CHECK_COLUMNS = 4096
+#: Children that every decoder gives one and the same tensor, first to last.
+_READ_ALIKE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+_TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What `prepack` has done: modules packed and left plain, and the bytes of packed copies."""
+
+    packed: int
+    plain: int
+    packed_bytes: int
+    reason: str  # why some are plain; "" when none is
+    least_rows: int  # from how many rows on a row's product does not depend on the others: 1 or 2
+
+
+class PackedLinear(nn.Module):
+    """Stands for a linear module; holds its weight in oneDNN's layout only."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        """`weight` is [out, in]."""
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self._packed = _reorder(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _multiply(x, self._packed, self.bias)
+
+
+class JoinedLinear(nn.Module):
+    """One of several linear modules that are given the same tensor one after the other: one product serves all."""
+
+    def __init__(self, whole: PackedLinear, sizes: list[int], number: int) -> None:
+        super().__init__()
+        self.out_features, self.in_features = sizes[number], whole.in_features
+        self._shared: dict[str, Any] = {"whole": whole, "x": None, "outs": ()}
+        self._sizes, self._number = sizes, number
+
+    @classmethod
+    def of(cls, weights: list[Tensor], biases: list[Tensor | None]) -> list[JoinedLinear]:
+        """Parts for weights of equal width."""
+        bias = None if biases[0] is None else torch.cat([b for b in biases if b is not None])
+        whole, sizes = PackedLinear(torch.cat(weights), bias), [len(w) for w in weights]
+        parts = [cls(whole, sizes, number) for number in range(len(sizes))]
+        for part in parts:
+            part._shared = parts[0]._shared
+        return parts
+
+    def forward(self, x: Tensor) -> Tensor:
+        shared = self._shared
+        if shared["x"] is not x:
+            shared["outs"] = shared["whole"](x).split(self._sizes, -1)
+            shared["x"] = x
+        out: Tensor = shared["outs"][self._number]
+        if self._number == len(self._sizes) - 1:
+            shared["x"], shared["outs"] = None, ()
+        return out
+
+
+def prepack(shard: Shard, *, head: bool = True, model_dir: Path | None = None) -> Packed:
+    """Pack the linear modules of a shard in place, except those whose kernels fail the check.
+
+    With `head` the output head is packed too. A matrix that it shares with the embedding is then held twice, unless
+    `model_dir` says in which files the embedding may stay. Afterwards `shard.forward` answers with the packed kernels' bits.
+    """
+    if shard.device.type != "cpu":
+        return Packed(0, _count(shard.model), 0, f"{shard.device.type} has no oneDNN layout", 2)
+    verdicts: dict[tuple[Any, ...], tuple[str, int]] = {}
+    packed = plain = packed_bytes = 0
+    reasons: list[str] = []
+    output = shard.model.get_output_embeddings()
+    for parent in list(shard.model.modules()):
+        for names in _groups(parent):
+            modules = [getattr(parent, name) for name in names]
+            weights = [_plain_weight(module) for module in modules]
+            held = [weight for weight in weights if weight is not None]
+            if len(held) < len(names) or (modules[0] is output and not head):
+                continue
+            key = sum(len(weight) for weight in held), held[0].shape[1], held[0].dtype
+            if key not in verdicts:
+                verdicts[key] = _verdict(held)
+            if verdicts[key][0]:
+                plain += len(names)
+                reasons.append(verdicts[key][0])
+                continue
+            if len(held) == 1:
+                setattr(parent, names[0], PackedLinear(held[0], modules[0].bias))
+            else:
+                parts = JoinedLinear.of(held, [module.bias for module in modules])
+                for name, part in zip(names, parts, strict=True):
+                    setattr(parent, name, part)
+            packed += len(names)
+            packed_bytes += sum(weight.nbytes for weight in held)
+            if modules[0] is output and model_dir is not None and _is_embedding(shard, held[0]):
+                map_embedding(shard, model_dir)
+    least_rows = 2 if plain else max((least for _, least in verdicts.values()), default=2)
+    return Packed(packed, plain, packed_bytes, reasons[0] if reasons else "", least_rows)
+
+
+def _is_embedding(shard: Shard, weight: Tensor) -> bool:
+    return bool(shard.model.get_input_embeddings().weight.data_ptr() == weight.data_ptr())
+
+
+def _groups(parent: nn.Module) -> list[tuple[str, ...]]:
+    """Names of a module's linear children; those that read the same tensor together."""
+    children = dict(parent.named_children())
+    found = [names for names in _READ_ALIKE if all(_joins(children, n, names[0]) for n in names)]
+    joined = {name for names in found for name in names}
+    return found + [(name,) for name in children if name not in joined]
+
+
+def _joins(children: dict[str, nn.Module], name: str, first: str) -> bool:
+    module, lead = children.get(name), children.get(first)
+    if type(module) is not nn.Linear or type(lead) is not nn.Linear:
+        return False
+    alike = (module.bias is None) == (lead.bias is None)
+    return (
+        alike
+        and module.in_features == lead.in_features
+        and module.weight.dtype == lead.weight.dtype
+    )
+
+
+def _plain_weight(module: nn.Module) -> Tensor | None:
+    """[out, in] of a module that multiplies by an ordinary matrix held here; None for others."""
+    if type(module) is nn.Linear:
+        weight: Tensor = module.weight
+    elif type(module) is Conv1D:
+        weight = module.weight.t()
+    else:
+        return None
+    ordinary = type(weight.data) is Tensor and not hasattr(weight, "__tensor_flatten__")
+    return weight.detach() if ordinary and not weight.is_meta else None
+
+
+def _verdict(weights: list[Tensor]) -> tuple[str, int]:
+    """What is wrong with the packed product of this shape, "" if nothing, and from how many rows on it keeps its bits."""
+    weight = torch.cat([part[:_CHECK_COLUMNS] for part in weights])
+    if weight.dtype not in _TOLERANCES:
+        return f"{weight.dtype} is not packed", 2
+    if not torch.backends.mkldnn.is_available():
+        return "this torch has no oneDNN", 2
+    made = torch.Generator().manual_seed(0)
+    x = torch.randn(max(_CHECK_ROWS), weight.shape[1], generator=made).to(weight.dtype)
+    try:
+        packed = _reorder(weight)
+        whole = _multiply(x, packed, None)
+        parts = {rows: _multiply(x[:rows].contiguous(), packed, None) for rows in _CHECK_ROWS}
+    except (RuntimeError, AttributeError) as error:
+        return str(error).splitlines()[0], 2
+    expected = nn.functional.linear(x, weight).float()
+    off = float((whole.float() - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
+    if not off <= _TOLERANCES[weight.dtype]:
+        return f"the packed product of {list(weight.shape)} is off by {off:.1e}", 2
+    unequal = [rows for rows, part in parts.items() if not torch.equal(part, whole[:rows])]
+    if unequal and unequal[-1] > 1:
+        shape = list(weight.shape)
+        return f"the packed product of {shape} differs between {unequal[-1]} and {len(x)} rows", 2
+    return "", 2 if unequal else 1
+
+
+def _reorder(weight: Tensor) -> Tensor:
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS_HINT)
+    return packed
+
+
+def _multiply(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return out
+
+
+def _count(model: nn.Module) -> int:
+    return sum(_plain_weight(module) is not None for module in model.modules())

@@ -1,0 +1,67 @@
+"""Does a graphics processor run the same shards by the same code?"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from core.engine.formats import FORMATS
+from core.engine.model import load_shard
+from core.protocol.types import LayerRange
+from tests.core.engine.architectures import CHUNKS, write_model
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+#: Largest difference, in units of the largest logit.
+TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "int8-weight-only": 1e-4}
+
+
+def run(folder: Path, numerics: str, **options: Any) -> torch.Tensor:
+    stages = [
+        load_shard(folder, LayerRange(a, b), numerics=numerics, **options)
+        for a, b in itertools.pairwise((0, 1, 4))
+    ]
+    caches = [stage.new_cache() for stage in stages]
+    got = []
+    for x in CHUNKS:
+        for stage, cache in zip(stages, caches, strict=True):
+            x = stage.forward(x, cache)
+        got.append(x)
+    return torch.cat(got).double()
+
+
+@pytest.mark.parametrize("numerics", FORMATS)
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "phi", "opt"])
+def test_a_gpu_answers_as_the_processor_does(name: str, numerics: str, tmp_path: Path) -> None:
+    folder = write_model(tmp_path, name)
+    here, there = run(folder, numerics), run(folder, numerics, device="cuda")
+    assert here.device == there.device
+    off = float((here - there).abs().max() / here.abs().max())
+    assert off < TOLERANCE.get(numerics, 0.05)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "deepseek_v3", "gpt_oss", "falcon", "bloom"])
+def test_other_kinds_of_decoders_run_there_too(name: str, tmp_path: Path) -> None:
+    folder = write_model(tmp_path, name)
+    here, there = run(folder, "float32"), run(folder, "float32", device="cuda")
+    assert float((here - there).abs().max() / here.abs().max()) < 1e-4
+
+
+def test_quantised_weights_are_the_same_numbers_on_both(tmp_path: Path) -> None:
+    folder = write_model(tmp_path, "llama")
+    for numerics in (name for name, form in FORMATS.items() if form.bits):
+        here = run(folder, numerics, reference=True)
+        there = run(folder, numerics, reference=True, device="cuda")
+        assert float((here - there).abs().max() / here.abs().max()) < 1e-9
+
+
+def test_a_shard_lies_where_it_was_told_to(tmp_path: Path) -> None:
+    shard = load_shard(write_model(tmp_path, "llama"), LayerRange(1, 3), device="cuda")
+    assert shard.device.type == "cuda"
+    assert all(p.is_cuda for p in shard.decoder_layers.parameters())
+    cache = shard.new_cache()
+    assert shard.forward(torch.randn(3, shard.hidden), cache).device.type == "cpu"
+    assert cache._stores[0]._keys.is_cuda

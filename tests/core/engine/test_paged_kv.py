@@ -1,0 +1,244 @@
+"""Is no page ever lost, held twice by mistake, or left behind?"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.batching.kv_ledger import KvLedger
+from core.engine.layout import KvClass, KvLayout, PageShape
+from core.engine.offload import SwapStore, plan_arena
+from core.engine.paged_kv import KvShort, PagedKv
+from core.engine.pages import PAGE_TOKENS, PageAllocator
+from core.engine.pool import HotStore
+from core.engine.prefix import PrefixIndex, page_keys
+from core.engine.sizing import allocators_of
+from core.protocol.errors import UsageError
+
+SHAPE = PageShape(1, 2, 2)
+LAYOUT = KvLayout((SHAPE,), (KvClass(0, 0, (0, 2)), KvClass(24, 0, (1, 3))))
+CPU = torch.device("cpu")
+MOVES = ["open"] * 3 + ["step"] * 6 + ["cut", "cancel", "suspend", "resume", "resume"]
+
+
+def make(pages: int = 200) -> PagedKv:
+    store = HotStore((SHAPE,), [pages + 1], torch.float32, CPU)
+    return PagedKv(LAYOUT, [PageAllocator(pages + 1)], store)
+
+
+def check_books(kv: PagedKv, index: PrefixIndex | None = None) -> None:
+    """Count every holder again and compare with what the allocator believes."""
+    allocator = kv.allocators[0]
+    holders = np.zeros(allocator.resident, np.int64)
+    swapped: set[tuple[int, int]] = set()
+    tables = [
+        (held, table)
+        for held in kv.requests.values()
+        if held.suspended is None
+        for table in held.tables.values()
+    ]
+    for held, table in tables:
+        for page in table.held().tolist():
+            assert page > 0, "the padding page was handed out"
+            if page < allocator.resident:
+                holders[page] += 1
+            else:
+                assert (held.microbatch, page) not in swapped, "a swapped page has two holders"
+                swapped.add((held.microbatch, page))
+    for pages in index._blocks.values() if index is not None else ():
+        for found in pages.values():
+            np.add.at(holders, found, 1)
+    assert (holders[1:] == allocator.holders[1:]).all()
+    assert allocator.used_pages == int((holders[1:] > 0).sum()) + len(swapped)
+
+
+@pytest.mark.parametrize("microbatches", [1, 3, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_thousand_random_moves_leave_no_page_behind(seed: int, microbatches: int) -> None:
+    draw = random.Random(seed)
+    plan = plan_arena(90, 25 if microbatches > 1 else 0, microbatches)
+    store = SwapStore((SHAPE,), [plan], torch.float32)
+    kv = PagedKv(LAYOUT, allocators_of([plan]), store)
+    index = PrefixIndex(kv, max_blocks=8)
+    keys = {i: page_keys(list(range(i, i + 200))) for i in range(3)}
+    names: dict[int, int] = {}
+    refused = 0
+    for move in range(1000):
+        kind = draw.choice(MOVES)
+        names = {name: prompt for name, prompt in names.items() if name in kv.requests}
+        if kind == "open":
+            start, end = sorted(draw.sample(range(5), 2))
+            prompt = draw.randrange(3)
+            held = kv.open(move, start, end, draw.randrange(microbatches))
+            usable = index.usable(keys[prompt], start, end)
+            if usable and draw.random() < 0.7:
+                index.adopt(held, keys[prompt], draw.randrange(0, usable + 1, PAGE_TOKENS))
+            names[move] = prompt
+            continue
+        if not names:
+            continue
+        name = draw.choice(list(names))
+        held = kv.requests[name]
+        if kind == "cancel":
+            kv.free(name)
+        elif kind == "suspend" and held.suspended is None:
+            kv.suspend(held)
+        elif kind == "resume" and held.suspended is not None:
+            try:
+                kv.resume(held, draw.randrange(microbatches))
+            except KvShort:
+                refused += 1
+        elif kind == "cut" and held.suspended is None and held.length:
+            try:
+                kv.truncate(held, draw.randrange(held.length + 1))
+            except UsageError:
+                refused += 1
+        elif kind == "step" and held.suspended is None:
+            microbatch = held.microbatch
+            members = [
+                other
+                for other in kv.requests.values()
+                if other.microbatch == microbatch and other.suspended is None
+            ]
+            growth = [
+                (other, other.length + draw.choice([1, 1, 1, 16, 37]))
+                for other in members
+                if other is held or draw.random() < 0.5
+            ]
+            before = kv.used_pages
+            try:
+                kv.grow(growth)
+            except KvShort:
+                refused += 1
+                assert kv.used_pages <= before
+            else:
+                store.turn(microbatch, lambda m: _swapped(kv, m), draw.randrange(microbatches))
+                kv.prepare_pages()
+                for other, tokens in growth:
+                    owner = next(n for n, h in kv.requests.items() if h is other)
+                    if owner in names:
+                        index.offer(other, keys[names[owner]], tokens)
+                    kv.grown(other, tokens)
+        if move % 10 == 0:
+            check_books(kv, index)
+    check_books(kv, index)
+    assert refused > 10, "the arena was never short: the test tests nothing"
+    for name in list(kv.requests):
+        kv.free(name)
+    while index.evict_one():
+        pass
+    assert kv.used_pages == 0
+    assert all(kv.allocators[0].room(m) == plan.pages_of_microbatch for m in range(microbatches))
+    store.close()
+
+
+def _swapped(kv: PagedKv, microbatch: int) -> list[np.ndarray]:
+    resident = kv.allocators[0].resident
+    pages = [
+        table.held()[table.held() >= resident]
+        for held in kv.requests.values()
+        if held.microbatch == microbatch and held.suspended is None
+        for table in held.tables.values()
+    ]
+    return [np.concatenate(pages) if pages else np.zeros(0, np.int64)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 90)), max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_full_attention_holds_what_the_ledger_books(moves: list[tuple[int, int]]) -> None:
+    """The scheduler's ledger and the engine's pages are the same pages, to the page."""
+    layout = KvLayout((SHAPE,), (KvClass(0, 0, (0, 1, 2)),))
+    pages = 40
+    kv = PagedKv(
+        layout,
+        [PageAllocator(pages + 1)],
+        HotStore((SHAPE,), [pages + 1], torch.float32, CPU),
+    )
+    ledger = KvLedger(pages, PAGE_TOKENS)
+    for name, tokens in moves:
+        held = kv.requests.get(name)
+        if held is None:
+            allowed = ledger.try_reserve(name, tokens, 3)
+            held = kv.open(name, 0, 3)
+        elif tokens < held.length:
+            kv.free(name)
+            ledger.release(name)
+            continue
+        else:
+            allowed = ledger.try_grow(name, tokens)
+        assert kv.has_room([(held, tokens)]) == allowed
+        if allowed:
+            kv.grow([(held, tokens)])
+            kv.grown(held, tokens)
+        elif name not in ledger._held:
+            kv.free(name)
+        assert kv.used_pages == ledger.used_pages
+
+
+def test_a_window_keeps_a_bounded_number_of_pages() -> None:
+    kv = make(10**4)
+    held = kv.open("r", 0, 4)
+    most = 0
+    for tokens in range(1, 1500):
+        kv.grow([(held, tokens)])
+        kv.grown(held, tokens)
+        table = held.tables[1]
+        most = max(most, table.blocks - table.first)
+    assert most <= LAYOUT.classes[1].blocks_for(10**6)
+    assert held.tables[0].blocks == -(-1499 // PAGE_TOKENS)
+    expected = LAYOUT.pages_for(1499, 0, 4)[0]
+    assert kv.used_pages <= expected <= kv.used_pages + 4
+
+
+def test_a_shared_page_is_copied_before_it_is_written() -> None:
+    kv = make()
+    index = PrefixIndex(kv, max_blocks=10)
+    keys = page_keys(list(range(64)))
+    first = kv.open("first", 0, 4)
+    kv.grow([(first, 48)])
+    kv.prepare_pages()
+    for table in first.tables.values():
+        kv.store.pools[0].keys[torch.from_numpy(table.held())] = 7.0
+    index.offer(first, keys, 48)
+    kv.grown(first, 48)
+    second = kv.open("second", 0, 4)
+    index.adopt(second, keys, index.usable(keys, 0, 4))
+    assert second.length == 48
+    shared = second.tables[0].pages[:, 2].copy()
+    assert (kv.allocators[0].holders[shared] == 3).all()
+    kv.truncate(second, 40)
+    kv.grow([(second, 41)])
+    kv.prepare_pages()
+    own = second.tables[0].pages[:, 2]
+    assert not set(own) & set(shared)
+    assert (kv.allocators[0].holders[shared] == 2).all()
+    rows = kv.store.pools[0].keys
+    assert (rows[torch.from_numpy(own)] == 7.0).all(), "the copy lost what came before"
+    check_books(kv, index)
+
+
+def test_kept_prompts_give_way_when_pages_run_short() -> None:
+    kv = make(48)
+    index = PrefixIndex(kv, max_blocks=8)
+    held = kv.open("first", 0, 4)
+    kv.grow([(held, 96)])
+    index.offer(held, page_keys(list(range(96))), 96)
+    kv.grown(held, 96)
+    kv.free("first")
+    assert len(index) == 6 and kv.used_pages == 24
+    other = kv.open("second", 0, 4)
+    kv.grow([(other, 16 * 11)])
+    assert len(index) < 6
+    check_books(kv, index)
+
+
+def test_keys_chain_and_scopes_keep_apart() -> None:
+    a, b = page_keys(list(range(40))), page_keys([*range(16), 99, *range(17, 40)])
+    assert len(a) == 2 and a[0] == b[0] and a[1] != b[1]
+    assert page_keys(list(range(40)), b"other")[0] != a[0]
+    assert page_keys(list(range(15))) == []
