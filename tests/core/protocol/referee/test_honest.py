@@ -173,7 +173,7 @@ def test_honest_elements_hold(operator: Callable[[Layer], list[Leaf]], total: Su
         assert [one for one in found if check(one) != Ruling.HOLDS] == []
 
 
-#: Exact operators, and those whose result a part in 10^9 leaves within what an exponential may be off: none of these.
+#: A stabiliser is right anywhere in its range.
 EXEMPT = {Kind.STABILISER}
 
 

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {IReferee} from "../../src/interfaces/IReferee.sol";
+import {Decode} from "../../src/referee/Decode.sol";
+import {Referee} from "../../src/referee/Referee.sol";
+import {Test} from "../Vm.sol";
+import {Operands} from "./Operands.sol";
+
+/// Does each predicate accept what is true, refuse what is a bound's width off, and name whose bytes are no numbers?
+/// The bounds themselves, to the last unit, are compared with the Python twin in tests/twins.
+contract RefereeTest is Test {
+    IReferee private immutable referee = new Referee();
+
+    function ruling(IReferee.Kind kind, bytes memory params, bytes memory operands) private view returns (IReferee.Ruling) {
+        return referee.check(kind, params, operands);
+    }
+
+    function assertHolds(IReferee.Kind kind, bytes memory params, bytes memory operands) private view {
+        vm.assertTrue(ruling(kind, params, operands) == IReferee.Ruling.Holds, "should hold");
+    }
+
+    function assertFails(IReferee.Kind kind, bytes memory params, bytes memory operands) private view {
+        vm.assertTrue(ruling(kind, params, operands) == IReferee.Ruling.Fails, "should fail");
+    }
+
+    /// `rest` holds with the result `right`, and fails with results `ulps` units off on either side.
+    function assertSharp(IReferee.Kind kind, bytes memory params, uint64 right, bytes memory rest, uint64 ulps) private view {
+        assertHolds(kind, params, bytes.concat(Operands.le64(right), rest));
+        assertFails(kind, params, bytes.concat(Operands.le64(right + ulps), rest));
+        assertFails(kind, params, bytes.concat(Operands.le64(right - ulps), rest));
+    }
+
+    function n(int256 value) private pure returns (uint64) {
+        return Operands.f64(value);
+    }
+
+    function f32(int256 value) private pure returns (bytes memory) {
+        return Operands.le(Operands.f32(value), 4);
+    }
+
+    // --- copies, products, sums ---
+
+    function test_copy_isBitwise() public view {
+        assertHolds(IReferee.Kind.Copy, "", Operands.le64(n(3), n(3)));
+        assertFails(IReferee.Kind.Copy, "", Operands.le64(n(3), n(3) + 1));
+        assertFails(IReferee.Kind.Copy, "", Operands.le64(0, Operands.MINUS_ZERO));
+    }
+
+    function test_input_isExact() public view {
+        assertSharp(IReferee.Kind.Input, abi.encode(Decode.FP32), n(7), f32(7), 1);
+        assertHolds(IReferee.Kind.Input, abi.encode(Decode.FP32), bytes.concat(Operands.le64(0), Operands.le(1 << 31, 4)));
+    }
+
+    /// u = 2^-50 is 4 units of the last place of 1.5 and up, 8 of a number just below a power of two.
+    function test_product_hasOneRounding() public view {
+        bytes memory rest = Operands.le64(n(2), n(3));
+        assertSharp(IReferee.Kind.Product, "", n(6), rest, 7);
+        assertHolds(IReferee.Kind.Product, "", bytes.concat(Operands.le64(n(6) + 6), rest));
+        assertSharp(IReferee.Kind.Scale, abi.encode(n(2)), n(6), Operands.le64(n(3)), 7);
+        assertSharp(IReferee.Kind.Embed, abi.encode(Decode.FP32, n(2)), n(6), bytes.concat(f32(3)), 7);
+        assertSharp(IReferee.Kind.Add, "", n(6), Operands.le64(n(-3), n(9)), 7);
+    }
+
+    function test_linear_boundIsGammaTimesMagnitudes(uint256 seed, uint256 count) public view {
+        count = bound(count, 1, 256);
+        int256[] memory w = Operands.numbers(count, seed);
+        int256[] memory x = Operands.numbers(count, seed ^ 1);
+        w[0] = x[0] = 1_000_000;
+        int256 size;
+        for (uint256 i; i < count; ++i) {
+            size += w[i] * x[i] < 0 ? -w[i] * x[i] : w[i] * x[i];
+        }
+        bytes memory rest = bytes.concat(Operands.le64(x), Operands.le32(w));
+        bytes memory params = abi.encode(Decode.FP32, count);
+        // y in units of 2^-8: its 53 bits hold sums of up to 2^45 exactly.
+        int256 y = Operands.dot(w, x) << 8;
+        int256 allowed = ((int256(count) * size) << 8) / int256((1 << 50) - count);
+        vm.assume(y < 1 << 52 && y > -(1 << 52));
+        assertHolds(IReferee.Kind.Linear, params, bytes.concat(Operands.le64(Operands.f64(y, -8)), rest));
+        assertHolds(IReferee.Kind.Linear, params, bytes.concat(Operands.le64(Operands.f64(y + allowed, -8)), rest));
+        assertHolds(IReferee.Kind.Linear, params, bytes.concat(Operands.le64(Operands.f64(y - allowed, -8)), rest));
+        assertFails(IReferee.Kind.Linear, params, bytes.concat(Operands.le64(Operands.f64(y + allowed + 1, -8)), rest));
+        assertFails(IReferee.Kind.Linear, params, bytes.concat(Operands.le64(Operands.f64(y - allowed - 1, -8)), rest));
+    }
+
+    function test_sums_ofFewTerms() public view {
+        assertSharp(IReferee.Kind.Sum, abi.encode(2), n(7), Operands.le64(n(3), n(4)), 20);
+        assertSharp(IReferee.Kind.BiasSum, abi.encode(Decode.FP32, 1), n(7), bytes.concat(Operands.le64(n(3)), f32(4)), 20);
+        assertSharp(IReferee.Kind.Squares, abi.encode(2), n(25), Operands.le64(n(3), n(4)), 20);
+        assertSharp(IReferee.Kind.Mix, abi.encode(1), n(12), Operands.le64(n(3), n(4)), 10);
+    }
+
+    // --- norm, attention ---
+
+    function test_normScale_isTheInverseRoot() public view {
+        bytes memory params = abi.encode(4, uint64(0)); // mean square 4, so r = 1/2
+        assertSharp(IReferee.Kind.NormScale, params, Operands.f64(1, -1), Operands.le64(n(16)), 80);
+        assertFails(IReferee.Kind.NormScale, params, Operands.le64(Operands.f64(-1, -1), n(16)));
+        assertFails(IReferee.Kind.NormScale, params, Operands.le64(0, n(16)));
+        // ε counts: mean square 3 and ε = 1.
+        assertHolds(IReferee.Kind.NormScale, abi.encode(4, n(1)), Operands.le64(Operands.f64(1, -1), n(12)));
+    }
+
+    function test_norm_withAndWithoutTheOffset() public view {
+        bytes memory rest = bytes.concat(Operands.le64(n(2), n(3)), f32(4));
+        assertSharp(IReferee.Kind.Norm, abi.encode(Decode.FP32, 0), n(24), rest, 40);
+        assertSharp(IReferee.Kind.Norm, abi.encode(Decode.FP32, 1), n(30), rest, 40);
+    }
+
+    function test_rope_turnsEitherWay() public view {
+        bytes memory rest = bytes.concat(Operands.le64(n(5), n(2)), f32(3), f32(4));
+        assertSharp(IReferee.Kind.Rope, abi.encode(Decode.FP32, 0), n(23), rest, 20);
+        assertSharp(IReferee.Kind.Rope, abi.encode(Decode.FP32, 1), n(7), rest, 100);
+    }
+
+    function test_score_isScaledAndMaskedByIndex() public view {
+        bytes memory rest = Operands.le64(n(3), n(4));
+        assertSharp(IReferee.Kind.Score, abi.encode(1, n(2), 5, 5, 0), n(24), rest, 20);
+        bytes memory hidden = bytes.concat(Operands.le64(Operands.MINUS_INFINITY), rest);
+        assertFails(IReferee.Kind.Score, abi.encode(1, n(2), 5, 5, 0), hidden);
+        assertHolds(IReferee.Kind.Score, abi.encode(1, n(2), 5, 6, 0), hidden);
+        assertHolds(IReferee.Kind.Score, abi.encode(1, n(2), 5, 3, 2), hidden);
+        assertFails(IReferee.Kind.Score, abi.encode(1, n(2), 5, 4, 2), hidden);
+        assertFails(IReferee.Kind.Score, abi.encode(1, n(2), 5, 6, 0), bytes.concat(Operands.le64(n(24)), rest));
+    }
+
+    function test_stabiliser_liesBetween60BelowAnd1Above() public view {
+        assertHolds(IReferee.Kind.Stabiliser, "", Operands.le64(n(60), 0));
+        assertFails(IReferee.Kind.Stabiliser, "", Operands.le64(n(60) + 1, 0));
+        assertHolds(IReferee.Kind.Stabiliser, "", Operands.le64(n(-1), 0));
+        assertFails(IReferee.Kind.Stabiliser, "", Operands.le64(n(-1) + 1, 0));
+    }
+
+    function test_exp_isOneForTheStabiliserItself() public view {
+        assertSharp(IReferee.Kind.Exp, "", n(1), Operands.le64(n(9), n(9)), 1 << 13);
+        bytes memory masked = Operands.le64(n(9), Operands.MINUS_INFINITY);
+        assertHolds(IReferee.Kind.Exp, "", bytes.concat(Operands.le64(0), masked));
+        assertHolds(IReferee.Kind.Exp, "", bytes.concat(Operands.le64(Operands.MINUS_ZERO), masked));
+        assertFails(IReferee.Kind.Exp, "", bytes.concat(Operands.le64(1), masked));
+        assertFails(IReferee.Kind.Exp, "", Operands.le64(0, Operands.NAN, Operands.MINUS_INFINITY));
+        assertFails(IReferee.Kind.Exp, "", Operands.le64(n(-1), n(9), n(9)));
+    }
+
+    function test_probability_needsAPositiveSum() public view {
+        assertSharp(IReferee.Kind.Probability, "", Operands.f64(1, -2), Operands.le64(n(2), n(8)), 40);
+        assertFails(IReferee.Kind.Probability, "", Operands.le64(n(5), 0, 0));
+        assertFails(IReferee.Kind.Probability, "", Operands.le64(n(-1), n(-2), n(2)));
+    }
+
+    // --- activations ---
+
+    function test_activations_atZeroAndFarOut() public view {
+        IReferee.Kind[2] memory kinds = [IReferee.Kind.Silu, IReferee.Kind.GeluTanh];
+        for (uint256 i; i < 2; ++i) {
+            assertHolds(kinds[i], "", Operands.le64(0, 0));
+            assertSharp(kinds[i], "", n(1000), Operands.le64(n(1000)), 1 << 14);
+            assertHolds(kinds[i], "", Operands.le64(0, n(-1000)));
+            assertFails(kinds[i], "", Operands.le64(n(-1), n(-1000)));
+        }
+    }
+
+    function test_softcap_isLinearNearZeroAndFlatFarOut() public view {
+        bytes memory cap = abi.encode(n(30));
+        uint64 tiny = Operands.f64(3, -200);
+        assertSharp(IReferee.Kind.Softcap, cap, tiny, Operands.le64(tiny), 1 << 14);
+        assertSharp(IReferee.Kind.Softcap, cap, n(30), Operands.le64(n(10_000)), 1 << 24);
+        assertHolds(IReferee.Kind.Softcap, cap, Operands.le64(Operands.MINUS_INFINITY, Operands.MINUS_INFINITY));
+        assertFails(IReferee.Kind.Softcap, cap, Operands.le64(n(-30), Operands.MINUS_INFINITY));
+        assertFails(IReferee.Kind.Softcap, cap, Operands.le64(Operands.MINUS_INFINITY, n(-30)));
+    }
+
+    // --- verdicts ---
+
+    function test_whiten_isTheDeviationInUnitsOfTheScale() public view {
+        bytes memory params = abi.encode(Decode.FP32, Decode.FP32);
+        assertSharp(IReferee.Kind.WhitenDifference, params, n(3), bytes.concat(Operands.le64(n(1)), f32(2), f32(7)), 40);
+        assertSharp(IReferee.Kind.WhitenReference, abi.encode(Decode.FP32), n(3), bytes.concat(Operands.le64(n(6)), f32(2)), 40);
+        bytes memory flat = bytes.concat(Operands.le64(n(3), n(6)), f32(0));
+        vm.assertTrue(ruling(IReferee.Kind.WhitenReference, abi.encode(Decode.FP32), flat) == IReferee.Ruling.ModelMalformed);
+    }
+
+    function test_exceeds_isStrict() public view {
+        bytes memory half = abi.encode(5e11); // T = 1/2
+        assertFails(IReferee.Kind.Exceeds, half, Operands.le64(n(1), n(4)));
+        assertHolds(IReferee.Kind.Exceeds, half, Operands.le64(n(1) + 1, n(4)));
+        assertHolds(IReferee.Kind.Exceeds, half, Operands.le64(n(1), n(4) - 1));
+        assertFails(IReferee.Kind.Exceeds, half, Operands.le64(n(1), n(-4)));
+    }
+
+    /// Nothing that underflow alone could have made convicts.
+    function test_exceeds_needsEvidence() public view {
+        assertHolds(IReferee.Kind.Exceeds, abi.encode(1), Operands.le64(Operands.f64(1, -512), 0));
+        assertFails(IReferee.Kind.Exceeds, abi.encode(1), Operands.le64(Operands.f64(1, -512) - 1, 0));
+    }
+
+    function test_count_isExact() public view {
+        bytes memory logits = Operands.le64(n(-3), Operands.MINUS_ZERO, n(5));
+        assertSharp(IReferee.Kind.Count, abi.encode(3), n(2), bytes.concat(Operands.le64(0), logits), 1);
+        assertSharp(IReferee.Kind.Count, abi.encode(3), n(3), bytes.concat(Operands.le64(n(-3)), logits), 1);
+        assertHolds(IReferee.Kind.Count, abi.encode(3), bytes.concat(Operands.le64(0, n(6)), logits));
+    }
+
+    function test_count_ordersLikeNumbers(uint64 a, uint64 b) public view {
+        vm.assume(a << 1 < Operands.INFINITY << 1 && b << 1 < Operands.INFINITY << 1);
+        bool atLeast = ruling(IReferee.Kind.Maximum, "", Operands.le64(a, b)) == IReferee.Ruling.Holds; // b ≤ a
+        assertHolds(IReferee.Kind.Count, abi.encode(1), Operands.le64(atLeast ? n(1) : 0, b, a));
+    }
+
+    function test_greedy_needsMoreThanTheMargin() public view {
+        bytes memory half = abi.encode(500_000);
+        assertFails(IReferee.Kind.Greedy, half, Operands.le64(Operands.f64(3, -1), n(1)));
+        assertHolds(IReferee.Kind.Greedy, half, Operands.le64(Operands.f64(3, -1) + 1, n(1)));
+    }
+
+    /// Same token, same noise: then logits alone decide, over the temperature.
+    function test_gumbel_ofOneTokenIsItsLogit() public view {
+        bytes memory half = abi.encode(1_000_000, 500_000, 1, 2, 3, 4, 4, 0, 0); // δ = 1 nat at τ = 1/2
+        bytes memory unused = Operands.le64(0, 0, 0);
+        assertFails(IReferee.Kind.Gumbel, half, bytes.concat(Operands.le64(Operands.f64(3, -1), n(1)), unused));
+        assertHolds(IReferee.Kind.Gumbel, half, bytes.concat(Operands.le64(Operands.f64(3, -1) + 1, n(1)), unused));
+    }
+
+    function test_gumbel_narrowsTopK() public view {
+        bytes memory params = abi.encode(1_000_000, 1_000_000, 1, 2, 3, 4, 4, 0, 50);
+        bytes memory logits = Operands.le64(n(9), n(1), 0);
+        assertHolds(IReferee.Kind.Gumbel, params, bytes.concat(logits, Operands.le64(n(8), n(50))));
+        assertFails(IReferee.Kind.Gumbel, params, bytes.concat(logits, Operands.le64(n(8) + 1, n(50))));
+        assertFails(IReferee.Kind.Gumbel, params, bytes.concat(logits, Operands.le64(n(8), n(51))));
+    }
+
+    function test_gumbel_narrowsMinP() public view {
+        bytes memory params = abi.encode(0, 1_000_000, 1, 2, 3, 4, 4, 500_000, 0); // ln 2 = 0.693 below the largest
+        bytes memory unused = Operands.le64(0, 0);
+        assertHolds(IReferee.Kind.Gumbel, params, bytes.concat(Operands.le64(n(9), n(1), Operands.f64(1240, -7)), unused)); // 9.688
+        assertFails(IReferee.Kind.Gumbel, params, bytes.concat(Operands.le64(n(9), n(1), Operands.f64(1241, -7)), unused)); // 9.695
+    }
+
+    function test_outside_needsMoreThanTheMargin() public view {
+        bytes memory minP = abi.encode(0, 1_000_000, 500_000);
+        assertHolds(IReferee.Kind.OutsideMinP, minP, Operands.le64(n(10), n(9)));
+        assertFails(IReferee.Kind.OutsideMinP, minP, Operands.le64(Operands.f64(19, -1), n(9)));
+        bytes memory topK = abi.encode(1_000_000, 1_000_000, 50);
+        assertHolds(IReferee.Kind.OutsideTopK, topK, Operands.le64(n(7), n(8) + 1, n(50)));
+        assertFails(IReferee.Kind.OutsideTopK, topK, Operands.le64(n(7), n(8), n(50)));
+        assertFails(IReferee.Kind.OutsideTopK, topK, Operands.le64(n(7), n(9), n(49)));
+    }
+
+    // --- whose fault ---
+
+    /// A row comes before a model, and a model before a trace.
+    function test_malformed_namesWhoCommitted() public view {
+        bytes memory params = abi.encode(Decode.FP32, Decode.FP32);
+        bytes memory good = Operands.le64(n(3), n(1));
+        bytes memory bad = Operands.le64(n(3), Operands.NAN);
+        bytes memory infinite = Operands.le(0x7f800000, 4);
+        IReferee.Kind kind = IReferee.Kind.WhitenDifference;
+        vm.assertTrue(ruling(kind, params, bytes.concat(bad, infinite, infinite)) == IReferee.Ruling.RowMalformed);
+        vm.assertTrue(ruling(kind, params, bytes.concat(bad, infinite, f32(7))) == IReferee.Ruling.ModelMalformed);
+        vm.assertTrue(ruling(kind, params, bytes.concat(bad, f32(2), f32(7))) == IReferee.Ruling.Fails);
+        vm.assertTrue(ruling(kind, params, bytes.concat(good, f32(2), f32(7))) == IReferee.Ruling.Holds);
+    }
+
+    // --- what no program asks for ---
+
+    function test_check_wrongParams_reverts() public {
+        vm.expectRevert(abi.encodeWithSelector(IReferee.ParamsLength.selector, 32, 0));
+        referee.check(IReferee.Kind.Copy, abi.encode(1), Operands.le64(0, 0));
+        vm.expectRevert(abi.encodeWithSelector(IReferee.FormatUnknown.selector, 4));
+        referee.check(IReferee.Kind.Input, abi.encode(4), Operands.le64(0));
+        vm.expectRevert(abi.encodeWithSelector(IReferee.FlagInvalid.selector, 2));
+        referee.check(IReferee.Kind.Norm, abi.encode(Decode.FP32, 2), "");
+        vm.expectRevert(abi.encodeWithSelector(IReferee.ConstantInvalid.selector, Operands.INFINITY));
+        referee.check(IReferee.Kind.Scale, abi.encode(Operands.INFINITY), Operands.le64(0, 0));
+        vm.expectRevert(abi.encodeWithSelector(IReferee.ConstantInvalid.selector, 0));
+        referee.check(IReferee.Kind.Softcap, abi.encode(0), Operands.le64(0, 0));
+        vm.expectRevert(abi.encodeWithSelector(IReferee.ParamOutOfRange.selector, 0));
+        referee.check(IReferee.Kind.NormScale, abi.encode(0, 0), Operands.le64(0, 0));
+    }
+
+    function test_check_termsOutOfRange_reverts() public {
+        vm.expectRevert(abi.encodeWithSelector(IReferee.TermsOutOfRange.selector, 0));
+        referee.check(IReferee.Kind.Sum, abi.encode(0), "");
+        vm.expectRevert(abi.encodeWithSelector(IReferee.TermsOutOfRange.selector, 257));
+        referee.check(IReferee.Kind.Sum, abi.encode(257), "");
+        vm.expectRevert(abi.encodeWithSelector(IReferee.TermsOutOfRange.selector, 256));
+        referee.check(IReferee.Kind.BiasSum, abi.encode(Decode.FP32, 256), "");
+    }
+
+    function test_check_otherLength_reverts() public {
+        vm.expectRevert(abi.encodeWithSelector(IReferee.OperandsLength.selector, 17, 16));
+        referee.check(IReferee.Kind.Copy, "", bytes.concat(Operands.le64(0, 0), hex"00"));
+        vm.expectRevert(abi.encodeWithSelector(IReferee.OperandsLength.selector, 15, 20));
+        referee.check(IReferee.Kind.Linear, abi.encode(Decode.FP32, 1), new bytes(15));
+    }
+
+    /// Whatever values stand in operands of the right length, there is a ruling: nobody's move can be made to revert.
+    function test_check_neverRevertsForValues(uint256 seed, uint256 kindSeed) public view {
+        IReferee.Kind kind = IReferee.Kind(bound(kindSeed, 0, uint256(type(IReferee.Kind).max)));
+        (bytes memory params, uint256 length) = shapeOf(kind);
+        bytes memory operands = new bytes(length);
+        for (uint256 i; i < length; ++i) {
+            // Extremes are likelier than chance gives them.
+            uint256 r = uint256(keccak256(abi.encode(seed, i / (8 - seed % 8))));
+            operands[i] = bytes1(uint8(r % 3 == 0 ? 0x7f : r % 3 == 1 ? 0 : r >> 8));
+        }
+        ruling(kind, params, operands);
+    }
+
+    function shapeOf(IReferee.Kind kind) private pure returns (bytes memory params, uint256 length) {
+        if (kind == IReferee.Kind.Input) return (abi.encode(Decode.FP32), 12);
+        if (kind == IReferee.Kind.Embed) return (abi.encode(Decode.BF16, n(1)), 10);
+        if (kind == IReferee.Kind.Linear) return (abi.encode(Decode.FP32, 5), 68);
+        if (kind == IReferee.Kind.Sum || kind == IReferee.Kind.Squares) return (abi.encode(5), 48);
+        if (kind == IReferee.Kind.BiasSum) return (abi.encode(Decode.FP16, 5), 50);
+        if (kind == IReferee.Kind.NormScale) return (abi.encode(640, n(1)), 16);
+        if (kind == IReferee.Kind.Norm) return (abi.encode(Decode.FP32, 1), 28);
+        if (kind == IReferee.Kind.Rope) return (abi.encode(Decode.F64, 1), 40);
+        if (kind == IReferee.Kind.Score) return (abi.encode(5, n(3), 1, 1, 0), 88);
+        if (kind == IReferee.Kind.Mix) return (abi.encode(5), 88);
+        if (kind == IReferee.Kind.Scale || kind == IReferee.Kind.Softcap) return (abi.encode(n(3)), 16);
+        if (kind == IReferee.Kind.WhitenDifference) return (abi.encode(Decode.FP32, Decode.F64), 28);
+        if (kind == IReferee.Kind.WhitenReference) return (abi.encode(Decode.F64), 24);
+        if (kind == IReferee.Kind.Exceeds || kind == IReferee.Kind.Greedy) return (abi.encode(1e7), 16);
+        if (kind == IReferee.Kind.Count) return (abi.encode(5), 56);
+        if (kind == IReferee.Kind.Gumbel) return (abi.encode(1, type(uint32).max, 1, 2, 3, 4, 5, 1, 50), 40);
+        if (kind == IReferee.Kind.OutsideMinP) return (abi.encode(1, 1, 1), 16);
+        if (kind == IReferee.Kind.OutsideTopK) return (abi.encode(1, 1, 1), 24);
+        bool three = kind == IReferee.Kind.Exp || kind == IReferee.Kind.Probability || kind == IReferee.Kind.Product;
+        return ("", three || kind == IReferee.Kind.Add ? 24 : 16);
+    }
+}
