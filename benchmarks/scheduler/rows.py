@@ -48,11 +48,17 @@ def shipped_placement(name: str, method: str, model: ModelShape) -> tuple[Placem
 
 @cache
 def mixed_fleet(nodes: int) -> dict[str, Any]:
-    """A mixed `fleet/1` document of so many nodes: the published one where present, else by its recipe, seeded."""
-    published = SHARED / "fleets" / f"mixed_{nodes}.json"
-    if published.exists():
-        document: dict[str, Any] = json.loads(published.read_text())
-        return document
+    """A mixed `fleet/1` document of so many nodes: the published one where present, else by its recipe."""
+    for folder in (DATA, SHARED):
+        published = folder / "fleets" / f"mixed_{nodes}.json"
+        if published.exists():
+            document: dict[str, Any] = json.loads(published.read_text())
+            return document
+    return recipe_fleet(nodes)
+
+
+def recipe_fleet(nodes: int) -> dict[str, Any]:
+    """The recipe of the mixed fleets, seeded by the number of nodes: the same everywhere, not the published draw."""
     draw = random.Random(nodes)
     cards = {
         "RTX4090": (24, 82.6, 1008.0),
