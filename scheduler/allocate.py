@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Literal
 
 from scheduler.assemble import Balance, arrange, hand_out, search_connected, split
-from scheduler.costs import capacities, hop_ms, stage_ms
+from scheduler.costs import capacities, pipeline_ms
 from scheduler.errors import PlanError
 from scheduler.fleet import Fleet, Links, Machine, ModelShape, Pipeline, Shard
+from scheduler.gap import relative_gap
 from scheduler.greedy_cover import allocate_greedily
 from scheduler.kinds import Pool, most_layers_of_any, pool_of
 from scheduler.objective import objective_for
@@ -69,7 +69,7 @@ class ScopeResult:
 
     @property
     def gap(self) -> float:
-        return 0.0 if self.z_at_most <= self.z else 1 - self.z / self.z_at_most
+        return relative_gap(self.z, self.z_at_most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,17 +250,6 @@ def _realised_z(
         return 0.0
     mean = sum(pipeline_ms(pipeline, fleet, model) for pipeline in pipelines) / len(pipelines)
     return float(len(pipelines) ** alpha / mean)
-
-
-def pipeline_ms(pipeline: Pipeline, fleet: Fleet, model: ModelShape) -> float:
-    """Time of one token through a pipeline at batch 1: Σ stage times + Σ hops."""
-    machines = [fleet.by_id[shard.machine_id] for shard in pipeline]
-    stages = sum(
-        stage_ms(machine, model, shard.layers)
-        for machine, shard in zip(machines, pipeline, strict=True)
-    )
-    hops = sum(hop_ms(fleet.links, a, b, model) for a, b in pairwise(machines))
-    return stages + hops
 
 
 def _sentence(scope: ScopeResult) -> str:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.protocol.types import LayerRange
 from scheduler.errors import PlanError
-from scheduler.fleet import Machine, Pipeline, Shard
+from scheduler.fleet import Machine, Pipeline, consecutive
 
 
 def memory_proportional(layers: int, machines: Sequence[Machine]) -> Pipeline:
@@ -26,7 +25,7 @@ def memory_proportional(layers: int, machines: Sequence[Machine]) -> Pipeline:
     ]
     while sum(counts) >= layers:
         counts[counts.index(max(counts))] -= 1
-    return _consecutive(ranked, [*counts, layers - sum(counts)])
+    return consecutive(ranked, [*counts, layers - sum(counts)])
 
 
 def even_split(layers: int, machines: Sequence[Machine]) -> Pipeline:
@@ -34,17 +33,9 @@ def even_split(layers: int, machines: Sequence[Machine]) -> Pipeline:
     ranked = sorted(machines, key=lambda machine: machine.id)
     _enough(layers, ranked)
     share, more = divmod(layers, len(ranked))
-    return _consecutive(ranked, [share + (i < more) for i in range(len(ranked))])
+    return consecutive(ranked, [share + (i < more) for i in range(len(ranked))])
 
 
 def _enough(layers: int, machines: Sequence[Machine]) -> None:
     if not 1 <= len(machines) <= layers:
         raise PlanError("empty", f"{layers} layers over {len(machines)} machines")
-
-
-def _consecutive(machines: Sequence[Machine], counts: Sequence[int]) -> Pipeline:
-    stages, cursor = list[Shard](), 0
-    for machine, count in zip(machines, counts, strict=True):
-        stages.append(Shard(machine.id, LayerRange(cursor, cursor + count)))
-        cursor += count
-    return tuple(stages)

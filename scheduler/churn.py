@@ -12,7 +12,17 @@ from typing import TypeAlias
 
 from core.protocol.types import LayerRange
 from scheduler.costs import prior_ms_per_layer
-from scheduler.fleet import LARGEST, SMALLEST, Fleet, Links, Machine, ModelShape, Placement, Shard
+from scheduler.fleet import (
+    LARGEST,
+    SMALLEST,
+    Fleet,
+    Links,
+    Machine,
+    ModelShape,
+    Placement,
+    Shard,
+    in_layer_order,
+)
 
 #: An event from further in the future than this has a wrong clock.
 SKEW_MS = 5_000
@@ -93,13 +103,13 @@ class Cluster:
     def placement(self) -> Placement:
         """What everybody is told."""
         told = (Shard(i, m.told) for i, m in self.members.items() if m.told is not None)
-        return tuple(sorted(told, key=lambda s: (s.layers.start, s.layers.end, s.machine_id)))
+        return in_layer_order(told)
 
     @property
     def serving(self) -> Placement:
         """What answers now: told and loaded are two things."""
         loaded = (Shard(i, m.serves) for i, m in self.members.items() if m.serves is not None)
-        return tuple(sorted(loaded, key=lambda s: (s.layers.start, s.layers.end, s.machine_id)))
+        return in_layer_order(loaded)
 
 
 def observe(cluster: Cluster, event: Event, now_ms: int) -> tuple[Cluster, str]:

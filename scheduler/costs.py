@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from enum import Enum
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from core.protocol.types import LayerRange
-from scheduler.fleet import Coordinator, Links, Located, Machine, ModelShape
+from scheduler.fleet import Coordinator, Fleet, Links, Located, Machine, ModelShape, Pipeline
 
 PPM = 1_000_000
 #: Context assumed where the caller has no better number; the reference figures use the same.
@@ -36,6 +37,12 @@ class Capacities(NamedTuple):
     first: int
     last: int
     both: int
+
+    def at(self, start: int, end: int, total: int) -> int:
+        """Most layers of a stage that begins at `start` and ends at `end` of `total` layers."""
+        if start == 0:
+            return self.both if end == total else self.first
+        return self.last if end == total else self.plain
 
 
 def position_of(layers: LayerRange, model: ModelShape) -> Position:
@@ -235,3 +242,14 @@ def link_tokens_per_s(links: Links, a: Located, b: Located, model: ModelShape) -
     if link.bandwidth_mbit_s is None or per_token == 0:
         return math.inf
     return link.bandwidth_mbit_s * 1e6 / (8 * per_token)
+
+
+def pipeline_ms(pipeline: Pipeline, fleet: Fleet, model: ModelShape) -> float:
+    """Time of one token through a pipeline at batch 1: Σ stage times + Σ hops."""
+    machines = [fleet.by_id[shard.machine_id] for shard in pipeline]
+    stages = sum(
+        stage_ms(machine, model, shard.layers)
+        for machine, shard in zip(machines, pipeline, strict=True)
+    )
+    hops = sum(hop_ms(fleet.links, a, b, model) for a, b in pairwise(machines))
+    return stages + hops

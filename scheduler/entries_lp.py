@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from scheduler.highs import open_highs
+
 Floats: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
@@ -53,10 +55,9 @@ def _solve(
     cost: Floats, lower: Floats, upper: Floats, entries: tuple[Any, Any, Any]
 ) -> Floats | None:
     try:
-        import highspy
+        api, solver = open_highs()
     except ImportError:
         return _solve_by_scipy(cost, lower, upper, entries)
-    api: Any = highspy
     row, column, value = entries
     problem = api.HighsLp()
     problem.num_col_, problem.num_row_ = len(cost), len(lower)
@@ -67,11 +68,6 @@ def _solve(
     problem.a_matrix_.start_ = np.searchsorted(column, np.arange(len(cost) + 1)).astype(np.int32)
     problem.a_matrix_.index_ = row.astype(np.int32)
     problem.a_matrix_.value_ = value
-    solver = api._core._Highs()
-    for option, setting in (
-        ("output_flag", False), ("threads", 1), ("parallel", "off"), ("random_seed", 1),
-    ):  # fmt: skip
-        solver.setOptionValue(option, setting)
     solver.passModel(problem)
     solver.run()
     if solver.getModelStatus() != api.HighsModelStatus.kOptimal:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from core.protocol.types import LayerRange
 from scheduler.allocate import Allocation
 from scheduler.costs import (
+    RATE_BATCH,
     Position,
     capacity,
     hop_ms,
@@ -16,9 +17,6 @@ from scheduler.costs import (
 )
 from scheduler.fleet import Fleet, ModelShape, Pipeline
 from scheduler.parallax_route import Route
-
-#: Batch at which throughput is stated, as in the reference figures.
-THROUGHPUT_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +50,14 @@ def explain_pipeline(pipeline: Pipeline, fleet: Fleet, model: ModelShape) -> Pip
     for machine_id, layers in pipeline:
         machine = fleet.by_id[machine_id]
         hop = 0.0 if previous is None else hop_ms(fleet.links, previous, machine, model)
-        step_ms = stage_ms(machine, model, layers, THROUGHPUT_BATCH)
+        step_ms = stage_ms(machine, model, layers, RATE_BATCH)
         reports.append(
             StageReport(
                 machine_id,
                 layers,
                 hop,
                 stage_ms(machine, model, layers),
-                THROUGHPUT_BATCH * 1e3 / step_ms,
+                RATE_BATCH * 1e3 / step_ms,
                 capacity(machine, model, position_of(layers, model)) - len(layers),
             )
         )

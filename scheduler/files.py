@@ -21,6 +21,7 @@ from scheduler.fleet import (
     ModelShape,
     Placement,
     Shard,
+    in_layer_order,
 )
 from scheduler.profile import Curve, Profile
 
@@ -184,7 +185,7 @@ def read_placement(layers_of: Mapping[str, Sequence[int]], model: ModelShape) ->
         if len(listed) != 2 or not 0 <= listed[0] < listed[1] <= model.layers:
             raise FleetError(f"{machine_id}: layers {list(listed)} of a model of {model.layers}")
         shards.append(Shard(machine_id, LayerRange(int(listed[0]), int(listed[1]))))
-    return tuple(sorted(shards, key=lambda shard: (shard.layers, shard.machine_id)))
+    return in_layer_order(shards)
 
 
 def _schema(document: Mapping[str, Any], expected: str) -> None:

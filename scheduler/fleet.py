@@ -7,7 +7,7 @@ FleetError, so the planner itself never meets them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -309,3 +309,17 @@ class Shard(NamedTuple):
 Pipeline: TypeAlias = tuple[Shard, ...]
 #: Who holds what, at most one shard a machine, in order of layers; chains over it are chosen per request.
 Placement: TypeAlias = tuple[Shard, ...]
+
+
+def in_layer_order(shards: Iterable[Shard]) -> Placement:
+    """Shards as a placement lists them: by layers, then by machine."""
+    return tuple(sorted(shards, key=lambda shard: (shard.layers, shard.machine_id)))
+
+
+def consecutive(machines: Sequence[Machine], counts: Sequence[int]) -> Pipeline:
+    """A pipeline of these machines in this order, with so many layers each from layer 0 on."""
+    stages, cursor = list[Shard](), 0
+    for machine, count in zip(machines, counts, strict=True):
+        stages.append(Shard(machine.id, LayerRange(cursor, cursor + count)))
+        cursor += count
+    return tuple(stages)

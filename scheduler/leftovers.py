@@ -8,7 +8,7 @@ import numpy as np
 
 from core.protocol.types import LayerRange
 from scheduler.costs import Position, capacity
-from scheduler.fleet import Fleet, Machine, ModelShape, Placement, Shard
+from scheduler.fleet import Fleet, Machine, ModelShape, Placement, Shard, in_layer_order
 from scheduler.flow_lp import best_rate, layer_prices, rate_of, slices_of
 from scheduler.interval_flow import largest_flow
 
@@ -47,7 +47,7 @@ def place_leftovers(
                 ),
             )
             shards.append(Shard(machine.id, best))
-    return tuple(sorted(shards, key=lambda shard: (shard.layers, shard.machine_id)))
+    return in_layer_order(shards)
 
 
 def _slots(machine: Machine, model: ModelShape) -> list[LayerRange]:

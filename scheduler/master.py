@@ -1,6 +1,6 @@
 """How is the configuration problem put to HiGHS?
 
-The only file that touches the solver. One thread, fixed seed, limits in nodes: the same problem gives the same answer.
+Limits are in nodes: the same problem gives the same answer.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from scheduler.highs import open_highs
 from scheduler.kinds import NO_WAY, Pattern
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -28,19 +29,12 @@ class Master:
         integer: bool = False,
         node_limit: int = 0,
     ) -> None:
-        import highspy  # here, so that planning without it can fall back
-
-        self._api: Any = highspy
-        self._solver: Any = highspy._core._Highs()
-        for option, value in (
-            ("output_flag", False),
-            ("threads", 1),
-            ("parallel", "off"),
-            ("random_seed", 1),
-            ("mip_rel_gap", 0.0),
-            ("mip_abs_gap", 0.99),  # stage counts are whole numbers
-        ):
-            self._solver.setOptionValue(option, value)
+        self._api: Any
+        self._solver: Any
+        self._api, self._solver = open_highs(
+            mip_rel_gap=0.0,
+            mip_abs_gap=0.99,  # stage counts are whole numbers
+        )
         if integer:
             self._solver.setOptionValue("mip_max_nodes", node_limit)
         self._integer = integer

@@ -14,7 +14,8 @@ from types import MappingProxyType
 
 from scheduler.costs import capacities
 from scheduler.errors import FleetError, PlanError
-from scheduler.fleet import Fleet, Machine, ModelShape, Pipeline, Placement
+from scheduler.fleet import Fleet, Machine, ModelShape, Pipeline, Placement, in_layer_order
+from scheduler.gap import relative_gap
 from scheduler.outcome import Chain, chains_of_flow, chains_of_pipelines
 from scheduler.shortage import shortage, too_small
 
@@ -120,7 +121,7 @@ def _measured(
     if found.pipelines:
         validate_pipelines(found.pipelines, fleet, model)
         shards = [shard for pipeline in found.pipelines for shard in pipeline]
-        placement = tuple(sorted(shards, key=lambda s: (s.layers, s.machine_id)))
+        placement = in_layer_order(shards)
         chains = chains_of_pipelines(found.pipelines, fleet, model)
     else:
         validate_placement(found.placement, fleet, model)
@@ -190,7 +191,7 @@ def _search(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
         clock=budget.clock if timed else None,
         seconds=budget.left_s if timed else None,
     )
-    gap = max(0.0, 1 - found.tokens_per_s / found.bound) if found.bound else 0.0
+    gap = relative_gap(found.tokens_per_s, found.bound)
     return _Found(placement=found.placement, gap=gap, notes=(f"found by {found.source}",))
 
 
@@ -217,17 +218,17 @@ def _compact(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
     from scheduler.placement.compact_milp import solve_compact
 
     found = solve_compact(fleet, model, partial=True, time_limit_s=budget.left_s)
-    gap = 1 - found.tokens_per_s / found.bound if found.bound else 0.0
+    gap = relative_gap(found.tokens_per_s, found.bound)
     proof = "proven best where links do not bind" if found.proven else "not proven"
-    return _Found(placement=found.placement, gap=max(0.0, gap), notes=(proof,))
+    return _Found(placement=found.placement, gap=gap, notes=(proof,))
 
 
 def _stages(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
     from scheduler.placement.stage_patterns import stage_patterns
 
     found = stage_patterns(fleet, model)
-    gap = 1 - found.tokens_per_s / found.bound if found.bound else 0.0
-    return _Found(placement=found.placement, gap=max(0.0, gap))
+    gap = relative_gap(found.tokens_per_s, found.bound)
+    return _Found(placement=found.placement, gap=gap)
 
 
 def _helix(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
@@ -235,9 +236,9 @@ def _helix(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
     from scheduler.helix.planner import plan_helix
 
     found = plan_helix(fleet, model, MilpOptions(time_limit_s=budget.left_s))
-    gap = 1 - found.tokens_per_s / found.bound if found.bound else 0.0
+    gap = relative_gap(found.tokens_per_s, found.bound)
     start = f"started from {found.start_tokens_per_s:.1f} tokens/s, {found.nodes} nodes"
-    return _Found(placement=found.placement, gap=max(0.0, gap), notes=(start,))
+    return _Found(placement=found.placement, gap=gap, notes=(start,))
 
 
 def _swarm(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from core.protocol.types import LayerRange
-from scheduler.costs import hop_ms, link_tokens_per_s, stage_ms, tokens_per_s
+from scheduler.costs import hop_ms, link_tokens_per_s, pipeline_ms, tokens_per_s
 from scheduler.fleet import Fleet, Located, ModelShape, Pipeline, Placement, Shard
 from scheduler.helix.max_flow import Flow
 
@@ -27,15 +27,11 @@ class Chain:
 
 def chain_ms(stages: Pipeline, fleet: Fleet, model: ModelShape) -> float:
     """Time of one token through a chain at batch 1: from the coordinator if there is one, all stages, and back."""
-    machines = [fleet.by_id[shard.machine_id] for shard in stages]
-    time_ms = sum(
-        stage_ms(machine, model, shard.layers)
-        for machine, shard in zip(machines, stages, strict=True)
-    )
-    time_ms += sum(hop_ms(fleet.links, a, b, model) for a, b in pairwise(machines))
+    time_ms = pipeline_ms(stages, fleet, model)
     if fleet.coordinator is not None:
-        time_ms += hop_ms(fleet.links, fleet.coordinator, machines[0], model)
-        time_ms += hop_ms(fleet.links, machines[-1], fleet.coordinator, model)
+        first, last = fleet.by_id[stages[0].machine_id], fleet.by_id[stages[-1].machine_id]
+        time_ms += hop_ms(fleet.links, fleet.coordinator, first, model)
+        time_ms += hop_ms(fleet.links, last, fleet.coordinator, model)
     return time_ms
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from scheduler.errors import FleetError
+from scheduler.gap import relative_gap
 from scheduler.kinds import NO_WAY, Pattern, Pool
 
 HAS_FIRST, HAS_LAST = 1, 2
@@ -68,7 +69,7 @@ class Cover:
     @property
     def gap(self) -> float:
         """Relative distance to the bound, 0 for a proven optimum or an empty scope."""
-        return 0.0 if self.z_at_most <= self.z else 1 - self.z / self.z_at_most
+        return relative_gap(self.z, self.z_at_most)
 
 
 class TooManyStates(Exception):

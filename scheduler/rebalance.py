@@ -106,9 +106,7 @@ def join(
     caps = capacities(machine, model)
 
     def fits(start: int, end: int) -> bool:
-        if start == 0:
-            return end - start <= (caps.both if end == model.layers else caps.first)
-        return end - start <= (caps.last if end == model.layers else caps.plain)
+        return end - start <= caps.at(start, end, model.layers)
 
     if partial:
         start = ram.index(weakest)

@@ -10,7 +10,7 @@ from itertools import compress, pairwise
 import numpy as np
 
 from scheduler.costs import CONTEXT_TOKENS, kv_tokens
-from scheduler.fleet import Fleet, Machine, ModelShape, Shard
+from scheduler.fleet import Fleet, Machine, ModelShape, Shard, in_layer_order
 from scheduler.routing.arrays import Flags, Floats, Ints
 from scheduler.routing.bounds import Bounds
 from scheduler.routing.hops import Hops, hops_of, localities_of
@@ -159,7 +159,7 @@ def prepare(
 
     A shard of a machine outside the fleet, or beyond the model, is a stranger's claim: it ends up in ``dropped``.
     """
-    claimed = sorted(set(shards), key=lambda s: (s.layers.start, s.layers.end, s.machine_id))
+    claimed = in_layer_order(set(shards))
     credible = [s.machine_id in fleet.by_id and s.layers.end <= model.layers for s in claimed]
     ordered = tuple(compress(claimed, credible))
     held: dict[str, int] = {}

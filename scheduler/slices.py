@@ -52,10 +52,7 @@ def uncovered(holding: Mapping[str, LayerRange], layers: int) -> list[LayerRange
 
 def fits(machine: Machine, model: ModelShape, start: int, end: int) -> bool:
     """Whether the machine can hold [start, end), by the capacity formula."""
-    caps = capacities(machine, model)
-    if start == 0:
-        return end - start <= (caps.both if end == model.layers else caps.first)
-    return end - start <= (caps.last if end == model.layers else caps.plain)
+    return end - start <= capacities(machine, model).at(start, end, model.layers)
 
 
 def loaded_bytes(model: ModelShape, has: LayerRange | None, layers: LayerRange) -> int:

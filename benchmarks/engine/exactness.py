@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine.decode import NAMES
-from benchmarks.engine.rows import Row, model_folder, whole_shard
+from benchmarks.engine.models import model_folder, whole_shard
+from benchmarks.table import Row
 from core.engine.batch import BatchEngine
 from core.engine.determinism import is_batch_invariant
 from core.engine.pieces import Piece

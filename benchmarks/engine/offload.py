@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.engine.rows import Row, model_folder, packed_shard
+from benchmarks.engine.models import model_folder, packed_shard
+from benchmarks.table import Row
 from core.engine.batch import BatchEngine
 from core.engine.offload import SwapStore, microbatch_bytes
 from core.engine.pieces import Piece

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.engine.rows import Row, model_folder, packed_shard, whole_shard
+from benchmarks.engine.models import model_folder, packed_shard, whole_shard
+from benchmarks.table import Row
 from core.engine.batch import BatchEngine
 from core.engine.pieces import Piece
 

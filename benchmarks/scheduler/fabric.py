@@ -11,7 +11,8 @@ import random
 import time
 from statistics import fmean
 
-from benchmarks.scheduler.rows import Row, median_ms
+from benchmarks.scheduler.worlds import median_ms
+from benchmarks.table import Row
 from scheduler.fabric.columns import every_combination, options_of, undominated
 from scheduler.fabric.place import FabricPlan, place
 from scheduler.fabric.proportional import evaluate_allocation, memory_proportional

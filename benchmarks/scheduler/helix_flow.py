@@ -12,7 +12,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_flow
 
-from benchmarks.scheduler.rows import Row, cluster, shipped_placement
+from benchmarks.scheduler.worlds import cluster, shipped_placement
+from benchmarks.table import Row
 from scheduler.costs import link_tokens_per_s, tokens_per_s
 from scheduler.fleet import Fleet, ModelShape, Placement
 from scheduler.placement.compact_milp import solve_compact

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from benchmarks.scheduler.rows import SHARED, Row, cluster, shipped_placement
+from benchmarks.scheduler.worlds import SHARED, cluster, shipped_placement
+from benchmarks.table import Row
 from scheduler.dispatch.iwrr import IwrrRouter
 from scheduler.fleet import Fleet, ModelShape
 from scheduler.helix.bounds import capped_bound

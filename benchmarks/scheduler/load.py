@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from benchmarks.scheduler.rows import Row, mixed
 from benchmarks.scheduler.token_steps import CONTEXT, Chooser, Served, World, run
+from benchmarks.scheduler.worlds import mixed
+from benchmarks.table import Row
 from scheduler.allocate import AllocateOptions, allocate
 from scheduler.costs import RATE_BATCH, tau_ms_per_layer
 from scheduler.fleet import Fleet, Machine, ModelShape, Pipeline, Placement, Shard

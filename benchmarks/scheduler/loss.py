@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from benchmarks.scheduler.rows import Row, mixed
+from benchmarks.scheduler.worlds import mixed
+from benchmarks.table import Row
 from scheduler.fleet import Shard
 from scheduler.flow_lp import solve_flow_lp
 from scheduler.improve import with_standby

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 
 from benchmarks.scheduler.helix_served import CHUNK_TOKENS, lengths
-from benchmarks.scheduler.rows import cluster, shipped_placement
+from benchmarks.scheduler.worlds import cluster, shipped_placement
 from scheduler.dispatch.iwrr import IwrrRouter
 from scheduler.fleet import Fleet, ModelShape, Placement
 from scheduler.helix.max_flow import max_flow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from benchmarks.scheduler.rows import DATA
+from benchmarks.scheduler.worlds import DATA
 from core.protocol.types import LayerRange
 from scheduler.files import read_cluster
 from scheduler.fleet import Fleet, ModelShape, Placement, Shard

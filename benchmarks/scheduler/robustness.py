@@ -7,7 +7,7 @@ import random
 import time
 from dataclasses import dataclass
 
-from benchmarks.scheduler.rows import Row
+from benchmarks.table import Row
 from core.protocol.types import LayerRange
 from scheduler.allocate import allocate
 from scheduler.churn import Cluster, Event, Joined, Left, Reported, Ticked

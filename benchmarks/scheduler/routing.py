@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable
 from statistics import median
 
-from benchmarks.scheduler.rows import Row, median_ms, mixed
+from benchmarks.scheduler.worlds import median_ms, mixed
+from benchmarks.table import Row
 from core.protocol.types import LayerRange
 from scheduler.allocate import allocate
 from scheduler.costs import capacities

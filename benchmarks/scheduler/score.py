@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from benchmarks.scheduler.rows import Row, median_ms, mixed
+from benchmarks.scheduler.worlds import median_ms, mixed
+from benchmarks.table import Row
 from scheduler.allocate import AllocateOptions, allocate, best_cover
 from scheduler.kinds import pool_of
 from scheduler.objective import objective_for

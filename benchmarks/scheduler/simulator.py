@@ -14,7 +14,8 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
-from benchmarks.scheduler.rows import SHARED, Row, cluster, shipped_placement
+from benchmarks.scheduler.worlds import SHARED, cluster, shipped_placement
+from benchmarks.table import Row
 from scheduler.dispatch.iwrr import IwrrRouter
 from scheduler.helix.max_flow import max_flow
 from scheduler.simulate import ClosedLoop, SimOptions, SimReport, simulate

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from benchmarks.scheduler.rows import Row, median_ms, mixed
+from benchmarks.scheduler.worlds import median_ms, mixed
+from benchmarks.table import Row
 from scheduler.flow_lp import solve_flow_lp
 from scheduler.utility.plan import UtilityPlan, plan
 from scheduler.utility.serve import serving_placement

@@ -98,10 +98,6 @@ class BatchFormer(Generic[S]):
         """Steps waiting."""
         return len(self._decodes) + self._queued
 
-    @property
-    def waiting_decodes(self) -> int:
-        return len(self._decodes)
-
     def add_decode(self, step: S) -> None:
         """Queue a step of one token."""
         if step.is_waiting:

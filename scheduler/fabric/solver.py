@@ -11,6 +11,7 @@ import numpy as np
 from scheduler.fabric.knapsack import Knapsack, Picked
 from scheduler.fabric.merge import merge
 from scheduler.fabric.roofline import Floats
+from scheduler.highs import open_highs
 
 HAS_POINT = 2  # HiGHS: a feasible point is there
 
@@ -27,16 +28,16 @@ class Relaxed:
 def pick(knapsack: Knapsack, *, mip_nodes: int, states: int) -> Picked | None:
     """The best choice of columns, None when there is none; by `merge` where HiGHS is missing or its nodes ran out."""
     try:
-        solver, many = _loaded(knapsack, integer=True)
+        api, solver = _loaded(knapsack, integer=True)
     except ImportError:
         return merge(knapsack, states)
     solver.setOptionValue("mip_max_nodes", mip_nodes)
     solver.run()
-    info, status, states_of = solver.getInfo(), solver.getModelStatus(), _api().HighsModelStatus
+    info, status, states_of = solver.getInfo(), solver.getModelStatus(), api.HighsModelStatus
     if info.primal_solution_status != HAS_POINT:
         impossible = status in (states_of.kInfeasible, states_of.kUnboundedOrInfeasible)
         return None if impossible else merge(knapsack, states)
-    values = solver.getSolution().col_value[:many]
+    values = solver.getSolution().col_value[: len(knapsack.columns)]
     chosen = tuple(c for c, x in enumerate(values) if x > 0.5)
     value = knapsack.value(chosen)
     optimal = status == states_of.kOptimal
@@ -45,9 +46,9 @@ def pick(knapsack: Knapsack, *, mip_nodes: int, states: int) -> Picked | None:
 
 def relax(knapsack: Knapsack) -> Relaxed | None:
     """The relaxation with its prices, None when even that is impossible. Raises ImportError without HiGHS."""
-    solver, _ = _loaded(knapsack, integer=False)
+    api, solver = _loaded(knapsack, integer=False)
     solver.run()
-    if solver.getModelStatus() != _api().HighsModelStatus.kOptimal:
+    if solver.getModelStatus() != api.HighsModelStatus.kOptimal:
         return None
     types, models = len(knapsack.counts), knapsack.models
     duals = np.array(solver.getSolution().row_dual)
@@ -57,15 +58,9 @@ def relax(knapsack: Knapsack) -> Relaxed | None:
     )
 
 
-def _api() -> Any:
-    import highspy  # here, so that placing without it can fall back
-
-    return highspy
-
-
-def _loaded(knapsack: Knapsack, *, integer: bool) -> tuple[Any, int]:
-    """Rows: a type each, a model each and, with the worst cost, Σ cost x ≤ z for each model. Columns: x, then z."""
-    highspy = _api()
+def _loaded(knapsack: Knapsack, *, integer: bool) -> tuple[Any, Any]:
+    """(highspy, the solver with the problem). Rows: a type each, a model each and, with the worst cost, Σ cost x ≤ z for each model. Columns: x, then z."""
+    highspy, solver = open_highs()
     types, models, many = len(knapsack.counts), knapsack.models, len(knapsack.columns)
     scale = max((abs(c) for costs in knapsack.costs for c in costs), default=1.0) or 1.0
     starts, indices, values = [0], list[int](), list[float]()
@@ -101,15 +96,7 @@ def _loaded(knapsack: Knapsack, *, integer: bool) -> tuple[Any, int]:
     if integer:
         kinds = highspy.HighsVarType
         lp.integrality_ = [kinds.kInteger] * many + [kinds.kContinuous] * bool(knapsack.worst)
-    solver: Any = highspy._core._Highs()
-    for option, value in (
-        ("output_flag", False),
-        ("threads", 1),
-        ("parallel", "off"),
-        ("random_seed", 1),
-        ("mip_rel_gap", 0.0),
-        ("mip_abs_gap", scale * 1e-9),
-    ):
-        solver.setOptionValue(option, value)
+    solver.setOptionValue("mip_rel_gap", 0.0)
+    solver.setOptionValue("mip_abs_gap", scale * 1e-9)
     solver.passModel(lp)
-    return solver, many
+    return highspy, solver

@@ -11,10 +11,11 @@ import numpy as np
 
 from core.protocol.types import LayerRange
 from scheduler.costs import capacities
-from scheduler.fleet import Fleet, ModelShape, Placement, Shard
+from scheduler.fleet import Fleet, ModelShape, Placement, Shard, in_layer_order
 from scheduler.helix.max_flow import Flow, max_flow
 from scheduler.helix.milp_model import SINK, SOURCE, Pair, Program, build_program, some_layer
 from scheduler.helix.valid import validate_placement
+from scheduler.highs import open_highs
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -82,22 +83,13 @@ def solve_milp(
     start_value = best[0] if best else 0.0
     if program.bound <= 0 or not program.machines:
         return MilpResult((), 0.0, 0.0, True, 0, start_value)
-    import highspy  # here, so that planning without it can fall back
-
-    solver: Any = highspy._core._Highs()
-    target = options.stop_at * program.bound
-    for option, value in (
-        ("output_flag", False),
-        ("threads", 1),
-        ("parallel", "off"),
-        ("random_seed", 1),
-        ("mip_rel_gap", options.relative_gap),
-        ("mip_abs_gap", 1e-9),
-        ("time_limit", options.time_limit_s),
-        ("mip_max_nodes", options.node_limit),
-        ("objective_target", target * (1 - 1e-9)),
-    ):
-        solver.setOptionValue(option, value)
+    highspy, solver = open_highs(
+        mip_rel_gap=options.relative_gap,
+        mip_abs_gap=1e-9,
+        time_limit=options.time_limit_s,
+        mip_max_nodes=options.node_limit,
+        objective_target=options.stop_at * program.bound * (1 - 1e-9),
+    )
     _load(solver, highspy, program)
     if best is not None:
         solution = highspy.HighsSolution()
@@ -192,4 +184,4 @@ def _placement(program: Program, values: Sequence[float]) -> Placement:
         start = round(values[program.s[i]])
         held = max(range(len(program.b[i])), key=lambda j: values[program.b[i][j]]) + 1
         shards.append(Shard(machine.id, LayerRange(start, start + held)))
-    return tuple(sorted(shards, key=lambda shard: (shard.layers, shard.machine_id)))
+    return in_layer_order(shards)

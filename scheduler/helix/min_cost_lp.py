@@ -9,6 +9,7 @@ import numpy as np
 
 from scheduler.helix.min_cost_flow import min_cost_flow
 from scheduler.helix.preflow_push import preflow_push
+from scheduler.highs import open_highs
 
 #: Units by which an arc may pass more than the linear program says: what rounding can lose on a long way.
 SLACK = 1 << 14
@@ -29,12 +30,11 @@ def min_cost_flow_by_lp(
     machines with partial inference), this takes half a second. Raises ModuleNotFoundError without highspy, and
     ArithmeticError when HiGHS gives up.
     """
-    import highspy  # here, so that planning without it can fall back
-
+    highs = open_highs()
     value = preflow_push(vertices, arcs, source, sink).value
     if not value:
         return [0] * len(arcs)
-    used = _solve(highspy, vertices, arcs, costs, source, sink, value / unit, unit)
+    used = _solve(highs, vertices, arcs, costs, source, sink, value / unit, unit)
     roomy = [
         (tail, head, min(capacity, int(amount * unit) + SLACK) if amount * unit > 0.5 else 0)
         for (tail, head, capacity), amount in zip(arcs, used, strict=True)
@@ -56,7 +56,7 @@ def min_cost_flow_by_lp(
 
 
 def _solve(
-    api: Any,
+    highs: tuple[Any, Any],
     vertices: int,
     arcs: Sequence[tuple[int, int, int]],
     costs: Sequence[int],
@@ -65,14 +65,7 @@ def _solve(
     flow: float,
     unit: int,
 ) -> list[float]:
-    solver: Any = api._core._Highs()
-    for option, value in (
-        ("output_flag", False),
-        ("threads", 1),
-        ("parallel", "off"),
-        ("random_seed", 1),
-    ):
-        solver.setOptionValue(option, value)
+    api, solver = highs
     leaves = np.zeros(vertices)
     leaves[source], leaves[sink] = flow, -flow
     none_i, none_f = np.array([], dtype=np.int32), np.array([], dtype=np.float64)

@@ -5,10 +5,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from core.protocol.types import LayerRange
 from scheduler.costs import capacities, capacity, position_of, tokens_per_s
 from scheduler.errors import PlanError
-from scheduler.fleet import Fleet, Machine, ModelShape, Pipeline, Placement, Shard
+from scheduler.fleet import (
+    Fleet,
+    Machine,
+    ModelShape,
+    Pipeline,
+    Placement,
+    consecutive,
+    in_layer_order,
+)
 
 #: How far Helix overfilled its machines for the 70B separate pipelines (7 layers on a T4 that should hold 4).
 OVERFULL_AS_PUBLISHED = 1.75
@@ -46,7 +53,7 @@ def separate_pipelines(
 def as_placement(pipelines: Sequence[Pipeline]) -> Placement:
     """All stages together. Its max flow may mix the pipelines where their boundaries meet."""
     shards = [shard for pipeline in pipelines for shard in pipeline]
-    return tuple(sorted(shards, key=lambda shard: (shard.layers, shard.machine_id)))
+    return in_layer_order(shards)
 
 
 def chain(machines: Sequence[Machine], model: ModelShape) -> Pipeline | None:
@@ -72,7 +79,7 @@ def chain(machines: Sequence[Machine], model: ModelShape) -> Pipeline | None:
         counts[i] -= 1
         spare -= 1
         heapq.heappush(heap, (tokens_per_s(order[i], model, counts[i]), i))
-    return _stages(order, counts)
+    return consecutive(order, counts)
 
 
 def _even(machines: Sequence[Machine], model: ModelShape, overfull: float) -> Pipeline | None:
@@ -81,7 +88,7 @@ def _even(machines: Sequence[Machine], model: ModelShape, overfull: float) -> Pi
     if not order:
         return None
     share, more = divmod(model.layers, len(order))
-    pipeline = _stages(order, [share + (i < more) for i in range(len(order))])
+    pipeline = consecutive(order, [share + (i < more) for i in range(len(order))])
     fits = all(
         len(layers) <= overfull * capacity(machine, model, position_of(layers, model))
         for machine, (_, layers) in zip(order, pipeline, strict=True)
@@ -99,11 +106,3 @@ def _most(i: int, machine: Machine, order: Sequence[Machine], model: ModelShape)
     if len(order) == 1:
         return both
     return first if i == 0 else last if i == len(order) - 1 else plain
-
-
-def _stages(machines: Sequence[Machine], counts: Sequence[int]) -> Pipeline:
-    stages, cursor = list[Shard](), 0
-    for machine, count in zip(machines, counts, strict=True):
-        stages.append(Shard(machine.id, LayerRange(cursor, cursor + count)))
-        cursor += count
-    return tuple(stages)

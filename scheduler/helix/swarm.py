@@ -7,7 +7,7 @@ import math
 from core.protocol.types import LayerRange
 from scheduler.costs import capacities, tokens_per_s
 from scheduler.errors import PlanError
-from scheduler.fleet import Fleet, Machine, ModelShape, Placement, Shard
+from scheduler.fleet import Fleet, Machine, ModelShape, Placement, Shard, in_layer_order
 
 
 def swarm(fleet: Fleet, model: ModelShape, stages: int | None = None) -> Placement:
@@ -47,4 +47,4 @@ def swarm(fleet: Fleet, model: ModelShape, stages: int | None = None) -> Placeme
         at = throughput.index(min(throughput))
         throughput[at] += tokens_per_s(machine, model, size)
         shards.append(Shard(machine.id, LayerRange(starts[at], starts[at + 1])))
-    return tuple(sorted(shards, key=lambda shard: (shard.layers, shard.machine_id)))
+    return in_layer_order(shards)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from core.protocol.types import LayerRange
-from scheduler.fleet import Placement, Shard
+from scheduler.fleet import Placement, Shard, in_layer_order
 from scheduler.placement.moves import Chain
 from scheduler.placement.stages import Pool
 from scheduler.placement.table import Table, fits_at
@@ -31,7 +31,7 @@ def placement_of(pool: Pool, shape: Shape) -> Placement:
                 layers = LayerRange(start + k - more, start + k)
                 shards.append(Shard(table.machines[machine].id, layers))
             start += k
-    return tuple(sorted(shards, key=lambda shard: (shard.layers, shard.machine_id)))
+    return in_layer_order(shards)
 
 
 def _faster_with(table: Table, machine: int, start: int, k: int) -> int:

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from core.protocol.types import LayerRange
-from scheduler.fleet import Fleet, ModelShape, Placement, Shard
+from scheduler.fleet import Fleet, ModelShape, Placement, Shard, in_layer_order
 from scheduler.placement.solver import Answer, Column, maximise
 from scheduler.placement.table import Table, fits_at, table_of
 
@@ -139,4 +139,4 @@ def _hand_out(table: Table, choices: list[_Choice], answer: Answer) -> Placement
             machine = table.machines[left[choice.kind].pop()]
             layers = LayerRange(choice.start, choice.start + choice.layers)
             shards.append(Shard(machine.id, layers))
-    return tuple(sorted(shards, key=lambda shard: (shard.layers, shard.machine_id)))
+    return in_layer_order(shards)

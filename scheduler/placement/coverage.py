@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 
 from core.protocol.types import LayerRange
-from scheduler.fleet import Placement, Shard
+from scheduler.fleet import Placement, Shard, in_layer_order
 from scheduler.placement.table import Kind, Table, fits_at
 
 #: Temperature at the start and the end of `raise_coverage`, in layers at the target.
@@ -39,7 +39,7 @@ def as_placement(table: Table, ranges: Ranges) -> Placement:
         for i, held in enumerate(ranges)
         if held is not None
     ]
-    return tuple(sorted(shards, key=lambda shard: (shard.layers, shard.machine_id)))
+    return in_layer_order(shards)
 
 
 def coverage(table: Table, ranges: Ranges) -> list[float]:

@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 
 from core.protocol.types import LayerRange
-from scheduler.fleet import Fleet, ModelShape, Placement, Shard
+from scheduler.fleet import Fleet, ModelShape, Placement, Shard, in_layer_order
 from scheduler.placement.table import table_of
 
 
@@ -35,7 +35,7 @@ def hand_to_holders(
         )
         for row, column in zip(*linear_sum_assignment(loads), strict=True):
             shards.append(Shard(members[row], wanted[column]))
-    return tuple(sorted(shards, key=lambda shard: (shard.layers, shard.machine_id)))
+    return in_layer_order(shards)
 
 
 def _to_load(old: LayerRange | None, new: LayerRange) -> float:

@@ -17,8 +17,19 @@ Draw: TypeAlias = Callable[[], float]
 Move: TypeAlias = Callable[[Sequence[Chain], list[int], Pool, Draw], Change | None]
 
 
-def _without(stage: Stage, machine: int, pool: Pool) -> Stage:
-    return pool.stage([m for m in stage.machines if m != machine])
+def _leave(chain: Chain, i: int, machine: int, pool: Pool) -> None:
+    """Take a machine out of stage i; a stage it was alone in goes."""
+    here = chain[i].machines
+    if len(here) == 1:
+        del chain[i]
+    else:
+        chain[i] = pool.stage([m for m in here if m != machine])
+
+
+def _two(n: int, draw: Draw) -> tuple[int, int]:
+    """Two different numbers below n."""
+    i, j = int(draw() * n), int(draw() * (n - 1))
+    return i, j + (j >= i)
 
 
 def _pick(chains: Sequence[Chain], draw: Draw) -> int:
@@ -32,16 +43,12 @@ def transfer(chains: Sequence[Chain], idle: list[int], pool: Pool, draw: Draw) -
     n = len(chain)
     if n < 2:
         return None
-    i, j = int(draw() * n), int(draw() * (n - 1))
-    j += j >= i
+    i, j = _two(n, draw)
     here = chain[i].machines
     machine = here[int(draw() * len(here))]
     new = chain[:]
     new[j] = pool.stage((*chain[j].machines, machine))
-    if len(here) == 1:
-        del new[i]
-    else:
-        new[i] = _without(chain[i], machine, pool)
+    _leave(new, i, machine, pool)
     return ((c, new),), None
 
 
@@ -52,8 +59,7 @@ def swap(chains: Sequence[Chain], idle: list[int], pool: Pool, draw: Draw) -> Ch
     n = len(chain)
     if n < 2:
         return None
-    i, j = int(draw() * n), int(draw() * (n - 1))
-    j += j >= i
+    i, j = _two(n, draw)
     a, b = chain[i].machines, chain[j].machines
     x, y = a[int(draw() * len(a))], b[int(draw() * len(b))]
     if pool.table.kind_of[x] == pool.table.kind_of[y]:
@@ -74,10 +80,7 @@ def split(chains: Sequence[Chain], idle: list[int], pool: Pool, draw: Draw) -> C
         return None
     machine = here[int(draw() * len(here))]
     new = chain[:]
-    if len(here) == 1:
-        del new[i]
-    else:
-        new[i] = _without(chain[i], machine, pool)
+    _leave(new, i, machine, pool)
     at = int(draw() * (len(new) + 1)) if pool.links_bind or pool.ends_matter else i
     new.insert(at, pool.stage((machine,)))
     return ((c, new),), None
@@ -90,8 +93,7 @@ def merge(chains: Sequence[Chain], idle: list[int], pool: Pool, draw: Draw) -> C
     n = len(chain)
     if n < 2:
         return None
-    i, j = int(draw() * n), int(draw() * (n - 1))
-    j += j >= i
+    i, j = _two(n, draw)
     new = chain[:]
     new[j] = pool.stage(chain[i].machines + chain[j].machines)
     del new[i]
@@ -136,10 +138,7 @@ def retire(chains: Sequence[Chain], idle: list[int], pool: Pool, draw: Draw) -> 
     here = chain[i].machines
     machine = here[int(draw() * len(here))]
     new = chain[:]
-    if len(here) == 1:
-        del new[i]
-    else:
-        new[i] = _without(chain[i], machine, pool)
+    _leave(new, i, machine, pool)
     return ((c, new),), [*idle, machine]
 
 
@@ -164,8 +163,7 @@ def across(chains: Sequence[Chain], idle: list[int], pool: Pool, draw: Draw) -> 
     n = len(chains)
     if n < 2:
         return None
-    c, d = int(draw() * n), int(draw() * (n - 1))
-    d += d >= c
+    c, d = _two(n, draw)
     a, b = chains[c][:], chains[d][:]
     i, j = int(draw() * len(a)), int(draw() * len(b))
     here, there = a[i].machines, b[j].machines
@@ -178,10 +176,7 @@ def across(chains: Sequence[Chain], idle: list[int], pool: Pool, draw: Draw) -> 
         a[i] = pool.stage([y if m == x else m for m in here])
         b[j] = pool.stage([x if m == y else m for m in there])
         return ((c, a), (d, b)), None
-    if len(here) == 1:
-        del a[i]
-    else:
-        a[i] = _without(a[i], x, pool)
+    _leave(a, i, x, pool)
     if way < 0.75:
         b[j] = pool.stage((*there, x))
     else:
@@ -194,8 +189,7 @@ def cross_over(chains: Sequence[Chain], idle: list[int], pool: Pool, draw: Draw)
     n = len(chains)
     if n < 2:
         return None
-    c, d = int(draw() * n), int(draw() * (n - 1))
-    d += d >= c
+    c, d = _two(n, draw)
     a, b = chains[c], chains[d]
     i, j = int(draw() * (len(a) + 1)), int(draw() * (len(b) + 1))
     return ((c, a[:i] + b[j:]), (d, b[:j] + a[i:])), None

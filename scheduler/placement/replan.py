@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from core.protocol.types import LayerRange
 from scheduler.errors import PlanError
-from scheduler.fleet import Fleet, ModelShape, Placement, Shard
+from scheduler.fleet import Fleet, ModelShape, Placement, Shard, in_layer_order
 from scheduler.helix.max_flow import max_flow
 from scheduler.placement.chain_search import ChainOptions, chain_search
 from scheduler.placement.least_moves import hand_to_holders
@@ -164,7 +164,7 @@ def _without_needless(
             shards.append(Shard(move.machine_id, old))
         if not shards:
             continue
-        fewer = tuple(sorted(shards, key=lambda shard: (shard.layers, shard.machine_id)))
+        fewer = in_layer_order(shards)
         found = _judge(fleet, model, held, fewer, plan.kept_tokens_per_s, options)
         if found.tokens >= plan.tokens * (1 - 1e-9):
             plan = found

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+
+from scheduler.highs import open_highs
 
 
 @dataclass(frozen=True)
@@ -50,20 +51,7 @@ def maximise(
 
     Raises ImportError where highspy is not installed.
     """
-    import highspy  # here, so that planning without it can fall back
-
-    api: Any = highspy
-    solver: Any = highspy._core._Highs()
-    for option, value in (
-        ("output_flag", False),
-        ("threads", 1),
-        ("parallel", "off"),
-        ("random_seed", 1),
-        ("mip_rel_gap", gap),
-        ("mip_max_nodes", node_limit),
-        ("time_limit", time_limit_s),
-    ):
-        solver.setOptionValue(option, value)
+    api, solver = open_highs(mip_rel_gap=gap, mip_max_nodes=node_limit, time_limit=time_limit_s)
     if math.isfinite(enough):
         solver.setOptionValue("objective_target", enough)
     none_i, none_f = np.array([], dtype=np.int32), np.array([], dtype=np.float64)

@@ -118,10 +118,7 @@ def table_of(fleet: Fleet, model: ModelShape) -> Table:
 
 def fits_at(kind: Kind, start: int, layers: int, total: int) -> bool:
     """May a machine of this kind hold [start, start + layers) of a model of `total` layers?"""
-    first, last = start == 0, start + layers == total
-    fits = kind.fits
-    most = (fits.both if last else fits.first) if first else (fits.last if last else fits.plain)
-    return 0 < layers <= most
+    return 0 < layers <= kind.fits.at(start, start + layers, total)
 
 
 def region_order(table: Table, regions: Sequence[str]) -> list[int]:

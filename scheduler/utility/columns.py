@@ -86,19 +86,3 @@ def _grow(room: Ints, most: Sequence[int], stages: int, layers: int, limit: int)
         if counts.shape[1] > limit:
             return None
     return counts
-
-
-def not_dominated(counts: Ints, worth: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Ints:
-    """Indices of patterns of some worth that lose it when any one machine is left out."""
-    radix = counts.max(axis=1, initial=0) + 2
-    place = np.concatenate([[1], np.cumprod(radix[:-1])]).astype(np.int64)
-    code = (counts * place[:, None]).sum(axis=0)
-    order = np.argsort(code, kind="stable")
-    ranked = code[order]
-    keep = worth > 0
-    for t in range(len(counts)):
-        less = code - place[t]
-        at = np.minimum(np.searchsorted(ranked, less), len(ranked) - 1)
-        there = (ranked[at] == less) & (counts[t] > 0)
-        keep &= ~(there & (worth[order[at]] >= worth))
-    return np.flatnonzero(keep)

@@ -11,6 +11,7 @@ import numpy as np
 from scheduler.assemble import search_connected
 from scheduler.costs import capacities
 from scheduler.fleet import Links, Machine, ModelShape
+from scheduler.gap import relative_gap
 from scheduler.kinds import most_layers_of_any
 from scheduler.utility.coarse import coarsened
 from scheduler.utility.hand_out import hand_out
@@ -57,7 +58,7 @@ class Scope:
 
     @property
     def gap(self) -> float:
-        return 0.0 if self.bound <= self.value else 1 - self.value / self.bound
+        return relative_gap(self.value, self.bound)
 
 
 @dataclass
@@ -83,7 +84,7 @@ class Draft:
         """Distance of all scopes together to their bounds."""
         value = sum(scope.value for scope in self.scopes)
         bound = sum(scope.bound for scope in self.scopes)
-        return 0.0 if bound <= value else 1 - value / bound
+        return relative_gap(value, bound)
 
 
 class World:

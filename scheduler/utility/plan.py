@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from scheduler.costs import capacities
-from scheduler.fleet import Fleet, Machine, ModelShape, Pipeline, Placement
+from scheduler.fleet import Fleet, Machine, ModelShape, Pipeline, Placement, in_layer_order
 from scheduler.shortage import shortage, too_small
 from scheduler.utility.draft import Draft, Scope, UtilityOptions, World
 from scheduler.utility.localities import localities
@@ -50,7 +50,7 @@ class UtilityPlan:
     def placement(self) -> Placement:
         """Every shard, in order of layers."""
         shards = [shard for pipeline in self.pipelines for shard in pipeline]
-        return tuple(sorted(shards, key=lambda shard: (shard.layers, shard.machine_id)))
+        return in_layer_order(shards)
 
     @property
     def mean_latency_ms(self) -> float:

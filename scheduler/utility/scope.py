@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scheduler.gap import relative_gap
 from scheduler.utility.kinds import Floats, Ints
 from scheduler.utility.simplex import Mix, maximise
 from scheduler.utility.table import Table
@@ -48,7 +49,7 @@ class Solved:
 
     @property
     def gap(self) -> float:
-        return 0.0 if self.bound <= self.value else 1 - self.value / self.bound
+        return relative_gap(self.value, self.bound)
 
 
 NOTHING = Solved(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 0.0, 0.0, True)

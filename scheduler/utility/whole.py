@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from scheduler.highs import open_highs
 from scheduler.utility.kinds import Floats, Ints
 from scheduler.utility.simplex import Mix, maximise
 
@@ -89,22 +89,11 @@ def branch(
 ) -> tuple[Ints, float] | None:
     """(how often each column, a bound no plan of these columns passes) by HiGHS; None without it or in vain."""
     try:
-        import highspy
+        api, solver = open_highs(
+            mip_rel_gap=gap, mip_max_nodes=nodes, presolve="off", mip_detect_symmetry=False
+        )
     except ImportError:
         return None
-    api: Any = highspy
-    solver = api._core._Highs()
-    for option, value in (
-        ("output_flag", False),
-        ("threads", 1),
-        ("parallel", "off"),
-        ("random_seed", 1),
-        ("mip_rel_gap", gap),
-        ("mip_max_nodes", nodes),
-        ("presolve", "off"),
-        ("mip_detect_symmetry", False),
-    ):
-        solver.setOptionValue(option, value)
     rows, many = counts.shape
     problem = api.HighsLp()
     problem.num_col_, problem.num_row_ = many, rows

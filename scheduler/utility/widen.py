@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from core.protocol.types import LayerRange
 from scheduler.costs import capacity, position_of
-from scheduler.fleet import Fleet, Machine, ModelShape, Placement, Shard
+from scheduler.fleet import Fleet, Machine, ModelShape, Placement, Shard, in_layer_order
 from scheduler.flow_lp import rate_of
 
 
@@ -23,7 +23,7 @@ def widen(fleet: Fleet, model: ModelShape, placement: Placement) -> Placement:
         Shard(s.machine_id, _grown(fleet.by_id[s.machine_id], model, s.layers, edges))
         for s in placement
     ]
-    return tuple(sorted(grown, key=lambda shard: (shard.layers, shard.machine_id)))
+    return in_layer_order(grown)
 
 
 def _grown(

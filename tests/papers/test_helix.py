@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.scheduler.quality10 import PUBLISHED_OPTIMUM, published_placement, quality10
-from benchmarks.scheduler.rows import cluster
+from benchmarks.scheduler.worlds import cluster
 from scheduler.fleet import Coordinator, Fleet, Link, Links, ModelShape
 from scheduler.helix.bounds import trivial_bound
 from scheduler.helix.flow_graph import SINK, SOURCE, UNITS_PER_TOKEN, flow_graph

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from benchmarks.scheduler.rows import mixed
+from benchmarks.scheduler.worlds import mixed
 from core.protocol.types import LayerRange
 from scheduler.costs import capacity, position_of
 from scheduler.entries_lp import fewest_entries

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from benchmarks.scheduler.rows import cluster, mixed
+from benchmarks.scheduler.worlds import cluster, mixed
 from scheduler.errors import FleetError
 from scheduler.explain_plan import explain_plan
 from scheduler.fleet import Fleet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.scheduler.rows import cluster, shipped_placement
+from benchmarks.scheduler.worlds import cluster, shipped_placement
 from scheduler.fleet import Coordinator, Fleet, Link, Links, Machine
 from scheduler.helix.max_flow import max_flow
 from scheduler.outcome import chains_of_flow, chains_of_pipelines

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
-from benchmarks.scheduler.rows import mixed, recipe_fleet
+from benchmarks.scheduler.worlds import mixed, recipe_fleet
 from scheduler.files import read_fleet
 from scheduler.kinds import Pool, pool_of
 from scheduler.parallax_allocate import Objective

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from benchmarks.scheduler.routing import sliced
-from benchmarks.scheduler.rows import cluster, mixed, shipped_placement
+from benchmarks.scheduler.worlds import cluster, mixed, shipped_placement
 from scheduler.costs import head_ms, tau_ms_per_layer
 from scheduler.fleet import Fleet, Links
 from scheduler.parallax_route import Route, RouteQuery, route

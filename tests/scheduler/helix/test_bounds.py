@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from benchmarks.scheduler.rows import cluster
+from benchmarks.scheduler.worlds import cluster
 from scheduler.fleet import Fleet, ModelShape
 from scheduler.helix.bounds import capped_bound, trivial_bound
 from tests.scheduler.helix.worlds import best_by_force, clusters, measured, model_of

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from benchmarks.scheduler.rows import DATA, cluster
+from benchmarks.scheduler.worlds import DATA, cluster
 from core.protocol.types import LayerRange
 from scheduler.costs import link_tokens_per_s, tokens_per_s
 from scheduler.errors import FleetError, PlanError

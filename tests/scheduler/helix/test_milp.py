@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.scheduler.quality10 import PUBLISHED_OPTIMUM, published_placement, quality10
-from benchmarks.scheduler.rows import cluster, shipped_placement
+from benchmarks.scheduler.worlds import cluster, shipped_placement
 from scheduler.errors import PlanError
 from scheduler.fleet import Coordinator, Fleet, Link, Links, ModelShape, Placement
 from scheduler.helix.bounds import capped_bound

@@ -7,7 +7,7 @@ import sys
 import pytest
 from hypothesis import given, settings
 
-from benchmarks.scheduler.rows import cluster, mixed, shipped_placement
+from benchmarks.scheduler.worlds import cluster, mixed, shipped_placement
 from scheduler.fleet import Fleet, ModelShape, Placement
 from scheduler.helix import max_flow as module
 from scheduler.helix.flow_graph import flow_graph

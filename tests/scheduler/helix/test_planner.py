@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.scheduler.rows import cluster
+from benchmarks.scheduler.worlds import cluster
 from scheduler.fleet import Fleet, ModelShape
 from scheduler.helix.max_flow import max_flow
 from scheduler.helix.milp import MilpOptions, solve_milp

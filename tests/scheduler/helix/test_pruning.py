@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.scheduler.rows import cluster, shipped_placement
+from benchmarks.scheduler.worlds import cluster, shipped_placement
 from scheduler.fleet import Fleet, ModelShape, Placement
 from scheduler.helix.max_flow import max_flow
 from scheduler.helix.pruning import prune_links

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.scheduler.quality10 import FIRST_SPEEDS, TYPICAL_LAYERS
-from benchmarks.scheduler.rows import cluster
+from benchmarks.scheduler.worlds import cluster
 from scheduler.costs import capacities, tokens_per_s
 from scheduler.fleet import Fleet, ModelShape
 from scheduler.helix.token_rates import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from benchmarks.scheduler.rows import cluster, mixed
+from benchmarks.scheduler.worlds import cluster, mixed
 from scheduler.errors import PlanError
 from scheduler.fleet import Coordinator, Fleet, Links, ModelShape
 from scheduler.helix.bounds import capped_bound

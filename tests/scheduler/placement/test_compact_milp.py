@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from benchmarks.scheduler.rows import DATA, cluster
+from benchmarks.scheduler.worlds import DATA, cluster
 from scheduler.fleet import Fleet, ModelShape
 from scheduler.helix.max_flow import max_flow
 from scheduler.helix.valid import validate_placement

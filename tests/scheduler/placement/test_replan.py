@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.scheduler.rows import cluster
+from benchmarks.scheduler.worlds import cluster
 from core.protocol.types import LayerRange
 from scheduler.fleet import Fleet, ModelShape, Shard
 from scheduler.helix.max_flow import max_flow

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.scheduler.rows import cluster
+from benchmarks.scheduler.worlds import cluster
 from scheduler.errors import PlanError
 from scheduler.fleet import Coordinator, Fleet, Links
 from scheduler.helix.bounds import capped_bound

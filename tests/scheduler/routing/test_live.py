@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import scheduler.routing.bounds as bounds_module
 import scheduler.routing_table as table_module
-from benchmarks.scheduler.rows import mixed
+from benchmarks.scheduler.worlds import mixed
 from scheduler.allocate import allocate
 from scheduler.fleet import Fleet, Links, ModelShape
 from scheduler.parallax_route import Answer, NoRoute, Route, RouteQuery, disjoint_backups, route

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.scheduler.rows import cluster, mixed
+from benchmarks.scheduler.worlds import cluster, mixed
 from scheduler.costs import head_ms, tau_ms_per_layer
 from scheduler.fleet import Machine, ModelShape
 from scheduler.routing.paces import WIDTH, Paces

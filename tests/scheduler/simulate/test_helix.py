@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.scheduler.rows import cluster, shipped_placement
+from benchmarks.scheduler.worlds import cluster, shipped_placement
 from scheduler.dispatch.iwrr import IwrrRouter
 from scheduler.helix.max_flow import max_flow
 from scheduler.simulate import ClosedLoop, SimOptions, SimReport, simulate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from itertools import combinations
 
-from benchmarks.scheduler.rows import mixed
+from benchmarks.scheduler.worlds import mixed
 from scheduler.fleet import Fleet, Link, Links
 from scheduler.utility.localities import localities
 from tests.scheduler.worlds import holding

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.scheduler.rows import mixed
+from benchmarks.scheduler.worlds import mixed
 from scheduler.costs import capacities, head_ms, hop_ms, tau_ms_per_layer, tokens_per_s
 from scheduler.fleet import Fleet, Link, Links, Machine, ModelShape
 from scheduler.utility.draft import UtilityOptions

@@ -1,10 +1,8 @@
-"""What does one line of the engine's table say, and which models is it measured on?"""
+"""Which models is the engine measured on?"""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,32 +11,6 @@ if TYPE_CHECKING:
     from core.engine.blocks import Shard
 
 MODELS = Path.home() / ".cache" / "headrace" / "models"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One item: what it must reach, our figure, the peer's, the limit that nobody can pass, and whether it is reached."""
-
-    item: str
-    reach: str
-    ours: str
-    peer: str
-    limit: str
-    reached: bool
-
-
-def table(rows: Sequence[Row]) -> str:
-    """The rows as text."""
-    head = ("item", "reach", "ours", "peer", "limit", "")
-    lines = [head] + [
-        (r.item, r.reach, r.ours, r.peer, r.limit, "reached" if r.reached else "NOT REACHED")
-        for r in rows
-    ]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
 
 
 @cache

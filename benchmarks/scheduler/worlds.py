@@ -1,4 +1,4 @@
-"""What does one line of the scheduler's table say, and where do its worlds come from?"""
+"""Which worlds is the scheduler measured on?"""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -19,18 +18,6 @@ DATA = Path(__file__).parent.parent / "data"
 #: Larger data that is not carried along; the recipes below stand in where it is missing.
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One item: what it must reach, our figure, the peer's, the limit that nobody can pass, and whether it is reached."""
-
-    item: str
-    reach: str
-    ours: str
-    peer: str
-    limit: str
-    reached: bool
 
 
 def cluster(name: str, model: str = "llama-70b") -> tuple[Fleet, ModelShape]:

@@ -1,0 +1,19 @@
+"""How is HiGHS opened so that the same problem always has the same answer?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def open_highs(**options: Any) -> tuple[Any, Any]:
+    """(highspy, an empty solver): silent, one thread, a fixed seed, then the given HiGHS options.
+
+    Raises ImportError where highspy is not installed.
+    """
+    import highspy  # here, so that planning without it can fall back
+
+    solver: Any = highspy._core._Highs()
+    always = {"output_flag": False, "threads": 1, "parallel": "off", "random_seed": 1}
+    for option, value in (always | options).items():
+        solver.setOptionValue(option, value)
+    return highspy, solver
