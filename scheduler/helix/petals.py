@@ -7,7 +7,7 @@ import random
 from core.protocol.types import LayerRange
 from scheduler.costs import capacities, tokens_per_s
 from scheduler.errors import PlanError
-from scheduler.fleet import Fleet, Machine, ModelShape, Placement, Shard
+from scheduler.fleet import Fleet, Machine, ModelShape, Placement, Shard, in_layer_order
 
 
 def petals(fleet: Fleet, model: ModelShape, seed: int = 0) -> Placement:
@@ -32,7 +32,7 @@ def petals(fleet: Fleet, model: ModelShape, seed: int = 0) -> Placement:
         shards.append(Shard(machine.id, layers))
     if not shards:
         raise PlanError("empty", "no machine can hold a layer")
-    return tuple(sorted(shards, key=lambda shard: (shard.layers, shard.machine_id)))
+    return in_layer_order(shards)
 
 
 def _intervals(machine: Machine, model: ModelShape) -> list[LayerRange]:
@@ -41,7 +41,8 @@ def _intervals(machine: Machine, model: ModelShape) -> list[LayerRange]:
     if both >= model.layers:
         return [LayerRange(0, model.layers)]
     top = model.layers - last
-    found = [LayerRange(0, min(first, model.layers - 1))] if first else []
+    head = min(first, model.layers - 1)
+    found = [LayerRange(0, head)] if head else []
     found += [
         LayerRange(start, start + plain)
         for start in range(1, model.layers)
