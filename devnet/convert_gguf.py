@@ -27,7 +27,9 @@ def convert(gguf: Path, target: Path) -> None:
     """Dequantise every weight to float32 through transformers' own reader, and write the folder."""
     import torch
     from safetensors.torch import save_file
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
+
+    from core.engine.library import AutoModelForCausalLM
 
     target.mkdir(parents=True)
     model = AutoModelForCausalLM.from_pretrained(

@@ -18,7 +18,8 @@ PROMPTS = 1
 def generate_rate(file: Path) -> dict[str, Any]:
     """Greedy `generate` of the first prompts of a JSONL file, one at a time, one thread, float32; loading is not counted."""
     import torch
-    from transformers import AutoModelForCausalLM
+
+    from core.engine.library import AutoModelForCausalLM
 
     folder = resolve_model(DEFAULT_MODEL)
     tokenizer = Tokenizer(folder)

@@ -45,7 +45,8 @@ def write_tiny_model(
     sliding windows of eight tokens, so that short tests cross them.
     """
     import torch
-    from transformers import AutoModelForCausalLM
+
+    from core.engine.library import AutoModelForCausalLM
 
     if vocab < 256 + len(SPECIAL_TOKENS):
         raise ValueError(f"a byte-level vocabulary has at least {256 + len(SPECIAL_TOKENS)} ids")

@@ -14,6 +14,7 @@ are `[T]`, activations `[T, D]`, logits `[T, V]`.
     refusal.py    architectures that cannot be cut
     dryrun.py     what a layer remembers of a token
     model.py      load any decoder by layer range
+    library.py    transformers without what no shard asks of it
     boundary.py   activations into and out of a cut model
     loading.py    stored bytes into parameters
     conversion.py stored names and experts into the library's parameters

@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers import PreTrainedConfig
 from transformers.utils import logging as library_logging
 
 from core.engine.clone import tiny_clone
 from core.engine.conversion import Renaming
+from core.engine.library import AutoModelForCausalLM
 from core.engine.naming import OLD_CONSTANTS, Family
 from core.engine.refusal import attention_of, parse_config, refuse_unsupported, unsupported
 from core.protocol.errors import ModelUnsupported

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface
 from transformers.cache_utils import Cache as LibraryCache
+
+from core.engine.library import AttentionInterface
 
 NAME = "headrace_paged"
 _QUERY_ROWS = 128

@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache as LibraryCache
 from transformers.cache_utils import CacheLayerMixin, get_layer_types_and_kwargs
 
 from core.engine.anatomy import build_tiny, quiet_library
 from core.engine.clone import cut_config, per_layer_lists
+from core.engine.library import AutoModelForCausalLM
 from core.engine.refusal import attention_of, parse_config, unsupported
 
 

@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from core.engine.blocks import Shard
 from core.engine.boundary import PassThrough, give_activations, take_activations
 from core.engine.clone import cut_in_place
 from core.engine.dryrun import windows_of
 from core.engine.formats import NumberFormat, format_of
+from core.engine.library import AutoModelForCausalLM
 from core.engine.loading import Filling, FolderSource, Source, fill_model
 from core.engine.naming import Family, family_of
 from core.engine.quantise import quantise_layer, refuse_unquantisable, round_to

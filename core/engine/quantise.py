@@ -7,6 +7,8 @@ than linear modules is refused rather than left wide under a name that promises 
 from __future__ import annotations
 
 import ctypes
+import logging
+from functools import cache
 from typing import Any
 
 import torch
@@ -81,7 +83,22 @@ def held_bytes(tensor: Tensor) -> int:
     return sum(getattr(tensor, name).nbytes for name in names)
 
 
+@cache
+def _meet_torchao() -> None:
+    """Import torchao. Its word about CUDA kernels that a machine without CUDA cannot load is no news to anybody."""
+    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        import torchao  # noqa: F401
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
 def _quantise(module: nn.Linear, form: NumberFormat) -> None:
+    _meet_torchao()
     from torchao.quantization import quantize_
 
     config = _config(form, module.weight.device)

@@ -1,0 +1,37 @@
+"""transformers is loaded without torchao, and torchao without its warnings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def _said_by(program: str) -> tuple[str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+    )
+    return done.stdout.strip(), done.stderr.strip()
+
+
+def test_a_machine_of_floats_never_loads_torchao() -> None:
+    program = """
+import sys
+import core.engine.batch
+from transformers.quantizers import auto
+print("torchao" in sys.modules)
+"""
+    assert _said_by(program) == ("False", "")
+
+
+def test_a_machine_of_integers_loads_torchao_in_silence() -> None:
+    program = """
+import core.engine.library, torch
+from core.engine.formats import format_of
+from core.engine.quantise import quantise_layer
+layer = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False))
+quantise_layer(layer, format_of("int8-weight-only"))
+print(type(layer[0].weight).__name__)
+"""
+    kind, noise = _said_by(program)
+    assert "Int8" in kind or "Tensor" in kind
+    assert noise == ""
