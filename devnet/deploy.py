@@ -39,6 +39,7 @@ class Parameters:
     draw_delay_blocks: int = 1
     slash_bps: int = 10_000
     panel: int = 3
+    turn_s: int = 25  # of a tolerance game, which has at most twenty
     quorum: int = 2
 
 
@@ -59,7 +60,7 @@ async def deploy(
             {
                 "token": at["TestUSD"],
                 "taskRegistry": at["TaskRegistry"],
-                "arbitrators": [at["JuryArbitrator"], at["TaskRegistry"]],
+                "arbitrators": [at["JuryArbitrator"], at["TaskRegistry"], at["ToleranceGame"]],
                 "minStake": p.min_stake,
                 "unbondSeconds": p.unbond_s,
                 "jailSeconds": p.jail_s,
@@ -97,6 +98,21 @@ async def deploy(
                 "slashBps": p.slash_bps,
                 "panelSize": p.panel,
                 "quorum": p.quorum,
+            },
+        ],
+        "Referee": [],
+        "ProgramStore": [],
+        "TraceJudge": [at["ModelRegistry"], at["ProgramStore"], at["Referee"]],
+        "ToleranceGame": [
+            at["TestUSD"],
+            at["TaskRegistry"],
+            at["MinerRegistry"],
+            at["TraceJudge"],
+            {
+                "bond": p.bond,
+                "turnSeconds": p.turn_s,
+                "payoutDelaySeconds": p.payout_delay_s,
+                "slashBps": p.slash_bps,
             },
         ],
         "TaskRegistry": [

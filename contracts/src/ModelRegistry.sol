@@ -70,6 +70,13 @@ contract ModelRegistry is IModelRegistry {
         return sha256(abi.encodePacked(bytes1(0x03), from, to, covered));
     }
 
+    /// @inheritdoc IModelRegistry
+    function partRootOf(ModelId id, uint256 part) external view returns (bytes32) {
+        bytes32[] storage all = _roots[id];
+        if (part >= all.length) revert PartUnknown(id, part);
+        return all[part];
+    }
+
     function _known(ModelId id) private view returns (ModelSpec storage spec) {
         spec = _specs[id];
         if (spec.layers == 0) revert ModelUnknown(id);

@@ -35,13 +35,17 @@ from core.protocol.units import format_eth
 if TYPE_CHECKING:
     from web3.contract import AsyncContract
 
-#: What a network consists of; the first five exist before TaskRegistry, whose address they foretell.
+#: What a network consists of; all others exist before TaskRegistry, whose address they foretell.
 CONTRACTS = (
     "TestUSD",
     "ModelRegistry",
     "MinerRegistry",
     "Escrow",
     "JuryArbitrator",
+    "Referee",
+    "ProgramStore",
+    "TraceJudge",
+    "ToleranceGame",
     "TaskRegistry",
 )
 #: Others' transactions may land between estimate and block and make ours write more slots; unused gas costs nothing.

@@ -30,6 +30,7 @@ interface IModelRegistry {
     error RootsLengthWrong(uint256 have, uint256 need);
     error WeightsRootMismatch(bytes32 computed, bytes32 claimed);
     error LayersOutOfRange(uint16 from, uint16 to, uint16 layers);
+    error PartUnknown(ModelId id, uint256 part);
 
     /// Register a model. `roots` are the layers + 2 roots under `spec.weightsRoot`, in order.
     /// @return id keccak256(abi.encode(spec))
@@ -49,4 +50,7 @@ interface IModelRegistry {
 
     /// Commitment to the weights of layers [from, to): SHA-256 as in docs/protocol.md §3.
     function shardRoot(ModelId id, uint16 from, uint16 to) external view returns (bytes32);
+
+    /// One of the roots that were registered: embed, layer 0 … L−1, head. Reverts PartUnknown.
+    function partRootOf(ModelId id, uint256 part) external view returns (bytes32);
 }

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
+import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
+
+import {IArbitrator} from "./interfaces/IArbitrator.sol";
+import {IMinerRegistry} from "./interfaces/IMinerRegistry.sol";
+import {ITaskRegistry} from "./interfaces/ITaskRegistry.sol";
+import {Claim, Evidence, ITraceJudge} from "./interfaces/ITraceJudge.sol";
+import {IToleranceGame} from "./interfaces/IToleranceGame.sol";
+import {CreditBook} from "./libraries/CreditBook.sol";
+import {Eip712Types} from "./libraries/Eip712Types.sol";
+import {ShaTree} from "./libraries/ShaTree.sol";
+import {Chunks} from "./trace/Chunks.sol";
+import {Layouts, Place} from "./trace/Layout.sol";
+import {DisputeId, JobId, ModelId} from "./types/Ids.sol";
+import {StageReceipt} from "./types/Signed.sol";
+
+/// Who lied about one layer? See IToleranceGame. Money and clocks here; ITraceJudge says what opened evidence proves.
+///
+/// INVARIANT: token.balanceOf(this) = Σ credits + Σ bonds of games not executed.
+contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
+    using CreditBook for CreditBook.Book;
+    using SafeERC20 for IERC20;
+
+    uint256 private constant BPS = 10_000;
+    uint256 private constant REWARD_CAP_BONDS = 10;
+    /// Moves of a game at most: seven rounds of 32 down a trace of 2^35 chunks, then element and part.
+    uint256 public constant MAX_TURNS = 20;
+
+    IERC20 public immutable token;
+    address public immutable taskRegistry;
+    IMinerRegistry public immutable minerRegistry;
+    ITraceJudge public immutable judge;
+    uint96 public immutable bond;
+    uint32 public immutable turnSeconds;
+    uint32 public immutable payoutDelaySeconds;
+    uint16 public immutable slashBps;
+
+    mapping(DisputeId id => Game) private _games;
+    CreditBook.Book private _credits;
+
+    /// @dev `minerRegistry_` and `judge_` are deployed already; `taskRegistry_` may be an address foretold.
+    constructor(IERC20 token_, address taskRegistry_, IMinerRegistry minerRegistry_, ITraceJudge judge_, Params memory p) {
+        if (p.turnSeconds == 0 || p.slashBps > BPS) revert ParamsInvalid();
+        token = token_;
+        taskRegistry = taskRegistry_;
+        minerRegistry = minerRegistry_;
+        judge = judge_;
+        bond = p.bond;
+        turnSeconds = p.turnSeconds;
+        payoutDelaySeconds = p.payoutDelaySeconds;
+        slashBps = p.slashBps;
+        uint256 longest = MAX_TURNS * p.turnSeconds + p.payoutDelaySeconds;
+        if (longest > minerRegistry_.maxDisputeSeconds()) revert DisputeTooLong(longest, minerRegistry_.maxDisputeSeconds());
+    }
+
+    // --- TaskRegistry ---
+
+    /// @inheritdoc IArbitrator
+    function open(DisputeRef calldata ref) external nonReentrant returns (DisputeId id) {
+        if (msg.sender != taskRegistry) revert NotTaskRegistry(msg.sender);
+        id = disputeIdOf(ref.job, ref.stage, ref.requestsRoot);
+        Game storage g = _games[id];
+        if (g.phase != Phase.None) revert DisputeExists(id);
+        g.accused = ref.accused;
+        g.phase = Phase.Opened;
+        g.status = Status.Open;
+        g.endsAt = _turnEnd();
+        g.accuser = ref.challenger;
+        g.requester = ref.requester;
+        g.binding = keccak256(abi.encode(ref.modelId, ref.receiptHash));
+        emit GameOpened(id, ref.job, ref.accused, ref.stage, ref.challenger, ref.modelId, ref.receiptHash, ref.requestsRoot, bond);
+
+        minerRegistry.freeze(ref.accused);
+        uint256 before = token.balanceOf(address(this));
+        token.safeTransferFrom(ref.challenger, address(this), bond);
+        uint256 received = token.balanceOf(address(this)) - before;
+        if (received != bond) revert TokenShortfall(received, bond);
+    }
+
+    // --- the accuser ---
+
+    /// @inheritdoc IToleranceGame
+    function accuse(
+        DisputeId id,
+        ModelId model,
+        StageReceipt calldata receipt,
+        Claim calldata claim,
+        uint256 position,
+        bytes32[] calldata proof,
+        bytes32[] calldata below
+    ) external {
+        Game storage g = _accuserTurn(id, Phase.Opened);
+        // INVARIANT: layers, requests and rows are those that the accused signed.
+        if (keccak256(abi.encode(model, Eip712Types.receiptHash(receipt))) != g.binding) revert ReceiptMismatch();
+        if (claim.layerFrom != receipt.layerFrom || claim.layerTo != receipt.layerTo) revert ReceiptMismatch();
+        bytes32 leaf = ShaTree.leafHash(Eip712Types.requestLeafBytes(claim.leaf));
+        if (!ShaTree.verify(receipt.requestsRoot, receipt.requests, position, leaf, proof)) revert RequestUnproven();
+        // A served token is accused together with the order that says how it was to be drawn: accuseToken.
+        if (claim.token) revert ITraceJudge.ClaimInvalid();
+        uint256 chunks = judge.checkClaim(model, claim);
+        uint256 level = Chunks.height(chunks);
+        if (_folded(chunks, level, 0, below) != claim.traceRoot) revert OpeningWrong();
+        g.chunks = uint40(chunks);
+        g.level = uint8(level);
+        g.node = claim.traceRoot;
+        g.binding = _claimHash(model, claim);
+        emit Accused(id, chunks, _turn(g, Phase.Picking));
+    }
+
+    /// @inheritdoc IToleranceGame
+    function openNode(DisputeId id, bytes32[] calldata below, bytes32[] calldata siblings) external {
+        Game storage g = _accuserTurn(id, Phase.Opening);
+        (uint256 level, uint256 index) = _child(g);
+        if (level <= Chunks.STEP_LEVELS) revert ValuesDue();
+        bytes32[] memory hashes = new bytes32[](1);
+        hashes[0] = _folded(g.chunks, level, index, below);
+        bytes32 hash = hashes[0];
+        _requireChild(g, level, index, hashes, siblings);
+        g.level = uint8(level);
+        g.index = uint40(index);
+        g.node = hash;
+        emit NodeOpened(id, level, index, _turn(g, Phase.Picking));
+    }
+
+    /// @inheritdoc IToleranceGame
+    function openValues(DisputeId id, ModelId model, Claim calldata claim, bytes calldata data, bytes32[] calldata siblings) external {
+        Game storage g = _accuserTurn(id, Phase.Opening);
+        _requireClaim(g, model, claim);
+        (uint256 level, uint256 index) = _child(g);
+        if (level > Chunks.STEP_LEVELS) revert HashesDue();
+        uint256 first = index << level;
+        bytes32[] memory hashes = _valueHashes(g, model, claim, data, first, (index + 1) << level);
+        hashes[0] = Chunks.fold(hashes, level);
+        assembly ("memory-safe") {
+            mstore(hashes, 1)
+        }
+        _requireChild(g, level, index, hashes, siblings);
+        // Nothing is below values: the accused points next.
+        g.level = 0;
+        g.index = uint40(first);
+        emit ValuesShown(id, first, _turn(g, Phase.Picking));
+    }
+
+    /// @inheritdoc IToleranceGame
+    function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence) external {
+        Game storage g = _accuserTurn(id, Phase.Proving);
+        _requireClaim(g, model, claim);
+        (ITraceJudge.Fault fault,) = judge.rule(model, claim, _place(g.node), evidence, "");
+        _ruleBy(id, g, fault);
+    }
+
+    /// @inheritdoc IToleranceGame
+    function expand(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence, bytes calldata stated) external {
+        Game storage g = _accuserTurn(id, Phase.Proving);
+        _requireClaim(g, model, claim);
+        bytes32 place = g.node;
+        (ITraceJudge.Fault fault, uint256 parts) = judge.rule(model, claim, _place(place), evidence, stated);
+        if (parts == 0) revert NoParts();
+        if (fault != ITraceJudge.Fault.Accused) return _ruleBy(id, g, fault);
+        g.node = _statement(place, stated);
+        g.part = uint16(parts);
+        emit Expanded(id, _turn(g, Phase.PickingPart));
+    }
+
+    /// @inheritdoc IToleranceGame
+    function provePart(
+        DisputeId id,
+        ModelId model,
+        Claim calldata claim,
+        Place calldata place,
+        Evidence calldata evidence,
+        bytes calldata stated
+    ) external {
+        Game storage g = _accuserTurn(id, Phase.ProvingPart);
+        _requireClaim(g, model, claim);
+        if (_statement(_packed(place), stated) != g.node) revert StatedMismatch();
+        _ruleBy(id, g, judge.rulePart(model, claim, place, g.part, evidence, stated));
+    }
+
+    // --- the accused ---
+
+    /// @inheritdoc IToleranceGame
+    function pick(DisputeId id, uint8 child) external {
+        Game storage g = _accusedTurn(id, Phase.Picking);
+        if (g.level == 0 || child >= _children(g.chunks, g.level, g.index)) revert ChildUnknown(child);
+        g.child = child;
+        emit Picked(id, child, _turn(g, Phase.Opening));
+    }
+
+    /// @inheritdoc IToleranceGame
+    function point(DisputeId id, Place calldata place) external {
+        Game storage g = _accusedTurn(id, Phase.Picking);
+        // Not checked here: who points at nothing has found nothing, and the first proof of anything ends the game.
+        g.node = _packed(place);
+        emit PointedAt(id, place, _turn(g, Phase.Proving));
+    }
+
+    /// @inheritdoc IToleranceGame
+    function pickPart(DisputeId id, uint16 part) external {
+        Game storage g = _accusedTurn(id, Phase.PickingPart);
+        if (part >= g.part) revert ITraceJudge.PartUnknown(part, g.part); // until it is picked, `part` holds their number
+        g.part = part;
+        emit PartPicked(id, part, _turn(g, Phase.ProvingPart));
+    }
+
+    // --- anyone ---
+
+    /// @inheritdoc IToleranceGame
+    function timeout(DisputeId id) external {
+        Game storage g = _games[id];
+        Phase phase = g.phase;
+        if (phase == Phase.None || phase >= Phase.Ruled) revert WrongPhase(phase);
+        if (block.timestamp <= g.endsAt) revert ClockRunning(g.endsAt);
+        bool accusedSilent = phase == Phase.Picking || phase == Phase.PickingPart;
+        _rule(id, g, accusedSilent ? Status.Fault : Status.NoFault);
+    }
+
+    /// @inheritdoc IToleranceGame
+    function execute(JobId job, uint16 stage, bytes32 requestsRoot) external nonReentrant {
+        // INVARIANT: the id is of exactly this job and stage, so `resolve` hears of the dispute that was opened.
+        DisputeId id = disputeIdOf(job, stage, requestsRoot);
+        Game storage g = _in(id, Phase.Ruled);
+        if (block.timestamp < g.endsAt) revert PayoutNotReady(g.endsAt);
+        g.phase = Phase.Executed;
+        Status verdict = g.status;
+
+        // INVARIANT: the whole bond is credited once: to the accused if the accuser lost, else back.
+        _credits.add(verdict == Status.NoFault ? g.accused : g.accuser, bond);
+        uint256 slashed;
+        if (verdict == Status.Fault) {
+            slashed = minerRegistry.slash(g.accused, slashBps, g.accuser, REWARD_CAP_BONDS * bond, g.requester);
+        }
+        emit GameExecuted(id, verdict, slashed);
+        minerRegistry.release(g.accused);
+        ITaskRegistry(taskRegistry).resolve(job, stage, verdict == Status.Fault);
+    }
+
+    /// @inheritdoc IToleranceGame
+    function withdrawCredit() external nonReentrant returns (uint256 amount) {
+        amount = _credits.take(msg.sender);
+        if (amount == 0) revert NoCredit();
+        emit CreditWithdrawn(msg.sender, amount);
+        token.safeTransfer(msg.sender, amount);
+    }
+
+    // --- reads ---
+
+    /// @inheritdoc IArbitrator
+    function status(DisputeId id) external view returns (Status) {
+        return _games[id].status;
+    }
+
+    /// @inheritdoc IArbitrator
+    function maxDisputeSeconds() external view returns (uint256) {
+        return MAX_TURNS * turnSeconds + payoutDelaySeconds;
+    }
+
+    /// @inheritdoc IToleranceGame
+    function gameOf(DisputeId id) external view returns (Game memory) {
+        return _games[id];
+    }
+
+    /// @inheritdoc IToleranceGame
+    function creditOf(address account) external view returns (uint256) {
+        return _credits.units[account];
+    }
+
+    /// @inheritdoc IToleranceGame
+    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot) public view returns (DisputeId) {
+        return DisputeId.wrap(keccak256(abi.encode(address(this), job, stage, requestsRoot)));
+    }
+
+    // --- internals: turns ---
+
+    function _in(DisputeId id, Phase need) private view returns (Game storage g) {
+        g = _games[id];
+        if (g.phase != need) revert WrongPhase(g.phase);
+    }
+
+    function _accuserTurn(DisputeId id, Phase need) private view returns (Game storage g) {
+        g = _in(id, need);
+        if (block.timestamp > g.endsAt) revert ClockOver(g.endsAt);
+        if (msg.sender != g.accuser) revert NotTurn(msg.sender);
+    }
+
+    function _accusedTurn(DisputeId id, Phase need) private view returns (Game storage g) {
+        g = _in(id, need);
+        if (block.timestamp > g.endsAt) revert ClockOver(g.endsAt);
+        // The operator that signed, or one that the owner uses now: a key may be rotated while a dispute runs.
+        if (msg.sender != g.accused && minerRegistry.ownerOf(msg.sender) != g.accused) revert NotTurn(msg.sender);
+    }
+
+    function _turnEnd() private view returns (uint40) {
+        return uint40(block.timestamp + turnSeconds);
+    }
+
+    /// INVARIANT: every turn has its own full clock, so no last-second move shortens another's.
+    function _turn(Game storage g, Phase phase) private returns (uint256 endsAt) {
+        g.phase = phase;
+        g.endsAt = _turnEnd();
+        return g.endsAt;
+    }
+
+    function _ruleBy(DisputeId id, Game storage g, ITraceJudge.Fault fault) private {
+        if (fault == ITraceJudge.Fault.Nobody) return _rule(id, g, Status.NoRuling);
+        _rule(id, g, fault == ITraceJudge.Fault.Accused ? Status.Fault : Status.NoFault);
+    }
+
+    function _rule(DisputeId id, Game storage g, Status verdict) private {
+        g.phase = Phase.Ruled;
+        g.status = verdict;
+        g.endsAt = uint40(block.timestamp + payoutDelaySeconds);
+        emit GameRuled(id, verdict, g.endsAt);
+    }
+
+    // --- internals: what is on trial ---
+
+    function _packed(Place calldata place) private pure returns (bytes32) {
+        return bytes32(abi.encodePacked(place.section, place.op, place.row, place.segment, place.index)); // 15 bytes, in front
+    }
+
+    function _place(bytes32 packed) private pure returns (Place memory) {
+        uint256 word = uint256(packed) >> 136;
+        return Place(uint16(word >> 104), uint8(word >> 96), uint32(word >> 64), uint32(word >> 32), uint32(word));
+    }
+
+    function _statement(bytes32 place, bytes calldata stated) private pure returns (bytes32) {
+        return keccak256(abi.encodePacked(place, stated));
+    }
+
+    // --- internals: the descent ---
+
+    function _claimHash(ModelId model, Claim calldata claim) private pure returns (bytes32) {
+        return keccak256(abi.encode(model, claim));
+    }
+
+    function _requireClaim(Game storage g, ModelId model, Claim calldata claim) private view {
+        if (_claimHash(model, claim) != g.binding) revert ClaimMismatch();
+    }
+
+    function _step(uint256 level) private pure returns (uint256) {
+        return level < Chunks.STEP_LEVELS ? level : Chunks.STEP_LEVELS;
+    }
+
+    /// How many nodes are one opening below node `index` of `level`.
+    function _children(uint256 chunks, uint256 level, uint256 index) private pure returns (uint256) {
+        uint256 step = _step(level);
+        uint256 left = Chunks.width(chunks, level - step) - (index << step);
+        return left < 1 << step ? left : 1 << step;
+    }
+
+    /// Level and index of the picked child.
+    function _child(Game storage g) private view returns (uint256 level, uint256 index) {
+        uint256 step = _step(g.level);
+        return (g.level - step, (uint256(g.index) << step) + g.child);
+    }
+
+    /// The hash of a node by what is said to be below it.
+    function _folded(uint256 chunks, uint256 level, uint256 index, bytes32[] calldata below) private view returns (bytes32) {
+        if (below.length != _children(chunks, level, index)) revert OpeningWrong();
+        return Chunks.fold(below, _step(level));
+    }
+
+    /// INVARIANT: what is opened is under the node that was opened before, at the place that the accused picked.
+    function _requireChild(Game storage g, uint256 level, uint256 index, bytes32[] memory hash, bytes32[] calldata siblings) private view {
+        bytes32 top = Chunks.climb(hash, index, Chunks.width(g.chunks, level), g.level - level, siblings);
+        if (top != g.node) revert OpeningWrong();
+    }
+
+    /// Leaf hashes of the chunks [first, end) in `data`, each as long as the layout says; `end` may be beyond the trace.
+    function _valueHashes(Game storage g, ModelId model, Claim calldata claim, bytes calldata data, uint256 first, uint256 end)
+        private
+        view
+        returns (bytes32[] memory hashes)
+    {
+        if (end > g.chunks) end = g.chunks;
+        uint256[] memory sizes = judge.chunkBytes(model, claim, first, end);
+        hashes = new bytes32[](sizes.length);
+        uint256 from;
+        for (uint256 i; i < sizes.length; ++i) {
+            uint256 to = from + sizes[i];
+            if (to > data.length) revert OpeningWrong();
+            hashes[i] = Chunks.leaf(data[from:to]);
+            from = to;
+        }
+        if (from != data.length) revert OpeningWrong();
+    }
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {ITraceJudge} from "../interfaces/ITraceJudge.sol";
+
+/// Do these hashes lead to that node? SHA-256 trees opened in runs (docs/trust.md §2). Twin: core/protocol/trace/chunks.py.
+///
+/// A dispute hashes hundreds of nodes, so loops are written in assembly: they read and write only the array of hashes, whose bounds the
+/// loops themselves keep, and scratch space beyond the free pointer.
+library Chunks {
+    uint256 internal constant STEP_LEVELS = 5;
+
+    /// Levels from the leaves to the root.
+    function height(uint256 count) internal pure returns (uint256 levels) {
+        while (1 << levels < count) {
+            ++levels;
+        }
+    }
+
+    /// Nodes at `level`, the leaves being level 0.
+    function width(uint256 count, uint256 level) internal pure returns (uint256) {
+        return (count + (1 << level) - 1) >> level;
+    }
+
+    /// The node `levels` above the run of nodes from `first` on a level of `count`. The hashes are overwritten.
+    ///
+    /// INVARIANT: run, count and levels alone fix which siblings are read, and exactly those must be there: how many were read is compared at
+    /// the end, and what was read beyond them is of a call that reverts.
+    function climb(bytes32[] memory hashes, uint256 first, uint256 count, uint256 levels, bytes32[] calldata siblings)
+        internal
+        view
+        returns (bytes32)
+    {
+        uint256 length = hashes.length;
+        uint256 used;
+        if (length == 0 || first + length > count) revert ITraceJudge.SiblingsWrong();
+        unchecked {
+            for (; levels != 0; --levels) {
+                uint256 left = first & 1;
+                uint256 right = (first + length) & 1;
+                if (first + length == count) right = 0;
+                length = _raise(hashes, length, left, right, _at(siblings, used));
+                used += left + right;
+                first >>= 1;
+                count = (count + 1) >> 1;
+            }
+        }
+        if (length != 1 || used != siblings.length) revert ITraceJudge.SiblingsWrong();
+        return hashes[0];
+    }
+
+    /// The node `levels` above nodes that are all below it. The hashes are overwritten.
+    function fold(bytes32[] memory hashes, uint256 levels) internal view returns (bytes32) {
+        uint256 length = hashes.length;
+        for (; levels != 0; --levels) {
+            length = _raise(hashes, length, 0, 0, 0);
+        }
+        if (length != 1) revert ITraceJudge.SiblingsWrong();
+        return hashes[0];
+    }
+
+    /// H(0x00 ‖ data).
+    function leaf(bytes calldata data) internal view returns (bytes32 hash) {
+        bool ok;
+        assembly ("memory-safe") {
+            let place := mload(0x40)
+            mstore8(place, 0)
+            calldatacopy(add(place, 1), data.offset, data.length)
+            ok := staticcall(gas(), 2, place, add(data.length, 1), 0, 32)
+            hash := mload(0)
+        }
+        if (!ok) revert ITraceJudge.HashFailed();
+    }
+
+    /// Leaf hashes of consecutive chunks of `chunkBytes`, the last of which may be short.
+    function leaves(bytes calldata data, uint256 chunkBytes) internal view returns (bytes32[] memory hashes) {
+        hashes = new bytes32[]((data.length + chunkBytes - 1) / chunkBytes);
+        bool ok = true;
+        assembly ("memory-safe") {
+            let place := mload(0x40)
+            mstore8(place, 0)
+            let to := add(hashes, 32)
+            let end := add(data.offset, data.length)
+            for { let from := data.offset } lt(from, end) { from := add(from, chunkBytes) } {
+                let size := sub(end, from)
+                if gt(size, chunkBytes) { size := chunkBytes }
+                calldatacopy(add(place, 1), from, size)
+                ok := and(ok, staticcall(gas(), 2, place, add(size, 1), to, 32))
+                to := add(to, 32)
+            }
+        }
+        if (!ok) revert ITraceJudge.HashFailed();
+    }
+
+    /// Calldata address of sibling number `index`.
+    function _at(bytes32[] calldata siblings, uint256 index) private pure returns (uint256 place) {
+        assembly ("memory-safe") {
+            place := add(siblings.offset, shl(5, index))
+        }
+    }
+
+    /// One level up: the first `length` hashes, with one more from calldata at `from` before them if `left`, and one after if `right`.
+    /// An odd one out stays as it is. How many hashes there are then.
+    function _raise(bytes32[] memory hashes, uint256 length, uint256 left, uint256 right, uint256 from)
+        private
+        view
+        returns (uint256 made)
+    {
+        bool ok = true;
+        assembly ("memory-safe") {
+            // node = H(0x01 ‖ a ‖ b), in the 65 bytes at `place`.
+            let place := mload(0x40)
+            mstore8(place, 1)
+            let read := add(hashes, 32)
+            let end := add(read, shl(5, length))
+            let write := read
+            if left {
+                mstore(add(place, 1), calldataload(from))
+                mstore(add(place, 33), mload(read))
+                ok := staticcall(gas(), 2, place, 65, write, 32)
+                from := add(from, 32)
+                read := add(read, 32)
+                write := add(write, 32)
+            }
+            for {} lt(add(read, 32), end) { read := add(read, 64) } {
+                mcopy(add(place, 1), read, 64)
+                ok := and(ok, staticcall(gas(), 2, place, 65, write, 32))
+                write := add(write, 32)
+            }
+            if lt(read, end) {
+                switch right
+                case 0 { mstore(write, mload(read)) }
+                default {
+                    mstore(add(place, 1), mload(read))
+                    mstore(add(place, 33), calldataload(from))
+                    ok := and(ok, staticcall(gas(), 2, place, 65, write, 32))
+                }
+                write := add(write, 32)
+            }
+            made := shr(5, sub(write, add(hashes, 32)))
+        }
+        if (!ok) revert ITraceJudge.HashFailed();
+    }
+}

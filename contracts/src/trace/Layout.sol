@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {ITraceJudge} from "../interfaces/ITraceJudge.sol";
+import {Programs} from "./Program.sol";
+
+/// One value of a trace: operator `op` of section number `section`, and where in what it makes.
+struct Place {
+    uint16 section;
+    uint8 op;
+    uint32 row;
+    uint32 segment;
+    uint32 index;
+}
+
+/// Where does each value of a trace stand? Chunks of eight values, section after section (docs/trust.md §2).
+///
+/// Twin: core/protocol/trace/layout.py.
+library Layouts {
+    using Programs for Programs.Program;
+
+    struct Layout {
+        Programs.Program program;
+        uint256 layerFrom;
+        uint256 layerTo;
+        uint256 positions;
+        uint256 windowFrom;
+        bool deviation;
+        uint256[] formChunks; // of one operator of each form
+        uint256[] typeChunks; // of one section of each type
+    }
+
+    /// A section, an operator of it, and the first chunk of that operator.
+    struct Cursor {
+        uint256 section;
+        uint256 op;
+        uint256 base;
+    }
+
+    struct Shape {
+        uint256 rows;
+        uint256 segments;
+        uint256 length;
+    }
+
+    uint256 internal constant HIDDEN = 0;
+    uint256 internal constant QUERY = 1;
+    uint256 internal constant KEYS = 2;
+    uint256 internal constant INNER = 3;
+    uint256 internal constant SCALAR = 4;
+    uint256 internal constant PER_HEAD = 5;
+    uint256 internal constant PER_KEY_HEAD = 6;
+    uint256 internal constant SCORES = 7;
+    uint256 internal constant TURNED = 8;
+    uint256 internal constant WINDOW = 9;
+    uint256 internal constant WINDOW_SCALAR = 10;
+    uint256 internal constant TOTAL = 11;
+    uint256 internal constant LAST = 12;
+    uint256 internal constant LAST_SCALAR = 13;
+    uint256 internal constant LOGITS = 14;
+    uint256 internal constant VERDICT = 15;
+    uint256 private constant FORMS = 16;
+
+    uint256 internal constant CHUNK_VALUES = 8;
+    uint256 internal constant CHUNK_BYTES = 64;
+    uint256 internal constant MAX_WINDOW_ROWS = 256;
+    uint256 internal constant MAX_POSITIONS = 1 << 16;
+    uint256 internal constant MAX_CHUNKS = 1 << 35;
+
+    function make(Programs.Program memory p, uint256 layerFrom, uint256 layerTo, uint256 positions, uint256 windowFrom, bool deviation)
+        internal
+        pure
+        returns (Layout memory l)
+    {
+        l.program = p;
+        l.layerFrom = layerFrom;
+        l.layerTo = layerTo;
+        l.positions = positions;
+        l.windowFrom = windowFrom;
+        l.deviation = deviation;
+        l.formChunks = new uint256[](FORMS);
+        for (uint256 form; form < FORMS; ++form) {
+            Shape memory shape = shapeOf(l, form);
+            l.formChunks[form] = shape.rows * shape.segments * segmentChunks(shape.length);
+        }
+        l.typeChunks = new uint256[](p.sectionsAt.length);
+        for (uint256 t; t < l.typeChunks.length; ++t) {
+            l.typeChunks[t] = _chunksBefore(l, t, p.ops(t));
+        }
+    }
+
+    /// How many sections there are: one to enter, one a layer, one to end.
+    function sections(Layout memory l) internal pure returns (uint256) {
+        return l.layerTo - l.layerFrom + 2;
+    }
+
+    /// Type of section number `section`.
+    function typeOf(Layout memory l, uint256 section) internal pure returns (uint256) {
+        if (section == 0) return l.layerFrom == 0 ? Programs.FROM_TOKENS : Programs.FROM_ROWS;
+        uint256 depth = l.layerTo - l.layerFrom;
+        if (section > depth + 1) revert ITraceJudge.PlaceUnknown();
+        if (section > depth) return l.deviation ? Programs.LEAVE : Programs.HEAD;
+        return Programs.FIRST_LAYER_TYPE + l.program.layerType(l.layerFrom + section - 1);
+    }
+
+    function shapeOf(Layout memory l, uint256 form) internal pure returns (Shape memory) {
+        uint256 n = l.positions;
+        if (form == HIDDEN) return Shape(n, 1, l.program.hidden);
+        if (form == QUERY) return Shape(n, 1, l.program.query);
+        if (form == KEYS) return Shape(n, 1, l.program.keys);
+        if (form == INNER) return Shape(n, 1, l.program.inner);
+        if (form == SCALAR) return Shape(1, 1, n);
+        if (form == PER_HEAD) return Shape(n, 1, l.program.heads);
+        if (form == PER_KEY_HEAD) return Shape(n, 1, l.program.keyHeads);
+        if (form == SCORES) return Shape(n, l.program.heads, n);
+        if (form == TURNED) return Shape(1, l.program.keys, n);
+        if (form == WINDOW) return Shape(n - l.windowFrom, 1, l.program.hidden);
+        if (form == WINDOW_SCALAR) return Shape(1, 1, n - l.windowFrom);
+        if (form == LAST) return Shape(1, 1, l.program.hidden);
+        if (form == LOGITS) return Shape(1, 1, l.program.vocab);
+        if (form == VERDICT) return Shape(0, 0, 0);
+        if (form != TOTAL && form != LAST_SCALAR) revert ITraceJudge.ProgramInvalid();
+        return Shape(1, 1, 1);
+    }
+
+    /// How many chunks the trace has.
+    function chunks(Layout memory l) internal pure returns (uint256) {
+        return baseOf(l, sections(l) - 1, l.program.ops(typeOf(l, sections(l) - 1)));
+    }
+
+    /// First chunk of operator `op` of section number `section`.
+    function baseOf(Layout memory l, uint256 section, uint256 op) internal pure returns (uint256 base) {
+        if (section != 0) base = l.typeChunks[typeOf(l, 0)];
+        uint256[] memory each = l.typeChunks;
+        uint256 types = l.program.layerTypesOf();
+        uint256 layer = l.layerFrom;
+        uint256 end = section == 0 ? layer : layer + section - 1;
+        if (end > l.layerTo) revert ITraceJudge.PlaceUnknown();
+        bool known = true;
+        assembly ("memory-safe") {
+            for {} lt(layer, end) { layer := add(layer, 1) } {
+                let kind := add(byte(0, mload(add(types, layer))), 4)
+                known := and(known, lt(kind, mload(each)))
+                base := add(base, mload(add(add(each, 32), shl(5, and(kind, 0xff)))))
+            }
+        }
+        if (!known) revert ITraceJudge.ProgramInvalid();
+        return base + _chunksBefore(l, typeOf(l, section), op);
+    }
+
+    /// Is there such a value, or such a verdict?
+    function contains(Layout memory l, Place memory place) internal pure returns (bool) {
+        if (place.section >= sections(l)) return false;
+        uint256 sectionType = typeOf(l, place.section);
+        if (place.op >= l.program.ops(sectionType)) return false;
+        uint256 form = l.program.formOf(sectionType, place.op);
+        if (form == VERDICT) return place.row == 0 && place.segment == 0 && place.index == 0;
+        Shape memory shape = shapeOf(l, form);
+        return place.row < shape.rows && place.segment < shape.segments && place.index < shape.length;
+    }
+
+    /// Bytes of the chunks [first, last), each as long as it is: 64 unless it ends a segment.
+    function chunkBytes(Layout memory l, uint256 first, uint256 last) internal pure returns (uint256[] memory sizes) {
+        sizes = new uint256[](last - first);
+        Cursor memory here;
+        while (first >= here.base + l.typeChunks[typeOf(l, here.section)]) {
+            here.base += l.typeChunks[typeOf(l, here.section++)];
+        }
+        for (uint256 chunk = first; chunk < last;) {
+            uint256 sectionType = typeOf(l, here.section);
+            if (here.op == l.program.ops(sectionType)) {
+                here.op = 0;
+                ++here.section;
+                continue;
+            }
+            uint256 form = l.program.formOf(sectionType, here.op++);
+            uint256 end = here.base + l.formChunks[form];
+            if (chunk < end) {
+                uint256 stop = end < last ? end : last;
+                _segmentBytes(sizes, chunk - first, stop - first, chunk - here.base, shapeOf(l, form).length);
+                chunk = stop;
+            }
+            here.base = end;
+        }
+    }
+
+    /// Sizes [from, to) are of an operator's chunks from `offset` on, whose segments have `length` values.
+    function _segmentBytes(uint256[] memory sizes, uint256 from, uint256 to, uint256 offset, uint256 length) private pure {
+        uint256 each = segmentChunks(length);
+        uint256 inSegment = offset % each;
+        for (; from < to; ++from) {
+            bool isLast = ++inSegment == each;
+            sizes[from] = isLast ? 8 * (length - CHUNK_VALUES * (each - 1)) : CHUNK_BYTES;
+            if (isLast) inSegment = 0;
+        }
+    }
+
+    function segmentChunks(uint256 length) internal pure returns (uint256) {
+        unchecked {
+            return (length + CHUNK_VALUES - 1) / CHUNK_VALUES; // lengths are below 2^33
+        }
+    }
+
+    function _chunksBefore(Layout memory l, uint256 sectionType, uint256 op) private pure returns (uint256 total) {
+        uint256 forms = l.program.formsOf(sectionType);
+        uint256[] memory each = l.formChunks;
+        bool known = true;
+        assembly ("memory-safe") {
+            // One byte in eight of the section's operators is a form; `each` says how many chunks it takes.
+            for { let i := 0 } lt(i, op) { i := add(i, 1) } {
+                let form := byte(0, mload(add(forms, shl(3, i))))
+                known := and(known, lt(form, FORMS))
+                total := add(total, mload(add(each, mul(32, add(1, and(form, 15))))))
+            }
+        }
+        if (!known) revert ITraceJudge.ProgramInvalid();
+    }
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {ITraceJudge, Opening, RowOpening, WeightOpening} from "../interfaces/ITraceJudge.sol";
+import {Decode} from "../referee/Decode.sol";
+import {Chunks} from "./Chunks.sol";
+import {Derive} from "./Derive.sol";
+import {Layouts} from "./Layout.sol";
+
+/// Are these the committed operands of a leaf? Twin: core/protocol/trace/evidence.py.
+library Openings {
+    /// Where opened bytes stand under a root of numbered rows.
+    struct Spot {
+        bytes32 root;
+        uint256 rows;
+        uint256 row;
+        uint256 rowBytes;
+        uint256 start;
+        uint256 count;
+    }
+
+    uint256 internal constant PART_BYTES = 1024;
+    uint256 private constant VALUE_BYTES = 8;
+
+    /// The run's values, out of a trace of `chunks` chunks.
+    function run(bytes32 root, uint256 chunks, Derive.Run memory r, Opening calldata opening) internal view returns (bytes calldata) {
+        uint256 begin = r.start / Layouts.CHUNK_VALUES;
+        uint256 end = (r.start + r.count - 1) / Layouts.CHUNK_VALUES + 1;
+        uint256 values = (end - begin) * Layouts.CHUNK_VALUES;
+        uint256 left = r.length - begin * Layouts.CHUNK_VALUES;
+        if (left < values) values = left;
+        if (opening.data.length != values * VALUE_BYTES) revert ITraceJudge.EvidenceInvalid();
+        bytes32[] memory hashes = Chunks.leaves(opening.data, Layouts.CHUNK_BYTES);
+        bytes32 top = Chunks.climb(hashes, r.firstChunk + begin, chunks, Chunks.height(chunks), opening.siblings);
+        if (top != root) revert ITraceJudge.EvidenceInvalid();
+        uint256 skipped = (r.start - begin * Layouts.CHUNK_VALUES) * VALUE_BYTES;
+        return opening.data[skipped:skipped + r.count * VALUE_BYTES];
+    }
+
+    /// Bytes of one row under a root of numbered rows, as docs/protocol.md §3 commits to them.
+    function row(Spot memory spot, RowOpening calldata opening) internal view returns (bytes calldata) {
+        uint256 number = spot.start / PART_BYTES;
+        uint256 size = spot.rowBytes - number * PART_BYTES;
+        if (size > PART_BYTES) size = PART_BYTES;
+        uint256 within = spot.start - number * PART_BYTES;
+        if (opening.part.length != size || within + spot.count > size || spot.row >= spot.rows) revert ITraceJudge.EvidenceInvalid();
+
+        bytes32[] memory hashes = new bytes32[](1);
+        if (spot.rowBytes > PART_BYTES) {
+            uint256 parts = (spot.rowBytes + PART_BYTES - 1) / PART_BYTES;
+            hashes[0] = Chunks.leaf(opening.part);
+            bytes32 top = Chunks.climb(hashes, number, parts, Chunks.height(parts), opening.partSiblings);
+            hashes[0] = sha256(abi.encodePacked(bytes1(0x00), uint32(spot.row), top));
+        } else {
+            if (opening.partSiblings.length != 0) revert ITraceJudge.EvidenceInvalid();
+            hashes[0] = sha256(abi.encodePacked(bytes1(0x00), uint32(spot.row), opening.part));
+        }
+        _requireUnder(spot.root, spot.rows, spot.row, hashes, opening.rowSiblings);
+        return opening.part[within:within + spot.count];
+    }
+
+    /// The weights' bytes, given the root of their part of the model.
+    function weights(bytes32 partRoot, Derive.Weights memory w, WeightOpening calldata opening) internal view returns (bytes calldata) {
+        bytes32[] memory hashes = new bytes32[](1);
+        hashes[0] = sha256(abi.encodePacked(bytes1(0x00), opening.name, bytes1(0x00), opening.tensorRoot));
+        _requireUnder(partRoot, w.tensors, w.tensor, hashes, opening.tensorSiblings);
+        uint256 width = Decode.widthBytes(Decode.toFormat(w.format));
+        return row(Spot(opening.tensorRoot, w.rows, w.row, w.columns * width, w.column * width, w.count * width), opening.row);
+    }
+
+    /// INVARIANT: the count is inside the root, and place and count fix the siblings, as in ShaTree.
+    function _requireUnder(bytes32 root, uint256 count, uint256 index, bytes32[] memory hashes, bytes32[] calldata siblings) private view {
+        if (count > type(uint32).max) revert ITraceJudge.EvidenceInvalid();
+        bytes32 top = Chunks.climb(hashes, index, count, Chunks.height(count), siblings);
+        if (sha256(abi.encodePacked(bytes1(0x02), uint32(count), top)) != root) revert ITraceJudge.EvidenceInvalid();
+    }
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {ITraceJudge} from "../interfaces/ITraceJudge.sol";
+
+/// Which operators does a model consist of? Reads the bytes that a model's numerics profile is the hash of (docs/trust.md §1).
+///
+/// Twin: core/protocol/trace/program.py. Bytes come from ProgramStore, which checked nothing but their hash: a program that makes no sense
+/// is part of a model that makes none, and reverts.
+library Programs {
+    /// Parsed once a call; `raw` keeps the bytes, the rest says where in them.
+    struct Program {
+        bytes raw;
+        uint256 rowFormat;
+        uint256 weightFormat;
+        uint256 tableFormat;
+        uint256 hidden;
+        uint256 query;
+        uint256 keys;
+        uint256 inner;
+        uint256 vocab;
+        uint256 context;
+        uint256 heads;
+        uint256 keyHeads;
+        uint256 headDim;
+        uint256 partTerms; // of a partial sum, where a reduction has more
+        uint256 delta;
+        uint256 tables;
+        uint256 sigma;
+        bytes32 tablesRoot;
+        uint256 tolerances; // how many, from TOLERANCES_AT
+        uint256 constantsAt;
+        uint256[] sectionsAt; // of the byte that counts its tensors
+        uint256 layers;
+        uint256 layersAt;
+    }
+
+    /// {kind, form, a, b, tensor, bias, constant, flag}, a byte each.
+    struct Op {
+        uint256 kind;
+        uint256 form;
+        uint256 a;
+        uint256 b;
+        uint256 tensor;
+        uint256 bias;
+        uint256 constant_;
+        uint256 flag;
+    }
+
+    uint256 internal constant INPUT = 254;
+    uint256 internal constant NONE = 255;
+    uint256 internal constant FROM_ROWS = 0;
+    uint256 internal constant FROM_TOKENS = 1;
+    uint256 internal constant LEAVE = 2;
+    uint256 internal constant HEAD = 3;
+    uint256 internal constant FIRST_LAYER_TYPE = 4;
+
+    uint256 private constant VERSION = 1;
+    uint256 private constant HEADER_BYTES = 74;
+    uint256 private constant TOLERANCES_AT = 75;
+    uint256 private constant TOLERANCE_BYTES = 11;
+    uint256 private constant OP_BYTES = 8;
+
+    function parse(bytes memory raw) internal pure returns (Program memory p) {
+        if (raw.length <= HEADER_BYTES || uint8(raw[0]) != VERSION) revert ITraceJudge.ProgramInvalid();
+        p.raw = raw;
+        p.rowFormat = _read(raw, 1, 1);
+        p.weightFormat = _read(raw, 2, 1);
+        p.tableFormat = _read(raw, 3, 1);
+        p.hidden = _read(raw, 4, 4);
+        p.query = _read(raw, 8, 4);
+        p.keys = _read(raw, 12, 4);
+        p.inner = _read(raw, 16, 4);
+        p.vocab = _read(raw, 20, 4);
+        p.context = _read(raw, 24, 4);
+        p.heads = _read(raw, 28, 2);
+        p.keyHeads = _read(raw, 30, 2);
+        p.headDim = _read(raw, 32, 2);
+        p.partTerms = _read(raw, 34, 2);
+        p.delta = _read(raw, 36, 4);
+        p.tables = _read(raw, 40, 1);
+        p.sigma = _read(raw, 41, 1);
+        p.tablesRoot = bytes32(_read(raw, 42, 32));
+        p.tolerances = _read(raw, HEADER_BYTES, 1);
+        uint256 offset = TOLERANCES_AT + TOLERANCE_BYTES * p.tolerances;
+        p.constantsAt = offset + 1;
+        offset += 1 + 8 * _read(raw, offset, 1);
+        p.sectionsAt = new uint256[](_read(raw, offset, 1));
+        ++offset;
+        for (uint256 i; i < p.sectionsAt.length; ++i) {
+            p.sectionsAt[i] = offset;
+            offset += 2 + OP_BYTES * _read(raw, offset + 1, 1);
+        }
+        p.layers = _read(raw, offset, 2);
+        p.layersAt = offset + 2;
+        if (raw.length != p.layersAt + p.layers || p.sectionsAt.length <= FIRST_LAYER_TYPE) revert ITraceJudge.ProgramInvalid();
+    }
+
+    function tolerance(Program memory p, uint256 entry) internal pure returns (uint256 maxDepth, uint256 minRows, uint256 value) {
+        if (entry >= p.tolerances) revert ITraceJudge.ProgramInvalid();
+        uint256 offset = TOLERANCES_AT + TOLERANCE_BYTES * entry;
+        return (_read(p.raw, offset, 1), _read(p.raw, offset + 1, 2), _read(p.raw, offset + 3, 8));
+    }
+
+    function constantOf(Program memory p, uint256 number) internal pure returns (uint256) {
+        return _read(p.raw, p.constantsAt + 8 * number, 8);
+    }
+
+    function layerType(Program memory p, uint256 layer) internal pure returns (uint256) {
+        return _read(p.raw, p.layersAt + layer, 1);
+    }
+
+    /// Tensors of the part of the model that this type of section reads.
+    function tensors(Program memory p, uint256 sectionType) internal pure returns (uint256) {
+        return _read(p.raw, p.sectionsAt[sectionType], 1);
+    }
+
+    function ops(Program memory p, uint256 sectionType) internal pure returns (uint256) {
+        return _read(p.raw, p.sectionsAt[sectionType] + 1, 1);
+    }
+
+    function op(Program memory p, uint256 sectionType, uint256 number) internal pure returns (Op memory) {
+        if (number >= ops(p, sectionType)) revert ITraceJudge.ProgramInvalid();
+        uint256 word = _read(p.raw, p.sectionsAt[sectionType] + 2 + OP_BYTES * number, 8);
+        return Op(
+            word >> 56,
+            (word >> 48) & 0xff,
+            (word >> 40) & 0xff,
+            (word >> 32) & 0xff,
+            (word >> 24) & 0xff,
+            (word >> 16) & 0xff,
+            (word >> 8) & 0xff,
+            word & 0xff
+        );
+    }
+
+    function formOf(Program memory p, uint256 sectionType, uint256 number) internal pure returns (uint256) {
+        return _read(p.raw, p.sectionsAt[sectionType] + 3 + OP_BYTES * number, 1);
+    }
+
+    /// Memory address of the first layer's type, a byte each.
+    function layerTypesOf(Program memory p) internal pure returns (uint256 place) {
+        bytes memory raw = p.raw;
+        uint256 offset = p.layersAt;
+        assembly ("memory-safe") {
+            place := add(add(raw, 32), offset)
+        }
+    }
+
+    /// Memory address of the first operator's form; each next one is eight bytes on. The section lies within the bytes: parse checked it.
+    function formsOf(Program memory p, uint256 sectionType) internal pure returns (uint256 place) {
+        bytes memory raw = p.raw;
+        uint256 offset = p.sectionsAt[sectionType] + 3;
+        assembly ("memory-safe") {
+            place := add(add(raw, 32), offset)
+        }
+    }
+
+    /// `count` bytes from `offset`, big-endian.
+    function _read(bytes memory raw, uint256 offset, uint256 count) private pure returns (uint256 value) {
+        bool within;
+        assembly ("memory-safe") {
+            within := iszero(gt(add(offset, count), mload(raw))) // neither is near 2^256
+            value := shr(sub(256, shl(3, count)), mload(add(add(raw, 32), offset)))
+        }
+        if (!within) revert ITraceJudge.ProgramInvalid();
+    }
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {IModelRegistry} from "../interfaces/IModelRegistry.sol";
+import {IReferee} from "../interfaces/IReferee.sol";
+import {Claim, Evidence, ITraceJudge} from "../interfaces/ITraceJudge.sol";
+import {Decode} from "../referee/Decode.sol";
+import {ModelId} from "../types/Ids.sol";
+import {Derive} from "./Derive.sol";
+import {Layouts, Place} from "./Layout.sol";
+import {Openings} from "./Openings.sol";
+import {Programs} from "./Program.sol";
+import {ProgramStore} from "./ProgramStore.sol";
+
+/// What does the chain rule on opened evidence? See ITraceJudge.
+///
+/// INVARIANT: kind, parameters, operands' places and weights come from the program that the model's id names, and every operand's value
+/// from a root that was committed before the accused pointed. So the accuser chooses nothing but what it opens.
+contract TraceJudge is ITraceJudge {
+    using Derive for Derive.Scene;
+    using Layouts for Layouts.Layout;
+    using Programs for Programs.Program;
+
+    IModelRegistry private immutable _models;
+    ProgramStore private immutable _programs;
+    IReferee private immutable _referee;
+
+    uint256 private constant TOKEN_BYTES = 4;
+    uint256 private constant VALUE_BYTES = 8;
+
+    constructor(IModelRegistry models, ProgramStore programs, IReferee referee_) {
+        _models = models;
+        _programs = programs;
+        _referee = referee_;
+    }
+
+    /// @inheritdoc ITraceJudge
+    function checkClaim(ModelId model, Claim calldata claim) external view returns (uint256 chunks) {
+        Programs.Program memory p = _program(model);
+        uint256 rows = _rows(claim);
+        bool sound = claim.layerFrom < claim.layerTo && claim.layerTo <= p.layers && claim.positions != 0 && claim.positions <= rows
+            && claim.positions <= Layouts.MAX_POSITIONS && claim.positions <= p.context;
+        if (!sound) revert ClaimInvalid();
+        if (claim.token) {
+            if (claim.layerTo != p.layers || claim.positions < claim.leaf.tokensIn) revert ClaimInvalid();
+        } else {
+            _checkWindow(p, claim);
+        }
+        chunks = _layout(p, claim).chunks();
+        if (chunks > Layouts.MAX_CHUNKS) revert ClaimInvalid();
+    }
+
+    /// @inheritdoc ITraceJudge
+    function chunkBytes(ModelId model, Claim calldata claim, uint256 first, uint256 last) external view returns (uint256[] memory) {
+        return _layout(_program(model), claim).chunkBytes(first, last);
+    }
+
+    /// @inheritdoc ITraceJudge
+    function rule(ModelId model, Claim calldata claim, Place calldata place, Evidence calldata evidence, bytes calldata stated)
+        external
+        view
+        returns (Fault fault, uint256 parts)
+    {
+        Derive.Scene memory s = _scene(model, claim, place);
+        if (!s.exists) return (Fault.Accused, 0);
+        if (evidence.witness >= claim.positions) revert EvidenceInvalid();
+        parts = s.parts();
+        if (stated.length != parts * VALUE_BYTES) revert PartsDue(parts);
+        bytes memory first = bytes.concat(_result(s, claim, evidence), stated);
+        fault = _rule(model, s, claim, s.whole(parts, evidence.witness), first, evidence);
+    }
+
+    /// @inheritdoc ITraceJudge
+    function rulePart(
+        ModelId model,
+        Claim calldata claim,
+        Place calldata place,
+        uint256 part,
+        Evidence calldata evidence,
+        bytes calldata stated
+    ) external view returns (Fault) {
+        Derive.Scene memory s = _scene(model, claim, place);
+        uint256 parts = s.parts();
+        if (part >= parts) revert PartUnknown(part, parts);
+        return _rule(model, s, claim, s.part(part), stated[part * VALUE_BYTES:(part + 1) * VALUE_BYTES], evidence);
+    }
+
+    // --- internals ---
+
+    /// Rows that the stage was fed.
+    function _rows(Claim calldata claim) private pure returns (uint256) {
+        if (claim.leaf.tokensOut == 0) revert ClaimInvalid();
+        return uint256(claim.leaf.tokensIn) + claim.leaf.tokensOut - 1;
+    }
+
+    function _checkWindow(Programs.Program memory p, Claim calldata claim) private pure {
+        // The last stage signs tokens and is held to them; its tolerance entry is not looked at.
+        if (claim.layerTo == p.layers || claim.windowFrom >= claim.positions || claim.tolerance >= p.tolerances) revert ClaimInvalid();
+        uint256 window = claim.positions - claim.windowFrom;
+        (uint256 maxDepth, uint256 minRows,) = p.tolerance(claim.tolerance);
+        if (window > Layouts.MAX_WINDOW_ROWS || window < minRows || claim.layerTo - claim.layerFrom > maxDepth) revert ClaimInvalid();
+    }
+
+    function _program(ModelId model) private view returns (Programs.Program memory) {
+        return Programs.parse(_programs.load(_models.numericsProfileOf(model)));
+    }
+
+    function _layout(Programs.Program memory p, Claim calldata claim) private pure returns (Layouts.Layout memory) {
+        return Layouts.make(p, claim.layerFrom, claim.layerTo, claim.positions, claim.windowFrom, !claim.token);
+    }
+
+    function _scene(ModelId model, Claim calldata claim, Place calldata place) private view returns (Derive.Scene memory) {
+        Programs.Program memory p = _program(model);
+        Derive.Choice memory choice;
+        if (claim.token) {
+            choice.preferred = claim.preferred;
+            choice.served = claim.served;
+            choice.step = claim.step;
+            choice.temperature = claim.temperature;
+            choice.key0 = claim.key0;
+            choice.key1 = claim.key1;
+        } else {
+            (,, choice.tolerance) = p.tolerance(claim.tolerance);
+        }
+        return Derive.scene(_layout(p, claim), choice, place);
+    }
+
+    /// The value on trial, out of the trace; nothing for a verdict.
+    function _result(Derive.Scene memory s, Claim calldata claim, Evidence calldata evidence) private view returns (bytes calldata) {
+        if (s.op.form == Layouts.VERDICT) return evidence.result.data[:0];
+        Layouts.Shape memory shape = s.frame.shapeOf(s.op.form);
+        Derive.Run memory r;
+        r.length = shape.length;
+        r.start = s.place.index;
+        r.count = 1;
+        r.firstChunk = s.frame.baseOf(s.place.section, s.place.op) + (uint256(s.place.row) * shape.segments + s.place.segment)
+            * Layouts.segmentChunks(shape.length);
+        return Openings.run(claim.traceRoot, s.frame.chunks(), r, evidence.result);
+    }
+
+    function _rule(
+        ModelId model,
+        Derive.Scene memory s,
+        Claim calldata claim,
+        Derive.Leaf memory leaf,
+        bytes memory operands,
+        Evidence calldata evidence
+    ) private view returns (Fault) {
+        if (evidence.runs.length != leaf.runs.length) revert EvidenceInvalid();
+        uint256 chunks = s.frame.chunks();
+        for (uint256 i; i < leaf.runs.length; ++i) {
+            operands = bytes.concat(operands, Openings.run(claim.traceRoot, chunks, leaf.runs[i], evidence.runs[i]));
+        }
+        if (leaf.padding != 0) operands = bytes.concat(operands, new bytes(VALUE_BYTES * leaf.padding));
+        bytes memory row;
+        if (leaf.row.used) row = _row(s, claim, leaf, evidence);
+        if (leaf.weights.used) {
+            if (leaf.byToken) {
+                leaf.weights.row = _toToken(row);
+                row = "";
+                // A token that the model has not: whoever sent it is to blame, and it is not this stage.
+                if (leaf.weights.row >= leaf.weights.rows) return Fault.Nobody;
+            }
+            operands = bytes.concat(operands, Openings.weights(_partRoot(model, s, leaf.weights.part), leaf.weights, evidence.weights));
+        }
+        IReferee.Ruling ruling = _referee.check(leaf.kind, leaf.params, bytes.concat(operands, row));
+        if (ruling == IReferee.Ruling.Holds) return Fault.Accused;
+        if (ruling == IReferee.Ruling.Fails) return Fault.Accuser;
+        bool signedByAccused = ruling == IReferee.Ruling.RowMalformed && leaf.row.isOut;
+        return signedByAccused ? Fault.Accused : Fault.Nobody;
+    }
+
+    function _row(Derive.Scene memory s, Claim calldata claim, Derive.Leaf memory leaf, Evidence calldata evidence)
+        private
+        view
+        returns (bytes memory)
+    {
+        Openings.Spot memory spot;
+        spot.root = leaf.row.isOut ? claim.leaf.outRoot : claim.leaf.inRoot;
+        spot.rows = _rows(claim);
+        spot.row = leaf.row.row;
+        uint256 width = TOKEN_BYTES;
+        if (leaf.byToken) {
+            spot.rowBytes = TOKEN_BYTES;
+        } else {
+            width = Decode.widthBytes(Decode.toFormat(s.frame.program.rowFormat));
+            spot.rowBytes = s.frame.program.hidden * width;
+        }
+        spot.start = leaf.row.column * width;
+        spot.count = width;
+        return Openings.row(spot, evidence.row);
+    }
+
+    /// A token id, little-endian.
+    function _toToken(bytes memory row) private pure returns (uint256) {
+        return uint256(uint8(row[0])) | uint256(uint8(row[1])) << 8 | uint256(uint8(row[2])) << 16 | uint256(uint8(row[3])) << 24;
+    }
+
+    function _partRoot(ModelId model, Derive.Scene memory s, uint256 part) private view returns (bytes32) {
+        return part == Derive.TABLES ? s.frame.program.tablesRoot : _models.partRootOf(model, part);
+    }
+}

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {ToleranceGame} from "../src/ToleranceGame.sol";
+import {IArbitrator} from "../src/interfaces/IArbitrator.sol";
+import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
+import {ITraceJudge} from "../src/interfaces/ITraceJudge.sol";
+import {IToleranceGame} from "../src/interfaces/IToleranceGame.sol";
+import {Place} from "../src/trace/Layout.sol";
+import {DisputeId, JobId, ModelId} from "../src/types/Ids.sol";
+import {GameFixture} from "./fixtures/GameFixture.sol";
+
+/// The game's own rules: phases, turns, clocks and money. Traces and evidence are tested against their twin in tests/twins.
+contract ToleranceGameTest is GameFixture {
+    uint256 private constant FUNCTIONS = 10;
+    bytes private constant NONE_ = "";
+
+    function callOf(uint256 number, IArbitrator.DisputeRef memory r, DisputeId id) private view returns (bytes memory) {
+        if (number == 0) return accuseCall(id);
+        if (number == 1) return abi.encodeCall(game.pick, (id, 3));
+        if (number == 2) return pointCall(id);
+        if (number == 3) return openNodeCall(id);
+        if (number == 4) return openValuesCall(id);
+        if (number == 5) return proveCall(id);
+        if (number == 6) return expandCall(id);
+        if (number == 7) return abi.encodeCall(game.pickPart, (id, 2));
+        if (number == 8) return provePartCall(id);
+        return abi.encodeCall(game.execute, (r.job, r.stage, r.requestsRoot));
+    }
+
+    function belongs(uint256 number) private pure returns (IToleranceGame.Phase) {
+        if (number == 0) return IToleranceGame.Phase.Opened;
+        if (number <= 2) return IToleranceGame.Phase.Picking;
+        if (number <= 4) return IToleranceGame.Phase.Opening;
+        if (number <= 6) return IToleranceGame.Phase.Proving;
+        if (number == 7) return IToleranceGame.Phase.PickingPart;
+        if (number == 8) return IToleranceGame.Phase.ProvingPart;
+        return IToleranceGame.Phase.Ruled;
+    }
+
+    function isAccused(IToleranceGame.Phase phase) private pure returns (bool) {
+        return phase == IToleranceGame.Phase.Picking || phase == IToleranceGame.Phase.PickingPart;
+    }
+
+    function player(uint256 number) private view returns (address) {
+        return isAccused(belongs(number)) ? owner : challenger;
+    }
+
+    // --- phases ---
+
+    function test_everyFunction_worksInItsPhaseAlone() public {
+        for (uint256 p = uint256(IToleranceGame.Phase.Opened); p <= uint256(IToleranceGame.Phase.Executed); ++p) {
+            IToleranceGame.Phase phase = IToleranceGame.Phase(p);
+            (IArbitrator.DisputeRef memory r, DisputeId id) = gameIn(phase);
+            vm.assertTrue(phaseOf(phase, id));
+            for (uint256 i; i < FUNCTIONS; ++i) {
+                if (belongs(i) == phase) continue;
+                expectRefused(player(i), callOf(i, r, id), abi.encodeWithSelector(IToleranceGame.WrongPhase.selector, phase));
+            }
+        }
+    }
+
+    function test_anUnknownDispute_hasNoMoves() public {
+        (IArbitrator.DisputeRef memory r,) = gameIn(IToleranceGame.Phase.Opened);
+        DisputeId id = DisputeId.wrap("nothing");
+        r.job = JobId.wrap("nothing");
+        for (uint256 i; i < FUNCTIONS; ++i) {
+            expectRefused(
+                player(i), callOf(i, r, id), abi.encodeWithSelector(IToleranceGame.WrongPhase.selector, IToleranceGame.Phase.None)
+            );
+        }
+        expectRefused(stranger, timeoutCall(id), abi.encodeWithSelector(IToleranceGame.WrongPhase.selector, IToleranceGame.Phase.None));
+    }
+
+    function test_timeout_afterTheRuling_isRefused() public {
+        for (uint256 p = uint256(IToleranceGame.Phase.Ruled); p <= uint256(IToleranceGame.Phase.Executed); ++p) {
+            (, DisputeId id) = gameIn(IToleranceGame.Phase(p));
+            skipTime(30 days);
+            expectRefused(stranger, timeoutCall(id), abi.encodeWithSelector(IToleranceGame.WrongPhase.selector, IToleranceGame.Phase(p)));
+        }
+    }
+
+    // --- turns ---
+
+    function test_everyMove_isForWhoseTurnItIs() public {
+        address[5] memory callers = [challenger, owner, operator, requester, stranger];
+        for (uint256 i; i + 1 < FUNCTIONS; ++i) {
+            (IArbitrator.DisputeRef memory r, DisputeId id) = gameIn(belongs(i));
+            bool accused = isAccused(belongs(i));
+            for (uint256 c; c < callers.length; ++c) {
+                bool may = accused ? callers[c] == owner || callers[c] == operator : callers[c] == challenger;
+                if (may) continue;
+                expectRefused(callers[c], callOf(i, r, id), abi.encodeWithSelector(IToleranceGame.NotTurn.selector, callers[c]));
+            }
+        }
+    }
+
+    function test_aRotatedOperator_defends() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
+        (address rotated, uint256 key) = makeKey("rotated");
+        bytes memory proof = operatorProof(key, owner);
+        vm.prank(owner);
+        miners.rotateOperator(rotated, proof);
+        act(rotated, pointCall(id));
+        vm.assertTrue(phaseOf(IToleranceGame.Phase.Proving, id));
+    }
+
+    // --- clocks ---
+
+    function test_clocks_oneSecondBefore_onTheSecond_oneAfter() public {
+        for (uint256 i; i + 1 < FUNCTIONS; ++i) {
+            if (i == 4) continue; // openValues follows openNode, below
+            for (uint256 delta; delta < 3; ++delta) {
+                (IArbitrator.DisputeRef memory r, DisputeId id) = gameIn(belongs(i));
+                if (i == 5) judge.say(ITraceJudge.Fault.Accused, 0);
+                uint256 endsAt = game.gameOf(id).endsAt;
+                vm.assertEq(endsAt, vm.getBlockTimestamp() + TURN_SECONDS);
+                vm.warp(endsAt - 1 + delta);
+                if (delta < 2) {
+                    expectRefused(stranger, timeoutCall(id), abi.encodeWithSelector(IToleranceGame.ClockRunning.selector, endsAt));
+                    act(player(i), callOf(i, r, id));
+                } else {
+                    expectRefused(player(i), callOf(i, r, id), abi.encodeWithSelector(IToleranceGame.ClockOver.selector, endsAt));
+                    act(stranger, timeoutCall(id));
+                    bool fault = isAccused(belongs(i));
+                    assertEqStatus(game.status(id), fault ? IArbitrator.Status.Fault : IArbitrator.Status.NoFault);
+                }
+            }
+        }
+    }
+
+    function test_execute_waitsForThePayoutDelay() public {
+        (IArbitrator.DisputeRef memory r, DisputeId id) = gameIn(IToleranceGame.Phase.Ruled);
+        uint256 readyAt = game.gameOf(id).endsAt;
+        vm.assertEq(readyAt, vm.getBlockTimestamp() + PAYOUT_DELAY_SECONDS);
+        vm.warp(readyAt - 1);
+        expectRefused(stranger, callOf(9, r, id), abi.encodeWithSelector(IToleranceGame.PayoutNotReady.selector, readyAt));
+        vm.warp(readyAt);
+        act(stranger, callOf(9, r, id));
+    }
+
+    function test_maxDisputeSeconds_isAllTurnsAndThePayout() public view {
+        vm.assertEq(game.maxDisputeSeconds(), 20 * uint256(TURN_SECONDS) + PAYOUT_DELAY_SECONDS);
+    }
+
+    // --- the descent ---
+
+    function test_aDescent_goesDownFiveLevelsATime() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Opening);
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.openValues, (id, model(), claim(), chunk, way(LEVELS - 5))),
+            abi.encodeWithSelector(IToleranceGame.HashesDue.selector)
+        );
+        act(challenger, openNodeCall(id));
+        IToleranceGame.Game memory g = game.gameOf(id);
+        vm.assertEq(uint256(g.level), LEVELS - 5);
+        vm.assertEq(uint256(g.index), 3);
+        act(operator, abi.encodeCall(game.pick, (id, 31)));
+        expectRefused(challenger, openNodeCall(id), abi.encodeWithSelector(IToleranceGame.ValuesDue.selector));
+        act(challenger, openValuesCall(id));
+        g = game.gameOf(id);
+        vm.assertEq(uint256(g.level), 0);
+        vm.assertEq(uint256(g.index), (3 * 32 + 31) * 2);
+        expectRefused(operator, abi.encodeCall(game.pick, (id, 0)), abi.encodeWithSelector(IToleranceGame.ChildUnknown.selector, uint8(0)));
+        act(operator, pointCall(id));
+        vm.assertTrue(phaseOf(IToleranceGame.Phase.Proving, id));
+    }
+
+    function test_pick_beyondTheChildren_isRefused() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
+        expectRefused(
+            operator, abi.encodeCall(game.pick, (id, 32)), abi.encodeWithSelector(IToleranceGame.ChildUnknown.selector, uint8(32))
+        );
+    }
+
+    function test_openNode_ofOtherHashes_isRefused() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Opening);
+        bytes memory wrong = abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector);
+        bytes32[] memory below = same(LEVELS - 10, 32);
+        below[17] = keccak256("other");
+        expectRefused(challenger, abi.encodeCall(game.openNode, (id, below, way(LEVELS - 5))), wrong);
+        expectRefused(challenger, abi.encodeCall(game.openNode, (id, same(LEVELS - 10, 31), way(LEVELS - 5))), wrong);
+        bytes32[] memory siblings = way(LEVELS - 5);
+        siblings[2] = keccak256("other");
+        expectRefused(challenger, abi.encodeCall(game.openNode, (id, same(LEVELS - 10, 32), siblings)), wrong);
+    }
+
+    function test_accuse_ofAnotherReceiptModelOrRequest_isRefused() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
+        bytes memory mismatch = abi.encodeWithSelector(IToleranceGame.ReceiptMismatch.selector);
+        bytes32[] memory below = same(LEVELS - 5, 32);
+        bytes32[] memory none = new bytes32[](0);
+        expectRefused(challenger, abi.encodeCall(game.accuse, (id, ModelId.wrap("other"), receipt(), claim(), 0, none, below)), mismatch);
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), 1, none, below)),
+            abi.encodeWithSelector(IToleranceGame.RequestUnproven.selector)
+        );
+    }
+
+    function test_moves_aboutAnotherClaim_areRefused() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.ProvingPart);
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.provePart, (id, ModelId.wrap("other"), claim(), Place(1, 2, 3, 0, 5), evidence(), stated())),
+            abi.encodeWithSelector(IToleranceGame.ClaimMismatch.selector)
+        );
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.provePart, (id, model(), claim(), Place(1, 2, 3, 0, 6), evidence(), stated())),
+            abi.encodeWithSelector(IToleranceGame.StatedMismatch.selector)
+        );
+    }
+
+    // --- who may open ---
+
+    function test_open_byAnybodyElse_isRefused() public {
+        IArbitrator.DisputeRef memory r = ref();
+        vm.expectRevert(abi.encodeWithSelector(IToleranceGame.NotTaskRegistry.selector, address(this)));
+        game.open(r);
+    }
+
+    function test_open_twice_isRefused() public {
+        (IArbitrator.DisputeRef memory r, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
+        fund(challenger, address(game), BOND);
+        vm.expectRevert(abi.encodeWithSelector(IToleranceGame.DisputeExists.selector, id));
+        tasks.open(game, r);
+    }
+
+    function test_open_takesTheBondAndFreezesTheMiner() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
+        vm.assertEq(token.balanceOf(address(game)), BOND);
+        vm.assertEq(uint256(miners.minerOf(owner).openDisputes), 1);
+        assertEqStatus(game.status(id), IArbitrator.Status.Open);
+    }
+
+    function test_constructor_refusesWhatUnbondingDoesNotCover() public {
+        IToleranceGame.Params memory p = gameParams();
+        p.turnSeconds = 2 hours;
+        uint256 longest = 20 * uint256(p.turnSeconds) + p.payoutDelaySeconds;
+        vm.expectRevert(abi.encodeWithSelector(IToleranceGame.DisputeTooLong.selector, longest, MAX_DISPUTE_SECONDS));
+        new ToleranceGame(token, address(tasks), IMinerRegistry(address(miners)), judge, p);
+        p.turnSeconds = 0;
+        vm.expectRevert(IToleranceGame.ParamsInvalid.selector);
+        new ToleranceGame(token, address(tasks), IMinerRegistry(address(miners)), judge, p);
+        p = gameParams();
+        p.slashBps = 10_001;
+        vm.expectRevert(IToleranceGame.ParamsInvalid.selector);
+        new ToleranceGame(token, address(tasks), IMinerRegistry(address(miners)), judge, p);
+    }
+
+    // --- money ---
+
+    function ruledBy(ITraceJudge.Fault fault) private returns (IArbitrator.DisputeRef memory r, DisputeId id) {
+        (r, id) = gameIn(IToleranceGame.Phase.ProvingPart);
+        judge.say(fault, 4);
+        act(challenger, provePartCall(id));
+        executeGame(r, id);
+    }
+
+    function assertTold(IArbitrator.DisputeRef memory r, bool want) private view {
+        (JobId job, uint16 stage, bool fault, address caller) = tasks.resolutions(tasks.count() - 1);
+        vm.assertTrue(job == r.job);
+        vm.assertEq(uint256(stage), r.stage);
+        vm.assertEq(fault, want);
+        vm.assertEq(caller, address(game));
+        vm.assertEq(uint256(miners.minerOf(owner).openDisputes), 0);
+    }
+
+    function test_aLeafThatHolds_slashesTheMinerAndReturnsTheBond() public {
+        (IArbitrator.DisputeRef memory r, DisputeId id) = ruledBy(ITraceJudge.Fault.Accused);
+        assertEqStatus(game.status(id), IArbitrator.Status.Fault);
+        assertTold(r, true);
+        vm.assertEq(game.creditOf(challenger), BOND);
+        vm.assertEq(uint256(miners.minerOf(owner).stake), 0);
+        vm.assertEq(miners.creditOf(challenger), STAKE * 20 / 100);
+        vm.assertEq(miners.creditOf(requester), STAKE * 30 / 100);
+        vm.prank(challenger);
+        vm.assertEq(game.withdrawCredit(), BOND);
+        vm.assertEq(token.balanceOf(challenger), BOND);
+        vm.assertEq(token.balanceOf(address(game)), 0);
+    }
+
+    function test_aLeafThatFails_givesTheBondToTheMiner() public {
+        (IArbitrator.DisputeRef memory r, DisputeId id) = ruledBy(ITraceJudge.Fault.Accuser);
+        assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
+        assertTold(r, false);
+        vm.assertEq(game.creditOf(owner), BOND);
+        vm.assertEq(game.creditOf(challenger), 0);
+        vm.assertEq(uint256(miners.minerOf(owner).stake), STAKE);
+    }
+
+    function test_aFaultOfNobody_returnsTheBondAndSlashesNobody() public {
+        (IArbitrator.DisputeRef memory r, DisputeId id) = ruledBy(ITraceJudge.Fault.Nobody);
+        assertEqStatus(game.status(id), IArbitrator.Status.NoRuling);
+        assertTold(r, false);
+        vm.assertEq(game.creditOf(challenger), BOND);
+        vm.assertEq(uint256(miners.minerOf(owner).stake), STAKE);
+    }
+
+    function test_partsThatDoNotAddUp_endTheGame() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Proving);
+        judge.say(ITraceJudge.Fault.Accuser, 4);
+        act(challenger, expandCall(id));
+        assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
+    }
+
+    function test_anExecution_doesNotDependOnTheMinersMoney() public {
+        (IArbitrator.DisputeRef memory r, DisputeId id) = gameIn(IToleranceGame.Phase.Ruled);
+        slash(10_000); // somebody else was first
+        executeGame(r, id);
+        assertTold(r, true);
+        vm.assertEq(game.creditOf(challenger), BOND);
+    }
+
+    function test_withdrawCredit_ofNothing_isRefused() public {
+        vm.expectRevert(IToleranceGame.NoCredit.selector);
+        game.withdrawCredit();
+    }
+}

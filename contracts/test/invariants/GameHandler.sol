@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {ToleranceGame} from "../../src/ToleranceGame.sol";
+import {IArbitrator} from "../../src/interfaces/IArbitrator.sol";
+import {IMinerRegistry} from "../../src/interfaces/IMinerRegistry.sol";
+import {ITraceJudge} from "../../src/interfaces/ITraceJudge.sol";
+import {IToleranceGame} from "../../src/interfaces/IToleranceGame.sol";
+import {DisputeId} from "../../src/types/Ids.sol";
+import {GameFixture} from "../fixtures/GameFixture.sol";
+
+/// What accusers, accused and strangers do with many games at once, in any order: forge calls these functions at random. Calls that a rule
+/// forbids simply fail; one that *panics* is remembered, because a rule should have caught it.
+contract GameHandler is GameFixture {
+    bool public panicked;
+    bool public terminalMoved;
+    uint256 public executed;
+    DisputeId[] public games;
+    IArbitrator.DisputeRef[] private refs;
+
+    constructor() {
+        GameFixture.setUp();
+    }
+
+    function setUp() public override {} // forge would call it again as an action
+
+    function count() external view returns (uint256) {
+        return games.length;
+    }
+
+    function contracts() external view returns (ToleranceGame, IMinerRegistry) {
+        return (game, miners);
+    }
+
+    function people() external view returns (address[4] memory) {
+        return [challenger, owner, requester, stranger];
+    }
+
+    function minerOwner() external view returns (address) {
+        return owner;
+    }
+
+    function balance() external view returns (uint256) {
+        return token.balanceOf(address(game));
+    }
+
+    // --- actions ---
+
+    function openOne() external {
+        if (games.length == 24) return;
+        IArbitrator.DisputeRef memory r = ref();
+        games.push(openGame(r));
+        refs.push(r);
+    }
+
+    function move(uint256 seed, uint256 which, uint256 who, uint256 fault) external {
+        if (games.length == 0) return;
+        DisputeId id = games[seed % games.length];
+        judge.say(ITraceJudge.Fault(fault % 3), fault / 3 % 2 == 0 ? 0 : 4);
+        address[4] memory callers = [challenger, owner, operator, stranger];
+        attempt(id, callers[who % 4], callOf(which % 9, id, seed));
+    }
+
+    /// The move that is due, by whose turn it is.
+    function play(uint256 seed, uint256 which, uint256 fault) external {
+        if (games.length == 0) return;
+        DisputeId id = games[seed % games.length];
+        judge.say(ITraceJudge.Fault(fault % 3), which % 2 == 0 ? 0 : 4);
+        IToleranceGame.Phase phase = game.gameOf(id).phase;
+        uint256 number = 0;
+        if (phase == IToleranceGame.Phase.Picking) number = 1 + which % 2;
+        if (phase == IToleranceGame.Phase.Opening) number = game.gameOf(id).level == LEVELS ? 3 : 4;
+        if (phase == IToleranceGame.Phase.Proving) number = 5 + which % 2;
+        if (phase == IToleranceGame.Phase.PickingPart) number = 7;
+        if (phase == IToleranceGame.Phase.ProvingPart) {
+            judge.say(ITraceJudge.Fault(fault % 3), 4);
+            number = 8;
+        }
+        bool accused = phase == IToleranceGame.Phase.Picking || phase == IToleranceGame.Phase.PickingPart;
+        attempt(id, accused ? operator : challenger, callOf(number, id, seed));
+    }
+
+    function passTime(uint256 seconds_) external {
+        skipTime(bound(seconds_, 1, TURN_SECONDS + 10));
+    }
+
+    function timeout(uint256 seed) external {
+        if (games.length != 0) attempt(games[seed % games.length], stranger, timeoutCall(games[seed % games.length]));
+    }
+
+    function execute(uint256 seed) external {
+        if (games.length == 0) return;
+        uint256 number = seed % games.length;
+        IArbitrator.DisputeRef memory r = refs[number];
+        if (attempt(games[number], stranger, abi.encodeCall(game.execute, (r.job, r.stage, r.requestsRoot)))) ++executed;
+    }
+
+    function withdraw(uint256 who) external {
+        address[3] memory callers = [challenger, owner, requester];
+        attempt(DisputeId.wrap(0), callers[who % 3], abi.encodeCall(game.withdrawCredit, ()));
+    }
+
+    function callOf(uint256 number, DisputeId id, uint256 seed) private view returns (bytes memory) {
+        if (number == 0) return accuseCall(id);
+        if (number == 1) return abi.encodeCall(game.pick, (id, uint8(seed % 40)));
+        if (number == 2) return pointCall(id);
+        if (number == 3) return openNodeCall(id);
+        if (number == 4) return openValuesCall(id);
+        if (number == 5) return proveCall(id);
+        if (number == 6) return expandCall(id);
+        if (number == 7) return abi.encodeCall(game.pickPart, (id, uint16(seed % 6)));
+        return provePartCall(id);
+    }
+
+    function attempt(DisputeId id, address caller, bytes memory data) private returns (bool ok) {
+        bool over = game.gameOf(id).phase == IToleranceGame.Phase.Executed;
+        bytes memory answer;
+        vm.prank(caller);
+        (ok, answer) = address(game).call(data);
+        if (!ok && answer.length >= 4 && bytes4(answer) == bytes4(keccak256("Panic(uint256)"))) panicked = true;
+        if (ok && over) terminalMoved = true;
+    }
+}

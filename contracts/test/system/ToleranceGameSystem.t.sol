@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {ToleranceGame} from "../../src/ToleranceGame.sol";
+import {IArbitrator} from "../../src/interfaces/IArbitrator.sol";
+import {IMinerRegistry} from "../../src/interfaces/IMinerRegistry.sol";
+import {Claim} from "../../src/interfaces/ITraceJudge.sol";
+import {IToleranceGame} from "../../src/interfaces/IToleranceGame.sol";
+import {ITaskRegistry} from "../../src/interfaces/ITaskRegistry.sol";
+import {DisputeId} from "../../src/types/Ids.sol";
+import {AuditorDelegation, Order, RequestLeaf} from "../../src/types/Signed.sol";
+import {ScriptedJudge} from "../fixtures/GameFixture.sol";
+import {Messages} from "../fixtures/Messages.sol";
+import {Suite} from "../fixtures/Suite.sol";
+import {Trees} from "../fixtures/Trees.sol";
+
+/// A tolerance game from the order that names it to the last payment, with the real registries and escrow.
+contract ToleranceGameSystemTest is Suite {
+    using Messages for *;
+
+    uint32 private constant IN = 900_000;
+    uint32 private constant OUT = 400_000;
+    uint32 private constant TURN_SECONDS = 6000;
+    uint256 private constant ACCUSED_STAGE = 1;
+
+    ToleranceGame private game;
+
+    function setUp() public override {
+        super.setUp();
+        IToleranceGame.Params memory p;
+        p.bond = BOND;
+        p.turnSeconds = TURN_SECONDS;
+        p.slashBps = 10_000;
+        game = new ToleranceGame(token, address(tasks), IMinerRegistry(address(miners)), new ScriptedJudge(1), p);
+        vm.prank(governor);
+        miners.proposeArbitrator(address(game));
+        skipTime(7 days);
+        vm.prank(governor);
+        miners.addArbitrator(address(game));
+    }
+
+    function leaf() private pure returns (RequestLeaf memory) {
+        return RequestLeaf(0, keccak256("in"), keccak256("out"), IN, OUT);
+    }
+
+    function delivered() private returns (Deal memory deal, Delivery memory delivery) {
+        Order memory order = newOrder();
+        order.arbitrator = address(game);
+        order.requests = 1;
+        deal = dealOf(order, evenPlan(3));
+        openMatched(deal);
+        delivery = newDelivery(deal, IN, OUT);
+        bytes32[] memory leaves = new bytes32[](1);
+        leaves[0] = Trees.leaf(leaf());
+        delivery.receipts[ACCUSED_STAGE].requestsRoot = Trees.root(leaves);
+        signReceipt(deal, delivery, ACCUSED_STAGE);
+        deliver(deal, delivery);
+    }
+
+    function open(Deal memory deal, Delivery memory delivery, address accuser) private returns (DisputeId) {
+        fund(accuser, address(game), BOND);
+        vm.prank(accuser);
+        tasks.dispute(deal.order, deal.plan, delivery.receipts[ACCUSED_STAGE], delivery.sigs[ACCUSED_STAGE], noDelegation(), "");
+        return game.disputeIdOf(deal.id, uint16(ACCUSED_STAGE), delivery.receipts[ACCUSED_STAGE].requestsRoot);
+    }
+
+    function accuse(DisputeId id, Deal memory deal, Delivery memory delivery, address accuser) private {
+        Claim memory claim;
+        claim.leaf = leaf();
+        claim.layerFrom = deal.plan[ACCUSED_STAGE].layerFrom;
+        claim.layerTo = deal.plan[ACCUSED_STAGE].layerTo;
+        claim.traceRoot = keccak256("root");
+        bytes32[] memory below = new bytes32[](1);
+        below[0] = claim.traceRoot;
+        vm.prank(accuser);
+        game.accuse(id, deal.order.modelId, delivery.receipts[ACCUSED_STAGE], claim, 0, new bytes32[](0), below);
+    }
+
+    function execute(Deal memory deal, Delivery memory delivery) private {
+        vm.prank(stranger);
+        game.execute(deal.id, uint16(ACCUSED_STAGE), delivery.receipts[ACCUSED_STAGE].requestsRoot);
+    }
+
+    function payOf(Deal memory deal, uint256 stage) private view returns (uint256) {
+        (, uint256[] memory pay,,) = tasks.split(deal.order, deal.plan, IN, OUT);
+        return pay[stage];
+    }
+
+    function test_aSilentAccused_isSlashedAndNotPaid_theOthersAre() public {
+        (Deal memory deal, Delivery memory delivery) = delivered();
+        DisputeId id = open(deal, delivery, requester);
+        assertState(deal.id, ITaskRegistry.State.Disputed);
+        accuse(id, deal, delivery, requester);
+        skipTime(TURN_SECONDS + 1);
+        vm.prank(stranger);
+        game.timeout(id);
+        execute(deal, delivery);
+        assertState(deal.id, ITaskRegistry.State.Delivered);
+        vm.assertEq(uint256(miners.minerOf(minerOwners[ACCUSED_STAGE]).stake), 0);
+        skipTime(deal.order.window + 1);
+        finalize(deal);
+        vm.assertEq(escrow.creditOf(minerOwners[ACCUSED_STAGE]), 0);
+        vm.assertEq(escrow.creditOf(minerOwners[0]), payOf(deal, 0));
+        vm.assertEq(escrow.creditOf(minerOwners[2]), payOf(deal, 2));
+        vm.assertEq(game.creditOf(requester), BOND);
+    }
+
+    function test_aSilentAccuser_paysTheAccused_andTheJobIsPaid() public {
+        (Deal memory deal, Delivery memory delivery) = delivered();
+        DisputeId id = open(deal, delivery, auditor); // whom the order names
+        skipTime(TURN_SECONDS + 1);
+        game.timeout(id);
+        execute(deal, delivery);
+        skipTime(deal.order.window + 1);
+        finalize(deal);
+        for (uint256 i; i < 3; ++i) {
+            vm.assertEq(escrow.creditOf(minerOwners[i]), payOf(deal, i));
+            vm.assertEq(uint256(miners.minerOf(minerOwners[i]).stake), STAKE);
+        }
+        vm.assertEq(game.creditOf(minerOwners[ACCUSED_STAGE]), BOND);
+        vm.assertEq(game.creditOf(auditor), 0);
+    }
+
+    function test_aStranger_startsNoClock() public {
+        (Deal memory deal, Delivery memory delivery) = delivered();
+        address[3] memory strangers = [stranger, matcher, minerOwners[0]];
+        for (uint256 i; i < strangers.length; ++i) {
+            vm.prank(strangers[i]);
+            vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, strangers[i]));
+            tasks.dispute(deal.order, deal.plan, delivery.receipts[ACCUSED_STAGE], delivery.sigs[ACCUSED_STAGE], noDelegation(), "");
+        }
+        IArbitrator.DisputeRef memory ref;
+        ref.challenger = stranger;
+        vm.prank(stranger);
+        vm.expectRevert(abi.encodeWithSelector(IToleranceGame.NotTaskRegistry.selector, stranger));
+        game.open(ref);
+    }
+
+    function test_whomTheRequesterDelegatedTo_mayAccuse() public {
+        (Deal memory deal, Delivery memory delivery) = delivered();
+        AuditorDelegation memory d = AuditorDelegation(deal.orderHash, stranger, uint64(vm.getBlockTimestamp() + 1 hours));
+        bytes memory sig = sign(requesterKey, digest(d.hash()));
+        fund(stranger, address(game), BOND);
+        vm.prank(stranger);
+        tasks.dispute(deal.order, deal.plan, delivery.receipts[ACCUSED_STAGE], delivery.sigs[ACCUSED_STAGE], d, sig);
+        DisputeId id = game.disputeIdOf(deal.id, uint16(ACCUSED_STAGE), delivery.receipts[ACCUSED_STAGE].requestsRoot);
+        accuse(id, deal, delivery, stranger);
+    }
+
+    function test_anExitWaitsForTheGame() public {
+        (Deal memory deal, Delivery memory delivery) = delivered();
+        open(deal, delivery, requester);
+        address owner = minerOwners[ACCUSED_STAGE];
+        vm.prank(owner);
+        miners.requestExit(STAKE);
+        skipTime(30 days);
+        vm.prank(owner);
+        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.HasOpenDisputes.selector, 1));
+        miners.withdraw();
+    }
+
+    function test_gas_dispute() public {
+        (Deal memory deal, Delivery memory delivery) = delivered();
+        fund(requester, address(game), BOND);
+        vm.prank(requester);
+        tasks.dispute(deal.order, deal.plan, delivery.receipts[ACCUSED_STAGE], delivery.sigs[ACCUSED_STAGE], noDelegation(), "");
+        vm.snapshotGasLastCall("DisputeOpening", "ToleranceGame, 3 stages (execution)");
+    }
+}

@@ -1,0 +1,177 @@
+"""What does the chain rule on opened evidence? Evidence is checked against the roots, the leaf goes to the referee.
+
+Twin: contracts/src/trace/TraceJudge.sol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from core.protocol import commit
+from core.protocol.referee import Kind, Ruling, check
+from core.protocol.referee import Leaf as RefereeLeaf
+from core.protocol.referee.formats import LAYOUTS
+from core.protocol.trace.derive import Boundary, Choice, Derivation, Leaf, RowElement, Run, Trial
+from core.protocol.trace.evidence import (
+    Evidence,
+    EvidenceError,
+    open_row,
+    open_run,
+    open_weights,
+)
+from core.protocol.trace.layout import (
+    MAX_CHUNKS,
+    MAX_POSITIONS,
+    MAX_WINDOW_ROWS,
+    VALUE_BYTES,
+    Layout,
+    Place,
+)
+from core.protocol.trace.program import Form, Program
+from core.protocol.types import RequestLeaf
+
+TOKEN_BYTES = 4
+
+
+class ClaimError(ValueError):
+    """A claim that no trace can be about; the contract reverts on it."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What an accuser says: over these rows of this request, by this trace, the stage was too far off."""
+
+    leaf: RequestLeaf
+    layer_from: int
+    layer_to: int
+    positions: int
+    window_from: int
+    tolerance_entry: int
+    trace_root: bytes
+    choice: Choice | None = None  # a token is accused, not a deviation
+
+
+@dataclass(frozen=True)
+class Case:
+    """A claim with the program and the registered roots it is judged by. `part_roots` are embed, layer 0 … L−1, head."""
+
+    program: Program
+    part_roots: tuple[bytes, ...]
+    claim: Claim
+
+    @cached_property
+    def layout(self) -> Layout:
+        c = self.claim
+        return Layout(
+            self.program, c.layer_from, c.layer_to, c.positions, c.window_from, c.choice is None
+        )
+
+    @cached_property
+    def derivation(self) -> Derivation:
+        tolerance = 0
+        if self.claim.choice is None:
+            tolerance = self.program.tolerances[self.claim.tolerance_entry].parts_per_trillion
+        return Derivation(self.layout, tolerance, self.claim.choice)
+
+    @property
+    def rows(self) -> int:
+        """Rows that the stage was fed."""
+        return self.claim.leaf.tokens_in + self.claim.leaf.tokens_out - 1
+
+    def check_claim(self) -> None:
+        """Raises ClaimError unless the claim is about rows, layers and a tolerance that exist."""
+        claim, program = self.claim, self.program
+        layers = len(program.layer_types)
+        if not 0 <= claim.layer_from < claim.layer_to <= layers:
+            raise ClaimError("layers that the model has not")
+        if claim.leaf.tokens_out == 0 or not 1 <= claim.positions <= min(
+            self.rows, MAX_POSITIONS, program.context
+        ):
+            raise ClaimError(f"{claim.positions} positions of {self.rows} rows")
+        if claim.choice is None:
+            self._check_window(layers)
+        elif claim.layer_to != layers or claim.positions < claim.leaf.tokens_in:
+            raise ClaimError("no token is drawn there")
+        if self.layout.chunks > MAX_CHUNKS:
+            raise ClaimError("a trace of too many chunks")
+
+    def _check_window(self, layers: int) -> None:
+        claim = self.claim
+        if claim.layer_to == layers:
+            raise ClaimError("the last stage signs tokens")
+        rows = claim.positions - claim.window_from
+        if not 1 <= rows <= MAX_WINDOW_ROWS or claim.window_from < 0:
+            raise ClaimError(f"a window of {rows} rows")
+        if not 0 <= claim.tolerance_entry < len(self.program.tolerances):
+            raise ClaimError("no such tolerance")
+        entry = self.program.tolerances[claim.tolerance_entry]
+        if claim.layer_to - claim.layer_from > entry.max_depth or rows < entry.min_rows:
+            raise ClaimError("a tolerance for other depths or windows")
+
+    # --- rulings ---
+
+    def trial(self, place: Place, witness: int = 0) -> Trial:
+        """Raises IndexError if there is no such place or no such witness."""
+        if not 0 <= witness < self.claim.positions:
+            raise IndexError(f"no position {witness}")
+        return self.derivation.trial(place, witness)
+
+    def rule(self, place: Place, evidence: Evidence, stated: bytes = b"") -> Ruling:
+        """On the value at `place` and its operands; for one of many terms, on whether the `stated` parts add up to it.
+
+        Raises EvidenceError where the contract reverts.
+        """
+        trial = self.trial(place, evidence.witness)
+        if len(stated) != trial.parts * VALUE_BYTES:
+            raise EvidenceError(f"{len(stated)} bytes of {trial.parts} partial sums")
+        result = b""
+        if self.layout.op(place.section, place.op).form != Form.VERDICT:
+            result = open_run(self.layout, self.claim.trace_root, Run(place, 1), evidence.result)
+        return self._rule(trial.whole, result + stated, evidence)
+
+    def rule_part(self, place: Place, part: int, evidence: Evidence, stated: bytes) -> Ruling:
+        """On partial sum `part` of those stated for the value at `place`."""
+        leaf = self.derivation.part(place, part)
+        result = stated[part * VALUE_BYTES : (part + 1) * VALUE_BYTES]
+        return self._rule(leaf, result, evidence)
+
+    def _rule(self, leaf: Leaf, first: bytes, evidence: Evidence) -> Ruling:
+        if len(evidence.runs) != len(leaf.runs):
+            raise EvidenceError(f"{len(evidence.runs)} runs instead of {len(leaf.runs)}")
+        pairs = zip(leaf.runs, evidence.runs, strict=True)
+        root = self.claim.trace_root
+        data = first + b"".join(open_run(self.layout, root, run, found) for run, found in pairs)
+        data += bytes(VALUE_BYTES * leaf.padding)
+        row = b"" if leaf.row is None else self._row(leaf.row, leaf.by_token, evidence)
+        if leaf.weights is not None:
+            want = leaf.weights
+            if leaf.by_token:
+                want = replace(want, row=int.from_bytes(row, "little"))
+                row = b""
+            if want.row >= want.rows:
+                return Ruling.ROW_MALFORMED
+            root = self.program.tables_root if want.part == -2 else self.part_roots[want.part + 1]
+            data += open_weights(root, want, evidence.weights)
+        return check(RefereeLeaf(leaf.kind, leaf.params, data + row))
+
+    def _row(self, element: RowElement, by_token: bool, evidence: Evidence) -> bytes:
+        claim = self.claim
+        root = claim.leaf.in_root if element.boundary == Boundary.IN else claim.leaf.out_root
+        width = LAYOUTS[self.program.row_format].width_bytes
+        if by_token:
+            return open_row(
+                commit.unhex(root), self.rows, element.row, TOKEN_BYTES, 0, TOKEN_BYTES, evidence.row
+            )  # fmt: skip
+        row_bytes = self.program.hidden * width
+        start = element.column * width
+        return open_row(
+            commit.unhex(root), self.rows, element.row, row_bytes, start, width, evidence.row
+        )
+
+
+def at_fault(ruling: Ruling, kind: Kind) -> bool | None:
+    """Whether the accused is at fault; None where nobody is: the model, or what it was sent, is no number."""
+    if ruling == Ruling.ROW_MALFORMED:
+        return True if kind == Kind.WHITEN_DIFFERENCE else None
+    return {Ruling.HOLDS: True, Ruling.FAILS: False, Ruling.MODEL_MALFORMED: None}[ruling]

@@ -1,0 +1,169 @@
+"""Accusers and accused of toy games: honest ones, scripted liars, and ones that move at random."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from core.protocol import commit, dispute
+from core.protocol.dispute import Game, Phase, Terms, Verdict
+from core.protocol.trace import chunks
+from core.protocol.trace.check import Checker, all_places
+from core.protocol.trace.derive import Run
+from core.protocol.trace.evidence import Evidence
+from core.protocol.trace.held import HeldTrace, evidence_for
+from core.protocol.trace.judge import Case, Claim
+from core.protocol.trace.layout import Place
+from core.protocol.trace.sources import CommittedRows
+from core.protocol.types import RequestLeaf
+from tests.core.protocol.trace.toy import Stage
+
+TERMS = Terms(bond=20, turn_s=60, payout_delay_s=5)
+ACCUSER, OWNER, OPERATOR, REQUESTER = "accuser", "owner", "operator", "requester"
+
+
+def request_leaf(inputs: CommittedRows, outputs: CommittedRows, tokens_in: int = 2) -> RequestLeaf:
+    rows = len(inputs.rows)
+    return RequestLeaf(
+        0, commit.to_hex(inputs.root), commit.to_hex(outputs.root), tokens_in, rows + 1 - tokens_in
+    )
+
+
+@dataclass(frozen=True)
+class Accusation:
+    """What an accuser posts and answers with."""
+
+    stage: Stage
+    outputs: CommittedRows
+    trace: HeldTrace
+
+    @property
+    def case(self) -> Case:
+        toy, layout = self.stage.toy, self.stage.layout
+        claim = Claim(
+            request_leaf(self.stage.inputs, self.outputs),
+            layout.layer_from,
+            layout.layer_to,
+            layout.positions,
+            layout.window_from,
+            self.stage.entry,
+            self.trace.tree.root,
+            self.stage.choice,
+        )
+        roots = tuple(toy.parts[number].root for number in range(-1, toy.traits.layers + 1))
+        return Case(toy.program, roots, claim)
+
+    def open(self, now: int = 0) -> Game:
+        leaf = commit.leaf_hash(commit.request_leaf_bytes(self.case.claim.leaf))
+        root = commit.root_of_hashes([leaf])
+        accused = frozenset((OWNER, OPERATOR))
+        return dispute.opened(TERMS, now, ACCUSER, accused, REQUESTER, root, 1)
+
+    def accuse(self, game: Game, now: int) -> Game:
+        tree = self.trace.tree
+        return game.accuse(now, ACCUSER, self.case, 0, [], tree.below(tree.height, 0))
+
+    def answer(self, game: Game, now: int) -> Game:
+        """The accuser's move: open what was picked, prove or expand what was pointed at."""
+        sources = self.stage.sources(self.outputs)
+        if game.phase == Phase.OPENING:
+            child = game._child()
+            assert game.node is not None
+            proof = self.trace.tree.proof(
+                child.index, child.index + 1, child.level, game.node.level - child.level
+            )
+            if child.level > chunks.STEP_LEVELS:
+                below = self.trace.tree.below(child.level, child.index)
+                return game.open_node(now, ACCUSER, below, proof)
+            shown = self.trace.chunks[child.index << child.level : (child.index + 1) << child.level]
+            return game.open_values(now, ACCUSER, b"".join(shown), proof)
+        assert game.place is not None
+        if game.phase == Phase.PROVING_PART:
+            found = evidence_for(self.trace, self.stage.derivation, sources, game.place, game.part)
+            return game.prove_part(now, ACCUSER, found)
+        found = evidence_for(self.trace, self.stage.derivation, sources, game.place)
+        if not self.stage.derivation.trial(game.place).parts:
+            return game.prove(now, ACCUSER, found)
+        return game.expand(now, ACCUSER, found, self.partial_sums(game.place))
+
+    def partial_sums(self, place: Place) -> bytes:
+        return self.stage.evaluator(self.outputs).partial_sums(self.trace, place)
+
+
+@dataclass(frozen=True)
+class LyingInParts(Accusation):
+    """States partial sums that add up to a forged value."""
+
+    def partial_sums(self, place: Place) -> bytes:
+        import struct
+
+        right = struct.unpack(
+            "<" + "d" * (len(super().partial_sums(place)) // 8), super().partial_sums(place)
+        )
+        leaf = self.stage.derivation.trial(place).whole
+        off = self.trace[place] - sum(right)
+        if leaf.weights is not None:
+            off = 0.0  # with a bias the test forges the sum only
+        return struct.pack(f"<{len(right)}d", right[0] + off, *right[1:])
+
+
+@dataclass(frozen=True)
+class Defence:
+    """An accused that has the accuser's trace, checks every predicate on the accuser's operands, and points."""
+
+    accusation: Accusation
+
+    def first_fault(self, places: Iterable[Place] | None = None) -> Place | None:
+        a = self.accusation
+        checker = Checker(a.stage.derivation, a.stage.layout, a.stage.sources(a.outputs))
+        return next(checker.faults(a.trace, places), None)
+
+    def bad_part(self, place: Place, stated: bytes) -> int:
+        a = self.accusation
+        checker = Checker(a.stage.derivation, a.stage.layout, a.stage.sources(a.outputs))
+        parts = range(len(stated) // 8)
+        return next((k for k in parts if checker.part_ruling(a.trace, place, k, stated) != 1), 0)
+
+
+def play(
+    accusation: Accusation,
+    place: Place,
+    *,
+    descend: bool = False,
+    defence: Defence | None = None,
+    rng: random.Random | None = None,
+) -> tuple[Game, int]:
+    """A game in which the accused points at `place`, straight away or after a descent to it. Returns its end and its moves."""
+    now, moves = 0, 1
+    game = accusation.accuse(accusation.open(now), now)
+    if descend:
+        chunk = accusation.stage.layout.first_chunk(place) + place.item // 8
+        while game.node is not None and game.node.level:
+            step = min(chunks.STEP_LEVELS, game.node.level)
+            child = (chunk >> (game.node.level - step)) - (game.node.index << step)
+            game = game.pick(now, OPERATOR, child)
+            game = accusation.answer(game, now)
+            moves += 2
+    game = accusation.answer(game.point(now, OWNER, place), now)
+    moves += 2
+    if game.phase == Phase.PICKING_PART:
+        part = 0
+        if defence is not None:
+            part = defence.bad_part(place, game.stated)
+        elif rng is not None:
+            part = rng.randrange(len(game.stated) // 8)
+        game = accusation.answer(game.pick_part(now, OPERATOR, part), now)
+        moves += 2
+    return game, moves
+
+
+def ended(game: Game) -> Verdict:
+    assert game.phase == Phase.RULED
+    return game.verdict
+
+
+__all__ = [
+    "ACCUSER", "Accusation", "Defence", "Evidence", "LyingInParts", "OPERATOR", "OWNER", "REQUESTER",
+    "Run", "TERMS", "all_places", "ended", "play", "replace", "request_leaf",
+]  # fmt: skip

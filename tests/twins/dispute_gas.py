@@ -1,0 +1,188 @@
+"""What does every move of a tolerance game cost on models of 270 million, 8 and 70 billion weights?
+
+    python -m tests.twins.dispute_gas            write contracts/snapshots/ToleranceGame.json
+    python -m tests.twins.dispute_gas --print    print the table, and the curve of opening widths
+
+The disputed element is the most expensive there is: one of the down projection, after a descent from the root.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import struct
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from core.protocol import commit
+from core.protocol.referee import Kind
+from core.protocol.signer import devnet_accounts
+from core.protocol.trace import chunks
+from core.protocol.trace.derive import Choice, Derivation, Run
+from core.protocol.trace.families import Traits, compile_program
+from core.protocol.trace.judge import Case, Claim
+from core.protocol.trace.layout import Layout, Place
+from core.protocol.types import RequestLeaf
+from tests.conftest import CHAIN_ID, ROOT, start_anvil
+from tests.core.protocol.trace.sparse import SparseTrace, evidence, nothing, open_weights
+from tests.core.protocol.trace.toy import shapes_of_layer
+from tests.twins.dispute_chain import Bench, TwinGame
+
+SNAPSHOT = Path(ROOT) / "contracts" / "snapshots" / "ToleranceGame.json"
+MAX_TOTAL_GAS, MAX_MOVE_GAS, MAX_MOVE_BYTES, MAX_MOVES = 1_500_000, 500_000, 16_384, 20
+POSITIONS, WINDOW_ROWS = 1024, 64
+
+GEMMA_270M = Traits(
+    hidden=640, inner=2048, vocab=262_144, layers=18, heads=4, key_heads=1, head_dim=256, context=32_768, epsilon=1e-6,
+    scale=256**-0.5, sliding=tuple(0 if (i + 1) % 6 == 0 else 512 for i in range(18)), head_norms=True, gain_plus_one=True,
+    post_norms=True, gelu=True, embed_scale=25.25, two_ropes=True,
+)  # fmt: skip
+LLAMA_8B = Traits(
+    hidden=4096, inner=14_336, vocab=128_256, layers=32, heads=32, key_heads=8, head_dim=128, context=131_072, epsilon=1e-5,
+    scale=128**-0.5, sliding=(0,) * 32,
+)  # fmt: skip
+LLAMA_70B = replace(LLAMA_8B, hidden=8192, inner=28_672, layers=80, heads=64, sliding=(0,) * 80)
+
+
+@dataclass(frozen=True)
+class Shape:
+    name: str
+    traits: Traits
+    layer_from: int
+    layer_to: int
+
+
+SHAPES = (
+    Shape("270M", GEMMA_270M, 6, 12),
+    Shape("8B", LLAMA_8B, 8, 14),
+    Shape("70B", LLAMA_70B, 40, 50),
+)
+
+
+def play(bench: Bench, shape: Shape, tag: int, *, descend: bool) -> list[tuple[str, int, int]]:
+    """A whole dispute that the accuser wins. Returns each transaction's name, gas and calldata bytes."""
+    traits = shape.traits
+    names = {
+        f"layer {i}": [f"model.layers.{i}.{n}" for n in shapes_of_layer(traits, False)]
+        for i in range(traits.layers)
+    }
+    names |= {
+        "embed": ["model.embed_tokens.weight"],
+        "head": ["model.embed_tokens.weight", "model.norm.weight"],
+    }
+    program = compile_program(traits, names, nothing("tables"))
+    layout = Layout(
+        program, shape.layer_from, shape.layer_to, POSITIONS, POSITIONS - WINDOW_ROWS, True
+    )
+    section = layout.depth
+    ops = layout.section(section).ops
+    down = max(i for i, op in enumerate(ops) if op.kind == Kind.LINEAR)
+    place = Place(section, down, POSITIONS - 3, 0, traits.hidden // 2 + 5)
+    derivation = Derivation(layout, 1)
+    trial = derivation.trial(place)
+    rng = random.Random(tag)
+    part = trial.parts // 2
+    leaf = derivation.part(place, part)
+    (run,) = leaf.runs
+    x = [rng.uniform(-2, 2) for _ in range(run.count)]
+    assert leaf.weights is not None
+    w = [
+        struct.unpack("<f", struct.pack("<f", rng.uniform(-0.2, 0.2)))[0] for _ in range(run.count)
+    ]
+    stated = [rng.uniform(-1, 1) for _ in range(trial.parts)]
+    stated[part] = math.fsum(a * b for a, b in zip(x, w, strict=True))
+    trace = SparseTrace(layout, {run: x, Run(place, 1): [math.fsum(stated)]})
+    chunk = layout.first_chunk(place) + place.item // 8
+    level = chunks.height(layout.chunks)
+    while level > chunks.STEP_LEVELS:
+        level -= chunks.STEP_LEVELS
+    first, last = chunk >> level << level, min(((chunk >> level) + 1) << level, layout.chunks)
+    shown = trace.show(first, last)
+    tree = trace.commit()
+    weights, layer_root = open_weights(leaf.weights, w)
+    roots = [nothing("part", i) for i in range(traits.layers + 2)]
+    roots[1 + leaf.weights.part] = layer_root
+    rows = nothing("in"), nothing("out")
+    claim = Claim(
+        RequestLeaf(0, commit.to_hex(rows[0]), commit.to_hex(rows[1]), POSITIONS, 200), shape.layer_from, shape.layer_to,
+        POSITIONS, POSITIONS - WINDOW_ROWS, 2, tree.root,
+    )  # fmt: skip
+    case = Case(program, tuple(roots), claim)
+    model = bench.register(case, tag)
+    hashes = [nothing("request", i) for i in range(64)]
+    hashes[17] = commit.leaf_hash(commit.request_leaf_bytes(claim.leaf))
+    bench.gas_used.clear()
+    game = TwinGame.open(bench, case, hashes, model)
+    game.accuse(case, 17, commit.merkle_proof(hashes, 17), tree.below(tree.height, 0))
+    while descend and game.game.node is not None and game.game.node.level:
+        node = game.game.node
+        step = min(chunks.STEP_LEVELS, node.level)
+        game.pick((chunk >> (node.level - step)) - (node.index << step))
+        child = game.game._child()
+        proof = tree.proof(child.index, child.index + 1, child.level, node.level - child.level)
+        if child.level > chunks.STEP_LEVELS:
+            game.open_node(tree.below(child.level, child.index), proof)
+        else:
+            game.open_values(shown, proof)
+    game.point(place)
+    result = evidence(trace, trial.whole, None, Run(place, 1))
+    game.expand(result, struct.pack(f"<{len(stated)}d", *stated))
+    game.pick_part(part)
+    game.prove_part(evidence(trace, leaf, weights, None))
+    assert game.game.verdict == 2
+    game.execute()
+    return list(bench.gas_used)
+
+
+def measure() -> dict[str, int]:
+    """Gas and calldata of every move by shape, by name of the snapshot's entries."""
+    node = start_anvil("--hardfork", "prague")
+    try:
+        bench = Bench.make(node.rpc_url, devnet_accounts(10, chain_id=CHAIN_ID))
+        found: dict[str, int] = {}
+        for tag, shape in enumerate(SHAPES):
+            for descend in (True, False):
+                moves = play(bench, shape, 1000 + 2 * tag + descend, descend=descend)
+                title = f"{shape.name}, {'descent' if descend else 'pointed at once'}"
+                for number, (name, gas, _size) in enumerate(moves):
+                    if descend:
+                        found[f"{title}: {number:02d} {name}"] = gas
+                found[f"{title}: total"] = sum(gas for _, gas, _ in moves)
+                found[f"{title}: transactions"] = len(moves)
+                found[f"{title}: largest calldata"] = max(size for *_, size in moves)
+                found[f"{title}: largest gas"] = max(gas for _, gas, _ in moves)
+        return found
+    finally:
+        node.stop()
+
+
+def widths(levels: int) -> list[tuple[int, int, int]]:
+    """(children an opening shows, rounds, gas of a descent of `levels` levels): calldata at 40 gas a byte and two transactions a round."""
+    found = []
+    for step in range(1, 9):
+        rounds = -(-levels // step)
+        opening = 21_000 + 40 * (32 * (1 << step) + 32 * step + 200)
+        picking = 35_000
+        found.append((1 << step, rounds, rounds * (opening + picking)))
+    return found
+
+
+def main() -> int:
+    found = measure()
+    if "--print" in sys.argv:
+        for name, value in found.items():
+            print(f"{name:60} {value:>10,}")
+        print("\nwidth  rounds  gas of the descent (29 levels)")
+        for width, rounds, gas in widths(29):
+            print(f"{width:5}  {rounds:6}  {gas:>10,}")
+        return 0
+    SNAPSHOT.write_text(json.dumps({k: str(v) for k, v in found.items()}, indent=2) + "\n")
+    return 0
+
+
+__all__ = ["Choice", "main", "measure", "play", "widths"]
+
+if __name__ == "__main__":
+    raise SystemExit(main())

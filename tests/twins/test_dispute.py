@@ -1,0 +1,378 @@
+"""Whole tolerance games in Python and on a chain: the same phase, clock, node and verdict after every move."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from core.protocol import commit
+from core.protocol.dispute import GameError, Phase, Verdict
+from core.protocol.referee import Kind
+from core.protocol.signer import Signer
+from core.protocol.trace import chunks
+from core.protocol.trace.check import all_places
+from core.protocol.trace.evidence import Evidence, WeightOpening
+from core.protocol.trace.held import HeldTrace, evidence_for
+from core.protocol.trace.judge import Case
+from core.protocol.trace.layout import Place
+from core.protocol.types import RequestLeaf
+from tests.conftest import start_anvil
+from tests.core.protocol.trace import toy as toys
+from tests.core.protocol.trace.players import Accusation, Defence
+from tests.twins.dispute_chain import Bench, TwinGame
+
+pytestmark = pytest.mark.chain
+
+LIE = 1.01
+
+
+@pytest.fixture(scope="module")
+def bench(signers: list[Signer]) -> Iterator[Bench]:
+    node = start_anvil()
+    yield Bench.make(node.rpc_url, signers)
+    node.stop()
+
+
+class Play:
+    """One accusation played on both twins."""
+
+    def __init__(self, bench: Bench, accusation: Accusation, tag: int) -> None:
+        self.bench, self.accusation = bench, accusation
+        case = accusation.case
+        self.leaf = commit.leaf_hash(commit.request_leaf_bytes(case.claim.leaf))
+        others = [commit.leaf_hash(bytes((i,))) for i in range(3)]
+        self.leaves = [others[0], others[1], self.leaf, others[2]]
+        self.model = bench.register(case, tag)
+        self.game = TwinGame.open(bench, case, self.leaves, self.model)
+
+    @property
+    def case(self) -> Case:
+        return self.accusation.case
+
+    def accuse(self) -> None:
+        tree = self.accusation.trace.tree
+        proof = commit.merkle_proof(self.leaves, 2)
+        self.game.accuse(self.case, 2, proof, tree.below(tree.height, 0))
+
+    def descend(self, chunk: int) -> None:
+        """Pick down to the values of `chunk`."""
+        while self.game.game.node is not None and self.game.game.node.level:
+            node = self.game.game.node
+            step = min(chunks.STEP_LEVELS, node.level)
+            self.game.pick((chunk >> (node.level - step)) - (node.index << step))
+            self.open()
+
+    def open(self) -> None:
+        child, node = self.game.game._child(), self.game.game.node
+        assert node is not None
+        tree = self.accusation.trace.tree
+        proof = tree.proof(child.index, child.index + 1, child.level, node.level - child.level)
+        if child.level > chunks.STEP_LEVELS:
+            self.game.open_node(tree.below(child.level, child.index), proof)
+        else:
+            first, last = child.index << child.level, (child.index + 1) << child.level
+            self.game.open_values(b"".join(self.accusation.trace.chunks[first:last]), proof)
+
+    def as_caller(self, name: str, caller: str, at_s: int | None = None) -> None:
+        """A move whose arguments do not matter, because it is refused before they are looked at."""
+        self.game.blank(name, self.case, caller, at_s)
+
+    def judge(self, place: Place, rng: random.Random, defence: Defence | None = None) -> None:
+        """Point, and let the accuser prove."""
+        a = self.accusation
+        sources = a.stage.sources(a.outputs)
+        self.game.point(place)
+        found = evidence_for(a.trace, a.stage.derivation, sources, place)
+        if not a.stage.derivation.trial(place).parts:
+            self.game.prove(found)
+            return
+        self.game.expand(found, a.partial_sums(place))
+        if self.game.game.phase != Phase.PICKING_PART:
+            return
+        stated = self.game.game.stated
+        part = defence.bad_part(place, stated) if defence else rng.randrange(len(stated) // 8)
+        self.game.pick_part(part)
+        self.game.prove_part(evidence_for(a.trace, a.stage.derivation, sources, place, part))
+
+
+def make_stage(name: str) -> toys.Stage:
+    biases = name in ("qwen2", "wide")
+    if name == "wide":
+        toy = toys.Toy.make(replace(toys.WIDE, layers=2, sliding=(0, 0)), biases=True)
+        return toy.stage(0, 1, 2, 1)
+    toy = toys.Toy.make(toys.FAMILIES[name], biases=biases)
+    return toy.stage(0 if name in ("llama", "gemma2") else 1, 2, 4, 1)
+
+
+def sampled(stage: toys.Stage, rng: random.Random) -> list[Place]:
+    """A place of every operator of every section."""
+    found: dict[tuple[int, int], list[Place]] = {}
+    for place in all_places(stage.layout):
+        found.setdefault((place.section, place.op), []).append(place)
+    return [rng.choice(places) for places in found.values()]
+
+
+@pytest.mark.parametrize(
+    "tag,name", enumerate(["llama", "qwen2", "qwen3", "gemma2", "gemma3", "wide"])
+)
+def test_an_honest_accuser_wins_wherever_the_accused_points(
+    bench: Bench, tag: int, name: str
+) -> None:
+    rng = random.Random(tag)
+    stage = make_stage(name)
+    lie = stage.lying_outputs(LIE)
+    accusation = Accusation(stage, lie, stage.evaluate(lie))
+    for number, place in enumerate(sampled(stage, rng)):
+        play = Play(bench, accusation, tag)
+        play.accuse()
+        if number % 8 == 0 and stage.layout.op(place.section, place.op).form != 15:
+            play.descend(stage.layout.first_chunk(place) + place.item // 8)
+        play.judge(place, rng)
+        assert play.game.game.verdict == Verdict.FAULT, place
+        play.game.execute()
+
+
+@pytest.mark.parametrize(
+    "tag,name", enumerate(["llama", "qwen2", "qwen3", "gemma2", "gemma3", "wide"])
+)
+def test_a_forged_number_loses_wherever_it_is(bench: Bench, tag: int, name: str) -> None:
+    rng = random.Random(100 + tag)
+    stage = make_stage(name)
+    outputs = stage.honest_outputs
+    honest = stage.evaluate(outputs)
+    for place in sampled(stage, rng):
+        if stage.layout.op(place.section, place.op).form == 15 or honest[place] in (
+            0.0,
+            float("-inf"),
+        ):
+            continue
+        # Any stabiliser within 1 above and 60 below a score is right: it cancels.
+        stabiliser = stage.layout.op(place.section, place.op).kind == Kind.STABILISER
+        off = 99.0 if stabiliser else abs(honest[place]) * 1e-6 + 1e-9
+        forged: HeldTrace = honest.replaced(place, honest[place] + off)
+        accusation = Accusation(stage, outputs, forged)
+        play = Play(bench, accusation, tag)
+        play.accuse()
+        play.judge(place, rng, Defence(accusation))
+        assert play.game.game.verdict == Verdict.NO_FAULT, place
+        play.game.execute()
+
+
+@pytest.fixture(scope="module")
+def lie(bench: Bench) -> Accusation:
+    """A true accusation of the toy llama."""
+    stage = make_stage("llama")
+    outputs = stage.lying_outputs(LIE)
+    return Accusation(stage, outputs, stage.evaluate(outputs))
+
+
+Move = Callable[["Play"], None]
+
+
+def every_move(play: Play) -> dict[str, tuple[Phase, Move]]:
+    """Each function with arguments that are right in the phase that it is for, as right as they can be elsewhere."""
+    a, game = play.accusation, play.game
+    tree = a.trace.tree
+    proof = commit.merkle_proof(play.leaves, 2)
+    verdict = Place(len(a.stage.layout.section_types) - 1, 6)
+    found = evidence_for(a.trace, a.stage.derivation, a.stage.sources(a.outputs), verdict)
+
+    def accuse(_: Play) -> None:
+        game.accuse(play.case, 2, proof, tree.below(tree.height, 0))
+
+    return {
+        "accuse": (Phase.OPENED, accuse),
+        "pick": (Phase.PICKING, lambda _: game.pick(0)),
+        "point": (Phase.PICKING, lambda _: game.point(verdict)),
+        "open_node": (Phase.OPENING, lambda p: p.game.open_node([], [])),
+        "open_values": (Phase.OPENING, lambda p: game.open_values(b"", [], case=p.case)),
+        "prove": (Phase.PROVING, lambda p: game.prove(found, case=p.case)),
+        "expand": (Phase.PROVING, lambda p: game.expand(found, b"", case=p.case)),
+        "pick_part": (Phase.PICKING_PART, lambda _: game.pick_part(0)),
+        "prove_part": (Phase.PROVING_PART, lambda p: game.prove_part(found, b"", case=p.case)),
+        "timeout": (Phase.NONE, lambda _: game.timeout()),
+        "execute": (Phase.RULED, lambda _: game.execute()),
+    }
+
+
+def stages_of_a_game(play: Play) -> Iterator[Phase]:
+    """Every phase of a game on the way to its end, one after another."""
+    a = play.accusation
+    sources = a.stage.sources(a.outputs)
+    yield Phase.OPENED
+    play.accuse()
+    yield Phase.PICKING
+    play.game.pick(0)
+    yield Phase.OPENING
+    play.open()
+    place = next(p for p in all_places(a.stage.layout) if a.stage.derivation.trial(p).parts)
+    play.game.point(place)
+    yield Phase.PROVING
+    play.game.expand(
+        evidence_for(a.trace, a.stage.derivation, sources, place), a.partial_sums(place)
+    )
+    yield Phase.PICKING_PART
+    play.game.pick_part(0)
+    yield Phase.PROVING_PART
+    play.game.prove_part(evidence_for(a.trace, a.stage.derivation, sources, place, 0))
+    yield Phase.RULED
+    play.game.execute()
+    yield Phase.EXECUTED
+
+
+@pytest.fixture(scope="module")
+def parted(bench: Bench) -> Accusation:
+    """A true accusation of a toy whose biases make partial sums."""
+    stage = make_stage("qwen2")
+    outputs = stage.lying_outputs(LIE)
+    return Accusation(stage, outputs, stage.evaluate(outputs))
+
+
+def test_no_function_works_in_another_phase(bench: Bench, parted: Accusation) -> None:
+    play = Play(bench, parted, 1)
+    moves = every_move(play)
+    seen = set()
+    for phase in stages_of_a_game(play):
+        assert play.game.game.phase == phase
+        seen.add(phase)
+        for name, (belongs, move) in moves.items():
+            if belongs == phase:
+                continue
+            with pytest.raises(GameError) as refused:
+                move(play)
+            clock_runs = name == "timeout" and phase < Phase.RULED
+            assert refused.value.name == ("ClockRunning" if clock_runs else "WrongPhase"), name
+    assert seen == set(Phase) - {Phase.NONE}
+
+
+def test_only_whose_turn_it_is_moves(bench: Bench, parted: Accusation) -> None:
+    play = Play(bench, parted, 1)
+    accuser_moves = {Phase.OPENED, Phase.OPENING, Phase.PROVING, Phase.PROVING_PART}
+    strangers = {
+        True: [bench.owner, bench.operator, bench.requester],
+        False: [bench.accuser, bench.requester],
+    }
+    for phase in stages_of_a_game(play):
+        if phase >= Phase.RULED:
+            break
+        names = [n for n, (p, _) in every_move(play).items() if p == phase]
+        for caller in strangers[phase in accuser_moves]:
+            for name in names:
+                with pytest.raises(GameError, match="NotTurn"):
+                    play.as_caller(name, caller)
+
+
+@pytest.mark.parametrize("stop", [p for p in Phase if Phase.NONE < p < Phase.RULED])
+def test_a_clock_ends_after_its_last_second(bench: Bench, parted: Accusation, stop: Phase) -> None:
+    play = Play(bench, parted, 1)
+    for phase in stages_of_a_game(play):
+        if phase == stop:
+            break
+    ends = play.game.game.ends_at
+    for at_s in (ends - 1, ends):
+        with pytest.raises(GameError, match="ClockRunning"):
+            play.game.timeout(at_s)
+    name = next(n for n, (p, _) in every_move(play).items() if p == stop)
+    with pytest.raises(GameError, match="ClockOver"):
+        play.as_caller(name, "", ends + 1)
+    play.game.timeout(ends + 1)
+    silent_accused = stop in (Phase.PICKING, Phase.PICKING_PART)
+    assert play.game.game.verdict == (Verdict.FAULT if silent_accused else Verdict.NO_FAULT)
+    play.game.execute()
+
+
+def test_a_move_at_the_last_second_is_in_time(bench: Bench, lie: Accusation) -> None:
+    play = Play(bench, lie, 0)
+    play.accuse()
+    play.game.point(Place(0, 0), at_s=play.game.game.ends_at)
+    assert play.game.game.phase == Phase.PROVING
+
+
+def test_what_was_not_committed_is_refused(bench: Bench, lie: Accusation) -> None:
+    play = Play(bench, lie, 0)
+    a, tree = lie, lie.trace.tree
+    below, proof = tree.below(tree.height, 0), commit.merkle_proof(play.leaves, 2)
+    other = replace(play.case, claim=replace(play.case.claim, leaf=replace_leaf(play.case)))
+    for case, position, siblings, shown, name in (
+        (play.case, 1, proof, below, "RequestUnproven"),
+        (play.case, 2, proof[:-1], below, "RequestUnproven"),
+        (other, 2, proof, below, "RequestUnproven"),
+        (play.case, 2, proof, below[:-1], "OpeningWrong"),
+        (play.case, 2, proof, [below[1], below[0], *below[2:]], "OpeningWrong"),
+        (claiming(play.case, positions=99), 2, proof, below, "ClaimInvalid"),
+        (claiming(play.case, positions=0), 2, proof, below, "ClaimInvalid"),
+        (
+            claiming(play.case, window_from=play.case.claim.positions),
+            2,
+            proof,
+            below,
+            "ClaimInvalid",
+        ),
+        (claiming(play.case, tolerance_entry=0), 2, proof, below, "ClaimInvalid"),
+        (claiming(play.case, tolerance_entry=200), 2, proof, below, "ClaimInvalid"),
+    ):
+        with pytest.raises(GameError, match=name):
+            play.game.accuse(case, position, siblings, shown)
+    play.accuse()
+    with pytest.raises(GameError, match="ChildUnknown"):
+        play.game.pick(32)
+    play.game.pick(1)
+    child, node = play.game.game._child(), play.game.game.node
+    assert node is not None
+    way = tree.proof(child.index, child.index + 1, child.level, node.level - child.level)
+    shown = a.trace.chunks[child.index << child.level : (child.index + 1) << child.level]
+    data = b"".join(shown)
+    for wrong, siblings in (
+        (data[:-1], way), (data + b"\0", way), (bytes(len(data)), way), (data, way[:-1]), (data, [*way, way[0]]),
+    ):  # fmt: skip
+        with pytest.raises(GameError, match="OpeningWrong"):
+            play.game.open_values(wrong, siblings)
+    play.game.open_values(data, way)
+    place = Place(1, 3, 1, 0, 2)
+    play.game.point(place)
+    sources = a.stage.sources(a.outputs)
+    right = evidence_for(a.trace, a.stage.derivation, sources, place)
+    elsewhere = evidence_for(a.trace, a.stage.derivation, sources, Place(1, 3, 2, 0, 2))
+    for evidence in (
+        elsewhere,
+        replace(right, result=elsewhere.result),
+        replace(right, runs=elsewhere.runs),
+        replace(right, runs=()),
+        replace(
+            right,
+            weights=elsewhere.weights if elsewhere.weights != right.weights else other_weights(a),
+        ),
+        replace(right, witness=99),
+        replace(right, weights=replace(right.weights, name=right.weights.name + b"x")),
+    ):
+        with pytest.raises(GameError, match="EvidenceWrong"):
+            play.game.prove(evidence)
+    play.game.prove(right)
+    assert play.game.game.verdict == Verdict.FAULT
+
+
+def test_who_points_at_nothing_has_found_nothing(bench: Bench, lie: Accusation) -> None:
+    play = Play(bench, lie, 0)
+    play.accuse()
+    play.game.point(Place(1, 3, 400, 0, 0))
+    play.game.prove(Evidence())
+    assert play.game.game.verdict == Verdict.FAULT
+
+
+def claiming(case: Case, **changed: int) -> Case:
+    return replace(case, claim=replace(case.claim, **changed))
+
+
+def replace_leaf(case: Case) -> RequestLeaf:
+    import msgspec
+
+    return msgspec.structs.replace(case.claim.leaf, tokens_in=case.claim.leaf.tokens_in + 1)
+
+
+def other_weights(a: Accusation) -> WeightOpening:
+    """The same place of another tensor."""
+    place = Place(1, 4, 1, 0, 2)
+    return evidence_for(a.trace, a.stage.derivation, a.stage.sources(a.outputs), place).weights

@@ -1,0 +1,54 @@
+"""A dispute stays affordable on models of any size, and its gas is what the snapshot says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.twins.dispute_gas import (
+    MAX_MOVE_BYTES,
+    MAX_MOVE_GAS,
+    MAX_MOVES,
+    MAX_TOTAL_GAS,
+    SHAPES,
+    SNAPSHOT,
+    measure,
+    widths,
+)
+
+pytestmark = pytest.mark.chain
+
+TOLERANCE = 0.03
+#: What TaskRegistry adds to opening a game: order, plan and receipt as calldata, and their signatures.
+OPENING_GAS = 130_000
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, int]:
+    return measure()
+
+
+def test_gas_is_as_in_the_snapshot(found: dict[str, int]) -> None:
+    expected = {name: int(value) for name, value in json.loads(SNAPSHOT.read_text()).items()}
+    assert found.keys() == expected.keys()
+    off = {
+        n: (expected[n], v)
+        for n, v in found.items()
+        if abs(v - expected[n]) > TOLERANCE * expected[n]
+    }
+    assert off == {}
+
+
+@pytest.mark.parametrize("shape", [shape.name for shape in SHAPES])
+def test_no_move_is_too_large(found: dict[str, int], shape: str) -> None:
+    for way in ("descent", "pointed at once"):
+        assert found[f"{shape}, {way}: largest gas"] <= MAX_MOVE_GAS
+        assert found[f"{shape}, {way}: largest calldata"] <= MAX_MOVE_BYTES
+        assert found[f"{shape}, {way}: transactions"] <= MAX_MOVES
+    assert found[f"{shape}, pointed at once: total"] + OPENING_GAS <= MAX_TOTAL_GAS
+
+
+def test_32_hashes_an_opening_cost_least() -> None:
+    cost = {width: gas for width, _, gas in widths(29)}
+    assert min(cost, key=cost.__getitem__) == 32
