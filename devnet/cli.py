@@ -13,8 +13,26 @@ app = App(
     "devnet", help="A whole network on one machine: chain, contracts, matcher, miners, jurors."
 )
 chaos = app.group("chaos", help="Faults on demand.")
+links = app.group(
+    "links", help="How far miners are from everybody; for `devnet up --latency-ms 64`."
+)
 
 NameArgument = Annotated[str, typer.Argument(help="A party, such as miner-2; see `devnet status`.")]
+LinkArgument = Annotated[
+    str | None, typer.Argument(help="The miner that the link leads to; every link if not said.")
+]
+WayOption = Annotated[
+    str | None, typer.Option("--way", help="in: towards the miner, out: from it; both if not said.")
+]
+LatencyOption = Annotated[
+    float | None, typer.Option("--latency-ms", help="One way, between a miner and others.", min=0.0)
+]
+JitterOption = Annotated[
+    float | None, typer.Option("--jitter-ms", help="Up to so much more, at random.", min=0.0)
+]
+BandwidthOption = Annotated[
+    float | None, typer.Option("--mbit-s", help="Bandwidth of a direction; 0: no limit.", min=0.0)
+]
 
 
 @app.command()
@@ -23,11 +41,17 @@ async def up(
     miners: Annotated[int, typer.Option(help="How many of the three miners.", min=1, max=3)] = 3,
     jurors: Annotated[int, typer.Option(help="How many of the three jurors.", min=0, max=3)] = 3,
     keep: Annotated[bool, typer.Option("--keep/--fresh", help="Continue the last chain.")] = False,
+    latency_ms: LatencyOption = None,
+    jitter_ms: JitterOption = None,
+    mbit_s: BandwidthOption = None,
 ) -> None:
     """Start a devnet in the background."""
     from devnet.lifecycle import bring_up
+    from devnet.links.conditions import Conditions
 
-    run.emit(await bring_up(run, miners, jurors, keep=keep))
+    given = _conditions(latency_ms, jitter_ms, mbit_s)
+    links = Conditions(**given) if given else None
+    run.emit(await bring_up(run, miners, jurors, keep=keep, links=links))
 
 
 @app.command()
@@ -152,6 +176,88 @@ async def slow(
     from devnet.lifecycle import make_slow
 
     run.emit(await make_slow(name, ms))
+
+
+@links.command("show")
+def show_links(run: Run) -> None:
+    """What each direction of each link is like, and what it has carried."""
+    from devnet.lifecycle import show_links
+
+    run.emit(show_links())
+
+
+@links.command("set")
+def set_links(
+    run: Run,
+    name: LinkArgument = None,
+    way: WayOption = None,
+    latency_ms: LatencyOption = None,
+    jitter_ms: JitterOption = None,
+    mbit_s: BandwidthOption = None,
+) -> None:
+    """Change them while they carry."""
+    from devnet.lifecycle import change_links
+
+    run.emit(change_links(name, way, _conditions(latency_ms, jitter_ms, mbit_s)))
+
+
+@links.command("freeze")
+def freeze_links(run: Run, name: LinkArgument = None, way: WayOption = None) -> None:
+    """Let nothing through and break nothing, as a network that is partitioned."""
+    from devnet.lifecycle import change_links
+
+    run.emit(change_links(name, way, {"state": "frozen"}))
+
+
+@links.command("lose")
+def lose_links(run: Run, name: LinkArgument = None, way: WayOption = None) -> None:
+    """Let bytes vanish; whose bytes vanished is reset at `thaw`, as by a router that forgot its connections."""
+    from devnet.lifecycle import change_links
+
+    run.emit(change_links(name, way, {"state": "lost"}))
+
+
+@links.command("thaw")
+def thaw_links(run: Run, name: LinkArgument = None, way: WayOption = None) -> None:
+    """Let everything through again."""
+    from devnet.lifecycle import change_links
+
+    run.emit(change_links(name, way, {"state": "open"}))
+
+
+@links.command("reset")
+def reset_links(run: Run, name: LinkArgument = None) -> None:
+    """Break every connection; new ones are taken."""
+    from devnet.lifecycle import break_links
+
+    run.emit(break_links(name, "reset"))
+
+
+@links.command("cut")
+def cut_links(run: Run, name: LinkArgument = None) -> None:
+    """Break every connection and refuse new ones until `devnet links mend`."""
+    from devnet.lifecycle import break_links
+
+    run.emit(break_links(name, "cut"))
+
+
+@links.command("mend")
+def mend_links(run: Run, name: LinkArgument = None) -> None:
+    """Take connections again."""
+    from devnet.lifecycle import break_links
+
+    run.emit(break_links(name, "mend"))
+
+
+def _conditions(
+    latency_ms: float | None, jitter_ms: float | None, mbit_s: float | None
+) -> dict[str, float]:
+    given = {
+        "latency_ms": latency_ms,
+        "jitter_ms": jitter_ms,
+        "bytes_per_s": None if mbit_s is None else mbit_s * 125_000,
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 main = app.main

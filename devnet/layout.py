@@ -46,5 +46,10 @@ class Layout:
         return self.root / "processes.json"
 
     @property
+    def links_file(self) -> Path:
+        """The links between miners and everybody else, where there are any (`devnet/links/service.py`)."""
+        return self.root / "links.json"
+
+    @property
     def chain_state_file(self) -> Path:
         return self.root / "chain.json"

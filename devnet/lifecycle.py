@@ -18,6 +18,8 @@ from core.runtime.console import Run
 from devnet.accounts import PARTIES, signer_of
 from devnet.layout import Layout
 from devnet.ledger import snapshot
+from devnet.links.conditions import WAYS, Conditions
+from devnet.links.service import ask
 from devnet.network import HETEROGENEOUS, Devnet, MinerProfile
 from devnet.processes import Processes, log_end
 
@@ -41,8 +43,10 @@ def load(layout: Layout) -> Devnet:
     return net
 
 
-async def bring_up(run: Run, miners: int, jurors: int, *, keep: bool) -> dict[str, Any]:
-    """Start everything; a failure half-way stops what was started."""
+async def bring_up(
+    run: Run, miners: int, jurors: int, *, keep: bool, links: Conditions | None = None
+) -> dict[str, Any]:
+    """Start everything; a failure half-way stops what was started. `links`: miners are that far from everybody."""
     layout = Layout.default()
     running = Processes.load(layout.processes_file, layout.logs)
     if any(r.is_alive for r in running.running):
@@ -63,6 +67,8 @@ async def bring_up(run: Run, miners: int, jurors: int, *, keep: bool) -> dict[st
         with run.stage(2, 4, "matcher"):
             await net.start_matcher()
         with run.stage(3, 4, "miners"):
+            if links is not None or layout.links_file.is_file():
+                await net.start_links(parties, links)
             for party in parties:
                 if not continued:
                     await net.register_miner(party, "500usd")
@@ -213,6 +219,38 @@ async def _restart(name: str, profile: MinerProfile) -> dict[str, Any]:
     await net.start_miner(name, profile)
     await net._chain().close()
     return {"restarted": name, "profile": str(profile)}
+
+
+def show_links() -> list[dict[str, Any]]:
+    """A row for each direction of each link."""
+    return _link_rows(ask(Layout.default().links_file, do="describe"))
+
+
+def change_links(
+    name: str | None, way: str | None, changes: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Replace conditions while the links carry. Raises UsageError for an unknown link or what makes no sense."""
+    file = Layout.default().links_file
+    return _link_rows(ask(file, do="change", link=name, way=way, changes=changes))
+
+
+def break_links(name: str | None, do: str) -> dict[str, Any]:
+    """ "reset" breaks connections, "cut" also refuses new ones until "mend"."""
+    broken = ask(Layout.default().links_file, do=do, link=name)
+    return {"link": name or "all", "done": do, "brokenConnections": broken}
+
+
+def _link_rows(links: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {"link": link["link"], "endpoint": link["endpoint"], "way": way}
+        | link[way]
+        | {
+            "state": "cut" if link["cut"] else link[way]["state"],
+            "connections": link["connections"],
+        }
+        for link in links
+        for way in WAYS
+    ]
 
 
 async def tell_story(run: Run, *, keep: bool) -> None:

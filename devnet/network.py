@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,15 @@ from devnet.accounts import PARTIES, environ_of, make_wallets, signer_of, write_
 from devnet.anvil import CHAIN_ID, start_anvil
 from devnet.deploy import USD, Parameters, deploy, register_model
 from devnet.layout import Layout
+from devnet.links.conditions import Conditions
+from devnet.links.service import ask, read_plan, write_plan
 from devnet.models import DEFAULT_MODEL
 from devnet.ports import free_ports
 from devnet.processes import Processes, ProcessFailed, Running
 
 NETWORK = "devnet"
+#: All programs share one machine's cores here, and one that waits for a core is not one that has gone.
+MISSED_PINGS = 12
 #: Base units of the token that each party starts with.
 FUNDS = {
     "requester-1": 100 * USD,
@@ -135,7 +140,8 @@ class Devnet:
 
     def write_home(self, party: str, sections: Mapping[str, Mapping[str, object]]) -> None:
         """A party's home; models are found in the user's cache through a link."""
-        home = write_home(self.layout, party, {k: dict(v) for k, v in sections.items()})
+        every = {"failover": {"missed_pings": MISSED_PINGS}} | sections
+        home = write_home(self.layout, party, {k: dict(v) for k, v in every.items()})
         link = home / "cache"
         if not link.is_symlink() and not link.exists():
             link.symlink_to(self.cache or Folders.find({}).cache)
@@ -165,6 +171,25 @@ class Devnet:
         status = await self.ask_matcher("/v1/status")
         self.bootstrap = [str(a) for a in status["swarm"]]
         self.write_network_file()
+        return running
+
+    async def start_links(
+        self, parties: Sequence[str], conditions: Conditions | None = None
+    ) -> Running:
+        """A relay before every miner that is still to start; each then announces the relay's port instead of its own.
+
+        `conditions` hold for both directions of every link; None leaves them as the last devnet of this folder had them.
+        """
+        file = self.layout.links_file
+        links, before = read_plan(file)
+        new = [party for party in parties if party not in links]
+        ports = iter(free_ports(2 * len(new)))
+        for party in new:
+            links[party] = {f: f"127.0.0.1:{next(ports)}" for f in ("listen", "to")}
+        write_plan(file, links, before if conditions is None else asdict(conditions))
+        argv = [sys.executable, "-m", "devnet.links.service", str(file)]
+        running = await self.processes.start("links", argv)
+        await self.processes.wait_ready(running, self._links_answer, 30.0)
         return running
 
     async def register_miner(self, party: str, stake: str) -> str:
@@ -273,7 +298,8 @@ class Devnet:
         return self.chain
 
     def _miner_section(self, party: str) -> dict[str, object]:
-        return {
+        section = self._ports_section(party)
+        return section | {
             "name": party,
             "operator": f"{party}-operator",
             "password_file": str(self.layout.password_file),
@@ -285,6 +311,21 @@ class Devnet:
 
     async def _start(self, party: str, argv: Sequence[str]) -> Running:
         return await self.processes.start(party, argv, environ_of(self.layout, party))
+
+    def _ports_section(self, party: str) -> dict[str, object]:
+        """Where a miner behind a link listens, and what it says."""
+        link = read_plan(self.layout.links_file)[0].get(party)
+        if link is None:
+            return {}
+        port_of = {name: int(end.rpartition(":")[2]) for name, end in link.items()}
+        return {"listen_port": port_of["to"], "announce_port": port_of["listen"]}
+
+    async def _links_answer(self) -> bool:
+        try:
+            await asyncio.to_thread(ask, self.layout.links_file, do="describe")
+        except HeadraceError:
+            return False
+        return True
 
     async def _matcher_answers(self) -> bool:
         try:
