@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import comb
 
 import numpy as np
 
@@ -11,78 +10,80 @@ from scheduler.utility.kinds import Ints, Steps
 
 #: Patterns of one or two kinds are listed up to so many stages above their fewest.
 LONG = 6
+#: How far to count patterns by stages at first.
+HORIZON = 16
 
 
-def every_pattern(steps: Steps, most: Sequence[int], limit: int) -> tuple[Ints, int] | None:
-    """(counts [kind, pattern], S): every choice of at most most[t] machines of kind t and S stages with enough room.
+def every_pattern(steps: Steps, most: Sequence[int], limit: int) -> Ints:
+    """Counts [kind, pattern]: every choice of at most most[t] machines of kind t and S stages with enough room.
 
-    S is as large as `limit` rows allow; None when not even the shortest patterns fit below it. Patterns of at most
+    S is as large as `limit` rows allow; no patterns when not even the shortest ones fit below it. Patterns of at most
     two kinds, which slow machines among themselves need, follow beyond S.
     """
-    room = steps.plain[:, 0]
-    fewest = _fewest_stages(room, most, steps.layers)
-    if fewest is None:
-        return None
-    top = min(steps.layers, sum(most))
-    best: tuple[Ints, int] | None = None
-    stages = fewest + 1
-    while comb(stages + 1 + len(most), len(most)) <= limit:
-        stages += 1  # so many fit for sure
+    room, top = steps.plain[:, 0], min(steps.layers, sum(most))
+    stages = _longest(room, most, steps.layers, top, limit)
+    if stages is None:
+        return np.zeros((len(most), 0), dtype=np.int64)
+    listed = [_up_to(room, most, stages, steps.layers)]
+    for t in range(len(most)):
+        for u in range(t, len(most)):
+            longer = _of_two(room, most, t, u, stages, steps.layers, top)
+            if longer.shape[1] <= limit:
+                listed.append(longer)
+    return np.column_stack(listed)
+
+
+def _longest(room: Ints, most: Sequence[int], layers: int, top: int, limit: int) -> int | None:
+    """The most stages S ≤ `top` for which at most `limit` patterns have S or fewer; None when even the shortest have more,
+    or there are none."""
+    horizon = min(top, HORIZON)
     while True:
-        stages = min(top, stages)
-        counts = _grow(room, most, stages, steps.layers, limit)
-        if counts is None:
-            break
-        best = counts, stages
-        if stages >= top:
-            return best
-        stages += 1 + (2 * counts.shape[1] < limit)
-    if best is None:
-        return None
-    longer = [best[0]]
-    kinds = range(len(most))
-    for t, u in [(t, u) for t in kinds for u in kinds if t <= u]:
-        few = [m if v in (t, u) else 0 for v, m in enumerate(most)]
-        slowest = _fewest_stages(np.full_like(room, min(room[t], room[u])), few, steps.layers)
-        stages = min(top, (slowest or sum(few)) + LONG)
-        counts = None if stages <= best[1] else _grow(room, few, stages, steps.layers, limit)
-        if counts is not None:
-            longer.append(
-                counts[:, (counts.sum(axis=0) > best[1]) & (counts[[t, u]] > 0).all(axis=0)]
-            )
-    return np.column_stack(longer), best[1]
+        # [stages, layers held at most L]: how many choices of the kinds so far; as floats, for they may be very many
+        ways = np.zeros((horizon + 1, layers + 1))
+        ways[0, 0] = 1.0
+        for each, many in zip(room.tolist(), most, strict=True):
+            before = ways.copy()
+            for n in range(1, min(many, horizon) + 1):
+                more = min(layers, n * each)
+                ways[n:, more:] += before[: horizon + 1 - n, : layers + 1 - more]
+                ways[n:, layers] += before[: horizon + 1 - n, layers + 1 - more :].sum(axis=1)
+        patterns = np.cumsum(ways[:, layers])
+        if patterns[horizon] > limit or horizon == top:
+            listed = np.flatnonzero((patterns > 0) & (patterns <= limit))
+            return int(listed[-1]) if listed.size else None
+        horizon = min(top, 2 * horizon)
 
 
-def _fewest_stages(room: Ints, most: Sequence[int], layers: int) -> int | None:
-    held = stages = 0
-    for t in np.argsort(-room, kind="stable"):
-        for _ in range(most[t]):
-            if held >= layers:
-                return stages
-            held += int(room[t])
-            stages += 1
-    return stages if held >= layers else None
-
-
-def _grow(room: Ints, most: Sequence[int], stages: int, layers: int, limit: int) -> Ints | None:
+def _up_to(room: Ints, most: Sequence[int], stages: int, layers: int) -> Ints:
+    """Every pattern of at most so many stages, kind by kind; a beginning that cannot reach all layers is left out."""
     kinds = len(most)
     counts = np.zeros((kinds, 1), dtype=np.int64)
     used, held = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    beyond = [sum(int(room[u]) * most[u] for u in range(t + 1, kinds)) for t in range(kinds)]
-    largest_beyond = [
-        max((int(room[u]) for u in range(t + 1, kinds)), default=0) for t in range(kinds)
-    ]
     for t in range(kinds):
-        choices = min(most[t], stages) + 1
-        if counts.shape[1] * choices > 4 * limit:
-            return None
-        copies = np.tile(np.arange(choices), counts.shape[1])
-        counts, used, held = (np.repeat(a, choices, axis=-1) for a in (counts, used, held))
-        counts[t] = copies
-        used, held = used + copies, held + copies * int(room[t])
-        reach = held + np.minimum(beyond[t], (stages - used) * largest_beyond[t])
-        keep = (used <= stages) & (reach >= layers)
+        copies = np.minimum(most[t], stages - used) + 1
+        first = np.repeat(np.cumsum(copies) - copies, copies)
+        counts, used, held = (np.repeat(a, copies, axis=-1) for a in (counts, used, held))
+        counts[t] = np.arange(len(used)) - first
+        used, held = used + counts[t], held + counts[t] * int(room[t])
+        beyond = sum(int(room[u]) * most[u] for u in range(t + 1, kinds))
+        largest = max((int(room[u]) for u in range(t + 1, kinds)), default=0)
+        keep = held + np.minimum(beyond, (stages - used) * largest) >= layers
         counts, used, held = counts[:, keep], used[keep], held[keep]
-        if counts.shape[1] > limit:
-            return None
+    return counts
+
+
+def _of_two(
+    room: Ints, most: Sequence[int], t: int, u: int, beyond: int, layers: int, top: int
+) -> Ints:
+    """Patterns of the kinds t and u alone with more than `beyond` stages, up to LONG above the fewest they need."""
+    slow = max(1, int(min(room[t], room[u])))
+    together = most[t] + (most[u] if t != u else 0)
+    top = min(top, min(-(-layers // slow), together) + LONG)
+    a = np.arange(1, min(most[t], top) + 1)[:, None]
+    b = np.arange(1, min(most[u], top) + 1)[None] if t != u else np.zeros((1, 1), dtype=np.int64)
+    enough = (a + b > beyond) & (a + b <= top) & (a * room[t] + b * room[u] >= layers)
+    of_t, of_u = np.nonzero(enough)
+    counts = np.zeros((len(most), len(of_t)), dtype=np.int64)
+    counts[t] += a[of_t, 0]
+    counts[u] += b[0, of_u]
     return counts

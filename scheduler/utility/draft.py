@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from scheduler.assemble import search_connected
-from scheduler.costs import capacities
 from scheduler.fleet import Links, Machine, ModelShape
 from scheduler.gap import relative_gap
 from scheduler.kinds import most_layers_of_any
@@ -18,7 +17,8 @@ from scheduler.utility.hand_out import hand_out
 from scheduler.utility.hops import Hops
 from scheduler.utility.kinds import Kind, group
 from scheduler.utility.scope import Effort, Solved, solve
-from scheduler.utility.split import Built, Ends, build, build_in_order, utility
+from scheduler.utility.score import utility
+from scheduler.utility.split import Built, Choices, build, build_in_order
 from scheduler.utility.table import Table
 
 WHOLE_FLEET = "all localities"
@@ -63,17 +63,24 @@ class Scope:
 
 @dataclass
 class Draft:
-    """Pipelines so far, the scopes they came from and how they were found."""
+    """Pipelines so far, the scopes they came from and how they were found.
+
+    ``utility`` is by the β that was asked for, whatever ``beta`` the patterns were chosen with.
+    """
 
     built: list[Built]
     scopes: list[Scope]
     method: str
     beta: float
-    at_once: bool
+    asked: float
 
     @property
     def utility(self) -> float:
-        return sum(one.utility for one in self.built)
+        theta, latency_ms = (
+            np.array([one.theta for one in self.built]),
+            np.array([one.latency_ms for one in self.built]),
+        )
+        return float(utility(theta, latency_ms, self.asked).sum())
 
     @property
     def throughput(self) -> float:
@@ -101,7 +108,7 @@ class World:
         self.places, self.links, self.model, self.options = places, links, model, options
         self.usable = usable
         self.hops = Hops(links, model)
-        self.known: dict[tuple[Kind, ...], dict[tuple[int, int], Ends]] = {}
+        self.known: dict[tuple[Kind, ...], Choices] = {}
         self.solved: dict[tuple[bytes, float, float], Solved] = {}
         exact = group(usable, model)
         self.kind_of: dict[str, Kind] = {m: exact.kinds[t] for m, t in exact.kind_of.items()}
@@ -119,20 +126,21 @@ class World:
         twin = replace(self.grouped, kinds=best)
         coarse = usable and best != self.grouped.kinds
         self.twin = Table(twin, most, options.effort.rows) if coarse else None
+        # What coarse kinds give away is more than further searches would find.
+        searches = options.effort.searches[: 1 if coarse else None]
+        self.effort = replace(options.effort, searches=searches)
 
-    def draft(self, beta: float, at_once: bool, effort: Effort, to_beat: float = 0.0) -> Draft:
+    def draft(self, beta: float, at_once: bool, to_beat: float = 0.0) -> Draft:
         """One plan: all at once (empty where it cannot beat a utility), or by locality with leftovers pooled by distance."""
-        made = Draft([], [], "patterns", beta, at_once)
+        made = Draft([], [], "patterns", beta, self.options.beta)
         if at_once or len(self.places) < 2:
-            self._extend(
-                made, WHOLE_FLEET, range(len(self.places)), list(self.usable), effort, to_beat
-            )
+            self._extend(made, WHOLE_FLEET, range(len(self.places)), list(self.usable), to_beat)
             if to_beat and not made.built:
                 return made
         else:
             left: list[tuple[tuple[int, ...], list[Machine]]] = []
             for p, inside in enumerate(self.places):
-                left.append(((p,), self._extend(made, f"locality {p}", (p,), list(inside), effort)))
+                left.append(((p,), self._extend(made, f"locality {p}", (p,), list(inside))))
             while len(left) > 1:
                 a, b = min(
                     ((i, j) for i in range(len(left)) for j in range(i)),
@@ -142,10 +150,8 @@ class World:
                 del left[a], left[b]
                 both, pool = tuple(sorted(of_a + of_b)), in_a + in_b
                 name = WHOLE_FLEET if not left else "localities " + ", ".join(map(str, both))
-                left.append((both, self._extend(made, name, both, pool, effort)))
+                left.append((both, self._extend(made, name, both, pool)))
         self._connect(made)
-        # Utility is compared at the β that was asked for, whatever β the patterns were chosen with.
-        made.built = [self._rebuilt(one) for one in made.built]
         return made
 
     def _apart(self, a: Sequence[int], b: Sequence[int]) -> float:
@@ -168,14 +174,11 @@ class World:
         name: str,
         places: Sequence[int],
         machines: list[Machine],
-        effort: Effort,
         to_beat: float = 0.0,
     ) -> list[Machine]:
         """Add this scope's best pipelines to the draft; the machines it leaves."""
-        if (
-            most_layers_of_any([capacities(m, self.model) for m in machines], self.model.layers)
-            < self.model.layers
-        ):
+        caps = [self.kind_of[m.id].capacities for m in machines]
+        if most_layers_of_any(caps, self.model.layers) < self.model.layers:
             return machines
         assert self.table is not None
         grouped = self.grouped
@@ -186,11 +189,11 @@ class World:
         hop_ms = self._hop_ms(places, machines)
         beta = made.beta
         asked = (supply.tobytes(), beta, hop_ms)
-        solved = self.solved.get(asked)
+        effort, solved = self.effort, self.solved.get(asked)
         if solved is None:
             solved = solve(self.table, supply, beta, hop_ms, effort, to_beat)
-            if solved.gap <= effort.gap and not to_beat:
-                self.solved[asked] = solved  # more effort would change nothing
+            if not to_beat:
+                self.solved[asked] = solved
         bound = solved.bound
         if self.twin is not None:  # nothing is planned with the best twins, they only bound
             bound = max(bound, solve(self.twin, supply, beta, hop_ms, effort, math.inf).bound)
@@ -228,13 +231,10 @@ class World:
         if order is None:
             return
         kinds = [self.kind_of[m.id] for m in order]
-        one = build_in_order(order, kinds, self.model.layers, self.hops, self.options.beta)
+        one = build_in_order(order, kinds, self.model.layers, self.hops)
         if one is not None:
             made.built.append(one)
             made.method = "connected chain"
-
-    def _rebuilt(self, one: Built) -> Built:
-        return replace(one, utility=utility(one.theta, one.latency_ms, self.options.beta))
 
 
 def _between_ms(places: Sequence[Sequence[Machine]], hops: Hops) -> list[list[float]]:

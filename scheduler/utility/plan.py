@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from scheduler.costs import capacities
 from scheduler.fleet import Fleet, Machine, ModelShape, Pipeline, Placement, in_layer_order
 from scheduler.shortage import shortage, too_small
 from scheduler.utility.draft import Draft, Scope, UtilityOptions, World
 from scheduler.utility.localities import localities
-from scheduler.utility.scope import Effort
 from scheduler.validate import validate_pipelines
 
 __all__ = ["Scope", "UtilityOptions", "UtilityPlan", "plan"]
@@ -58,6 +57,8 @@ class UtilityPlan:
 
 
 DEFAULTS = UtilityOptions()
+#: Of the β asked for, what is tried in turn until the throughput is enough.
+PARTS = (1.0, 0.75, 0.5, 0.25, 0.0)
 
 
 def plan(
@@ -78,9 +79,8 @@ def plan(
     places = localities(usable, fleet.links)
     world = World(usable, places, fleet.links, model, options)
     ub = world.rate_bound
-    quick = replace(options.effort, nodes=0)
     best: Draft | None = None
-    for beta in dict.fromkeys((options.beta, options.beta / 2, 0.0)):
+    for beta in dict.fromkeys(options.beta * part for part in PARTS):
         for at_once in (False, True):
             if at_once and (len(places) < 2 or len(usable) > options.global_up_to):
                 continue
@@ -89,30 +89,18 @@ def plan(
             to_beat = best.utility if best is not None and at_once and beta == options.beta else 0.0
             if best is not None and best.throughput < options.floor * ub:
                 to_beat = 0.0
-            draft = world.draft(beta, at_once, quick, to_beat)
+            draft = world.draft(beta, at_once, to_beat)
             if best is None or _rank(draft, ub, options) > _rank(best, ub, options):
                 best = draft
         if best is not None and best.throughput >= options.floor * ub:
             break
     assert best is not None
-    late = clock is not None and clock() >= deadline
-    if best.gap > options.effort.gap and _branchable(best, options.effort) and not late:
-        proven = world.draft(best.beta, best.at_once, options.effort)
-        if (_rank(proven, ub, options), -proven.gap) > (_rank(best, ub, options), -best.gap):
-            best = proven
     return _finished(best, world, fleet, model, usable, ignored, ub)
 
 
 def _rank(draft: Draft, ub: float, options: UtilityOptions) -> tuple[bool, float]:
     """Whoever reaches the floor goes before who does not, then whoever has more utility at the β asked for."""
     return draft.throughput >= options.floor * ub, draft.utility
-
-
-def _branchable(draft: Draft, effort: Effort) -> bool:
-    """Whether branching would be tried on a scope that is not good enough."""
-    return effort.nodes > 0 and any(
-        scope.gap > effort.gap and scope.pipelines < effort.few for scope in draft.scopes
-    )
 
 
 def _finished(

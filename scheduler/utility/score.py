@@ -1,10 +1,11 @@
-"""What is a pattern worth: θ_p by the exact integer split, latency_p of the fastest split at θ_p, and u_p?
+"""What is a pattern worth: θ_p by the exact integer split, and the least time per token at θ_p?
 
-All patterns of a table at once: `counts[t]` is a row with the machines of kind t in every pattern.
+All patterns at once: `counts[t]` is a row with the machines of kind t in every pattern.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -13,6 +14,14 @@ from scheduler.utility.kinds import NEVER, Floats, Ints, Steps
 
 Bools: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 REF_MS = 100.0
+
+
+def utility(theta: Floats, latency_ms: Floats, beta: float) -> Floats:
+    """u = θ (ref / latency)^β."""
+    if beta == 0:
+        return theta.copy()
+    worth: Floats = theta * (REF_MS / np.maximum(1e-9, latency_ms)) ** beta
+    return worth
 
 
 def rate(counts: Ints, steps: Steps) -> Ints:
@@ -45,29 +54,47 @@ def fastest_ms(counts: Ints, step: Ints, steps: Steps) -> Floats:
 
 
 def _highest_step(counts: Ints, steps: Steps) -> Ints:
-    """The highest step each pattern of two stages or more reaches by bisection, -1 for none."""
-    low = np.full(counts.shape[1], -1)  # reached, or none
-    high = np.full(counts.shape[1], len(steps.rates))
+    """The highest step each pattern of two stages or more reaches, -1 for none.
+
+    First as if ends lost nothing, by bisection; then by bisection again below that, where they do.
+    """
+    at_step = np.ascontiguousarray(steps.plain_or_none.T)
+    machines = np.ascontiguousarray(counts.T)
+
+    def enough(rows: Ints, step: Ints) -> Bools:
+        held: Ints = np.einsum("pt,pt->p", machines[rows], at_step[step])
+        return held >= steps.layers
+
+    def enough_with_ends(rows: Ints, step: Ints) -> Bools:
+        return holds(counts[:, rows], step, steps)
+
+    every = np.arange(counts.shape[1])
+    found = _last(enough, every, np.full(len(every), len(steps.rates)))
+    lossy = every[found >= 0]
+    lossy = lossy[~enough_with_ends(lossy, found[lossy])]
+    found[lossy] = _last(enough_with_ends, lossy, found[lossy])
+    return found
+
+
+def _last(fits: Callable[[Ints, Ints], Bools], rows: Ints, below: Ints) -> Ints:
+    """The last step under `below` that fits each row, -1 for none; with fewer layers a second everything fits longer."""
+    reached, missed = np.full(len(rows), -1), below.copy()
     while True:
-        open_ = np.flatnonzero(high - low > 1)
+        open_ = np.flatnonzero(missed - reached > 1)
         if not open_.size:
-            return low
-        middle = (low[open_] + high[open_]) // 2
-        fits = holds(counts[:, open_], middle, steps)
-        low[open_[fits]] = middle[fits]
-        high[open_[~fits]] = middle[~fits]
+            return reached
+        middle = (reached[open_] + missed[open_]) // 2
+        good = fits(rows[open_], middle)
+        reached[open_[good]] = middle[good]
+        missed[open_[~good]] = middle[~good]
 
 
 def holds(counts: Ints, step: Ints, steps: Steps) -> Bools:
     """Whether each pattern of several stages holds all layers at its step, with the best choice of its two ends."""
     many = counts.shape[1]
     held = np.zeros(many, dtype=np.int64)
-    least, second = (
-        np.full(many, NEVER),
-        np.full(many, NEVER),
-    )  # losses at an end, of any two machines
-    for t in range(len(counts)):
-        here = counts[t]
+    least, second = np.full(many, NEVER), np.full(many, NEVER)  # lost at an end, of any two
+    for t, here in enumerate(counts):
         held += here * steps.plain_or_none[t][step]
         if steps.ends_alike:
             loss = np.where(here > 0, steps.first_loss[t][step], NEVER)
@@ -90,30 +117,33 @@ def _least_of_both(counts: Ints, step: Ints, steps: Steps) -> Ints:
 
 
 def _fastest_of_several(counts: Ints, step: Ints, steps: Steps) -> Floats:
-    """Fast stages are filled first; where both ends lose alike, a pair of kinds is tried in its better order only."""
-    alike = steps.ends_alike
-    kinds, many = counts.shape
-    plain = steps.plain[:, step]
-    room = counts * (plain - 1)
-    base = (counts * steps.tau_ms[:, None]).sum(axis=0)
-    left = steps.layers - counts.sum(axis=0)
-    best = np.full(many, np.inf)
-    for t in range(kinds):
-        for u in range(t, kinds) if alike else range(kinds):
-            rows = np.flatnonzero((counts[t] > 0) & (counts[u] > (1 if t == u else 0)))
-            if not rows.size:
-                continue
-            at = step[rows]
-            first, last = steps.first[t][at], steps.last[u][at]
-            here = room[:, rows].copy()
-            here[t] -= plain[t, rows] - first
-            here[u] -= plain[u, rows] - last
-            legal = (first > 0) & (last > 0) & (here.sum(axis=0) >= left[rows])
-            head = min(steps.head_ms[t], steps.head_ms[u]) if alike else steps.head_ms[u]
-            rest, time_ms = left[rows].copy(), base[rows] + head
-            for v in range(kinds):
-                take = np.minimum(here[v], rest)
-                time_ms += take * steps.tau_ms[v]
-                rest -= take
-            best[rows] = np.minimum(best[rows], np.where(legal, time_ms, np.inf))
+    """Fast stages are filled first, for each pair of kinds at the ends; where both ends lose alike, in the better order.
+
+    The pair of least head comes first: no later one is faster where nothing was lost at the ends.
+    """
+    alike, kinds = steps.ends_alike, range(len(counts))
+    plain, first, last = (table[:, step] for table in (steps.plain, steps.first, steps.last))
+    left = (steps.layers - counts.sum(axis=0)).astype(np.float64)
+    held = np.cumsum(counts * (plain - 1), axis=0).T.astype(np.float64)  # by the fastest kinds
+    slower = np.append(steps.tau_ms[:-1] - steps.tau_ms[1:], steps.tau_ms[-1])
+    base = steps.tau_ms @ counts
+    least = base + np.minimum(held, left[:, None]) @ slower
+    best = np.full(counts.shape[1], np.inf)
+    pairs = [
+        (float(min(steps.head_ms[t], steps.head_ms[u]) if alike else steps.head_ms[u]), t, u)
+        for t in kinds
+        for u in kinds
+        if t <= u or not alike
+    ]
+    begins, ends = (counts > 0) & (first > 0), (counts > 0) & (last > 0)
+    for head, t, u in sorted(pairs):
+        fit = begins[t] & ends[u] & (least + head < best)
+        rows = np.flatnonzero(fit & (counts[t] > 1) if t == u else fit)
+        if not rows.size:
+            continue
+        here, rest = held[rows], left[rows]
+        here[:, t:] -= (plain[t] - first[t])[rows, None]
+        here[:, u:] -= (plain[u] - last[u])[rows, None]
+        time_ms = base[rows] + head + np.minimum(here, rest[:, None]) @ slower
+        best[rows] = np.minimum(best[rows], np.where(here[:, -1] >= rest, time_ms, np.inf))
     return best
