@@ -1,14 +1,12 @@
-"""Why is a plan or a route as fast as it is, and what would make it faster?"""
+"""Why is a pipeline as fast as it is, and what would make it faster?"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from core.protocol.types import LayerRange
-from scheduler.allocate import Allocation
 from scheduler.costs import (
     RATE_BATCH,
-    Position,
     capacity,
     hop_ms,
     position_of,
@@ -16,7 +14,6 @@ from scheduler.costs import (
     tau_ms_per_layer,
 )
 from scheduler.fleet import Fleet, ModelShape, Pipeline
-from scheduler.parallax_route import Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,34 +105,3 @@ def _advice(
         f"{slowest.machine_id} limits the rate; the stages are as even as whole layers allow, "
         "so another machine in this pipeline would help"
     )
-
-
-def explain_allocation(allocation: Allocation, fleet: Fleet, model: ModelShape) -> tuple[str, ...]:
-    """The plan in sentences: each pipeline with its bottleneck, then the reasons phase 1 gave."""
-    lines = []
-    for at, pipeline in enumerate(allocation.pipelines, start=1):
-        report = explain_pipeline(pipeline, fleet, model)
-        chain = " → ".join(f"{stage.machine_id} [{stage.layers}]" for stage in report.stages)
-        lines.append(
-            f"pipeline {at}: {chain}; {report.latency_ms:.1f} ms a token alone "
-            f"({report.hops_ms:.1f} ms in hops), {report.tokens_per_s:.0f} tokens/s; {report.advice}"
-        )
-    if allocation.standby:
-        layers = sum(capacity(fleet.by_id[i], model, Position.PLAIN) for i in allocation.standby)
-        lines.append(
-            f"{len(allocation.standby)} machines stand by with room for {layers} of {model.layers} layers"
-        )
-    return (*lines, *allocation.explanation)
-
-
-def explain_route(route: Route) -> tuple[str, ...]:
-    """A route in sentences: time per leg, and the leg that costs most."""
-    lines = [
-        f"{leg.machine_id} [{leg.layers}]: {leg.hop_ms:.1f} ms hop, {leg.compute_ms:.1f} ms layers"
-        + (f", {leg.head_ms:.1f} ms head" if leg.head_ms else "")
-        for leg in route.legs
-    ]
-    worst = max(route.legs, key=lambda leg: leg.hop_ms + leg.compute_ms + leg.head_ms)
-    share = (worst.hop_ms + worst.compute_ms + worst.head_ms) / max(route.latency_ms, 1e-9)
-    lines.append(f"{route.latency_ms:.1f} ms a token; {worst.machine_id} takes {share:.0%} of it")
-    return tuple(lines)

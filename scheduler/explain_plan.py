@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.protocol.types import LayerRange
-from scheduler.costs import Position, capacity
+from scheduler.costs import Position, capacity, tokens_per_s
 from scheduler.explain import explain_pipeline
 from scheduler.fleet import Fleet, ModelShape
-from scheduler.flow_lp import solve_flow_lp
+from scheduler.flow_lp import rate_of, solve_flow_lp
 from scheduler.helix.max_flow import max_flow
+from scheduler.helix.min_cuts import short_of
 from scheduler.methods import MethodPlan
 
 #: As many pipelines or machines are named; the rest are counted.
@@ -18,24 +19,39 @@ NAMED = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
-    """``flow_tokens_per_s`` is what the placement passes with partial slices.
+class MachineUse:
+    """One machine of a plan: the tokens/s it passes with its layers, the share of them in use, and its price.
 
-    ``prices`` say what one more unit of a machine's rate would add to it: tokens/s per token/s behind a coordinator,
-    tokens/s per layer·token/s in a fleet. Machines that are not short have price 0 and are left out.
+    The price is what a token/s of its rate is worth in tokens/s of the whole plan, 0 where it is not short. Behind a
+    coordinator: what one less would cost. In a fleet, where layers can be shared out: the dual of that linear program,
+    so that Σ price · rate is the whole flow.
+    """
+
+    machine_id: str
+    layers: LayerRange
+    tokens_per_s: float
+    used: float
+    price: float
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """``flow_tokens_per_s`` is what the placement passes with partial slices, ``bottleneck`` names what holds it there:
+    machines, links, or ranges of layers. ``machines`` are those of the placement, in its order.
     """
 
     flow_tokens_per_s: float
+    bottleneck: tuple[str, ...]
     sentences: tuple[str, ...]
-    prices: tuple[tuple[str, float], ...]
+    machines: tuple[MachineUse, ...]
 
 
 def explain_plan(plan: MethodPlan, fleet: Fleet, model: ModelShape) -> Explained:
-    """The plan in sentences and prices."""
+    """The plan in sentences: what binds, how far from the best it is, who stands by; and what each machine is worth."""
     if fleet.coordinator is not None:
-        flow, prices, sentences = _behind_coordinator(plan, fleet, model)
+        flow, binding, machines, sentences = _behind_coordinator(plan, fleet, model)
     else:
-        flow, prices, sentences = _in_fleet(plan, fleet, model)
+        flow, binding, machines, sentences = _in_fleet(plan, fleet, model)
     best = max(flow, plan.tokens_per_s)
     if plan.at_most:
         sentences.append(
@@ -56,29 +72,35 @@ def explain_plan(plan: MethodPlan, fleet: Fleet, model: ModelShape) -> Explained
             f"{len(plan.standby)} machines stand by with room for {layers} of {model.layers} layers"
         )
     sentences += [f"{machine} is ignored: {why}" for machine, why in plan.ignored]
-    return Explained(flow, tuple(sentences), tuple(sorted(prices)))
+    return Explained(flow, tuple(binding), tuple(sentences), tuple(machines))
 
 
-def _behind_coordinator(
-    plan: MethodPlan, fleet: Fleet, model: ModelShape
-) -> tuple[float, list[tuple[str, float]], list[str]]:
-    flow = max_flow(fleet, model, plan.placement, partial=True)
-    machines = sorted(a for a, b in flow.cut if a == b)
-    links = sorted((a, b) for a, b in flow.cut if a != b)
+#: Flow, what binds, machines, sentences.
+_Answer = tuple[float, list[str], list[MachineUse], list[str]]
+
+
+def _behind_coordinator(plan: MethodPlan, fleet: Fleet, model: ModelShape) -> _Answer:
+    flow = plan.flow or max_flow(fleet, model, plan.placement, partial=True)
+    short = short_of(fleet, model, plan.placement, partial=True)
+    machines = sorted(a for a, b in short.some if a == b)
+    links = [f"{a} → {b}" for a, b in sorted(short.some) if a != b]
     sentences = []
     if machines:
         sentences.append(f"what binds is the rate of {_listed(machines)}, all of it used")
     if links:
-        ends = [f"{a} → {b}" for a, b in links]
-        sentences.append(f"what binds is the bandwidth of {_listed(ends)}")
-    return flow.tokens_per_s, [(machine, 1.0) for machine in machines], sentences
+        sentences.append(f"what binds is the bandwidth of {_listed(links)}")
+    if len(short.some) > 1 and not short.every:
+        sentences.append("they are equally short: more of one of them alone adds nothing")
+    uses = []
+    for machine_id, layers in plan.placement:
+        rate = tokens_per_s(fleet.by_id[machine_id], model, len(layers))
+        used = flow.by_machine.get(machine_id, 0.0) / rate if rate else 0.0
+        uses.append(MachineUse(machine_id, layers, rate, used, float(machine_id in machines)))
+    return flow.tokens_per_s, [*machines, *links], uses, sentences
 
 
-def _in_fleet(
-    plan: MethodPlan, fleet: Fleet, model: ModelShape
-) -> tuple[float, list[tuple[str, float]], list[str]]:
+def _in_fleet(plan: MethodPlan, fleet: Fleet, model: ModelShape) -> _Answer:
     flow = solve_flow_lp(fleet, model, plan.placement, fewest_hops=False)
-    prices = [(machine, price) for machine, price in flow.machine_price.items() if price > 0]
     sentences = []
     if plan.disjoint:
         slowest = sorted(plan.chains, key=lambda chain: (chain.tokens_per_s, chain.stages))
@@ -102,7 +124,16 @@ def _in_fleet(
         sentences.append(
             f"with partial slices {flow.tokens_per_s:.1f} tokens/s: layers {where} bind"
         )
-    return flow.tokens_per_s, prices, sentences
+    given: dict[str, float] = {}
+    for (machine_id, segment), passed in flow.shares.items():
+        given[machine_id] = given.get(machine_id, 0.0) + passed * len(segment)
+    uses = []
+    for machine_id, layers in plan.placement:
+        rate, many = rate_of(fleet.by_id[machine_id], model, len(layers)), len(layers)
+        used = given.get(machine_id, 0.0) / rate if rate else 0.0
+        price = flow.machine_price[machine_id] * many
+        uses.append(MachineUse(machine_id, layers, rate / many, used, price))
+    return flow.tokens_per_s, [f"layers {layers}" for layers in binding], uses, sentences
 
 
 def _merged(ranges: Sequence[LayerRange]) -> list[LayerRange]:

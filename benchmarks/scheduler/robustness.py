@@ -13,6 +13,7 @@ from scheduler.allocate import allocate
 from scheduler.churn import Cluster, Event, Joined, Left, Reported, Ticked
 from scheduler.costs import capacities
 from scheduler.fleet import Fleet, Link, Links, Machine, ModelShape
+from scheduler.improve import Rules
 from scheduler.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route
 from scheduler.repair import apply
 from scheduler.routing_table import prepare
@@ -158,6 +159,7 @@ def any_event(draw: random.Random, cluster: Cluster, ids: list[str], now_ms: int
             draw.choice([told, told, told, None, some]),
             draw.choice([None, 1.0, 3.0, math.nan, -1.0, math.inf, 1e300, 1e-5]),
             draw.choice([1, 4, 0, -3, 10**12]),
+            draw.random() < 0.05,
         )
     return Ticked(at_ms)
 
@@ -167,6 +169,7 @@ def fuzz_stream(seed: int, tally: Tally, events: int = 10) -> None:
     draw = random.Random(f"stream {seed}")
     model = any_model(draw)
     ids = [f"m{i:02}" for i in range(draw.choice([1, 3, 5, 7, 9]))]
+    rules = Rules(method=draw.choice(["score", "score", "utility"]), partial=draw.random() < 0.5)
     cluster = Cluster(model, any_links(draw, ids))
     now_ms = 1_000_000
     tally.runs += 1
@@ -174,23 +177,23 @@ def fuzz_stream(seed: int, tally: Tally, events: int = 10) -> None:
         now_ms += draw.choice([1, 1_000, 70_000])
         event = any_event(draw, cluster, ids, now_ms)
         before = cluster
-        cluster, change = apply(cluster, event, now_ms)
+        cluster, change = apply(cluster, event, now_ms, rules)
         tally.events += 1
         if change.step.startswith("ignored"):
             tally.ignored += 1
             if cluster is not before:
                 raise Broken(f"stream {seed}: an ignored event changed the cluster")
             continue
-        again, nothing = apply(cluster, event, now_ms)
+        again, nothing = apply(cluster, event, now_ms, rules)
         if not isinstance(event, Ticked) and (again.placement != cluster.placement or nothing.told):
             raise Broken(f"stream {seed}: the same event twice is not once")
         tally.covered += change.is_covered
         tally.moved += len(change.told)
-        check_change(seed, before, cluster, event, change.step, change.is_covered)
+        check_change(seed, before, cluster, rules, change.step, change.is_covered)
 
 
 def check_change(
-    seed: int, before: Cluster, after: Cluster, event: Event, step: str, is_covered: bool
+    seed: int, before: Cluster, after: Cluster, rules: Rules, step: str, is_covered: bool
 ) -> None:
     """Slices fit, nobody healthy is sent away or moved without need, and the model is covered if it can be."""
     fleet, model = after.fleet, after.model
@@ -198,26 +201,37 @@ def check_change(
     for machine_id, layers in holding.items():
         if layers.end > model.layers:
             raise Broken(f"stream {seed}: {machine_id} is told layers beyond the model")
-        if not fits(fleet.by_id[machine_id], model, layers.start, layers.end):
+        said = after.members[machine_id].serves == layers  # what it serves, it holds
+        if not said and not fits(fleet.by_id[machine_id], model, layers.start, layers.end):
             raise Broken(f"stream {seed}: {machine_id} is told more than it holds")
+    fixed = {i: after.members[i].told for i in after.fixed}
+    if any(after.members[i].serves != layers for i, layers in fixed.items()):
+        raise Broken(f"stream {seed}: a machine was told something against its owner")
     same = {
         i: member.told
         for i, member in before.members.items()
         if i in after.members
         and after.members[i].incarnation == member.incarnation
         and member.told is not None
+        and i not in fixed
+        and fits(fleet.by_id[i], model, member.told.start, member.told.end)
     }
     if any(i not in holding for i in same):
         raise Broken(f"stream {seed}: a healthy machine was sent to standby")
     if step == "none" and any(holding[i] != layers for i, layers in same.items()):
         raise Broken(f"stream {seed}: weights moved without need")
-    if is_covered != (bool(holding) and is_whole(fleet, model, holding)):
+    if is_covered != (bool(holding) and is_whole(fleet, model, holding, rules.partial)):
         raise Broken(f"stream {seed}: says covered={is_covered}")
     if is_covered:
-        found = route(prepare(fleet, model, after.placement), RouteQuery(partial=True))
+        found = route(prepare(fleet, model, after.placement), RouteQuery(partial=rules.partial))
         if not isinstance(found, Route):
             raise Broken(f"stream {seed}: covered, but no route")
-    elif could_hold(fleet, model) and (all_linked(fleet) or allocate(fleet, model).pipelines):
+    movable = fleet.subset(m for m in fleet.machines if m.id not in fixed)
+    if (
+        not is_covered
+        and could_hold(movable, model)
+        and (all_linked(movable) or allocate(movable, model).pipelines)
+    ):
         raise Broken(f"stream {seed}: coverage lost although a plan exists")
 
 

@@ -6,11 +6,17 @@ c_i^in = 2 + 2i and c_i^out = 3 + 2i. One unit of flow is one token a second.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from scheduler.costs import hop_ms, link_tokens_per_s, tau_ms_per_layer, tokens_per_s
+from scheduler.costs import (
+    hop_ms,
+    link_tokens_per_s,
+    prefill_ms_per_layer,
+    tau_ms_per_layer,
+    tokens_per_s,
+)
 from scheduler.errors import FleetError
 from scheduler.fleet import Coordinator, Fleet, Machine, ModelShape, Placement, Shard
 from scheduler.helix.valid import check_shards
@@ -43,21 +49,29 @@ class FlowGraph:
     @cached_property
     def latency_ms(self) -> tuple[float, ...]:
         """What one token pays on each arc: the hop, and on its way in the layers that it still needs there."""
+        return self._paid_ms(tau_ms_per_layer, 1)
+
+    def prompt_ms(self, tokens: int) -> tuple[float, ...]:
+        """The same for a prompt of so many tokens, the time to put it on links left out."""
+        return self._paid_ms(lambda m, model: prefill_ms_per_layer(m, model, tokens), 0)
+
+    def _paid_ms(
+        self, ms_per_layer: Callable[[Machine, ModelShape], float], sent_tokens: int
+    ) -> tuple[float, ...]:
         of, links = self.fleet.by_id, self.fleet.links
-        shards = self.placement
-        tau_ms = [tau_ms_per_layer(of[shard.machine_id], self.model) for shard in shards]
+        shards, coordinator = self.placement, self.fleet.coordinator
+        per_layer = [ms_per_layer(of[shard.machine_id], self.model) for shard in shards]
         paid = [0.0] * len(shards)
         for (tail, head, _), (a, b) in zip(
             self.arcs[len(shards) :], self.ends[len(shards) :], strict=True
         ):
             start = 0 if tail == SOURCE else shards[(tail - 3) // 2].layers.end
-            coordinator = self.fleet.coordinator
             from_ = coordinator if tail == SOURCE else of[a]
             to = coordinator if head == SINK else of[b]
-            hop = hop_ms(links, from_, to, self.model) if from_ and to else 0.0
+            hop = hop_ms(links, from_, to, self.model, sent_tokens) if from_ and to else 0.0
             if head != SINK:
                 at = (head - 2) // 2
-                hop += tau_ms[at] * (shards[at].layers.end - start)
+                hop += per_layer[at] * (shards[at].layers.end - start)
             paid.append(hop)
         return tuple(paid)
 

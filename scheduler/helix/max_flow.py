@@ -72,13 +72,14 @@ def least_latency_flow(
             costs.append(share)
     arcs += graph.arcs[machines:]
     costs += [round(ms * 1e3) * microsecond for ms in graph.latency_ms[machines:]]
-    on_links = _cheapest(graph.vertices, arcs, costs)[SHARES * machines :]
+    on_links = cheapest(graph.vertices, arcs, costs)[SHARES * machines :]
     return _flow(graph, found.value, on_links, found.source_side)
 
 
-def _cheapest(
+def cheapest(
     vertices: int, arcs: Sequence[tuple[int, int, int]], costs: Sequence[int]
 ) -> Sequence[int]:
+    """Flow on each arc of a maximum flow of least cost from SOURCE to SINK, by whatever is fastest for so many arcs."""
     if len(arcs) > MOST_ARCS_BY_PATHS:
         from scheduler.helix.min_cost_lp import (
             min_cost_flow_by_lp,  # numpy, for the few who need it

@@ -9,47 +9,32 @@ from dataclasses import dataclass
 from scheduler.errors import PlanError
 from scheduler.fleet import Fleet, ModelShape, Placement
 from scheduler.helix.bounds import capped_bound
-from scheduler.helix.max_flow import Flow, max_flow
 from scheduler.helix.petals import petals
 from scheduler.helix.separate import as_placement, separate_pipelines
 from scheduler.helix.swarm import swarm
+from scheduler.placement.candidate import NARROW, Candidate, candidate_of
 from scheduler.placement.chain_search import ChainOptions, chain_search
 from scheduler.placement.chains import chains_of, placement_of
 from scheduler.placement.compact_milp import solve_compact
 from scheduler.placement.moves import Chain
-from scheduler.placement.spread import narrowed
+from scheduler.placement.quick_patterns import quick_patterns
 from scheduler.placement.stage_patterns import stage_patterns
 from scheduler.placement.stages import Pool
 from scheduler.placement.table import table_of
 
 #: Kinds of machines up to which the exact methods (patterns, compact MILP) are tried.
 MOST_KINDS = 12
-#: Width of links in `Candidate.narrow_tokens_per_s`.
-NARROW = 1 / 3
 #: Exchanges per stage for another order.
 SWAPS = 3
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A placement, where it comes from, and what it could pass.
-
-    Flows are maximum flows without and with partial inference, and with over links a third as wide: what passes when
-    prompts come in bursts. ``stages`` is the mean number of machines on a token's way.
-    """
-
-    source: str
-    placement: Placement
-    exact_tokens_per_s: float
-    tokens_per_s: float
-    narrow_tokens_per_s: float
-    bound: float
-    stages: float
-
-
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """What to sweep. Where links do not bind, one headroom and one seed do: other orders of the stages are as good."""
+    """What to sweep. Where links do not bind, one headroom and one seed do: other orders of the stages are as good.
+
+    Of ``stage_shares`` of the stages of the largest flow, the pipelines of most flow, and with ``quick_shares`` of that
+    flow those whose prompts take the least time.
+    """
 
     seed: int = 0
     depth_penalties: tuple[float, ...] = (0.0, 0.6, 1.0)
@@ -57,7 +42,8 @@ class PoolOptions:
     seeds: int = 2
     restarts: int = 2
     evaluations: int = 20_000
-    stage_shares: tuple[float, ...] = (0.45, 0.5, 0.55, 0.6, 0.7, 1.0)
+    stage_shares: tuple[float, ...] = (0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 1.0)
+    quick_shares: tuple[float, ...] = (1.0, 0.92)
     compact_nodes: int = 20
 
 
@@ -85,44 +71,6 @@ def candidates(
     if not found:
         raise PlanError("empty", "no method finds a placement that reaches from end to end")
     return tuple(found.values())
-
-
-def candidate_of(
-    source: str, fleet: Fleet, model: ModelShape, placement: Placement, bound: float
-) -> Candidate:
-    """A placement with its flows measured."""
-    partial = max_flow(fleet, model, placement, partial=True)
-    exact = max_flow(fleet, model, placement)
-    narrow = max_flow(narrowed(fleet, NARROW), model, placement, partial=True)
-    return Candidate(
-        source,
-        placement,
-        exact.tokens_per_s,
-        partial.tokens_per_s,
-        narrow.tokens_per_s,
-        bound,
-        mean_stages(partial),
-    )
-
-
-def mean_stages(flow: Flow) -> float:
-    """Machines that a token of this flow passes on its way, on average."""
-    if flow.tokens_per_s <= 0:
-        return 0.0
-    return sum(flow.by_machine.values()) / flow.tokens_per_s
-
-
-def by_depth(found: Iterable[Candidate], many: int) -> tuple[Candidate, ...]:
-    """The ``many`` most promising: of every depth the one that passes most over narrow links, then the second ones."""
-    depths: dict[int, list[Candidate]] = {}
-    for candidate in found:
-        depths.setdefault(round(candidate.stages), []).append(candidate)
-    columns = [
-        sorted(column, key=lambda c: -c.narrow_tokens_per_s) for _, column in sorted(depths.items())
-    ]
-    turns = max((len(column) for column in columns), default=0)
-    ordered = [column[turn] for turn in range(turns) for column in columns if turn < len(column)]
-    return tuple(ordered[:many])
 
 
 def reordered(
@@ -222,6 +170,13 @@ def _exact(
             except PlanError:
                 continue
             yield f"{plan.stages} stage patterns", plan.placement
+            for share in options.quick_shares:
+                enough = plan.tokens_per_s * share * (1 - 1e-9)
+                try:
+                    quick = quick_patterns(fleet, model, enough, most_stages=limit)
+                except PlanError:
+                    continue
+                yield f"{plan.stages} quick patterns at {share:.0%}", quick
     except PlanError:
         pass
     except ImportError:

@@ -47,7 +47,8 @@ class ChainOptions:
 class ChainPlan:
     """A placement and what its chains pass, each for itself; ``bound`` is what no placement passes.
 
-    The max flow of the placement may be higher, since flow may change between chains.
+    The max flow of the placement may be higher, since flow may change between chains. ``found_at_s`` is the clock's time
+    at the end of the run that found it, None without a clock.
     """
 
     placement: Placement
@@ -57,6 +58,7 @@ class ChainPlan:
     chains: int
     bound: float
     runs: int
+    found_at_s: float | None = None
 
     @property
     def proven(self) -> bool:
@@ -80,7 +82,7 @@ def chain_search(
     table = table_of(fleet, model)
     if table.capped_bound <= 0:
         raise PlanError("empty", f"these machines cannot hold {model.layers} layers together")
-    search = _Search(Pool(table, options.headroom), options, _stop(clock, deadline_s))
+    search = _Search(Pool(table, options.headroom), options, _stop(clock, deadline_s), clock)
     best = search.run(warm, endless=deadline_s is not None)
     if best is None:
         raise PlanError("unreachable", "no chain of these machines reaches from end to end")
@@ -92,6 +94,7 @@ def chain_search(
         len(best.chains),
         table.capped_bound,
         search.runs,
+        search.found_at_s,
     )
 
 
@@ -104,10 +107,18 @@ def _stop(clock: Clock | None, deadline_s: float | None) -> Callable[[], bool] |
 class _Search:
     """One search: its pool of stages, and the runs made so far."""
 
-    def __init__(self, pool: Pool, options: ChainOptions, stop: Callable[[], bool] | None) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        options: ChainOptions,
+        stop: Callable[[], bool] | None,
+        clock: Clock | None,
+    ) -> None:
         self.pool = pool
         self.options = options
         self.stop = stop
+        self.clock = clock
+        self.found_at_s: float | None = None
         self.runs = 0
         self.best: Arrangement | None = None
         room = sum(kind.fits.plain * len(kind.members) for kind in pool.table.kinds)
@@ -177,6 +188,7 @@ class _Search:
     def _keep(self, found: Arrangement | None) -> None:
         if found and (self.best is None or found.worth > self.best.worth * (1 + 1e-12)):
             self.best = found
+            self.found_at_s = self.clock() if self.clock is not None else None
 
 
 def regions_of(table: Table) -> list[list[int]]:

@@ -27,12 +27,16 @@ MOST_MACHINES = 128
 
 @dataclass(frozen=True)
 class FlowPlan:
-    """A placement, its max flow with partial inference, the bound that nobody passes, and where it comes from."""
+    """A placement, its max flow with partial inference, the bound that nobody passes, and where it comes from.
+
+    ``found_s`` is how long after the start it was found, by the clock given; None without one.
+    """
 
     placement: Placement
     tokens_per_s: float
     bound: float
     source: str
+    found_s: float | None = None
 
     @property
     def proven(self) -> bool:
@@ -53,6 +57,8 @@ def plan_flow(
 ) -> FlowPlan:
     """The largest flow found in ``restarts`` runs, or with a clock within ``seconds``, ending early when proven.
 
+    The same seed takes the same steps; how many of them fit into ``seconds`` is up to the machine and who else is on it.
+
     Raises PlanError when no placement reaches from end to end.
     """
     begun = clock() if clock is not None else 0.0
@@ -60,10 +66,18 @@ def plan_flow(
     table = table_of(fleet, model)
     found = list[FlowPlan]()
 
-    def measure(source: str, placement: Placement, flow: float | None = None) -> bool:
+    def measure(
+        source: str,
+        placement: Placement,
+        flow: float | None = None,
+        found_at_s: float | None = None,
+    ) -> bool:
         if flow is None:
             flow = max_flow(fleet, model, placement, partial=True).tokens_per_s
-        found.append(FlowPlan(placement, flow, bound, source))
+        if clock is not None and found_at_s is None:
+            found_at_s = clock()
+        found_s = None if found_at_s is None else found_at_s - begun
+        found.append(FlowPlan(placement, flow, bound, source, found_s))
         return found[-1].proven
 
     def over(share: float) -> Callable[[], bool] | None:
@@ -98,7 +112,8 @@ def plan_flow(
         else begun + seconds * (1 - POLISH_SHARE),
     )
     small = len(table.machines) <= MOST_MACHINES
-    if measure("chains", chains.placement, None if small else chains.tokens_per_s) or not small:
+    flow = None if small else chains.tokens_per_s
+    if measure("chains", chains.placement, flow, chains.found_at_s) or not small:
         return max(found, key=lambda plan: plan.tokens_per_s)
     best = max(found, key=lambda plan: plan.tokens_per_s)
     better = polish(fleet, model, best.placement, seed=seed, stop=over(1.0))

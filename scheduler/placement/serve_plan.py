@@ -1,4 +1,8 @@
-"""Which placement serves this work best? Candidates, simulation, and once more with the best in other orders."""
+"""Which placement serves this work best, and along which flow?
+
+Candidates of different depth are simulated for a short while; the best are tried with requests kept off slow machines,
+and then in other orders of their stages; the best of all these are simulated for longer.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.fleet import Fleet, ModelShape, Placement
-from scheduler.placement.candidates import (
-    Candidate,
-    PoolOptions,
-    by_depth,
-    candidates,
-    reordered,
+from scheduler.placement.candidate import Candidate, by_depth
+from scheduler.placement.candidates import PoolOptions, candidates, reordered
+from scheduler.placement.rank import (
+    Ranked,
+    RankOptions,
+    RouterMaker,
+    Way,
+    best_first,
+    iwrr,
+    play,
+    way_of,
 )
-from scheduler.placement.rank import Ranked, RankOptions, RouterMaker, iwrr, play
 from scheduler.simulate.work import Work
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """``orders`` further orders of the stages are tried for each of the ``finalists``."""
+    """Each of the ``finalists`` is tried with these ``hastes``, then in so many other ``orders`` of its stages."""
 
     pool: PoolOptions = field(default_factory=PoolOptions)
     rank: RankOptions = field(default_factory=RankOptions)
     finalists: int = 2
+    hastes: tuple[float, ...] = (3.0, 10.0)
     orders: int = 4
 
 
@@ -45,23 +54,66 @@ def plan_to_serve(
     warm: Sequence[Placement] = (),
     pool: Sequence[Candidate] = (),
     router: RouterMaker = iwrr,
+    gathered: Callable[[], bool] | None = None,
     over: Callable[[], bool] | None = None,
 ) -> ServePlan:
-    """The candidate with the most goodput on ``work``, of ``pool`` or else of all that `candidates` finds.
+    """The way worth most on ``work``, of ``pool`` or else of all that `candidates` finds.
 
-    Deterministic unless ``over`` ends the gathering of candidates.
+    Deterministic unless ``gathered`` ends the gathering of candidates, or ``over`` the simulations, early.
     """
-    pool = tuple(pool) or candidates(fleet, model, options.pool, warm=warm, over=over)
-    first, *later = options.rank.rounds
-    sim, dozen = options.rank.sim, by_depth(pool, options.rank.dozen)
-    ranked = play(fleet, model, dozen, work, sim, first, router=router)
-    others = [
-        other
-        for i, best in enumerate(ranked[: options.finalists])
-        for other in reordered(fleet, model, best.candidate, options.orders, options.pool.seed + i)
-    ]
-    ranked = play(fleet, model, others, work, sim, first, met=ranked, router=router)
+    pool = tuple(pool) or candidates(fleet, model, options.pool, warm=warm, over=gathered)
+    ranking, limits = options.rank, options.rank.limits
+    first, *later = ranking.rounds
+    met = list[Ranked]()
+
+    def short(ways: Sequence[Way]) -> None:
+        if not met or over is None or not over():
+            met.extend(play(fleet, model, ways, work, ranking, first, router=router, over=over))
+
+    def finalists() -> list[Ranked]:
+        """The best way of each of the best few candidates."""
+        best = dict[Placement, Ranked]()
+        for ranked in best_first(met, limits):
+            best.setdefault(ranked.candidate.placement, ranked)
+        return list(best.values())[: options.finalists]
+
+    short([way_of(fleet, model, candidate) for candidate in by_depth(pool, ranking.dozen)])
+    short(
+        _new_flows(
+            [
+                way_of(fleet, model, ranked.candidate, haste)
+                for ranked in finalists()
+                for haste in options.hastes
+            ],
+            met,
+        )
+    )
+    short(
+        [
+            way_of(fleet, model, other, ranked.way.haste)
+            for i, ranked in enumerate(finalists())
+            for other in reordered(
+                fleet, model, ranked.candidate, options.orders, options.pool.seed + i
+            )
+        ]
+    )
+    ranked = best_first(met, limits)[: first.keep]
     for turn in later:
-        left = [r.candidate for r in ranked]
-        ranked = play(fleet, model, left, work, sim, turn, router=router)
-    return ServePlan(ranked[0], by_depth(pool, len(pool)), ranked)
+        if over is not None and over():
+            break
+        ways = [r.way for r in ranked]
+        ranked = play(fleet, model, ways, work, ranking, turn, router=router, over=over)
+        ranked = ranked[: turn.keep]
+    return ServePlan(ranked[0], pool, ranked)
+
+
+def _new_flows(ways: Sequence[Way], met: Sequence[Ranked]) -> list[Way]:
+    """Those that differ from what was met: in stages of equal machines haste changes nothing."""
+    known = [(r.candidate.placement, r.way.flow.links) for r in met]
+    found = list[Way]()
+    for way in ways:
+        seen = (way.candidate.placement, way.flow.links)
+        if seen not in known:
+            known.append(seen)
+            found.append(way)
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scheduler.errors import PlanError
@@ -81,7 +81,7 @@ def _stages_at(
     table: Table, target: float, most_stages: int, node_limit: int
 ) -> tuple[list[list[int]], bool]:
     """Stages that hold L layers at the target, [] if none were found, and whether there are none."""
-    patterns = _patterns(table, target)
+    patterns = patterns_at(table, target)
     if not patterns:
         return [], True
     kinds = len(table.kinds)
@@ -98,15 +98,21 @@ def _stages_at(
     answer = maximise(columns, rows, node_limit=node_limit, enough=float(table.model.layers))
     if answer.values is None or answer.value < table.model.layers - 0.5:
         return [], answer.bound < table.model.layers - 0.5
-    left = [list(reversed(kind.members)) for kind in table.kinds]
-    return [
-        [left[kind].pop() for kind in members]
+    chosen = [
+        members
         for (members, _), many in zip(patterns, answer.values, strict=True)
         for _ in range(round(many))
-    ], False
+    ]
+    return hand_out(table, chosen), False
 
 
-def _patterns(table: Table, target: float) -> list[tuple[tuple[int, ...], int]]:
+def hand_out(table: Table, stages: Sequence[tuple[int, ...]]) -> list[list[int]]:
+    """Machines by index for stages of kinds, the first of each kind first."""
+    left = [list(reversed(kind.members)) for kind in table.kinds]
+    return [[left[kind].pop() for kind in members] for members in stages]
+
+
+def patterns_at(table: Table, target: float) -> list[tuple[tuple[int, ...], int]]:
     """Multisets of kinds with the most layers they hold at the target, without those where a machine is of no use."""
     curves = [[-rate for rate in _falling(kind.rates)] for kind in table.kinds]
     most = [kind.fits.plain for kind in table.kinds]

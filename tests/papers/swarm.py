@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 from core.protocol.types import LayerRange
 from matcher.fleet_view import Sighting, fleet_of
-from matcher.planner import Hysteresis, Placement, plan
+from matcher.planner import Placement, nobody, plan, seen
 from matcher.shapes import shape_of
+from scheduler.churn import Cluster
 from scheduler.fleet import Fleet, ModelShape, Shard
+from scheduler.improve import Rules
 from scheduler.parallax_route import Answer, NoRoute, RouteQuery, disjoint_backups, route
 from scheduler.routing_table import prepare
 from tests.matcher.worlds import NOW_MS, SPEC, machine_key, serving_at, sighting
@@ -27,8 +30,9 @@ def operator(number: int) -> str:
 class Swarm:
     """Machines by number, what they were told last, and what they serve. Every event is an hour after the last."""
 
-    def __init__(self, rules: Hysteresis = Hysteresis(settle_ms=0)) -> None:
+    def __init__(self, rules: Rules = Rules(partial=False)) -> None:
         self.rules = rules
+        self.cluster: Cluster = nobody(self.shape)
         self.memory_mib: dict[int, int] = {}
         self.placement: Placement | None = None
         self.decisions = 0
@@ -62,12 +66,13 @@ class Swarm:
                 found.append(sighting(number, **memory))
             else:
                 found.append(serving_at(number, layers.start, layers.end, **memory))
-        return found
+        return [replace(heard, seen_ms=self.now_ms) for heard in found]
 
     def decide(self) -> Placement | None:
         """One look of the planner; what it decides is loaded at once, except on machines that are loading."""
         self.now_ms += 3_600_000
-        found = plan(self.placement, self.sightings(), self.shape, self.now_ms, NOW_MS, self.rules)
+        cluster = seen(self.cluster, self.sightings(), self.now_ms)
+        self.cluster, found = plan(cluster, self.placement, self.now_ms, self.rules)
         if found is not None:
             self.placement = found
             self.decisions += 1

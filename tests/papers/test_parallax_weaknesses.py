@@ -27,7 +27,7 @@ from dataclasses import replace
 import pytest
 
 from core.protocol.types import LayerRange
-from matcher.planner import Hysteresis, plan
+from matcher.planner import nobody, plan, seen
 from scheduler.allocate import AllocateOptions, allocate, pipeline_ms
 from scheduler.costs import (
     kv_tokens,
@@ -38,11 +38,11 @@ from scheduler.costs import (
 )
 from scheduler.errors import FleetError
 from scheduler.fleet import Fleet, Link, Links, Machine, ModelShape, Pipeline
+from scheduler.improve import Rules
 from scheduler.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route
 from scheduler.rebalance import join, layer_loads, leave, should_rebalance
 from scheduler.routing_table import prepare
 from scheduler.utility.plan import plan as utility_plan
-from tests.matcher.worlds import NOW_MS
 from tests.papers.index import check
 from tests.papers.swarm import ALL, HALF, THIRD, Swarm, operator
 from tests.scheduler.worlds import fleet_of, holding, shard, toy_model
@@ -201,7 +201,7 @@ def test_w09_a_rejoin_under_the_same_id_keeps_full_coverage() -> None:
 
 def test_w10_a_finite_rebalance_threshold_never_leaves_everybody_idle() -> None:
     """Theirs, with 24 nodes and fixed pipelines: an exception and zero active nodes."""
-    swarm = Swarm(Hysteresis(settle_ms=0, load_spread=0.0, worth_spread=0.0, rest_ms=0))
+    swarm = Swarm(Rules(partial=False, load_spread=0.0, worth_share=0.0, rest_ms=0))
     for first, mib in ((1, THIRD), (9, HALF), (17, ALL)):
         swarm.join(*range(first, first + 8), mib=mib)
     for number in (3, 12, 20):
@@ -216,10 +216,10 @@ def test_w11_planning_again_wipes_nothing() -> None:
     swarm.join(*range(1, 9), mib=HALF)
     pipelines, told = swarm.pipelines(), dict(swarm.told)
     assert pipelines >= 2 and len(told) == 8
-    for previous in (swarm.placement, None):  # the same matcher, and one that has just started
-        again = plan(
-            previous, swarm.sightings(), swarm.shape, swarm.now_ms + 10**7, NOW_MS, swarm.rules
-        )
+    swarm.now_ms += 10**7
+    for before in (swarm.cluster, nobody(swarm.shape)):  # the same matcher, and a new one
+        cluster = seen(before, swarm.sightings(), swarm.now_ms)
+        _, again = plan(cluster, None, swarm.now_ms, swarm.rules)
         if again is not None:
             assert {operator(n): layers for n, layers in told.items()} == again.assignments
     assert swarm.pipelines() == pipelines

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scheduler.allocate import allocate, pipeline_ms
-from scheduler.explain import explain_allocation, explain_pipeline, explain_route
+from scheduler.explain import explain_pipeline
 from scheduler.fleet import Fleet, Links
-from scheduler.parallax_route import Route, route
-from scheduler.routing_table import prepare
 from tests.scheduler.worlds import fleet_of, holding, shard, toy_model
 
 
@@ -29,20 +27,3 @@ def test_distant_pipeline_is_told_to_move_closer() -> None:
     report = explain_pipeline(allocate(fleet, model).pipelines[0], fleet, model)
     assert report.hops_ms == 90.0
     assert "hops" in report.advice
-
-
-def test_allocation_is_told_in_sentences_with_standby_and_reasons() -> None:
-    fleet, model = fleet_of(0, 3, 3, 1), toy_model(6)
-    lines = explain_allocation(allocate(fleet, model), fleet, model)
-    assert lines[0].startswith("pipeline 1: m0")
-    assert any("1 machines stand by with room for 1 of 6 layers" in line for line in lines)
-    assert any("m00 is ignored" in line for line in lines)
-
-
-def test_route_is_told_leg_by_leg() -> None:
-    fleet, model = fleet_of(3, 3, rho_ms=4.0), toy_model(6)
-    found = route(prepare(fleet, model, allocate(fleet, model).shards))
-    assert isinstance(found, Route)
-    lines = explain_route(found)
-    assert len(lines) == 3
-    assert lines[-1].startswith("10.0 ms a token")

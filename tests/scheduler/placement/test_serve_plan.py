@@ -12,14 +12,9 @@ from scheduler.fleet import Coordinator, Fleet, Links
 from scheduler.helix.bounds import capped_bound
 from scheduler.helix.max_flow import max_flow
 from scheduler.helix.valid import validate_placement
-from scheduler.placement.candidates import (
-    PoolOptions,
-    by_depth,
-    candidate_of,
-    candidates,
-    reordered,
-)
-from scheduler.placement.rank import RankOptions, Round, rank
+from scheduler.placement.candidate import by_depth, candidate_of
+from scheduler.placement.candidates import PoolOptions, candidates, reordered
+from scheduler.placement.rank import Limits, RankOptions, Round, play, way_of
 from scheduler.placement.serve_plan import ServeOptions, plan_to_serve
 from scheduler.placement.stage_patterns import stage_patterns
 from scheduler.simulate.options import SimOptions
@@ -67,7 +62,8 @@ def test_the_largest_flow_does_not_serve_the_most() -> None:
         pool.append(candidate_of(f"{plan.stages}", fleet, model, plan.placement, plan.bound))
     pool += reordered(fleet, model, pool[1], 2)
     sim = SimOptions(chunk_tokens=None, helix_rules=True, prompt_limit_s=15, decode_limit_s=5)
-    ranked = rank(fleet, model, pool, WORK, RankOptions(sim, (Round(20, 40, 4),)))
+    ways = [way_of(fleet, model, candidate) for candidate in pool]
+    ranked = play(fleet, model, ways, WORK, RankOptions(sim), Round(20, 40, 4))
     assert round(ranked[0].candidate.stages) == 13
     assert pool[0].tokens_per_s > 1.3 * ranked[0].candidate.tokens_per_s
     goodput = [r.goodput_tokens_per_s for r in ranked]
@@ -82,8 +78,40 @@ def test_planning_for_work_is_deterministic_and_no_worse_than_any_candidate_seen
     plan = plan_to_serve(fleet, model, WORK, options, pool=pool)
     assert plan.best.goodput_tokens_per_s == max(r.goodput_tokens_per_s for r in plan.ranked)
     again = plan_to_serve(fleet, model, WORK, replace(options), pool=pool)
-    assert again.best.candidate == plan.best.candidate
+    assert again.best.way == plan.best.way
     assert again.best.report == plan.best.report
+
+
+def test_who_is_over_a_mean_latency_limit_comes_after_who_is_within() -> None:
+    """17 stages serve more than 10 and each token takes longer: with a limit between the two, 10 come first."""
+    fleet, model = cluster("single24")
+    ways = []
+    for most in (10, 17):
+        plan = stage_patterns(fleet, model, most_stages=most)
+        ways.append(
+            way_of(fleet, model, candidate_of(f"{most}", fleet, model, plan.placement, plan.bound))
+        )
+    free = play(fleet, model, ways, WORK, RankOptions(), Round(40, 40, 2))
+    most, least = (ranked.report.decode.mean_s for ranked in free)
+    assert free[0].way == ways[1]
+    assert least < most
+    between = Limits(decode_s=(most + 2 * least) / 3)
+    assert between.excess(free[1].report) == 0.0 < between.excess(free[0].report)
+    bound = play(fleet, model, ways, WORK, RankOptions(limits=between), Round(40, 40, 2))
+    assert bound[0].way == ways[0]
+    assert bound[0].worth(between) == bound[0].goodput_tokens_per_s
+    assert bound[1].worth(between) < bound[1].goodput_tokens_per_s
+
+
+def test_simulations_end_when_time_is_up_with_the_best_so_far() -> None:
+    fleet, model = cluster("single24")
+    pool = candidates(fleet, model, SMALL)
+    rounds = (Round(5, 5, 2), Round(5, 10, 2))
+    options = ServeOptions(SMALL, RankOptions(SimOptions(), rounds, 3), finalists=1, orders=1)
+    looks = iter([False] * 3 + [True] * 50)
+    plan = plan_to_serve(fleet, model, WORK, options, pool=pool, over=lambda: next(looks))
+    assert 1 <= len(plan.ranked) <= 2
+    assert plan.best == plan.ranked[0]
 
 
 def test_a_cluster_that_cannot_hold_the_model_has_no_candidates() -> None:

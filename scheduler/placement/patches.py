@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from scheduler.fleet import Fleet, ModelShape, Placement
 from scheduler.placement.coverage import Ranges, as_placement, coverage, ranges_of
@@ -12,23 +12,48 @@ from scheduler.placement.table import Table, fits_at, table_of
 TARGETS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 
 
-def repairs(fleet: Fleet, model: ModelShape, held: Placement) -> Iterable[Placement]:
+def patches(
+    fleet: Fleet,
+    model: ModelShape,
+    held: Placement,
+    *,
+    at_least: float = 0.0,
+    fixed: Collection[str] = (),
+) -> Iterator[Placement]:
     """Placements that differ from the one held in ever more machines, aimed at ever smaller flows, without repeats.
 
-    Links are not looked at: whoever chooses among them measures the flow.
+    Only those whose every layer passes `at_least`. Links are not looked at: whoever chooses among them measures the flow.
+    Shards that their machines cannot hold are left out.
     """
     table = table_of(fleet, model)
-    start, seen = ranges_of(table, held), {held}
-    idle = [i for i, held_range in enumerate(start) if held_range is None]
-    for allowed in (idle, range(len(start))):
+    index = {machine.id: i for i, machine in enumerate(table.machines)}
+    fitting = tuple(
+        shard
+        for shard in held
+        if shard.machine_id in index
+        and fits_at(
+            table.kinds[table.kind_of[index[shard.machine_id]]],
+            shard.layers.start,
+            len(shard.layers),
+            model.layers,
+        )
+    )
+    start, seen = ranges_of(table, fitting), {fitting}
+    movable = [i for i, machine in enumerate(table.machines) if machine.id not in fixed]
+    idle = [i for i in movable if start[i] is None]
+    for allowed in (idle, movable):
         for share in TARGETS:
             target = table.capped_bound * share
+            if target < at_least:
+                break
             ranges = start[:]
             for _ in range(len(start)):
                 step = best_step(table, ranges, target, allowed)
                 if step is None:
                     break
                 ranges[step[0]] = step[1:]
+                if min(coverage(table, ranges)) < at_least:
+                    continue
                 placement = as_placement(table, ranges)
                 if placement not in seen:
                     seen.add(placement)
