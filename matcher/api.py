@@ -7,7 +7,7 @@ Reading needs no key; an order and an acknowledgement carry their own signatures
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import FastAPI, Query, Request, Response
@@ -16,10 +16,11 @@ from starlette.exceptions import HTTPException
 
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid, ModelUnknown, UsageError
-from core.protocol.types import Ack, Signature, SignedOrder, Value
+from core.protocol.types import Ack, Address, Hash32, Order, Signature, SignedOrder, Value
 from core.runtime.logs import get_logger
 from matcher import views
 from matcher.jobs import ENDED, Job, SignedAck
+from matcher.matching import GoesOn
 
 if TYPE_CHECKING:
     from core.runtime.clock import Clock
@@ -40,6 +41,26 @@ class AckBody(Value, frozen=True):
 
     ack: Ack
     signature: Signature
+
+
+class OrderBody(Value, frozen=True):
+    """What `POST /v1/orders` takes: a signed order, and what it goes on with if a chain broke."""
+
+    order: Order
+    signature: Signature
+    continues: Hash32 | None = None
+    lost: Annotated[frozenset[Address], msgspec.Meta(max_length=64)] = frozenset()
+
+    @property
+    def signed(self) -> SignedOrder:
+        return SignedOrder(self.order, self.signature)
+
+    @property
+    def goes_on(self) -> GoesOn | None:
+        """Raises IdInvalid for operators that are no addresses."""
+        if self.continues is None:
+            return None
+        return GoesOn(self.continues, frozenset(ids.address(one) for one in self.lost))
 
 
 class TooLarge(Exception):
@@ -103,7 +124,8 @@ def make_app(
                 "models": len(world.models),
                 "machines": sum(s.alive(now_ms()) for s in world.sightings.values()),
                 "jobs": await store.off_loop(store.counts),
-                "reservations": len(world.reservations),
+                "reservations": world.reservations,
+                "waiting": world.waiting,
             }
         )
 
@@ -154,9 +176,9 @@ def make_app(
 
     @app.post("/v1/orders")
     async def order(request: Request) -> Response:
-        signed = await _body(request, SignedOrder)
+        body = await _body(request, OrderBody)
         try:
-            job = await matchmaker.open(signed)
+            job = await matchmaker.open(body.signed, body.goes_on)
         except HeadraceError as error:
             orders.labels(error.api_code).inc()
             raise

@@ -84,13 +84,23 @@ def plan(
     form: Annotated[
         Form, typer.Option("--format", help="A table, or Graphviz; JSON with --json.")
     ] = Form.TABLE,
-    explain: Annotated[bool, typer.Option("--explain", help="Say why, in sentences.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say why: bottleneck, gap, price of each machine.")
+    ] = False,
 ) -> None:
     """Who would hold which layers? Needs no network."""
     import time
 
     from core.protocol.units import parse_duration
-    from matcher.whatif import plan_dot, plan_rows, plan_summary, plan_what_if, read_what_if
+    from matcher.whatif import (
+        machine_rows,
+        plan_dot,
+        plan_reasons,
+        plan_rows,
+        plan_summary,
+        plan_what_if,
+        read_what_if,
+    )
 
     asked = read_what_if(nodes, model, profiles)
     limit_s = None if time_limit is None else parse_duration(time_limit)
@@ -102,7 +112,9 @@ def plan(
         typer.echo(plan_dot(result))  # not through the console, which reads [brackets] as colours
         return
     run.emit(plan_rows(result))
-    for line in [*plan_summary(result), *(result["explanation"] if explain else ())]:
+    if explain:
+        run.emit(machine_rows(result))
+    for line in [*plan_summary(result), *(plan_reasons(result) if explain else ())]:
         run.note(line)
     if not explain:
         for ignored in result["ignored"]:

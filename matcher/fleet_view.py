@@ -141,14 +141,18 @@ def machine_of(sighting: Sighting) -> Machine | None:
 
 
 def fleet_of(sightings: Iterable[Sighting]) -> Fleet:
-    """Machines with the one-way latencies they measured; unmeasured pairs get the planner's assumption."""
+    """Machines with the one-way latencies they measured to each other; unmeasured pairs get the planner's assumption."""
+    sightings = tuple(sightings)
     machines, pairs = list[Machine](), dict[tuple[str, str], Link]()
+    # Looked up rather than checksummed anew: there may be as many latencies as pairs of machines.
+    here = {sighting.operator.lower(): sighting.operator for sighting in sightings}
     for sighting in sightings:
         machine = machine_of(sighting)
         if machine is None:
             continue
         machines.append(machine)
-        for peer, rho_ms in sighting.record.rho_ms.items():
-            if math.isfinite(rho_ms) and rho_ms >= 0:
-                pairs[sighting.operator, address(peer.lower())] = Link(rho_ms)
+        for named, rho_ms in sighting.record.rho_ms.items():
+            peer = here.get(named.lower())
+            if peer is not None and math.isfinite(rho_ms) and rho_ms >= 0:
+                pairs[sighting.operator, peer] = Link(rho_ms)
     return Fleet(tuple(machines), Links(pairs, default_ms=UNMEASURED_RHO_MS))

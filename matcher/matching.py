@@ -1,14 +1,16 @@
 """How does a signed order become a job on chain?
 
-Check it, choose a pipeline, ask every stage at once, store what they signed, open the job in one transaction. A stage that
-refuses or does not answer is excluded and the pipeline chosen again, up to three rounds. Whatever happens in between, asking
-again with the same order gives the same job.
+Check it, choose a pipeline (in line, where every machine is taken), ask every stage at once, store what they signed, open the
+job in one transaction. A stage that refuses or does not answer is excluded and the pipeline chosen again, up to three rounds.
+Whatever happens in between, asking again with the same order gives the same job.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from core.protocol import pricing, signing
 from core.protocol.errors import (
@@ -22,12 +24,19 @@ from core.protocol.errors import (
     NoCapacity,
 )
 from core.protocol.ids import Kind, short
-from core.protocol.types import ModelSpec, SignedOrder
+from core.protocol.types import ModelSpec, Order, SignedOrder
 from core.runtime.logs import get_logger
 from matcher.jobs import FAILED, MATCHED, OPENING, Job, OnChain
 from matcher.orders import Terms, check_order, check_signature, read_facts
-from matcher.proposing import Dialer, Refusal, propose
-from matcher.routes import Chosen, find_route
+from matcher.proposing import (
+    GO_ON_TIMEOUT_S,
+    PROPOSE_TIMEOUT_S,
+    Dialer,
+    Refusal,
+    answers,
+    propose,
+)
+from matcher.routes import Chosen
 from matcher.store import JobChange, Store
 
 if TYPE_CHECKING:
@@ -37,8 +46,22 @@ if TYPE_CHECKING:
     from matcher.world import World
 
 ROUNDS = 3
-MAX_UNDER_WAY = 64
+MAX_UNDER_WAY = 256
 log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class GoesOn:
+    """What a requester says of an order that goes on with a job whose chain broke: the job, and who fell silent."""
+
+    continues: str
+    lost: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Broken:
+    job: Job
+    lost: frozenset[str]
 
 
 class Matchmaker:
@@ -53,15 +76,20 @@ class Matchmaker:
         world: World,
         terms: Terms,
         clock: Clock,
+        *,
+        queue_s: float = 0.0,
     ) -> None:
+        """`queue_s` is how long an order that finds every machine taken may wait for room."""
         self._chain, self._signer, self._peers = chain, signer, peers
         self._store, self._world, self._terms, self._clock = store, world, terms, clock
+        self._queue_s = queue_s
         self._under_way: dict[str, asyncio.Task[Job]] = {}
+        self._background: set[asyncio.Task[None]] = set()
         self._locking: dict[str, tuple[str, int]] = {}  # job: requester, units not yet on chain
         self._purses: dict[str, asyncio.Lock] = {}  # by requester: one balance is judged at a time
 
-    async def open(self, signed: SignedOrder) -> Job:
-        """The job of this order, matched on chain; idempotent.
+    async def open(self, signed: SignedOrder, goes_on: GoesOn | None = None) -> Job:
+        """The job of this order, matched on chain; idempotent. One that goes on with a broken chain's keeps who is left of it.
 
         Goes on when the caller hangs up. Raises what `check_order` finds, NoCapacity, ContractRefused, GasShort, or
         ChainUnreachable (the job is then stored and opened when the chain is back, as long as its acceptances hold).
@@ -78,7 +106,9 @@ class Matchmaker:
                     why=f"{MAX_UNDER_WAY} orders are being matched",
                     next_step="try again in a moment",
                 )
-            task = asyncio.create_task(self._open(job_id, signed), name=f"open {job_id[:10]}")
+            task = asyncio.create_task(
+                self._open(job_id, signed, goes_on), name=f"open {job_id[:10]}"
+            )
             self._under_way[job_id] = task
             task.add_done_callback(lambda done: self._forget(job_id, done))
         return await asyncio.shield(task)
@@ -89,7 +119,7 @@ class Matchmaker:
 
     async def close(self) -> None:
         """Let what is under way end; the caller bounds the wait."""
-        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+        await asyncio.gather(*self._under_way.values(), *self._background, return_exceptions=True)
 
     def _forget(self, job_id: str, done: asyncio.Task[Job]) -> None:
         self._under_way.pop(job_id, None)
@@ -97,7 +127,7 @@ class Matchmaker:
         if not done.cancelled():
             done.exception()  # seen here even when the caller has hung up
 
-    async def _open(self, job_id: str, signed: SignedOrder) -> Job:
+    async def _open(self, job_id: str, signed: SignedOrder, goes_on: GoesOn | None) -> Job:
         known = await self._store.off_loop(self._store.job, job_id)
         if known is not None and known.state == OPENING:
             return await self.send(known)
@@ -108,10 +138,11 @@ class Matchmaker:
             need = pricing.max_amount(signed.order, spec)
             self._locking[job_id] = (signed.order.requester, need)
         try:
-            job = await self._find_pipeline(job_id, signed, spec)
+            broken = await self._broken(signed, goes_on)
+            job = await self._find_pipeline(job_id, signed, spec, broken)
             await self._store.off_loop(self._store.begin, job, int(self._clock.now()))
         except BaseException:
-            self._world.reservations.release(job_id)
+            self._world.release(job_id, self._now_ms())
             raise
         return await self.send(job)
 
@@ -139,42 +170,66 @@ class Matchmaker:
     def _locking_for(self, requester: str) -> list[str]:
         return [job_id for job_id, (who, _) in self._locking.items() if who == requester]
 
-    async def _find_pipeline(self, job_id: str, signed: SignedOrder, spec: ModelSpec) -> Job:
+    async def _broken(self, signed: SignedOrder, goes_on: GoesOn | None) -> _Broken | None:
+        """The requester's own job that this order goes on with. Its slots are this order's from now on."""
+        if goes_on is None:
+            return None
+        job = await self._store.off_loop(self._store.job, goes_on.continues)
+        if job is None or job.signed.order.requester != signed.order.requester:
+            return None
+        lost = goes_on.lost & {stage.operator for stage in job.plan}
+        self._world.release(job.job_id, self._now_ms())
+        for stage, endpoint in zip(job.plan, job.endpoints, strict=True):
+            if stage.operator in lost:
+                self._spawn(self._confirm(stage.operator, endpoint))
+        return _Broken(job, lost)
+
+    async def _confirm(self, operator: str, endpoint: str) -> None:
+        """A requester may do without whom it likes; others are kept from a machine only if it does not answer us either."""
+        if not await answers(self._peers, operator, endpoint):
+            log.info("machine is silent", operator=operator)
+            self._world.avoid(operator, self._now_ms())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _find_pipeline(
+        self, job_id: str, signed: SignedOrder, spec: ModelSpec, broken: _Broken | None
+    ) -> Job:
         order, refusals = signed.order, list[Refusal]()
+        lost = broken.lost if broken is not None else frozenset[str]()
         for _ in range(ROUNDS):
-            excluded = frozenset(refusal.operator for refusal in refusals)
-            chosen = self._route(signed, spec, excluded)
+            excluded = lost | {refusal.operator for refusal in refusals}
+            chosen = await self._choose(job_id, order, excluded, broken)
             if isinstance(chosen, HeadraceError):
                 break
-            self._world.reservations.hold(
-                job_id,
-                (stage.operator for stage in chosen.plan),
-                order.requests,
-                self._now_ms(),
-            )
-            answers = await propose(
+            consents = await propose(
                 self._peers,
                 signed,
                 chosen.plan,
                 chosen.endpoints,
                 self._chain.domain,
                 await self.chain_time(),
+                PROPOSE_TIMEOUT_S if broken is None else GO_ON_TIMEOUT_S,
+                None if broken is None else broken.job.order_hash,
             )
-            if not answers.refusals:
+            if not consents.refusals:
                 return Job(
                     job_id=job_id,
                     signed=signed,
                     plan=chosen.plan,
                     endpoints=chosen.endpoints,
-                    acceptances=answers.acceptances,
+                    acceptances=consents.acceptances,
                     locked_units=pricing.max_amount(order, spec),
                 )
-            self._world.reservations.release(job_id)
-            for refusal in answers.refusals:
+            self._world.release(job_id, self._now_ms())
+            for refusal in consents.refusals:
                 log.info("stage refused", job=short(Kind.JOB, job_id), **vars(refusal))
                 if refusal.unreachable:
                     self._world.avoid(refusal.operator, self._now_ms())
-            refusals.extend(answers.refusals)
+            refusals.extend(consents.refusals)
         else:
             chosen = NoCapacity(
                 "no pipeline serves this order", why=f"stages refused in {ROUNDS} rounds"
@@ -182,17 +237,45 @@ class Matchmaker:
         chosen.details["refusals"] = [vars(refusal) for refusal in refusals]
         raise chosen
 
-    def _route(
-        self, signed: SignedOrder, spec: ModelSpec, excluded: frozenset[str]
+    async def _choose(
+        self, job_id: str, order: Order, excluded: frozenset[str], broken: _Broken | None
     ) -> Chosen | HeadraceError:
-        order, now_ms = signed.order, self._now_ms()
-        sightings = self._world.present(order.model_id, now_ms)
-        offers = self._world.offers(order.model_id, now_ms)
-        shape = self._world.shapes[order.model_id]
+        """For a broken chain who is left of it and stand-ins, where that can be; else any chain."""
+        if broken is not None:
+            routes, now_ms = self._world.routes[order.model_id], self._now_ms()
+            gone = excluded | self._world.avoided(now_ms)
+            mended = routes.mend(job_id, order, broken.job.plan, now_ms, gone)
+            if isinstance(mended, Chosen):
+                return mended
+        return await self._take_place(job_id, order, excluded)
+
+    async def _take_place(
+        self, job_id: str, order: Order, excluded: frozenset[str]
+    ) -> Chosen | HeadraceError:
+        """A chain with room, promised to this job; waits in line for one where all that would do are taken."""
+        line = self._world.lines[order.model_id]
+        patience_s = min(self._queue_s, (order.deadline - await self.chain_time()) / 2)
+        until_s = self._clock.now() + patience_s
+        try:
+            while True:
+                chosen = self._try_place(job_id, order, excluded)
+                if isinstance(chosen, Chosen) or patience_s <= 0:
+                    return chosen
+                among = self._world.routes[order.model_id].would_do(order, excluded)
+                line.failed(job_id)
+                if not among or not await line.turn(job_id, among, until_s, self._clock):
+                    return chosen
+        finally:
+            line.leave(job_id, self._now_ms())
+
+    def _try_place(
+        self, job_id: str, order: Order, excluded: frozenset[str]
+    ) -> Chosen | HeadraceError:
+        routes, now_ms = self._world.routes[order.model_id], self._now_ms()
         careful = excluded | self._world.avoided(now_ms)
-        chosen = find_route(order, spec, shape, sightings, offers, careful)
+        chosen = routes.take(job_id, order, now_ms, careful)
         if isinstance(chosen, HeadraceError) and careful != excluded:
-            return find_route(order, spec, shape, sightings, offers, excluded)
+            return routes.take(job_id, order, now_ms, excluded)
         return chosen
 
     async def send(self, job: Job) -> Job:
@@ -229,7 +312,7 @@ class Matchmaker:
         return await self._reread(job.job_id)
 
     async def _fail(self, job: Job, why: str) -> None:
-        self._world.reservations.release(job.job_id)
+        self._world.release(job.job_id, self._now_ms())
         await self._note(job.job_id, state=FAILED, stale=False, failure=why)
         log.warning("job not opened", job=job.name, why=why)
 

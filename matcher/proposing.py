@@ -12,6 +12,9 @@ from core.protocol.errors import HeadraceError
 from core.protocol.types import SignedAcceptance, SignedOrder, Stage
 
 PROPOSE_TIMEOUT_S = 8.0
+#: An answer waits for a chain that goes on: who does not consent at once is passed over.
+GO_ON_TIMEOUT_S = 1.0
+CONFIRM_TIMEOUT_S = 1.0
 #: An acceptance that runs out sooner may be void when the transaction is mined.
 MIN_ACCEPTANCE_S = 5
 
@@ -63,13 +66,21 @@ async def propose(
     domain: signing.Domain,
     now_s: int,
     timeout_s: float = PROPOSE_TIMEOUT_S,
+    continues: str | None = None,
 ) -> Answers:
-    """Ask every stage for its signed acceptance. Never raises for a peer's sake."""
+    """Ask every stage for its signed acceptance; `continues` is the order that this one goes on with.
+
+    Never raises for a peer's sake.
+    """
 
     async def ask(index: int) -> SignedAcceptance | Refusal:
         operator = plan[index].operator
         message = wire.Propose(
-            signed=signed, plan=list(plan), endpoints=list(endpoints), stage=index
+            signed=signed,
+            plan=list(plan),
+            endpoints=list(endpoints),
+            stage=index,
+            continues=continues,
         )
         try:
             async with asyncio.timeout(timeout_s):
@@ -82,6 +93,17 @@ async def propose(
         return judge(answer, signed, plan, index, domain, now_s)
 
     return Answers(tuple(await asyncio.gather(*(ask(i) for i in range(len(plan))))))
+
+
+async def answers(peers: Dialer, operator: str, endpoint: str) -> bool:
+    """Whether a machine that somebody calls silent answers us."""
+    try:
+        async with asyncio.timeout(CONFIRM_TIMEOUT_S):
+            stream = await peers.get(operator, endpoint)
+            answer = await stream.call(wire.Ping(), timeout_s=CONFIRM_TIMEOUT_S)
+    except (HeadraceError, TimeoutError):
+        return False
+    return isinstance(answer.message, wire.Pong)
 
 
 def judge(

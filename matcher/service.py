@@ -16,11 +16,13 @@ from matcher.fleet_view import Standing, forget, merge, plannable
 from matcher.following import Following
 from matcher.jobs import ENDED
 from matcher.matching import Matchmaker
-from matcher.planner import Hysteresis, plan, record_of
+from matcher.planner import nobody, plan, record_of, seen
 from matcher.settler import LONGEST_WAIT_S, Settler
 from matcher.settling import Patience
 from matcher.store import MinerSeen, Store
 from matcher.world import ChainHealth, SwarmHealth, World
+from scheduler.improve import Rules as Planning
+from scheduler.methods import Budget
 
 if TYPE_CHECKING:
     from core.protocol.chain import Chain
@@ -53,13 +55,19 @@ class SwarmLike(Protocol):
     async def peers(self) -> list[str]: ...
 
 
+#: Times measured on machines that do other things too vary by a fifth: less is no reason to load weights anew.
+PLANNING = Planning(partial=False, settle_ms=2_000, worth_share=0.25, rest_ms=5 * 60_000)
+
+
 @dataclass(frozen=True)
 class Rules:
-    """How this matcher behaves."""
+    """How this matcher behaves. `plan_s` is the most that one plan may take, `queue_s` how long an order waits for room."""
 
-    hysteresis: Hysteresis = field(default_factory=Hysteresis)
+    planning: Planning = PLANNING
     patience: Patience = field(default_factory=Patience)
     replan_every_ms: int = 10_000
+    plan_s: float = 20.0
+    queue_s: float = 30.0
     start_block: int = 0
     window_blocks: int = 64
 
@@ -80,8 +88,11 @@ class Daemon:
         rules: Rules,
     ) -> None:
         self.chain, self.swarm, self.signer, self.store = chain, swarm, signer, store
-        self.clock, self.rules, self.world = clock, rules, World()
-        self.matchmaker = Matchmaker(chain, signer, peers, store, self.world, terms, clock)
+        self.clock, self.rules = clock, rules
+        self.world = World(partial=rules.planning.partial)
+        self.matchmaker = Matchmaker(
+            chain, signer, peers, store, self.world, terms, clock, queue_s=rules.queue_s
+        )
         self.settler = Settler(
             chain, signer, peers, store, self.world, self.matchmaker, clock, rules.patience
         )
@@ -97,7 +108,7 @@ class Daemon:
         self._ask_chain_at = 0.0
         self._standing_at: dict[str, float] = {}
         self._noted_at = float("-inf")
-        self._machines: dict[str, tuple[frozenset[str], int]] = {}
+        self._machines: dict[str, frozenset[str]] = {}
         self._planned_at: dict[str, int] = {}
         self._sequence = 0
         self._events = metrics.counter("headrace_chain_events_total", "Chain events taken in")
@@ -113,7 +124,7 @@ class Daemon:
         await self.store.off_loop(self.store.bind, domain.chain_id, domain.verifying_contract)
         self.world.learn_models(await self.store.off_loop(self.store.models))
         unfinished = await self.store.off_loop(self.store.unfinished)
-        self.world.reservations.restore(unfinished, self._now_ms())
+        self.world.restore(unfinished, self._now_ms())
         if unfinished:
             log.info("jobs to finish", count=len(unfinished))
 
@@ -124,6 +135,7 @@ class Daemon:
             await self._phase(self.follow_chain)
             await self._phase(self.look_at_swarm)
             await self._phase(self.read_standings)
+            await self._phase(self.refresh_routes)
             await self._phase(self.replan)
             await self._phase(self.publish_allocations)
             await self._phase(self.advance_jobs)
@@ -220,23 +232,37 @@ class Daemon:
         }
         self._standing_at |= dict.fromkeys(stale, now)
 
-    def replan(self) -> None:
+    def refresh_routes(self) -> None:
+        """Let the routers know who serves now, how fast, how near and how busy."""
+        self.world.see(self._now_ms())
+
+    async def replan(self) -> None:
         """Decide for each model who should hold what, when its machines changed or it is time to look again."""
-        now_ms = self._now_ms()
         for model_id, shape in self.world.shapes.items():
+            now_ms = self._now_ms()
             present = self.world.present(model_id, now_ms)
             machines = frozenset(sighting.operator for sighting in plannable(present))
-            if self._machines.get(model_id, (None, 0))[0] != machines:
-                self._machines[model_id] = (machines, now_ms)
-                self._planned_at.pop(model_id, None)
-            since_ms = self._machines[model_id][1]
-            settled = now_ms - since_ms >= self.rules.hysteresis.settle_ms
             again_at = self._planned_at.get(model_id, 0) + self.rules.replan_every_ms
-            if not settled or now_ms < again_at:
+            if self._machines.get(model_id) == machines and now_ms < again_at:
+                continue
+            self._machines[model_id] = machines
+            cluster = seen(self.world.clusters.get(model_id) or nobody(shape), present, now_ms)
+            self.world.clusters[model_id] = cluster
+            if now_ms - cluster.changed_ms < self.rules.planning.settle_ms:
+                self._planned_at.pop(model_id, None)
                 continue
             self._planned_at[model_id] = now_ms
-            before = self.world.placements.get(model_id)
-            decided = plan(before, present, shape, now_ms, since_ms, self.rules.hysteresis)
+            budget = Budget(self.clock.monotonic, self.clock.monotonic() + self.rules.plan_s)
+            # In a thread: a plan for a thousand machines takes a second, and orders do not wait for it.
+            cluster, decided = await asyncio.to_thread(
+                plan,
+                cluster,
+                self.world.placements.get(model_id),
+                now_ms,
+                self.rules.planning,
+                budget,
+            )
+            self.world.clusters[model_id] = cluster
             if decided is not None:
                 self.world.placements = {**self.world.placements, model_id: decided}
                 told = {op: str(layers) for op, layers in decided.assignments.items()}

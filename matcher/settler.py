@@ -157,7 +157,7 @@ class Settler:
             case Step.WAIT:
                 self.put_off(job_id, self._until_next(job, seen, now_s))
             case Step.RECORD:
-                self._world.reservations.release(job_id)
+                self._world.release(job_id, self._now_ms())
         return step
 
     async def _agree(self, job: Job, seen: OnChain) -> None:
@@ -188,7 +188,7 @@ class Settler:
             if seen.state == "None"
             else "the order was opened by somebody else"
         )
-        self._world.reservations.release(job.job_id)
+        self._world.release(job.job_id, self._now_ms())
         await self._note(job.job_id, state=FAILED, stale=False, failure=why)
         log.warning("job not opened", job=job.name, why=why)
 
@@ -199,7 +199,7 @@ class Settler:
         if found.receipts:
             await self._off(self._store.save_receipts, job.job_id, found.receipts, self._now())
             await self._note(job.job_id, finished_at_s=now_s, failure="")
-            self._world.reservations.release(job.job_id)
+            self._world.release(job.job_id, self._now_ms())
             return
         log.debug("not finished", job=job.name, finished=found.requests, why=found.problem)
         self.put_off(job.job_id, COLLECT_EVERY_S)
@@ -218,7 +218,7 @@ class Settler:
 
     async def _end(self, job: Job, function: str, *args: Any) -> None:
         sent = await self._chain.transact(self._signer, "TaskRegistry", function, *args)
-        self._world.reservations.release(job.job_id)
+        self._world.release(job.job_id, self._now_ms())
         await self._record(job, sent, function)
 
     async def _record(self, job: Job, sent: Sent, function: str) -> None:
@@ -276,6 +276,9 @@ class Settler:
 
     def _now(self) -> int:
         return int(self._clock.now())
+
+    def _now_ms(self) -> int:
+        return int(self._clock.now() * 1000)
 
     async def _job(self, job_id: str) -> Job | None:
         found: Job | None = await self._off(self._store.job, job_id)

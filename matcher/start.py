@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from core.protocol.chain import CONTRACTS, Chain
@@ -22,8 +23,7 @@ from core.runtime.settings import Settings
 from core.runtime.transport import Swarm
 from matcher.api import make_app
 from matcher.orders import Terms
-from matcher.planner import Hysteresis
-from matcher.service import Daemon, Rules
+from matcher.service import PLANNING, Daemon, Rules
 from matcher.settling import Patience
 from matcher.store import Store, sqlite_url
 
@@ -46,13 +46,15 @@ def rules_of(settings: Settings) -> Rules:
             why=f"the contract allows {MAX_MATCHER_FEE_BPS}",
         )
     return Rules(
-        hysteresis=Hysteresis(
-            settle_ms=matcher.settle_s * 1000,
-            min_machines=matcher.min_machines,
+        planning=replace(
+            PLANNING,
             method="score" if matcher.placement == "parallax" else "utility",
+            min_machines=matcher.min_machines,
+            settle_ms=matcher.settle_s * 1000,
         ),
         patience=Patience(ack_grace_s=matcher.ack_grace_s),
         replan_every_ms=matcher.replan_interval_s * 1000,
+        queue_s=matcher.queue_s,
         start_block=settings.network.deploy_block,
         window_blocks=max(SHORTEST_WINDOW_BLOCKS, settings.network.reorg_window_blocks),
     )

@@ -17,8 +17,8 @@ from core.protocol.types import LayerRange, ModelSpec, Stage
 from core.protocol.units import format_price, format_token, price_of_nano
 from matcher.fleet_view import Sighting
 from matcher.jobs import Job
+from matcher.offers import Offer, Price, cheapest, covered_to, serves
 from matcher.planner import Placement, fixed_by_owner
-from matcher.routes import Chosen, Offer, Price, cheapest, covered_to, fastest, serves
 from matcher.world import World
 from scheduler.parallax_route import NoRoute
 
@@ -51,7 +51,7 @@ def model_json(world: World, model_id: str, now_ms: int) -> Json:
     """One model: what it is, whether a whole pipeline serves it, at which prices."""
     spec = world.models[model_id]
     present, offers = world.present(model_id, now_ms), world.offers(model_id, now_ms)
-    low = cheapest(offers, spec, 1, 1)
+    low = cheapest(offers, spec, 1, 1, world.partial)
     high = Price(
         max((offer.price_in for offer in offers), default=0),
         max((offer.price_out for offer in offers), default=0),
@@ -65,8 +65,8 @@ def model_json(world: World, model_id: str, now_ms: int) -> Json:
         "context": spec.context,
         "machines": len(present),
         "serving": len(offers),
-        "covered": serves(offers, spec.layers),
-        "coveredTo": covered_to(offers),
+        "covered": serves(offers, spec.layers, world.partial),
+        "coveredTo": covered_to(offers, spec.layers, world.partial),
         "copies": copies(offers, spec.layers),
         "lowestPrice": None if low is None else price_json(low, spec),
         "highestPrice": price_json(high, spec) if offers else None,
@@ -115,7 +115,7 @@ def miner_json(world: World, sighting: Sighting, now_ms: int) -> Json:
         "kvFreeTokens": record.kv_free_tokens,
         "maxRequests": record.max_requests,
         "activeRequests": record.active_requests,
-        "reservedRequests": world.reservations.used(now_ms).get(sighting.operator, 0),
+        "reservedRequests": world.promised(now_ms).get(sighting.operator, 0),
         "priceIn": record.price_in,
         "priceOut": record.price_out,
         **shown,
@@ -143,12 +143,12 @@ def quote_json(
     spec = world.models.get(model_id)
     if spec is None or model_id not in world.shapes:
         return ModelUnknown(f"no model {model_id}", why="it is not in the ModelRegistry")
-    offers = world.offers(model_id, now_ms)
+    offers, partial = world.offers(model_id, now_ms), world.partial
     free = [offer for offer in offers if offer.free]
-    price = cheapest(free, spec, tokens_in, tokens_out)
+    price = cheapest(free, spec, tokens_in, tokens_out, partial)
     if price is None:
-        busy = serves(offers, spec.layers)
-        hole = covered_to(free)
+        busy = serves(offers, spec.layers, partial)
+        hole = covered_to(free, spec.layers, partial)
         return NoCapacity(
             "no pipeline serves this model now",
             why="every pipeline has all its slots taken"
@@ -158,9 +158,10 @@ def quote_json(
             covered_to=hole,
             layers=spec.layers,
         )
-    within = [o for o in free if o.price_in <= price.price_in and o.price_out <= price.price_out]
-    sightings = world.present(model_id, now_ms)
-    chosen = fastest(spec, world.shapes[model_id], sightings, within)
+    dear = [
+        o.operator for o in free if o.price_in > price.price_in or o.price_out > price.price_out
+    ]
+    chosen = world.routes[model_id].fastest(now_ms, dear)
     if isinstance(chosen, NoRoute):
         return NoCapacity("no pipeline serves this model now", why=chosen.text)
     amount = price.cost(spec.layer_units, tokens_in, tokens_out)
@@ -180,16 +181,12 @@ def quote_json(
 
 def routes_json(world: World, model_id: str, now_ms: int) -> list[Json]:
     """Disjoint chains that serve a model now, fastest first, with how busy each is."""
-    spec, shape = world.models[model_id], world.shapes.get(model_id)
-    if shape is None:
+    routes = world.routes.get(model_id)
+    if routes is None:
         return []
-    left = list(world.offers(model_id, now_ms))
-    by_operator = {offer.operator: offer for offer in left}
-    sightings, found = world.present(model_id, now_ms), list[Json]()
-    while True:
-        chosen: Chosen | NoRoute = fastest(spec, shape, sightings, left)
-        if isinstance(chosen, NoRoute):
-            return found
+    by_operator = {offer.operator: offer for offer in routes.offers(now_ms)}
+    found = list[Json]()
+    for chosen in routes.disjoint(now_ms):
         members = [by_operator[stage.operator] for stage in chosen.plan]
         found.append(
             {
@@ -200,7 +197,7 @@ def routes_json(world: World, model_id: str, now_ms: int) -> list[Json]:
                 "maxSlots": min(offer.max_slots for offer in members),
             }
         )
-        left = [offer for offer in left if offer not in members]
+    return found
 
 
 def job_json(job: Job) -> Json:

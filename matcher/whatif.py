@@ -20,7 +20,7 @@ from core.protocol.errors import HeadraceError, NoCapacity, UsageError
 from core.protocol.units import parse_bytes
 from scheduler.costs import hop_ms
 from scheduler.errors import FleetError, PlanError
-from scheduler.explain_plan import explain_plan
+from scheduler.explain_plan import NAMED, explain_plan
 from scheduler.files import read_cluster, read_fleet, read_placement
 from scheduler.fleet import UNMEASURED_RHO_MS, Fleet, Links, Machine, ModelShape, Placement
 from scheduler.methods import Budget, MethodPlan, plan_by
@@ -28,6 +28,8 @@ from scheduler.parallax_route import NoRoute, Route, RouteQuery, disjoint_backup
 from scheduler.routing_table import prepare
 
 PROFILES_FILE = "gpu_profiles.json"
+#: Chains with less than this share of the tokens, beyond the first few, are one row in a table.
+NARROW, SHOWN = 0.01, 3
 _MACHINE_KEYS = {item.name for item in fields(Machine)} - {"profile"} | {"memory"}
 _MODEL_KEYS = {
     "layers", "hidden", "intermediate", "heads", "kv_heads", "vocab", "tied", "head_dim",
@@ -188,7 +190,13 @@ def _plan_json(asked: WhatIf, found: MethodPlan, solve_s: float) -> dict[str, An
         "layers": {s.machine_id: [s.layers.start, s.layers.end] for s in found.placement},
         "k": len(found.chains),
         "stages": stages,
-        "score": round(len(found.chains) ** 2 / stages, 6) if stages else 0.0,
+        "stages_per_request": round(
+            sum(len(chain.stages) * chain.tokens_per_s for chain in found.chains) / carried, 3
+        )
+        if carried
+        else None,
+        # Paths share machines: only of disjoint pipelines is k²/stages a score.
+        "score": round(len(found.chains) ** 2 / stages, 6) if found.disjoint else None,
         "tokens_per_s": {
             "disjoint" if found.disjoint else "paths": round(carried, 3),
             "flow": round(explained.flow_tokens_per_s, 3),
@@ -203,37 +211,102 @@ def _plan_json(asked: WhatIf, found: MethodPlan, solve_s: float) -> dict[str, An
         "standby": list(found.standby),
         "ignored": [{"machine": machine, "why": why} for machine, why in found.ignored],
         "explanation": [*explained.sentences, *found.notes],
-        "prices": {machine: round(price, 6) for machine, price in explained.prices},
+        "bottleneck": list(explained.bottleneck),
+        "machines": [
+            {
+                "machine": use.machine_id,
+                "layers": [use.layers.start, use.layers.end],
+                "tokens_per_s": round(use.tokens_per_s, 3),
+                "used": round(use.used, 4),
+                "price": round(use.price, 6),
+            }
+            for use in explained.machines
+        ],
     }
 
 
 def plan_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One row a chain, for people."""
-    return [
-        {
-            "chain": number,
-            "tokens/s": f"{chain['tokens_per_s']:.1f}",
-            "ms/token": f"{chain['latency_ms']:.1f}",
-            "stages": _stages(chain),
-        }
-        for number, chain in enumerate(result["pipelines"], start=1)
-    ]
+    """One row a chain, for people; the narrowest together in one."""
+    least = NARROW * sum(chain["tokens_per_s"] for chain in result["pipelines"])
+    rows = list[dict[str, Any]]()
+    narrow = list[Mapping[str, Any]]()
+    for number, chain in enumerate(result["pipelines"], start=1):
+        if number > SHOWN and chain["tokens_per_s"] < least:
+            narrow.append(chain)
+            continue
+        rows.append(
+            {
+                "chain": str(number),
+                "tokens/s": f"{chain['tokens_per_s']:.1f}",
+                "ms/token": f"{chain['latency_ms']:.1f}",
+                "stages": _stages(chain),
+            }
+        )
+    if narrow:
+        times = [chain["latency_ms"] for chain in narrow]
+        rows.append(
+            {
+                "chain": f"{len(narrow)} more",
+                "tokens/s": f"{sum(chain['tokens_per_s'] for chain in narrow):.1f}",
+                "ms/token": f"{min(times):.1f}-{max(times):.1f}",
+                "stages": "narrower paths: --json lists them",
+            }
+        )
+    return rows
 
 
 def _stages(chain: Mapping[str, Any]) -> str:
     return " → ".join(f"{machine} [{start}-{end - 1}]" for machine, start, end in chain["stages"])
 
 
+def machine_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row a machine with its price, the dearest first, for people."""
+    return [
+        {
+            "machine": use["machine"],
+            "layers": f"{use['layers'][0]}-{use['layers'][1] - 1}",
+            "tokens/s": f"{use['tokens_per_s']:.1f}",
+            "used": f"{use['used']:.0%}",
+            "price": f"{use['price']:.3f}",
+        }
+        for use in sorted(result["machines"], key=lambda use: -use["price"])
+    ]
+
+
+def plan_reasons(result: Mapping[str, Any]) -> list[str]:
+    """Bottleneck and gap, then everything else that explains the plan."""
+    binding = result["bottleneck"]
+    named = ", ".join(binding[:NAMED]) + (
+        f" and {len(binding) - NAMED} more" if len(binding) > NAMED else ""
+    )
+    flow, most = result["tokens_per_s"]["flow"], result["tokens_per_s"]["at_most"]
+    return [
+        f"bottleneck: {named or 'nothing flows'}",
+        f"gap: {_gap(result)} to the best of what {result['method']} looks for; {1 - flow / most:.2%} to the tokens/s that no "
+        "plan passes",
+        "price: what a token/s of a machine's rate is worth to the plan, in tokens/s",
+        *result["explanation"],
+    ]
+
+
+def _gap(result: Mapping[str, Any]) -> str:
+    return "unknown" if result["gap"] is None else f"{result['gap']:.2%}"
+
+
 def plan_summary(result: Mapping[str, Any]) -> list[str]:
     """The figures of a plan in three lines."""
     rates, times = result["tokens_per_s"], result["token_ms"]
     kind = "disjoint" if result["disjoint"] else "paths"
-    gap = "unknown" if result["gap"] is None else f"{result['gap']:.2%}"
     best = "none" if times["best"] is None else f"{times['best']:.1f}"
     mean = "none" if times["mean"] is None else f"{times['mean']:.1f}"
+    gap = f"gap {_gap(result)}, solved in {result['solve_s']:.3f} s"
+    if result["disjoint"]:
+        head = f"k {result['k']}, {result['stages']} stages, score {result['score']:.3f}, {gap}"
+    else:
+        machines, mean_stages = len(result["layers"]), result["stages_per_request"] or 0.0
+        head = f"k {result['k']} paths over {machines} machines, {mean_stages:.1f} stages a request, {gap}"
     return [
-        f"{result['method']}: k {result['k']}, {result['stages']} stages, score {result['score']:.3f}, "
-        f"gap {gap}, solved in {result['solve_s']:.3f} s",
+        f"{result['method']}: {head}",
         f"tokens/s: {rates[kind]:.1f} over {'disjoint pipelines' if result['disjoint'] else 'paths'}, "
         f"{rates['flow']:.1f} with partial slices, at most {rates['at_most']:.1f}",
         f"ms a token: mean {mean}, best chain {best}",
@@ -247,19 +320,28 @@ def plan_dot(result: Mapping[str, Any]) -> str:
         names = ["in", *(stage[0] for stage in pipeline["stages"]), "out"]
         for a, b in pairwise(names):
             carried[a, b] = carried.get((a, b), 0.0) + pipeline["tokens_per_s"]
-    lines = [f'digraph "{result["id"]} by {result["method"]}" {{', "  rankdir=LR;"]
+    title = _quoted(f"{result['id']} by {result['method']}")
+    lines = [f"digraph {title} {{", "  rankdir=LR;"]
     lines += ['  "in" [shape=point];', '  "out" [shape=point];']
     for machine, (start, end) in sorted(result["layers"].items(), key=lambda item: item[1]):
-        lines.append(f'  "{machine}" [shape=box, label="{machine}\\n{start}-{end - 1}"];')
+        label = _quoted(f"{machine}\n{start}-{end - 1}")
+        lines.append(f"  {_quoted(machine)} [shape=box, label={label}];")
     for (a, b), rate in sorted(carried.items()):
-        lines.append(f'  "{a}" -> "{b}" [label="{rate:.0f}"];')
+        lines.append(f'  {_quoted(a)} -> {_quoted(b)} [label="{rate:.0f}"];')
     return "\n".join([*lines, "}"])
+
+
+def _quoted(text: str) -> str:
+    """A string for Graphviz; a machine's id may hold anything."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
 def read_what_if_placement(path: Path, asked: WhatIf, name: str | None) -> Placement:
     """Who holds what: the JSON of `matcher plan`, or a `placements/1` file with the name of one of its placements."""
     content = _json(path)
     try:
+        if not isinstance(content, Mapping):
+            raise FleetError("the file is not a table")
         if content.get("schema") == "placements/1":
             known = content["clusters"].get(asked.id, {}).get("placements", {})
             if name not in known:

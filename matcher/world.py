@@ -6,17 +6,19 @@ survives a restart: the chain, the swarm and the store tell all of it again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import ModelSpec
 from matcher.fleet_view import Sighting, Standing, present
 from matcher.jobs import Job
+from matcher.line import Line
+from matcher.offers import Offer
 from matcher.planner import Placement
-from matcher.reservations import Reservations
-from matcher.routes import Offer, offers_of
+from matcher.routes import LiveRoutes
 from matcher.shapes import shape_of
+from scheduler.churn import Cluster
 from scheduler.fleet import ModelShape
 
 #: How long a machine that did not answer is passed over, unless nobody else can do its part.
@@ -46,17 +48,23 @@ class SwarmHealth:
 
 @dataclass
 class World:
-    """The live view. Operators are checksummed addresses everywhere."""
+    """The live view. Operators are checksummed addresses everywhere.
+
+    `partial` tells whether stages may be parts of shards. Miners accept whole ones only, so far.
+    """
 
     models: Mapping[str, ModelSpec] = field(default_factory=dict)
     shapes: Mapping[str, ModelShape] = field(default_factory=dict)
     sightings: Mapping[str, Sighting] = field(default_factory=dict)
     standings: Mapping[str, Standing] = field(default_factory=dict)
+    clusters: dict[str, Cluster] = field(default_factory=dict)
     placements: Mapping[str, Placement] = field(default_factory=dict)
+    routes: dict[str, LiveRoutes] = field(default_factory=dict)
+    lines: dict[str, Line] = field(default_factory=dict)
     chain: ChainHealth = field(default_factory=ChainHealth)
     swarm: SwarmHealth = field(default_factory=SwarmHealth)
-    reservations: Reservations = field(default_factory=Reservations)
     avoid_until_ms: dict[str, int] = field(default_factory=dict)
+    partial: bool = False
 
     def learn_models(self, models: Mapping[str, ModelSpec]) -> None:
         """Take the registry's models; those of a dtype we cannot size are known but never planned."""
@@ -67,6 +75,50 @@ class World:
             except ModelUnsupported:
                 continue
         self.models, self.shapes = dict(models), shapes
+        for model_id, shape in shapes.items():
+            if model_id not in self.routes:
+                routes = LiveRoutes(models[model_id], shape, partial=self.partial)
+                self.routes[model_id], self.lines[model_id] = routes, Line(routes.book)
+        for gone in set(self.routes) - set(shapes):
+            del self.routes[gone], self.lines[gone]
+
+    def see(self, now_ms: int) -> None:
+        """Take what swarm and chain say into the routes, and call whoever waits for what has become free."""
+        for model_id, routes in self.routes.items():
+            routes.see(self.present(model_id, now_ms), self.standings, now_ms)
+            self.lines[model_id].wake()
+
+    def restore(self, jobs: Iterable[Job], now_ms: int) -> None:
+        """After a restart: unfinished jobs hold what they were promised."""
+        by_model: dict[str, list[Job]] = {}
+        for job in jobs:
+            by_model.setdefault(job.signed.order.model_id, []).append(job)
+        for model_id, of_model in by_model.items():
+            if model_id in self.routes:
+                self.routes[model_id].restore(of_model, now_ms)
+
+    def release(self, job_id: str, now_ms: int) -> None:
+        """The job's work is over, or it never began. Safe to call twice."""
+        for model_id, routes in self.routes.items():
+            if routes.book.release(job_id, now_ms):
+                self.lines[model_id].wake()
+
+    def promised(self, now_ms: int) -> Mapping[str, int]:
+        """Slots promised here by operator."""
+        slots: dict[str, int] = {}
+        for routes in self.routes.values():
+            slots |= routes.book.promised(now_ms)
+        return slots
+
+    @property
+    def reservations(self) -> int:
+        """How many jobs hold a promise."""
+        return sum(len(routes.book) for routes in self.routes.values())
+
+    @property
+    def waiting(self) -> int:
+        """How many orders wait for room."""
+        return sum(len(line) for line in self.lines.values())
 
     def present(self, model_id: str, now_ms: int) -> tuple[Sighting, ...]:
         """Machines of a model that are alive and may work."""
@@ -74,12 +126,8 @@ class World:
 
     def offers(self, model_id: str, now_ms: int) -> tuple[Offer, ...]:
         """What serves a model now, with every promised slot counted."""
-        spec = self.models.get(model_id)
-        if spec is None:
-            return ()
-        return offers_of(
-            self.present(model_id, now_ms), self.standings, self.reservations.used(now_ms), spec
-        )
+        routes = self.routes.get(model_id)
+        return () if routes is None else routes.offers(now_ms)
 
     def reachable(self, job: Job, now_ms: int) -> Job:
         """The job with the endpoints that its stages announce now; those that are silent keep the last known one."""

@@ -15,6 +15,7 @@ from scheduler.costs import prior_ms_per_layer
 from scheduler.fleet import (
     LARGEST,
     SMALLEST,
+    Coordinator,
     Fleet,
     Links,
     Machine,
@@ -28,6 +29,8 @@ from scheduler.fleet import (
 SKEW_MS = 5_000
 #: A measured τ this many times above or below the prior is not believed.
 BELIEVABLE = 1_000.0
+#: Of those who left, so many are remembered: the last ones.
+REMEMBERED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A machine says what it serves and how fast a layer is."""
+    """A machine says what it serves and how fast a layer is. ``fixed``: its owner chose the layers, it follows nobody."""
 
     machine_id: str
     incarnation: int
@@ -59,6 +62,7 @@ class Reported:
     serves: LayerRange | None
     tau_ms_per_layer: float | None = None
     tau_batch: int = 1
+    fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,10 @@ Event: TypeAlias = Joined | Left | Reported | Ticked
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A machine that is there: ``told`` is its assignment (None: standby), ``serves`` what it answers for already."""
+    """A machine that is there: ``told`` is its assignment (None: standby), ``serves`` what it answers for already.
+
+    One that is ``fixed`` serves what its owner told it: it counts, and nobody else tells it anything.
+    """
 
     machine: Machine
     incarnation: int
@@ -82,6 +89,7 @@ class Member:
     serves: LayerRange | None = None
     heard_ms: int = -1
     told_ms: int = -1
+    fixed: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,11 +101,22 @@ class Cluster:
     members: Mapping[str, Member] = field(default_factory=dict)
     gone: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     version: int = 0
-    moved_ms: int = 0  # when a serving machine was last told other layers for balance alone
+    weighed_ms: int = 0  # when it was last asked whether a migration would pay
+    changed_ms: int = 0  # when somebody last came or left
+    next_moves: Mapping[str, LayerRange] = field(
+        default_factory=dict
+    )  # once those told have loaded
+    coordinator: Coordinator | None = None
 
     @property
     def fleet(self) -> Fleet:
-        return Fleet(tuple(member.machine for member in self.members.values()), self.links)
+        machines = tuple(member.machine for member in self.members.values())
+        return Fleet(machines, self.links, self.coordinator)
+
+    @property
+    def fixed(self) -> frozenset[str]:
+        """Machines that nobody may move."""
+        return frozenset(i for i, member in self.members.items() if member.fixed)
 
     @property
     def placement(self) -> Placement:
@@ -119,7 +138,7 @@ def observe(cluster: Cluster, event: Event, now_ms: int) -> tuple[Cluster, str]:
     if isinstance(event, Ticked):
         return cluster, ""
     if isinstance(event, Joined):
-        return _join(cluster, event)
+        return _join(cluster, event, now_ms)
     member = cluster.members.get(event.machine_id)
     if member is None:
         return cluster, "unknown machine"
@@ -128,11 +147,11 @@ def observe(cluster: Cluster, event: Event, now_ms: int) -> tuple[Cluster, str]:
     if isinstance(event, Left):
         if event.at_ms < member.joined_ms:
             return cluster, "late"
-        return _leave(cluster, event), ""
+        return _leave(cluster, event, now_ms), ""
     return _report(cluster, member, event)
 
 
-def _join(cluster: Cluster, event: Joined) -> tuple[Cluster, str]:
+def _join(cluster: Cluster, event: Joined, now_ms: int) -> tuple[Cluster, str]:
     machine_id = event.machine.id
     member = cluster.members.get(machine_id)
     if event.incarnation < 0:
@@ -153,13 +172,20 @@ def _join(cluster: Cluster, event: Joined) -> tuple[Cluster, str]:
     members = dict(cluster.members)
     members[machine_id] = fresh
     gone = {i: last for i, last in cluster.gone.items() if i != machine_id}
-    return replace(cluster, members=members, gone=gone, version=cluster.version + 1), ""
+    version = cluster.version + 1
+    changed = replace(cluster, members=members, gone=gone, version=version)
+    return replace(changed, changed_ms=now_ms, next_moves={}), ""
 
 
-def _leave(cluster: Cluster, event: Left) -> Cluster:
+def _leave(cluster: Cluster, event: Left, now_ms: int) -> Cluster:
     members = {i: m for i, m in cluster.members.items() if i != event.machine_id}
-    gone = {**cluster.gone, event.machine_id: (event.incarnation, event.at_ms)}
-    return replace(cluster, members=members, gone=gone, version=cluster.version + 1)
+    gone = {i: last for i, last in cluster.gone.items() if i != event.machine_id}
+    gone[event.machine_id] = event.incarnation, event.at_ms
+    if len(gone) > REMEMBERED:
+        del gone[next(iter(gone))]
+    version = cluster.version + 1
+    changed = replace(cluster, members=members, gone=gone, version=version)
+    return replace(changed, changed_ms=now_ms, next_moves={})
 
 
 def _report(cluster: Cluster, member: Member, event: Reported) -> tuple[Cluster, str]:
@@ -179,8 +205,12 @@ def _report(cluster: Cluster, member: Member, event: Reported) -> tuple[Cluster,
         return cluster, "absurd"
     if serves is not None and event.at_ms < member.told_ms:
         serves = _both(serves, member.told)  # it had not heard of its new layers yet
-    updated = replace(member, machine=machine, serves=serves, heard_ms=event.at_ms)
-    if (updated.machine, updated.serves) == (member.machine, member.serves):
+    fixed = event.fixed and serves is not None
+    told = serves if fixed else member.told
+    updated = replace(
+        member, machine=machine, serves=serves, told=told, heard_ms=event.at_ms, fixed=fixed
+    )
+    if replace(updated, heard_ms=member.heard_ms) == member:
         return replace(cluster, members={**cluster.members, machine.id: updated}), ""
     members = {**cluster.members, machine.id: updated}
     return replace(cluster, members=members, version=cluster.version + 1), ""

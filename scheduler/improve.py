@@ -1,4 +1,4 @@
-"""Where do standby machines serve, and is moving one serving machine worth it?"""
+"""Where do standby machines serve at once, and what are pipelines made of when they are planned together?"""
 
 from __future__ import annotations
 
@@ -6,96 +6,93 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from core.protocol.types import LayerRange
-from scheduler.allocate import allocate
 from scheduler.costs import capacities, tokens_per_s
-from scheduler.fleet import Fleet, ModelShape, Shard
-from scheduler.flow_lp import solve_flow_lp
-from scheduler.slices import (
-    Holding,
-    dearest_slice,
-    is_whole,
-    layer_supply,
-    loaded_bytes,
-    uncovered,
-)
+from scheduler.errors import FleetError
+from scheduler.explain_plan import explain_plan
+from scheduler.fleet import Fleet, Machine, ModelShape, Shard
+from scheduler.methods import Budget, plan_by
+from scheduler.rebalance import join
+from scheduler.slices import Holding, dearest_slice
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How eager to move a serving machine for balance.
+    """How to plan, and how eager to.
 
-    The throughput over all slices must rise by ``worth_share``, the last such move be ``rest_ms`` old, and what is
-    gained in ``horizon_s`` exceed what the machine does not serve while it loads at ``load_bytes_per_s``.
+    ``method`` of `scheduler.methods` plans for many at once, for the first time when ``min_machines`` are there and
+    whenever nobody came or went for ``settle_ms``. ``partial`` tells whether requests use parts of slices.
+
+    Serving machines are moved for balance only if loads vary by more than ``load_spread`` (`layer_loads`), throughput
+    rises by ``worth_share``, at least ``least_served`` of it goes on while they load at ``load_bytes_per_s`` each, more
+    tokens pass until ``horizon_s``, and nothing has changed for ``rest_ms``.
     """
 
-    worth_share: float = 0.15
-    rest_ms: int = 60_000
+    method: str = "utility"
+    partial: bool = True
+    min_machines: int = 1
+    settle_ms: int = 0
+    load_spread: float = 0.1
+    worth_share: float = 0.1
+    least_served: float = 0.5
     horizon_s: float = 600.0
     load_bytes_per_s: float = 125e6
+    rest_ms: int = 60_000
 
 
-def with_standby(fleet: Fleet, model: ModelShape, holding: Mapping[str, LayerRange]) -> Holding:
-    """Standby machines serve at once: as whole pipelines where they suffice, the others where the model is thinnest."""
-    holding = dict(holding)
-    free = [m for m in fleet.machines if m.id not in holding and capacities(m, model).plain >= 1]
-    if sum(capacities(m, model).plain for m in free) >= model.layers:
-        own = allocate(fleet.subset(free), model)
-        holding |= dict(own.shards)
-        free = [machine for machine in free if machine.id not in holding]
-    if not holding:
-        return holding
-    for machine in sorted(free, key=lambda m: (-tokens_per_s(m, model, 1), m.id)):
-        layers = dearest_slice(machine, fleet, model, holding)
-        if layers is not None:
-            holding[machine.id] = layers
-    return holding
+@dataclass(frozen=True, slots=True)
+class Pipelines:
+    """Slices of disjoint pipelines and why; none, and what is short, where the machines do not suffice."""
+
+    holding: Holding
+    why: tuple[str, ...]
 
 
-def balanced(
+def pipelines_of(
+    fleet: Fleet, model: ModelShape, rules: Rules, budget: Budget = Budget()
+) -> Pipelines:
+    """Whole pipelines over these machines alone, by the method of the rules; without a solver where there is none."""
+    try:
+        try:
+            found = plan_by(rules.method, fleet, model, budget)
+        except ImportError:
+            found = plan_by("greedy", fleet, model, budget)
+    except FleetError as error:
+        return Pipelines({}, (str(error),))
+    return Pipelines(dict(found.placement), explain_plan(found, fleet, model).sentences)
+
+
+def with_standby(
     fleet: Fleet,
     model: ModelShape,
     holding: Mapping[str, LayerRange],
-    serving: Mapping[str, LayerRange],
-    rules: Rules,
-) -> Holding | None:
-    """One serving machine moved where it raises throughput by enough to be worth it, else None."""
-    now = throughput(fleet, model, holding)
-    supply = layer_supply(fleet, model, holding)
-    thinnest = supply.index(min(supply))
-
-    def spare(i: str) -> tuple[float, str]:
-        return -min(supply[holding[i].start : holding[i].end]), i
-
-    best: tuple[float, Holding] | None = None
-    movable = [i for i in holding if thinnest not in holding[i]]
-    for i in sorted(movable, key=spare)[:8]:
-        rest = {other: layers for other, layers in holding.items() if other != i}
-        serves = {other: layers for other, layers in serving.items() if other != i}
-        if uncovered(rest, model.layers) or (
-            is_whole(fleet, model, serving) and not is_whole(fleet, model, serves)
-        ):
-            continue
-        machine = fleet.by_id[i]
-        layers = dearest_slice(machine, fleet, model, rest)
-        if layers is None or layers == holding[i]:
-            continue
-        after = throughput(fleet, model, {**rest, i: layers})
-        loading_s = loaded_bytes(model, holding[i], layers) / rules.load_bytes_per_s
-        lost = loading_s * (now - throughput(fleet, model, rest))
-        gain = (after - now) * rules.horizon_s - lost
-        moved = {**rest, i: layers}
-        if (
-            after >= now * (1 + rules.worth_share)
-            and gain > 0
-            and (best is None or gain > best[0])
-            and is_whole(fleet, model, rest)
-            and is_whole(fleet, model, moved)
-        ):
-            best = gain, moved
-    return None if best is None else best[1]
+    rules: Rules = Rules(),
+    budget: Budget = Budget(),
+) -> Pipelines:
+    """Standby machines serve at once: as whole pipelines where they suffice, the others where the model is thinnest."""
+    holding, why = dict(holding), tuple[str, ...]()
+    free = [m for m in fleet.machines if m.id not in holding and capacities(m, model).plain >= 1]
+    if sum(capacities(m, model).plain for m in free) >= model.layers:
+        own = pipelines_of(fleet.subset(free), model, rules, budget)
+        if own.holding:
+            holding, why = holding | own.holding, own.why
+            free = [machine for machine in free if machine.id not in holding]
+    if not holding:
+        return Pipelines(holding, why)
+    for machine in sorted(free, key=lambda m: (-tokens_per_s(m, model, 1), m.id)):
+        layers = thinnest_slice(machine, fleet, model, holding, rules.partial)
+        if layers is not None:
+            holding[machine.id] = layers
+    return Pipelines(holding, why)
 
 
-def throughput(fleet: Fleet, model: ModelShape, holding: Mapping[str, LayerRange]) -> float:
-    """Tokens per second over these slices with partial use."""
-    placement = tuple(Shard(i, layers) for i, layers in sorted(holding.items()))
-    return solve_flow_lp(fleet, model, placement, fewest_hops=False).tokens_per_s
+def thinnest_slice(
+    machine: Machine,
+    fleet: Fleet,
+    model: ModelShape,
+    holding: Mapping[str, LayerRange],
+    partial: bool,
+) -> LayerRange | None:
+    """The slice where one more machine helps most; without ``partial`` its ends meet those of others."""
+    if partial:
+        return dearest_slice(machine, fleet, model, holding)
+    return join(machine, fleet, model, [Shard(*item) for item in holding.items()])

@@ -16,6 +16,7 @@ from scheduler.costs import capacities
 from scheduler.errors import FleetError, PlanError
 from scheduler.fleet import Fleet, Machine, ModelShape, Pipeline, Placement, in_layer_order
 from scheduler.gap import relative_gap
+from scheduler.helix.max_flow import Flow
 from scheduler.outcome import Chain, chains_of_flow, chains_of_pipelines
 from scheduler.shortage import shortage, too_small
 
@@ -40,8 +41,8 @@ class Budget:
 class MethodPlan:
     """A placement and the chains that serve over it.
 
-    ``chains`` are disjoint pipelines, or the paths of a maximum flow (with partial slices). ``at_most`` bounds the
-    tokens/s of every plan of this fleet. ``gap`` is the method's own distance to the proven best of what it optimises,
+    ``chains`` are disjoint pipelines, or the paths of ``flow``, a maximum flow (with partial slices). ``at_most`` bounds
+    the tokens/s of every plan of this fleet. ``gap`` is the method's own distance to the proven best of what it optimises,
     NaN where a method proves nothing. ``standby`` machines could hold layers and hold none; ``ignored`` ones cannot.
     """
 
@@ -54,6 +55,7 @@ class MethodPlan:
     standby: tuple[str, ...]
     ignored: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
+    flow: Flow | None = None
 
     @property
     def tokens_per_s(self) -> float:
@@ -89,20 +91,22 @@ def plan_by(name: str, fleet: Fleet, model: ModelShape, budget: Budget = Budget(
     try:
         found = METHODS[name][1](fleet.subset(usable), model, budget)
     except PlanError as error:
-        raise _infeasible(name, usable, model, str(error)) from None
+        raise _infeasible(f"method {name} finds no plan: {error}", fleet, model) from None
     if not found.pipelines and not found.placement:
-        raise _infeasible(name, usable, model, "; ".join(found.notes))
+        why = "; ".join(found.notes)
+        raise _infeasible(f"method {name} finds no plan: {why}", fleet, model)
     try:
         return _measured(name, found, fleet, usable, ignored, model)
     except PlanError as error:
-        raise FleetError(f"method {name} makes a plan that does not fit: {error}") from None
+        why = f"method {name} makes a plan that does not fit: {error}"
+        raise _infeasible(why, fleet, model) from None
 
 
-def _infeasible(name: str, usable: list[Machine], model: ModelShape, why: str) -> FleetError:
+def _infeasible(why: str, fleet: Fleet, model: ModelShape) -> FleetError:
     """The reason in the fleet's terms where the fleet is at fault, else in the method's."""
-    short = shortage(usable, model)
-    if "together" in short and why:
-        return FleetError(f"method {name} finds no plan: {why}")
+    short = shortage(fleet.machines, model)
+    if "together" in short and short not in why:
+        return FleetError(why)
     return FleetError(f"no plan: {short}")
 
 
@@ -118,6 +122,7 @@ def _measured(
     from scheduler.helix.valid import validate_placement
     from scheduler.validate import validate_pipelines
 
+    flow: Flow | None = None
     if found.pipelines:
         validate_pipelines(found.pipelines, fleet, model)
         shards = [shard for pipeline in found.pipelines for shard in pipeline]
@@ -139,6 +144,7 @@ def _measured(
         standby=tuple(m.id for m in usable if m.id not in holding),
         ignored=ignored,
         notes=found.notes,
+        flow=flow,
     )
 
 
@@ -201,10 +207,15 @@ def _serve(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
     from scheduler.simulate.traces import poisson
     from scheduler.simulate.work import ClosedLoop
 
-    clock, half = budget.clock, budget.left_s / 2
+    clock, half_s = budget.clock, budget.left_s / 2
     begun = clock() if clock is not None else 0.0
-    over = None if clock is None else (lambda: clock() >= begun + half)
-    found = plan_to_serve(fleet, model, ClosedLoop(poisson(0, TRACE_REQUESTS)), over=over)
+    found = plan_to_serve(
+        fleet,
+        model,
+        ClosedLoop(poisson(0, TRACE_REQUESTS)),
+        gathered=None if clock is None else (lambda: clock() >= begun + half_s),
+        over=None if clock is None else (lambda: budget.left_s <= 0.0),
+    )
     notes = [
         f"{ranked.candidate.source}: serves {ranked.report.decode_tokens_per_s:.0f} output tokens/s "
         f"({ranked.report.decode.mean_s:.2f} s a token, prompts {ranked.report.prompt.mean_s:.2f} s) "

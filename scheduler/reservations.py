@@ -61,7 +61,8 @@ class _Machine:
 @dataclass(slots=True)
 class _Waiting:
     since_ms: int
-    tried: int = -1  # the version at which it found no room
+    tried: int  # the version at which it found no room
+    among: frozenset[str] | None  # machines that would do; None: any
 
 
 @dataclass(slots=True)
@@ -75,9 +76,10 @@ class Ignored:
 
 @dataclass(slots=True)
 class Reservations:
-    """Leases over machines. A name is free, waiting, or held; it waits in order of arrival and cannot be overtaken.
+    """Leases over machines. A name is free, waiting, or held.
 
-    ``version`` grows whenever room appears, so nobody is woken in vain.
+    Who waits is served in order of arrival: nobody takes a machine that somebody earlier waits for. ``version`` grows
+    whenever room appears, so nobody is woken in vain.
     """
 
     version: int = 0
@@ -85,7 +87,9 @@ class Reservations:
     _machines: dict[str, _Machine] = field(default_factory=dict)
     _leases: dict[str, Lease] = field(default_factory=dict)
     _queue: OrderedDict[str, _Waiting] = field(default_factory=OrderedDict)
-    _ended: deque[_Ended] = field(default_factory=deque)
+    _on: dict[str, dict[str, Lease]] = field(default_factory=dict)  # by machine and name
+    _ended: dict[str, deque[_Ended]] = field(default_factory=dict)  # by machine
+    _touched: set[str] = field(default_factory=set)
 
     def announce(self, machine_id: str, slots: int, kv_tokens: int = MOST) -> None:
         """A machine has this much in all. It may be less than is held: then it takes nothing new until enough ended."""
@@ -93,17 +97,22 @@ class Reservations:
         machine = self._machines.get(machine_id)
         if machine is None:
             held = NOTHING
-            for lease in self._leases.values():
-                held = _plus(held, lease.needs.get(machine_id, NOTHING))
+            for lease in self._on.get(machine_id, {}).values():
+                held = _plus(held, lease.needs[machine_id])
             self._machines[machine_id] = _Machine(Need(slots, kv_tokens), held)
+        elif machine.room == (slots, kv_tokens):
+            return
         else:
             machine.room = Need(slots, kv_tokens)
+        self._touched.add(machine_id)
         self.version += 1
 
     def forget(self, machine_id: str) -> tuple[str, ...]:
         """A machine is gone; the leases that count on it, which their owners must route anew."""
-        self._machines.pop(machine_id, None)
-        return tuple(name for name, lease in self._leases.items() if machine_id in lease.needs)
+        if self._machines.pop(machine_id, None) is not None:
+            self._touched.add(machine_id)
+        self._ended.pop(machine_id, None)
+        return tuple(self._on.get(machine_id, ()))
 
     def hold(
         self,
@@ -116,8 +125,8 @@ class Reservations:
     ) -> bool:
         """Take all of this at once, in place of what the name holds; False, and nothing changes, where it does not fit.
 
-        ``agreed`` counts it even so: the machines themselves have accepted. A name that waits stops waiting. Whoever is
-        not first in the queue finds no room while others wait.
+        ``agreed`` counts it even so: the machines themselves have accepted. A name that waits stops waiting. A machine
+        that somebody earlier waits for has no room for anybody else.
         """
         if until_ms < now_ms:
             raise LeaseError(f"{name}: a lease until {until_ms} at {now_ms}")
@@ -126,7 +135,7 @@ class Reservations:
         self.expire(now_ms)
         before = self._leases.get(name)
         if not agreed:
-            if before is None and self._queue and name != next(iter(self._queue)):
+            if before is None and self._overtakes(name, needs):
                 return False
             own = before.needs if before is not None else {}
             for machine_id, need in needs.items():
@@ -138,11 +147,13 @@ class Reservations:
         if before is not None:
             self._end(name, now_ms)
         self._queue.pop(name, None)
-        self._leases[name] = Lease(dict(needs), now_ms, until_ms)
+        lease = self._leases[name] = Lease(dict(needs), now_ms, until_ms)
         for machine_id, need in needs.items():
+            self._on.setdefault(machine_id, {})[name] = lease
             if machine_id in self._machines:
                 machine = self._machines[machine_id]
                 machine.held = _plus(machine.held, need)
+                self._touched.add(machine_id)
         return True
 
     def renew(self, name: str, until_ms: int) -> None:
@@ -152,7 +163,9 @@ class Reservations:
             raise LeaseError(f"{name} holds nothing that could be renewed")
         if until_ms < lease.until_ms:
             raise LeaseError(f"{name}: renewed until {until_ms}, before {lease.until_ms}")
-        self._leases[name] = Lease(lease.needs, lease.since_ms, until_ms)
+        longer = self._leases[name] = Lease(lease.needs, lease.since_ms, until_ms)
+        for machine_id in lease.needs:
+            self._on[machine_id][name] = longer
 
     def release(self, name: str, now_ms: int) -> bool:
         """The work is over, or never began, or nobody waits any more. Safe to call twice; whether there was anything."""
@@ -166,23 +179,42 @@ class Reservations:
         over = tuple(name for name, lease in self._leases.items() if lease.until_ms < now_ms)
         for name in over:
             self._end(name, now_ms)
-        while self._ended and self._ended[0].at_ms < now_ms - MEMORY_MS:
-            self._ended.popleft()
         return over
 
-    def wait(self, name: str, now_ms: int) -> int:
-        """Stand in the queue; how many are before it. Waiting twice keeps the place. LeaseError for who holds a lease."""
+    def wait(self, name: str, now_ms: int, among: frozenset[str] | None = None) -> int:
+        """Stand in the queue for room on these machines (None: any); how many are before it.
+
+        Waiting twice keeps the place. LeaseError for who holds a lease.
+        """
         if name in self._leases:
             raise LeaseError(f"{name} holds a lease and has nothing to wait for")
-        if name not in self._queue:
-            self._queue[name] = _Waiting(now_ms, self.version)
+        if name in self._queue:
+            self._queue[name].among = among
+        else:
+            self._queue[name] = _Waiting(now_ms, self.version, among)
         return list(self._queue).index(name)
 
     def due(self) -> str | None:
-        """Who may try now: the first in the queue, if room has appeared since it last found none."""
-        for name, waiting in self._queue.items():
-            return name if waiting.tried < self.version else None
+        """Who may try now: the first whom nobody earlier holds up, if room has appeared since they last found none."""
+        earlier: set[str] = set()
+        for place, (name, waiting) in enumerate(self._queue.items()):
+            among = waiting.among
+            first = place == 0 or (among is not None and earlier.isdisjoint(among))
+            if first and waiting.tried < self.version:
+                return name
+            if among is None:
+                return None
+            earlier |= among
         return None
+
+    def claimed(self, name: str) -> frozenset[str]:
+        """Machines that somebody who came before this name waits for."""
+        earlier: set[str] = set()
+        for other, waiting in self._queue.items():
+            if other == name:
+                break
+            earlier.update(self._machines if waiting.among is None else waiting.among)
+        return frozenset(earlier)
 
     def failed(self, name: str) -> None:
         """Who is due found no chain; it is not due again before room appears."""
@@ -209,14 +241,16 @@ class Reservations:
             return False
         machine.heard_ms = sent_ms
         then = NOTHING
-        ended = (it.lease for it in self._ended if it.at_ms > sent_ms)
-        for lease in chain(self._leases.values(), ended):
+        ended = (it.lease for it in self._ended.get(machine_id, ()) if it.at_ms > sent_ms)
+        for lease in chain(self._on.get(machine_id, {}).values(), ended):
             if lease.since_ms <= sent_ms:
-                then = _plus(then, lease.needs.get(machine_id, NOTHING))
+                then = _plus(then, lease.needs[machine_id])
         foreign = Need(max(0, slots - then.slots), max(0, kv_tokens - then.kv_tokens))
         if foreign.slots < machine.foreign.slots or foreign.kv_tokens < machine.foreign.kv_tokens:
             self.version += 1
-        machine.foreign = foreign
+        if foreign != machine.foreign:
+            self._touched.add(machine_id)
+            machine.foreign = foreign
         return True
 
     def free(self, machine_id: str) -> Need:
@@ -241,6 +275,11 @@ class Reservations:
                 slots[machine_id] = slots.get(machine_id, 0) + need.slots
         return slots
 
+    def touched(self) -> frozenset[str]:
+        """Machines whose room, or what is in use of it, has changed since this was last asked."""
+        changed, self._touched = frozenset(self._touched), set()
+        return changed
+
     def lease(self, name: str) -> Lease | None:
         """What a name holds."""
         return self._leases.get(name)
@@ -252,6 +291,14 @@ class Reservations:
     def __len__(self) -> int:
         return len(self._leases)
 
+    def _overtakes(self, name: str, needs: Mapping[str, Need]) -> bool:
+        for other, waiting in self._queue.items():
+            if other == name:
+                return False
+            if waiting.among is None or not waiting.among.isdisjoint(needs):
+                return True
+        return False
+
     def _end(self, name: str, now_ms: int) -> bool:
         lease = self._leases.pop(name)
         for machine_id, need in lease.needs.items():
@@ -260,7 +307,15 @@ class Reservations:
                 machine.held = Need(
                     machine.held.slots - need.slots, machine.held.kv_tokens - need.kv_tokens
                 )
-        self._ended.append(_Ended(lease, now_ms))
+                self._touched.add(machine_id)
+                past = self._ended.setdefault(machine_id, deque())
+                past.append(_Ended(lease, now_ms))
+                while past[0].at_ms < now_ms - MEMORY_MS:
+                    past.popleft()
+            held = self._on[machine_id]
+            del held[name]
+            if not held:
+                del self._on[machine_id]
         self.version += 1
         return True
 

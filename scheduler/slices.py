@@ -9,21 +9,26 @@ from typing import TypeAlias
 from core.protocol.types import LayerRange
 from scheduler.costs import capacities, end_bytes, position_of, tokens_per_s
 from scheduler.fleet import Fleet, Machine, ModelShape, Shard
+from scheduler.helix.flow_graph import UNITS_PER_TOKEN
+from scheduler.helix.preflow_push import preflow_push
 from scheduler.parallax_route import Route, RouteQuery, route
 from scheduler.routing_table import prepare
 
 #: Layers by machine.
+Layers: TypeAlias = Mapping[str, LayerRange]
 Holding: TypeAlias = dict[str, LayerRange]
 
 
-def is_whole(fleet: Fleet, model: ModelShape, holding: Mapping[str, LayerRange]) -> bool:
-    """Whether some chain, with partial slices, covers the model."""
-    if uncovered(holding, model.layers):
+def is_whole(
+    fleet: Fleet, model: ModelShape, holding: Mapping[str, LayerRange], partial: bool = True
+) -> bool:
+    """Whether some chain covers the model: of parts of slices, or of whole ones without ``partial``."""
+    if missing(holding, model.layers, partial):
         return False
     if all_linked(fleet):
         return True
     table = prepare(fleet, model, [Shard(*item) for item in holding.items()])
-    return isinstance(route(table, RouteQuery(partial=True)), Route)
+    return isinstance(route(table, RouteQuery(partial=partial)), Route)
 
 
 def all_linked(fleet: Fleet) -> bool:
@@ -50,6 +55,54 @@ def uncovered(holding: Mapping[str, LayerRange], layers: int) -> list[LayerRange
     return holes
 
 
+def missing(
+    holding: Mapping[str, LayerRange], layers: int, partial: bool = True
+) -> list[LayerRange]:
+    """The fewest layers that somebody must hold besides, so that a chain covers the model; as ranges from left to right.
+
+    Without ``partial`` slices only count whole, and their ends must meet.
+    """
+    if partial:
+        return uncovered(holding, layers)
+    ending: dict[int, set[int]] = {}
+    for held in holding.values():
+        ending.setdefault(held.end, set()).add(held.start)
+    edges = sorted({0, layers}.union(ending, *ending.values()))
+    least, came = (
+        {0: 0},
+        dict[int, int](),
+    )  # layers to add so far, by edge; where the last step began
+    for at, edge in enumerate(edges[1:], start=1):
+        ways = [(least[start], start) for start in ending.get(edge, ())]
+        ways.append((least[edges[at - 1]] + edge - edges[at - 1], edges[at - 1]))
+        least[edge], came[edge] = min(ways)
+    lacks: list[LayerRange] = []
+    end = layers
+    while end:
+        start = came[end]
+        if least[start] < least[end]:
+            joins = lacks and lacks[-1].start == end
+            lacks.append(LayerRange(start, lacks.pop().end if joins else end))
+        end = start
+    return lacks[::-1]
+
+
+def whole_flow(fleet: Fleet, model: ModelShape, holding: Mapping[str, LayerRange]) -> float:
+    """Tokens per second over chains of whole slices: a maximum flow from layer 0 to L, machines of one slice together."""
+    rates: dict[LayerRange, float] = {}
+    for machine_id, layers in sorted(holding.items()):
+        machine = fleet.by_id[machine_id]
+        rate = tokens_per_s(machine, model, len(layers)) * machine.stability
+        rates[layers] = rates.get(layers, 0.0) + rate
+    edges = sorted({0, model.layers} | {e for layers in rates for e in (layers.start, layers.end)})
+    at = {edge: i for i, edge in enumerate(edges)}
+    arcs = [
+        (at[layers.start], at[layers.end], round(rate * UNITS_PER_TOKEN))
+        for layers, rate in sorted(rates.items())
+    ]
+    return preflow_push(len(edges), arcs, 0, len(edges) - 1).value / UNITS_PER_TOKEN
+
+
 def fits(machine: Machine, model: ModelShape, start: int, end: int) -> bool:
     """Whether the machine can hold [start, end), by the capacity formula."""
     return end - start <= capacities(machine, model).at(start, end, model.layers)
@@ -57,11 +110,17 @@ def fits(machine: Machine, model: ModelShape, start: int, end: int) -> bool:
 
 def loaded_bytes(model: ModelShape, has: LayerRange | None, layers: LayerRange) -> int:
     """Bytes a machine that has some layers loads to hold these."""
-    kept = 0 if has is None else max(0, min(has.end, layers.end) - max(has.start, layers.start))
     ends = end_bytes(model, position_of(layers, model))
     if has is not None:
         ends = max(0, ends - end_bytes(model, position_of(has, model)))
-    return (len(layers) - kept) * model.layer_bytes + ends
+    return (len(layers) - overlap(has, layers)) * model.layer_bytes + ends
+
+
+def overlap(a: LayerRange | None, b: LayerRange | None) -> int:
+    """How many layers both have."""
+    if a is None or b is None:
+        return 0
+    return max(0, min(a.end, b.end) - max(a.start, b.start))
 
 
 def dearest_slice(

@@ -6,18 +6,21 @@ passes its version on in O(1); any other change re-runs the sweep from the first
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
 
+from core.protocol.types import LayerRange
 from scheduler.parallax_route import Answer, NoRoute, Route, no_route, priced_route
 from scheduler.routing.arrays import Floats
 from scheduler.routing.bounds import Bounds
 from scheduler.routing.layout import Layout, Sweep, best_end, sweep, trace
 from scheduler.routing.partial import best_partial
 from scheduler.routing.sweep import Run
+from scheduler.routing.whole import sweep_whole
 from scheduler.routing_table import RoutingTable
 
 #: Bounds are made anew once chains may have become cheaper by this share of the answer.
@@ -48,16 +51,19 @@ class Kept:
 
 
 class LiveRouter:
-    """The best chain with partial slices over one placement, kept current; the same answers as `route`.
+    """The best chain over one placement, kept current; the same answers as `route`.
 
-    ``marginal`` weighs a machine by what one more resident costs everybody there, not only itself.
+    Stages are parts of shards, or whole ones without ``partial``. ``marginal`` weighs a machine by what one more resident costs everybody there, not only itself.
     """
 
     ends = True
 
-    def __init__(self, table: RoutingTable, *, marginal: bool = False) -> None:
+    def __init__(
+        self, table: RoutingTable, *, partial: bool = True, marginal: bool = False
+    ) -> None:
         many = len(table.machines)
         self.table, self.counts, self.version = table, Counts(), 0
+        self.partial = partial
         self._marginal = marginal
         self._busy = [0] * many
         self._factor = list(table.paces.correction)
@@ -76,6 +82,7 @@ class LiveRouter:
         self._kept: Kept | None = None
         self._bounds: Bounds | None = None
         self._repriced = False
+        self._weights: Floats | None = None  # `one` of every machine
 
     def load(self, machine_id: str, in_flight: int) -> None:
         """So many requests are on this machine now."""
@@ -116,41 +123,53 @@ class LiveRouter:
         self._toll[g] = max(0.0, ms_per_layer)
         self._changed(g, before)
 
-    def route(self, kv_needed_tokens: int = 0) -> Answer:
-        """The best chain in which every machine has a slot and this much KV room."""
-        answer = self._answer
-        if answer is not None and self._stamp == self.version:
-            if self._repriced:
-                answer = self._answer = self._priced(self._runs)
-                self._repriced = False
-            if self._still_answers(answer, kv_needed_tokens):
-                self.counts.cached += 1
-                return answer
-        if kv_needed_tokens != self._needed:
-            self._needed, self._kept = kv_needed_tokens, None
-        return self._search()
+    def route(self, kv_needed_tokens: int = 0, excluded: Collection[str] = ()) -> Answer:
+        """The best chain of machines that are not excluded and have a slot and this much KV room each."""
+        best = self._best(kv_needed_tokens)
+        if isinstance(best, NoRoute) or best.machine_ids.isdisjoint(excluded):
+            return best  # without machines that it does not use, it is still the best
+        self.can_hold(kv_needed_tokens)
+        with self.without(excluded):
+            return self._once()
 
-    def backups(self, n: int, kv_needed_tokens: int = 0) -> tuple[Route, ...]:
+    def backups(
+        self, n: int, kv_needed_tokens: int = 0, excluded: Collection[str] = ()
+    ) -> tuple[Route, ...]:
         """Up to n further chains, each the best that shares no machine with the answer or an earlier backup."""
-        first = self.route(kv_needed_tokens)
+        first = self.route(kv_needed_tokens, excluded)
+        self.can_hold(kv_needed_tokens)
         found: list[Route] = []
-        masked: list[int] = []
-        asked, self._needed = self._needed, kv_needed_tokens
+        used = set(excluded)
         while isinstance(first, Route) and len(found) < n:
-            for machine_id in first.machine_ids:
-                g = self.table.index[machine_id]
-                if self._ready[g]:
-                    self._ready[g] = False
-                    masked.append(g)
-            runs = best_partial(self.table, self, False, 1, self._bounds, self._slack)
-            if isinstance(runs, int):
-                break
-            first = self._priced(self._layers(runs))
-            found.append(first)
-        for g in masked:
-            self._ready[g] = True
-        self._needed = asked
+            used |= first.machine_ids
+            with self.without(used):
+                first = self._once()
+            if isinstance(first, Route):
+                found.append(first)
         return tuple(found)
+
+    @contextmanager
+    def without(self, excluded: Collection[str]) -> Iterator[None]:
+        """Inside, these machines may not be used; no version passes."""
+        index = self.table.index
+        masked = [index[i] for i in excluded if i in index and self._ready[index[i]]]
+        for g in masked:
+            self._mask(g, False)
+        try:
+            yield
+        finally:
+            for g in masked:
+                self._mask(g, True)
+
+    def can_hold(self, kv_needed_tokens: int) -> None:
+        """From now on only machines with this much KV room count."""
+        if kv_needed_tokens == self._needed:
+            return
+        low, high = sorted((kv_needed_tokens, self._needed))
+        self._needed = kv_needed_tokens
+        if any(low <= room < high for room in self._room):  # else the same machines are masked
+            self._kept = self._weights = None
+            self._stamp = -1
 
     def one(self, g: int) -> tuple[float, float]:
         """τ and head as the search weighs them now, infinite where g may not be used."""
@@ -178,8 +197,9 @@ class LiveRouter:
 
     def all(self) -> tuple[Floats, Floats]:
         """`one` of every machine."""
-        both = np.array([self.one(g) for g in range(len(self._busy))]).reshape(-1, 2)
-        return both[:, 0], both[:, 1]
+        if self._weights is None:
+            self._weights = np.array([self.one(g) for g in range(len(self._busy))]).reshape(-1, 2)
+        return self._weights[:, 0], self._weights[:, 1]
 
     def edges(self) -> tuple[Floats, Floats]:
         """`edge_ms` of every machine."""
@@ -188,7 +208,12 @@ class LiveRouter:
 
     def masked(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         """Machines that may not be used."""
-        return np.array([self.one(g)[0] == inf for g in range(len(self._busy))], dtype=np.bool_)
+        return np.isinf(self.all()[0])
+
+    def _mask(self, g: int, is_ready: bool) -> None:
+        self._ready[g] = is_ready
+        if self._weights is not None:
+            self._weights[g] = self.one(g)
 
     def _changed(self, g: int, before: tuple[float, float]) -> None:
         """A new version; the answer keeps up with it where this change provably cannot alter it."""
@@ -196,6 +221,8 @@ class LiveRouter:
         if now == before:
             return
         self.version += 1
+        if self._weights is not None:
+            self._weights[g] = now
         if self._kept is not None:
             self._kept.changed.add(g)
         if not isinstance(self._answer, Route) or self._stamp != self.version - 1:
@@ -223,20 +250,24 @@ class LiveRouter:
             self.counts.dismissed += 1
 
     def _out_of_reach(self, g: int) -> bool:
-        if self.table.every_state is not None or self._cost == inf:
+        if not self.partial or self.table.every_state is not None or self._cost == inf:
             return False
         bounds = self._bounds or self.table.bounds
         return float(bounds.of_machine[g]) - self._slack >= self._cost * (1 + 1e-9)
 
-    def _still_answers(self, answer: Answer, needed: int) -> bool:
-        if needed == self._needed:
-            return True
-        # More masked machines cannot make another chain better than the one that stays possible.
-        if isinstance(answer, NoRoute) or needed < self._needed:
-            return False
-        return all(self._room[g] >= needed for g, _, _ in self._runs)
-
-    def _search(self) -> Answer:
+    def _best(self, needed: int) -> Answer:
+        answer = self._answer
+        if answer is not None and self._stamp == self.version:
+            if self._repriced:
+                answer = self._answer = self._priced(self._runs)
+                self._repriced = False
+            if self._still_answers(answer, needed):
+                self.counts.cached += 1
+                return answer
+        self.can_hold(needed)
+        if answer is not None and self._stamp == self.version:
+            self.counts.cached += 1
+            return answer
         found: list[Run] | int | None = self._resumed()
         if found is None:
             self.counts.searched += 1
@@ -249,6 +280,34 @@ class LiveRouter:
             self._runs = found
             self._answer = self._priced(found)
         return self._answer
+
+    def _still_answers(self, answer: Answer, needed: int) -> bool:
+        if needed == self._needed:
+            return True
+        # More masked machines cannot make another chain better than the one that stays possible.
+        if isinstance(answer, NoRoute) or needed < self._needed:
+            return False
+        return all(self._room[g] >= needed for g, _, _ in self._runs)
+
+    def _once(self) -> Answer:
+        """The best chain now, without a trace of the search."""
+        found = self._whole() if not self.partial else self._partial()
+        return (
+            no_route(self.table, None, self, found)
+            if isinstance(found, int)
+            else self._priced(found)
+        )
+
+    def _whole(self) -> list[Run] | int:
+        """The best chain of whole shards, as layers."""
+        tau, head = self.all()
+        return sweep_whole(
+            self.table, LayerRange(0, self.table.model.layers), tau, np.zeros_like(tau), head
+        )
+
+    def _partial(self) -> list[Run] | int:
+        runs = best_partial(self.table, self, False, 1, self._bounds, self._slack)
+        return runs if isinstance(runs, int) else self._layers(runs)
 
     def _resumed(self) -> list[Run] | None:
         """The answer by going on with the last pass from the first segment that a change touches."""
@@ -275,13 +334,18 @@ class LiveRouter:
         """The answer from nothing, and a pass to go on from."""
         table = self.table
         self._kept = None
+        if not self.partial:
+            found = self._whole()
+            if not isinstance(found, int):
+                self._cost = self._weight(found)
+            return found
         layout, beyond = table.every_state, inf
         if layout is None:
             bounds = self._fresh_bounds()
             runs = best_partial(table, self, False, 1, bounds, self._slack)
             if isinstance(runs, int):
                 return runs
-            self._cost = self._weight(runs)
+            self._cost = self._weight(self._layers(runs))
             size = bounds.size_for(bounds.states_within(self._cost + self._slack) * 5 // 4)
             layout, beyond = bounds.layout(size), bounds.next_bound(size)
             if layout is None:
@@ -318,12 +382,12 @@ class LiveRouter:
             self._slack += self._credit[g]
 
     def _weight(self, runs: Sequence[Run]) -> float:
-        """What the search minimises, for runs over segments."""
-        cost, before, grid = 0.0, -1, self.table.grid
-        for g, first, end in runs:
+        """What the search minimises."""
+        cost, before = 0.0, -1
+        for g, start, end in runs:
             if before >= 0:
                 cost += self.table.hops.between(before, g)
-            cost += self.one(g)[0] * (grid[end] - grid[first])
+            cost += self.one(g)[0] * (end - start)
             before = g
         return cost + self.one(before)[1]
 

@@ -13,10 +13,10 @@ from core.protocol import types as t
 from core.protocol.records import miners_topic
 from core.runtime.metrics import Metrics
 from matcher.orders import Terms
-from matcher.planner import Hysteresis
 from matcher.service import Daemon, Rules
 from matcher.settling import Patience
 from matcher.store import Store, sqlite_url
+from scheduler.improve import Rules as Planning
 from tests.matcher.worlds import (
     DOMAIN,
     MATCHER,
@@ -31,7 +31,7 @@ from tests.matcher.worlds import (
 )
 
 PHASES = (
-    "follow_chain", "look_at_swarm", "read_standings", "replan",
+    "follow_chain", "look_at_swarm", "read_standings", "refresh_routes", "replan",
     "publish_allocations", "advance_jobs", "take_stock",
 )  # fmt: skip
 
@@ -46,9 +46,10 @@ class Net:
     peers: FakePeers = field(default_factory=FakePeers)
     rules: Rules = field(
         default_factory=lambda: Rules(
-            hysteresis=Hysteresis(settle_ms=0),
+            planning=Planning(partial=False, settle_ms=0),
             patience=Patience(ack_grace_s=20),
             replan_every_ms=0,
+            queue_s=0,
         )
     )
     sequence: int = 0

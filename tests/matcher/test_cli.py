@@ -58,6 +58,18 @@ def test_plan_covers_the_model_once_and_explains(
     assert any("a [" in line for line in result["explanation"])
 
 
+def test_explain_shows_bottleneck_gap_and_the_price_of_each_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "--nodes", fleet_file(tmp_path, FLEET), "--explain"]) == 0
+    shown = capsys.readouterr()
+    assert "price" in shown.out
+    for machine in FLEET["machines"]:  # type: ignore[attr-defined]
+        assert any(line.startswith(machine["id"]) for line in shown.out.splitlines())
+    assert "bottleneck: layers" in shown.err
+    assert "gap: " in shown.err
+
+
 def test_plan_is_a_table_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--nodes", fleet_file(tmp_path, FLEET)]) == 0
     shown = capsys.readouterr()
@@ -71,6 +83,65 @@ def test_a_fleet_that_is_too_small_says_by_how_much(
     small = {**FLEET, "machines": FLEET["machines"][:1]}  # type: ignore[index]
     assert main(["plan", "--nodes", fleet_file(tmp_path, small), "--json"]) == 7
     assert "short by" in capsys.readouterr().err
+    tiny = {**FLEET, "machines": [{**FLEET["machines"][0], "memory": "18MiB"}]}  # type: ignore[index]
+    assert main(["plan", "--nodes", fleet_file(tmp_path, tiny)]) == 7
+    assert "the largest has" in capsys.readouterr().err
+
+
+def test_machines_that_reach_nobody_are_said_to_be_cut_off(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = {**FLEET, "links": {"default_ms": None}}
+    assert main(["plan", "--nodes", fleet_file(tmp_path, cut)]) == 7
+    assert "no chain of them is connected" in capsys.readouterr().err
+
+
+def test_a_machine_that_holds_no_layer_is_ignored_and_said_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    phone = {"id": "phone", "memory": "15MiB", "tflops": 0.01, "bandwidth_gb_s": 1}
+    nodes = fleet_file(tmp_path, {**FLEET, "machines": [*FLEET["machines"], phone]})  # type: ignore[misc]
+    assert main(["plan", "--nodes", nodes]) == 0
+    assert "phone is ignored: " in capsys.readouterr().err
+    assert main(["plan", "--nodes", nodes, "--json"]) == 0
+    (ignored,) = last_json(capsys)["result"]["ignored"]
+    assert ignored["machine"] == "phone" and "one layer takes" in ignored["why"]
+
+
+@pytest.mark.parametrize("method", ["petals", "even", "memory", "stages", "utility"])
+def test_whatever_the_method_a_fleet_that_is_short_is_said_to_be_short(
+    method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = json.loads((CLUSTERS / "single24.json").read_text())
+    nodes = fleet_file(tmp_path, {**few, "nodes": few["nodes"][:6]})
+    profiles = str(CLUSTERS.parent / "gpu_profiles.json")
+    assert main(["plan", "--nodes", nodes, "--profiles", profiles, "--method", method]) == 7
+    assert "33 of 80 layers: short by 47 layers" in capsys.readouterr().err
+
+
+def test_paths_of_a_flow_have_no_score_and_the_narrow_ones_share_a_row(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["plan", "--nodes", str(CLUSTERS / "het42.json"), "--method", "petals"]
+    assert main([*command, "--json"]) == 0
+    result = last_json(capsys)["result"]
+    assert result["score"] is None and 1 < result["stages_per_request"] < 42
+    assert result["tokens_per_s"]["paths"] == pytest.approx(
+        sum(chain["tokens_per_s"] for chain in result["pipelines"]), abs=0.1
+    )
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert "narrower paths" in shown
+    assert shown.count("→") < sum(len(chain["stages"]) for chain in result["pipelines"])
+
+
+def test_names_that_graphviz_would_trip_over_are_quoted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = {**FLEET["machines"][0], "id": 'my "fast"\\one', "memory": "1GiB"}  # type: ignore[index]
+    nodes = fleet_file(tmp_path, {**FLEET, "machines": [odd]})
+    assert main(["plan", "--nodes", nodes, "--format", "dot"]) == 0
+    assert r'"my \"fast\"\\one" [shape=box' in capsys.readouterr().out
 
 
 CLUSTERS = Path(__file__).parents[2] / "benchmarks" / "data" / "clusters"

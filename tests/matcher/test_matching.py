@@ -16,10 +16,13 @@ from core.protocol.errors import (
     UsageError,
 )
 from core.protocol.types import ZERO_ADDRESS
+from matcher.jobs import Job
 from matcher.matching import MAX_UNDER_WAY
 from tests.matcher.conftest import Net
 from tests.matcher.worlds import (
     DOMAIN,
+    NOW_S,
+    PRICE_IN,
     REQUESTER,
     SPEC,
     key,
@@ -93,7 +96,7 @@ async def test_after_three_rounds_of_refusals_the_order_is_refused_with_the_reas
     assert len(caught.value.details["refusals"]) == 3
     assert sum(net.stage(n).proposals for n in (1, 2, 3, 4)) == 3
     assert net.chain.sent == []
-    assert len(net.daemon.world.reservations) == 0
+    assert net.daemon.world.reservations == 0
 
 
 async def test_a_failed_order_can_be_tried_again(net: Net) -> None:
@@ -228,7 +231,7 @@ async def test_acceptances_that_lapse_before_the_chain_is_back_fail_the_job(net:
     await net.tick(2)
     job = net.daemon.store.job(signing.job_id(DOMAIN, signed.order))
     assert (job.state, net.chain.sent) == ("Failed", [])
-    assert len(net.daemon.world.reservations) == 0
+    assert net.daemon.world.reservations == 0
 
 
 async def _unreachable(*_: object) -> None:
@@ -249,7 +252,7 @@ async def test_after_the_lease_the_machines_own_word_counts(net: Net) -> None:
 
 
 async def test_more_orders_at_once_than_it_can_hold_are_turned_away(net: Net) -> None:
-    net.serve((1, 0, 30), max_requests=10_000, memory_bytes=2**30)
+    net.serve((1, 0, 30), max_requests=10_000, kv_free_tokens=10**6, memory_bytes=2**30)
     await net.tick()
     orders = [sign_order(make_order(nonce=nonce)) for nonce in range(MAX_UNDER_WAY + 3)]
     found = await asyncio.gather(
@@ -257,3 +260,102 @@ async def test_more_orders_at_once_than_it_can_hold_are_turned_away(net: Net) ->
     )
     assert sum(isinstance(each, NoCapacity) for each in found) == 3
     assert net.chain.sent == ["openMatched"] * MAX_UNDER_WAY
+
+
+# --- in line ---
+
+
+async def opened(net: Net, nonce: int, **changes: object) -> Job:
+    return await net.daemon.matchmaker.open(sign_order(make_order(nonce=nonce, **changes)))
+
+
+async def in_line(net: Net, nonce: int, **changes: object) -> asyncio.Task[Job]:
+    """An order that has reached its place in the line."""
+    before = net.daemon.world.waiting
+    task = asyncio.create_task(opened(net, nonce, **changes))
+    for _ in range(200):
+        if net.daemon.world.waiting > before or task.done():
+            return task
+        await asyncio.sleep(0.01)
+    raise AssertionError("it neither waits nor is answered")
+
+
+@pytest.fixture
+def patient(net: Net) -> Net:
+    """A matcher whose orders wait for up to a minute, and one machine with room for two jobs."""
+    net.daemon.matchmaker._queue_s = 60.0
+    net.serve((1, 0, 30), max_requests=4, memory_bytes=2**30)
+    return net
+
+
+async def test_orders_that_find_every_slot_taken_are_matched_first_come_first_served(
+    patient: Net,
+) -> None:
+    await patient.tick()
+    running = [await opened(patient, nonce) for nonce in (1, 2)]
+    waiting = [await in_line(patient, nonce) for nonce in (3, 4, 5)]
+    assert patient.daemon.world.waiting == 3 and not any(task.done() for task in waiting)
+    for number, job in enumerate(running):
+        patient.daemon.world.release(job.job_id, int(patient.clock.now() * 1000))
+        assert (await asyncio.wait_for(waiting[number], 5)).state == "Matched"
+    assert not waiting[2].done() and patient.daemon.world.waiting == 1
+    waiting[2].cancel()
+
+
+async def test_a_machine_that_joins_ends_the_wait(patient: Net) -> None:
+    await patient.tick()
+    for nonce in (1, 2):
+        await opened(patient, nonce)
+    waiting = [await in_line(patient, nonce) for nonce in (3, 4)]
+    patient.serve((2, 0, 30), max_requests=4, memory_bytes=2**30)
+    await patient.tick()
+    jobs = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    assert {job.plan[0].operator for job in jobs} == {machine_key(2).address}
+
+
+async def test_who_waits_too_long_is_refused_with_the_reason(patient: Net) -> None:
+    await patient.tick()
+    for nonce in (1, 2):
+        await opened(patient, nonce)
+    task = await in_line(patient, 3)
+    await patient.clock.advance(59)
+    assert not task.done()
+    await patient.clock.advance(2)
+    with pytest.raises(NoCapacity, match="every pipeline"):
+        await asyncio.wait_for(task, 5)
+    assert patient.daemon.world.waiting == 0
+
+
+async def test_an_order_does_not_wait_for_what_it_could_never_have(patient: Net) -> None:
+    await patient.tick()
+    for nonce in (1, 2):
+        await opened(patient, nonce)
+    with pytest.raises(NoCapacity, match="pays"):
+        await asyncio.wait_for(opened(patient, 3, price_in=1), 5)
+    with pytest.raises(NoCapacity, match="stake"):
+        await asyncio.wait_for(opened(patient, 4, min_stake=10**12), 5)
+
+
+async def test_half_of_the_time_that_is_left_is_kept_for_the_work(patient: Net) -> None:
+    await patient.tick()
+    for nonce in (1, 2):
+        await opened(patient, nonce)
+    task = await in_line(patient, 3, deadline=NOW_S + 20)
+    await patient.clock.advance(9)
+    assert not task.done()
+    await patient.clock.advance(2)
+    with pytest.raises(NoCapacity):
+        await asyncio.wait_for(task, 5)
+
+
+async def test_whoever_waits_for_cheap_machines_holds_up_nobody_else(patient: Net) -> None:
+    patient.serve((2, 0, 30), max_requests=4, memory_bytes=2**30, price_in=2 * PRICE_IN)
+    await patient.tick()
+    dear = {"price_in": 2 * PRICE_IN}
+    for nonce in (1, 2):
+        await opened(patient, nonce)
+    cheap = await in_line(patient, 3)
+    rich = await asyncio.wait_for(opened(patient, 4, **dear), 5)
+    assert rich.plan[0].operator == machine_key(2).address
+    assert not cheap.done()
+    cheap.cancel()

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.protocol.types import LayerRange
 from matcher.fleet_view import Sighting, fleet_of
-from matcher.planner import Hysteresis, Placement, plan
+from matcher.planner import Placement, nobody, plan, record_of, seen
 from matcher.shapes import shape_of
+from scheduler.churn import Cluster
 from scheduler.costs import capacity, position_of
+from scheduler.improve import Rules
 from tests.matcher.worlds import NOW_MS, SPEC, machine_key, serving_at, sighting
 
 SHAPE = shape_of(SPEC)
-AT_ONCE = Hysteresis(settle_ms=0)
+AT_ONCE = Rules(partial=False)
 LATER = NOW_MS + 120_000
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A placement and the cluster it was decided for."""
+
+    cluster: Cluster
+    placement: Placement
+
+    @property
+    def assignments(self) -> dict[str, LayerRange]:
+        return dict(self.placement.assignments)
+
+    @property
+    def standby(self) -> tuple[str, ...]:
+        return self.placement.standby
+
+    @property
+    def reason(self) -> str:
+        return self.placement.reason
 
 
 def op(number: int) -> str:
@@ -23,12 +47,16 @@ def op(number: int) -> str:
 
 
 def decide(
-    previous: Placement | None,
+    previous: Decided | None,
     *present: Sighting,
     now_ms: int = NOW_MS,
-    rules: Hysteresis = AT_ONCE,
-) -> Placement | None:
-    return plan(previous, present, SHAPE, now_ms, NOW_MS, rules)
+    rules: Rules = AT_ONCE,
+) -> Decided | None:
+    """The next decision over records that were all heard just now."""
+    before = (nobody(SHAPE), None) if previous is None else (previous.cluster, previous.placement)
+    heard = [replace(machine, seen_ms=now_ms) for machine in present]
+    cluster, found = plan(seen(before[0], heard, now_ms), before[1], now_ms, rules)
+    return None if found is None else Decided(cluster, found)
 
 
 def covers(assignments: dict[str, LayerRange] | object) -> bool:
@@ -39,14 +67,14 @@ def covers(assignments: dict[str, LayerRange] | object) -> bool:
     return SPEC.layers in reached
 
 
-def placed(**changes: object) -> Placement:
-    """Machines 1, 2, 3 were told thirds."""
-    thirds = {op(1): LayerRange(0, 10), op(2): LayerRange(10, 20), op(3): LayerRange(20, 30)}
-    values = {"assignments": thirds, "fleet_key": frozenset(thirds)} | changes
-    return Placement(**values)  # type: ignore[arg-type]
-
-
 THIRDS = (serving_at(1, 0, 10), serving_at(2, 10, 20), serving_at(3, 20, 30))
+
+
+def placed() -> Decided:
+    """Machines 1, 2, 3 serve the thirds that they were told a minute ago."""
+    found = decide(None, *THIRDS, now_ms=NOW_MS - 60_000)
+    assert found is not None
+    return found
 
 
 def test_the_first_machines_are_told_the_whole_model_between_them() -> None:
@@ -54,22 +82,25 @@ def test_the_first_machines_are_told_the_whole_model_between_them() -> None:
     assert found is not None
     assert covers(found.assignments)
     assert set(found.assignments) == {op(1), op(2), op(3)}
-    assert found.explanation
+    assert found.placement.explanation
 
 
 def test_nothing_is_decided_while_machines_still_come_and_go() -> None:
-    rules = Hysteresis(settle_ms=2000)
-    early = [sighting(1), sighting(2), sighting(3)]
-    assert plan(None, early, SHAPE, NOW_MS + 1999, NOW_MS, rules) is None
-    assert plan(None, early, SHAPE, NOW_MS + 2000, NOW_MS, rules) is not None
+    rules = replace(AT_ONCE, settle_ms=2000)
+    cluster = seen(nobody(SHAPE), [sighting(1), sighting(2)], NOW_MS - 1000)
+    cluster = seen(cluster, [sighting(1), sighting(2), sighting(3)], NOW_MS)
+    assert plan(cluster, None, NOW_MS + 1999, rules)[1] is None
+    assert plan(cluster, None, NOW_MS + 2000, rules)[1] is not None
 
 
 def test_the_first_plan_waits_for_the_number_of_machines_asked_for() -> None:
-    rules = Hysteresis(settle_ms=0, min_machines=3)
+    rules = replace(AT_ONCE, min_machines=3)
     big = {"memory_bytes": 2**30}
-    assert decide(None, sighting(1, **big), sighting(2, **big), rules=rules) is None
+    early = decide(None, sighting(1, **big), sighting(2, **big), rules=rules)
+    assert early is not None and early.assignments == {} and "waits for 3" in early.reason
     everybody = (sighting(1, **big), sighting(2, **big), sighting(3, **big))
-    assert decide(None, *everybody, rules=rules) is not None
+    found = decide(early, *everybody, rules=rules)
+    assert found is not None and covers(found.assignments)
 
 
 def test_too_few_machines_are_told_nothing_and_why() -> None:
@@ -183,8 +214,9 @@ def test_through_any_coming_and_going_plans_fit_and_cover_when_they_say_so(
     memories: list[int], data: st.DataObject
 ) -> None:
     """Nobody is told more than it holds, nobody unknown is told anything, and a covered fleet stays put."""
-    placement: Placement | None = None
+    placement: Decided | None = None
     now = NOW_MS
+    rules = replace(AT_ONCE, rest_ms=10**9)
     for _ in range(4):
         here = data.draw(st.sets(st.integers(0, len(memories) - 1)))
         present = []
@@ -198,7 +230,7 @@ def test_through_any_coming_and_going_plans_fit_and_cover_when_they_say_so(
                 else sighting(number, **memory)
             )
         now += 60_000
-        decided = plan(placement, present, SHAPE, now, now, AT_ONCE)
+        decided = decide(placement, *present, now_ms=now, rules=rules)
         before, placement = placement, decided or placement
         if placement is None:
             continue
@@ -213,11 +245,11 @@ def test_through_any_coming_and_going_plans_fit_and_cover_when_they_say_so(
             stayed = {o: r for o, r in before.assignments.items() if o in fleet.by_id}
             if covers(stayed):
                 assert {o: decided.assignments[o] for o in stayed} == stayed
-        assert plan(placement, present, SHAPE, now, now, AT_ONCE) is None
+        assert decide(placement, *present, now_ms=now, rules=rules) is None
 
 
-def test_uneven_loads_justify_a_new_plan_only_after_a_rest_and_if_it_helps() -> None:
-    rules = Hysteresis(settle_ms=0, load_spread=0.3, worth_spread=0.1, rest_ms=60_000)
+def test_machines_move_to_where_the_model_is_thin_only_after_a_rest_and_if_it_helps() -> None:
+    rules = replace(AT_ONCE, rest_ms=60_000)
     big = {"memory_bytes": 2**30}
     here = (
         serving_at(1, 0, 15, **big),
@@ -225,13 +257,41 @@ def test_uneven_loads_justify_a_new_plan_only_after_a_rest_and_if_it_helps() -> 
         serving_at(3, 0, 15, **big),
         serving_at(4, 0, 15, **big),
     )
-    told = {s.operator: s.record.layers for s in here}
-    before = Placement(assignments=told, fleet_key=frozenset(told), moved_ms=NOW_MS)
+    before = decide(None, *here, rules=rules)
+    assert before is not None
+    assert before.assignments == {s.operator: s.record.layers for s in here}
     assert decide(before, *here, now_ms=NOW_MS + 59_000, rules=rules) is None
+    unworthy = replace(rules, worth_share=5.0)
+    assert decide(before, *here, now_ms=NOW_MS + 61_000, rules=unworthy) is None
     after = decide(before, *here, now_ms=NOW_MS + 61_000, rules=rules)
     assert after is not None
     assert covers(after.assignments)
+    stay = {o: layers for o, layers in after.assignments.items() if layers == before.assignments[o]}
+    assert len(stay) < 4 and covers(stay), "whoever loads now, the others serve"
     assert decide(after, *here, now_ms=NOW_MS + 62_000, rules=rules) is None
+
+
+def test_a_report_from_before_the_decision_does_not_undo_it() -> None:
+    """The machine serves its old layers until it has heard of the new ones; that is no reason to plan again."""
+    found = decide(placed(), THIRDS[0], THIRDS[2], sighting(4))
+    assert found is not None
+    again = decide(found, THIRDS[0], THIRDS[2], serving_at(4, 3, 9), now_ms=NOW_MS + 1)
+    assert again is None
+
+
+def test_a_time_that_no_machine_takes_is_not_believed_and_its_layers_are() -> None:
+    here = [replace(machine, seen_ms=NOW_MS) for machine in THIRDS[:2]]
+    odd = serving_at(3, 20, 30, tau_ms_per_layer=1e8)
+    cluster = seen(nobody(SHAPE), [*here, odd], NOW_MS)
+    member = cluster.members[op(3)]
+    assert member.serves == LayerRange(20, 30) and member.machine.tau_ms_per_layer is None
+
+
+def test_the_swarm_is_told_assignments_and_standby() -> None:
+    found = decide(None, sighting(1))
+    assert found is not None
+    record = record_of(found.placement, op(9), "0x" + "77" * 32, NOW_MS)
+    assert (record.assignments, record.standby) == ({}, [op(1)])
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

@@ -55,7 +55,7 @@ async def test_an_acknowledgement_settles_at_once_and_the_rest_returns(net: Net)
     assert (done.tokens_in, done.tokens_out) == (20, 60)
     assert (done.refunded_units, done.paid_units) == (split.refund, split.locked - split.refund)
     assert net.chain.balances[REQUESTER.address] == before - done.paid_units
-    assert len(net.daemon.world.reservations) == 0
+    assert net.daemon.world.reservations == 0
 
 
 async def test_the_same_acknowledgement_twice_settles_once(net: Net) -> None:
@@ -131,7 +131,7 @@ async def test_finished_work_of_a_silent_requester_is_delivered_and_finalized(ne
     finish(net, 0, 1)
     await net.pass_time(10)
     assert state(net, job) == "Matched"  # its requester may still acknowledge
-    assert len(net.daemon.world.reservations) == 0  # but the machines are free again
+    assert net.daemon.world.reservations == 0  # but the machines are free again
     await net.pass_time(20)
     assert state(net, job) == "Delivered"
     await net.pass_time(45)

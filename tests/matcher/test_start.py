@@ -77,11 +77,13 @@ def test_settings_become_rules(tmp_path: Path) -> None:
         "matcher.min_machines": 3,
         "matcher.ack_grace": "1m",
         "matcher.replan_interval": "2s",
+        "matcher.queue": "45s",
         "network.deploy_block": 7,
     }
     rules = rules_of(settings(tmp_path, **given))
-    assert (rules.hysteresis.settle_ms, rules.hysteresis.min_machines) == (5000, 3)
+    assert (rules.planning.settle_ms, rules.planning.min_machines) == (5000, 3)
     assert (rules.patience.ack_grace_s, rules.replan_every_ms, rules.start_block) == (60, 2000, 7)
+    assert rules.queue_s == 45 and not rules.planning.partial
 
 
 @pytest.mark.parametrize("flags", [{"matcher.placement": "helix"}, {"matcher.fee_bps": 501}])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,7 +11,8 @@ from benchmarks.scheduler.robustness import Tally, fuzz_cluster, fuzz_stream
 from core.protocol.types import LayerRange
 from scheduler.churn import Cluster, Joined, Left, Member, Reported, Ticked
 from scheduler.fleet import Links, Machine
-from scheduler.improve import Rules, throughput
+from scheduler.improve import Rules
+from scheduler.migrate import throughput
 from scheduler.parallax_route import Route, RouteQuery, route
 from scheduler.repair import apply
 from scheduler.routing_table import prepare
@@ -167,6 +170,74 @@ def test_reports_make_layers_serve_and_routes_follow() -> None:
     assert cluster.serving == cluster.placement
     found = route(prepare(cluster.fleet, cluster.model, cluster.serving), RouteQuery(partial=True))
     assert isinstance(found, Route)
+
+
+WHOLE = Rules(partial=False, method="score")
+
+
+def test_standby_takes_the_hole_before_anybody_who_serves_reloads() -> None:
+    before = serving(6, ("a", 6, 0, 3), ("b", 3, 3, 6))
+    both = replace(before, members={**before.members, "s": Member(holding("s", 3), 1, NOW)})
+    after, change = apply(both, Left("b", 1, NOW), NOW)
+    assert change.step == "standby" and [t.machine_id for t in change.told] == ["s"]
+    assert told(after)["a"] == (0, 3) and "layers 3-5 were missing" in change.reason
+
+
+def test_whole_slices_are_filled_so_that_their_ends_meet() -> None:
+    """Overlap does not help where a request runs through whole slices."""
+    before = serving(6, ("a", 4, 0, 4), ("b", 4, 2, 6), ("c", 2, 0, 2), ("s", 2, 0, 0))
+    _, partial = apply(before, Left("c", 1, NOW), NOW)
+    assert partial.step == "none"
+    after, change = apply(before, Left("c", 1, NOW), NOW, WHOLE)
+    assert change.step == "standby" and change.is_covered
+    assert told(after)["s"] in {(0, 2), (4, 6)}
+    assert told(after)["a"] == (0, 4) and told(after)["b"] == (2, 6)
+
+
+def test_what_an_owner_fixed_counts_and_is_told_nothing() -> None:
+    before = serving(6, ("a", 6, 0, 3), ("b", 3, 3, 6), ("s", 3, 0, 0))
+    members = {i: replace(member, fixed=i != "s") for i, member in before.members.items()}
+    fixed = replace(before, members=members)
+    _, change = apply(fixed, Left("b", 1, NOW), NOW)
+    assert change.step == "standby" and [t.machine_id for t in change.told] == ["s"]
+    alone, change = apply(
+        replace(fixed, members={i: members[i] for i in "ab"}), Left("b", 1, NOW), NOW
+    )
+    assert change.step == "impossible" and told(alone) == {"a": (0, 3)}, "it could hold all six"
+
+
+def test_what_is_short_is_said() -> None:
+    _, change = apply(serving(9, ("a", 3, 0, 3), ("b", 3, 3, 6)), Ticked(NOW), NOW)
+    assert change.step == "impossible" and not change.is_covered
+    assert "6 of 9 layers" in change.reason and "300 bytes" in change.reason
+
+
+def test_the_first_plan_waits_for_the_machines_asked_for_and_nothing_is_told() -> None:
+    rules = Rules(min_machines=2)
+    first, change = apply(
+        Cluster(toy_model(4), Links(default_ms=1.0)), Joined(holding("a", 4), 1, NOW), NOW, rules
+    )
+    assert change.step == "waiting" and not change.told and not change.is_covered
+    _, change = apply(first, Joined(holding("b", 4), 1, NOW), NOW, rules)
+    assert change.step == "anew" and len(change.told) == 2 and change.why
+
+
+def test_least_served_forbids_a_move_that_stops_too_much() -> None:
+    before = serving(4, ("a", 2, 0, 2), ("b", 2, 0, 2), ("c", 2, 0, 2), ("d", 2, 2, 4))
+    rules = Rules(load_bytes_per_s=1e6, partial=False)
+    assert apply(before, Ticked(NOW), NOW, rules)[1].step == "balance"
+    even = Rules(load_bytes_per_s=1e6, partial=False, load_spread=0.6)
+    assert apply(before, Ticked(NOW), NOW, even)[1].step == "none"
+    unserved = Rules(load_bytes_per_s=1e6, partial=False, least_served=1.01)
+    assert apply(before, Ticked(NOW), NOW, unserved)[1].step == "none"
+
+
+def test_planned_anew_machines_that_are_alike_keep_what_they_hold() -> None:
+    """Nobody is there for the middle: all must reload something, but nobody changes ends."""
+    before = serving(8, ("a", 4, 4, 7), ("b", 4, 0, 3), ("c", 2, 3, 4))
+    after, change = apply(before, Left("c", 1, NOW), NOW, WHOLE)
+    assert change.is_covered
+    assert told(after) == {"a": (4, 8), "b": (0, 4)}
 
 
 @settings(max_examples=150, deadline=None)

@@ -121,6 +121,44 @@ def test_who_gives_up_lets_the_next_one_try() -> None:
     assert book.due() == "small"
 
 
+def test_who_waits_for_other_machines_neither_blocks_nor_is_blocked() -> None:
+    book = two_hosts()
+    book.hold("on a", {"a": Need(2)}, 0, 100)
+    book.hold("on b", {"b": Need(1)}, 0, 100)
+    for name, among in (("x", "a"), ("y", "ab"), ("z", "b"), ("w", "c")):
+        book.wait(name, 1, frozenset(among))
+    assert (book.claimed("x"), book.claimed("w"), book.claimed("new")) == (
+        frozenset(), {"a", "b"}, {"a", "b", "c"},
+    )  # fmt: skip
+    book.announce("c", 1)
+    assert book.due() == "x", "who came first is asked first, whatever became free"
+    book.failed("x")
+    assert book.due() == "w", "y wants what x waits for, and z what y waits for"
+    assert book.hold("w", {"c": Need(1)}, 2, 100)
+    assert not book.hold("new", {"b": Need(0)}, 2, 100)
+    book.release("x", 3)
+    assert book.due() == "y"
+    book.failed("y")
+    assert book.due() is None
+
+
+def test_what_changed_is_told_once() -> None:
+    book = two_hosts()
+    assert book.touched() == {"a", "b"} and book.touched() == frozenset()
+    version = book.version
+    book.announce("a", 2, 100)
+    assert book.version == version and book.touched() == frozenset(), "it said so before"
+    book.hold("x", {"a": Need(1)}, 0, 10)
+    assert book.touched() == {"a"}
+    book.expire(11)
+    assert book.touched() == {"a"}
+    book.observe("b", 1, 0, 12, 12)
+    book.observe("b", 1, 0, 13, 13)
+    assert book.touched() == {"b"} and book.touched() == frozenset()
+    book.forget("b")
+    assert book.touched() == {"b"}
+
+
 def test_telemetry_adds_what_others_use_and_never_takes_back_a_promise() -> None:
     book = two_hosts()
     book.hold("x", {"a": Need(1, 50)}, 100, 10_000)

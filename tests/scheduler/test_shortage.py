@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduler.fleet import Machine
 from scheduler.shortage import shortage, too_small
 from tests.scheduler.worlds import fleet_of, holding, toy_model
 
@@ -17,6 +18,10 @@ def test_tables_that_fit_nowhere_are_named() -> None:
 
 def test_no_machine_at_all() -> None:
     assert "no machine" in shortage((), toy_model(4))
+    text = shortage(
+        (Machine("a", 60, 1.0, 1.0, weight_fraction=1.0, kv_fraction=0.0),), toy_model(4)
+    )
+    assert text.endswith("the largest has 60 bytes for weights, short by 40 bytes")
 
 
 def test_held_but_cut_off() -> None:
@@ -24,4 +29,6 @@ def test_held_but_cut_off() -> None:
 
 
 def test_too_small_machine_has_both_numbers() -> None:
-    assert too_small(holding("a", 0), toy_model(4)) == "0 bytes for weights, one layer takes 100"
+    assert (
+        too_small(holding("a", 0), toy_model(4)) == "0 bytes for weights, one layer takes 100 bytes"
+    )

@@ -16,6 +16,7 @@ from benchmarks.scheduler.worlds import mixed
 from scheduler.allocate import allocate
 from scheduler.fleet import Fleet, Links, ModelShape
 from scheduler.parallax_route import Answer, NoRoute, Route, RouteQuery, disjoint_backups, route
+from scheduler.routing.bridge import bridge
 from scheduler.routing.live import LiveRouter
 from scheduler.routing_table import RoutingTable, prepare
 from tests.scheduler.routing.worlds import cost_of, world
@@ -39,13 +40,15 @@ class Mirror:
         self.fleet = Fleet(machines, self.fleet.links)
         self.table = prepare(self.fleet, self.model, self.table.shards)
 
-    def query(self, needed: int, marginal: bool) -> RouteQuery:
+    def query(
+        self, needed: int, marginal: bool, partial: bool = True, gone: frozenset[str] = frozenset()
+    ) -> RouteQuery:
         return RouteQuery(
-            partial=True,
+            partial=partial,
             in_flight=self.busy,
             kv_free_tokens=self.room,
             kv_needed_tokens=needed,
-            excluded=frozenset(self.shut),
+            excluded=frozenset(self.shut) | gone,
             marginal=marginal,
         )
 
@@ -88,8 +91,9 @@ def follow(draw: random.Random, measured: str, steps: int) -> None:
         draw, draw.choice([2, 5, 12, 20]), draw.choice([2, 5, 9]), measured
     )
     table = prepare(fleet, model, shards)
-    marginal = draw.random() < 0.3
-    live, mirror = LiveRouter(table, marginal=marginal), Mirror(fleet, model, table)
+    marginal, partial = draw.random() < 0.3, draw.random() < 0.6
+    live = LiveRouter(table, partial=partial, marginal=marginal)
+    mirror = Mirror(fleet, model, table)
     ids = [machine.id for machine in table.machines]
     for _ in range(steps):
         machine_id = draw.choice(ids)
@@ -108,16 +112,44 @@ def follow(draw: random.Random, measured: str, steps: int) -> None:
             mirror.measured(machine_id, tau_ms, batch)
             live.measured(machine_id, tau_ms, batch)
         needed = draw.choice([0, 0, 0, 100])
-        query = mirror.query(needed, marginal)
-        found = live.route(needed)
+        gone = (
+            frozenset(i for i in ids if draw.random() < 0.2) if draw.random() < 0.5 else frozenset()
+        )
+        query = mirror.query(needed, marginal, partial, gone)
+        found = live.route(needed, gone)
+        if gone and isinstance(found, NoRoute):
+            assert isinstance(route(mirror.table, query), NoRoute)
+            continue
         agree(found, mirror, query)
         if draw.random() < 0.2 and isinstance(found, Route) and not marginal:
-            backups = live.backups(2, needed)
+            backups = live.backups(2, needed, gone)
             expected = disjoint_backups(mirror.table, found, 2, query)
             assert [b.latency_ms for b in backups] == pytest.approx(
                 [b.latency_ms for b in expected]
             )
-            agree(live.route(needed), mirror, query)
+            agree(live.route(needed), mirror, mirror.query(needed, marginal, partial))
+        if draw.random() < 0.3 and isinstance(found, Route) and not marginal:
+            stand_in(draw, live, mirror, found, query)
+
+
+def stand_in(
+    draw: random.Random, live: LiveRouter, mirror: Mirror, chain: Route, query: RouteQuery
+) -> None:
+    """Some stage of the chain is gone: who takes its layers between those that stay?"""
+    at = draw.randrange(len(chain.stages))
+    before = chain.stages[at - 1].machine_id if at else None
+    after = chain.stages[at + 1].machine_id if at + 1 < len(chain.stages) else None
+    span, others = chain.stages[at].layers, chain.machine_ids
+    needed = query.kv_needed_tokens
+    found = bridge(live, span, before, after, needed, query.excluded | others)
+    fresh = route(
+        mirror.table,
+        replace(query, span=span, before=before, after=after, excluded=query.excluded | others),
+    )
+    assert isinstance(found, Route) == isinstance(fresh, Route)
+    if isinstance(found, Route) and isinstance(fresh, Route):
+        assert found.latency_ms == pytest.approx(fresh.latency_ms)
+        assert (found.stages[0].layers.start, found.stages[-1].layers.end) == (span.start, span.end)
 
 
 def test_toll_diverts_whoever_gains_little_and_leaves_the_latency_true() -> None:
@@ -192,3 +224,28 @@ def test_links_cut_off_all_chains_and_bring_them_back() -> None:
     assert isinstance(gone, NoRoute) and gone.reason == "masked"
     live.ready("m01", True)
     assert isinstance(live.route(), Route)
+
+
+def test_whoever_does_not_stand_on_the_best_chain_is_excluded_without_a_search() -> None:
+    fleet, model = fleet_of(6, 6, 6), toy_model(6)
+    live = LiveRouter(prepare(fleet, model, [shard(m.id, 0, 6) for m in fleet.machines]))
+    first = live.route()
+    assert isinstance(first, Route) and first.machine_ids == {"m00"}
+    assert live.route(excluded={"m01", "m02"}) is first
+    other = live.route(excluded={"m00"})
+    assert isinstance(other, Route) and other.machine_ids == {"m01"}
+    assert live.route() is first and live.counts.searched == 1
+    assert isinstance(live.route(excluded={"m00", "m01", "m02"}), NoRoute)
+
+
+def test_needs_that_mask_the_same_machines_share_an_answer() -> None:
+    fleet, model = fleet_of(6, 6), toy_model(6)
+    live = LiveRouter(prepare(fleet, model, [shard(m.id, 0, 6) for m in fleet.machines]))
+    live.room("m00", 100)
+    live.room("m01", 1000)
+    assert live.route(90) is live.route(50) is live.route(100)
+    assert live.counts.searched == 1
+    bigger = live.route(101)
+    assert isinstance(bigger, Route) and bigger.machine_ids == {"m01"}
+    smaller = live.route(7)
+    assert isinstance(smaller, Route) and smaller.machine_ids == {"m00"}

@@ -1,0 +1,60 @@
+"""When is it this order's turn? Orders that find every machine taken wait in line, first come first served."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from scheduler.reservations import Reservations
+
+if TYPE_CHECKING:
+    from core.runtime.clock import Clock
+
+
+class Line:
+    """Wakes whoever the book says is next. `wake` is called whenever room may have appeared."""
+
+    def __init__(self, book: Reservations) -> None:
+        self._book = book
+        self._calls: dict[str, asyncio.Event] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    async def turn(self, name: str, among: frozenset[str], until_s: float, clock: Clock) -> bool:
+        """Whether room on some of these machines appeared by then, and nobody earlier waits for it.
+
+        Who is called and finds no chain calls this again and keeps its place; who gives up calls `leave`.
+        """
+        self._book.wait(name, int(clock.now() * 1000), among)
+        called = self._calls[name] = asyncio.Event()
+        timer = asyncio.create_task(
+            clock.sleep(until_s - clock.now()), name=f"patience {name[:10]}"
+        )
+        call = asyncio.create_task(called.wait(), name=f"turn {name[:10]}")
+        try:
+            self.wake()
+            await asyncio.wait((timer, call), return_when=asyncio.FIRST_COMPLETED)
+            return called.is_set()
+        finally:
+            timer.cancel()
+            call.cancel()
+            del self._calls[name]
+
+    def failed(self, name: str) -> None:
+        """It was called and found no chain: it is called again when room appears, and the next one is now."""
+        if name in self._book.waiting():
+            self._book.failed(name)
+        self.wake()
+
+    def leave(self, name: str, now_ms: int) -> None:
+        """It waits no longer. Safe for who never waited, or holds what it waited for."""
+        if name in self._book.waiting():
+            self._book.release(name, now_ms)
+        self.wake()
+
+    def wake(self) -> None:
+        """Call whoever is due. Each calls the next by `failed` or `leave` once it has tried."""
+        due = self._book.due()
+        if due is not None and due in self._calls:
+            self._calls[due].set()
