@@ -127,20 +127,42 @@ class BatchEngine:
             self.kv.suspend(held)
             self.kv.resume(held, microbatch)
 
+    @property
+    def pages(self) -> list[int]:
+        """Pages of each pool that requests can hold, over all microbatches."""
+        return [a.free_pages + a.used_pages for a in self.kv.allocators]
+
+    @property
+    def used_pages(self) -> list[int]:
+        """Those that are held now, by requests or for others with the same prompt."""
+        return [a.used_pages for a in self.kv.allocators]
+
+    def pages_for(
+        self, tokens: int, layers: LayerRange | None = None, chunk_tokens: int = 1
+    ) -> list[int]:
+        """Pages of each pool that a request may hold while it grows to so many tokens, in chunks of so many."""
+        start, end = relative_layers(self.shard, layers)
+        return self.layout.pages_for(tokens, start, end, chunk_tokens)
+
     def has_room(self, growth: Sequence[tuple[Hashable, int]]) -> bool:
         """Whether these (request, tokens) could all be reached now."""
         return self.kv.has_room([(self.kv.requests[r], tokens) for r, tokens in growth])
 
     # --- steps ---
 
-    def check(self, piece: Piece) -> None:
+    def check(self, piece: Piece, *, values: bool = True) -> None:
         """Raises ValueError, ContextTooLong or UsageError for a piece that `step` would refuse, whatever the load."""
-        check_piece(self.shard, self.kv.requests.get(piece.request), piece)
+        check_piece(self.shard, self.kv.requests.get(piece.request), piece, values=values)
 
     def step(
-        self, pieces: Sequence[Piece], *, microbatch: int = 0, following: int | None = None
+        self,
+        pieces: Sequence[Piece],
+        *,
+        microbatch: int = 0,
+        following: int | None = None,
+        checked: bool = False,
     ) -> list[Tensor]:
-        """Run one batch, each request at most once; one output per piece, in order.
+        """Run one batch, each request at most once; one output per piece, in order. `checked` if `check` saw every piece.
 
         That is activations [n, D] where the request leaves before the model's end, else float32 logits: [n, V], [1, V] or
         [0, V] as the piece asks. All of a batch's requests are of one microbatch; `following` names the one
@@ -149,8 +171,9 @@ class BatchEngine:
         """
         if len({piece.request for piece in pieces}) < len(pieces):
             raise ValueError("a request steps once in a batch")
-        for piece in pieces:
-            self.check(piece)
+        if not checked:
+            for piece in pieces:
+                self.check(piece)
         held = [self.kv.requests[piece.request] for piece in pieces]
         if any(h.microbatch != microbatch for h in held):
             raise ValueError(f"a request of another microbatch in a step of {microbatch}")

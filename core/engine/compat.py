@@ -25,11 +25,22 @@ from core.protocol.types import LayerRange
 
 
 def make_engine(
-    shard: Shard, *, kv_bytes: int, offload: Offload | None = None, prefix_share: float = 0.25
+    shard: Shard,
+    *,
+    kv_bytes: int,
+    offload: Offload | None = None,
+    prefix_share: float = 0.25,
+    least_rows: int = 2,
 ) -> BatchEngine | CompatEngine:
     """The batching engine where the shard's layers allow it, else the compatible one without offload."""
     try:
-        return BatchEngine(shard, kv_bytes=kv_bytes, offload=offload, prefix_share=prefix_share)
+        return BatchEngine(
+            shard,
+            kv_bytes=kv_bytes,
+            offload=offload,
+            prefix_share=prefix_share,
+            least_rows=least_rows,
+        )
     except ModelUnsupported:
         return CompatEngine(shard, kv_bytes=kv_bytes)
 
@@ -102,6 +113,23 @@ class CompatEngine:
     def move(self, request: Hashable, microbatch: int) -> None:
         self._requests[request].microbatch = microbatch
 
+    @property
+    def pages(self) -> list[int]:
+        """Pages of 16 tokens of one layer that fit, in one pool."""
+        return [self._kv_bytes // (2 * self._bytes_per_token * PAGE_TOKENS)]
+
+    @property
+    def used_pages(self) -> list[int]:
+        held = self._requests.values()
+        return [sum(-(-r.length // PAGE_TOKENS) * (r.end - r.start) for r in held)]
+
+    def pages_for(
+        self, tokens: int, layers: LayerRange | None = None, chunk_tokens: int = 1
+    ) -> list[int]:
+        """Pages that a request of so many tokens holds."""
+        start, end = relative_layers(self.shard, layers)
+        return [-(-tokens // PAGE_TOKENS) * (end - start)]
+
     def has_room(self, growth: Sequence[tuple[Hashable, int]]) -> bool:
         wanted = {request: found.length for request, found in self._requests.items()} | dict(growth)
         held = sum(
@@ -111,15 +139,21 @@ class CompatEngine:
         # A cache grows by doubling.
         return 2 * held * self._bytes_per_token <= self._kv_bytes
 
-    def check(self, piece: Piece) -> None:
-        check_piece(self.shard, self._requests.get(piece.request), piece)
+    def check(self, piece: Piece, *, values: bool = True) -> None:
+        check_piece(self.shard, self._requests.get(piece.request), piece, values=values)
 
     def step(
-        self, pieces: Sequence[Piece], *, microbatch: int = 0, following: int | None = None
+        self,
+        pieces: Sequence[Piece],
+        *,
+        microbatch: int = 0,
+        following: int | None = None,
+        checked: bool = False,
     ) -> list[Tensor]:
         """Run a batch, one request after the other; outputs as of `BatchEngine.step`. Raises KvShort."""
-        for piece in pieces:
-            self.check(piece)
+        if not checked:
+            for piece in pieces:
+                self.check(piece)
         if not self.has_room([(p.request, p.position + len(p.x)) for p in pieces]):
             raise KvShort("too little memory for the step")
         return [self._run(self._requests[piece.request], piece) for piece in pieces]

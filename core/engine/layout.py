@@ -46,12 +46,13 @@ class KvClass:
             return 0
         return max(0, tokens - slack_tokens - self.window + 1) // PAGE_TOKENS
 
-    def blocks_for(self, tokens: int) -> int:
-        """The most pages per layer that a request holds while it grows to so many tokens, one at a time."""
+    def blocks_for(self, tokens: int, chunk_tokens: int = 1) -> int:
+        """The most pages per layer that a request holds while it grows to so many tokens, at most so many at a time."""
         blocks = -(-tokens // PAGE_TOKENS)
         if not self.window:
             return blocks
-        return min(blocks, (self.window + SLACK_TOKENS + PAGE_TOKENS - 2) // PAGE_TOKENS + 1)
+        held = self.window + SLACK_TOKENS + chunk_tokens - 1
+        return min(blocks, (held + PAGE_TOKENS - 2) // PAGE_TOKENS + 1)
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,12 @@ class KvLayout:
     shapes: tuple[PageShape, ...]  # one for each pool
     classes: tuple[KvClass, ...]
 
-    def pages_for(self, tokens: int, start: int, end: int) -> list[int]:
+    def pages_for(self, tokens: int, start: int, end: int, chunk_tokens: int = 1) -> list[int]:
         """Pages of each pool that a request over layers [start, end) holds at most, growing to so many tokens."""
         wanted = [0] * len(self.shapes)
         for kind in self.classes:
             layers = sum(start <= layer < end for layer in kind.layers)
-            wanted[kind.pool] += layers * kind.blocks_for(tokens)
+            wanted[kind.pool] += layers * kind.blocks_for(tokens, chunk_tokens)
         return wanted
 
 

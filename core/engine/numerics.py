@@ -7,7 +7,7 @@ plain distances see only the few giant channels that decoders have.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from core.engine.blocks import MAX_ACTIVATION, Shard
-from core.engine.sampling import margin
+from core.engine.margin import gain, margin_of
+from core.engine.sampling import Sampler
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import SamplingParams
 
@@ -169,28 +170,31 @@ def judge_tokens(
     params: SamplingParams,
     request_index: int,
     *,
-    first_step: int = 0,
+    prompt: Sequence[int] = (),
+    eos_ids: Collection[int] = (),
 ) -> Verdict:
-    """Whether produced tokens follow from the auditor's logits [len(tokens), V]; `ratio` is in nats.
+    """Whether produced tokens follow from the auditor's logits [len(tokens), V]; `ratio` and `limit` are in nats.
 
     A machine that samples from a cheap model and then runs the real one over its tokens has perfect
-    activations: only this finds it. Tokens from the first non-finite row of logits on are not judged.
+    activations: only this finds it. Tokens from the first non-finite row of logits on are not judged. The limit is
+    the profile's margin times what the parameters make of an error of a logit (`core.engine.margin.gain`).
     """
     rows = _matrix(logits)
     if len(rows) != len(tokens):
         raise ValueError(f"{len(tokens)} tokens and {len(rows)} rows of logits")
     judged = _finite_rows(rows)
     rows, tokens = rows[:judged], tokens[:judged]
-    margins = [
-        margin(row, token, params, request_index, first_step + i)
-        for i, (row, token) in enumerate(zip(rows, tokens, strict=True))
-    ]
+    sampler = Sampler(params, request_index, prompt, eos_ids)
+    margins = []
+    for row, token in zip(rows, tokens, strict=True):
+        margins.append(margin_of(row, token, sampler))
+        sampler.take(token)
     worst = int(np.argmax(margins)) if margins else 0
     largest = margins[worst] if margins else 0.0
-    limit = profile.token_margin
+    limit = profile.token_margin * gain(params)
     reasons = (
         (
-            f"token {worst} ({tokens[worst]}) is {largest:.3g} nat behind the best, more than {limit}",
+            f"token {worst} ({tokens[worst]}) is {largest:.3g} nat behind the best, more than {limit:.3g}",
         )
         if largest > limit
         else ()

@@ -1,150 +1,165 @@
 """Which token do these logits give, so that anybody can draw it again? (`docs/protocol.md` §5)
 
 Gumbel-max over Philox4x32-10: the requester's seed is committed before the work, so the machine that samples has
-no freedom left, and an auditor with nearly the same logits finds nearly the same scores.
+no freedom left, and an auditor with nearly the same logits finds nearly the same scores. What is drawn for a request does not
+depend on the batch it is drawn in.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from core.engine.drawing import draw_of_all, draw_of_few
+from core.engine.filters import Candidates, kept, may_leave_out
+from core.engine.sampler import Sampler
+from core.protocol.errors import CheckFailed
 from core.protocol.types import SamplingParams
 
-_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_W0, _W1, _MASK = 0x9E3779B9, 0xBB67AE85, 0xFFFFFFFF
-_ROUNDS = 10
-#: The largest noise that u = (w + ½)/2³² can give, −ln(−ln(1 − 2⁻³³)), rounded up.
-_MAX_NOISE = 22.9
-_LIKELY_NATS = 3.0
-
-Floats = npt.NDArray[np.float64]
-Words = npt.NDArray[np.uint64]
-
-
-def philox(
-    counter: tuple[Any, Any, Any, Any], key: tuple[int, int]
-) -> tuple[Words, Words, Words, Words]:
-    """Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", §3.3).
-
-    Each counter word is an int or an array of u32 values; arrays broadcast. Returns four arrays of u32 values
-    held as uint64.
-    """
-    low = np.uint64(_MASK)
-    c0, c1, c2, c3 = (np.asarray(word, dtype=np.uint64) for word in counter)
-    k0, k1 = key
-    for _ in range(_ROUNDS):
-        p0, p1 = c0 * _M0, c2 * _M1
-        c0, c1, c2, c3 = (
-            (p1 >> np.uint64(32)) ^ c1 ^ np.uint64(k0),
-            p1 & low,
-            (p0 >> np.uint64(32)) ^ c3 ^ np.uint64(k1),
-            p0 & low,
-        )
-        k0, k1 = (k0 + _W0) & _MASK, (k1 + _W1) & _MASK
-    return c0, c1, c2, c3
-
-
-def request_key(seed: int, request_index: int) -> tuple[int, int]:
-    """The Philox key of one request of a job."""
-    digest = sha256(seed.to_bytes(8, "big") + request_index.to_bytes(4, "big")).digest()
-    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
-
-
-def gumbel_noise(token_ids: npt.NDArray[Any], key: tuple[int, int], step: int) -> Floats:
-    """−ln(−ln u) for each token id at one step."""
-    words, *_ = philox((step, token_ids, 0, 0), key)
-    uniform = (words.astype(np.float64) + 0.5) / 2.0**32
-    return -np.log(-np.log(uniform))
-
-
-def sample(logits: Any, params: SamplingParams, request_index: int, step: int) -> int:
-    """The token that these logits [V] give at `step` (0 is the first produced token).
-
-    `logits` is anything numpy reads as one row of numbers. Temperature, then top-k, then min-p (relative to the
-    likeliest token at that temperature) leave the candidates; the highest score among them wins, ties go to the
-    lower id. Raises ValueError for rows with NaN or +inf.
-    """
-    row = _row(logits)
-    if params.temperature_micro == 0:
-        return int(np.argmax(row))
-    scaled = row * (1e6 / params.temperature_micro)
-    allowed = _allowed(scaled, _limits(scaled, params))
-    key = request_key(params.seed, request_index)
-    # Noise is dear: a first look at the likeliest tokens tells how far behind one must be to have no chance.
-    likely = np.flatnonzero(allowed & (scaled >= scaled.max() - _LIKELY_NATS))
-    best = float((scaled[likely] + gumbel_noise(likely, key, step)).max())
-    ids = np.flatnonzero(allowed & (scaled >= best - _MAX_NOISE))
-    scores = scaled[ids] + gumbel_noise(ids, key, step)
-    return int(ids[np.argmax(scores)])
-
-
-def margin(logits: Any, token: int, params: SamplingParams, request_index: int, step: int) -> float:
-    """How much scores would have to move for `token` to be the answer: 0 when it is, in nats.
-
-    For a greedy request the distance is in logits. With filters a token counts as outside only if it is
-    outside after widening by the margin, and a better token as inside only if it is inside after narrowing by it, so
-    the result never jumps where an honest machine's logits differ by a little. Raises ValueError for an
-    id that does not exist.
-    """
-    row = _row(logits)
-    if not 0 <= token < len(row):
-        raise ValueError(f"token {token} of a vocabulary of {len(row)}")
-    if params.temperature_micro == 0:
-        return float(row.max() - row[token])
-    scaled = row * (1e6 / params.temperature_micro)
-    if scaled[token] == -np.inf:
-        return math.inf
-    limits = _limits(scaled, params)
-    key = request_key(params.seed, request_index)
-    score = float(scaled[token] + gumbel_noise(np.array([token]), key, step)[0])
-    rivals = np.flatnonzero(scaled >= score - _MAX_NOISE)  # holds the token itself
-    ahead = scaled[rivals] + gumbel_noise(rivals, key, step) - score
-    depth = np.minimum(scaled[rivals] - limits.next_below_top_k, scaled[rivals] - limits.min_p)
-    needed = np.minimum(ahead, depth)
-    outside = max(limits.top_k, limits.min_p) - scaled[token]
-    return float(max(0.0, outside, needed.max()))
+#: What −∞ is told as, since JSON has no such number.
+LEAST_LOGPROB = -9999.0
 
 
 @dataclass(frozen=True)
-class _Limits:
-    """Scaled logits that the filters ask for: −inf where a filter is off."""
+class Choice:
+    """A drawn token. `logprob` and `top` (id and logprob, likeliest first) are of the model's own logits, before any
+    parameter of the request; None and empty unless asked for."""
 
-    top_k: float  # the k-th largest
-    next_below_top_k: float  # the (k+1)-th largest
-    min_p: float
-    top_k_count: int
-
-
-def _limits(scaled: Floats, params: SamplingParams) -> _Limits:
-    kth = below = min_p = -math.inf
-    k = params.top_k
-    if 0 < k < len(scaled):
-        below, kth = np.partition(scaled, [-k - 1, -k])[[-k - 1, -k]]
-    if params.min_p_micro > 0:
-        min_p = float(scaled.max()) + math.log(params.min_p_micro / 1e6)
-    return _Limits(float(kth), float(below), min_p, k if k < len(scaled) else 0)
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
 
 
-def _allowed(scaled: Floats, limits: _Limits) -> npt.NDArray[np.bool_]:
-    allowed = scaled >= limits.min_p
-    if limits.top_k_count:
-        above = scaled > limits.top_k
-        tied = np.flatnonzero(scaled == limits.top_k)
-        above[tied[: limits.top_k_count - np.count_nonzero(above)]] = True
-        allowed &= above
-    return allowed
+def sample_batch(logits: Any, samplers: Sequence[Sampler]) -> list[Choice | CheckFailed]:
+    """What each row of logits [B, V] gives its request; `take` the token to go on.
+
+    `logits` is a tensor on any device, or rows, each a tensor or what numpy reads as one. A row of NaN, +inf or nothing but −inf
+    gives the reason instead and spoils no other.
+    """
+    if len(logits) != len(samplers):
+        raise ValueError(f"{len(samplers)} requests and {len(logits)} rows of logits")
+    is_elsewhere = bool(len(logits)) and bool(getattr(logits[0], "is_cuda", False))
+    tokens = largest_there(logits, samplers) if is_elsewhere else {}
+    rows = _fetched(logits, [i for i in range(len(samplers)) if i not in tokens], is_elsewhere)
+    few: dict[int, Candidates] = {}
+    failed: dict[int, CheckFailed] = {}
+    for i, row in rows.items():
+        try:
+            found = _drawn(row, samplers[i])
+        except ValueError as error:
+            failed[i] = CheckFailed("no token can be drawn", str(error))
+            continue
+        if isinstance(found, Candidates):
+            few[i] = found
+        else:
+            tokens[i] = found
+    tokens |= draw_of_few(few, samplers)
+    return [
+        failed[i] if i in failed else _choice(rows.get(i), tokens[i], sampler.params)
+        for i, sampler in enumerate(samplers)
+    ]
 
 
-def _row(logits: Any) -> Floats:
-    row = np.asarray(logits, dtype=np.float64)
-    if row.ndim != 1 or not row.size:
-        raise ValueError(f"logits must be one row, not of shape {row.shape}")
-    if np.isnan(row).any() or row.max() in (np.inf, -np.inf):
-        raise ValueError("logits hold NaN or infinity")
-    return row
+def largest_there(logits: Any, samplers: Sequence[Sampler]) -> dict[int, int]:
+    """The tokens of rows that need nothing but their largest logit, found on the device that holds them, by row.
+
+    Rows without a finite largest are left out. A vocabulary of logits is dear to move, its largest is not.
+    """
+    import torch
+
+    plain = [i for i, sampler in enumerate(samplers) if sampler.is_plainly_greedy]
+    if not plain:
+        return {}
+    largest, ids = torch.stack([logits[i] for i in plain]).max(dim=1)  # the first of several
+    found = zip(plain, largest.tolist(), ids.tolist(), strict=True)
+    return {i: token for i, value, token in found if math.isfinite(value)}
+
+
+def sample(
+    logits: Any,
+    params: SamplingParams,
+    request_index: int,
+    step: int,
+    *,
+    prompt: Sequence[int] = (),
+    produced: Sequence[int] = (),
+    eos_ids: Collection[int] = (),
+) -> int:
+    """The token that these logits [V] give at `step` of this order (0 is its first produced token).
+
+    Raises ValueError for NaN, +inf or nothing but −inf.
+    """
+    sampler = sampler_at(params, request_index, step, prompt, produced, eos_ids)
+    row = _on_host(logits)
+    found = _drawn(row, sampler)
+    return found if isinstance(found, int) else draw_of_few({0: found}, [sampler])[0]
+
+
+def sampler_at(
+    params: SamplingParams,
+    request_index: int,
+    step: int,
+    prompt: Sequence[int] = (),
+    produced: Sequence[int] = (),
+    eos_ids: Collection[int] = (),
+) -> Sampler:
+    """The sampler of one request that is due to draw token `step`. Penalties ask for what was produced before."""
+    sampler = Sampler(params, request_index, prompt, eos_ids)
+    for token in produced[:step]:
+        sampler.take(token)
+    sampler.step = params.first_step + step
+    return sampler
+
+
+def _on_host(logits: Any) -> Any:
+    """Logits as an array; of a tensor float32 or float64, a copy only if it is elsewhere or narrower."""
+    if hasattr(logits, "detach"):
+        tensor = logits.detach()
+        logits = (tensor if tensor.dtype.itemsize >= 4 else tensor.float()).cpu().numpy()
+    return np.asarray(logits)
+
+
+def _fetched(logits: Any, wanted: Sequence[int], is_elsewhere: bool) -> dict[int, Any]:
+    """Rows on the host by number; those elsewhere in one go."""
+    if is_elsewhere and wanted:
+        import torch
+
+        together = _on_host(torch.stack([logits[i] for i in wanted]))
+        return dict(zip(wanted, together, strict=True))
+    return {i: _on_host(logits[i]) for i in wanted}
+
+
+def _drawn(row: Any, sampler: Sampler) -> int | Candidates:
+    """The token, or what is left to draw from."""
+    if sampler.params.temperature_micro == 0:
+        if not sampler.changes_logits:
+            best = int(np.argmax(row))  # NaN's place if there is one
+            if math.isfinite(row[best]):
+                return best
+        return int(np.argmax(sampler.edited(row)))
+    edited = sampler.edited(row)
+    if may_leave_out(sampler.params, len(edited)):
+        return kept(edited, sampler.params)
+    return draw_of_all(edited, sampler)
+
+
+def _choice(row: npt.NDArray[Any] | None, token: int, params: SamplingParams) -> Choice:
+    if row is None or params.n_logprobs is None:
+        return Choice(token)
+    import torch
+
+    normaliser = float(torch.logsumexp(torch.from_numpy(row), 0))
+    count = min(params.n_logprobs, len(row))
+    least = np.partition(row, len(row) - count)[len(row) - count] if count else math.inf
+    ids = np.flatnonzero(row >= least)
+    ids = ids[np.argsort(-row[ids], kind="stable")][:count]
+
+    def logprob(i: Any) -> float:
+        return min(0.0, max(float(np.float32(row[i] - normaliser)), LEAST_LOGPROB))
+
+    return Choice(token, logprob(token), tuple((int(i), logprob(i)) for i in ids))

@@ -24,7 +24,7 @@ from core.engine.tensors import TensorFolder
 from core.protocol import commit
 
 MANIFEST_FILE = "headrace-manifest.json"
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
 #: Fields of config.json that say how the file was made, not what the model is.
 _VOLATILE_CONFIG = (
     "_name_or_path",
@@ -76,13 +76,9 @@ def tensor_root(rows: np.ndarray[Any, np.dtype[np.float32]]) -> bytes:
     matrix = np.ascontiguousarray(rows, dtype="<f4")
     matrix = matrix.reshape(1, -1) if matrix.ndim < 2 else matrix.reshape(len(matrix), -1)
     data, width = matrix.data.cast("B"), matrix.shape[1] * 4
-    prefix = [b"\x00" + i.to_bytes(4, "big") for i in range(len(matrix))]
-    hashes = []
-    for i, head in enumerate(prefix):
-        hasher = sha256(head)
-        hasher.update(data[i * width : (i + 1) * width])
-        hashes.append(hasher.digest())
-    return commit.root_of_hashes(hashes)
+    return commit.root_of_hashes(
+        [commit.row_hash(i, data[i * width : (i + 1) * width]) for i in range(len(matrix))]
+    )
 
 
 def part_root(tensor_roots: Mapping[str, bytes]) -> bytes:

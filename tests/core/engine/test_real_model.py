@@ -23,7 +23,7 @@ pytestmark = pytest.mark.model
 CUT = (0, 6, 18, 30)
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 #: A converter that changes one bit of one weight would change every model id.
-WEIGHTS_ROOT = "0xbcc38047290ceafea8c46c6cdcf21798da9fc53d53469631e086cb8af65766f0"
+WEIGHTS_ROOT = "0x4b9686363acc3aa46d4a8837dca3e35108bdef2a9e6ad631475c23817be55519"
 
 
 @pytest.fixture(scope="module")
