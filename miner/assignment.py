@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,11 @@ from miner.desk import Serving
 
 if TYPE_CHECKING:
     from core.engine.blocks import Shard
+    from core.engine.tokenizer import Tokenizer
 
 ShardHook = Callable[["Shard"], None]
+_PAGE_TOKENS = 16
+_LEAST_TOKENS = 4 * _PAGE_TOKENS
 log = get_logger(__name__)
 
 
@@ -109,45 +113,71 @@ async def load(
     layers: t.LayerRange,
     *,
     memory_bytes: int,
+    kv_bytes: int | None = None,
+    max_requests: int | None = None,
     dtype: str = "float32",
+    device: str = "cpu",
     hook: ShardHook | None = None,
 ) -> Serving:
     """Put a shard into memory and measure it.
 
-    `hook` gets the shard before it serves; the product passes none, tests and demonstrations do. Raises ModelError, or
-    UsageError for layers that the model lacks or that do not fit into `memory_bytes`.
+    Keys and values get what the weights leave of `memory_bytes`, at most `kv_bytes`, and no more than `max_requests` of
+    the longest requests can fill. `hook` gets the shard before it serves; the product passes none, tests and demonstrations
+    do. Raises ModelError, or UsageError for layers that the model lacks or that do not fit into `memory_bytes`.
     """
+    context = model.spec.context
 
     def in_thread() -> Shard:
         import torch
 
         from core.engine.model import load_shard
 
-        shard = load_shard(model.folder, layers, dtype=getattr(torch, dtype), self_check=True)
+        shard = load_shard(
+            model.folder, layers, dtype=getattr(torch, dtype), device=device, self_check=True
+        )
         if hook is not None:
             hook(shard)
         return shard
 
-    try:
-        shard = await compute.load(in_thread)
-        kv_tokens = (memory_bytes - shard.bytes) // (model.kv_bytes_per_token_layer * len(layers))
-        if kv_tokens < 1:
+    def room(shard: Shard) -> int:
+        token_bytes = model.kv_bytes_per_token_layer * len(layers)
+        left = memory_bytes - shard.bytes
+        if left < _LEAST_TOKENS * token_bytes:
             raise UsageError(
                 f"layers {layers} do not fit",
                 f"their weights take {shard.bytes} bytes of {memory_bytes}, which leaves no room to work",
                 next_step="raise miner.memory_limit or hold fewer layers",
             )
+        wanted = [left]
+        if kv_bytes is not None:
+            wanted.append(max(kv_bytes, _LEAST_TOKENS * token_bytes))
+        if max_requests is not None:
+            pages = -(-min(context, shard.context) // _PAGE_TOKENS) + 1
+            wanted.append((max_requests * pages + 1) * _PAGE_TOKENS * token_bytes)
+        return min(wanted)
+
+    try:
+        shard = await compute.load(in_thread, kv_bytes=room, model_dir=model.folder)
         tau_ms = await compute.measure()
     except (ModelError, UsageError):
         await compute.unload()
         raise
-    log.info("loaded", layers=str(layers), weights_bytes=shard.bytes, tau_ms=round(tau_ms, 3))
+    kv_tokens = compute.kv_capacity_tokens
+    log.info("loaded", layers=str(layers), kv_tokens=kv_tokens, tau_ms=round(tau_ms, 3))
     return Serving(
         layers=layers,
         shard_root=model.shard_root(layers),
         hidden=shard.hidden,
         vocab=shard.vocab,
-        context=min(shard.context, model.spec.context),
+        context=compute.longest_request(min(shard.context, context)),
         eos_ids=model.eos_ids,
-        kv_tokens=int(kv_tokens),
+        kv_tokens=kv_tokens,
+        tokenizer=cache(partial(tokenizer_of, model.folder)),
     )
+
+
+def tokenizer_of(folder: Path) -> Tokenizer:
+    """A model's own tokenizer: slow to read and large, so only read for who needs it."""
+    from core.engine.tokenizer import Tokenizer
+
+    return Tokenizer(folder)

@@ -1,29 +1,59 @@
 """How does one thread serve many requests?
 
-The thread owns the shard and every request's cache; nothing else touches them. Each running request has at most one
-step waiting here, so first come, first served is round-robin over requests, and the queue is never longer than
-the number of requests.
+The thread owns the engine; nothing else touches it. Whoever calls joins the line-up, and whatever waits there when the thread is
+free runs as one batch: steps of different requests, jobs and callers share each pass over the weights.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from core.protocol.errors import CheckFailed
-from core.protocol.types import SamplingParams
+from core.batching.lineup import Lineup
+from core.protocol.errors import CheckFailed, HeadraceError, UsageError
+from core.runtime.logs import get_logger
+from miner.jobs import CHUNK_TOKENS
+from miner.memory import Promises
+from miner.numbers import EngineNumbers
+from miner.pace import Pace, entry
+from miner.stepper import Stepped, Work, run_batch
 
 if TYPE_CHECKING:
     from core.engine.blocks import Shard
+    from core.engine.sampling import Choice, Sampler
+    from miner.stepper import Engine
 
 T = TypeVar("T")
 Key = tuple[str, int]
 """(order hash, request index)."""
-_EWMA = 0.2
-_PROBE_STEPS = 5
+Rows = bytes | memoryview | Sequence[int]
+
+MAX_ROWS = 256
+#: Who brings more while so many rows wait is asked to wait.
+MAX_WAITING_ROWS = 4096
+KV_BYTES = 64 * 2**20
+_PROBE_ROWS = (1, 4, 16)
+_PROBE_STEPS = 4
+log = get_logger(__name__)
+
+
+class _Guest:
+    """One request from its first step to its drop; two of the same key never share anything."""
+
+    __slots__ = ("end", "futures", "is_open", "job", "left_at_s", "most_rows", "ring")
+
+    def __init__(self, job: Hashable, ring: Hashable, most_rows: int) -> None:
+        self.job, self.ring, self.most_rows = job, ring, most_rows
+        self.end = 0  # positions submitted
+        self.futures: list[asyncio.Future[Any]] = []  # of steps that are not done
+        self.is_open = False  # in the engine
+        self.left_at_s = 0.0  # when the step that carries a trace ended
 
 
 class Compute:
@@ -33,161 +63,542 @@ class Compute:
         self,
         *,
         threads: int = 1,
-        on_step: Callable[[float, int], None] | None = None,
+        on_step: Callable[[Stepped, int], None] | None = None,
     ) -> None:
-        """`on_step` hears (seconds, rows) of every step, in the compute thread."""
-        self.tau_ms_per_layer = 0.0
+        """`on_step` hears of every batch, and how many of its steps were prompts, in the compute thread."""
+        self.pace = Pace(max_rows=MAX_ROWS)
+        self.busy_s = self.idle_s = 0.0  # idle: while requests were open
+        self.steps = self.stepped_rows = 0
         self._threads, self._on_step = threads, on_step
-        self._shard: Shard | None = None
-        self._caches: dict[Key, Any] = {}
-        self._lengths: dict[Key, int] = {}
-        self._pool = ThreadPoolExecutor(1, "compute", initializer=self._set_up)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._guests: dict[Key, _Guest] = {}
+        self._new: list[tuple[_Guest, Work]] = []
+        self._room = asyncio.Event()
+        self._room.set()
+        # Shared with the thread, under the condition's lock:
+        self._changed = threading.Condition()
+        self._engine: Engine | None = None
+        self._promises: Promises | None = None
+        self._lineup: Lineup[Work] | None = None
+        self._dropped: deque[tuple[_Guest, asyncio.Future[None]]] = deque()
+        self._errands: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._work, name="compute", daemon=True)
+        self._thread.start()
+
+    # --- what it holds ---
+
+    @property
+    def tau_ms_per_layer(self) -> float:
+        """τ: milliseconds per layer of a decode step of one row, from the steps run so far."""
+        return self.tau_ms(1)
+
+    def tau_ms(self, rows: int) -> float:
+        """Milliseconds per layer of a step of so many rows; 0 before anything was measured."""
+        engine = self._engine
+        return (
+            0.0 if engine is None else self.pace.own.seconds(rows) * 1e3 / len(engine.shard.layers)
+        )
 
     @property
     def kv_tokens(self) -> int:
         """Positions that running requests hold in memory."""
-        return sum(self._lengths.values())
+        return self._promises.used_tokens if self._promises is not None else 0
 
-    async def load(self, loader: Callable[[], Shard]) -> Shard:
-        """Replace the shard. The old one is freed first; no request may be running."""
-        return await self._run(self._load, loader)
+    @property
+    def kv_free_tokens(self) -> int:
+        """Positions that no request has been promised."""
+        return self._promises.free_tokens if self._promises is not None else 0
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        return self._promises.capacity_tokens if self._promises is not None else 0
+
+    @property
+    def waiting_requests(self) -> int:
+        """Requests that wait for memory."""
+        return self._lineup.in_lobby if self._lineup is not None else 0
+
+    def is_waiting(self, key: Key) -> bool:
+        """Whether a request waits here for memory, as opposed to for its peers."""
+        guest, lineup = self._guests.get(key), self._lineup
+        return guest is not None and lineup is not None and lineup.is_in_lobby(guest)
+
+    def numbers(self) -> EngineNumbers:
+        """All that is counted and measured here."""
+        engine, rings = self._engine, self.pace.rings()
+        if engine is None:
+            return EngineNumbers(self.busy_s, self.idle_s, self.steps, self.stepped_rows)
+        layers = len(engine.shard.layers)
+        choice, latency_s = max(
+            rings.values(), key=lambda ring: ring[0].tickets, default=(None, 0.0)
+        )
+        return EngineNumbers(
+            busy_s=self.busy_s,
+            idle_s=self.idle_s,
+            steps=self.steps,
+            rows=self.stepped_rows,
+            waiting_requests=self.waiting_requests,
+            kv_tokens=self.kv_tokens,
+            kv_free_tokens=self.kv_free_tokens,
+            kv_capacity_tokens=self.kv_capacity_tokens,
+            tau_ms_by_rows={
+                rows: round(seconds * 1e3 / layers, 4)
+                for rows, seconds in self.pace.own.by_rows().items()
+            },
+            microbatches=choice.tickets if choice else 0,
+            microbatch_rows=choice.rows if choice else 0,
+            ring_latency_s=latency_s,
+        )
+
+    def longest_request(self, context: int) -> int:
+        """Positions, at most `context`, that a single request may have here."""
+        return self._promises.longest(context) if self._promises is not None else 0
+
+    # --- loading ---
+
+    async def load(
+        self,
+        loader: Callable[[], Shard],
+        *,
+        kv_bytes: int | Callable[[Shard], int] = KV_BYTES,
+        model_dir: Path | None = None,
+    ) -> Shard:
+        """Replace the shard, with so many bytes for keys and values. The old one is freed first; no request may be running.
+
+        `kv_bytes` may be asked of the shard when it is there; what it raises is raised, and nothing is loaded.
+
+        `model_dir` is where an embedding that the head shares may be read from instead of being held twice.
+        """
+        self._lose_all()
+        return await self._run(lambda: self._load(loader, kv_bytes, model_dir))
 
     async def unload(self) -> None:
-        """Free the shard and every cache."""
+        """Free the shard and every request's memory; steps that wait fail."""
+        self._lose_all()
         await self._run(self._unload)
 
-    async def rows(self, key: Key, x: bytes | Sequence[int]) -> bytes:
-        """Feed token ids (first stage) or float32 rows; returns this stage's float32 rows.
-
-        Raises CheckFailed for rows that hold NaN or infinity, ContextTooLong past the model's context.
-        """
-        return await self._run(self._rows, key, x)
-
-    async def token(
-        self, key: Key, x: bytes | Sequence[int], params: SamplingParams, index: int, step: int
-    ) -> int:
-        """Feed a last stage and draw token `step` of the answer from the last position."""
-        return await self._run(self._token, key, x, params, index, step)
-
-    async def feed(self, key: Key, x: bytes | Sequence[int]) -> None:
-        """Feed a last stage part of a prompt that no token follows yet."""
-        await self._run(self._forward, key, x)
-
-    async def drop(self, key: Key) -> None:
-        """Forget a request."""
-        await self._run(self._drop, key)
-
     async def measure(self) -> float:
-        """τ: milliseconds per layer of one decode step, the median of a few."""
-        self.tau_ms_per_layer = await self._run(self._probe)
+        """τ: milliseconds per layer of one decode step, the median of a few; larger batches are tried too."""
+        await self._run(self._probe)
         return self.tau_ms_per_layer
 
     async def benchmark(self) -> tuple[float, float]:
         """(teraflops of float32 products, gigabytes per second read), as this thread gets them."""
-        return await self._run(self._benchmark)
+        return await self._run(_benchmark)
+
+    # --- requests ---
+
+    async def rows(
+        self,
+        key: Key,
+        x: Rows,
+        *,
+        first: int | None = None,
+        most_rows: int = 0,
+        ring: Hashable = None,
+        trace: list[int] | None = None,
+        as_decodes: bool = False,
+    ) -> bytes:
+        """Feed token ids (first stage) or float32 rows; returns this stage's float32 rows.
+
+        They stand at position `first`, by default after those fed so far. With the first rows of a request, `most_rows`
+        says how many it will have at most (0: the context), and `ring` who comes after this stage, by any name. A
+        `trace` is lengthened by this step's numbers. `as_decodes` gives the bits of as many steps of one row.
+        Raises CheckFailed for rows that hold NaN or infinity, ContextTooLong past the model's context.
+        """
+        work = self._new_work(key, x, first, most_rows, ring, trace=trace, as_decodes=as_decodes)
+        result: bytes = await work.future
+        return result
+
+    async def token(
+        self,
+        key: Key,
+        x: Rows,
+        sampler: Sampler,
+        *,
+        first: int | None = None,
+        most_rows: int = 0,
+        ring: Hashable = None,
+        trace: list[int] | None = None,
+        as_decodes: bool = False,
+    ) -> Choice:
+        """Feed a last stage and draw the sampler's next token from the last position; the sampler is not moved on."""
+        work = self._new_work(
+            key,
+            x,
+            first,
+            most_rows,
+            ring,
+            draw=sampler,
+            trace=trace,
+            as_decodes=as_decodes,
+        )
+        result: Choice = await work.future
+        return result
+
+    async def feed(
+        self,
+        key: Key,
+        x: Rows,
+        *,
+        first: int | None = None,
+        most_rows: int = 0,
+        ring: Hashable = None,
+        as_decodes: bool = False,
+    ) -> None:
+        """Feed a last stage what no token follows yet."""
+        await self._new_work(key, x, first, most_rows, ring, as_decodes=as_decodes).future
+
+    async def drop(self, key: Key) -> None:
+        """Forget a request: what waits of it is taken out at once, its pages are free when the running step ends."""
+        guest = self._guests.pop(key, None)
+        if guest is None:
+            return
+        for future in guest.futures:
+            future.cancel()
+        self._new = [(g, work) for g, work in self._new if g is not guest]
+        freed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._changed:
+            if self._lineup is not None:
+                self._lineup.drop(guest)
+            self._dropped.append((guest, freed))
+            self._changed.notify()
+        await freed
+
+    async def carry(self, old: Key, new: Key, rows: int, *, ring: Hashable = None) -> int:
+        """Let `new` go on with what is remembered of `old`, which may be the same: its first `rows` positions.
+
+        Returns how many of them are here; the others must be fed again. What waited of `old` is taken out. `ring` is as in `rows`.
+        """
+        guest = self._guests.get(old)
+        if guest is None or (old != new and new in self._guests):
+            return 0
+        for future in guest.futures:
+            future.cancel()
+        self._new = [(g, work) for g, work in self._new if g is not guest]
+        del self._guests[old]
+        self._guests[new], guest.job, guest.ring = guest, new[0], ring
+        with self._changed:
+            stays = self._lineup is not None and self._lineup.recall(guest, guest.job, ring)
+        if not stays:
+            await self.drop(new)
+            return 0
+        guest.end = await self._run(lambda: self._cut_back(guest, rows))
+        return guest.end
+
+    def heard(self, key: Key, trace: Sequence[int] | None, *, is_last: bool = False) -> None:
+        """A first stage: what left for this request is home, with the trace that it carried; `is_last` if no step follows."""
+        guest = self._guests.get(key)
+        if guest is None:
+            return
+        with self._changed:
+            if trace and guest.left_at_s:
+                self.pace.heard(guest.ring, time.perf_counter() - guest.left_at_s, trace)
+                guest.left_at_s = 0.0
+            if is_last and self._lineup is not None:
+                self._lineup.land(guest)
+                self._changed.notify()
+
+    async def room(self) -> None:
+        """Wait while more rows wait here than the engine can soon run: the backpressure that senders feel."""
+        await self._room.wait()
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Stop the thread and free the shard; whoever waits is cancelled."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._thread.join()
+        self._unload()
 
-    async def _run(self, function: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+    # --- in the loop ---
+
+    def _new_work(
+        self, key: Key, x: Rows, first: int | None, most_rows: int, ring: Hashable, **options: Any
+    ) -> Work:
+        engine = self._engine
+        assert engine is not None, "no shard is loaded"
+        guest = self._guests.get(key)
+        if guest is None:
+            guest = _Guest(key[0], ring, most_rows or engine.shard.context)
+            self._guests[key] = guest
+        count = _count(x, None if engine.shard.is_first else engine.shard.hidden)
+        if not 0 < count <= CHUNK_TOKENS:
+            raise CheckFailed(
+                f"a step of {count} rows is refused", f"a frame holds 1 to {CHUNK_TOKENS}"
+            )
+        at = guest.end if first is None else first
+        guest.end = at + count
+        loop = self._loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        guest.futures = [old for old in guest.futures if not old.done()] + [future]
+        work = Work(guest, at, guest.end, guest.job, x, future, **options)
+        if not self._new:
+            # Steps that came in one frame are submitted in one turn of the loop; they should run in one batch.
+            loop.call_soon(self._submit)
+        self._new.append((guest, work))
+        return work
+
+    def _submit(self) -> None:
+        new, self._new = self._new, []
+        with self._changed:
+            for guest, work in new:
+                error = self._admit(guest, work)
+                if error is not None and not work.future.done():
+                    work.future.set_exception(error)
+            self._changed.notify()
+            waiting = 0 if self._lineup is None else self._lineup.waiting_rows
+        self._look_for_room(waiting)
+
+    def _admit(self, guest: _Guest, work: Work) -> HeadraceError | None:
+        if self._lineup is None or self._promises is None:
+            return HeadraceError("the step is lost", "this stage holds no layers now")
+        if guest not in self._lineup:
+            if not self._promises.expect(guest, guest.most_rows):
+                return UsageError(
+                    f"a request of {guest.most_rows} positions does not fit",
+                    f"this stage's memory holds {self._promises.capacity_tokens}",
+                )
+            self._lineup.open(guest, guest.job, guest.ring)
+        elif work.end > guest.most_rows:
+            return CheckFailed(
+                "more rows than were announced",
+                f"row {work.end - 1} of a request of {guest.most_rows}",
+            )
+        self._lineup.add(work)
+        return None
+
+    def _lose_all(self) -> None:
+        lost = HeadraceError("the step is lost", "this stage is about to hold other layers")
+        for guest in self._guests.values():
+            for future in guest.futures:
+                if not future.done():
+                    future.set_exception(lost)
+        self._guests.clear()
+        self._new.clear()
+
+    def _look_for_room(self, waiting_rows: int) -> None:
+        if waiting_rows > MAX_WAITING_ROWS:
+            self._room.clear()
+        elif waiting_rows <= MAX_WAITING_ROWS // 2:
+            self._room.set()
+
+    def _deliver(
+        self, outcomes: Sequence[tuple[asyncio.Future[Any], Any]], waiting_rows: int
+    ) -> None:
+        for future, result in outcomes:
+            if future.done():
+                continue
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+        self._look_for_room(waiting_rows)
+
+    async def _run(self, errand: Callable[[], T]) -> T:
+        """Run something in the thread, between steps."""
+        loop = self._loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        with self._changed:
+            self._errands.append((errand, done))
+            self._changed.notify()
+        return await done
 
     # --- in the thread ---
 
-    def _set_up(self) -> None:
-        import torch
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                idle_since = time.perf_counter()
+                while not (self._is_closing or self._dropped or self._errands):
+                    batch = self._form()
+                    if batch is not None:
+                        break
+                    self._changed.wait()
+                else:
+                    batch = None
+                if self._lineup is not None and self._lineup.open_requests:
+                    self.idle_s += time.perf_counter() - idle_since
+                if self._is_closing:
+                    return
+                dropped, self._dropped = self._dropped, deque()
+                errand = self._errands.popleft() if self._errands else None
+            if dropped:
+                self._free(dropped)
+            if errand is not None:
+                self._do(*errand)
+            if batch is not None:
+                self._step([*batch.decodes, *batch.prefills], len(batch.prefills))
 
-        if self._threads:
-            torch.set_num_threads(self._threads)
+    def _form(self) -> Any:
+        lineup = self._lineup
+        if lineup is None or self._engine is None:
+            return None
+        if lineup.gated:
+            shard, now_s = self._engine.shard, time.perf_counter()
+            for name, tickets in lineup.rings():
+                chosen = self.pace.choice(name, len(tickets.members), now_s, is_alone=shard.is_last)
+                tickets.tickets, tickets.rows = chosen.tickets, chosen.rows
+        return lineup.form()
 
-    def _load(self, loader: Callable[[], Shard]) -> Shard:
-        self._unload()
-        self._shard = loader()
-        return self._shard
+    def _free(self, dropped: deque[tuple[_Guest, asyncio.Future[None]]]) -> None:
+        for guest, _ in dropped:
+            if self._engine is not None and guest.is_open:
+                self._engine.free(guest)
+            guest.is_open = False
+        with self._changed:
+            for guest, _ in dropped:
+                if self._promises is not None:
+                    self._promises.release(guest)
+        self._tell([(freed, None) for _, freed in dropped])
 
-    def _unload(self) -> None:
-        self._shard = None
-        self._caches.clear()
-        self._lengths.clear()
+    def _do(self, errand: Callable[[], Any], done: asyncio.Future[Any]) -> None:
+        try:
+            result = errand()
+        except BaseException as error:  # handed to whoever asked
+            result = error
+        self._tell([(done, result)])
 
-    def _drop(self, key: Key) -> None:
-        self._caches.pop(key, None)
-        self._lengths.pop(key, None)
-
-    def _forward(self, key: Key, x: bytes | Sequence[int], *, last_only: bool = True) -> Any:
-        import torch
-
-        shard = self._shard
-        assert shard is not None, "no shard is loaded"
-        started = time.perf_counter()
-        fed = _tensor_of(x, shard.hidden)
-        cache = self._caches.get(key)
-        if cache is None:
-            cache = self._caches[key] = shard.new_cache()
-        out = shard.forward(fed, cache, last_only=last_only)
-        assert isinstance(out, torch.Tensor)
-        self._lengths[key] = cache.length
-        self._count(time.perf_counter() - started, len(fed), len(shard.layers))
-        return out
-
-    def _rows(self, key: Key, x: bytes | Sequence[int]) -> bytes:
-        import torch
-
-        out = self._forward(key, x)  # [T, D]
-        rows: bytes = out.to(torch.float32).contiguous().numpy().tobytes()
+    def _cut_back(self, guest: _Guest, rows: int) -> int:
+        engine = self._engine
+        if engine is None or not guest.is_open:
+            return 0
+        rows = min(rows, engine.length(guest))
+        try:
+            engine.truncate(guest, rows)
+        except UsageError:  # a sliding window has let go what would be needed
+            engine.free(guest)
+            guest.is_open = False
+            return 0
         return rows
 
-    def _token(
-        self, key: Key, x: bytes | Sequence[int], params: SamplingParams, index: int, step: int
-    ) -> int:
-        from core.engine.sampling import sample
-
-        logits = self._forward(key, x)[-1]  # [V]
-        return sample(logits.numpy(), params, index, step)
-
-    def _count(self, seconds: float, rows: int, layers: int) -> None:
-        if rows == 1:
-            tau = seconds * 1000 / layers
-            old = self.tau_ms_per_layer
-            self.tau_ms_per_layer = tau if not old else old + _EWMA * (tau - old)
+    def _step(self, works: list[Work], prompts: int) -> None:
+        engine, lineup = self._engine, self._lineup
+        assert engine is not None and lineup is not None, "a batch was formed"
+        gone = [work for work in works if work.future.cancelled()]
+        if gone:
+            works = [work for work in works if not work.future.cancelled()]
+            with self._changed:
+                for work in gone:
+                    lineup.land(work.request)
+        if not works:
+            return
+        for work in works:
+            if not work.request.is_open:
+                engine.open(work.request)
+                work.request.is_open = True
+        started = time.perf_counter()
+        done = run_batch(engine, works)
+        self._trace(done, started, prompts, lineup.gated)
+        self.busy_s += done.seconds
+        self.steps += 1
+        self.stepped_rows += done.rows
+        if done.ran and not prompts:
+            self.pace.own.observe(len(done.ran), done.seconds)
         if self._on_step is not None:
-            self._on_step(seconds, rows)
+            self._on_step(done, prompts)
+        with self._changed:
+            if done.deferred:
+                lineup.put_back([work for work in done.deferred if not work.future.cancelled()])
+        self._tell([(work.future, result) for work, result in done.outcomes])
 
-    def _probe(self) -> float:
-        shard = self._shard
-        assert shard is not None, "no shard is loaded"
-        key: Key = ("probe", 0)
-        times = []
-        for step in range(_PROBE_STEPS):
-            rows = 8 if step == 0 else 1
-            x = [0] * rows if shard.is_first else bytes(rows * shard.hidden * 4)
-            started = time.perf_counter()
-            self._forward(key, x)
-            if step:
-                times.append((time.perf_counter() - started) * 1000 / len(shard.layers))
-        self._drop(key)
-        return sorted(times)[len(times) // 2]
+    def _trace(self, done: Stepped, started: float, prompts: int, begins: bool) -> None:
+        rows, ended, traced = 0 if prompts else len(done.ran), time.perf_counter(), set()
+        for work in done.ran:
+            if work.trace is None or not (begins or work.trace):
+                continue
+            if begins:
+                if work.request.ring in traced or work.tokens > 1:
+                    continue
+                traced.add(work.request.ring)
+                work.request.left_at_s = ended
+            work.trace += entry(rows, started - work.queued_s, done.seconds)
 
-    def _benchmark(self) -> tuple[float, float]:
+    def _tell(self, outcomes: list[tuple[asyncio.Future[Any], Any]]) -> None:
+        loop = self._loop
+        assert loop is not None, "somebody has asked"
+        with self._changed:
+            waiting = 0 if self._lineup is None else self._lineup.waiting_rows
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(self._deliver, outcomes, waiting)
+
+    def _load(
+        self,
+        loader: Callable[[], Shard],
+        kv_bytes: int | Callable[[Shard], int],
+        model_dir: Path | None,
+    ) -> Shard:
         import torch
 
-        square = torch.ones(512, 512)
-        block = torch.ones(16 * 2**20)  # 64 MiB
-        flops = _best_rate(lambda: torch.mm(square, square), 2 * 512**3)
-        read = _best_rate(lambda: block.sum(), block.nbytes)
-        return flops / 1e12, read / 1e9
+        from core.engine.compat import make_engine
+        from core.engine.prepack import prepack
+
+        self._unload()
+        if self._threads:
+            torch.set_num_threads(self._threads)
+        shard = loader()
+        size = kv_bytes if isinstance(kv_bytes, int) else kv_bytes(shard)
+        packed = prepack(shard, model_dir=model_dir)
+        engine = make_engine(shard, kv_bytes=size, prefix_share=0, least_rows=packed.least_rows)
+        promises = Promises(engine, CHUNK_TOKENS)
+        with self._changed:
+            self._engine, self._promises = engine, promises
+            self._lineup = Lineup(promises, gated=shard.is_first, max_rows=MAX_ROWS)
+            self.pace = Pace(max_rows=MAX_ROWS)
+        return shard
+
+    def _unload(self) -> None:
+        with self._changed:
+            engine, self._engine = self._engine, None
+            self._promises = self._lineup = None
+        if engine is not None:
+            engine.close()
+
+    def _probe(self) -> None:
+        engine = self._engine
+        assert engine is not None, "no shard is loaded"
+        for rows in _PROBE_ROWS:
+            names = [("probe", number) for number in range(rows)]
+            for name in names:
+                engine.open(name)
+            try:
+                times = [_probe_step(engine, names, at) for at in range(_PROBE_STEPS + 1)]
+            finally:
+                for name in names:
+                    engine.free(name)
+            self.pace.own.observe(rows, sorted(times[1:])[_PROBE_STEPS // 2])
 
 
-def _tensor_of(x: bytes | Sequence[int], hidden: int) -> Any:
-    import numpy as np
+def _probe_step(engine: Engine, names: Sequence[Hashable], position: int) -> float:
     import torch
 
-    if not isinstance(x, bytes):
-        return torch.tensor(list(x), dtype=torch.int64)
-    rows = np.frombuffer(x, dtype="<f4").reshape(-1, hidden)
-    if not np.isfinite(rows).all():
-        raise CheckFailed("activations are refused", "they hold NaN or infinity")
-    return torch.from_numpy(rows.copy())
+    from core.engine.pieces import Piece
+
+    shard = engine.shard
+    x = torch.zeros(1, dtype=torch.int64) if shard.is_first else torch.zeros(1, shard.hidden)
+    started = time.perf_counter()
+    engine.step([Piece(name, x, position) for name in names])
+    return time.perf_counter() - started
+
+
+def _count(x: Rows, hidden: int | None) -> int:
+    if hidden is None:
+        return len(x)
+    size = memoryview(x).nbytes  # type: ignore[arg-type]
+    if size % (4 * hidden):
+        raise CheckFailed("activations are refused", f"{size} bytes are not whole rows of {hidden}")
+    return size // (4 * hidden)
+
+
+def _benchmark() -> tuple[float, float]:
+    import torch
+
+    square = torch.ones(512, 512)
+    block = torch.ones(16 * 2**20)  # 64 MiB
+    flops = _best_rate(lambda: torch.mm(square, square), 2 * 512**3)
+    read = _best_rate(lambda: block.sum(), block.nbytes)
+    return flops / 1e12, read / 1e9
 
 
 def _best_rate(work: Callable[[], object], amount: float, rounds: int = 8) -> float:

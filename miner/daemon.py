@@ -35,6 +35,7 @@ from core.protocol.records import Lifecycle, MinerRecord, SwarmCheck
 from core.runtime.channel import Listener, Peers, StreamIdentity
 from core.runtime.clock import SystemClock
 from core.runtime.logs import get_logger
+from core.runtime.pulse import Beat
 from core.runtime.retry import Backoff, retry
 from core.runtime.settings import Settings
 from core.runtime.transport import Swarm
@@ -47,6 +48,7 @@ from miner.desk import Desk, Terms
 from miner.home import Home, Running
 from miner.links import Links
 from miner.machine import memory_limit_bytes
+from miner.neighbours import Neighbours
 from miner.numbers import MinerMetrics
 from miner.onchain import MinerChain, News
 from miner.stage import Stage
@@ -191,6 +193,8 @@ class Daemon:
         identity = StreamIdentity(signer, self._domain)
         self._peers = Peers(identity)
         self._links = Links(self._peers)
+        beat = Beat(settings.failover.ping_ms / 1000, settings.failover.missed_pings)
+        self._neighbours = Neighbours(Peers(identity), beat, self._clock)
         self._desk = Desk(self._terms(), self._book, chain, self._clock.monotonic)
         self._stage = Stage(
             self._desk,
@@ -198,6 +202,7 @@ class Daemon:
             self._links,
             self._clock.monotonic,
             look_for_disputes=self._follow_chain,
+            neighbours=self._neighbours,
         )
         self._listener = Listener(identity, self._stage.handle)
         self._announcer = Announcer(swarm, signer, self._domain)
@@ -307,7 +312,7 @@ class Daemon:
     def endpoint(self) -> str:
         """host:port that others dial."""
         miner = self._settings.miner
-        return f"{miner.announce_host or miner.listen_host}:{self._listener.port}"
+        return f"{miner.announce_host or miner.listen_host}:{miner.announce_port or self._listener.port}"
 
     async def _announce(self) -> None:
         try:
@@ -358,6 +363,9 @@ class Daemon:
                         self._model,
                         layers,
                         memory_bytes=self._memory_bytes,
+                        kv_bytes=self._settings.engine.kv_memory_bytes,
+                        max_requests=self._desk.terms.max_requests,
+                        device=self._device(),
                         dtype=self._dtype(),
                         hook=self._hook,
                     )
@@ -415,8 +423,7 @@ class Daemon:
             tokens_out=self._stage.tokens_out,
             active=self._desk.active_requests,
             free=self._desk.free_requests,
-            kv_tokens=self._compute.kv_tokens,
-            tau_ms=self._compute.tau_ms_per_layer,
+            engine=self._compute.numbers(),
             chain_up=self._chain.is_reachable,
             rho_ms=self._distances.rho_ms,
         )
@@ -438,8 +445,8 @@ class Daemon:
 
     def _record(self) -> MinerRecord:
         desk, serving = self._desk, self._desk.serving
+        engine = self._compute.numbers()
         shown = serving if self.state in ("SERVING", "DRAINING") else None
-        kv_tokens = serving.kv_tokens if serving else 0
         return MinerRecord(
             operator=self._signer.address,
             endpoint=self.endpoint,
@@ -454,17 +461,18 @@ class Daemon:
             rho_ms={who: round(ms, 3) for who, ms in self._distances.rho_ms.items()},
             max_requests=desk.terms.max_requests,
             active_requests=max(0, desk.terms.max_requests - desk.free_requests),
-            kv_free_tokens=max(0, kv_tokens - self._compute.kv_tokens),
+            kv_free_tokens=self._compute.kv_free_tokens if serving else 0,
             context=serving.context if serving else desk.terms.spec.context,
             price_in=desk.terms.price_in,
             price_out=desk.terms.price_out,
             allocation=self._assignment.allocation,
             sent_at_ms=int(self._clock.now() * 1000),
+            tau_ms_by_rows=dict(engine.tau_ms_by_rows),
         )
 
     def describe(self) -> dict[str, Any]:
         """What `/status` and `miner status` show."""
-        desk = self._desk
+        desk, engine = self._desk, self._compute.numbers()
         return {
             "state": self.state,
             "name": self._settings.miner.name or None,
@@ -488,7 +496,16 @@ class Daemon:
             "finishedRequests": self._stage.requests_done,
             "tokensIn": self._stage.tokens_in,
             "tokensOut": self._stage.tokens_out,
-            "kvTokens": self._compute.kv_tokens,
+            "kvTokens": engine.kv_tokens,
+            "kvCapacityTokens": engine.kv_capacity_tokens,
+            "kvFreeTokens": engine.kv_free_tokens,
+            "waitingRequests": engine.waiting_requests,
+            "tauMsByRows": {str(rows): ms for rows, ms in engine.tau_ms_by_rows.items()},
+            "microbatches": engine.microbatches,
+            "microbatchRows": engine.microbatch_rows,
+            "ringLatencyMs": round(engine.ring_latency_s * 1000, 3),
+            "bubbleShare": round(engine.bubble_share, 4),
+            "stepRows": round(engine.rows / max(1, engine.steps), 2),
             "chainReachable": self._chain.is_reachable,
             "chainTime": self._chain.now_s(),
             "announcementFailures": self._announcer.failures,
@@ -496,6 +513,14 @@ class Daemon:
             "streamFaults": dict(self._listener.stats.counts + self._peers.stats.counts),
             "pid": os.getpid(),
         }
+
+    def _device(self) -> str:
+        wanted = self._settings.engine.device
+        if wanted != "auto":
+            return wanted
+        import torch
+
+        return "cuda" if torch.cuda.is_available() else "cpu"
 
     def _dtype(self) -> str:
         return "float32" if self._settings.engine.dtype == "auto" else self._settings.engine.dtype

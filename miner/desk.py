@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from core.protocol import signing, wire
 from core.protocol import types as t
@@ -20,6 +21,9 @@ from miner.links import Line
 from miner.onchain import ChainReads, DisputeNews, JobNews
 from miner.run import Run
 from miner.store import CLOSED_STATES, StoredJob, keep_until
+
+if TYPE_CHECKING:
+    from core.engine.tokenizer import Tokenizer
 
 VERIFY_AGAIN_S = 1.0
 AFTER_DEADLINE_S = 30
@@ -67,6 +71,7 @@ class Serving:
     context: int
     eos_ids: frozenset[int]
     kv_tokens: int  # positions of all requests that fit beside the weights
+    tokenizer: Callable[[], Tokenizer] | None = None  # slow at the first call; stop strings need it
 
 
 @dataclass
@@ -82,6 +87,7 @@ class OpenJob:
     waiting: deque[int] = field(default_factory=deque)
     tokens_in: int = 0  # promised to submitted or finished requests, against the order's caps
     tokens_out: int = 0
+    continues: wire.Continues | None = None
     client: Channel | None = None
     line: Line | None = None
     client_gone_at: float | None = None
@@ -100,6 +106,11 @@ class OpenJob:
     def is_over(self) -> bool:
         """Whether every request has ended here, with a receipt or without: none can start again."""
         return not self.runs and len(self.finished) + len(self.over) >= self.order.requests
+
+    def goes_on_with(self, index: int) -> int | None:
+        """Which request of the order before it a request goes on with."""
+        before = self.continues.requests if self.continues is not None else []
+        return before[index] if index < len(before) else None
 
     def tell_client(self, message: wire.AnyMessage) -> None:
         """Push to the client's stream, if it has one open."""
@@ -127,7 +138,11 @@ class Desk:
 
     @property
     def active_requests(self) -> int:
-        return sum(len(job.runs) for job in self.jobs.values())
+        return sum(
+            run.request.phase is not Phase.STRANDED
+            for job in self.jobs.values()
+            for run in job.runs.values()
+        )
 
     @property
     def is_idle(self) -> bool:
@@ -154,17 +169,19 @@ class Desk:
         order_hash, plan_hash = signing.order_hash(order), signing.plan_hash(message.plan)
         async with self._proposals:
             before = self.jobs.get(order_hash)
-            self._objections(admission.decide(offer, self._standing(before)))
+            freed = self._passed_on(message)
+            self._objections(admission.decide(offer, self._standing(before, freed)))
             if before is not None and before.is_verified:
                 raise Refused(admission.USED, "this order is being worked on")
             job_id = signing.job_id(self.terms.domain, order)
             seen = await self.chain.view(order, job_id)
-            self._objections(admission.decide(offer, self._standing(before)))
+            self._objections(admission.decide(offer, self._standing(before, freed)))
             self._objections(admission.decide_on_chain(order, self.terms.spec, seen))
             assert self.serving is not None, "decide() refuses without layers"
             expiry = admission.acceptance_expiry(order, seen.now_s)
             accepted = self.book.accept(order_hash, plan_hash, message.stage, expiry)
-            reserved = admission.requests_reserved(order, self._standing(before).free_requests)
+            free_requests = self._standing(before, freed).free_requests
+            reserved = admission.requests_reserved(order, free_requests)
             shard_root = self.serving.shard_root
             await self.book.disk(
                 lambda: self.book.store.put_job(
@@ -180,11 +197,38 @@ class Desk:
             stored = await self.book.disk(self.book.store.job, order_hash, plan_hash)
             assert stored is not None, "it was just written"
             self.jobs[order_hash] = OpenJob(stored, reserved, is_verified=False)
+            if freed is not None:
+                freed.reserved = 0
         log.info("accepted", order=order_hash[:10], stage=message.stage, requests=order.requests)
         return wire.Accepted(signed=accepted)
 
-    def _standing(self, before: OpenJob | None) -> Standing:
-        own = before.reserved if before is not None else 0
+    def _passed_on(self, message: wire.Propose) -> OpenJob | None:
+        """The requester's own job whose slots pass to a proposal that continues it."""
+        job = self.jobs.get(message.continues or "")
+        if job is None or job.order.requester != message.signed.order.requester:
+            return None
+        return job
+
+    def continued(self, job: OpenJob, index: int) -> Iterator[tuple[OpenJob, int]]:
+        """The jobs that a request went through before, newest first, with its index there; as far as they ran on these layers."""
+        seen = {job.stored.order_hash}
+        while (before := job.goes_on_with(index)) is not None:
+            assert job.continues is not None, "it goes on with something"
+            earlier = self.jobs.get(job.continues.order_hash)
+            if (
+                earlier is None
+                or earlier.stored.order_hash in seen
+                or earlier.order.requester != job.order.requester
+                or earlier.order.model_id != job.order.model_id
+                or earlier.stored.place.layers != job.stored.place.layers
+            ):
+                return
+            seen.add(earlier.stored.order_hash)
+            job, index = earlier, before
+            yield job, index
+
+    def _standing(self, before: OpenJob | None, freed: OpenJob | None = None) -> Standing:
+        own = sum(job.reserved for job in (before, freed) if job is not None)
         return Standing(
             operator=self.terms.operator,
             model_id=self.terms.model_id,

@@ -1,16 +1,21 @@
 """How far is one request at one stage, and which move may come next?
 
-    WAITING ── start ──▶ RUNNING ── end ──▶ FINISHED
-       └──────────┴── cancel, fail ──▶ CANCELLED, FAILED
+    WAITING ── start ──▶ RUNNING ── end ──▶ FINISHED ◀─┐
+       │                    └── strand ──▶ STRANDED ── cut
+       └── cancel, fail, from anywhere ──▶ CANCELLED, FAILED
 
-A first stage knows the prompt and waits for room; a later stage is RUNNING from its first row. Values and pure
-moves: a move gives the next value, None for a repeated message, or raises CheckFailed for one that cannot be.
+A first stage knows the prompt and waits for room; a later stage is RUNNING from its first row. A stranded request has lost
+a neighbour: what was done is kept, and frames that still arrive are late. Values and pure moves: a move gives the
+next value, None for a repeated or late message, or raises CheckFailed for one that cannot be.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
+
+import msgspec
+from msgspec.structs import replace
 
 from core.protocol.errors import CheckFailed, ContextTooLong
 
@@ -20,16 +25,19 @@ class Phase(StrEnum):
 
     WAITING = "waiting"
     RUNNING = "running"
+    STRANDED = "stranded"
     FINISHED = "finished"
     CANCELLED = "cancelled"
     FAILED = "failed"
 
 
 OVER = frozenset({Phase.FINISHED, Phase.CANCELLED, Phase.FAILED})
+CHUNK_TOKENS = 128
+#: So many rows a stage may be ahead of the tokens that a client held when the pipeline broke.
+CUT_ROWS = 8
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """One request as one stage sees it.
 
     `rows` entered this stage, `produced` tokens were sampled (first and last stage only). `prompt_tokens` and
@@ -50,6 +58,11 @@ class Request:
     @property
     def is_over(self) -> bool:
         return self.phase in OVER
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it takes no frames any more."""
+        return self.is_over or self.phase is Phase.STRANDED
 
     @property
     def is_submitted(self) -> bool:
@@ -88,7 +101,7 @@ def rows_arrive(request: Request, first_row: int, count: int) -> Request | None:
     """The stage before sent rows [first_row, first_row + count). None: they were here already."""
     if request.is_first:
         raise _illegal(request, "a first stage takes tokens, not activations")
-    if request.is_over:
+    if request.is_late:
         return None
     end = first_row + count
     if end <= request.rows:
@@ -125,7 +138,7 @@ def token_arrives(request: Request, step: int, finish: str) -> Request | None:
     """A first stage hears of token `step`; unless it ends the answer, it is the next row. None: heard before."""
     if not request.is_first:
         raise _illegal(request, "only a first stage is told tokens")
-    if request.is_over or (step < request.produced and not request.is_last):
+    if request.is_late or (step < request.produced and not request.is_last):
         return None
     if request.phase is not Phase.RUNNING:
         raise _illegal(request, "a token came before the prompt was fed")
@@ -147,7 +160,7 @@ def token_arrives(request: Request, step: int, finish: str) -> Request | None:
 
 def end(request: Request, tokens_in: int, tokens_out: int) -> Request | None:
     """All is said; the counts must be those this stage saw. None: it is over already."""
-    if request.is_over:
+    if request.is_late:
         return None
     if request.phase is not Phase.RUNNING:
         raise _illegal(request, "it has not begun")
@@ -169,6 +182,48 @@ def end(request: Request, tokens_in: int, tokens_out: int) -> Request | None:
     return replace(request, phase=Phase.FINISHED)
 
 
+def carry(request: Request, rows: int) -> Request:
+    """A later stage remembers the first `rows` rows from the order that this one continues."""
+    if request.is_first or request.is_late or request.rows:
+        raise _illegal(request, f"{rows} rows cannot be taken over now")
+    return replace(request, phase=Phase.RUNNING if rows else request.phase, rows=rows)
+
+
+def rewind(request: Request, first_row: int, until: int) -> Request | None:
+    """Rows from `first_row` on come again, other ones; only among the `until` rows that may be carried over."""
+    if request.is_late:
+        return None
+    if request.is_first or request.produced or request.rows > until + 1:
+        raise _illegal(request, f"rows from {first_row} on cannot be replaced any more")
+    return replace(request, rows=min(first_row, request.rows))
+
+
+def strand(request: Request) -> Request | None:
+    """A neighbour is lost, or another order goes on with it. None: it has stopped already."""
+    return None if request.is_late else replace(request, phase=Phase.STRANDED)
+
+
+def cut(request: Request, tokens_in: int, tokens_out: int, kept: int) -> Request | None:
+    """A broken pipeline's answer ends with the tokens the client holds. `kept` rows are whole here. None: it is over.
+
+    No more may be cut off than can have been under way: what a stage did it is paid for.
+    """
+    if request.is_over:
+        return None
+    rows = tokens_in + tokens_out - 1
+    if request.phase is not Phase.STRANDED or tokens_in < 1 or tokens_out < 1 or rows > kept:
+        raise _illegal(
+            request, f"{kept} rows are kept, {tokens_in} tokens in and {tokens_out} out have {rows}"
+        )
+    if kept - rows > CUT_ROWS:
+        raise _illegal(request, f"{kept} rows were done here, {rows} would be paid")
+    if (request.is_first or request.is_last) and tokens_in != request.prompt_tokens:
+        raise _illegal(request, f"its prompt has {request.prompt_tokens} tokens, not {tokens_in}")
+    if request.is_last and not 0 <= request.produced - tokens_out <= CUT_ROWS:
+        raise _illegal(request, f"{request.produced} tokens were produced, not {tokens_out}")
+    return replace(request, phase=Phase.FINISHED)
+
+
 def cancel(request: Request) -> Request | None:
     """The client no longer wants it. None: it is over already."""
     return None if request.is_over else replace(request, phase=Phase.CANCELLED)
@@ -179,14 +234,31 @@ def fail(request: Request) -> Request | None:
     return None if request.is_over else replace(request, phase=Phase.FAILED)
 
 
-def prompt_chunks(prompt_tokens: int, chunk_tokens: int = 512) -> list[tuple[int, int]]:
+def prompt_chunks(prompt_tokens: int, chunk_tokens: int = CHUNK_TOKENS) -> list[tuple[int, int]]:
     """Canonical cuts of a prompt as (start, end), from position 0.
 
     The same on every machine, because a prompt fed in other chunks gives slightly other bits.
     """
-    return [
-        (at, min(at + chunk_tokens, prompt_tokens)) for at in range(0, prompt_tokens, chunk_tokens)
-    ]
+    return replay_chunks(0, prompt_tokens, prompt_tokens, chunk_tokens)
+
+
+def replay_chunks(
+    start: int, end: int, decoded_from: int, chunk_tokens: int = CHUNK_TOKENS
+) -> list[tuple[int, int]]:
+    """Cuts of rows [start, end) that are fed or sent again: at the canonical ones, where decoding began, before the last row."""
+    at = {n for n in range(0, end, chunk_tokens) if start < n} | {start, end}
+    if decoded_from < end:
+        at |= {max(start, decoded_from), max(start, end - 1)}
+    return list(pairwise(sorted(at)))
+
+
+def carried_rows(prompt_tokens: int, decoded_from: int, chunk_tokens: int = CHUNK_TOKENS) -> int:
+    """Of a continued prompt, how many rows may be taken over: all but the last, which gives the next token.
+
+    While nothing was decoded yet only whole chunks, because the rest of one would be other bits.
+    """
+    last = prompt_tokens - 1
+    return last if last >= decoded_from else last // chunk_tokens * chunk_tokens
 
 
 def _illegal(request: Request, why: str) -> CheckFailed:

@@ -1,13 +1,14 @@
 """How do messages leave in order, without anybody waiting for a slow reader?
 
-A line has a bounded queue and one sender. Who puts a message never waits; when the line is broken or full, each message
-that did not leave reports it, and its request fails while others go on.
+A line has a bounded queue and one sender. Whatever waits when the sender is free leaves as one frame, so that a batch
+costs one. Who puts a message never waits; when the line is broken or full, each message that did not leave reports
+it, and its request fails while others go on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from core.protocol import wire
@@ -18,6 +19,10 @@ from core.runtime.logs import get_logger
 SEND_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 5.0
 LINE_MESSAGES = 4096
+#: Of payload in one frame, so that a long prompt does not hold back others' steps.
+BUNDLE_BYTES = 2**20
+#: Who makes more than this wait here is asked to wait.
+LINE_BYTES = 16 * 2**20
 MAX_LINES = 256
 log = get_logger(__name__)
 
@@ -43,6 +48,10 @@ class Line:
         self.name = name
         self._open, self._attempts = open_channel, attempts
         self._queue: asyncio.Queue[_Item] = asyncio.Queue(LINE_MESSAGES)
+        self._bytes = 0
+        self._channel: Channel | None = None
+        self._room = asyncio.Event()
+        self._room.set()
         self._task = asyncio.create_task(self._send_all(), name=f"line {name}")
 
     @property
@@ -58,6 +67,14 @@ class Line:
         except asyncio.QueueFull:
             if on_failure is not None:
                 on_failure(PeerUnreachable(self.name, f"{LINE_MESSAGES} messages wait already"))
+            return
+        self._bytes += len(payload)
+        if self._bytes > LINE_BYTES:
+            self._room.clear()
+
+    async def room(self) -> None:
+        """Wait while more bytes wait here than should: the peer takes them slower than they are made."""
+        await self._room.wait()
 
     async def flush(self, timeout_s: float) -> None:
         """Wait until what was put has left, for at most `timeout_s`."""
@@ -73,26 +90,55 @@ class Line:
 
     async def _send_all(self) -> None:
         while True:
-            item = await self._queue.get()
+            items = [await self._queue.get()]
+            taken = len(items[0].payload)
+            while len(items) < wire.MAX_PARTS and taken < BUNDLE_BYTES and not self._queue.empty():
+                items.append(self._queue.get_nowait())
+                taken += len(items[-1].payload)
             try:
-                await self._send(item)
+                for frame in _frames(items):
+                    await self._send(frame)
             finally:
-                self._queue.task_done()
+                for _ in items:
+                    self._queue.task_done()
+                self._bytes -= taken
+                if self._bytes <= LINE_BYTES // 2:
+                    self._room.set()
 
-    async def _send(self, item: _Item) -> None:
+    async def _send(self, items: Sequence[_Item]) -> None:
+        message: wire.AnyMessage = items[0].message
+        payload = [items[0].payload]
+        if len(items) > 1:
+            pushes = [(i.message, i.payload) for i in items if isinstance(i.message, wire.Push)]
+            message, payload = wire.bundle(pushes)
+        if self._channel is not None and self._channel.send_now(message, payload):
+            return
         failure: HeadraceError = PeerUnreachable(self.name)
         for _ in range(self._attempts):
             try:
                 async with asyncio.timeout(SEND_TIMEOUT_S):
-                    channel = await self._open()
-                    await channel.send(item.message, item.payload)
+                    self._channel = await self._open()
+                    await self._channel.send(message, payload)
                 return
             except TimeoutError:
                 failure = PeerUnreachable(self.name, f"took nothing for {SEND_TIMEOUT_S:g} s")
             except (PeerUnreachable, AuthenticationFailed) as error:
                 failure = error
-        if item.on_failure is not None:
-            item.on_failure(failure)
+        for item in items:
+            if item.on_failure is not None:
+                item.on_failure(failure)
+
+
+def _frames(items: Sequence[_Item]) -> list[list[_Item]]:
+    """What leaves together, in order: pushes that may share a frame, any other message alone."""
+    frames: list[list[_Item]] = []
+    for item in items:
+        may_share = isinstance(item.message, wire.Push)
+        if may_share and frames and isinstance(frames[-1][0].message, wire.Push):
+            frames[-1].append(item)
+        else:
+            frames.append([item])
+    return frames
 
 
 class Links:
@@ -115,6 +161,16 @@ class Links:
             )
             self._lines[key] = line
         return line
+
+    async def ask(
+        self, operator: str, endpoint: str, message: wire.AnyMessage, timeout_s: float
+    ) -> wire.AnyMessage:
+        """A stage's answer to a call, past what waits in its line. Raises PeerUnreachable."""
+        try:
+            channel = await self._peers.get(operator, endpoint, timeout_s=timeout_s)
+        except AuthenticationFailed as error:
+            raise PeerUnreachable(operator, error.why) from None
+        return (await channel.call(message, timeout_s=timeout_s)).message
 
     async def close(self) -> None:
         await asyncio.gather(*(line.close() for line in self._lines.values()))

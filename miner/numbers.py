@@ -4,8 +4,38 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from core.runtime.metrics import Metrics
+
+if TYPE_CHECKING:
+    from miner.stepper import Stepped
+
+_ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True)
+class EngineNumbers:
+    """What the compute thread has come to so far."""
+
+    busy_s: float = 0.0
+    idle_s: float = 0.0  # while requests were open here: bubbles
+    steps: int = 0
+    rows: int = 0
+    waiting_requests: int = 0  # for memory
+    kv_tokens: int = 0
+    kv_free_tokens: int = 0  # promised to nobody
+    kv_capacity_tokens: int = 0
+    tau_ms_by_rows: Mapping[int, float] = field(default_factory=dict)
+    microbatches: int = 0  # that this first stage keeps under way, in the ring with most
+    microbatch_rows: int = 0
+    ring_latency_s: float = 0.0
+
+    @property
+    def bubble_share(self) -> float:
+        """Of the time in which requests were open here, how much the thread had nothing to run."""
+        return self.idle_s / (self.busy_s + self.idle_s) if self.busy_s else 0.0
 
 
 class MinerMetrics:
@@ -30,17 +60,44 @@ class MinerMetrics:
         )
         self._active = metrics.gauge("headrace_inflight_requests", "Requests that run or wait here")
         self._free = metrics.gauge("headrace_free_requests", "Request slots nobody has reserved")
-        self._kv = metrics.gauge("headrace_kv_tokens", "Positions held in memory")
-        self._tau = metrics.gauge("headrace_tau_seconds", "One decode step of one layer")
+        self._rows = metrics.histogram(
+            "headrace_batch_rows", "Rows of one compute step", buckets=_ROW_BUCKETS
+        )
+        self._spent = metrics.counter(
+            "headrace_compute_seconds_total",
+            "Time of the compute thread while requests were open: busy, or waiting for others",
+            ["state"],
+        )
+        self._bubbles = metrics.gauge(
+            "headrace_bubble_ratio", "Share of that time spent waiting, since the last look"
+        )
+        self._kv = metrics.gauge(
+            "headrace_kv_tokens", "Positions by what becomes of them", ["state"]
+        )
+        self._waiting = metrics.gauge(
+            "headrace_waiting_requests", "Requests that wait for memory here"
+        )
+        self._microbatches = metrics.gauge(
+            "headrace_microbatches_count", "Microbatches that a first stage keeps under way"
+        )
+        self._microbatch_rows = metrics.gauge("headrace_microbatch_rows", "Rows of each")
+        self._ring = metrics.gauge(
+            "headrace_ring_latency_seconds", "Time round the ring that no stage computes"
+        )
+        self._tau = metrics.gauge(
+            "headrace_tau_seconds", "A decode step of one layer, by rows of the step", ["rows"]
+        )
         self._chain = metrics.gauge("headrace_chain_up", "1 when the chain answered last")
         self._links = metrics.gauge(
             "headrace_link_seconds", "One-way latency to the nearest and farthest peer", ["which"]
         )
         self._seen: dict[str, Counter[str]] = {}
+        self._engine = EngineNumbers()
 
-    def step(self, seconds: float, rows: int) -> None:
-        """One step of the compute thread."""
-        self._step.labels("decode" if rows == 1 else "prompt").observe(seconds)
+    def step(self, done: Stepped, prompts: int) -> None:
+        """One step of the compute thread, in which so many requests ran part of a prompt."""
+        self._step.labels("prompt" if prompts else "decode").observe(done.seconds)
+        self._rows.observe(done.rows)
 
     def update(
         self,
@@ -52,8 +109,7 @@ class MinerMetrics:
         tokens_out: int,
         active: int,
         free: int,
-        kv_tokens: int,
-        tau_ms: float,
+        engine: EngineNumbers,
         chain_up: bool,
         rho_ms: Mapping[str, float],
     ) -> None:
@@ -66,12 +122,28 @@ class MinerMetrics:
         self._grow("streams", self._streams, streams)
         self._active.set(active)
         self._free.set(free)
-        self._kv.set(kv_tokens)
-        self._tau.set(tau_ms / 1000)
+        self._update_engine(engine)
         self._chain.set(1 if chain_up else 0)
         if rho_ms:
             self._links.labels("nearest").set(min(rho_ms.values()) / 1000)
             self._links.labels("farthest").set(max(rho_ms.values()) / 1000)
+
+    def _update_engine(self, engine: EngineNumbers) -> None:
+        before, self._engine = self._engine, engine
+        busy_s, idle_s = engine.busy_s - before.busy_s, engine.idle_s - before.idle_s
+        for state, seconds in (("busy", busy_s), ("waiting", idle_s)):
+            self._spent.labels(state).inc(max(0.0, seconds))
+        if busy_s + idle_s > 0:
+            self._bubbles.set(idle_s / (busy_s + idle_s))
+        self._kv.labels("held").set(engine.kv_tokens)
+        self._kv.labels("promised").set(engine.kv_capacity_tokens - engine.kv_free_tokens)
+        self._kv.labels("capacity").set(engine.kv_capacity_tokens)
+        self._waiting.set(engine.waiting_requests)
+        self._microbatches.set(engine.microbatches)
+        self._microbatch_rows.set(engine.microbatch_rows)
+        self._ring.set(engine.ring_latency_s)
+        for rows, ms in engine.tau_ms_by_rows.items():
+            self._tau.labels(str(rows)).set(ms / 1000)
 
     def _grow(self, name: str, counter: object, totals: Mapping[str, int]) -> None:
         seen = self._seen.setdefault(name, Counter())

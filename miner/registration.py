@@ -391,8 +391,9 @@ def _machine(settings: Settings) -> tuple[str, int, int, str]:
 
     miner = settings.miner
     endpoint_hash = ZERO_HASH
-    if miner.listen_port:
-        endpoint = f"{miner.announce_host or miner.listen_host}:{miner.listen_port}"
+    port = miner.announce_port or miner.listen_port
+    if port:
+        endpoint = f"{miner.announce_host or miner.listen_host}:{port}"
         endpoint_hash = "0x" + sha256(endpoint.encode()).hexdigest()
     return (
         _CLASS_CPU,

@@ -2,17 +2,23 @@
 
 Handlers put what arrives into the inbox after checking it; one task takes it out, so a request's steps never
 overtake each other while steps of different requests share the compute thread in turn.
+
+A request that continues another order takes over what this stage remembers of it (`docs/protocol.md` §8): rows that are here
+are neither computed nor sent again, unless the stage before sends other ones.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
-from core.protocol.errors import CheckFailed, HeadraceError, MalformedMessage
+from core.protocol.errors import CheckFailed, HeadraceError, MalformedMessage, PeerUnreachable
 from core.runtime.logs import get_logger
 from miner import jobs
 from miner.book import Book
@@ -20,6 +26,11 @@ from miner.compute import Compute, Key
 from miner.jobs import Request
 from miner.links import Line
 from miner.store import Boundary, StoredJob
+
+if TYPE_CHECKING:
+    from core.engine.sampling import Sampler
+    from core.engine.stops import Ending
+    from core.engine.tokenizer import Tokenizer
 
 #: A checkpoint goes with the first frame, with every chunk of a prompt, and at least every so many rows.
 CHECKPOINT_ROWS = 32
@@ -39,6 +50,16 @@ class Bench:
     eos_ids: frozenset[int]
     count: Callable[[str], None]
     monotonic: Callable[[], float]
+    tokenizer: Callable[[], Tokenizer] | None = None
+
+    def ending(self, sampling: t.SamplingParams, prompt: Sequence[int]) -> Ending:
+        """Decides where an answer ends. Raises CheckFailed for stop strings where there is no tokenizer."""
+        from core.engine.stops import Ending
+
+        if sampling.stop and self.tokenizer is None:
+            raise CheckFailed("stop strings are refused", "this stage has no tokenizer")
+        tokenizer = self.tokenizer() if sampling.stop and self.tokenizer else None
+        return Ending(sampling, self.eos_ids, tokenizer, prompt)
 
 
 @dataclass(frozen=True)
@@ -49,6 +70,7 @@ class Wires:
     to_next: Line | None
     to_first: Line | None
     is_over: Callable[[Run], None]
+    ask_next: Callable[[wire.AnyMessage], Awaitable[wire.AnyMessage]] | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +78,20 @@ class _Feed:
     first_row: int
     rows: int
     data: bytes | Sequence[int]
+    trace: list[int]  # what the stages before have spent; the compute thread adds this one
+
+
+@dataclass(frozen=True)
+class _TakeOver:
+    """Before anything else of a continued request: `rows` rows of what the compute thread knows as `old`."""
+
+    old: Key | None
+    rows: int
+
+
+@dataclass(frozen=True)
+class _Rewind:
+    first_row: int
 
 
 @dataclass(frozen=True)
@@ -74,11 +110,24 @@ class Run:
         self.counts = (0, 0)  # tokens in and out, once it is finished
         self._bench, self._wires = bench, wires
         self._sampling: t.SamplingParams | None = None
+        self._sampler: Sampler | None = None
+        self._ending: Ending | None = None
         self._submitted = asyncio.Event()
-        self._inbox: asyncio.Queue[_Feed | _End] = asyncio.Queue()
+        self._inbox: asyncio.Queue[_Feed | _TakeOver | _Rewind | _End] = asyncio.Queue()
         self._in, self._out = commit.RowTree(), commit.RowTree()
         self._in_data, self._out_data = bytearray(), bytearray()
         self._row_bytes = 4 * bench.hidden
+        self._most_rows = 0  # that will come at most, 0 while nobody has said
+        self._trace: list[int] = []  # goes with the next frame or token
+        self._done_rows = 0  # rows that the compute thread remembers
+        self._sent_rows = 0  # rows of ours that the next stage has or is about to have
+        self._told: wire.Carried | None = (
+            None  # what the next stage remembers, until we could compare
+        )
+        self._again = False  # the next frame replaces rows that the next stage has
+        self._is_taken = False  # another order goes on with it
+        self._carry: wire.Carry | None = None  # what the client's continuation lets us take over
+        self._carried: wire.Carried | None = None
         self._checked_rows = 0  # rows covered by the newest checkpoint received
         self._signed_rows = 0  # rows covered by the newest checkpoint sent
         self._checkpoint: tuple[t.HopCheckpoint, str] | None = None
@@ -110,15 +159,48 @@ class Run:
         """The client's part, already checked against the order. Raises CheckFailed."""
         self.request = jobs.submit(self.request, len(prompt), sampling.max_new_tokens)
         self.prompt, self._sampling = tuple(prompt), sampling
+        if self.request.is_last:
+            self._ending = self._bench.ending(sampling, prompt)
+            self._sampler = _sampler(sampling, self.index, prompt, self._bench.eos_ids)
+        self._most_rows = len(prompt) + sampling.max_new_tokens
         self._submitted.set()
         self._touch()
 
-    def begin(self) -> None:
-        """A first stage has room for this request now. Raises CheckFailed."""
+    def begin(self, *, continues: bool = False, old: Run | None = None) -> None:
+        """A first stage has room for this request now. Raises CheckFailed.
+
+        One that `continues` another order's takes over what is left of `old`, as far as its tokens are the same.
+        """
         self.request = jobs.start(self.request)
         self._touch()
-        for start, end in jobs.prompt_chunks(len(self.prompt)):
-            self._feed_tokens(start, self.prompt[start:end])
+        start, decoded_from = 0, len(self.prompt)
+        if continues:
+            assert self._sampling is not None, "submitted requests have sampling parameters"
+            decoded_from = max(0, len(self.prompt) - self._sampling.first_step)
+            most = jobs.carried_rows(len(self.prompt), decoded_from)
+            if old is not None:
+                most = min(most, _equal_rows(old.tokens_fed, self.prompt))
+                most = jobs.carried_rows(most + 1, decoded_from)
+            start = self._take_over(
+                old,
+                wire.Carry(
+                    order_hash=self.job.order_hash,
+                    request=self.index,
+                    rows=most,
+                    decoded_from=decoded_from,
+                ),
+            )
+        for first, last in jobs.replay_chunks(start, len(self.prompt), decoded_from):
+            self._feed_tokens(first, self.prompt[first:last])
+
+    def carry(self, message: wire.Carry, old: Run | None) -> wire.Carried:
+        """The stage before asks what of a continued request is remembered here. Asked again, the same. Raises CheckFailed."""
+        if self._carried is None:
+            rows = self._take_over(old, message)
+            self.request = jobs.carry(self.request, rows)
+            self._carried = wire.Carried(rows=rows, root=commit.to_hex(self._in.root()))
+            self._touch()
+        return self._carried
 
     def take_rows(self, message: wire.Activations, payload: memoryview) -> None:
         """Rows from the stage before. A fault of theirs fails the request."""
@@ -135,6 +217,39 @@ class Run:
     def cancel(self) -> None:
         """The client gave it up."""
         self._leave(jobs.cancel(self.request))
+
+    def strand(self, error: HeadraceError | None = None, lost: str | None = None) -> None:
+        """Stop here and keep what was done: `lost` is a neighbour that fell silent, or another order goes on with it."""
+        after = jobs.strand(self.request)
+        if after is None:
+            return
+        self.request = after
+        self._touch()
+        if asyncio.current_task() is not self._task:
+            self._task.cancel()
+        if error is None:
+            return
+        self._bench.count("request_stranded")
+        self._wires.to_client(
+            wire.RequestFailed(
+                order_hash=self.job.order_hash,
+                request=self.index,
+                code=error.code,
+                reason=str(error)[:2000],
+                lost=lost,
+            )
+        )
+
+    async def cut(self, tokens_in: int, tokens_out: int) -> t.SignedReceipt:
+        """Sign for what a broken pipeline did up to the last token that the client holds. Raises CheckFailed."""
+        self.strand()
+        after = jobs.cut(self.request, tokens_in, tokens_out, self._kept_rows)
+        if after is None:
+            raise CheckFailed(f"request {self.index} is not cut", f"it is {self.request.phase}")
+        signed = await self._sign(tokens_in, tokens_out)
+        if not self.request.is_over:
+            self._leave(after)
+        return signed
 
     def fail(self, error: HeadraceError) -> None:
         """It cannot go on here: the client is told, the memory freed."""
@@ -168,6 +283,8 @@ class Run:
             self.fail(error)
 
     def _take_rows(self, message: wire.Activations, payload: memoryview) -> None:
+        if message.again:
+            self._rewind(message.start)
         after = jobs.rows_arrive(self.request, message.start, message.rows)
         if after is None:
             self._bench.count("rows_repeated")
@@ -183,7 +300,20 @@ class Run:
         self._check_checkpoint(message)
         self.request = after
         self._touch()
-        self._inbox.put_nowait(_Feed(message.start, message.rows, data))
+        self._most_rows = message.most_rows or self._most_rows
+        self._inbox.put_nowait(_Feed(message.start, message.rows, data, message.trace or []))
+
+    def _rewind(self, first_row: int) -> None:
+        until = self._carry.rows if self._carry is not None else -1
+        after = jobs.rewind(self.request, first_row, until)
+        if after is None or first_row >= len(self._in):
+            return
+        self._bench.count("rows_replaced")
+        self.request = after
+        self._in = self._in.prefix(first_row)
+        del self._in_data[first_row * self._row_bytes :]
+        self._checked_rows = 0
+        self._inbox.put_nowait(_Rewind(first_row))
 
     def _check_checkpoint(self, message: wire.Activations) -> None:
         rows, checkpoint = len(self._in), message.checkpoint
@@ -223,6 +353,7 @@ class Run:
             )
         fed_at, self.request = self.request.rows, after
         self._touch()
+        self._bench.compute.heard(self.key, message.trace, is_last=bool(message.finish))
         if not message.finish:
             self._feed_tokens(fed_at, (message.token,))
             return
@@ -239,7 +370,7 @@ class Run:
         data = commit.token_bytes(ids)
         self._in.extend(data, 4)
         self._in_data += data
-        self._inbox.put_nowait(_Feed(first_row, len(ids), ids))
+        self._inbox.put_nowait(_Feed(first_row, len(ids), ids, []))
 
     # --- the work ---
 
@@ -252,7 +383,11 @@ class Run:
                 if isinstance(item, _End):
                     await self._finish(item)
                     return
-                if self.request.is_last:
+                if isinstance(item, _TakeOver):
+                    await self._begin_with(item)
+                elif isinstance(item, _Rewind):
+                    await self._forget_from(item.first_row)
+                elif self.request.is_last:
                     await self._step_of_last(item)
                 else:
                     await self._step(item)
@@ -263,33 +398,62 @@ class Run:
             self.fail(HeadraceError("this stage has a bug", f"{type(error).__name__}: {error}"))
 
     async def _step(self, item: _Feed) -> None:
-        out = await self._bench.compute.rows(self.key, item.data)
-        if self.request.is_over:
+        assert self._wires.to_next is not None, "only the last stage has no next one"
+        await self._wires.to_next.room()
+        out = await self._bench.compute.rows(
+            self.key, item.data, trace=item.trace, **self._how(item.first_row, item.rows)
+        )
+        if self.request.is_late:
             return
+        self._trace = item.trace
         self._out.extend(out, self._row_bytes)
         self._out_data += out
+        self._done_rows = len(self._out)
+        self._emit()
+
+    def _emit(self) -> None:
+        """Send on what the next stage has not got."""
+        done, told = len(self._out), self._told
+        if told is not None:
+            if done < told.rows:
+                return
+            same = commit.to_hex(self._out.root(told.rows)) == told.root
+            self._sent_rows, self._again = (told.rows, False) if same else (0, told.rows > 0)
+            self._told = None
+        decoded_from = self._carry.decoded_from if self._carry is not None else done
+        for start, end in jobs.replay_chunks(self._sent_rows, done, decoded_from):
+            self._send(start, end)
+        self._sent_rows = done
+
+    def _send(self, start: int, end: int) -> None:
         checkpoint = signature = None
         if (
-            item.rows > 1
+            end - start > 1
             or not self._signed_rows
-            or len(self._out) - self._signed_rows >= CHECKPOINT_ROWS
+            or self._again
+            or end - self._signed_rows >= CHECKPOINT_ROWS
         ):
-            self._signed_rows = len(self._out)
+            self._signed_rows = end
             checkpoint, signature = self._bench.book.checkpoint(
-                self.job, self.index, len(self._out), self._out.root()
+                self.job, self.index, end, self._out.root(end)
             )
+        again, self._again = self._again, False
+        trace, self._trace = self._trace, []
         assert self._wires.to_next is not None, "only the last stage has no next one"
         self._wires.to_next.put(
             wire.Activations(
                 order_hash=self.job.order_hash,
                 request=self.index,
-                start=item.first_row,
-                rows=item.rows,
+                start=start,
+                rows=end - start,
+                again=again,
                 checkpoint=checkpoint,
                 checkpoint_signature=signature,
+                most_rows=0 if start else self._most_rows,
+                trace=trace or None,
             ),
-            out,
-            self.fail,
+            bytes(self._out_data[start * self._row_bytes : end * self._row_bytes]),
+            self._lost_next,
         )
 
     async def _step_of_last(self, item: _Feed) -> None:
@@ -298,16 +462,27 @@ class Run:
         if item.first_row < prompt_tokens < end or (item.rows > 1 and end > prompt_tokens):
             raise CheckFailed("activations are refused", "a frame reaches past the prompt's end")
         if end < prompt_tokens:
-            await self._bench.compute.feed(self.key, item.data)
+            await self._bench.compute.feed(
+                self.key, item.data, **self._how(item.first_row, item.rows)
+            )
+            self._done_rows = end
             return
-        assert self._sampling is not None, "submitted requests have sampling parameters"
+        assert self._sampler is not None, "a submitted request has a sampler at the last stage"
+        assert self._ending is not None, "and knows where it ends"
         step = self.request.produced
-        token = await self._bench.compute.token(
-            self.key, item.data, self._sampling, self.index, step
+        choice = await self._bench.compute.token(
+            self.key,
+            item.data,
+            self._sampler,
+            trace=item.trace,
+            **self._how(item.first_row, item.rows),
         )
-        if self.request.is_over:
+        if self.request.is_late:
             return
-        self.request = jobs.produce(self.request, is_eos=token in self._bench.eos_ids)
+        self._done_rows = end
+        token = choice.token
+        self._sampler.take(token)
+        self.request = jobs.produce(self.request, is_eos=self._ending.push(token) == "stop")
         row = commit.token_bytes((token,))
         self._out.append(row)
         self._out_data += row
@@ -319,13 +494,17 @@ class Run:
                 step=step,
                 token=token,
                 finish=self.request.finish,  # type: ignore[arg-type]
-            )
+                logprob=choice.logprob,
+                top=choice.top,
+            ),
+            item.trace,
         )
 
-    def _tell_token(self, message: wire.Token) -> None:
+    def _tell_token(self, message: wire.Token, trace: list[int]) -> None:
         self._wires.to_client(message)
+        message = msgspec.structs.replace(message, trace=trace or None, logprob=None, top=())
         if self._wires.to_first is not None:
-            self._wires.to_first.put(message, b"", self.fail)
+            self._wires.to_first.put(message, b"", self._lost_first)
         else:
             self._take_token(message)
 
@@ -339,25 +518,133 @@ class Run:
                     tokens_out=item.tokens_out,
                 )
             )
+        signed = await self._sign(item.tokens_in, item.tokens_out)
+        self._wires.to_client(wire.Receipt(signed=signed))
+        self._leave(jobs.end(self.request, item.tokens_in, item.tokens_out))
+
+    async def _sign(self, tokens_in: int, tokens_out: int) -> t.SignedReceipt:
+        """The receipt over this request with so many tokens; rows beyond them are left out."""
+        first, last = self.request.is_first, self.request.is_last
+        rows_in = tokens_in + tokens_out - 1
+        rows_out = tokens_out if last else rows_in
         leaf = t.RequestLeaf(
             request_index=self.index,
-            in_root=commit.to_hex(self._in.root()),
-            out_root=commit.to_hex(self._out.root()),
-            tokens_in=item.tokens_in,
-            tokens_out=item.tokens_out,
+            in_root=commit.to_hex(self._in.root(rows_in)),
+            out_root=commit.to_hex(self._out.root(rows_out)),
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
         )
-        book, first, last = self._bench.book, self.request.is_first, self.request.is_last
+        book = self._bench.book
         if self._checkpoint is not None:
             await book.disk(book.store.put_checkpoint, *self._checkpoint)
+        width_in, width_out = 4 if first else self._row_bytes, 4 if last else self._row_bytes
         signed = await book.finish(
             self.job,
             leaf,
-            Boundary(4 if first else self._row_bytes, bytes(self._in_data)),
-            Boundary(4 if last else self._row_bytes, bytes(self._out_data)),
+            Boundary(width_in, bytes(self._in_data[: rows_in * width_in])),
+            Boundary(width_out, bytes(self._out_data[: rows_out * width_out])),
         )
-        self.counts = (item.tokens_in, item.tokens_out)
-        self._wires.to_client(wire.Receipt(signed=signed))
-        self._leave(jobs.end(self.request, item.tokens_in, item.tokens_out))
+        self.counts = (tokens_in, tokens_out)
+        return signed
+
+    # --- going on with what another order began ---
+
+    @property
+    def tokens_fed(self) -> list[int]:
+        """What a first stage has run so far."""
+        return token_ids(self._in_data[: 4 * self._kept_rows]) if self.request.is_first else []
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the compute thread knows rows of this request that nobody has taken over."""
+        return self._kept_rows > 0 and not self._is_taken
+
+    @property
+    def _kept_rows(self) -> int:
+        """Rows that are whole here: taken in, computed, and handed on."""
+        return min(self._done_rows, len(self._in))
+
+    def _take_over(self, old: Run | None, carry: wire.Carry) -> int:
+        """Make what is left of `old` ours, at most what the message allows; how many rows that is."""
+        self._carry = carry
+        rows = 0
+        if old is not None:
+            old.strand()
+            rows = min(old._kept_rows, carry.rows)
+            rows = jobs.carried_rows(rows + 1, carry.decoded_from)
+        if old is not None and rows:
+            width_in = 4 if self.request.is_first else self._row_bytes
+            self._in, self._in_data = old._in.prefix(rows), old._in_data[: rows * width_in]
+            if not self.request.is_last:
+                self._out = old._out.prefix(rows)
+                self._out_data = old._out_data[: rows * self._row_bytes]
+            self._done_rows, old._is_taken = rows, True
+            self._bench.count("requests_carried_over")
+        self._inbox.put_nowait(_TakeOver(old.key if old is not None and rows else None, rows))
+        return rows
+
+    async def _begin_with(self, item: _TakeOver) -> None:
+        if item.old is not None:
+            held = await self._bench.compute.carry(
+                item.old, self.key, item.rows, ring=self.job.plan_hash
+            )
+            await self._run_again(held, item.rows)
+        if self._wires.ask_next is None:
+            return
+        assert self._carry is not None, "set before this item was put"
+        try:
+            answer = await self._wires.ask_next(self._carry)
+        except PeerUnreachable as error:
+            self._lost_next(error)
+            return
+        self._told = answer if isinstance(answer, wire.Carried) else None
+        self._emit()
+
+    async def _forget_from(self, first_row: int) -> None:
+        """What comes after these rows is replaced by the stage before; so is what we made of it."""
+        if first_row >= self._done_rows:
+            return
+        held = await self._bench.compute.carry(
+            self.key, self.key, first_row, ring=self.job.plan_hash
+        )
+        self._done_rows = first_row
+        self._signed_rows = min(self._signed_rows, first_row)
+        if not self.request.is_last:
+            self._out = self._out.prefix(first_row)
+            del self._out_data[first_row * self._row_bytes :]
+            if self._sent_rows > first_row:
+                self._sent_rows, self._again = first_row, True
+        await self._run_again(held, first_row)
+
+    async def _run_again(self, start: int, end: int) -> None:
+        """Rows that we have and the compute thread no longer remembers: run them for its memory's sake."""
+        assert self._carry is not None, "only continued requests are carried"
+        width = 4 if self.request.is_first else self._row_bytes
+        for first, last in jobs.replay_chunks(start, end, self._carry.decoded_from):
+            data = bytes(self._in_data[first * width : last * width])
+            again = token_ids(data) if self.request.is_first else data
+            how = self._how(first, last - first)
+            if self.request.is_last:
+                await self._bench.compute.feed(self.key, again, **how)
+            else:
+                await self._bench.compute.rows(self.key, again, **how)
+
+    def _how(self, first_row: int, rows: int) -> dict[str, Any]:
+        """Where these rows stand, and whether they were decoded one at a time, so that they get the same bits again."""
+        carry = self._carry
+        decoded = carry is not None and rows > 1 and first_row >= carry.decoded_from
+        return {
+            "first": first_row,
+            "as_decodes": decoded,
+            "most_rows": self._most_rows,
+            "ring": self.job.plan_hash,
+        }
+
+    def _lost_next(self, error: HeadraceError) -> None:
+        self.strand(error, self.job.plan[self.job.stage + 1].operator)
+
+    def _lost_first(self, error: HeadraceError) -> None:
+        self.strand(error, self.job.plan[0].operator)
 
     # --- the end ---
 
@@ -371,6 +658,22 @@ class Run:
         if asyncio.current_task() is not self._task:
             self._task.cancel()
         self._wires.is_over(self)
+
+
+def _sampler(
+    sampling: t.SamplingParams, index: int, prompt: Sequence[int], eos_ids: frozenset[int]
+) -> Sampler:
+    from core.engine.sampling import Sampler
+
+    return Sampler(sampling, index, prompt, eos_ids)
+
+
+def _equal_rows(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many leading ids two sequences share."""
+    return next(
+        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
 
 
 def token_ids(data: bytes | bytearray | memoryview) -> list[int]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
@@ -21,11 +21,18 @@ from miner.compute import Compute
 from miner.desk import Desk, OpenJob, Refused, Serving
 from miner.jobs import Phase
 from miner.links import Line, Links
+from miner.neighbours import Neighbours
 from miner.run import Bench, Run, Wires, token_ids
 from miner.store import CLOSED_STATES
 
+if TYPE_CHECKING:
+    from core.engine.stops import Ending
+
 SILENT_REQUEST_S = 60.0
+#: What a broken pipeline has done is kept for so long, for another order to go on with and for a Cut.
+STRANDED_S = 60.0
 CLIENT_GONE_S = 15.0
+ASK_NEXT_S = 2.0
 MAX_RUNS = 1024
 
 UNAUTHORISED = answers.UNAUTHORISED
@@ -49,14 +56,21 @@ class Stage:
         monotonic: Callable[[], float],
         *,
         look_for_disputes: Callable[[], Awaitable[None]] | None = None,
+        neighbours: Neighbours | None = None,
     ) -> None:
-        """`look_for_disputes` brings the desk's knowledge of disputes up to date before a stranger is turned away."""
+        """`look_for_disputes` brings the desk's knowledge of disputes up to date before a stranger is turned away.
+
+        `neighbours` watch the stages that we send to; without them only a stream that ends is noticed.
+        """
         self.desk, self.compute, self.links = desk, compute, links
         self.counts: Counter[str] = Counter()
         self.tokens_in = self.tokens_out = self.requests_done = 0
         self._book = desk.book
         self._monotonic = monotonic
         self._look_for_disputes = look_for_disputes
+        self._neighbours = neighbours
+        if neighbours is not None:
+            neighbours.on_lost = self._neighbour_lost
         self._bench: Bench | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self._handlers: dict[type, Callable[[Channel, Any, memoryview], Awaitable[Answer]]] = {
@@ -65,9 +79,11 @@ class Stage:
             wire.OpenJob: self._open_job,
             wire.Submit: self._submit,
             wire.Activations: self._activations,
+            wire.Carry: self._carry,
             wire.Token: self._token,
             wire.FinishRequest: self._finish_request,
             wire.Cancel: self._cancel,
+            wire.Cut: self._cut,
             wire.Progress: self._progress,
             wire.CloseJob: self._close_job,
             wire.FetchOpening: self._fetch,
@@ -89,6 +105,7 @@ class Stage:
                 eos_ids=serving.eos_ids,
                 count=self._count,
                 monotonic=self._monotonic,
+                tokenizer=serving.tokenizer,
             )
 
     async def handle(self, channel: Channel, frame: wire.Frame) -> Answer:
@@ -107,6 +124,8 @@ class Stage:
 
     async def close(self) -> None:
         """End every request without a word to anybody."""
+        if self._neighbours is not None:
+            await self._neighbours.close()
         runs = [run for job in self.desk.jobs.values() for run in list(job.runs.values())]
         for run in runs:
             run.cancel()
@@ -133,6 +152,9 @@ class Stage:
             for run in list(job.runs.values()):
                 if gone or closed or late:
                     run.cancel()
+                elif run.request.phase is Phase.STRANDED:
+                    if now - run.seen_at > STRANDED_S:
+                        run.cancel()
                 elif run.request.phase is Phase.RUNNING and now - run.seen_at > SILENT_REQUEST_S:
                     run.fail(
                         PeerUnreachable("the pipeline", f"no frame for {SILENT_REQUEST_S:g} s")
@@ -141,6 +163,18 @@ class Stage:
                 del self.desk.jobs[order_hash]
                 if job.line is not None:
                     self._spawn(job.line.close())
+
+        if self._neighbours is not None:
+            self._neighbours.keep_only(
+                {place for job in self.desk.jobs.values() if job.runs for place in _after(job)}
+            )
+
+    def _neighbour_lost(self, operator: str, error: HeadraceError) -> None:
+        for job in self.desk.jobs.values():
+            if operator in (place[0] for place in _after(job)):
+                for run in list(job.runs.values()):
+                    if run.request.phase is Phase.RUNNING:
+                        run.strand(error, operator)
 
     # --- anyone, matcher, client ---
 
@@ -163,6 +197,7 @@ class Stage:
         ):
             raise Refused(WRONG_PLACE, "this is not the plan that the chain has for the job")
         again = job.client is not None
+        job.continues = message.continues or job.continues
         self._attach(job, channel)
         if again:
             await self._replay(job)
@@ -198,13 +233,20 @@ class Stage:
             opened = await self._book.disk(store.opening, stored.order_hash, index)
             if rows and opened:
                 tokens = token_ids(rows[0])
-                full = len(tokens) >= opened[0].sampling.max_new_tokens
-                ends = self._bench and tokens[-1] in self._bench.eos_ids
+                ending = await self._ending(opened[0].sampling, token_ids(opened[1]))
+                finishes = [ending.push(token) for token in tokens]
                 for step, token in enumerate(tokens):
-                    last = step == len(tokens) - 1
-                    finish = ("length" if full and not ends else "stop") if last else ""
+                    is_last = step == len(tokens) - 1
+                    finish = (finishes[-1] or "stop") if is_last else ""
                     job.tell_client(_token(job, index, step, token, finish))
         job.tell_client(wire.Receipt(signed=await self._book.sign_over(stored, [index])))
+
+    async def _ending(self, sampling: t.SamplingParams, prompt: Sequence[int]) -> Ending:
+        """Reads the tokenizer beside the loop if it must be read."""
+        bench = self._the_bench
+        if sampling.stop and bench.tokenizer is not None:
+            await asyncio.to_thread(bench.tokenizer)
+        return bench.ending(sampling, prompt)
 
     async def _submit(self, channel: Channel, message: wire.Submit, payload: memoryview) -> Answer:
         job = await self.desk.prove(message.order_hash)
@@ -215,6 +257,9 @@ class Stage:
         _in_order(job, index)
         prompt = _prompt_of(payload)
         _check_openings(job.order, message, prompt)
+        _check_sampling(message.sampling, prompt, self._the_bench.vocab)
+        if stored.is_last:
+            await self._ending(message.sampling, prompt)  # whatever it must read is read by then
         if index in job.finished:
             await self._replay_finished(job, index)
             return wire.Submitted()
@@ -274,7 +319,32 @@ class Stage:
             job.over.setdefault(message.request, Phase.CANCELLED)
         return None
 
+    async def _cut(self, channel: Channel, message: wire.Cut, payload: memoryview) -> Answer:
+        job = await self.desk.find(message.order_hash)
+        _only(channel, job.order.requester)
+        _in_order(job, message.request)
+        run = job.runs.get(message.request)
+        if run is not None:
+            signed = await run.cut(message.tokens_in, message.tokens_out)
+        elif message.request in job.finished:
+            signed = await self._book.sign_over(job.stored, [message.request])
+            counts = signed.receipt.tokens_in, signed.receipt.tokens_out
+            if counts != (message.tokens_in, message.tokens_out):
+                # The last token was lost with whoever sampled it; two receipts over one request would cost the stake.
+                raise Refused(REQUEST_OVER, f"it is signed for here with {counts[1]} tokens")
+        else:
+            raise Refused(REQUEST_OVER, f"nothing is left here of request {message.request}")
+        return wire.Receipt(signed=signed)
+
     # --- other stages ---
+
+    async def _carry(self, channel: Channel, message: wire.Carry, payload: memoryview) -> Answer:
+        job = await self.desk.prove(message.order_hash)
+        _only(channel, _before(job))
+        run = self._run_for(job, message.request)
+        if run is None:
+            raise Refused(REQUEST_OVER, f"request {message.request} is over here")
+        return run.carry(message, self._left_of(job, message.request))
 
     async def _activations(
         self, channel: Channel, message: wire.Activations, payload: memoryview
@@ -285,6 +355,7 @@ class Stage:
         if run is None:
             self._count("rows_late")
             return None
+        await self.compute.room()
         run.take_rows(message, payload)
         return None
 
@@ -379,10 +450,10 @@ class Stage:
     def _new_run(self, job: OpenJob, index: int) -> Run:
         serving = self.desk.serving
         assert serving is not None, "prove() refuses without a shard"
-        if self.desk.active_requests >= MAX_RUNS or self.compute.kv_tokens >= serving.kv_tokens:
-            job.tell_client(_failed(job, index, BUSY, "this stage's memory is full"))
+        if self.desk.active_requests >= MAX_RUNS:
+            job.tell_client(_failed(job, index, BUSY, "too many requests run at this stage"))
             job.over[index] = Phase.FAILED
-            raise Refused(BUSY, "this stage's memory is full")
+            raise Refused(BUSY, "too many requests run at this stage")
         stored = job.stored
         run = Run(
             stored,
@@ -393,10 +464,28 @@ class Stage:
                 to_next=None if stored.is_last else self._line_to(job, stored.stage + 1),
                 to_first=None if stored.is_first or not stored.is_last else self._line_to(job, 0),
                 is_over=lambda ended: self._run_over(job, ended),
+                ask_next=None if stored.is_last else lambda ask: self._ask_next(job, ask),
             ),
         )
         job.runs[index] = run
+        if self._neighbours is not None:
+            for place in _after(job):
+                self._neighbours.watch(*place)
         return run
+
+    async def _ask_next(self, job: OpenJob, message: wire.AnyMessage) -> wire.AnyMessage:
+        stage = job.stored.stage + 1
+        return await self.links.ask(
+            job.stored.plan[stage].operator, job.stored.endpoints[stage], message, ASK_NEXT_S
+        )
+
+    def _left_of(self, job: OpenJob, index: int) -> Run | None:
+        """What this stage still has of the request that request `index` of a job goes on with."""
+        for earlier, request in self.desk.continued(job, index):
+            run = earlier.runs.get(request)
+            if run is not None and run.has_memory:
+                return run
+        return None
 
     def _fresh(self, job: OpenJob, index: int) -> jobs.Request:
         serving = self.desk.serving
@@ -432,7 +521,10 @@ class Stage:
         while job.waiting and running < max(1, job.reserved):
             run = job.runs.get(job.waiting.popleft())
             if run is not None and run.request.phase is Phase.WAITING:
-                run.begin()
+                run.begin(
+                    continues=job.goes_on_with(run.index) is not None,
+                    old=self._left_of(job, run.index),
+                )
                 running += 1
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -454,6 +546,13 @@ def _before(job: OpenJob) -> str:
     if job.stored.is_first:
         raise Refused(WRONG_PLACE, "nobody stands before the first stage")
     return job.stored.plan[job.stored.stage - 1].operator
+
+
+def _after(job: OpenJob) -> list[tuple[str, str]]:
+    """Operator and endpoint of whom this stage sends to: the next one, or from the last stage the first."""
+    stored = job.stored
+    stage = 0 if stored.is_last else stored.stage + 1
+    return [(stored.plan[stage].operator, stored.endpoints[stage])] if len(stored.plan) > 1 else []
 
 
 def _operators(job: OpenJob) -> list[str]:
@@ -493,6 +592,17 @@ def _check_openings(order: t.Order, message: wire.Submit, prompt: list[int]) -> 
             commit.unhex(root), order.requests, message.request, commit.leaf_hash(leaf), siblings
         ):
             raise Refused(OPENING, f"the {name} is not the one in the order")
+
+
+def _check_sampling(sampling: t.SamplingParams, prompt: list[int], vocab: int) -> None:
+    """Raise Refused for parameters that mean nothing with this prompt and model."""
+    if sampling.first_step >= len(prompt):
+        raise Refused(
+            OPENING,
+            f"{sampling.first_step} of the prompt's {len(prompt)} tokens are said to be produced",
+        )
+    if any(token >= vocab for token, _ in sampling.logit_bias):
+        raise Refused(OPENING, f"biased token ids of this model are below {vocab}")
 
 
 def _token(job: OpenJob, index: int, step: int, token: int, finish: str) -> wire.Token:

@@ -56,6 +56,10 @@ class KvLedger:
         """Pages that a request of `tokens` tokens on `layers` layers holds."""
         return layers * -(-tokens // self.page_tokens)
 
+    def holds(self, request: Hashable) -> bool:
+        """Whether anything is booked for a request."""
+        return request in self._held
+
     def held_tokens(self, request: Hashable) -> int:
         """Tokens booked for a request on each of its layers; 0 when it is not here."""
         held = self._held.get(request)
@@ -71,6 +75,17 @@ class KvLedger:
         if not self._try_take(pages):
             return False
         self._held[request] = _Held(tokens, layers, pages)
+        return True
+
+    def try_book(self, request: Hashable, pages: int) -> bool:
+        """Book so many pages for a request that will not grow; False, and nothing booked, when they are short."""
+        if request in self._held:
+            raise LedgerError(f"request {request} already holds pages")
+        if pages < 0:
+            raise LedgerError(f"request {request}: {pages} pages")
+        if not self._try_take(pages):
+            return False
+        self._held[request] = _Held(pages * self.page_tokens, 1, pages)
         return True
 
     def try_reserve_all(self, wanted: Iterable[tuple[Hashable, int, int]]) -> bool:

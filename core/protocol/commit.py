@@ -13,6 +13,7 @@ from core.protocol.types import RequestLeaf, SamplingParams
 
 _LEAF, _NODE, _ROOT, _SHARD = b"\x00", b"\x01", b"\x02", b"\x03"
 _EMPTY_TOP = bytes(32)
+PART_BYTES = 1024
 
 
 def leaf_hash(leaf: bytes) -> bytes:
@@ -69,18 +70,47 @@ def verify_proof(root: bytes, count: int, index: int, leaf: bytes, proof: Sequen
     return not siblings and sha256(_ROOT + count.to_bytes(4, "big") + node).digest() == root
 
 
+def part_hashes(row: bytes | memoryview) -> list[bytes]:
+    """Leaf hashes of a row's parts of 1 KiB."""
+    return [
+        sha256(_LEAF + bytes(row[at : at + PART_BYTES])).digest()
+        for at in range(0, len(row), PART_BYTES)
+    ]
+
+
+def row_hash(index: int, row: bytes | memoryview) -> bytes:
+    """Leaf hash of row number `index` of a boundary or a tensor.
+
+    A row of more than 1 KiB enters as the top of a tree over its parts, so that a dispute opens one number with one part.
+    """
+    hasher = sha256(_LEAF + index.to_bytes(4, "big"))
+    if len(row) <= PART_BYTES:
+        hasher.update(row)
+        return hasher.digest()
+    level = part_hashes(row)
+    while len(level) > 1:
+        level = _parents(level)
+    hasher.update(level[0])
+    return hasher.digest()
+
+
 class RowTree:
     """Growing commitment to the rows of one request at one boundary, with a root at any time."""
 
     def __init__(self) -> None:
-        self._hashes: list[bytes] = []
+        #: Of every height, the nodes whose subtree is full; the first level are the leaves.
+        self._levels: list[list[bytes]] = [[]]
 
     def append(self, row: bytes | memoryview) -> None:
         """Add row number `len(self)`: raw little-endian float32 values, or one u32le token id."""
-        position = len(self._hashes).to_bytes(4, "big")
-        hasher = sha256(_LEAF + position)
-        hasher.update(row)
-        self._hashes.append(hasher.digest())
+        levels, height = self._levels, 0
+        levels[0].append(row_hash(len(levels[0]), row))
+        while not len(levels[height]) % 2:
+            left, right = levels[height][-2:]
+            height += 1
+            if height == len(levels):
+                levels.append([])
+            levels[height].append(sha256(_NODE + left + right).digest())
 
     def extend(self, rows: bytes | memoryview, row_bytes: int) -> None:
         """Add consecutive rows of `row_bytes` each."""
@@ -90,11 +120,25 @@ class RowTree:
         for start in range(0, len(view), row_bytes):
             self.append(view[start : start + row_bytes])
 
-    def root(self) -> bytes:
-        return root_of_hashes(self._hashes)
+    def root(self, rows: int | None = None) -> bytes:
+        """Root over the first `rows` rows, all when None; costs a few hashes, however many rows there are."""
+        rows = len(self) if rows is None else min(rows, len(self))
+        top = b""
+        for height, level in enumerate(self._levels):
+            count = rows >> height
+            if count % 2:  # it stands alone at this height, with what is smaller to its right
+                node = level[count - 1]
+                top = sha256(_NODE + node + top).digest() if top else node
+        return sha256(_ROOT + rows.to_bytes(4, "big") + (top or _EMPTY_TOP)).digest()
+
+    def prefix(self, rows: int) -> RowTree:
+        """A tree of its own over the first `rows` rows."""
+        tree = RowTree()
+        tree._levels = [level[: rows >> height] for height, level in enumerate(self._levels)]
+        return tree
 
     def __len__(self) -> int:
-        return len(self._hashes)
+        return len(self._levels[0])
 
 
 def rows_root(rows: bytes | memoryview, row_bytes: int) -> bytes:

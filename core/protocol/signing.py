@@ -9,17 +9,15 @@ import sys
 from functools import lru_cache
 from typing import Any, Protocol
 
+import eth_account  # noqa: F401 - it imports py_ecc, see below
 import msgspec
-from eth_account.messages import SignableMessage, encode_typed_data
-from eth_keys.datatypes import Signature as KeySignature
-from eth_keys.exceptions import BadSignature
 from eth_utils.crypto import keccak
-from eth_utils.exceptions import ValidationError
 
 from core.protocol import types as t
+from core.protocol.ids import address
 
-# eth_account imports py_ecc, which raises the limit to 100 000: a stranger's nested JSON would then overflow the stack and
-# kill the process instead of raising RecursionError.
+# py_ecc raises the limit to 100 000: a stranger's nested JSON would then overflow the stack and kill the process instead
+# of raising RecursionError. Whoever imports it later finds it imported.
 sys.setrecursionlimit(1000)
 
 _HALF_N = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
@@ -153,30 +151,56 @@ class Domain(msgspec.Struct, frozen=True):
         }
 
 
-def _abi_fields(name: str) -> dict[str, list[dict[str, str]]]:
-    types = {name: [{"type": kind, "name": field} for kind, field in _FIELDS[name]]}
-    if name == "Plan":
-        types["Stage"] = [{"type": kind, "name": field} for kind, field in _STAGE]
-    return types
+def _type_string(name: str, fields: list[tuple[str, str]]) -> str:
+    return f"{name}({','.join(f'{kind} {field}' for kind, field in fields)})"
 
 
-_TYPES = {name: _abi_fields(name) for name in _FIELDS}
-_NO_DOMAIN = Domain(0, t.ZERO_ADDRESS)
+_STAGE_TYPE = _type_string("Stage", _STAGE)
+_TYPE_HASHES = {
+    name: keccak(text=_type_string(name, fields) + (_STAGE_TYPE if name == "Plan" else ""))
+    for name, fields in _FIELDS.items()
+}
+_STAGE_HASH = keccak(text=_STAGE_TYPE)
+_DOMAIN_HASH = keccak(
+    text="EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"
+)
 
 
-def _signable(domain: Domain, name: str, message: dict[str, Any]) -> SignableMessage:
-    return encode_typed_data(
-        domain_data=domain.as_dict(), message_types=_TYPES[name], message_data=message
+def _word(kind: str, value: Any) -> bytes:
+    """A field as the 32 bytes that are hashed. Raises OverflowError for a number that its type cannot hold."""
+    if kind.startswith("uint"):
+        number: bytes = value.to_bytes(int(kind[4:]) // 8, "big")
+        return number.rjust(32, b"\0")
+    raw = bytes.fromhex(value[2:]) if isinstance(value, str) else value
+    if len(raw) != (20 if kind == "address" else 32):
+        raise ValueError(f"{len(raw)} bytes are no {kind}")
+    return raw.rjust(32, b"\0")
+
+
+def _words(fields: list[tuple[str, str]], values: dict[str, Any]) -> bytes:
+    return b"".join(_word(kind, values[field]) for kind, field in fields)
+
+
+def _hash_struct(message: t.Value) -> bytes:
+    name = type(message).__name__
+    values = msgspec.to_builtins(message)
+    return keccak(_TYPE_HASHES[name] + _words(_FIELDS[name], values))
+
+
+@lru_cache(maxsize=16)
+def _separator(domain: Domain) -> bytes:
+    return keccak(
+        _DOMAIN_HASH
+        + keccak(text=domain.as_dict()["name"])
+        + keccak(text=domain.as_dict()["version"])
+        + _word("uint256", domain.chain_id)
+        + _word("address", domain.verifying_contract)
     )
-
-
-def _name_and_fields(message: t.Value) -> tuple[str, dict[str, Any]]:
-    return type(message).__name__, msgspec.to_builtins(message)
 
 
 def struct_hash(message: t.Value) -> str:
     """EIP-712 hashStruct of a signed message: what `orderHash`, `receiptHash` mean. 0x hex."""
-    return "0x" + _signable(_NO_DOMAIN, *_name_and_fields(message)).body.hex()
+    return "0x" + _hash_struct(message).hex()
 
 
 @lru_cache(maxsize=4096)
@@ -187,18 +211,17 @@ def order_hash(order: t.Order) -> str:
 
 def plan_hash(plan: list[t.Stage] | tuple[t.Stage, ...]) -> str:
     """Struct hash of Plan(Stage[] stages). 0x hex."""
-    stages = [msgspec.to_builtins(stage) for stage in plan]
-    return "0x" + _signable(_NO_DOMAIN, "Plan", {"stages": stages}).body.hex()
+    stages = (keccak(_STAGE_HASH + _words(_STAGE, msgspec.to_builtins(stage))) for stage in plan)
+    return "0x" + keccak(_TYPE_HASHES["Plan"] + keccak(b"".join(stages))).hex()
 
 
 def digest(domain: Domain, message: t.Value) -> bytes:
     """The 32 bytes that are signed."""
-    signable = _signable(domain, *_name_and_fields(message))
-    return keccak(b"\x19" + signable.version + signable.header + signable.body)
+    return keccak(b"\x19\x01" + _separator(domain) + _hash_struct(message))
 
 
 def domain_separator(domain: Domain) -> str:
-    return "0x" + _signable(domain, "Hello", {"transcript": bytes(32), "role": 0}).header.hex()
+    return "0x" + _separator(domain).hex()
 
 
 def job_id(domain: Domain, order: t.Order) -> str:
@@ -213,6 +236,25 @@ def sign(signer: DigestSigner, domain: Domain, message: t.Value) -> str:
 
 def recover_digest(signed_digest: bytes, signature: str) -> str | None:
     """Checksummed address that signed the digest, or None for anything malformed, high-s or unrecoverable."""
+    raw = _recover(signed_digest, signature)
+    return None if raw is None else address(raw)
+
+
+def recover(domain: Domain, message: t.Value, signature: str) -> str | None:
+    """Checksummed address that signed this message in this domain, or None."""
+    return recover_digest(digest(domain, message), signature)
+
+
+def is_signed_by(domain: Domain, message: t.Value, signature: str, address: str) -> bool:
+    """Whether `address` (a plain key) signed this message in this domain. Never raises."""
+    signer = _recover(digest(domain, message), signature)
+    return signer is not None and "0x" + signer.hex() == address.lower()
+
+
+def _recover(signed_digest: bytes, signature: str) -> bytes | None:
+    """The 20 bytes of the address, by the native library."""
+    from coincurve import PublicKey
+
     digits = signature.removeprefix("0x")
     try:
         raw = bytes.fromhex(digits)
@@ -223,21 +265,12 @@ def recover_digest(signed_digest: bytes, signature: str) -> str | None:
     if int.from_bytes(raw[32:64], "big") > _HALF_N:
         return None
     try:
-        key = KeySignature(raw[:64] + bytes([raw[64] - 27]))
-        return key.recover_public_key_from_msg_hash(signed_digest).to_checksum_address()
-    except (BadSignature, ValidationError):
+        key = PublicKey.from_signature_and_message(
+            raw[:64] + bytes([raw[64] - 27]), signed_digest, hasher=None
+        )
+    except ValueError:
         return None
-
-
-def recover(domain: Domain, message: t.Value, signature: str) -> str | None:
-    """Checksummed address that signed this message in this domain, or None."""
-    return recover_digest(digest(domain, message), signature)
-
-
-def is_signed_by(domain: Domain, message: t.Value, signature: str, address: str) -> bool:
-    """Whether `address` (a plain key) signed this message in this domain. Never raises."""
-    signer = recover(domain, message, signature)
-    return signer is not None and signer.lower() == address.lower()
+    return keccak(key.format(compressed=False)[1:])[12:]
 
 
 def model_id(spec: t.ModelSpec) -> str:

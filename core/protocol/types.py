@@ -7,7 +7,9 @@ a log, a table, a page and a contract call. Decoding checks every pattern and bo
 
 from __future__ import annotations
 
+import struct
 from enum import IntEnum
+from itertools import pairwise
 from typing import Annotated
 
 import msgspec
@@ -25,6 +27,20 @@ MAX_MATCHER_FEE_BPS = 500  # TaskRegistry and Escrow refuse more
 MatcherFeeBps = Annotated[int, msgspec.Meta(ge=0, le=MAX_MATCHER_FEE_BPS)]
 # Every whole number of the token's base units that we accept fits: 2^63 base units are nine trillion usd.
 Units = U63
+
+MICRO = 10**6
+MAX_LOGPROBS, MAX_LOGIT_BIASES, MAX_STOPS, MAX_STOP_BYTES = 20, 1024, 16, 256
+BiasMicro = Annotated[int, msgspec.Meta(ge=-100 * MICRO, le=100 * MICRO)]
+StopBytes = Annotated[bytes, msgspec.Meta(min_length=1, max_length=MAX_STOP_BYTES)]
+_SAMPLING_FIELDS = (
+    "temperature_micro", "top_k", "min_p_micro", "max_new_tokens", "seed", "top_p_micro", "key_index", "first_step",
+    "repetition_penalty_micro", "frequency_penalty_micro", "presence_penalty_micro", "min_new_tokens", "ignore_eos",
+    "n_logprobs",
+)  # fmt: skip
+#: Version, `_SAMPLING_FIELDS`, number of biases, number of stop strings.
+_SAMPLING_HEAD = struct.Struct(">BIIIIQIIIIiiIBBHB")
+_SAMPLING_VERSION, _NONE_U8, _NONE_U32 = 2, 2**8 - 1, 2**32 - 1
+_BIAS = struct.Struct(">Ii")
 
 ZERO_ADDRESS = "0x0000000000000000000000000000000000000000"
 ZERO_HASH = "0x" + "00" * 32
@@ -183,25 +199,87 @@ class AuditorDelegation(Value, frozen=True):
 class SamplingParams(Value, frozen=True):
     """How tokens of one request are drawn; part of what the order commits to (`docs/protocol.md` §5).
 
-    Millionths instead of floats, so that the requester, the miner and a verifier mean the same number.
+    Millionths instead of floats, so that the requester, the miner and a verifier mean the same number. `logit_bias` and
+    `stop` are strictly ascending, so that equal parameters have equal bytes. Raises ValueError (ValidationError when decoded)
+    for what is not so, and for stop strings that are not UTF-8.
     """
 
     temperature_micro: U32 = 0  # 0: greedy
     top_k: U32 = 0  # 0: off
-    min_p_micro: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    min_p_micro: Annotated[int, msgspec.Meta(ge=0, le=MICRO)] = 0
     max_new_tokens: Annotated[int, msgspec.Meta(ge=1, le=2**20)] = 128
     seed: U63 = 0
+    top_p_micro: Annotated[int, msgspec.Meta(ge=1, le=MICRO)] = MICRO  # 10^6: off
+    #: Whose noise is drawn: the index of the request in its first order. None: the index in this one.
+    key_index: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 2)] | None = None
+    #: So many tokens of the answer were produced before, elsewhere; they are the last tokens of this prompt.
+    first_step: Annotated[int, msgspec.Meta(ge=0, le=2**20)] = 0
+    repetition_penalty_micro: Annotated[int, msgspec.Meta(ge=MICRO // 10, le=10 * MICRO)] = MICRO
+    frequency_penalty_micro: Annotated[int, msgspec.Meta(ge=-2 * MICRO, le=2 * MICRO)] = 0
+    presence_penalty_micro: Annotated[int, msgspec.Meta(ge=-2 * MICRO, le=2 * MICRO)] = 0
+    min_new_tokens: Annotated[int, msgspec.Meta(ge=0, le=2**20)] = 0
+    ignore_eos: bool = False
+    #: So many of the likeliest tokens are told beside each token of the answer. None: not even its own logprob.
+    n_logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    logit_bias: Annotated[
+        tuple[tuple[U32, BiasMicro], ...], msgspec.Meta(max_length=MAX_LOGIT_BIASES)
+    ] = ()
+    stop: Annotated[tuple[StopBytes, ...], msgspec.Meta(max_length=MAX_STOPS)] = ()
+
+    def __post_init__(self) -> None:
+        ids = [token for token, _ in self.logit_bias]
+        if any(a >= b for a, b in pairwise(ids)):
+            raise ValueError("the biased token ids are not strictly ascending")
+        if any(a >= b for a, b in pairwise(self.stop)):
+            raise ValueError("the stop strings are not strictly ascending")
+        for text in self.stop:
+            text.decode()  # UnicodeDecodeError is a ValueError
 
     def canonical(self) -> bytes:
-        """The bytes that `Order.samplingRoot` commits to."""
-        return (
-            b"\x01"
-            + self.temperature_micro.to_bytes(4, "big")
-            + self.top_k.to_bytes(4, "big")
-            + self.min_p_micro.to_bytes(4, "big")
-            + self.max_new_tokens.to_bytes(4, "big")
-            + self.seed.to_bytes(8, "big")
+        """The bytes that `Order.samplingRoot` commits to. Twin of `read`."""
+        fields = {name: getattr(self, name) for name in _SAMPLING_FIELDS}
+        for name, absent in (("key_index", _NONE_U32), ("n_logprobs", _NONE_U8)):
+            fields[name] = absent if fields[name] is None else fields[name]
+        head = _SAMPLING_HEAD.pack(
+            _SAMPLING_VERSION, *fields.values(), len(self.logit_bias), len(self.stop)
         )
+        biases = b"".join(_BIAS.pack(token, bias) for token, bias in self.logit_bias)
+        stops = b"".join(len(text).to_bytes(2, "big") + text for text in self.stop)
+        return head + biases + stops
+
+    @classmethod
+    def read(cls, raw: bytes) -> SamplingParams:
+        """The parameters with exactly these canonical bytes. Raises ValueError for any others."""
+        if len(raw) < _SAMPLING_HEAD.size:
+            raise ValueError(f"{len(raw)} bytes are too few for sampling parameters")
+        version, *numbers, biases, stops = _SAMPLING_HEAD.unpack_from(raw)
+        fields = dict(zip(_SAMPLING_FIELDS, numbers, strict=True))
+        if version != _SAMPLING_VERSION or fields["ignore_eos"] > 1:
+            raise ValueError(f"version {version} of sampling parameters")
+        fields["ignore_eos"] = bool(fields["ignore_eos"])
+        for name, absent in (("key_index", _NONE_U32), ("n_logprobs", _NONE_U8)):
+            fields[name] = None if fields[name] == absent else fields[name]
+        at, logit_bias, stop = _SAMPLING_HEAD.size, [], []
+        for _ in range(biases):
+            logit_bias.append(_BIAS.unpack(_taken(raw, at, _BIAS.size)))
+            at += _BIAS.size
+        for _ in range(stops):
+            size = int.from_bytes(_taken(raw, at, 2), "big")
+            stop.append(_taken(raw, at + 2, size))
+            at += 2 + size
+        if at != len(raw):
+            raise ValueError(f"{len(raw) - at} bytes follow the sampling parameters")
+        params = cls(**fields, logit_bias=tuple(logit_bias), stop=tuple(stop))
+        try:
+            return msgspec.convert(msgspec.to_builtins(params), cls)  # checks every bound
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from None
+
+
+def _taken(raw: bytes, at: int, size: int) -> bytes:
+    if at + size > len(raw):
+        raise ValueError("the sampling parameters are cut short")
+    return raw[at : at + size]
 
 
 class SignedOrder(Value, frozen=True):

@@ -7,6 +7,8 @@ is raw little-endian tensor bytes, so activations are never copied through a ser
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Annotated, Literal
 
 import msgspec
@@ -24,6 +26,7 @@ MAX_FRAME_BYTES = 16 * 2**20
 MAX_HEADER_BYTES = 8 * 2**20
 MAX_REQUESTS = 4096  # in one receipt, so that all receipts of a job fit in a header
 MAX_STAGES = 64
+MAX_PARTS = 1024
 PREFIX_BYTES = 13
 
 Side = Literal["in", "out"]
@@ -32,7 +35,10 @@ Proof = Annotated[list[t.Hash32], msgspec.Meta(max_length=32)]
 Plan = Annotated[list[t.Stage], msgspec.Meta(min_length=1, max_length=MAX_STAGES)]
 Endpoint = Annotated[str, msgspec.Meta(max_length=255)]
 Endpoints = Annotated[list[Endpoint], msgspec.Meta(min_length=1, max_length=MAX_STAGES)]
+Logprob = Annotated[float, msgspec.Meta(ge=-1e4, le=0.0)]
 Text = Annotated[str, msgspec.Meta(max_length=2000)]
+Trace = Annotated[list[t.U32], msgspec.Meta(max_length=3 * MAX_STAGES)]
+"""Of each stage passed so far: rows of its batch (0: prompts were among them), microseconds waited, microseconds computed."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, rename="camel", forbid_unknown_fields=True):
@@ -61,26 +67,38 @@ class Failed(Message, frozen=True):
 
 
 class Propose(Message, frozen=True):
-    """Matcher to miner: will you be stage `stage` of this plan under this order. → Accepted | Failed"""
+    """Matcher to miner: will you be stage `stage` of this plan under this order. → Accepted | Failed
+
+    `continues` is the order of the same requester that this one goes on with: its slots pass to this one.
+    """
 
     signed: t.SignedOrder
     plan: Plan
     endpoints: Endpoints
     stage: t.U16
+    continues: t.Hash32 | None = None
 
 
 class Accepted(Message, frozen=True):
     signed: t.SignedAcceptance
 
 
+class Continues(t.Value, frozen=True):
+    """What a job goes on with: request i of it was request `requests[i]` of that order; None where it begins here."""
+
+    order_hash: t.Hash32
+    requests: Annotated[list[t.U32 | None], msgspec.Meta(max_length=MAX_REQUESTS)]
+
+
 class OpenJob(Message, frozen=True):
     """Client to every stage once the job is matched on chain: I am here, push my tokens and receipts to this
-    stream. → JobOpened | Failed"""
+    stream. What a stage still remembers of the requests that the job continues it takes over. → JobOpened | Failed"""
 
     signed: t.SignedOrder
     plan: Plan
     endpoints: Endpoints
     stage: t.U16
+    continues: Continues | None = None
 
 
 class JobOpened(Message, frozen=True):
@@ -108,25 +126,58 @@ class Submitted(Message, frozen=True):
     pass
 
 
-class Activations(Message, frozen=True):
-    """Stage i to stage i+1: rows [start, start + rows) of one request. Payload: float32 little-endian [rows, D]."""
+class Activations(Message, frozen=True, omit_defaults=True):
+    """Stage i to stage i+1: rows [start, start + rows) of one request. Payload: float32 little-endian [rows, D].
+
+    `again`: all rows from `start` on that were carried over are void, these come instead.
+    With the first ones, `most_rows` says how many there will be at most, 0 for nobody knows.
+    """
 
     order_hash: t.Hash32
     request: t.U32
     start: t.U32
     rows: Annotated[int, msgspec.Meta(ge=1, le=2**20)]
+    again: bool = False
     checkpoint: t.HopCheckpoint | None = None
     checkpoint_signature: t.Signature | None = None
+    most_rows: t.U32 = 0
+    trace: Trace | None = None
 
 
-class Token(Message, frozen=True):
-    """Last stage to the client and to the first stage: token number `step` of the answer."""
+class Carry(Message, frozen=True):
+    """Stage i to stage i+1, before the first rows of a continued request: how much of it do you remember?
+
+    At most the first `rows` rows count. Rows from `decoded_from` on were decoded one at a time. → Carried | Failed
+    """
+
+    order_hash: t.Hash32
+    request: t.U32
+    rows: t.U32
+    decoded_from: t.U32
+
+
+class Carried(Message, frozen=True):
+    """So many rows, and the root over them; the sender goes on from there if it would send the same, else from row 0."""
+
+    rows: t.U32
+    root: t.Hash32
+
+
+class Token(Message, frozen=True, omit_defaults=True):
+    """Last stage to the client and to the first stage: token number `step` of the answer.
+
+    Only the client is told logarithms of probabilities, and only if its parameters ask: the token's own, and the likeliest
+    ones with theirs.
+    """
 
     order_hash: t.Hash32
     request: t.U32
     step: t.U32
     token: t.U32
     finish: Finish = ""
+    trace: Trace | None = None
+    logprob: Logprob | None = None
+    top: Annotated[tuple[tuple[t.U32, Logprob], ...], msgspec.Meta(max_length=t.MAX_LOGPROBS)] = ()
 
 
 class FinishRequest(Message, frozen=True):
@@ -139,12 +190,28 @@ class FinishRequest(Message, frozen=True):
 
 
 class RequestFailed(Message, frozen=True):
-    """Stage to client: this request cannot go on here; other requests may."""
+    """Stage to client: this request cannot go on here; other requests may.
+
+    `lost` is the neighbour that fell silent, if that is why: what was done is then kept for a continuation or a Cut.
+    """
 
     order_hash: t.Hash32
     request: t.U32
     code: Annotated[str, msgspec.Meta(max_length=40)]
     reason: Text
+    lost: t.Address | None = None
+
+
+class Cut(Message, frozen=True):
+    """Client to a stage that remains of a broken pipeline: the answer ends here with `tokens_out` tokens; sign for it.
+
+    → Receipt | Failed
+    """
+
+    order_hash: t.Hash32
+    request: t.U32
+    tokens_in: t.U32
+    tokens_out: t.U32
 
 
 class Cancel(Message, frozen=True):
@@ -158,6 +225,19 @@ class Receipt(Message, frozen=True):
     """Stage to client, one per finished request; also the answer to CloseJob."""
 
     signed: t.SignedReceipt
+
+
+Push = Activations | Token | FinishRequest | RequestFailed | Cancel | Receipt
+
+
+class Bundle(Message, frozen=True):
+    """Pushes that left together, such as what one step of a stage made for the next. Each is as if it had come alone.
+
+    Payload: theirs, one after the other, of `sizes` bytes.
+    """
+
+    parts: Annotated[list[Push], msgspec.Meta(min_length=1, max_length=MAX_PARTS)]
+    sizes: Annotated[list[t.U32], msgspec.Meta(min_length=1, max_length=MAX_PARTS)]
 
 
 # --- closing a job ---
@@ -236,7 +316,8 @@ class Receipts(Message, frozen=True):
 
 AnyMessage = (
     Ping | Pong | Failed | Propose | Accepted | OpenJob | JobOpened | Submit | Submitted
-    | Activations | Token | FinishRequest | RequestFailed | Cancel | Receipt | Progress | Finished
+    | Activations | Carry | Carried | Token | FinishRequest | RequestFailed | Cut | Cancel | Receipt | Bundle
+    | Progress | Finished
     | CloseJob | FetchOpening | Opening | FetchRows | Rows | FetchReceipts | Receipts
 )  # fmt: skip
 
@@ -262,12 +343,17 @@ def _truncated(have: int, need: int) -> FrameTruncated:
 
 
 def encode(
-    message: AnyMessage, payload: bytes | memoryview = b"", *, id: int = 0, re: int = 0
+    message: AnyMessage,
+    payload: bytes | memoryview | Sequence[bytes | memoryview] = b"",
+    *,
+    id: int = 0,
+    re: int = 0,
 ) -> bytes:
-    """Body of a frame. Raises FrameTooLarge if a peer would refuse it."""
+    """Body of a frame; a payload in several buffers is sent as one. Raises FrameTooLarge if a peer would refuse it."""
     header = _encoder.encode(message)
-    view = memoryview(payload).cast("B")
-    size = PREFIX_BYTES + len(header) + len(view)
+    buffers = [payload] if isinstance(payload, (bytes, bytearray, memoryview)) else payload
+    views = [memoryview(buffer).cast("B") for buffer in buffers]
+    size = PREFIX_BYTES + len(header) + sum(len(view) for view in views)
     if size > MAX_FRAME_BYTES or len(header) > MAX_HEADER_BYTES:
         raise _too_large(size, MAX_FRAME_BYTES)
     prefix = (
@@ -276,7 +362,34 @@ def encode(
         + re.to_bytes(4, "big")
         + len(header).to_bytes(4, "big")
     )
-    return b"".join((prefix, header, view))
+    return b"".join((prefix, header, *views))
+
+
+def bundle(
+    items: Sequence[tuple[Push, bytes | memoryview]],
+) -> tuple[Bundle, list[bytes | memoryview]]:
+    """Several pushes as one message and its payload, for `encode`."""
+    payloads = [payload for _, payload in items]
+    sizes = [memoryview(payload).nbytes for payload in payloads]
+    return Bundle(parts=[message for message, _ in items], sizes=sizes), payloads
+
+
+def unbundle(frame: Frame) -> list[Frame]:
+    """The frames in a bundle, their payloads views into its own; any other frame alone. Raises MalformedMessage."""
+    message = frame.message
+    if not isinstance(message, Bundle):
+        return [frame]
+    sizes, payload = message.sizes, frame.payload
+    if frame.id or frame.re or len(sizes) != len(message.parts) or sum(sizes) != len(payload):
+        raise MalformedMessage(
+            "a bundle that does not fit its payload",
+            f"{len(message.parts)} parts, {len(sizes)} sizes, {len(payload)} bytes",
+        )
+    ends = [0, *accumulate(sizes)]
+    return [
+        Frame(message=part, payload=payload[start:end])
+        for part, (start, end) in zip(message.parts, pairwise(ends), strict=True)
+    ]
 
 
 def decode(body: bytes | memoryview) -> Frame:

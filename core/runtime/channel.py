@@ -15,7 +15,7 @@ import itertools
 import os
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -42,6 +42,9 @@ _TAG_BYTES = 16
 _MAX_MALFORMED = 8
 _MAX_CALLS_IN_FLIGHT = 64
 _FLUSH_TIMEOUT_S = 2.0
+_WRITE_BYTES = 1 << 18
+#: A frame up to this size is written whole, without waiting, while no more than this is still to be taken by the socket.
+_SMALL_BYTES = 1 << 16
 HANDSHAKE_TIMEOUT_S = 10.0
 STALL_TIMEOUT_S = 300.0  # a peer may be busy this long before a sender that waits for it gives up
 
@@ -97,12 +100,35 @@ class Channel:
     def is_open(self) -> bool:
         return not self._closed.is_set()
 
-    async def send(self, message: wire.AnyMessage, payload: bytes | memoryview = b"") -> None:
+    async def send(
+        self,
+        message: wire.AnyMessage,
+        payload: bytes | memoryview | Sequence[bytes | memoryview] = b"",
+    ) -> None:
         """Push a message that asks for no answer. Waits while the peer reads slower than we write.
 
         Raises PeerUnreachable when the stream is down; the message may or may not have arrived.
         """
         await self._send_body(wire.encode(message, payload))
+
+    def send_now(
+        self,
+        message: wire.AnyMessage,
+        payload: bytes | memoryview | Sequence[bytes | memoryview] = b"",
+    ) -> bool:
+        """Push a small message without waiting; False, and nothing is sent, where `send` is needed."""
+        if not self.is_open or self._send_lock.locked() or self._is_slow():
+            return False
+        body = wire.encode(message, payload)
+        if len(body) > _SMALL_BYTES:
+            return False
+        try:
+            self._write_small(body)
+        except (OSError, RuntimeError):
+            self._shut()
+            self._writer.transport.abort()
+            return False
+        return True
 
     async def call(
         self,
@@ -151,17 +177,46 @@ class Channel:
         async with self._send_lock:
             if not self.is_open:
                 raise PeerUnreachable(self.peer, "stream closed")
+            if len(body) <= _SMALL_BYTES and not self._is_slow():
+                try:
+                    self._write_small(body)
+                except (OSError, RuntimeError) as error:
+                    self._shut()
+                    self._writer.transport.abort()
+                    raise PeerUnreachable(self.peer, str(error) or "connection lost") from None
+                return
             nonce = next(self._sent).to_bytes(12, "big")
             sealed = self._send_cipher.encrypt(nonce, body, None)
+            left = memoryview(sealed)
             try:
                 self._writer.write(len(sealed).to_bytes(4, "big"))
-                self._writer.write(sealed)
                 async with asyncio.timeout(STALL_TIMEOUT_S):
+                    # All at once, the transport would copy what the socket does not take yet.
+                    while len(left) > _WRITE_BYTES:
+                        self._writer.write(left[:_WRITE_BYTES])
+                        left = left[_WRITE_BYTES:]
+                        await self._writer.drain()
+                    self._writer.write(left)
+                    left = left[:0]
                     await self._writer.drain()
+            except asyncio.CancelledError:
+                if left:  # half a frame left: nobody could read what comes after it
+                    self._shut()
+                    self._writer.transport.abort()
+                raise
             except (OSError, RuntimeError) as error:
                 self._shut()
                 self._writer.transport.abort()
                 raise PeerUnreachable(self.peer, str(error) or "connection lost") from None
+
+    def _is_slow(self) -> bool:
+        """Whether the transport holds so much that senders should wait."""
+        return self._writer.transport.get_write_buffer_size() > _SMALL_BYTES
+
+    def _write_small(self, body: bytes) -> None:
+        """In one system call and, mostly, one packet."""
+        sealed = self._send_cipher.encrypt(next(self._sent).to_bytes(12, "big"), body, None)
+        self._writer.write(len(sealed).to_bytes(4, "big") + sealed)
 
     async def _receive_loop(self) -> None:
         malformed = 0
@@ -169,14 +224,15 @@ class Channel:
             while self.is_open:
                 body = await self._receive_body()
                 try:
-                    frame = wire.decode(body)
+                    frames = wire.unbundle(wire.decode(body))
                 except WireError as error:
                     self._stats.count(type(error).__name__)
                     malformed += 1
                     if malformed >= _MAX_MALFORMED:
                         return
                     continue
-                await self._dispatch(frame)
+                for frame in frames:
+                    await self._dispatch(frame)
         except (asyncio.IncompleteReadError, OSError):
             pass  # the peer is gone: whoever waits for it is told
         except WireError as error:

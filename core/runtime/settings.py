@@ -172,6 +172,8 @@ class Miner(_Section):
     listen_port: Port = 0
     announce_host: str = ""
     """What peers dial, if it is not listen_host."""
+    announce_port: Port = 0
+    """The same for the port, where a router or a relay forwards another one; 0: the one it listens on."""
     layers: Annotated[tuple[int, int] | None, BeforeValidator(_layers)] = None
     """[A, B), or None for auto: the matcher says."""
     announce_interval_s: Annotated[Seconds, Field(alias="announce_interval", ge=1)] = 1
@@ -218,6 +220,8 @@ class Matcher(_Section):
     """Plan when the set of machines has not changed for so long."""
     ack_grace_s: Annotated[Seconds, Field(alias="ack_grace", ge=1)] = 20
     """Deliver finished work that its requester has not acknowledged for so long."""
+    queue_s: Annotated[Seconds, Field(alias="queue", ge=0)] = 30
+    """An order that finds every machine taken waits for so long before it is refused."""
     replan_interval_s: Annotated[Seconds, Field(alias="replan_interval", ge=1)] = 10
     fee_bps: Annotated[int, Field(ge=0, le=10_000)] = 0
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
@@ -229,7 +233,16 @@ class Engine(_Section):
     device: str = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     threads: Annotated[int, Field(ge=0)] = 0
-    """0: as many as the library chooses."""
+    """Of the tensor library; 0: one, which is best where stages share a machine."""
+    kv_memory_bytes: Annotated[SizeBytes | None, Field(alias="kv_memory")] = None
+    """For keys and values; None: what the weights leave of miner.memory_limit, as far as requests can fill it."""
+
+
+class Failover(_Section):
+    """When a silent machine counts as gone; a stream that ends is noticed at once."""
+
+    ping_ms: Annotated[int, Field(ge=10, le=60_000)] = 250
+    missed_pings: Annotated[int, Field(ge=1, le=100)] = 3
 
 
 class Log(_Section):
@@ -249,6 +262,7 @@ class Settings(_Section):
     client: Client = Client()
     matcher: Matcher = Matcher()
     engine: Engine = Engine()
+    failover: Failover = Failover()
     log: Log = Log()
     offline: bool = False
 

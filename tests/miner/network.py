@@ -6,16 +6,20 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from client.orders import Batch, Prompt, Terms, make_order
+from core.engine.tokenizer import Tokenizer
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import ChainUnreachable
 from core.protocol.keystore import Signer
 from core.protocol.types import JobState
 from core.runtime.channel import Channel, Listener, Peers, StreamIdentity, connect
+from core.runtime.clock import SystemClock
+from core.runtime.pulse import Beat
 from miner.admission import ChainView
 from miner.book import Book
 from miner.compute import Compute
@@ -23,6 +27,7 @@ from miner.desk import Desk, Serving
 from miner.desk import Terms as MinerTerms
 from miner.jobs import prompt_chunks
 from miner.links import Links
+from miner.neighbours import Neighbours
 from miner.onchain import JobOnChain
 from miner.stage import Stage
 from miner.store import Store
@@ -137,7 +142,8 @@ class Machine:
         identity = StreamIdentity(self.signer, DOMAIN)
         self.peers = Peers(identity)
         self.links = Links(self.peers)
-        self.stage = Stage(self.desk, self.compute, self.links, self.now)
+        neighbours = Neighbours(Peers(identity), Beat(), SystemClock())
+        self.stage = Stage(self.desk, self.compute, self.links, self.now, neighbours=neighbours)
         shard = await self.compute.load(lambda: load_shard(self.model_dir, layers))
         root = model_manifest(self.model_dir).shard_root(layers.start, layers.end)
         self.shard = shard
@@ -149,6 +155,7 @@ class Machine:
                 vocab=shard.vocab,
                 context=shard.context,
                 eos_ids=frozenset(self.eos_ids),
+                tokenizer=cache(partial(Tokenizer, self.model_dir)),
                 kv_tokens=100_000,
             )
         )
@@ -179,6 +186,7 @@ class Requester:
         self.signer, self.chain, self.machines = signer, chain, machines
         self.identity = StreamIdentity(signer, DOMAIN)
         self.tokens: dict[int, list[int]] = {}
+        self.told: list[wire.Token] = []  # each token once, in order
         self.finish: dict[int, str] = {}
         self.receipts: dict[int, dict[int, t.SignedReceipt]] = {}
         self.failures: list[wire.RequestFailed] = []
@@ -334,6 +342,7 @@ class Requester:
                 known = self.tokens.setdefault(message.request, [])
                 if message.step == len(known):
                     known.append(message.token)
+                    self.told.append(message)
                     self.finish[message.request] = message.finish
             elif isinstance(message, wire.Receipt):
                 leaf = message.signed.leaves[0]
@@ -356,19 +365,24 @@ def reference(
     import torch
 
     from core.engine.model import load_shard
-    from core.engine.sampling import sample
+    from core.engine.sampling import Sampler, sample_batch
     from core.engine.shape import layer_count, read_config
+    from core.engine.stops import Ending
 
     layers = layer_count(read_config(model_dir))
     shard = load_shard(model_dir, t.LayerRange(0, layers))
     cache = shard.new_cache()
     tokens: list[int] = []
+    eos_ids = frozenset(Machine.eos_ids)
+    sampler = Sampler(sampling, index, ids, eos_ids)
+    ending = Ending(sampling, eos_ids, Tokenizer(model_dir) if sampling.stop else None, ids)
     parts = [list(ids[start:end]) for start, end in prompt_chunks(len(ids))]
     while True:
         for part in parts:
-            logits = shard.forward(torch.tensor(part), cache, last_only=True)[-1]
-        token = sample(logits.numpy(), sampling, index, len(tokens))
-        tokens.append(token)
-        if token in Machine.eos_ids or len(tokens) == sampling.max_new_tokens:
+            logits = shard.forward(torch.tensor(part), cache, last_only=True)
+        (choice,) = sample_batch(logits[-1:], [sampler])
+        sampler.take(choice.token)
+        tokens.append(choice.token)
+        if ending.push(choice.token):
             return tokens
-        parts = [[token]]
+        parts = [[choice.token]]

@@ -91,6 +91,7 @@ async def test_a_shard_is_measured_and_the_hook_sees_it_first(model_dir: Path) -
     assert serving.shard_root == model.shard_root(t.LayerRange(1, 3))
     assert (serving.context, serving.vocab, serving.hidden) == (512, 272, 64)
     assert 0 < serving.kv_tokens * model.kv_bytes_per_token_layer * 2 < 2**24
+    assert serving.kv_tokens == compute.kv_capacity_tokens == compute.kv_free_tokens
     compute.close()
 
 

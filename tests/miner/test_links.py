@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from core.protocol import wire
 from core.protocol.errors import HeadraceError, PeerUnreachable
@@ -17,6 +18,8 @@ class Sink:
 
     def __init__(self, fails: int = 0) -> None:
         self.sent: list[wire.AnyMessage] = []
+        self.payloads: list[bytes] = []
+        self.frames = 0
         self.gate = asyncio.Event()
         self.gate.set()
         self.fails, self.opened = fails, 0
@@ -25,12 +28,18 @@ class Sink:
         self.opened += 1
         return self
 
-    async def send(self, message: wire.AnyMessage, payload: bytes = b"") -> None:
+    def send_now(self, message: wire.AnyMessage, payload: Sequence[bytes]) -> bool:
+        return False
+
+    async def send(self, message: wire.AnyMessage, payload: Sequence[bytes]) -> None:
         await self.gate.wait()
         if self.fails:
             self.fails -= 1
             raise PeerUnreachable("peer", "stream closed")
-        self.sent.append(message)
+        self.frames += 1
+        frames = wire.unbundle(wire.decode(wire.encode(message, payload)))
+        self.sent += [frame.message for frame in frames]
+        self.payloads += [bytes(frame.payload) for frame in frames]
 
 
 def numbered(step: int) -> wire.Token:
@@ -88,4 +97,50 @@ async def test_a_peer_that_takes_nothing_is_given_up(monkeypatch) -> None:  # ty
     line.put(PING, b"", failed.append)
     await line.flush(5.0)
     assert len(failed) == 1
+    await line.close()
+
+
+async def test_what_was_put_together_leaves_in_one_frame_with_its_payloads() -> None:
+    sink = Sink()
+    line = Line("peer", sink.open)  # type: ignore[arg-type]
+    for step in range(16):
+        line.put(numbered(step), bytes([step]) * step)
+    await line.flush(5.0)
+    assert (len(sink.sent), sink.frames) == (16, 1)
+    assert sink.payloads == [bytes([step]) * step for step in range(16)]
+    await line.close()
+
+
+async def test_questions_travel_alone_and_in_order_between_pushes() -> None:
+    sink = Sink()
+    line = Line("peer", sink.open)  # type: ignore[arg-type]
+    for message in (numbered(0), numbered(1), PING, numbered(2)):
+        line.put(message)
+    await line.flush(5.0)
+    assert sink.sent == [numbered(0), numbered(1), PING, numbered(2)]
+    assert sink.frames == 3
+    await line.close()
+
+
+async def test_a_frame_that_cannot_leave_fails_each_of_its_messages() -> None:
+    failed: list[HeadraceError] = []
+    sink = Sink(fails=1)
+    line = Line("peer", sink.open)  # type: ignore[arg-type]
+    for step in range(5):
+        line.put(numbered(step), b"", failed.append)
+    await line.flush(5.0)
+    assert len(failed) == 5
+    await line.close()
+
+
+async def test_who_makes_more_than_the_peer_takes_is_asked_to_wait() -> None:
+    sink = Sink()
+    sink.gate.clear()
+    line = Line("peer", sink.open)  # type: ignore[arg-type]
+    line.put(numbered(0), bytes(links.LINE_BYTES + 1))
+    waiting = asyncio.create_task(line.room())
+    await asyncio.sleep(0.02)
+    assert not waiting.done()
+    sink.gate.set()
+    await asyncio.wait_for(waiting, 5.0)
     await line.close()

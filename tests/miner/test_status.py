@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import httpx2
 
-from miner.numbers import MinerMetrics
+from miner.numbers import EngineNumbers, MinerMetrics
 from miner.status import serve_status
+from miner.stepper import Stepped, Work
 
 
 async def test_status_and_metrics_are_shown_and_leaving_needs_the_token() -> None:
@@ -42,15 +43,26 @@ def test_counters_follow_their_sources_and_never_count_twice() -> None:
             tokens_out=7 * finished,
             active=1,
             free=15,
-            kv_tokens=100,
-            tau_ms=2.0,
+            engine=EngineNumbers(
+                busy_s=3.0 * finished,
+                idle_s=1.0 * finished,
+                steps=finished,
+                kv_tokens=100,
+                kv_free_tokens=300,
+                kv_capacity_tokens=1000,
+                tau_ms_by_rows={1: 2.0, 16: 4.0},
+                microbatches=3,
+                microbatch_rows=8,
+                ring_latency_s=0.128,
+            ),
             chain_up=True,
             rho_ms={"0x1": 1.0, "0x2": 4.0},
         )
         return numbers.metrics.render()[0].decode()
 
-    numbers.step(0.01, 1)
-    numbers.step(0.02, 64)
+    one, many = ([Work(0, 0, rows, 0, b"", None)] for rows in (1, 64))  # type: ignore[arg-type]
+    numbers.step(Stepped([], [], one, 0.01), 0)
+    numbers.step(Stepped([], [], many, 0.02), 1)
     update(2, **{"E-PEER-AUTH": 3, "request_failed_E-NET-03": 1})
     text = update(3, **{"E-PEER-AUTH": 3, "request_failed_E-NET-03": 2})
     for line in (
@@ -61,7 +73,16 @@ def test_counters_follow_their_sources_and_never_count_twice() -> None:
         'headrace_stream_faults_total{reason="AuthenticationFailed"} 1.0',
         'headrace_link_seconds{which="farthest"} 0.004',
         'headrace_stage_seconds_count{kind="decode"} 1.0',
-        "headrace_tau_seconds 0.002",
+        'headrace_tau_seconds{rows="1"} 0.002',
+        'headrace_tau_seconds{rows="16"} 0.004',
+        'headrace_batch_rows_bucket{le="64.0"} 2.0',
+        'headrace_compute_seconds_total{state="busy"} 9.0',
+        'headrace_compute_seconds_total{state="waiting"} 3.0',
+        "headrace_bubble_ratio 0.25",
+        'headrace_kv_tokens{state="promised"} 700.0',
+        'headrace_kv_tokens{state="held"} 100.0',
+        "headrace_microbatches_count 3.0",
+        "headrace_ring_latency_seconds 0.128",
         "headrace_chain_up 1.0",
     ):
         assert line in text, line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import msgspec
@@ -123,6 +124,12 @@ def test_a_layer_range_made_by_hand_is_checked_too() -> None:
             t.LayerRange(start, end)
 
 
+ascending_bytes = st.sets(
+    st.text(min_size=1, max_size=5).map(lambda text: text.encode("utf-8", "replace")), max_size=4
+).map(lambda found: tuple(sorted(found)))
+biases = st.dictionaries(st.integers(0, 2**32 - 1), st.integers(-(10**8), 10**8), max_size=5).map(
+    lambda found: tuple(sorted(found.items()))
+)
 sampling = st.builds(
     t.SamplingParams,
     temperature_micro=st.integers(0, 2**32 - 1),
@@ -130,17 +137,84 @@ sampling = st.builds(
     min_p_micro=st.integers(0, 10**6),
     max_new_tokens=st.integers(1, 2**20),
     seed=st.integers(0, 2**63 - 1),
+    top_p_micro=st.integers(1, 10**6),
+    key_index=st.none() | st.integers(0, 2**32 - 2),
+    first_step=st.integers(0, 2**20),
+    repetition_penalty_micro=st.integers(10**5, 10**7),
+    frequency_penalty_micro=st.integers(-2 * 10**6, 2 * 10**6),
+    presence_penalty_micro=st.integers(-2 * 10**6, 2 * 10**6),
+    min_new_tokens=st.integers(0, 2**20),
+    ignore_eos=st.booleans(),
+    n_logprobs=st.none() | st.integers(0, 20),
+    logit_bias=biases,
+    stop=ascending_bytes,
 )
 
 
 @given(sampling)
 def test_canonical_sampling_bytes_can_be_read_back(params: t.SamplingParams) -> None:
     raw = params.canonical()
-    assert len(raw) == 25
-    assert raw[0] == 1
-    words = [int.from_bytes(raw[i : i + 4], "big") for i in (1, 5, 9, 13)]
-    assert t.SamplingParams(*words, seed=int.from_bytes(raw[17:], "big")) == params
+    assert raw[0] == 2
+    assert t.SamplingParams.read(raw) == params
     assert decoded(params, t.SamplingParams) == params
+
+
+def test_canonical_sampling_bytes_stand_where_the_protocol_page_says() -> None:
+    params = t.SamplingParams(
+        temperature_micro=1,
+        top_k=2,
+        min_p_micro=3,
+        max_new_tokens=4,
+        seed=5,
+        top_p_micro=6,
+        key_index=7,
+        first_step=8,
+        repetition_penalty_micro=10**6,
+        frequency_penalty_micro=-1,
+        presence_penalty_micro=9,
+        min_new_tokens=10,
+        ignore_eos=True,
+        n_logprobs=20,
+        logit_bias=((11, -2), (12, 3)),
+        stop=(b"a", "é".encode()),
+    )
+    assert params.canonical().hex(" ", 4) == bytes.fromhex(
+        "02" "00000001" "00000002" "00000003" "00000004" "0000000000000005" "00000006" "00000007"
+        "00000008" "000f4240" "ffffffff" "00000009" "0000000a" "01" "14" "0002" "02"
+        "0000000b" "fffffffe" "0000000c" "00000003" "0001" "61" "0002" "c3a9"
+    ).hex(" ", 4)  # fmt: skip
+    unset = t.SamplingParams().canonical()
+    assert len(unset) == 58
+    assert unset[29:33] == b"\xff" * 4
+    assert unset[54] == 0xFF
+
+
+@given(sampling, st.data())
+def test_no_other_bytes_are_sampling_parameters(
+    params: t.SamplingParams, data: st.DataObject
+) -> None:
+    raw = params.canonical()
+    for cut in (raw[:-1], raw + b"\x00", b"", b"\x01" + raw[1:]):
+        with pytest.raises(ValueError, match=r"sampling|cut|ascending"):
+            t.SamplingParams.read(cut)
+    at, bit = data.draw(st.integers(0, len(raw) - 1)), data.draw(st.integers(0, 7))
+    twisted = bytearray(raw)
+    twisted[at] ^= 1 << bit
+    try:
+        other = t.SamplingParams.read(bytes(twisted))
+    except ValueError:
+        return
+    assert other != params
+    assert other.canonical() == twisted
+
+
+@given(st.binary(max_size=120))
+def test_reading_strangers_sampling_bytes_raises_only_value_errors(raw: bytes) -> None:
+    for candidate in (raw, b"\x02" + raw):
+        try:
+            assert t.SamplingParams.read(candidate).canonical() == candidate
+        except ValueError:
+            continue
 
 
 @given(sampling, sampling)
@@ -152,9 +226,32 @@ def test_two_samplings_share_canonical_bytes_only_when_equal(
 
 @pytest.mark.parametrize(
     "bad",
-    [{"minPMicro": 1_000_001}, {"maxNewTokens": 0}, {"maxNewTokens": 2**20 + 1}, {"seed": 2**63}],
+    [
+        {"minPMicro": 1_000_001},
+        {"maxNewTokens": 0},
+        {"maxNewTokens": 2**20 + 1},
+        {"seed": 2**63},
+        {"topPMicro": 0},
+        {"topPMicro": 1_000_001},
+        {"keyIndex": 2**32 - 1},
+        {"firstStep": 2**20 + 1},
+        {"repetitionPenaltyMicro": 99_999},
+        {"frequencyPenaltyMicro": -2_000_001},
+        {"presencePenaltyMicro": 2_000_001},
+        {"nLogprobs": 21},
+        {"logitBias": [[1, 100_000_001]]},
+        {"logitBias": [[2, 0], [1, 0]]},
+        {"logitBias": [[1, 0], [1, 0]]},
+        {"logitBias": [[i, 0] for i in range(1025)]},
+        {"stop": ["Yg==", "YQ=="]},
+        {"stop": ["YQ==", "YQ=="]},
+        {"stop": [""]},
+        {"stop": ["/w=="]},
+        {"stop": [base64.b64encode(b"a" * 257).decode()]},
+        {"stop": [base64.b64encode(b"a%02d" % i).decode() for i in range(17)]},
+    ],
 )
-def test_sampling_out_of_bounds_is_refused(bad: dict[str, int]) -> None:
+def test_sampling_out_of_bounds_is_refused(bad: dict[str, Any]) -> None:
     refused(bad, t.SamplingParams)
 
 

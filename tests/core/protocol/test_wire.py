@@ -34,7 +34,16 @@ RECEIPT = t.SignedReceipt(
     SIGNATURE,
     [t.RequestLeaf(7, HASH, HASH, 5, 6)],
 )
-SAMPLING = t.SamplingParams(700_000, 40, 50_000, 64, 11)
+SAMPLING = t.SamplingParams(
+    700_000,
+    40,
+    50_000,
+    64,
+    11,
+    key_index=3,
+    logit_bias=((5, -1), (6, 2)),
+    stop=(b"END", "é".encode()),
+)
 
 MESSAGES: list[wire.AnyMessage] = [
     wire.Ping(),
@@ -42,17 +51,28 @@ MESSAGES: list[wire.AnyMessage] = [
     wire.Failed("E-NET-03", "no"),
     wire.Propose(SIGNED, PLAN, PLACES, 1),
     wire.Accepted(t.SignedAcceptance(t.Acceptance(HASH, HASH, 1, 9), SIGNATURE)),
+    wire.Propose(SIGNED, PLAN, PLACES, 1, HASH),
     wire.OpenJob(SIGNED, PLAN, PLACES, 1),
+    wire.OpenJob(SIGNED, PLAN, PLACES, 1, wire.Continues(HASH, [3, None])),
     wire.JobOpened(),
     wire.Submit(HASH, 7, HASH, [HASH], SAMPLING, []),
     wire.Submitted(),
-    wire.Activations(HASH, 7, 0, 32, CHECKPOINT, SIGNATURE),
+    wire.Activations(HASH, 7, 0, 32, checkpoint=CHECKPOINT, checkpoint_signature=SIGNATURE),
     wire.Activations(HASH, 7, 32, 1),
+    wire.Activations(HASH, 7, 0, 32, again=True),
+    wire.Carry(HASH, 7, 32, 24),
+    wire.Carried(32, HASH),
     wire.Token(HASH, 7, 0, 49_151, "stop"),
+    wire.Token(HASH, 7, 0, 49_151, "", None, -0.25, ((49_151, -0.25), (3, -9999.0))),
     wire.FinishRequest(HASH, 7, 5, 6),
     wire.RequestFailed(HASH, 7, "E-CHECK-01", "rows differ"),
+    wire.RequestFailed(HASH, 7, "E-NET-03", "it is gone", ADDRESS),
+    wire.Cut(HASH, 7, 5, 3),
     wire.Cancel(HASH, 7),
     wire.Receipt(RECEIPT),
+    wire.Bundle(
+        [wire.Activations(HASH, 7, 33, 1, trace=[8, 0, 900]), wire.Token(HASH, 8, 0, 5)], [7, 0]
+    ),
     wire.Progress(HASH),
     wire.Finished([1, 2, 3]),
     wire.CloseJob(HASH, [1, 2, 3]),
@@ -293,3 +313,44 @@ def test_a_thousand_mutations_of_each_message_raise_only_wire_errors() -> None:
                 if not data:
                     break
             decode_or_wire_error(bytes(data))
+
+
+pushes = [m for m in MESSAGES if isinstance(m, wire.Push)]
+
+
+@given(st.lists(st.tuples(st.sampled_from(pushes), st.binary(max_size=50)), min_size=1))
+def test_a_bundle_gives_back_what_was_put_in(items: list[tuple[wire.Push, bytes]]) -> None:
+    frame = wire.decode(wire.encode(*wire.bundle(items)))
+    assert [(f.message, bytes(f.payload)) for f in wire.unbundle(frame)] == items
+    assert all(f.id == f.re == 0 for f in wire.unbundle(frame))
+
+
+def test_parts_of_a_bundle_are_views_and_other_frames_stay_alone() -> None:
+    raw = bytearray(wire.encode(*wire.bundle([(pushes[0], bytes(8)), (pushes[0], bytes(8))])))
+    first, second = wire.unbundle(wire.decode(raw))
+    raw[-1] = 7
+    assert second.payload[-1] == 7
+    assert first.payload[-1] == 0
+    alone = wire.decode(wire.encode(wire.Ping(), id=4))
+    assert wire.unbundle(alone) == [alone]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "payload", "id"),
+    [([4], 5, 0), ([4], 3, 0), ([4, 4], 8, 0), ([2**32 - 1], 4, 0), ([4], 4, 9)],
+)
+def test_a_bundle_that_does_not_fit_its_payload_is_refused(
+    sizes: list[int], payload: int, id: int
+) -> None:
+    raw = wire.encode(wire.Bundle([pushes[0]], sizes), bytes(payload), id=id)
+    with pytest.raises(MalformedMessage):
+        wire.unbundle(wire.decode(raw))
+
+
+def test_bundles_hold_neither_questions_nor_bundles() -> None:
+    ping = msgspec.msgpack.encode({"type": "Bundle", "parts": [{"type": "Ping"}], "sizes": [0]})
+    inner = {"type": "Bundle", "parts": [], "sizes": []}
+    nested = msgspec.msgpack.encode({"type": "Bundle", "parts": [inner], "sizes": [0]})
+    for header in (ping, nested):
+        with pytest.raises(MalformedMessage):
+            wire.decode(body(header))

@@ -631,7 +631,7 @@ async def test_a_call_to_a_peer_that_does_not_read_ends_in_time(server: Server, 
     stream = await dial(server)
     await stream.send(wire.Ping())
     filling = asyncio.create_task(fill(stream))
-    await until(lambda: stream._writer.transport.get_write_buffer_size() > 2**20)
+    await until(lambda: stream._writer.transport.get_write_buffer_size() > 2**16)
     with pytest.raises(PeerUnreachable):
         await stream.call(wire.Ping(), timeout_s=0.2)
     async with asyncio.timeout(DEADLINE_S):
@@ -662,6 +662,28 @@ async def test_a_sender_gives_up_on_a_peer_that_never_reads(  # type: ignore[no-
         async with asyncio.timeout(DEADLINE_S):
             await fill(stream)
     assert not stream.is_open
+    released.set()
+
+
+async def test_a_sender_cancelled_in_the_middle_of_a_frame_ends_the_stream(  # type: ignore[no-untyped-def]
+    server: Server, dial
+) -> None:
+    released = asyncio.Event()
+
+    async def stuck(_: Channel, frame: wire.Frame) -> Answer:
+        await released.wait()
+        return None
+
+    server.reply = stuck
+    stream = await dial(server)
+    await stream.send(wire.Ping())
+    filling = asyncio.create_task(fill(stream))
+    await until(lambda: stream._writer.transport.get_write_buffer_size() > 2**16)
+    await asyncio.sleep(0.2)  # the kernel takes no more, and no frame fits into our own buffer
+    filling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await filling
+    assert not stream.is_open, "what comes next would be read as the rest of that frame"
     released.set()
 
 

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from core.engine.sampling import gumbel_noise, philox
+from core.engine.noise import gumbel_noise, philox
 from core.protocol.referee.noise import gumbel, philox_word
 
 

@@ -8,7 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from core.engine.sampling import margin, request_key
+from core.engine.margin import margin
+from core.engine.noise import request_key
 from core.protocol.referee import Kind, Leaf, Ruling, check
 from core.protocol.types import SamplingParams
 from tests.core.protocol.referee.leaves import f64

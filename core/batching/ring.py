@@ -1,0 +1,81 @@
+"""How many microbatches of what size keep every stage of a ring busy? (DeServe §4.3)
+
+A microbatch leaves the first stage, passes the others, and its tokens come home after the ring time. With too few of them
+stages idle while all are on their way; with more than needed each is smaller than it could be, and steps cost more per row.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+#: A smaller number of microbatches is preferred to a rate better by less than this.
+TOLERANCE = 0.03
+MAX_TICKETS = 64
+_SAMPLES = 32
+_EWMA = 0.2
+
+
+@dataclass(frozen=True)
+class Choice:
+    """N microbatches of at most B rows."""
+
+    tickets: int
+    rows: int
+
+
+def choose(
+    stages: Sequence[Callable[[float], float]],
+    latency_s: float,
+    active: int,
+    *,
+    max_rows: int,
+    jitter_s: float = 0.0,
+) -> Choice:
+    """The (N, B) that maximises N·B / max(N·max_s T_s(B), R(B)) over N·B ≥ `active`, with the smallest N within 3 %.
+
+    `stages` give T_s in seconds for a batch of so many rows, `latency_s` is all of the ring time R that no stage computes.
+    One more where the ring time varies by more than half of the slowest stage's step.
+    """
+    if active < 1 or max_rows < 1:
+        raise ValueError(f"{active} active requests, batches of at most {max_rows} rows")
+    rates = []
+    for tickets in range(1, min(active, MAX_TICKETS) + 1):
+        rows = min(-(-active // tickets), max_rows)
+        times = [seconds(rows) for seconds in stages] or [0.0]
+        cycle_s = max(tickets * max(times), sum(times) + latency_s, 1e-9)
+        rates.append(min(active, tickets * rows) / cycle_s)
+    tickets = 1 + next(
+        number for number, rate in enumerate(rates) if rate >= (1 - TOLERANCE) * max(rates)
+    )
+    rows = min(-(-active // tickets), max_rows)
+    slowest_s = max((seconds(rows) for seconds in stages), default=0.0)
+    if tickets > 1 and jitter_s > slowest_s / 2 and tickets < min(active, MAX_TICKETS):
+        tickets += 1
+        rows = min(-(-active // tickets), max_rows)
+    return Choice(tickets, rows)
+
+
+class RingLatency:
+    """What of the ring time no stage accounts for: links, queues of the network, programs in between."""
+
+    __slots__ = ("_samples", "mean_s")
+
+    def __init__(self) -> None:
+        self.mean_s = 0.0
+        self._samples: deque[float] = deque(maxlen=_SAMPLES)
+
+    def observe(self, seconds: float) -> None:
+        """One round; what clocks make negative counts as nothing."""
+        seconds = max(0.0, seconds)
+        self.mean_s = self.mean_s + _EWMA * (seconds - self.mean_s) if self._samples else seconds
+        self._samples.append(seconds)
+
+    @property
+    def jitter_s(self) -> float:
+        """The ninetieth percentile less the median of the last rounds; 0 for the first few."""
+        if len(self._samples) < 8:
+            return 0.0
+        ordered = sorted(self._samples)
+        return ordered[len(ordered) * 9 // 10] - ordered[len(ordered) // 2]

@@ -1,0 +1,61 @@
+"""Are the stages that we send to still there?
+
+Each has a stream of its own for this: on the one that carries activations a question would wait behind rows for which a busy
+stage has no room yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from core.protocol.errors import AuthenticationFailed, HeadraceError, PeerUnreachable
+from core.runtime.channel import Peers
+from core.runtime.clock import Clock
+from core.runtime.pulse import Beat, until_lost
+
+Place = tuple[str, str]
+"""(operator, endpoint)."""
+#: Nobody accepts a stream for so long only to be found silent.
+CONNECT_S = 1.0
+
+
+class Neighbours:
+    """Watches stages for as long as somebody needs them."""
+
+    def __init__(self, peers: Peers, beat: Beat, clock: Clock) -> None:
+        """`peers` is ours alone."""
+        self.on_lost: Callable[[str, HeadraceError], None] = lambda operator, error: None
+        self._peers, self._beat, self._clock = peers, beat, clock
+        self._watches: dict[Place, asyncio.Task[None]] = {}
+
+    def watch(self, operator: str, endpoint: str) -> None:
+        """From now on `on_lost` hears if this stage falls silent."""
+        place = (operator, endpoint)
+        if place not in self._watches:
+            self._watches[place] = asyncio.create_task(self._watch(place), name=f"watch {operator}")
+
+    def keep_only(self, needed: Collection[Place]) -> None:
+        """Watch nobody else any more."""
+        for place in self._watches.keys() - set(needed):
+            self._watches.pop(place).cancel()
+
+    async def close(self) -> None:
+        """End every watch and its stream."""
+        watches = list(self._watches.values())
+        self.keep_only(())
+        await asyncio.gather(*watches, return_exceptions=True)
+        await self._peers.close()
+
+    async def _watch(self, place: Place) -> None:
+        operator, endpoint = place
+        lost: HeadraceError
+        try:
+            stream = await self._peers.get(operator, endpoint, timeout_s=CONNECT_S)
+        except (PeerUnreachable, AuthenticationFailed) as error:
+            lost = error
+        else:
+            lost = await until_lost(stream, self._beat, self._clock)
+        if self._watches.get(place) is asyncio.current_task():
+            del self._watches[place]
+        self.on_lost(operator, lost)

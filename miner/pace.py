@@ -1,0 +1,100 @@
+"""How long do steps take here and at the stages after, and how many microbatches follow from it?
+
+With the first request of every microbatch travels a trace: rows, microseconds of waiting and of computing at each stage. What
+of the ring time no stage accounts for is the links' share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from core.batching.ring import Choice, RingLatency, choose
+from core.batching.times import StepTimes
+
+#: Numbers of one stage in a trace: rows (0: prompts ran too, the time is no measure), waited µs, computed µs.
+TRACE_NUMBERS = 3
+_CHOOSE_EVERY_S = 0.5
+_MAX_US = 2**32 - 1
+_MAX_RINGS = 256
+
+
+def entry(rows: int, waited_s: float, computed_s: float) -> list[int]:
+    """What one stage adds to a trace."""
+    return [rows, *(min(_MAX_US, max(0, int(s * 1e6))) for s in (waited_s, computed_s))]
+
+
+class _Ring:
+    __slots__ = ("active", "choice", "chosen_at_s", "latency", "later")
+
+    def __init__(self) -> None:
+        self.later: list[StepTimes] = []
+        self.latency = RingLatency()
+        self.choice: Choice | None = None
+        self.active = 0
+        self.chosen_at_s = float("-inf")
+
+
+class Pace:
+    """Measured times of one first stage and of the rings that begin there."""
+
+    def __init__(self, *, max_rows: int) -> None:
+        self.own = StepTimes()
+        self._max_rows = max_rows
+        self._rings: dict[Hashable, _Ring] = {}
+
+    def heard(self, ring: Hashable, away_s: float, trace: Sequence[int]) -> None:
+        """A microbatch came home `away_s` after its step here ended; `trace` begins with this stage's numbers."""
+        known = self._ring(ring)
+        stages = [trace[at : at + 3] for at in range(TRACE_NUMBERS, len(trace) - 2, TRACE_NUMBERS)]
+        while len(known.later) < len(stages):
+            known.later.append(StepTimes())
+        for times, (rows, _, computed_us) in zip(known.later, stages, strict=False):
+            if rows:
+                times.observe(rows, computed_us / 1e6)
+        accounted_us = sum(waited + computed for _, waited, computed in stages)
+        known.latency.observe(away_s - accounted_us / 1e6)
+
+    def choice(self, ring: Hashable, active: int, now_s: float, *, is_alone: bool) -> Choice:
+        """How many microbatches of how many rows; `is_alone` where this stage is the whole ring.
+
+        Chosen anew twice a second, and when the number of active requests changes.
+        """
+        known = self._ring(ring)
+        if (
+            known.choice is None
+            or known.active != active
+            or now_s - known.chosen_at_s > _CHOOSE_EVERY_S
+        ):
+            known.choice = self._choose(known, active, is_alone)
+            known.active, known.chosen_at_s = active, now_s
+        return known.choice
+
+    def rings(self) -> dict[Hashable, tuple[Choice, float]]:
+        """Of every ring: what was chosen, and the seconds that its links take."""
+        return {
+            name: (ring.choice, ring.latency.mean_s)
+            for name, ring in self._rings.items()
+            if ring.choice is not None
+        }
+
+    def _ring(self, name: Hashable) -> _Ring:
+        ring = self._rings.get(name)
+        if ring is None:
+            while len(self._rings) >= _MAX_RINGS:
+                del self._rings[next(iter(self._rings))]
+            ring = self._rings[name] = _Ring()
+        return ring
+
+    def _choose(self, ring: _Ring, active: int, is_alone: bool) -> Choice:
+        if is_alone:
+            return Choice(1, min(active, self._max_rows))
+        if not self.own or not ring.later or not all(ring.later):
+            tickets = min(active, 2 + len(ring.later[1:]))
+            return Choice(tickets, min(-(-active // tickets), self._max_rows))
+        return choose(
+            [self.own.seconds, *(times.seconds for times in ring.later)],
+            ring.latency.mean_s,
+            active,
+            max_rows=self._max_rows,
+            jitter_s=ring.latency.jitter_s,
+        )

@@ -1,0 +1,162 @@
+"""How does one batch of requests' steps run through the engine, and what comes out for each?"""
+
+from __future__ import annotations
+
+import time
+from asyncio import Future
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from core.batching.step import Step
+from core.protocol.errors import CheckFailed, HeadraceError
+
+if TYPE_CHECKING:
+    from core.engine.batch import BatchEngine
+    from core.engine.compat import CompatEngine
+    from core.engine.pieces import Piece
+    from core.engine.sampling import Sampler
+
+    Engine = BatchEngine | CompatEngine
+
+
+class Work(Step):
+    """A request's step and who waits for it. Without `draw` a last stage says nothing, any other gives its rows."""
+
+    __slots__ = ("as_decodes", "data", "draw", "future", "queued_s", "trace")
+
+    def __init__(
+        self,
+        request: Hashable,
+        first: int,
+        end: int,
+        job: Hashable,
+        data: Any,
+        future: Future[Any],
+        *,
+        draw: Sampler | None = None,
+        trace: list[int] | None = None,
+        as_decodes: bool = False,
+    ) -> None:
+        """`data` is token ids or the bytes of float32 rows; `trace` is lengthened in place once the step has run."""
+        super().__init__(request, first, end, job)
+        self.data, self.future, self.draw, self.trace = data, future, draw, trace
+        self.as_decodes = as_decodes
+        self.queued_s = time.perf_counter()
+
+
+Outcome = tuple[Work, Any]
+"""A step and its result; an exception is what went wrong."""
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What running a batch came to."""
+
+    outcomes: list[Outcome]
+    deferred: list[Work]  # there were too few pages; they may run later
+    ran: list[Work]
+    seconds: float
+
+    @property
+    def rows(self) -> int:
+        return sum(work.tokens for work in self.ran)
+
+
+def run_batch(engine: Engine, works: Sequence[Work]) -> Stepped:
+    """One pass over the works that can run, the first ones where pages are short.
+
+    A fault of one request is its own outcome; whatever breaks the pass is the outcome of all that were in it.
+    """
+    from core.engine.paged_kv import KvShort
+
+    started = time.perf_counter()
+    outcomes: list[Outcome] = []
+    works, deferred = _once_each(works)
+    ready = _checked(engine, works, outcomes)
+    while ready:
+        try:
+            outs = engine.step([piece for _, piece in ready], checked=True)
+            outcomes += zip([work for work, _ in ready], _results(ready, outs), strict=True)
+            break
+        except KvShort:
+            work, _ = ready.pop()
+            if ready:
+                deferred.insert(0, work)
+            else:
+                error = CheckFailed("the request stops", "this stage's memory is full")
+                outcomes.append((work, error))
+        except Exception as error:  # a bug, or a library's: these requests fail, the thread goes on
+            outcomes += [(work, error) for work, _ in ready]
+            ready = []
+    ran = [work for work, _ in ready]
+    return Stepped(outcomes, deferred, ran, time.perf_counter() - started)
+
+
+def _once_each(works: Sequence[Work]) -> tuple[list[Work], list[Work]]:
+    """The first step of every request, and the others, which must wait for it."""
+    seen: set[Hashable] = set()
+    first, later = [], []
+    for work in works:
+        (later if work.request in seen else first).append(work)
+        seen.add(work.request)
+    return first, later
+
+
+def _checked(
+    engine: Engine, works: Sequence[Work], outcomes: list[Outcome]
+) -> list[tuple[Work, Piece]]:
+    """Works with their pieces; those that no step can run become outcomes."""
+    from core.engine.pieces import ALL, LAST, NONE, Piece
+
+    takes_ids = engine.shard.is_first
+    tensors, are_good = _ids(engine, works) if takes_ids else _activations(engine, works)
+    ready = []
+    for work, x in zip(works, tensors, strict=True):
+        logits = LAST if work.draw else NONE if engine.shard.is_last else ALL
+        piece = Piece(work.request, x, work.first, logits, work.as_decodes)
+        try:
+            engine.check(piece, values=not are_good)
+        except HeadraceError as error:
+            outcomes.append((work, error))
+        except ValueError as error:
+            outcomes.append((work, CheckFailed("activations are refused", str(error))))
+        else:
+            ready.append((work, piece))
+    return ready
+
+
+def _ids(engine: Engine, works: Sequence[Work]) -> tuple[list[Any], bool]:
+    import torch
+
+    every = torch.tensor([i for work in works for i in work.data], dtype=torch.int64)
+    least, most = torch.aminmax(every)
+    return list(every.split([work.tokens for work in works])), bool(
+        least >= 0 and most < engine.shard.vocab
+    )
+
+
+def _activations(engine: Engine, works: Sequence[Work]) -> tuple[list[Any], bool]:
+    """[n, D] of each work, views of one buffer, and whether all of it is fit to compute on."""
+    import numpy as np
+    import torch
+
+    from core.engine.blocks import MAX_ACTIVATION
+
+    hidden = engine.shard.hidden
+    every = np.concatenate([np.frombuffer(work.data, "<f4") for work in works]).reshape(-1, hidden)
+    are_good = bool(np.abs(every).max() <= MAX_ACTIVATION)  # of NaN: False
+    return list(torch.from_numpy(every).split([work.tokens for work in works])), are_good
+
+
+def _results(ran: Sequence[tuple[Work, Piece]], outs: Sequence[Any]) -> list[Any]:
+    import torch
+
+    from core.engine.sampling import sample_batch
+
+    drawing = [(out[-1], w.draw) for (w, _), out in zip(ran, outs, strict=True) if w.draw]
+    drawn = iter(sample_batch(*zip(*drawing, strict=True)) if drawing else ())
+    return [
+        next(drawn) if work.draw else out.to(torch.float32).cpu().contiguous().numpy().tobytes()
+        for (work, _), out in zip(ran, outs, strict=True)
+    ]

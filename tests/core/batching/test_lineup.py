@@ -1,0 +1,216 @@
+"""The queue in front of a stage: admission, prompts beside decode steps, jobs in turn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.batching.kv_ledger import KvLedger
+from core.batching.lineup import Lineup
+from core.batching.step import Step, StepError
+
+
+class Pages:
+    """A page for each request, unless told otherwise."""
+
+    def __init__(self, pages: int) -> None:
+        self.ledger = KvLedger(pages)
+        self.wanted: dict[Hashable, int] = {}
+
+    def try_admit(self, request: Hashable) -> bool:
+        return self.ledger.try_book(request, self.wanted.get(request, 1))
+
+    def release(self, request: Hashable) -> None:
+        if self.ledger.holds(request):
+            self.ledger.release(request)
+
+
+def lineup(pages: int = 99, *, gated: bool = False, **limits: int) -> tuple[Lineup[Step], Pages]:
+    memory = Pages(pages)
+    return Lineup(memory, gated=gated, **limits), memory  # type: ignore[arg-type]
+
+
+def begin(line: Lineup[Step], request: int, tokens: int = 10, job: int = 0) -> None:
+    line.open(request, job)
+    line.add(Step(request, 0, tokens, job))
+
+
+def ran(line: Lineup[Step]) -> tuple[list[int], list[int]]:
+    batch = line.form()
+    if batch is None:
+        return [], []
+    return [s.request for s in batch.decodes], [s.request for s in batch.prefills]  # type: ignore[misc]
+
+
+def test_prompts_and_decode_steps_share_a_batch() -> None:
+    line, _ = lineup()
+    begin(line, 1)
+    assert ran(line) == ([], [1])
+    line.add(Step(1, 10, 11))
+    begin(line, 2)
+    assert ran(line) == ([1], [2])
+    assert line.form() is None
+
+
+def test_prompts_take_a_small_budget_while_somebody_decodes_and_a_large_one_else() -> None:
+    line, _ = lineup(budget_tokens=100, quiet_budget_tokens=300)
+    for request in range(8):
+        begin(line, request, 90)
+    assert ran(line) == ([], [0, 1, 2])
+    line.add(Step(0, 90, 91))
+    assert ran(line) == ([0], [3])
+    assert ran(line) == ([], [4]), "the one who decodes may come home any moment"
+    line.drop(0)
+    assert ran(line) == ([], [5, 6, 7])
+
+
+def test_who_does_not_fit_waits_and_is_overtaken_by_nobody() -> None:
+    line, memory = lineup(3)
+    memory.wanted[2] = 3
+    for request in (1, 2, 3):
+        begin(line, request)
+    assert ran(line) == ([], [1])
+    assert line.form() is None
+    assert (line.in_lobby, line.is_in_lobby(2), line.is_in_lobby(1)) == (2, True, False)
+    line.drop(1)
+    memory.release(1)
+    assert ran(line) == ([], [2])
+    line.drop(2)
+    memory.release(2)
+    assert ran(line) == ([], [3])
+
+
+def test_jobs_take_turns_at_the_door() -> None:
+    line, memory = lineup(4)
+    for request in range(10):
+        begin(line, request, job=1)
+    begin(line, 100, job=2)
+    begin(line, 200, job=3)
+    assert set(ran(line)[1]) == {0, 1, 100, 200}
+    assert memory.ledger.free_pages == 0
+
+
+def test_a_dropped_request_leaves_nothing_behind() -> None:
+    line, memory = lineup(1)
+    begin(line, 1)
+    begin(line, 2)
+    line.drop(2)
+    assert ran(line) == ([], [1])
+    line.add(Step(1, 10, 11))
+    line.drop(1)
+    line.drop(1)
+    memory.release(1)
+    assert line.form() is None
+    assert (line.open_requests, line.in_lobby, line.waiting_rows) == (0, 0, 0)
+    begin(line, 3)
+    assert ran(line) == ([], [3])
+
+
+def test_steps_that_could_not_run_come_back() -> None:
+    line, _ = lineup()
+    begin(line, 1)
+    batch = line.form()
+    assert batch is not None
+    line.put_back(batch.prefills)
+    assert ran(line) == ([], [1])
+    line.drop(1)
+    line.put_back(batch.prefills)
+    assert line.form() is None
+
+
+def test_a_first_stage_holds_back_until_a_ticket_is_home() -> None:
+    line, _ = lineup(gated=True)
+    for request in range(4):
+        begin(line, request)
+    line.form()
+    for request in range(4):
+        line.add(Step(request, 10, 11))
+    ((_, ring),) = line.rings()
+    ring.tickets, ring.rows = 2, 2
+    assert [ran(line)[0] for _ in range(3)] == [[0, 1], [2, 3], []]
+    line.land(0)
+    line.land(1)
+    line.add(Step(0, 11, 12))
+    assert ran(line)[0] == [0]
+
+
+def test_rings_share_batches_and_each_keeps_its_tickets() -> None:
+    line, _ = lineup(gated=True)
+    for request, ring in ((1, "a"), (2, "b")):
+        line.open(request, 0, ring)
+        line.add(Step(request, 0, 5))
+    line.form()
+    for request in (1, 2):
+        line.add(Step(request, 5, 6))
+    assert ran(line)[0] == [1, 2]
+
+
+def test_strangers_have_no_steps() -> None:
+    line, _ = lineup()
+    with pytest.raises(StepError):
+        line.add(Step(1, 0, 5))
+    line.open(1, 0)
+    with pytest.raises(StepError):
+        line.open(1, 0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_every_step_of_those_who_stay_runs_once_and_in_order(data: st.DataObject) -> None:
+    pages = data.draw(st.integers(2, 8))
+    line, memory = lineup(
+        pages,
+        gated=data.draw(st.booleans()),
+        max_rows=data.draw(st.integers(1, 5)),
+        budget_tokens=20,
+        quiet_budget_tokens=40,
+    )
+    position: dict[int, int] = {}
+    goal: dict[int, int] = {}
+    dropped: set[int] = set()
+    per_job: Counter[int] = Counter()
+
+    def run_batch() -> bool:
+        batch = line.form()
+        if batch is None:
+            return False
+        assert len(batch.decodes) <= line.max_rows
+        assert batch.prefill_tokens <= 40
+        for s in [*batch.decodes, *batch.prefills]:
+            request: int = s.request  # type: ignore[assignment]
+            assert request not in dropped
+            assert s.first == position[request]
+            position[request] = s.end
+            per_job[s.job] += s.tokens  # type: ignore[index]
+            if s.end < goal[request]:
+                line.add(Step(request, s.end, s.end + 1, s.job))
+            else:
+                drop(request)
+        return True
+
+    def drop(request: int) -> None:
+        line.drop(request)
+        memory.release(request)
+        dropped.add(request)
+
+    for _ in range(data.draw(st.integers(1, 40))):
+        match data.draw(st.sampled_from(["open", "open", "run", "run", "drop"])):
+            case "open":
+                new, job = len(position), data.draw(st.integers(0, 3))
+                prompt = data.draw(st.integers(1, 20))
+                memory.wanted[new] = data.draw(st.integers(1, pages))
+                position[new], goal[new] = 0, prompt + data.draw(st.integers(0, 5))
+                begin(line, new, prompt, job)
+            case "run":
+                run_batch()
+            case "drop" if set(position) - dropped:
+                drop(data.draw(st.sampled_from(sorted(set(position) - dropped))))
+        assert memory.ledger.used_pages <= pages
+    while run_batch():
+        pass
+    assert set(position) == dropped, "nobody waits for ever"
+    assert (line.open_requests, line.waiting_rows, memory.ledger.used_pages) == (0, 0, 0)

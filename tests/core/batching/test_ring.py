@@ -1,0 +1,104 @@
+"""How many microbatches keep a ring busy: formulas, tables and properties."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.batching.ring import MAX_TICKETS, TOLERANCE, Choice, RingLatency, choose
+
+
+def line(fixed_ms: float, row_ms: float):  # type: ignore[no-untyped-def]
+    return lambda rows: (fixed_ms + row_ms * rows) / 1000
+
+
+def rate(choice: Choice, stages, latency_s: float, active: int) -> float:  # type: ignore[no-untyped-def]
+    times = [stage(choice.rows) for stage in stages]
+    cycle_s = max(choice.tickets * max(times), sum(times) + latency_s)
+    return min(active, choice.tickets * choice.rows) / cycle_s
+
+
+EQUAL = [line(20, 1), line(20, 1)]
+
+
+def test_one_request_is_one_microbatch() -> None:
+    assert choose(EQUAL, 0.5, 1, max_rows=64) == Choice(1, 1)
+
+
+def test_two_equal_stages_without_links_take_two() -> None:
+    assert choose(EQUAL, 0.0, 16, max_rows=64) == Choice(2, 8)
+
+
+def test_steps_that_cost_the_same_for_any_rows_take_one() -> None:
+    assert choose([line(40, 0)] * 2, 0.0, 4, max_rows=64) == Choice(1, 4)
+
+
+def test_a_stage_that_takes_nearly_all_the_time_takes_one_and_a_bit_of_patience() -> None:
+    assert choose([line(40, 2), line(0.1, 0)], 0.0, 8, max_rows=64).tickets == 1
+
+
+@pytest.mark.parametrize(("one_way_ms", "least"), [(0, 2), (16, 2), (64, 4), (256, 8)])
+def test_longer_links_take_more_microbatches(one_way_ms: float, least: int) -> None:
+    """Gemma as in the measurements: sixteen rows in about 75 ms at both stages, up to 320 sequences."""
+    stages = [line(40, 2.2), line(40, 2.2)]
+    found = choose(stages, 2 * one_way_ms / 1000, 320, max_rows=16)
+    assert found.rows == 16
+    assert least <= found.tickets <= 20
+    needed = (2 * one_way_ms / 1000 + 2 * stages[0](16)) / stages[0](16)
+    assert found.tickets >= needed * (1 - TOLERANCE) - 1e-9
+
+
+def test_jitter_adds_one() -> None:
+    stages = [line(20, 1)] * 2
+    calm = choose(stages, 0.064, 32, max_rows=64)
+    shaky = choose(stages, 0.064, 32, max_rows=64, jitter_s=0.05)
+    assert shaky.tickets == calm.tickets + 1
+
+
+def test_no_batch_is_larger_than_allowed() -> None:
+    assert choose(EQUAL, 0.0, 1000, max_rows=8).rows == 8
+
+
+times = st.tuples(st.floats(0.1, 200), st.floats(0, 10)).map(lambda p: line(*p))
+
+
+@given(
+    st.lists(times, min_size=1, max_size=5),
+    st.floats(0, 2),
+    st.integers(1, 400),
+    st.integers(1, 256),
+)
+def test_no_other_number_is_better_by_more_than_the_tolerance(  # type: ignore[no-untyped-def]
+    stages, latency_s: float, active: int, max_rows: int
+) -> None:
+    found = choose(stages, latency_s, active, max_rows=max_rows)
+    assert 1 <= found.tickets <= min(active, MAX_TICKETS)
+    assert 1 <= found.rows <= max_rows
+    got = rate(found, stages, latency_s, active)
+    for tickets in range(1, min(active, MAX_TICKETS) + 1):
+        other = rate(
+            Choice(tickets, min(-(-active // tickets), max_rows)), stages, latency_s, active
+        )
+        assert got >= other * (1 - TOLERANCE) * (1 - 1e-9)
+        if tickets < found.tickets:
+            assert other < max(got, other) * (1 + 1e-9)
+
+
+def test_nothing_active_is_an_error() -> None:
+    with pytest.raises(ValueError):
+        choose(EQUAL, 0.0, 0, max_rows=4)
+
+
+def test_latency_is_smoothed_and_its_spread_known() -> None:
+    latency = RingLatency()
+    latency.observe(-1.0)
+    assert latency.mean_s == 0.0
+    latency = RingLatency()
+    for _ in range(20):
+        latency.observe(0.1)
+    assert latency.mean_s == pytest.approx(0.1)
+    assert latency.jitter_s == pytest.approx(0.0)
+    for number in range(20):
+        latency.observe(0.1 + 0.1 * (number % 5 == 0))
+    assert latency.jitter_s == pytest.approx(0.1)

@@ -1,0 +1,64 @@
+"""T(B) from steps as they happen."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.batching.times import StepTimes, bucket_of
+
+
+def test_nothing_is_known_at_first() -> None:
+    times = StepTimes()
+    assert not times
+    assert times.seconds(4) == 0.0
+
+
+def test_buckets_widen_with_the_size() -> None:
+    assert [bucket_of(n) for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 33, 48)] == [
+        1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 16, 16, 24, 24, 32, 48, 48,
+    ]  # fmt: skip
+
+
+def test_one_size_stands_for_others_by_halves() -> None:
+    times = StepTimes()
+    times.observe(8, 0.04)
+    assert times.seconds(8) == pytest.approx(0.04)
+    assert times.seconds(16) == pytest.approx(0.06)
+    assert times.seconds(1) == pytest.approx(0.0225)
+
+
+def test_between_and_beyond_measured_sizes_a_line_is_followed() -> None:
+    times = StepTimes()
+    times.observe(4, 0.04)
+    times.observe(16, 0.08)
+    assert times.seconds(2) == pytest.approx(0.04)
+    assert times.seconds(10) == pytest.approx(0.06)
+    assert times.seconds(28) == pytest.approx(0.12)
+    assert times.by_rows() == {4: 0.04, 16: 0.08}
+
+
+def test_a_step_that_was_held_up_once_is_forgotten_soon() -> None:
+    times = StepTimes()
+    for seconds in (0.04, 0.4, *[0.04] * 30):
+        times.observe(4, seconds)
+    assert times.seconds(4) == pytest.approx(0.04, rel=0.02)
+
+
+@given(st.lists(st.tuples(st.integers(1, 300), st.floats(1e-4, 1.0)), min_size=1, max_size=30))
+def test_more_rows_never_take_less(steps: list[tuple[int, float]]) -> None:
+    times = StepTimes()
+    for rows, seconds in steps:
+        times.observe(rows, seconds)
+    found = [times.seconds(rows) for rows in range(1, 400, 7)]
+    assert all(a <= b * (1 + 1e-9) for a, b in pairwise(found))
+    assert found[0] > 0
+
+
+def test_what_cannot_be_is_an_error() -> None:
+    for rows, seconds in ((0, 1.0), (1, -1.0)):
+        with pytest.raises(ValueError):
+            StepTimes().observe(rows, seconds)

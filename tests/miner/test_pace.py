@@ -1,0 +1,183 @@
+"""The program's own choice of microbatches fills the bubbles, in a ring whose time is simulated."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import pytest
+
+from core.batching.lineup import Lineup
+from core.batching.ring import Choice
+from core.batching.step import Step
+from miner.pace import Pace, entry
+
+MAX_ROWS = 16
+Curve = Callable[[float], float]
+
+
+def line(fixed_ms: float, row_ms: float) -> Curve:
+    return lambda rows: (fixed_ms + row_ms * rows) / 1000
+
+
+class Everybody:
+    def try_admit(self, request: Hashable) -> bool:
+        return True
+
+    def release(self, request: Hashable) -> None:
+        pass
+
+
+class Ring:
+    """Stages in a row with links of one latency; every request decodes for ever. The real line-ups and the real pace."""
+
+    def __init__(
+        self, curves: list[Curve], one_way_s: float, sequences: int, fixed: Choice | None = None
+    ) -> None:
+        self.curves, self.one_way_s, self.fixed = curves, one_way_s, fixed
+        self.lines = [
+            Lineup[Step](Everybody(), gated=stage == 0, max_rows=MAX_ROWS)
+            for stage in range(len(curves))
+        ]
+        self.pace = Pace(max_rows=MAX_ROWS)
+        self.now_s, self.tokens = 0.0, 0
+        self.busy = [False] * len(curves)
+        self.busy_s = [0.0] * len(curves)
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._traces: dict[int, list[int]] = {}
+        self._left_at: dict[int, float] = {}
+        self._came_at: dict[tuple[int, int], float] = {}
+        for request in range(sequences):
+            for lineup in self.lines:
+                lineup.open(request, request % 4, "ring")
+            self._arrive(0, [request], 5)
+
+    def run(self, seconds: float) -> float:
+        """Tokens per second over the last half."""
+        half, tokens = self.now_s + seconds / 2, 0
+        end = self.now_s + seconds
+        while self._events and self._events[0][0] <= end:
+            self.now_s, _, act = heapq.heappop(self._events)
+            if self.now_s <= half:
+                tokens = self.tokens
+            act()
+        return (self.tokens - tokens) / (seconds / 2)
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now_s + seconds, next(self._order), act))
+
+    def _arrive(self, stage: int, requests: list[int], at: int) -> None:
+        for request in requests:
+            self._came_at[stage, request] = self.now_s
+            self.lines[stage].add(Step(request, at, at + 1, request % 4))
+        self._later(0.0, lambda: self._start(stage))
+
+    def _start(self, stage: int) -> None:
+        if self.busy[stage]:
+            return
+        if stage == 0:
+            for name, tickets in self.lines[0].rings():
+                chosen = self.fixed or self.pace.choice(
+                    name, len(tickets.members), self.now_s, is_alone=False
+                )
+                tickets.tickets, tickets.rows = chosen.tickets, chosen.rows
+        batch = self.lines[stage].form()
+        if batch is None:
+            return
+        self.busy[stage] = True
+        requests: list[Any] = [step.request for step in batch.decodes]
+        took_s = self.curves[stage](len(requests))
+        started_s = self.now_s
+        self._later(took_s, lambda: self._end(stage, requests, batch.decodes[0].first, started_s))
+
+    def _end(self, stage: int, requests: list[int], at: int, started_s: float) -> None:
+        took_s = self.now_s - started_s
+        self.busy[stage] = False
+        self.busy_s[stage] += took_s
+        tracer = requests[0]
+        if stage == 0:
+            self._traces[tracer] = []
+            self._left_at[tracer] = self.now_s
+            self.pace.own.observe(len(requests), took_s)
+        for request in requests:
+            if request in self._traces:
+                waited_s = started_s - self._came_at[stage, request]
+                self._traces[request] += entry(len(requests), waited_s, took_s)
+        following = (stage + 1) % len(self.curves)
+        self._later(self.one_way_s, lambda: self._hand_over(following, requests, at))
+        self._start(stage)
+
+    def _hand_over(self, stage: int, requests: list[int], at: int) -> None:
+        if stage == 0:
+            self.tokens += len(requests)
+            at += 1
+            for request in requests:
+                trace = self._traces.pop(request, None)
+                if trace is not None:
+                    self.pace.heard("ring", self.now_s - self._left_at[request], trace)
+        self._arrive(stage, requests, at)
+
+
+GEMMA = [line(40, 2.2), line(38, 2.3)]
+
+
+@pytest.mark.parametrize(("one_way_ms", "kept"), [(16, 0.97), (64, 0.97), (256, 0.96)])
+def test_links_cost_next_to_nothing_when_there_are_sequences_enough(
+    one_way_ms: float, kept: float
+) -> None:
+    near = Ring(GEMMA, 0.0, 320).run(30)
+    far = Ring(GEMMA, one_way_ms / 1000, 320)
+    assert far.run(30) >= kept * near
+    (choice, latency_s) = far.pace.rings()["ring"]
+    assert latency_s == pytest.approx(2 * one_way_ms / 1000, abs=0.002)
+    assert choice.tickets <= 2 * one_way_ms / 75 + 5
+
+
+def test_two_fixed_microbatches_lose_what_the_choice_keeps() -> None:
+    fixed = Ring(GEMMA, 0.256, 320, Choice(2, MAX_ROWS)).run(30)
+    chosen = Ring(GEMMA, 0.256, 320).run(30)
+    assert fixed < 0.35 * chosen
+
+
+def test_one_microbatch_leaves_a_stage_idle_and_the_choice_does_not() -> None:
+    alone = Ring(GEMMA, 0.0, 16, Choice(1, 16))
+    chosen = Ring(GEMMA, 0.0, 16)
+    assert chosen.run(20) > 1.25 * alone.run(20)
+    assert min(chosen.busy_s) > 0.9 * 20
+    assert max(alone.busy_s) < 0.6 * 20
+
+
+@pytest.mark.parametrize("stages", [[line(60, 4), line(10, 1)], [line(10, 1), line(60, 4)]])
+def test_the_slowest_of_unequal_stages_is_never_idle(stages: list[Curve]) -> None:
+    ring = Ring(stages, 0.05, 48)
+    ring.run(20)
+    slowest = max(range(2), key=lambda stage: stages[stage](16))
+    assert ring.busy_s[slowest] > 0.93 * 20
+
+
+def test_three_stages_are_kept_busy() -> None:
+    ring = Ring([line(30, 1)] * 3, 0.02, 96)
+    ring.run(20)
+    assert min(ring.busy_s) > 0.9 * 20
+
+
+def test_a_single_request_goes_round_as_fast_as_steps_and_links_allow() -> None:
+    ring = Ring(GEMMA, 0.064, 1)
+    physical_s = GEMMA[0](1) + GEMMA[1](1) + 0.128
+    assert ring.run(20) == pytest.approx(1 / physical_s, rel=0.02)
+
+
+def test_what_a_stranger_writes_into_a_trace_breaks_nothing() -> None:
+    pace = Pace(max_rows=16)
+    pace.own.observe(4, 0.04)
+    for trace in ([], [1], [4, 0, 9], [4, 0, 9, 1], [4, 0, 9] + [2**32 - 1] * 3, [0] * 96):
+        pace.heard("ring", 0.1, trace)
+        choice = pace.choice("ring", 20, 0.0, is_alone=False)
+        assert 1 <= choice.tickets <= 20
+        assert choice.rows <= 16
+    for number in range(1000):
+        pace.heard(number, 0.1, [4, 0, 9, 4, 0, 9])
+    assert len(pace._rings) <= 256
