@@ -23,6 +23,7 @@ from core.protocol.types import RequestLeaf, Stage
 if TYPE_CHECKING:
     from core.engine.blocks import Shard
     from core.engine.numerics import NumericsProfile
+    from core.engine.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,14 @@ class ShardSource:
         return load_shard(self.model_dir, stage.layers, dtype=torch.float64)
 
     @cached_property
-    def eos_ids(self) -> frozenset[int]:
+    def tokenizer(self) -> Tokenizer:
         from core.engine.tokenizer import Tokenizer
 
-        return Tokenizer(self.model_dir).eos_ids
+        return Tokenizer(self.model_dir)
+
+    @cached_property
+    def eos_ids(self) -> frozenset[int]:
+        return self.tokenizer.eos_ids
 
 
 async def audit_stage(
@@ -216,21 +221,19 @@ def _judge_tokens(
     if unknown is not None:
         reason = f"token {tokens[unknown]} at step {unknown}, the vocabulary has {shard.vocab}"
         return RequestFinding(leaf.request_index, True, (reason,), 1.0, 1.0, unknown)
-    most = opening.sampling.max_new_tokens
-    reasons = []
-    end = next((i for i, t in enumerate(tokens) if t in source.eos_ids), None)
-    if end is not None and end < len(tokens) - 1:
-        reasons.append(f"went on after the end-of-text token at step {end}")
-    if end is None and len(tokens) < most:
-        reasons.append(f"stopped after {len(tokens)} of {most} tokens without an end-of-text token")
-    if len(tokens) > most:
-        reasons.append(f"{len(tokens)} tokens, at most {most} ordered")
+    reasons, end = _end_faults(source, opening, tokens)
     first_row = leaf.tokens_in - 1
     logits = reexecute(
         shard, _inputs(shard, inputs), logit_rows=range(first_row, first_row + len(tokens))
     )
     verdict = judge_tokens(
-        source.profile, logits.numpy(), tokens, opening.sampling, leaf.request_index
+        source.profile,
+        logits.numpy(),
+        tokens,
+        opening.sampling,
+        leaf.request_index,
+        prompt=opening.prompt_ids,
+        eos_ids=source.eos_ids,
     )
     divergent = verdict.worst_row if verdict.at_fault else (end if reasons else None)
     return RequestFinding(
@@ -241,6 +244,30 @@ def _judge_tokens(
         verdict.limit,
         divergent,
     )
+
+
+def _end_faults(
+    source: ShardSource, opening: PromptOpening, tokens: Sequence[int]
+) -> tuple[list[str], int | None]:
+    """What is wrong with where the answer ends, and the step at which it should have."""
+    from core.engine.stops import Ending
+
+    sampling, most = opening.sampling, opening.sampling.max_new_tokens
+    tokenizer = source.tokenizer if sampling.stop else None
+    ending = Ending(sampling, source.eos_ids, tokenizer, opening.prompt_ids)
+    finishes = [ending.push(token) for token in tokens]
+    end = next((i for i, finish in enumerate(finishes) if finish), None)
+    if (
+        end is None
+    ):  # the requester may have cut it; its own client takes no other early end, and pays for no more
+        return [], None
+    if end == len(tokens) - 1:
+        return [], end
+    if finishes[end] == "length":
+        return [f"{len(tokens)} tokens, at most {most} ordered"], end
+    is_eos = tokens[end] in source.eos_ids and not sampling.ignore_eos
+    what = "the end-of-text token" if is_eos else "a stop string"
+    return [f"went on after {what} at step {end}"], end
 
 
 def _inputs(shard: Shard, rows: bytes) -> Any:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from core.runtime.cli import App, Run
+
+if TYPE_CHECKING:
+    from core.protocol.types import SamplingParams
 
 app = App("client", help="Buy inference from your own wallet and keep a receipt for every answer.")
 wallet = app.group("wallet", help="Keys, and the prepaid balance.")
@@ -22,6 +25,45 @@ MaxTokens = Annotated[
 MaxCost = Annotated[str | None, typer.Option("--max-cost", help="Most to lock, such as 0.50usd.")]
 PriceCap = Annotated[
     str | None, typer.Option("--price-cap", help="Highest price per token, such as 0.60usd/Mtok.")
+]
+Temperature = Annotated[
+    float | None, typer.Option("--temperature", help="0 takes the likeliest token (the default).")
+]
+TopK = Annotated[int | None, typer.Option("--top-k", help="Draw from the likeliest K tokens.")]
+TopP = Annotated[
+    float | None, typer.Option("--top-p", help="Draw from the likeliest tokens that make up P.")
+]
+MinP = Annotated[
+    float | None, typer.Option("--min-p", help="Draw from tokens at least P times the likeliest's.")
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="The same seed draws the same answer.")]
+RepetitionPenalty = Annotated[
+    float | None,
+    typer.Option("--repetition-penalty", help="Divides what was said or asked; 1 is off."),
+]
+FrequencyPenalty = Annotated[
+    float | None,
+    typer.Option("--frequency-penalty", help="Taken off for every time a token was said."),
+]
+PresencePenalty = Annotated[
+    float | None, typer.Option("--presence-penalty", help="Taken off once a token was said.")
+]
+LogitBias = Annotated[
+    list[str] | None,
+    typer.Option("--logit-bias", metavar="ID=BIAS", help="Make a token likelier; repeatable."),
+]
+Stop = Annotated[
+    list[str] | None, typer.Option("--stop", help="End the answer before this text; repeatable.")
+]
+MinTokens = Annotated[
+    int | None, typer.Option("--min-tokens", help="Fewest tokens before the model may end.")
+]
+IgnoreEos = Annotated[
+    bool, typer.Option("--ignore-eos", help="Go on to --max-tokens, whatever the model says.")
+]
+Logprobs = Annotated[
+    int | None,
+    typer.Option("--logprobs", help="Tell each token's logprob and those of the N likeliest."),
 ]
 
 
@@ -153,8 +195,9 @@ async def quote(
 ) -> None:
     """What a file would cost: tokens, price, route. Nothing is signed."""
     from client.submission import quote_file
+    from core.protocol.types import SamplingParams
 
-    run.emit(await quote_file(run, file, model, max_tokens))
+    run.emit(await quote_file(run, file, model, SamplingParams(max_new_tokens=max_tokens)))
 
 
 @app.command()
@@ -175,11 +218,28 @@ async def submit(
     text: Annotated[
         bool, typer.Option("--text/--no-text", help="Show answers as they come.")
     ] = True,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    seed: Seed = None,
+    repetition_penalty: RepetitionPenalty = None,
+    frequency_penalty: FrequencyPenalty = None,
+    presence_penalty: PresencePenalty = None,
+    logit_bias: LogitBias = None,
+    stop: Stop = None,
+    min_tokens: MinTokens = None,
+    ignore_eos: IgnoreEos = False,
+    logprobs: Logprobs = None,
 ) -> None:
-    """Run a file of requests: order, lock, stream, verify receipts, pay for what was delivered."""
+    """Run a file of requests: order, lock, stream, verify receipts, pay for what was delivered.
+
+    How tokens are drawn can be said here for all lines, and in a line for that one.
+    """
     from client.submission import Choices, submit_file
 
-    choices = Choices(max_tokens, max_cost, price_cap, deadline, window, ack, auditor, out, text)
+    sampling = _sampling(locals())
+    choices = Choices(sampling, max_cost, price_cap, deadline, window, ack, auditor, out, text)
     await submit_file(run, file, model, choices)
 
 
@@ -192,13 +252,32 @@ async def chat(
     model: ModelOption = None,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     max_tokens: MaxTokens = 256,
-    temperature: Annotated[float, typer.Option(min=0.0, max=100.0)] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1)] = 0,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    seed: Seed = None,
+    repetition_penalty: RepetitionPenalty = None,
+    frequency_penalty: FrequencyPenalty = None,
+    presence_penalty: PresencePenalty = None,
+    logit_bias: LogitBias = None,
+    stop: Stop = None,
+    min_tokens: MinTokens = None,
+    ignore_eos: IgnoreEos = False,
+    logprobs: Logprobs = None,
 ) -> None:
     """Talk to a model; the last line is cost, rate and receipt."""
     from client.conversation import Conversation, converse
 
-    await converse(run, prompt, model, Conversation(system, max_tokens, temperature, seed))
+    await converse(run, prompt, model, Conversation(system, _sampling(locals())))
+
+
+def _sampling(options: dict[str, Any]) -> SamplingParams:
+    """How tokens are drawn, from a command's options. Raises UsageError."""
+    from client.sampling import sampling_of_flags
+    from core.protocol.types import SamplingParams
+
+    return sampling_of_flags(options, SamplingParams())
 
 
 @jobs.command("ls")

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from decimal import Decimal
 
 from client.context import Context, Model, open_context
 from client.jobs import Policy, Requester, new_submission_id, run_batch
@@ -18,11 +17,15 @@ from client.submission import (
     ask_price,
     check_caps,
     describe,
+    ending_by,
+    limits_of,
+    logprobs_shown,
     maximum,
     terms_for,
     wishes_of,
     within_limits,
 )
+from core.engine.stops import cut_at_stop, stop_strings
 from core.engine.tokenizer import Tokenizer
 from core.protocol import ids
 from core.protocol.errors import UsageError
@@ -37,19 +40,7 @@ class Conversation:
     """How to talk."""
 
     system: str | None
-    max_tokens: int
-    temperature: float
-    seed: int
-
-    @property
-    def sampling(self) -> SamplingParams:
-        """Raises UsageError for a temperature that is not from 0 to 100."""
-        if not 0 <= self.temperature <= 100:  # also NaN, which the command line lets through
-            raise UsageError(f"--temperature {self.temperature}", "it is from 0 to 100")
-        micro = int((Decimal(str(self.temperature)) * 10**6).to_integral_value())
-        return SamplingParams(
-            temperature_micro=micro, max_new_tokens=self.max_tokens, seed=self.seed
-        )
+    sampling: SamplingParams
 
 
 async def converse(
@@ -108,12 +99,22 @@ async def _turn(
         run.confirm("Sign and lock it?", describe(settings, model, price, prepared))
     store, matcher = context.store(), context.matcher()
     quiet = run.options.json
-    view = ChatView(tokenizer, (lambda text: None) if quiet else _write)
+    stops = stop_strings(conversation.sampling)
+    view = ChatView(tokenizer, (lambda text: None) if quiet else _write, stops)
     try:
         requester = Requester(
-            context.chain, matcher, signer, store, SystemClock(), model.model_id, model.spec
+            context.chain,
+            matcher,
+            signer,
+            store,
+            SystemClock(),
+            model.model_id,
+            model.spec,
+            ending_by(tokenizer),
         )
-        policy = Policy(terms_of=lambda now: terms_for(context, wishes, price, now))
+        policy = Policy(
+            terms_of=lambda now: terms_for(context, wishes, price, now), limits=limits_of(settings)
+        )
         result = await run_batch(requester, [prompt], policy, view, new_submission_id())
     finally:
         await matcher.close()
@@ -121,7 +122,7 @@ async def _turn(
     if result.unfinished:
         raise result.unfinished["chat"]
     done = result.finished["chat"]
-    answer = tokenizer.decode(done.state.tokens)
+    answer = cut_at_stop(tokenizer.decode(done.state.tokens), stops)
     rate = view.tokens / max(time.monotonic() - view.began_s, 1e-9)
     match = result.matches[-1]
     facts = {
@@ -131,6 +132,8 @@ async def _turn(
         "paid": run.settings.show_token(view.paid_units),
         "job": ids.short(ids.Kind.JOB, match.job_id),
     }
+    if conversation.sampling.n_logprobs is not None:
+        facts["logprobs"] = logprobs_shown(done.state.tokens, done.state.logprobs, tokenizer)
     if quiet:
         run.emit(facts)
     else:

@@ -37,6 +37,13 @@ class Quote(msgspec.Struct, frozen=True, rename="camel"):
         return tuple(t.Stage(s.operator, s.layer_from, s.layer_to) for s in self.route)
 
 
+class Goes(msgspec.Struct, frozen=True, rename="camel"):
+    """What a new order goes on with: a job whose pipeline broke, and which of its operators fell silent."""
+
+    continues: t.Hash32
+    lost: frozenset[t.Address]
+
+
 class _QuotedStage(msgspec.Struct, frozen=True, rename="camel"):
     operator: t.Address
     layer_from: t.U16
@@ -85,12 +92,17 @@ class MatcherApi:
     async def job(self, job_id: str) -> dict[str, Any]:
         return await self._ask(dict[str, Any], "GET", f"/v1/jobs/{job_id}")
 
-    async def open_job(self, signed: t.SignedOrder, domain: signing.Domain) -> Match:
+    async def open_job(
+        self, signed: t.SignedOrder, domain: signing.Domain, goes_on: Goes | None = None
+    ) -> Match:
         """Have the order matched and opened on chain; again with the same order gives the same job.
 
         Raises CheckFailed if the answer is not about our order.
         """
-        found = await self._ask(_Opened, "POST", "/v1/orders", body=signed)
+        body: dict[str, Any] = msgspec.to_builtins(signed)
+        if goes_on is not None:
+            body |= msgspec.to_builtins(goes_on)
+        found = await self._ask(_Opened, "POST", "/v1/orders", body=body)
         expected = signing.job_id(domain, signed.order)
         if found.job_id != expected or len(found.endpoints) != len(found.plan):
             raise CheckFailed(

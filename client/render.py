@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from client.session import Match
-from core.engine.tokenizer import TextStream, Tokenizer
+from core.engine.stops import ShownText
+from core.engine.tokenizer import Tokenizer
 from core.protocol import ids
 from core.protocol.errors import HeadraceError
 from core.protocol.types import Order, Stage
@@ -47,7 +48,8 @@ class BatchView:
     ) -> None:
         self._run, self._show, self._stage = run, show_units, stage
         self._tokenizer, self._stream_text = tokenizer, stream_text
-        self._streams: dict[str, TextStream] = {}
+        self._streams: dict[str, _ShownStream] = {}
+        self._stops: dict[str, tuple[str, ...]] = {}
         self._shown: dict[str, int] = {}
         self._lines: dict[str, str] = {}
         self.finished = 0
@@ -61,6 +63,10 @@ class BatchView:
         """Produced tokens over the time from the first submit to the last token."""
         elapsed_s = self.last_token_s - self.began_s
         return self.tokens / elapsed_s if elapsed_s > 0 else 0.0
+
+    def stop_at(self, stops: Mapping[str, tuple[str, ...]]) -> None:
+        """Show no answer past its stop strings, by custom id."""
+        self._stops = dict(stops)
 
     def order_signed(self, order: Order, locked_units: int) -> None:
         self._note(
@@ -79,8 +85,10 @@ class BatchView:
         self.tokens += 1
         self.last_token_s = time.monotonic()
         if self._stream_text:
-            stream = self._streams.setdefault(custom_id, self._tokenizer.stream())
-            self._print(custom_id, stream.push(token))
+            if custom_id not in self._streams:
+                stops = self._stops.get(custom_id, ())
+                self._streams[custom_id] = _ShownStream(self._tokenizer, stops)
+            self._print(custom_id, self._streams[custom_id].push(token))
         self._stage.set(self.finished, f"{self.tokens} tokens  {self.tokens_per_s:.1f} tok/s")
 
     def request_finished(self, custom_id: str, finish: str) -> None:
@@ -146,11 +154,26 @@ def _wrap(text: str, width: int = 90) -> list[str]:
             return [*[line for line in lines if line.strip()], text]
 
 
+class _ShownStream:
+    """The text of an answer as its tokens come, up to its stop strings."""
+
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
+        self._stream, self._shown = tokenizer.stream(), ShownText(stops)
+
+    def push(self, token: int) -> str:
+        return self._shown.push(self._stream.push(token))
+
+    def finish(self) -> str:
+        return self._shown.push(self._stream.finish()) + self._shown.finish()
+
+
 class ChatView:
     """A `Watcher` for one conversation: bare text on stdout as it arrives."""
 
-    def __init__(self, tokenizer: Tokenizer, write: Callable[[str], None]) -> None:
-        self._stream, self._write = tokenizer.stream(), write
+    def __init__(
+        self, tokenizer: Tokenizer, write: Callable[[str], None], stops: Sequence[str] = ()
+    ) -> None:
+        self._stream, self._write = _ShownStream(tokenizer, stops), write
         self._next_step = 0
         self.match: Match | None = None
         self.paid_units = 0

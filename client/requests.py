@@ -1,8 +1,8 @@
 """Which requests a JSONL file asks for: the OpenAI batch format, line by line, good lines kept beside bad ones.
 
 A line is `{"custom_id": …, "method": "POST", "url": "/v1/chat/completions", "body": {…}}`; the body alone is accepted too. A body has
-either `messages` or `prompt`, and optionally `max_tokens` / `max_completion_tokens`, `temperature`, `top_k`, `min_p`, `seed`. A
-`prompt` is one message of the user; at the URL `/v1/completions` it goes to the model as it is.
+either `messages` or `prompt`, and what else it likes of the fields in `client/sampling.py`. A `prompt` is one message of the user; at
+the URL `/v1/completions` it goes to the model as it is.
 """
 
 from __future__ import annotations
@@ -10,27 +10,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
+from client import sampling
+from client.sampling import SamplingInvalid, sampling_of
 from core.protocol.errors import LineInvalid
 from core.protocol.types import SamplingParams
 
 MAX_LINE_BYTES = 4 * 2**20
-MAX_NEW_TOKENS = 2**20
 CHAT_URL, COMPLETION_URL = "/v1/chat/completions", "/v1/completions"
 _ENVELOPE = {"custom_id", "method", "url"}
 _IGNORED = {"model", "stream", "user", "metadata", "n"}
-_KNOWN = _IGNORED | {
-    "messages",
-    "prompt",
-    "max_tokens",
-    "max_completion_tokens",
-    "temperature",
-    "top_k",
-    "min_p",
-    "seed",
-}
+_KNOWN = _IGNORED | {"messages", "prompt"} | sampling.FIELDS
 _ROLES = ("system", "user", "assistant")
 
 
@@ -51,25 +42,19 @@ class ChatRequest:
     is_plain: bool = False
 
 
-@dataclass(frozen=True)
-class Defaults:
-    """What a line that does not say otherwise gets."""
-
-    max_new_tokens: int = 128
-    temperature_micro: int = 0
-    seed: int = 0
-
-
 def read_requests(
-    lines: Iterable[str | bytes], defaults: Defaults | None = None
+    lines: Iterable[str | bytes], defaults: SamplingParams
 ) -> tuple[list[ChatRequest], list[LineInvalid]]:
-    """Requests of the good lines, and why each bad line is not one. Blank lines are skipped. Never raises for content."""
+    """Requests of the good lines, and why each bad line is not one. Blank lines are skipped. Never raises for content.
+
+    A line that does not say how to sample gets the `defaults`.
+    """
     good, bad, seen = [], [], set()
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            request = parse_line(number, line, defaults or Defaults())
+            request = parse_line(number, line, defaults)
             if request.custom_id in seen:
                 raise LineInvalid(
                     number, "its custom_id was used before", custom_id=request.custom_id
@@ -82,7 +67,7 @@ def read_requests(
     return good, bad
 
 
-def parse_line(number: int, line: str | bytes, defaults: Defaults) -> ChatRequest:
+def parse_line(number: int, line: str | bytes, defaults: SamplingParams) -> ChatRequest:
     """The request on one line. Raises LineInvalid."""
     entry = _read_object(number, line)
     custom_id = entry.get("custom_id", f"line-{number}")
@@ -90,7 +75,7 @@ def parse_line(number: int, line: str | bytes, defaults: Defaults) -> ChatReques
         raise LineInvalid(number, "custom_id must be a string of 1 to 200 characters")
     try:
         return _request(number, custom_id, entry, defaults)
-    except _Wrong as error:
+    except (_Wrong, SamplingInvalid) as error:
         raise LineInvalid(number, str(error), custom_id=custom_id) from None
 
 
@@ -120,7 +105,7 @@ def _read_object(number: int, line: str | bytes) -> dict[str, Any]:
 
 
 def _request(
-    number: int, custom_id: str, entry: Mapping[str, Any], defaults: Defaults
+    number: int, custom_id: str, entry: Mapping[str, Any], defaults: SamplingParams
 ) -> ChatRequest:
     url = entry.get("url", CHAT_URL)
     if url not in (CHAT_URL, COMPLETION_URL):
@@ -139,7 +124,7 @@ def _request(
         number,
         custom_id,
         _messages(body),
-        _sampling(body, defaults),
+        sampling_of(body, defaults),
         is_plain=url == COMPLETION_URL and "prompt" in body,
     )
 
@@ -165,39 +150,6 @@ def _message(entry: Any) -> Message:
     if role not in _ROLES or not isinstance(content, str):
         raise _Wrong("each message needs a role (system, user, assistant) and a string content")
     return Message(role, content)
-
-
-def _sampling(body: Mapping[str, Any], defaults: Defaults) -> SamplingParams:
-    def given(*names: str, default: int) -> Any:
-        return next((body[n] for n in names if body.get(n) is not None), default)
-
-    most = given("max_completion_tokens", "max_tokens", default=defaults.max_new_tokens)
-    return SamplingParams(
-        temperature_micro=defaults.temperature_micro
-        if body.get("temperature") is None
-        else _micro("temperature", body["temperature"], 100),
-        top_k=_whole("top_k", given("top_k", default=0), 0, 2**31),
-        min_p_micro=_micro("min_p", given("min_p", default=0), 1),
-        max_new_tokens=_whole("max_tokens", most, 1, MAX_NEW_TOKENS),
-        seed=_whole("seed", given("seed", default=defaults.seed), 0, 2**63 - 1),
-    )
-
-
-def _whole(name: str, value: Any, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise _Wrong(f"{name} must be a whole number from {low} to {high}")
-    return value
-
-
-def _micro(name: str, value: Any, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _Wrong(f"{name} must be a number")
-    if not 0 <= value <= high:  # also false for NaN
-        raise _Wrong(f"{name} must be from 0 to {high}")
-    scaled = Decimal(str(value)) * 10**6
-    if scaled != scaled.to_integral_value():
-        raise _Wrong(f"{name} must be in steps of a millionth")
-    return int(scaled)
 
 
 def _shown(value: Any) -> str:

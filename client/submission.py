@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from client.jobs import BatchResult, Finished, Policy, Requester, new_submission
 from client.matcher_api import Quote
 from client.orders import Prompt, Terms, make_prompt
 from client.render import BatchView, printable, route_text
-from client.requests import ChatRequest, Defaults, read_requests
+from client.requests import ChatRequest, read_requests
+from client.session import Limits, Logprobs
 from client.wallet import balances
+from core.engine.stops import Ending, cut_at_stop, stop_strings
 from core.engine.tokenizer import Tokenizer
 from core.protocol import ids, pricing, units, wire
 from core.protocol.errors import (
@@ -24,9 +27,10 @@ from core.protocol.errors import (
     NoCapacity,
     UsageError,
 )
-from core.protocol.types import ZERO_ADDRESS
+from core.protocol.types import ZERO_ADDRESS, SamplingParams
 from core.runtime.clock import SystemClock
 from core.runtime.console import Run
+from core.runtime.pulse import Beat
 from core.runtime.settings import Settings
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -37,7 +41,7 @@ CLOCK_SLACK_S = 60  # between our look at the chain's clock and the block that o
 class Choices:
     """The flags of `client submit`, as typed; None where the settings decide."""
 
-    max_tokens: int = 128
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     max_cost: str | None = None
     price_cap: str | None = None
     deadline: str | None = None
@@ -121,13 +125,13 @@ async def within_limits(context: Context, wishes: Wishes, choices: Choices) -> W
     )
 
 
-def read_file(file: Path, max_tokens: int) -> tuple[list[ChatRequest], list[LineInvalid]]:
-    """Requests of a JSONL file. Raises UsageError when it cannot be read, holds none or too many."""
+def read_file(file: Path, defaults: SamplingParams) -> tuple[list[ChatRequest], list[LineInvalid]]:
+    """Requests of a JSONL file; `defaults` for lines that do not say. Raises UsageError when it cannot be read, holds none or too many."""
     try:
         lines = file.read_bytes().removeprefix(BYTE_ORDER_MARK).split(b"\n")
     except OSError as error:
         raise UsageError(f"cannot read {file}", error.strerror or str(error)) from None
-    good, bad = read_requests(lines, Defaults(max_new_tokens=max_tokens))
+    good, bad = read_requests(lines, defaults)
     if not good:
         why = "; ".join(f"line {e.details['line_number']}: {e.why}" for e in bad[:3])
         raise UsageError(f"{file} holds no request", why or "it is empty")
@@ -232,9 +236,9 @@ def describe(settings: Settings, model: Model, price: Quote, prepared: Prepared)
     }
 
 
-async def quote_file(run: Run, file: Path, model_name: str | None, max_tokens: int) -> Any:
+async def quote_file(run: Run, file: Path, model_name: str | None, defaults: SamplingParams) -> Any:
     """What the file would cost now."""
-    good, bad = read_file(file, max_tokens)
+    good, bad = read_file(file, defaults)
     async with open_context(run.settings) as context:
         model = await context.model(model_name or run.settings.client.model)
         tokenizer = Tokenizer(model.folder(run.settings))
@@ -246,7 +250,7 @@ async def quote_file(run: Run, file: Path, model_name: str | None, max_tokens: i
 async def submit_file(run: Run, file: Path, model_name: str | None, choices: Choices) -> None:
     """Run the file and report; exit with the first failure's error when a request could not be answered."""
     settings, wishes = run.settings, wishes_of(run.settings, choices)
-    good, bad = read_file(file, choices.max_tokens)
+    good, bad = read_file(file, choices.sampling)
     _check_writable(choices.out or Path())
     signer = run.unlock()
     async with open_context(settings) as context:
@@ -263,12 +267,20 @@ async def submit_file(run: Run, file: Path, model_name: str | None, choices: Cho
         run.confirm("Sign and lock it?", offer)
         policy = Policy(
             terms_of=lambda now: terms_for(context, wishes, price, now),
+            limits=limits_of(settings),
             acknowledge=wishes.acknowledge,
         )
         before = await balances(context.chain, signer.address)
         store, matcher = context.store(), context.matcher()
         requester = Requester(
-            context.chain, matcher, signer, store, SystemClock(), model.model_id, model.spec
+            context.chain,
+            matcher,
+            signer,
+            store,
+            SystemClock(),
+            model.model_id,
+            model.spec,
+            ending_by(tokenizer),
         )
         try:
             with run.stage(1, 1, "generating", total=len(prepared.prompts)) as stage:
@@ -279,6 +291,7 @@ async def submit_file(run: Run, file: Path, model_name: str | None, choices: Cho
                     stage,
                     stream_text=choices.text and not run.options.quiet,
                 )
+                view.stop_at({p.custom_id: stop_strings(p.sampling) for p in prepared.prompts})
                 submission = new_submission_id()
                 result = await run_batch(requester, prepared.prompts, policy, view, submission)
         finally:
@@ -339,6 +352,17 @@ def terms_for(context: Context, wishes: Wishes, price: Quote, chain_now: int) ->
     )
 
 
+def ending_by(tokenizer: Tokenizer) -> Callable[[Prompt], Ending]:
+    """Decides by this tokenizer where an answer to a prompt ends."""
+    return lambda prompt: Ending(prompt.sampling, tokenizer.eos_ids, tokenizer, prompt.ids)
+
+
+def limits_of(settings: Settings) -> Limits:
+    """How patient a session is with its stages."""
+    beat = Beat(settings.failover.ping_ms / 1000, settings.failover.missed_pings)
+    return Limits(beat=beat)
+
+
 def write_results(
     folder: Path, result: BatchResult, prepared: Prepared, tokenizer: Tokenizer, model: str
 ) -> None:
@@ -346,7 +370,7 @@ def write_results(
     folder.mkdir(parents=True, exist_ok=True)
     prompts = {p.custom_id: p for p in prepared.prompts}
     answers = [
-        _answer_line(custom_id, done, len(prompts[custom_id].ids), tokenizer, model)
+        _answer_line(prompts[custom_id], done, tokenizer, model)
         for custom_id, done in result.finished.items()
     ]
     errors = [
@@ -360,21 +384,24 @@ def write_results(
 
 
 def _answer_line(
-    custom_id: str, done: Finished, prompt_tokens: int, tokenizer: Tokenizer, model: str
+    prompt: Prompt, done: Finished, tokenizer: Tokenizer, model: str
 ) -> dict[str, Any]:
-    tokens = done.state.tokens
+    tokens, prompt_tokens = done.state.tokens, len(prompt.ids)
+    text = cut_at_stop(tokenizer.decode(tokens), stop_strings(prompt.sampling))
     job = ids.full(ids.Kind.JOB, done.job_id)
+    choice: dict[str, Any] = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text},
+        "finish_reason": done.state.finish,
+    }
+    if prompt.sampling.n_logprobs is not None:
+        shown = logprobs_shown(tokens, done.state.logprobs, tokenizer)
+        choice["logprobs"] = {"content": shown}
     body = {
         "id": f"{job}-{done.request_index}",
         "object": "chat.completion",
         "model": model,
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": tokenizer.decode(tokens)},
-                "finish_reason": done.state.finish,
-            }
-        ],
+        "choices": [choice],
         "usage": {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": len(tokens),
@@ -382,7 +409,28 @@ def _answer_line(
         },
     }
     return {
-        "custom_id": custom_id,
+        "custom_id": prompt.custom_id,
         "response": {"status_code": 200, "request_id": job, "body": body},
         "error": None,
     }
+
+
+def logprobs_shown(
+    tokens: Sequence[int], told: Sequence[Logprobs | None], tokenizer: Tokenizer
+) -> list[dict[str, Any] | None]:
+    """What the last stage told of each token, in the OpenAI format with token ids beside; None where it was lost on the way.
+
+    Text of a token that is not whole characters has no bytes.
+    """
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        text = tokenizer.decode([token], keep_special=True)
+        raw = None if "\ufffd" in text else list(text.encode())
+        return {"id": token, "token": text, "logprob": logprob, "bytes": raw}
+
+    return [
+        None
+        if one is None
+        else entry(token, one.logprob) | {"top_logprobs": [entry(*pair) for pair in one.top]}
+        for token, one in zip(tokens, told, strict=True)
+    ]

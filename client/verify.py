@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from core.protocol import commit, signing
 from core.protocol.errors import CheckFailed
-from core.protocol.types import Ack, Order, RequestLeaf, SignedReceipt, Stage
+from core.protocol.types import ZERO_HASH, Ack, Order, RequestLeaf, SignedReceipt, Stage
 
 ShardRootOf = Callable[[int, int], str]
 
@@ -136,6 +136,53 @@ def check_answers(receipts: Sequence[SignedReceipt], answers: Mapping[int, Answe
         _expect(0, first_leaf, "tokens_out", len(answer.tokens))
         _expect(0, first_leaf, "in_root", commit.to_hex(commit.tokens_root(answer.fed_ids)))
         _expect(last, last_leaf, "out_root", commit.to_hex(commit.tokens_root(answer.tokens)))
+
+
+def check_part(
+    receipts: Mapping[int, SignedReceipt],
+    *,
+    domain: signing.Domain,
+    order: Order,
+    plan: Sequence[Stage],
+    shard_root_of: ShardRootOf,
+    index: int,
+    answer: Answer,
+) -> None:
+    """Raise CheckFailed unless these receipts, of the stages that a broken pipeline has left, are over exactly this much of a request."""
+    last = len(plan) - 1
+    for stage, signed in receipts.items():
+        check_receipt(
+            signed, domain=domain, order=order, plan=plan, stage=stage, shard_root_of=shard_root_of
+        )
+        if covered([signed]) != [index]:
+            raise _failed(stage, "requests", f"signed for {covered([signed])}, not for {index}")
+        leaf = signed.leaves[0]
+        _expect(stage, leaf, "tokens_in", len(answer.prompt_ids))
+        _expect(stage, leaf, "tokens_out", len(answer.tokens))
+        if stage == 0:
+            _expect(stage, leaf, "in_root", commit.to_hex(commit.tokens_root(answer.fed_ids)))
+        if stage == last:
+            _expect(stage, leaf, "out_root", commit.to_hex(commit.tokens_root(answer.tokens)))
+        before = receipts.get(stage - 1)
+        if before is not None and before.leaves[0].out_root != leaf.in_root:
+            raise _failed(
+                stage, "input_root", f"request {index}: differs from what stage {stage - 1} sent"
+            )
+
+
+def ack_of_answers(answers: Mapping[int, Answer], order: Order, plan: Sequence[Stage]) -> Ack:
+    """The acknowledgement of these answers, whole or as far as they came: what we hold is what we pay for."""
+    leaves = [
+        RequestLeaf(
+            request_index=index,
+            in_root=ZERO_HASH,  # an Ack speaks of results only
+            out_root=commit.to_hex(commit.tokens_root(answer.tokens)),
+            tokens_in=len(answer.prompt_ids),
+            tokens_out=len(answer.tokens),
+        )
+        for index, answer in sorted(answers.items())
+    ]
+    return ack_of_leaves(leaves, order, plan)
 
 
 def ack_of_leaves(leaves: Sequence[RequestLeaf], order: Order, plan: Sequence[Stage]) -> Ack:

@@ -56,11 +56,11 @@ async def deposit(chain: Chain, signer: DigestSigner, units: int) -> None:
 
 
 async def ensure_deposit(
-    chain: Chain, signer: DigestSigner, units: int, *, may_deposit: bool
+    chain: Chain, signer: DigestSigner, units: int, *, may_deposit: bool, spare: int = 0
 ) -> int:
     """Make sure that `units` are prepaid; returns what was moved in from the wallet.
 
-    Raises DepositShort (have, need, short by, fix) when the prepaid balance is short and the wallet cannot or may not fill it.
+    Where a deposit is needed anyway it brings as much of `spare` as the wallet has. Raises DepositShort (have, need, short by, fix) when the prepaid balance is short and the wallet cannot or may not fill it.
     """
     prepaid: int = await chain.read("Escrow", "balanceOf", signer.address)
     if prepaid >= units:
@@ -79,5 +79,6 @@ async def ensure_deposit(
             show=format_token,
             chain_id=chain.chain_id,
         )
-    await deposit(chain, signer, missing)
-    return missing
+    moved = missing + min(spare, wallet - missing)
+    await deposit(chain, signer, moved)
+    return moved

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from client.orders import Batch, Prompt
+from core.engine.tokenizer import Tokenizer
 from core.engine.weights import model_manifest
 from core.protocol import commit
 from core.protocol import types as t
@@ -20,10 +21,28 @@ GREEDY = t.SamplingParams(max_new_tokens=6)
 SAMPLED = t.SamplingParams(temperature_micro=900_000, top_k=40, max_new_tokens=6, seed=11)
 
 
-def batch_of_prompts() -> Batch:
-    """A long greedy request and a shorter sampled one."""
+#: Everything that a request may ask of sampling at once.
+RICH = t.SamplingParams(
+    temperature_micro=800_000,
+    top_k=150,
+    min_p_micro=1_000,
+    max_new_tokens=20,
+    seed=3,
+    top_p_micro=950_000,
+    key_index=5,
+    first_step=4,
+    repetition_penalty_micro=6_000_000,
+    frequency_penalty_micro=2_000_000,
+    presence_penalty_micro=-200_000,
+    min_new_tokens=7,
+    n_logprobs=2,
+    logit_bias=((70, 8_000_000), (71, -100_000_000)),
+)
+
+
+def batch_of_prompts(samplings: Sequence[t.SamplingParams] = (GREEDY, SAMPLED)) -> Batch:
+    """A long request and a shorter one, by default greedy and sampled."""
     ids = [tuple(97 + (7 * i) % 26 for i in range(24)), tuple(range(65, 83))]
-    samplings = [GREEDY, SAMPLED]
     return Batch.of(
         [
             Prompt(f"p{i}", prompt, sampling, bytes([i + 1]) * 32)
@@ -38,39 +57,51 @@ def shard_roots(model_dir: Path) -> list[str]:
 
 
 def run_pipeline(
-    model_dir: Path, *, spoil: Callable[[int, Shard], None] = lambda stage, shard: None
+    model_dir: Path,
+    *,
+    spoil: Callable[[int, Shard], None] = lambda stage, shard: None,
+    samplings: Sequence[t.SamplingParams] = (GREEDY, SAMPLED),
 ) -> Keepers:
     """Stages that keep what they computed in float32; `spoil` may tamper with a stage's weights first."""
     from core.engine.model import load_shard
 
-    batch = batch_of_prompts()
+    batch = batch_of_prompts(samplings)
     keepers = Keepers(batch, SPANS, shard_roots=shard_roots(model_dir))
     shards = [load_shard(model_dir, t.LayerRange(a, b)) for a, b in SPANS]
     for stage, shard in enumerate(shards):
         spoil(stage, shard)
+    tokenizer = Tokenizer(model_dir)
     for index, prompt in enumerate(batch.prompts):
-        _run_request(keepers, shards, index, prompt)
+        _run_request(keepers, shards, tokenizer, index, prompt)
     keepers.sign_all()
     return keepers
 
 
-def _run_request(keepers: Keepers, shards: list[Shard], index: int, prompt: Prompt) -> None:
+def _run_request(
+    keepers: Keepers, shards: list[Shard], tokenizer: Tokenizer, index: int, prompt: Prompt
+) -> None:
     import torch
 
-    from core.engine.sampling import sample
+    from core.engine.sampling import Sampler, sample_batch
+    from core.engine.stops import Ending
 
+    sampler = Sampler(prompt.sampling, index, prompt.ids, tokenizer.eos_ids)
+    ending, finish = Ending(prompt.sampling, tokenizer.eos_ids, tokenizer, prompt.ids), ""
     caches = [shard.new_cache() for shard in shards]
     rows: list[bytes] = [b""] * (len(shards) + 1)
     fed, tokens = list(prompt.ids), []
-    while len(tokens) < prompt.sampling.max_new_tokens:
+    while not finish:
         rows[0] += commit.token_bytes(fed)
         x = torch.tensor(fed)
         for stage, shard in enumerate(shards):
             x = shard.forward(x, caches[stage])
             if not shard.is_last:
                 rows[stage + 1] += x.to(torch.float32).numpy().astype("<f4").tobytes()
-        tokens.append(sample(x[-1].numpy(), prompt.sampling, index, len(tokens)))
-        fed = [tokens[-1]]
+        (choice,) = sample_batch(x[-1:], [sampler])
+        tokens.append(choice.token)
+        sampler.take(choice.token)
+        finish = ending.push(choice.token)
+        fed = [choice.token]
     rows[-1] = commit.token_bytes(tokens)
     widths = [4, *[4 * shard.hidden for shard in shards[:-1]], 4]
     for stage in range(len(shards)):

@@ -56,14 +56,14 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
     return sent
 
 
-HOW = Conversation(None, 16, 0.0, 0)
+HOW = Conversation(None, SamplingParams(max_new_tokens=16))
 
 
 @pytest.mark.parametrize("end", [(), ("",), ("  ", "never")])
 async def test_turns_go_on_until_there_is_nothing_more(
     turns: list[Any], end: tuple[str, ...]
 ) -> None:
-    how = Conversation("be kind", 16, 0.0, 0)
+    how = Conversation("be kind", SamplingParams(max_new_tokens=16))
     await converse(Terminal("a", "b", *end), None, None, how)  # type: ignore[arg-type]
     assert [[(m["role"], m["content"]) for m in messages] for messages in turns] == [
         [("system", "be kind"), ("user", "a")],
@@ -80,10 +80,3 @@ async def test_one_prompt_is_one_turn(turns: list[Any]) -> None:
 async def test_no_prompt_is_an_error(turns: list[Any], prompt: str | None, can_ask: bool) -> None:
     with pytest.raises(UsageError, match="no prompt"):
         await converse(Terminal(can_ask=can_ask), prompt, None, HOW)  # type: ignore[arg-type]
-
-
-def test_temperature_is_signed_in_millionths() -> None:
-    assert Conversation(None, 16, 0.7, 5).sampling == SamplingParams(700_000, 0, 0, 16, 5)
-    for bad in (float("nan"), float("inf"), -0.1, 100.1):
-        with pytest.raises(UsageError):
-            Conversation(None, 16, bad, 0).sampling  # noqa: B018

@@ -11,18 +11,19 @@ import pytest
 
 from client.jobs import (
     ACK_TRIES,
-    MAX_ROUNDS,
+    FRUITLESS_ROUNDS,
     OPEN_TRIES,
     BatchResult,
     Policy,
     Requester,
     run_batch,
 )
+from client.matcher_api import Goes
 from client.orders import Prompt
 from client.session import Limits, Match
 from client.store import ClientStore
-from client.verify import ack_of_leaves
-from core.protocol import pricing, signing
+from client.verify import Answer, ack_of_leaves
+from core.protocol import pricing, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import (
     ChainUnreachable,
@@ -57,11 +58,15 @@ class FakeMatcher:
     def __init__(self, chain: FakeChain, offers: list[Stages | HeadraceError]) -> None:
         self.chain, self.offers = chain, offers
         self.orders: list[t.SignedOrder] = []
+        self.goes: list[Goes | None] = []
         self.acks: list[tuple[str, t.Ack]] = []
         self.ack_errors: list[HeadraceError] = []
 
-    async def open_job(self, signed: t.SignedOrder, domain: signing.Domain) -> Match:
+    async def open_job(
+        self, signed: t.SignedOrder, domain: signing.Domain, goes_on: Goes | None = None
+    ) -> Match:
         assert domain == DOMAIN
+        self.goes.append(goes_on)
         assert signing.is_signed_by(domain, signed.order, signed.signature, REQUESTER.address)
         self.orders.append(signed)
         offer = self.offers.pop(0)
@@ -208,7 +213,7 @@ async def test_a_batch_is_answered_acknowledged_and_kept(bench: Bench, stages: S
 
 
 @pytest.mark.parametrize("finished", [0, 1, 3])
-async def test_lost_pipeline_is_paid_for_what_it_finished_and_the_rest_goes_on(
+async def test_lost_pipeline_is_paid_for_what_it_gave_and_the_rest_goes_on_from_there(
     bench: Bench, make_stages: MakeStages, finished: int
 ) -> None:
     first, second = await make_stages(100), await make_stages(200)
@@ -218,20 +223,111 @@ async def test_lost_pipeline_is_paid_for_what_it_finished_and_the_rest_goes_on(
     assert {c: tuple(d.state.tokens) for c, d in result.finished.items()} == {
         p.custom_id: bench.expected(p.custom_id) for p in bench.prompts
     }
+    for shown in bench.watch.tokens.values():
+        assert [step for step, _ in shown] == list(range(len(shown))), "each token once, in order"
     assert [o.order.requests for o in bench.matcher.orders] == [4, 4 - finished]
     one, two = (o.order for o in bench.matcher.orders)
-    assert one.nonce != two.nonce or one.input_root != two.input_root
+    assert one.nonce != two.nonce
     assert bench.watch.named("lost") == [(finished, 4 - finished)]
+    cut = bench.prompts[finished]
+    assert two.max_tokens_in == sum(len(p.ids) for p in bench.prompts[finished:]) + 2
+    assert (
+        two.max_tokens_out
+        == one.max_tokens_out - sum(p.sampling.max_new_tokens for p in bench.prompts[:finished]) - 2
+    ), "the two tokens that came are not bought again"
+    job_id = signing.job_id(DOMAIN, one)
+    lost = first.operators[1].address
+    assert bench.matcher.goes == [None, Goes(job_id, frozenset({lost}))]
     by_job = dict(bench.matcher.acks)
-    assert len(by_job) == len(bench.matcher.acks) == (2 if finished else 1)
-    if finished:
-        answers = {i: answer_of(bench.prompts[i]) for i in range(finished)}
-        paid = by_job[signing.job_id(DOMAIN, one)]
-        assert paid == ack_of_leaves(leaves_of(answers, 2, 3), one, first.plan)
-    rest = {i: answer_of(p) for i, p in enumerate(bench.prompts[finished:])}
+    assert len(by_job) == len(bench.matcher.acks) == 2
+    answers = {i: answer_of(bench.prompts[i]) for i in range(finished)}
+    answers[finished] = Answer(cut.ids, answer_of(cut).tokens[:2])
+    assert by_job[job_id] == ack_of_leaves(leaves_of(answers, 2, 3), one, first.plan)
+    rest = {i: second.answer(i) for i in range(4 - finished)}
     paid = by_job[signing.job_id(DOMAIN, two)]
     assert paid == ack_of_leaves(leaves_of(rest, 2, 3), two, second.plan)
-    assert bench.states() == ["acknowledged" if finished else "abandoned", "acknowledged"]
+    assert bench.states() == ["acknowledged", "acknowledged"]
+    kept = {row.request_index: s for row, s in bench.store.receipts(job_id) if row.stage == 2}
+    assert kept[finished].receipt.tokens_out == 2, "whoever is left has signed for the part"
+    stages_that_signed = {
+        row.stage for row, _ in bench.store.receipts(job_id) if row.request_index == finished
+    }
+    assert stages_that_signed == {0, 2}
+
+
+async def test_continuation_names_what_it_goes_on_with_and_draws_on_with_the_same_noise(
+    bench: Bench, make_stages: MakeStages
+) -> None:
+    first, second = await make_stages(100), await make_stages(200)
+    first.script = dies_after(1)
+    await bench.submit(first, second, in_flight=1)
+    opened, *others = [m.continues for _, m in second.heard if isinstance(m, wire.OpenJob)]
+    assert others == [opened, opened], "the same at every stage"
+    assert opened is not None
+    assert opened.order_hash == first.order_hash
+    assert opened.requests == [1, 2, 3]
+    assert second.batch is not None
+    going_on, *fresh = second.batch.prompts
+    assert going_on.ids == bench.prompts[1].ids + bench.expected("p1")[:2]
+    assert (going_on.sampling.key_index, going_on.sampling.first_step) == (1, 2)
+    assert going_on.sampling.max_new_tokens == 2
+    assert going_on.salt != bench.prompts[1].salt
+    assert [(p.sampling.key_index, p.sampling.first_step) for p in fresh] == [(2, 0), (3, 0)]
+
+
+async def test_answer_that_is_all_there_needs_no_other_pipeline(
+    bench: Bench, stages: Stages
+) -> None:
+    async def script(s: Stages, index: int) -> None:
+        if index < 3:
+            await serve(s, index)
+            return
+        await s.tokens(index)
+        await s.die(1)
+
+    stages.script = script
+    result = await bench.submit(stages, in_flight=1)
+    assert not result.unfinished
+    assert len(result.finished) == 4
+    assert len(bench.matcher.orders) == 1
+    assert bench.watch.named("finished")[-1] == ("p3", "length")
+    ((_, ack),) = bench.matcher.acks
+    assert ack.tokens_out == 16, "its text is here, so it is paid"
+
+
+async def test_answer_of_a_stage_that_was_caught_is_begun_again(
+    bench: Bench, make_stages: MakeStages
+) -> None:
+    first, second = await make_stages(100), await make_stages(200)
+
+    async def script(s: Stages, index: int) -> None:
+        await s.tokens(index, 2)
+        await s.send(1, wire.RequestFailed(s.order_hash, index, "E-CHECK-01", "rows differ"))
+
+    first.script = script
+    result = await bench.submit(first, second)
+    assert len(result.finished) == 4
+    assert second.batch is not None
+    assert [p.ids for p in second.batch.prompts] == [p.ids for p in bench.prompts]
+    assert len(bench.matcher.acks) == 1, "nothing is paid to a pipeline in which somebody lied"
+
+
+async def test_part_that_is_signed_for_wrongly_is_not_paid(
+    bench: Bench, make_stages: MakeStages
+) -> None:
+    first, second = await make_stages(100), await make_stages(200)
+    first.script = dies_after(1)
+    honest = first.receipt
+
+    def lying(stage: int, answers: Any, /, **changes: Any) -> t.SignedReceipt:
+        bad = {"shard_root": "0x" + "ee" * 32} if stage == 2 and 1 in answers else {}
+        return honest(stage, answers, **changes, **bad)
+
+    first.receipt = lying  # type: ignore[method-assign]
+    result = await bench.submit(first, second, in_flight=1)
+    assert len(result.finished) == 4
+    paid = dict(bench.matcher.acks)[signing.job_id(DOMAIN, bench.matcher.orders[0].order)]
+    assert paid.tokens_out == 4, "only the answer that all signed for as it is"
 
 
 async def test_no_capacity_at_first_raises_and_spends_nothing(bench: Bench) -> None:
@@ -246,7 +342,7 @@ async def test_no_capacity_later_is_reported_per_request_and_keeps_what_is_finis
     bench: Bench, stages: Stages
 ) -> None:
     stages.script = dies_after(1)
-    result = await bench.submit(stages, *[NO_ROUTE] * (MAX_ROUNDS - 1), in_flight=1)
+    result = await bench.submit(stages, *[NO_ROUTE] * FRUITLESS_ROUNDS, in_flight=1)
     assert list(result.finished) == ["p0"]
     assert result.unfinished == dict.fromkeys(("p1", "p2", "p3"), NO_ROUTE)
     assert len(result.matches) == len(bench.matcher.acks) == 1
@@ -257,7 +353,7 @@ async def test_no_capacity_that_passes_is_waited_for(bench: Bench, make_stages: 
     first.script = dies_after(1)
     result = await bench.submit(first, NO_ROUTE, NO_ROUTE, second, in_flight=1)
     assert not result.unfinished
-    assert bench.clock.slept == [1.0, 2.0, 4.0]
+    assert bench.clock.slept == [0.25, 0.5], "the first time at once"
 
 
 async def test_error_that_waiting_does_not_cure_ends_the_rounds(
@@ -270,23 +366,39 @@ async def test_error_that_waiting_does_not_cure_ends_the_rounds(
     assert len(bench.matcher.orders) == 2
 
 
-async def test_pipelines_that_all_fail_are_given_up(bench: Bench, make_stages: MakeStages) -> None:
-    pipelines = [await make_stages(100 + 10 * i) for i in range(MAX_ROUNDS)]
+async def test_pipelines_that_never_give_a_token_are_given_up(
+    bench: Bench, make_stages: MakeStages
+) -> None:
+    async def nothing(s: Stages, index: int) -> None:
+        await s.send(1, wire.RequestFailed(s.order_hash, index, "E-JOB-BUSY", "no memory"))
+
+    pipelines = [await make_stages(100 + 10 * i) for i in range(FRUITLESS_ROUNDS)]
     for pipeline in pipelines:
-        pipeline.script = dies_after(0)
+        pipeline.script = nothing
     result = await bench.submit(*pipelines, in_flight=1)
     assert not result.finished
     assert set(result.unfinished) == {"p0", "p1", "p2", "p3"}
     assert not bench.matcher.acks
-    assert bench.states() == ["abandoned"] * MAX_ROUNDS
-    assert len(bench.clock.slept) == MAX_ROUNDS - 1
+    assert bench.states() == ["abandoned"] * FRUITLESS_ROUNDS
+    assert len(bench.clock.slept) == FRUITLESS_ROUNDS - 1
+
+
+async def test_answer_goes_through_as_many_pipelines_as_it_takes(
+    bench: Bench, make_stages: MakeStages
+) -> None:
+    pipelines = [await make_stages(100 + 10 * i) for i in range(5)]
+    for pipeline in pipelines[:4]:
+        pipeline.script = dies_after(0, shown=1)
+    bench.prompts = prompts(1, max_new_tokens=6)
+    result = await bench.submit(*pipelines)
+    assert tuple(result.finished["p0"].state.tokens) == bench.expected("p0")
+    assert [ack.tokens_out for _, ack in bench.matcher.acks] == [1, 1, 1, 1, 2]
+    assert not bench.clock.slept, "each of them gave something"
 
 
 async def test_stage_that_refuses_the_job_costs_a_round_and_no_money(
     bench: Bench, make_stages: MakeStages
 ) -> None:
-    from core.protocol import wire
-
     first, second = await make_stages(100), await make_stages(200)
     first.refuse[0] = wire.Failed("E-JOB-FULL", "no room")
     result = await bench.submit(first, second)
@@ -373,7 +485,9 @@ async def test_job_that_is_not_matched_on_chain_gets_no_prompt(
 ) -> None:
     real = bench.matcher.open_job
 
-    async def open_job(signed: t.SignedOrder, domain: signing.Domain) -> Match:
+    async def open_job(
+        signed: t.SignedOrder, domain: signing.Domain, goes_on: Goes | None = None
+    ) -> Match:
         match = await real(signed, domain)
         bench.chain.jobs[match.job_id] = (state, plan_hash or match.plan_hash)
         return match
@@ -418,12 +532,16 @@ async def test_chain_that_falls_silent_after_the_job_opened_loses_nothing(
     assert bench.states() == ["abandoned", "acknowledged"]
 
 
-async def test_missing_deposit_is_made_only_as_far_as_needed(bench: Bench, stages: Stages) -> None:
+@pytest.mark.parametrize("wallet_share", [1, 3])
+async def test_missing_deposit_is_made_for_this_order_and_one_that_goes_on_with_it(
+    bench: Bench, stages: Stages, wallet_share: int
+) -> None:
     locked = pricing.cost(SPEC.layer_units, 14, 16, 10**9, 2 * 10**9)
-    bench.chain.prepaid, bench.chain.wallet = 100, locked
+    bench.chain.prepaid, bench.chain.wallet = 100, wallet_share * locked
     await bench.submit(stages)
     assert bench.watch.named("signed") == [(4, locked)]
-    assert ("Escrow", "deposit", locked - 100) in bench.chain.sent
+    moved = min(wallet_share * locked, 2 * locked - 100)
+    assert ("Escrow", "deposit", moved) in bench.chain.sent
 
 
 @pytest.mark.parametrize(("wallet", "may"), [(10, True), (10**12, False)])

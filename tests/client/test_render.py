@@ -114,6 +114,23 @@ def test_strangers_words_are_shown_and_never_obeyed(
     assert "".join(out) == printable(text)
 
 
+def test_nothing_of_a_stop_string_is_shown(terminal: Terminal, tokenizer: Tokenizer) -> None:
+    view = view_of(terminal, tokenizer)
+    view.stop_at({"a": ("END",)})
+    feed(view, "a", tokenizer.encode("one ENOUGH END!"))
+    feed(view, "b", tokenizer.encode("two END!"))
+    view.request_finished("a", "stop")
+    view.request_finished("b", "length")
+    assert [note.split(maxsplit=1)[1] for note in terminal.notes] == ["one ENOUGH", "two END!"]
+    out: list[str] = []
+    chat = ChatView(tokenizer, out.append, ("END",))
+    for step, token in enumerate(tokenizer.encode("an EN")):
+        chat.token("chat", step, token)
+    assert "".join(out) == "an "
+    chat.request_finished("chat", "length")
+    assert "".join(out) == "an EN"
+
+
 def test_the_money_is_told(terminal: Terminal, tokenizer: Tokenizer) -> None:
     view = view_of(terminal, tokenizer)
     batch = Batch.of(prompts(2))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.requests import MAX_LINE_BYTES, Defaults, parse_line, read_requests
+from client.requests import MAX_LINE_BYTES, parse_line, read_requests
 from core.protocol.errors import LineInvalid
 from core.protocol.types import SamplingParams
 
@@ -29,14 +29,14 @@ def body(**fields: Any) -> str:
 
 def why(text: str | bytes) -> str:
     with pytest.raises(LineInvalid) as caught:
-        parse_line(7, text, Defaults())
+        parse_line(7, text, SamplingParams())
     assert caught.value.details["line_number"] == 7
     return caught.value.why
 
 
 def test_full_batch_line_is_read() -> None:
     text = body(model="m", max_tokens=9, temperature=0.7, top_k=40, min_p=0.05, seed=3, stream=True)
-    request = parse_line(1, text, Defaults())
+    request = parse_line(1, text, SamplingParams())
     assert request.custom_id == "a"
     assert [(m.role, m.content) for m in request.messages] == [("user", "hello")]
     assert request.sampling == SamplingParams(700_000, 40, 50_000, 9, 3)
@@ -44,7 +44,7 @@ def test_full_batch_line_is_read() -> None:
 
 
 def test_body_alone_and_defaults() -> None:
-    defaults = Defaults(max_new_tokens=11, temperature_micro=5, seed=6)
+    defaults = SamplingParams(max_new_tokens=11, temperature_micro=5, seed=6)
     request = parse_line(4, '{"prompt": "hi"}', defaults)
     assert request.custom_id == "line-4"
     assert request.sampling == SamplingParams(5, 0, 0, 11, 6)
@@ -53,16 +53,16 @@ def test_body_alone_and_defaults() -> None:
 
 def test_null_means_not_given() -> None:
     fields = dict.fromkeys(("max_tokens", "temperature", "top_k", "min_p", "seed", "n"))
-    assert parse_line(1, body(**fields), Defaults()).sampling == SamplingParams()
+    assert parse_line(1, body(**fields), SamplingParams()).sampling == SamplingParams()
 
 
 def test_newer_name_of_max_tokens_wins() -> None:
-    request = parse_line(1, body(max_tokens=5, max_completion_tokens=6), Defaults())
+    request = parse_line(1, body(max_tokens=5, max_completion_tokens=6), SamplingParams())
     assert request.sampling.max_new_tokens == 6
 
 
 def test_prompt_at_the_completions_url_is_plain_text() -> None:
-    request = parse_line(1, line({"prompt": "Once"}, url="/v1/completions"), Defaults())
+    request = parse_line(1, line({"prompt": "Once"}, url="/v1/completions"), SamplingParams())
     assert request.is_plain
     assert request.messages[0].content == "Once"
 
@@ -135,7 +135,7 @@ def test_nesting_cannot_overflow_the_stack_of_a_whole_program() -> None:
     """A library that ours import raises the recursion limit so far that the interpreter would die."""
     code = (
         "import client.submission, client.requests as r\n"
-        "print(len(r.read_requests(['[' * 10**6, '{\"a\":' * 10**5])[1]))"
+        "print(len(r.read_requests(['[' * 10**6, '{\"a\":' * 10**5], r.SamplingParams())[1]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "2\n")
@@ -143,12 +143,12 @@ def test_nesting_cannot_overflow_the_stack_of_a_whole_program() -> None:
 
 def test_unicode_beside_half_surrogates_is_kept() -> None:
     text = json.dumps({"prompt": "😀 \u2028 \x85 naïve"})  # written as surrogate pairs
-    assert parse_line(1, text, Defaults()).messages[0].content == "😀 \u2028 \x85 naïve"
+    assert parse_line(1, text, SamplingParams()).messages[0].content == "😀 \u2028 \x85 naïve"
 
 
 def test_bad_lines_leave_good_ones_alone() -> None:
     lines = ["", line({"prompt": "x"}), "oops", line({"prompt": "y"}), b"\xff", '{"prompt": "z"}']
-    good, bad = read_requests(lines)
+    good, bad = read_requests(lines, SamplingParams())
     assert [(r.line_number, r.custom_id) for r in good] == [(2, "a"), (6, "line-6")]
     assert [e.details["line_number"] for e in bad] == [3, 4, 5]
     assert bad[1].details["custom_id"] == "a"
@@ -175,11 +175,13 @@ near_requests = st.recursive(
 
 
 def reads_or_refuses(text: str | bytes) -> None:
-    good, bad = read_requests([text, '{"prompt": "fine", "custom_id": "the good one"}'])
+    good, bad = read_requests(
+        [text, '{"prompt": "fine", "custom_id": "the good one"}'], SamplingParams()
+    )
     assert good[-1].custom_id == "the good one"
     assert len(good) + len(bad) == (2 if text.strip() else 1)
     for request in good:
-        assert len(request.sampling.canonical()) == 25
+        assert SamplingParams.read(request.sampling.canonical()) == request.sampling
         json.dumps([request.custom_id, *(m.content for m in request.messages)]).encode()
     for error in bad:
         json.dumps(error.to_dict(), ensure_ascii=False).encode()

@@ -180,8 +180,11 @@ async def test_unfinished_requests_are_cancelled_at_the_stages_that_remain(
         await s.send(1, failed)
 
     stages.script = script
-    outcome, _ = await run(stages, 2)
+    session = session_of(stages, Batch.of(prompts(2)), Seen())
+    await session.open()
+    outcome = await session.run()
     assert set(outcome.unfinished) == {0, 1}
+    await session.let_go()
     async with asyncio.timeout(5):
         while len(cancels := [x for x in stages.heard if isinstance(x[1], wire.Cancel)]) < 6:
             await asyncio.sleep(0.01)

@@ -13,7 +13,7 @@ import pytest
 from client.context import Context, Model
 from client.jobs import BatchResult, Finished
 from client.matcher_api import Quote
-from client.session import RequestState
+from client.session import Logprobs, RequestState
 from client.submission import (
     Choices,
     Prepared,
@@ -38,7 +38,7 @@ from core.protocol.errors import (
     NoCapacity,
     UsageError,
 )
-from core.protocol.types import ZERO_ADDRESS
+from core.protocol.types import ZERO_ADDRESS, SamplingParams
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
 from devnet.tiny_models import write_tiny_tokenizer
@@ -82,7 +82,9 @@ def write(tmp_path: Path, content: bytes) -> Path:
 
 def test_lines_end_only_where_jsonl_says(tmp_path: Path) -> None:
     text = '{"prompt": "a\u2028b\x85c"}\r\n\n{"prompt": "two"}'
-    good, bad = read_file(write(tmp_path, b"\xef\xbb\xbf" + text.encode()), 5)
+    good, bad = read_file(
+        write(tmp_path, b"\xef\xbb\xbf" + text.encode()), SamplingParams(max_new_tokens=5)
+    )
     assert not bad
     assert [r.messages[0].content for r in good] == ["a\u2028b\x85c", "two"]
     assert [r.line_number for r in good] == [1, 3]
@@ -90,7 +92,10 @@ def test_lines_end_only_where_jsonl_says(tmp_path: Path) -> None:
 
 
 def test_line_that_is_not_text_fails_alone(tmp_path: Path) -> None:
-    good, bad = read_file(write(tmp_path, b'{"prompt": "x"}\n\xff\xfe\n{"prompt": "y"}\n'), 5)
+    good, bad = read_file(
+        write(tmp_path, b'{"prompt": "x"}\n\xff\xfe\n{"prompt": "y"}\n'),
+        SamplingParams(max_new_tokens=5),
+    )
     assert len(good) == 2
     assert bad[0].details["line_number"] == 2
 
@@ -98,20 +103,20 @@ def test_line_that_is_not_text_fails_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"nonsense\n{}\n"])
 def test_file_without_a_request_is_an_error_that_says_why(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(UsageError, match="holds no request") as caught:
-        read_file(write(tmp_path, content), 5)
+        read_file(write(tmp_path, content), SamplingParams(max_new_tokens=5))
     assert ("line 1: not JSON" in caught.value.why) == (b"nonsense" in content)
 
 
 def test_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path / "missing", tmp_path):
         with pytest.raises(UsageError, match="cannot read"):
-            read_file(path, 5)
+            read_file(path, SamplingParams(max_new_tokens=5))
 
 
 def test_more_requests_than_one_job_takes_are_refused_with_a_way_out(tmp_path: Path) -> None:
     file = write(tmp_path, b'{"prompt": "x"}\n' * (wire.MAX_REQUESTS + 1))
     with pytest.raises(UsageError) as caught:
-        read_file(file, 5)
+        read_file(file, SamplingParams(max_new_tokens=5))
     assert "split" in caught.value.next_step
 
 
@@ -125,7 +130,7 @@ def test_requests_that_do_not_fit_are_rejected_and_the_others_prepared(
         {"custom_id": "ok", "prompt": "again"},
     ]
     file = write(tmp_path, "\n".join(map(json.dumps, lines)).encode())
-    prepared = prepare(*read_file(file, 16), tokenizer, SPEC.context)
+    prepared = prepare(*read_file(file, SamplingParams(max_new_tokens=16)), tokenizer, SPEC.context)
     assert [p.custom_id for p in prepared.prompts] == ["ok", "plain"]
     chat, plain = prepared.prompts
     assert chat.ids == tuple(tokenizer.encode_chat([{"role": "user", "content": "hi"}]))
@@ -142,7 +147,7 @@ def test_requests_that_do_not_fit_are_rejected_and_the_others_prepared(
 def test_file_of_which_nothing_fits_is_an_error(tmp_path: Path, tokenizer: Tokenizer) -> None:
     file = write(tmp_path, json.dumps({"prompt": "x" * 600}).encode())
     with pytest.raises(UsageError, match="no request can be run") as caught:
-        prepare(*read_file(file, 16), tokenizer, SPEC.context)
+        prepare(*read_file(file, SamplingParams(max_new_tokens=16)), tokenizer, SPEC.context)
     assert "does not fit" in caught.value.why
 
 
@@ -245,7 +250,7 @@ def test_offer_is_described_with_the_contracts_arithmetic(
     tmp_path: Path, tokenizer: Tokenizer
 ) -> None:
     file = write(tmp_path, b'{"prompt": "hello"}\nbad\n')
-    prepared = prepare(*read_file(file, 16), tokenizer, SPEC.context)
+    prepared = prepare(*read_file(file, SamplingParams(max_new_tokens=16)), tokenizer, SPEC.context)
     offer = quote(10**9, 4 * 10**9)
     shown = describe(settings_of(tmp_path), MODEL, offer, prepared)
     tokens = prepared.tokens_in
@@ -260,13 +265,13 @@ def test_offer_is_described_with_the_contracts_arithmetic(
 
 
 def finished(tokens: list[int], job: str, index: int) -> Finished:
-    state = RequestState((1,), 9, tokens, "stop")
+    state = RequestState((1,), 9, tokens, finish="stop")
     return Finished(job, index, state)
 
 
 def test_every_request_has_a_line_in_one_of_two_files(tmp_path: Path, tokenizer: Tokenizer) -> None:
     file = write(tmp_path, b'{"prompt": "a", "custom_id": "x"}\n{"prompt": "b"}\nbad\n')
-    prepared = prepare(*read_file(file, 16), tokenizer, SPEC.context)
+    prepared = prepare(*read_file(file, SamplingParams(max_new_tokens=16)), tokenizer, SPEC.context)
     job = "0x" + "5a" * 32
     text = tokenizer.encode("héllo 😀")
     result = BatchResult(
@@ -290,6 +295,29 @@ def test_every_request_has_a_line_in_one_of_two_files(tmp_path: Path, tokenizer:
         ("line-3", "E-LINE-01"),
         ("line-2", "E-MATCH-01"),
     ]
+
+
+def test_text_is_cut_at_stop_strings_and_logprobs_stand_beside_every_token(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    line = (
+        b'{"prompt": "a", "custom_id": "x", "stop": ["END"], "logprobs": true, "top_logprobs": 1}'
+    )
+    prepared = prepare(*read_file(write(tmp_path, line), SamplingParams()), tokenizer, SPEC.context)
+    tokens = tokenizer.encode("hé END!")
+    done = finished(tokens, "0x" + "5a" * 32, 0)
+    done.state.logprobs = [Logprobs(-0.5, ((tokens[0], -0.25),)), None]
+    done.state.logprobs += [Logprobs(-0.5, ())] * (len(tokens) - 2)
+    write_results(tmp_path, BatchResult({"x": done}, {}, ()), prepared, tokenizer, "tiny")
+    (answer,) = map(json.loads, (tmp_path / "output.jsonl").open(encoding="utf-8"))
+    (choice,) = answer["response"]["body"]["choices"]
+    assert choice["message"]["content"] == "hé "
+    shown = choice["logprobs"]["content"]
+    h = {"id": tokens[0], "token": "h", "bytes": [104]}
+    assert shown[0] == {**h, "logprob": -0.5, "top_logprobs": [{**h, "logprob": -0.25}]}
+    assert shown[1] is None
+    assert shown[2]["bytes"] is None  # half of é
+    assert len(shown) == len(tokens)
 
 
 def test_no_errors_file_when_nothing_failed(tmp_path: Path, tokenizer: Tokenizer) -> None:

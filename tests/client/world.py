@@ -84,9 +84,10 @@ def signed_order(batch: Batch, nonce: int = 1) -> t.SignedOrder:
 
 
 def answer_of(prompt: Prompt) -> Answer:
-    """What the scripted stages answer: as many tokens as allowed, or three and an end."""
-    count = prompt.sampling.max_new_tokens
-    return Answer(prompt.ids, tuple(200 + (prompt.ids[0] + i) % 50 for i in range(count)))
+    """What the scripted stages answer: as many tokens as allowed, gone on from the step that the prompt has reached."""
+    first = prompt.sampling.first_step
+    steps = range(first, first + prompt.sampling.max_new_tokens)
+    return Answer(prompt.ids, tuple(200 + (prompt.ids[0] + i) % 50 for i in steps))
 
 
 def leaves_of(answers: dict[int, Answer], stage: int, stages: int) -> list[t.RequestLeaf]:
@@ -226,7 +227,8 @@ class Stages:
     def _handler_of(self, stage: int) -> Any:
         async def handle(channel: Channel, frame: wire.Frame) -> Any:
             message = frame.message
-            self.heard.append((stage, message))
+            if not isinstance(message, wire.Ping):
+                self.heard.append((stage, message))
             match message:
                 case wire.OpenJob():
                     if stage in self.refuse:
@@ -239,6 +241,12 @@ class Stages:
                     if stage == 0:
                         self._begin(message.request)
                     return wire.Submitted()
+                case wire.Ping():
+                    return wire.Pong()
+                case wire.Cut():
+                    whole = self.answer(message.request)
+                    part = Answer(whole.prompt_ids, whole.tokens[: message.tokens_out])
+                    return wire.Receipt(self.receipt(stage, {message.request: part}))
                 case wire.CloseJob():
                     answers = {i: self.answer(i) for i in message.requests}
                     return wire.Receipt(self.receipt(stage, answers))

@@ -377,6 +377,14 @@ def answers_in(out: Path) -> dict[str, str]:
     }
 
 
+def tokens_in(out: Path) -> dict[str, int]:
+    """Tokens produced by custom id."""
+    lines = map(json.loads, (out / "output.jsonl").read_text().splitlines())
+    return {
+        line["custom_id"]: line["response"]["body"]["usage"]["completion_tokens"] for line in lines
+    }
+
+
 def prompt(custom_id: str, text: str, max_tokens: int) -> dict[str, Any]:
     """One line of a batch file."""
     return {"custom_id": custom_id, "body": {"prompt": text, "max_tokens": max_tokens}}

@@ -1,0 +1,345 @@
+"""Real miners on loopback, the real client, and between them a matcher and a chain that are dictionaries.
+
+Machines can be killed and frozen. Money is counted as the contracts count it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from client.jobs import BatchResult, Policy, Requester, run_batch
+from client.matcher_api import Goes
+from client.orders import Prompt, Terms
+from client.session import Limits, Match
+from client.store import ClientStore
+from core.engine.weights import model_manifest
+from core.protocol import commit, pricing, signing, wire
+from core.protocol import types as t
+from core.protocol.errors import HeadraceError, NoCapacity
+from core.runtime.channel import Channel, Peers, StreamIdentity
+from core.runtime.clock import SystemClock
+from core.runtime.pulse import Beat
+from miner.onchain import JobOnChain
+from tests.miner.network import ARBITRATOR, DOMAIN, FakeChain, Machine, key, reference
+
+MATCHER, REQUESTER = key(40), key(50)
+FEE_BPS = 200
+PRICE_IN, PRICE_OUT = 1_000_000_003, 2_000_000_011  # nano base units: nothing divides evenly
+PREPAID = 10**12
+
+
+class Mortal(Machine):
+    """A miner that can be killed and frozen, as other processes see it."""
+
+    is_dead = False
+
+    def _channels(self) -> list[Channel]:
+        return [*self.listener.channels, *self.peers._channels.values()]
+
+    async def kill(self) -> None:
+        """As kill −9: every stream breaks at once, nobody listens any more."""
+        self.is_dead = True
+        self.listener._server.close()
+        for channel in self._channels():
+            channel._writer.transport.abort()
+
+    async def freeze(self) -> None:
+        """As SIGSTOP: streams stay open and nothing is read or written; the kernel still takes connections."""
+        self.is_dead = True
+
+        async def hang(*_: Any) -> None:
+            await asyncio.Event().wait()
+
+        self.listener._welcome = hang  # type: ignore[method-assign]
+        for channel in self._channels():
+            await channel._send_lock.acquire()
+            channel._writer.transport.pause_reading()
+            channel._loop_task.cancel()
+
+
+@dataclass
+class Ledger:
+    """Base units by account, as Escrow has them."""
+
+    prepaid: int = PREPAID
+    locked: dict[str, int] = field(default_factory=dict)
+    credit: Counter[str] = field(default_factory=Counter)
+
+
+class ClientChain:
+    """The reads of a requester."""
+
+    chain_id = DOMAIN.chain_id
+    domain = DOMAIN
+    addresses = {"Escrow": "0x" + "ee" * 20, "JuryArbitrator": ARBITRATOR}
+
+    def __init__(self, chain: FakeChain, ledger: Ledger, model_dir: Path) -> None:
+        self._chain, self._ledger = chain, ledger
+        self._manifest = model_manifest(model_dir)
+
+    async def now(self) -> int:
+        return self._chain.clock_s
+
+    async def read(self, contract: str, function: str, *args: Any) -> Any:
+        match f"{contract}.{function}":
+            case "TaskRegistry.jobOf":
+                found = self._chain.jobs.get(args[0])
+                return {"state": int(found.state), "planHash": found.plan_hash} if found else None
+            case "ModelRegistry.shardRoot":
+                return commit.to_hex(self._manifest.shard_root(args[1], args[2]))
+            case "Escrow.balanceOf":
+                return self._ledger.prepaid
+            case "TestUSD.balanceOf":
+                return 0
+        raise AssertionError(f"unexpected read {contract}.{function}")
+
+
+class Town:
+    """Machines, matcher, chain, requester."""
+
+    def __init__(self, folder: Path, model_dir: Path) -> None:
+        self.folder, self.model_dir = folder, model_dir
+        self.ledger = Ledger()
+        self.chain = FakeChain(balances={REQUESTER.address: PREPAID})
+        self.machines: list[Mortal] = []
+        self.matches: list[Match] = []
+        self.goes: list[Goes | None] = []
+        self.acks: dict[str, t.Ack] = {}
+        self._peers = Peers(StreamIdentity(MATCHER, DOMAIN))
+
+    async def start(self, *cuts: tuple[int, int], **options: Any) -> list[Mortal]:
+        prices = {"price_in": PRICE_IN, "price_out": PRICE_OUT}
+        begun = len(self.machines)
+        self.machines += [
+            Mortal(key(100 + begun + i), self.folder, self.model_dir, self.chain)
+            for i in range(len(cuts))
+        ]
+        async with asyncio.TaskGroup() as group:
+            for machine, cut in zip(self.machines[begun:], cuts, strict=True):
+                group.create_task(machine.start(t.LayerRange(*cut), **prices, **options))
+        return self.machines
+
+    async def close(self) -> None:
+        await self._peers.close()
+        for machine in self.machines:
+            for channel in machine._channels():
+                if channel._send_lock.locked():
+                    channel._send_lock.release()
+            await machine.stop()
+
+    @property
+    def spec(self) -> t.ModelSpec:
+        return self.machines[0].terms.spec
+
+    def machine(self, operator: str) -> Mortal:
+        return next(m for m in self.machines if m.signer.address == operator)
+
+    # --- the matcher ---
+
+    async def open_job(
+        self, signed: t.SignedOrder, domain: signing.Domain, goes_on: Goes | None = None
+    ) -> Match:
+        self.goes.append(goes_on)
+        excluded = set(goes_on.lost) if goes_on else set()
+        before = self._match_of(goes_on.continues) if goes_on else None
+        while True:
+            plan = self._route(excluded, before)
+            refused = await self._propose(signed, plan, before)
+            if not refused:
+                break
+            excluded |= refused
+        job_id = signing.job_id(domain, signed.order)
+        stages = self._plan(plan)
+        locked = pricing.max_amount(signed.order, self.spec)
+        assert locked <= self.ledger.prepaid
+        self.ledger.prepaid -= locked
+        self.ledger.locked[job_id] = locked
+        self.chain.balances[REQUESTER.address] = self.ledger.prepaid
+        self.chain.jobs[job_id] = JobOnChain(t.JobState.MATCHED, signing.plan_hash(stages))
+        match = Match(job_id, signed, stages, tuple(m.endpoint for m in plan), "0x" + "00" * 32)
+        self.matches.append(match)
+        return match
+
+    async def acknowledge(self, job_id: str, ack: t.Ack, signature: str) -> dict[str, Any]:
+        match = self._match_of(job_id)
+        order = match.signed.order
+        assert signing.is_signed_by(DOMAIN, ack, signature, REQUESTER.address)
+        assert ack.tokens_in <= order.max_tokens_in
+        assert ack.tokens_out <= order.max_tokens_out
+        self.acks[job_id] = ack
+        split = pricing.split(order, match.plan, self.spec, ack.tokens_in, ack.tokens_out)
+        assert self.ledger.locked.pop(job_id) == split.locked
+        self.ledger.prepaid += split.refund
+        self.ledger.credit["matcher"] += split.matcher_fee
+        for stage, pay in zip(match.plan, split.pays, strict=True):
+            self.ledger.credit[stage.operator] += pay
+        return {}
+
+    def _match_of(self, job_id: str) -> Match:
+        return next(m for m in self.matches if m.job_id == job_id)
+
+    def _route(self, excluded: set[str], before: Match | None) -> list[Mortal]:
+        """One machine for each layer range, those of the plan before if they are left."""
+        kept = {s.operator for s in before.plan} if before else set()
+        free = [m for m in self.machines if m.signer.address not in excluded]
+        free.sort(key=lambda m: m.signer.address not in kept)
+
+        def search(plan: list[Mortal]) -> list[Mortal] | None:
+            at = plan[-1].layers.end if plan else 0
+            if at == self.spec.layers:
+                return plan
+            tried = (search([*plan, m]) for m in free if m.layers.start == at)
+            return next((found for found in tried if found is not None), None)
+
+        found = search([])
+        if found is None:
+            raise NoCapacity("no pipeline", "the machines that are left do not cover the model")
+        return found
+
+    def _plan(self, machines: Sequence[Machine]) -> tuple[t.Stage, ...]:
+        return tuple(t.Stage(m.signer.address, m.layers.start, m.layers.end) for m in machines)
+
+    async def _propose(
+        self, signed: t.SignedOrder, plan: Sequence[Mortal], before: Match | None
+    ) -> set[str]:
+        async def ask(stage: int) -> str | None:
+            operator = plan[stage].signer.address
+            message = wire.Propose(
+                signed=signed,
+                plan=list(self._plan(plan)),
+                endpoints=[m.endpoint for m in plan],
+                stage=stage,
+                continues=before.order_hash if before else None,
+            )
+            try:
+                stream = await self._peers.get(operator, plan[stage].endpoint, timeout_s=0.5)
+                answer = (await stream.call(message, timeout_s=2.0)).message
+            except HeadraceError:
+                return operator
+            assert isinstance(answer, wire.Accepted), answer
+            return None
+
+        found = await asyncio.gather(*(ask(i) for i in range(len(plan))))
+        return {operator for operator in found if operator is not None}
+
+    # --- the requester ---
+
+    def begin(
+        self, prompts: Sequence[Prompt], watch: Watch, *, in_flight: int = 16, **policy: Any
+    ) -> asyncio.Task[BatchResult]:
+        """The client's whole run of a batch."""
+        store = ClientStore(self.folder / f"client-{len(self.matches)}.sqlite")
+        requester = Requester(
+            ClientChain(self.chain, self.ledger, self.model_dir),  # type: ignore[arg-type]
+            self,  # type: ignore[arg-type]
+            REQUESTER,
+            store,
+            SystemClock(),
+            signing.model_id(self.spec),
+            self.spec,
+        )
+        self.store = store
+        limits = Limits(in_flight=in_flight, connect_s=2.0, beat=Beat())
+        rules = Policy(terms_of=_terms, limits=limits, **policy)
+
+        async def run() -> BatchResult:
+            async with asyncio.timeout(120):
+                return await run_batch(requester, prompts, rules, watch, "sub")
+
+        return asyncio.create_task(run())
+
+    def expected(self, prompt: Prompt, index: int) -> list[int]:
+        """The undisturbed answer."""
+        return reference(self.model_dir, prompt.ids, prompt.sampling, index)
+
+
+def _terms(chain_now: int) -> Terms:
+    return Terms(
+        price_in=PRICE_IN,
+        price_out=PRICE_OUT,
+        matcher=MATCHER.address,
+        matcher_fee_bps=FEE_BPS,
+        min_stake=0,
+        deadline=chain_now + 600,
+        window=60,
+        auditor=t.ZERO_ADDRESS,
+        arbitrator=ARBITRATOR,
+    )
+
+
+class Watch:
+    """What a person sees: tokens in order, each once; and the longest time in which none came for an answer."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[str, list[int]] = {}
+        self.times: dict[str, list[float]] = {}
+        self.ended: dict[str, str] = {}
+        self.lost: list[HeadraceError] = []
+        self.opened: list[Match] = []
+        self.unpaid: list[HeadraceError] = []
+        self.moved = asyncio.Event()
+
+    def order_signed(self, order: t.Order, locked_units: int) -> None: ...
+
+    def job_opened(self, match: Match) -> None:
+        self.opened.append(match)
+        self.moved.set()
+
+    def token(self, custom_id: str, step: int, token: int) -> None:
+        known = self.tokens.setdefault(custom_id, [])
+        assert step == len(known), f"{custom_id}: token {step} after {len(known)}"
+        known.append(token)
+        self.times.setdefault(custom_id, []).append(time.monotonic())
+        self.moved.set()
+
+    def request_finished(self, custom_id: str, finish: str) -> None:
+        assert custom_id not in self.ended
+        self.ended[custom_id] = finish
+
+    def pipeline_lost(self, reason: HeadraceError, finished: int, left: int) -> None:
+        self.lost.append(reason)
+
+    def acknowledged(self, match: Match, paid_units: int) -> None: ...
+
+    def not_acknowledged(self, match: Match, reason: HeadraceError) -> None:
+        self.unpaid.append(reason)
+
+    def count(self, custom_id: str = "p0") -> int:
+        return len(self.tokens.get(custom_id, ()))
+
+    @property
+    def longest_gap_s(self) -> float:
+        return max(b - a for times in self.times.values() for a, b in pairwise(times))
+
+    async def until(self, check: Callable[[], bool], within_s: float = 60.0) -> None:
+        async with asyncio.timeout(within_s):
+            while not check():
+                self.moved.clear()
+                try:
+                    async with asyncio.timeout(0.05):
+                        await self.moved.wait()
+                except TimeoutError:
+                    continue
+
+
+def prompts(
+    count: int, *, tokens: int = 24, prompt_tokens: int = 7, sampled: bool = False
+) -> list[Prompt]:
+    """Requests with different prompts; every other one sampled if asked."""
+    made = []
+    for i in range(count):
+        ids = tuple(30 + (11 * i + 7 * j) % 200 for j in range(prompt_tokens + i % 3))
+        params = t.SamplingParams(max_new_tokens=tokens)
+        if sampled:
+            params = t.SamplingParams(
+                temperature_micro=900_000, top_k=60, max_new_tokens=tokens, seed=77 + i
+            )
+        made.append(Prompt(f"p{i}", ids, params, bytes([i]) * 32))
+    return made
