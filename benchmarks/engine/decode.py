@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.engine.models import model_folder, packed_shard
+from benchmarks.engine.models import NAMES, model_folder, packed_shard
 from benchmarks.table import Row
 from core.engine.batch import BatchEngine
 from core.engine.pieces import Piece
@@ -23,7 +23,6 @@ PROMPT_TOKENS = 18
 STEPS = {1: 16, 4: 12, 16: 8, 64: 5}
 #: Of `generate` at the same batch in the same run: what the measured kernels of both predict, with a margin for noise.
 REACH = {1: 0.9, 4: 1.2, 16: 1.0, 64: 1.0}
-NAMES = {"gemma": "Gemma 3 270M", "smollm": "SmolLM2 135M", "llama": "random Llama 18 × 640"}
 
 
 def rows() -> list[Row]:

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.engine.decode import NAMES
-from benchmarks.engine.models import model_folder, whole_shard
+from benchmarks.engine.models import NAMES, model_folder, whole_shard
 from benchmarks.table import Row
 from core.engine.batch import BatchEngine
 from core.engine.determinism import is_batch_invariant

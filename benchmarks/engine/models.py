@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from core.engine.blocks import Shard
 
+NAMES = {"gemma": "Gemma 3 270M", "smollm": "SmolLM2 135M", "llama": "random Llama 18 × 640"}
 MODELS = Path.home() / ".cache" / "headrace" / "models"
 
 

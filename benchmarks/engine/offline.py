@@ -1,0 +1,98 @@
+"""How much do two stages get done when nobody waits for a single answer, and how little of it do long links cost?
+
+Gemma 3 270M in float32, many sequences at once. `generate` may use as many threads as our stages together, or one, whichever
+is faster. The number of microbatches is the stage's own choice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from statistics import median
+
+from benchmarks.engine.models import NAMES, model_folder
+from benchmarks.engine.rig.rates import rate_without_bubbles, steady_rate
+from benchmarks.engine.rig.rig import Load, Ran, Rig
+from benchmarks.engine.serving import CUTS
+from benchmarks.table import Row
+
+SEQUENCES, NEW_TOKENS = 64, 24
+#: Enough that microbatches of sixteen fill a ring of half a second.
+FAR_SEQUENCES, FAR_NEW_TOKENS, FAR_WARM_TOKENS = 160, 24, 6
+GENERATE_TOKENS = {16: 16, 64: 8}
+REACH = {16: 3.1, 64: 1.9}
+#: One-way milliseconds → share of the zero-latency rate to reach, and what two fixed microbatches keep.
+KEPT = {16.0: (0.97, 0.79), 64.0: (0.97, 0.53), 256.0: (0.96, 0.24)}
+ROUNDS, FAR_ROUNDS = 2, 1
+
+
+def rows() -> list[Row]:
+    """Against `generate` at batch 16 and 64, and at three latencies against none."""
+    if not model_folder("gemma").exists():
+        return [Row(NAMES["gemma"], "installed", "not installed", "–", "–", False)]
+    return asyncio.run(_rows())
+
+
+async def _rows() -> list[Row]:
+    async with Rig(model_folder("gemma"), [CUTS["gemma"]]) as rig:
+        await rig.run(Load.offline(SEQUENCES, 4))
+        return [*await _against_generate(rig), *await _over_links(rig)]
+
+
+async def _against_generate(rig: Rig) -> list[Row]:
+    ours: list[float] = []
+    peers: dict[tuple[int, int], list[float]] = {(b, n): [] for b in REACH for n in (1, 2)}
+    ran: Ran | None = None
+    for _ in range(ROUNDS):
+        ran = await rig.run(Load.offline(SEQUENCES, NEW_TOKENS))
+        ours.append(steady_rate(ran.times))
+        for batch, threads in peers:
+            theirs = await rig.generate(batch, GENERATE_TOKENS[batch], threads=threads)
+            peers[batch, threads].append(steady_rate(theirs.times))
+    assert ran is not None
+    limit = rate_without_bubbles(ran.times, ran.steps)
+    found = []
+    for batch, reach in REACH.items():
+        rate, threads = max((median(peers[batch, n]), n) for n in (1, 2))
+        ratio = median(o / p for o, p in zip(ours, peers[batch, threads], strict=True))
+        other = median(peers[batch, 3 - threads])
+        found.append(
+            Row(
+                f"{NAMES['gemma']}, {SEQUENCES} offline sequences, two stages, tokens/s against generate at batch {batch}",
+                f"≥ {reach}",
+                f"{ratio:.2f} ({median(ours):.0f} tokens/s)",
+                f"1 ({rate:.0f} tokens/s with {threads} thread(s), {other:.0f} with {3 - threads})",
+                f"{limit / rate:.2f} (these steps without bubbles)",
+                ratio >= reach,
+            )
+        )
+    return found
+
+
+async def _far_rate(rig: Rig, latency_ms: float | None) -> float:
+    """After a run in which the first stage learns how long the ring is."""
+    await rig.run(Load.offline(FAR_SEQUENCES, FAR_WARM_TOKENS), latency_ms=latency_ms)
+    ran = await rig.run(Load.offline(FAR_SEQUENCES, FAR_NEW_TOKENS), latency_ms=latency_ms)
+    return steady_rate(ran.times)
+
+
+async def _over_links(rig: Rig) -> list[Row]:
+    """Each latency between two runs without, so that a neighbour who comes or goes weighs on both."""
+    shares: dict[float, list[float]] = {latency_ms: [] for latency_ms in KEPT}
+    rates: dict[float, float] = {}
+    for _ in range(FAR_ROUNDS):
+        near = await _far_rate(rig, None)
+        for latency_ms in KEPT:
+            rates[latency_ms] = await _far_rate(rig, latency_ms)
+            before, near = near, await _far_rate(rig, None)
+            shares[latency_ms].append(rates[latency_ms] / ((before + near) / 2))
+    return [
+        Row(
+            f"{NAMES['gemma']}, {FAR_SEQUENCES} offline sequences, {latency_ms:g} ms one way, share of the rate without",
+            f"≥ {reach}",
+            f"{median(shares[latency_ms]):.3f} ({rates[latency_ms]:.0f} of {near:.0f} tokens/s)",
+            f"two fixed microbatches {fixed}",
+            "1",
+            median(shares[latency_ms]) >= reach,
+        )
+        for latency_ms, (reach, fixed) in KEPT.items()
+    ]

@@ -1,0 +1,1 @@
+"""Two real stages in processes of their own, their clients, the links between them, and the peer they are compared with."""

@@ -1,0 +1,306 @@
+"""Two stages, their links, their clients and the peer, as one thing that runs loads and tells when tokens came."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from benchmarks.engine.rig.chain import (
+    ARBITRATOR,
+    DOMAIN,
+    FIRST_CLIENT_KEY,
+    FIRST_STAGE_KEY,
+    MATCHER_KEY,
+    signer,
+    spec_of,
+)
+from benchmarks.engine.rig.child import Child
+from benchmarks.engine.rig.steps import Step
+from client.orders import Batch, Prompt, Terms, make_order
+from client.session import JobSession, Limits, Match
+from core.engine.shape import describe_model, layer_count, read_config
+from core.protocol import signing, wire
+from core.protocol import types as t
+from core.protocol.signer import Signer
+from core.runtime.channel import Peers, StreamIdentity
+from devnet.links.service import ask, write_plan
+from devnet.ports import free_ports
+
+PROMPT_TOKENS = 18
+#: Of one job that a stage runs at once (`miner.admission.JOB_REQUESTS`).
+PER_JOB = 8
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Load:
+    """So many clients, each with a job of so many requests at once, all of the same lengths."""
+
+    clients: int
+    requests: int = 1
+    new_tokens: int = 24
+    prompt_tokens: int = PROMPT_TOKENS
+
+    @classmethod
+    def offline(cls, sequences: int, new_tokens: int) -> Load:
+        """Sequences that nobody waits for, in as few jobs as stages take at once."""
+        assert sequences % PER_JOB == 0
+        return cls(sequences // PER_JOB, PER_JOB, new_tokens)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a load came to: token times and tokens of each sequence, the steps of each stage, and what was spent beside."""
+
+    times: list[list[float]]
+    tokens: list[list[int]]
+    steps: list[list[Step]]
+    spent: list[dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client with its job, and what it hears of every request."""
+
+    session: JobSession
+    key: Signer
+    job_id: str
+    order_hash: str
+    times: list[list[float]]
+    tokens: list[list[int]]
+
+
+class Rig:
+    """An async context manager. Stages run in processes with one compute thread each."""
+
+    def __init__(
+        self,
+        folder: Path,
+        cuts: Sequence[int],
+        *,
+        max_requests: int = 512,
+        kv_bytes: int = 1024 * MIB,
+        peer: bool = True,
+    ) -> None:
+        """`cuts` are the layers at which a new stage begins. `kv_bytes` is what a stage has beside its weights."""
+        self.folder = folder
+        bounds = [0, *cuts, layer_count(read_config(folder))]
+        self.layers = list(itertools.pairwise(bounds))
+        self._max_requests, self._kv_bytes, self._wants_peer = max_requests, kv_bytes, peer
+        self.stages: list[Child] = []
+        self._generate: Child | None = None
+        self._stack = AsyncExitStack()
+        self._matcher = Peers(StreamIdentity(signer(MATCHER_KEY), DOMAIN))
+        self._nonces = itertools.count(1)
+        self._keys = itertools.count(FIRST_CLIENT_KEY)
+        self._links_file = Path()
+
+    async def __aenter__(self) -> Self:
+        scratch = Path(
+            self._stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-rig-"))
+        )
+        self._links_file = scratch / "links.json"
+        spec_of(self.folder)  # hashes the weights once, before stages ask for the same
+        try:
+            starting = [
+                self._start_stage(i, layers, scratch) for i, layers in enumerate(self.layers)
+            ]
+            started = await asyncio.gather(*starting, return_exceptions=True)
+            for failure in started:
+                if isinstance(failure, BaseException):
+                    raise failure
+            self.stages = [child for child in started if isinstance(child, Child)]
+            await self._start_links()
+            if self._wants_peer:
+                module = "benchmarks.engine.rig.generate_process"
+                self._generate = await Child.start(module, {"model": str(self.folder)})
+                self._stack.push_async_callback(self._generate.stop)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._matcher.close()
+        await self._stack.aclose()
+
+    def shard_bytes(self, stage: int) -> int:
+        """What the weights of a stage take."""
+        return describe_model(self.folder).shard_bytes(*self.layers[stage])
+
+    # --- ours ---
+
+    async def run(self, load: Load, *, latency_ms: float | None = None) -> Ran:
+        """Run a load to its end. With a latency, what stages say to each other crosses links of so much one way."""
+        endpoints = self.endpoints(latency_ms)
+        clients = [await self.client(load, endpoints) for _ in range(load.clients)]
+        await self.take()
+        try:
+            outcomes = await asyncio.gather(*(client.session.run() for client in clients))
+        finally:
+            await asyncio.gather(*(client.session.close() for client in clients))
+        for outcome in outcomes:
+            for error in outcome.unfinished.values():
+                raise error
+        taken = await self.take()
+        return Ran(
+            [times for client in clients for times in client.times],
+            [tokens for client in clients for tokens in client.tokens],
+            [steps for steps, _ in taken],
+            [spent for _, spent in taken],
+        )
+
+    def endpoints(self, latency_ms: float | None) -> list[str]:
+        """Where stages find each other: directly, or over links of this latency."""
+        if latency_ms is None:
+            return [stage.ready["endpoint"] for stage in self.stages]
+        links = ask(self._links_file, do="change", changes={"latency_ms": latency_ms})
+        return [link["endpoint"] for link in links]
+
+    async def client(self, load: Load, endpoints: Sequence[str]) -> Client:
+        """A new client with a matched job, opened at every stage; stages know each other by these endpoints."""
+        batch = self._batch(load)
+        key = signer(next(self._keys))
+        spec = spec_of(self.folder)
+        order = make_order(
+            batch, signing.model_id(spec), spec, _terms(), key.address, next(self._nonces)
+        )
+        signed = t.SignedOrder(order=order, signature=signing.sign(key, DOMAIN, order))
+        plan = [
+            t.Stage(operator=stage.ready["operator"], layer_from=start, layer_to=end)
+            for stage, (start, end) in zip(self.stages, self.layers, strict=True)
+        ]
+        direct = [stage.ready["endpoint"] for stage in self.stages]
+        for i, stage in enumerate(self.stages):
+            channel = await self._matcher.get(stage.ready["operator"], direct[i])
+            proposal = wire.Propose(signed=signed, plan=plan, endpoints=list(endpoints), stage=i)
+            answer = (await channel.call(proposal)).message
+            if not isinstance(answer, wire.Accepted):
+                raise RuntimeError(f"stage {i} refused: {answer}")
+        job_id = signing.job_id(DOMAIN, order)
+        for stage in self.stages:
+            await stage.ask("match", job=job_id, plan=signing.plan_hash(plan))
+        roots = {
+            layers: stage.ready["shard_root"]
+            for layers, stage in zip(self.layers, self.stages, strict=True)
+        }
+        times: list[list[float]] = [[] for _ in range(load.requests)]
+        tokens: list[list[int]] = [[] for _ in range(load.requests)]
+
+        def note(index: int, step: int, token: int) -> None:
+            times[index].append(time.monotonic())
+            tokens[index].append(token)
+
+        session = JobSession(
+            Match(job_id, signed, tuple(plan), tuple(direct), t.ZERO_HASH),
+            batch,
+            StreamIdentity(key, DOMAIN),
+            lambda start, end: roots[start, end],
+            on_token=note,
+            on_finish=lambda index, request: None,
+            limits=Limits(in_flight=min(load.requests, PER_JOB), silence_s=120.0),
+        )
+        await session.open()
+        return Client(session, key, job_id, signing.order_hash(order), times, tokens)
+
+    async def take(self) -> list[tuple[list[Step], dict[str, float]]]:
+        """Steps and time spent of every stage since the last call."""
+        answers = await asyncio.gather(*(stage.ask("take") for stage in self.stages))
+        return [([Step(*step) for step in a["steps"]], a["spent"]) for a in answers]
+
+    # --- the peer ---
+
+    async def generate(self, batch: int, new_tokens: int, *, threads: int = 1) -> Ran:
+        """The same prompts through one process's `generate`."""
+        assert self._generate is not None, "made without a peer"
+        prompts = [list(ids) for ids in self._prompts(batch, PROMPT_TOKENS)]
+        answer = await self._generate.ask(
+            "generate", prompts=prompts, new_tokens=new_tokens, threads=threads
+        )
+        return Ran([answer["times_s"]] * batch, answer["tokens"], [], [])
+
+    # --- inside ---
+
+    async def _start_stage(self, index: int, layers: tuple[int, int], scratch: Path) -> Child:
+        child = await Child.start(
+            "benchmarks.engine.rig.stage_process",
+            {
+                "model": str(self.folder),
+                "layers": layers,
+                "key": FIRST_STAGE_KEY + index,
+                "folder": str(scratch),
+                "memory_bytes": self._kv_bytes + self.shard_bytes(index),
+                "max_requests": self._max_requests,
+            },
+        )
+        self._stack.push_async_callback(child.stop)
+        return child
+
+    async def _start_links(self) -> None:
+        ports = free_ports(len(self.stages))
+        links = {
+            f"stage-{i}": {"listen": f"127.0.0.1:{port}", "to": stage.ready["endpoint"]}
+            for i, (port, stage) in enumerate(zip(ports, self.stages, strict=True))
+        }
+        write_plan(self._links_file, links, {})
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "devnet.links.service",
+            str(self._links_file),
+            env=dict(os.environ),
+        )
+
+        async def stop() -> None:
+            process.terminate()
+            await process.wait()
+
+        self._stack.push_async_callback(stop)
+        async with asyncio.timeout(30):
+            while "control" not in self._links_file.read_text():
+                await asyncio.sleep(0.05)
+
+    def _batch(self, load: Load) -> Batch:
+        sampling = t.SamplingParams(max_new_tokens=load.new_tokens)
+        return Batch.of(
+            [
+                Prompt(str(i), ids, sampling, i.to_bytes(32, "big"))
+                for i, ids in enumerate(self._prompts(load.requests, load.prompt_tokens))
+            ]
+        )
+
+    def _prompts(self, count: int, tokens: int) -> list[tuple[int, ...]]:
+        vocab = spec_of(self.folder).vocab
+        return [
+            tuple(10 + (7919 * i + 104_729 * j) % (vocab - 10) for j in range(tokens))
+            for i in range(count)
+        ]
+
+
+def _terms() -> Terms:
+    return Terms(
+        price_in=1,
+        price_out=1,
+        matcher=t.ZERO_ADDRESS,
+        matcher_fee_bps=0,
+        min_stake=0,
+        deadline=int(time.time()) + 3600,
+        window=60,
+        auditor=t.ZERO_ADDRESS,
+        arbitrator=ARBITRATOR,
+    )

@@ -1,0 +1,173 @@
+"""One miner without chain and swarm: the product's stage, compute thread, streams, store and signatures.
+
+`python -m benchmarks.engine.rig.stage_process SPEC` serves until its input closes. It is put together as
+`miner.daemon` does it; only the chain is a list of jobs and nothing is announced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.engine.rig.chain import DOMAIN, KnownJobs, signer, spec_of
+from benchmarks.engine.rig.child import keep_stdout, obey, say
+from benchmarks.engine.rig.steps import Spent, StepLog
+from core.batching.ring import Choice
+from core.protocol import commit, signing
+from core.protocol import types as t
+from core.protocol.types import JobState
+from core.runtime import logs
+from core.runtime.channel import Listener, Peers, StreamIdentity
+from miner import assignment
+from miner.book import Book
+from miner.compute import Compute
+from miner.desk import Desk, Terms
+from miner.links import Links
+from miner.onchain import JobNews
+from miner.stage import Stage
+from miner.store import Store
+
+_TEND_S = 1.0
+_WATCH_S = 0.002
+
+
+class Spec(msgspec.Struct):
+    """What a stage is told at its start."""
+
+    model: str  # folder
+    layers: tuple[int, int]
+    key: int
+    folder: str  # for its database
+    memory_bytes: int
+    max_requests: int
+    threads: int = 1
+
+
+class StageProcess:
+    """The stage and what is measured at it."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._steps, self._spent = StepLog(), Spent()
+        self._chain = KnownJobs()
+        self._signer = signer(spec.key)
+        for owner, name in ((commit.RowTree, "extend"), (commit.RowTree, "append")):
+            self._spent.watch(owner, name, "hashing rows")
+        self._spent.watch(commit.RowTree, "root", "hashing rows")
+        self._spent.watch(signing, "sign", "signing")
+        self._spent.watch(signing, "is_signed_by", "checking signatures")
+
+    async def serve(self) -> None:
+        spec, folder = self._spec, Path(self._spec.model)
+        model_spec = spec_of(folder)
+        model_id = signing.model_id(model_spec)
+        model = assignment.open_model(folder.name, model_id, model_spec, folder)
+        store = Store(Path(spec.folder) / f"stage-{spec.key}.sqlite")
+        self._book = Book(store, self._signer, DOMAIN, self._chain.now_s)
+        terms = Terms(
+            operator=self._signer.address,
+            domain=DOMAIN,
+            model_id=model_id,
+            spec=model_spec,
+            price_in=1,
+            price_out=1,
+            max_requests=spec.max_requests,
+        )
+        self._compute = Compute(threads=spec.threads, on_step=self._steps.add)
+        identity = StreamIdentity(self._signer, DOMAIN)
+        peers = Peers(identity)
+        links = Links(peers)
+        desk = Desk(terms, self._book, self._chain, time.monotonic)
+        self._desk = desk
+        self._stage = Stage(desk, self._compute, links, time.monotonic)
+        before_bytes = memory_bytes()["VmRSS"]
+        serving = await assignment.load(
+            self._compute, model, t.LayerRange(*spec.layers), memory_bytes=spec.memory_bytes
+        )
+        # Nobody stops early: every run has the same number of tokens.
+        self._stage.serve(replace(serving, eos_ids=frozenset()))
+        listener = Listener(identity, self._stage.handle)
+        await listener.start("127.0.0.1", 0)
+        tending = asyncio.create_task(self._tend())
+        say(
+            {
+                "endpoint": f"127.0.0.1:{listener.port}",
+                "operator": self._signer.address,
+                "shard_root": serving.shard_root,
+                "tau_ms": self._compute.tau_ms_per_layer,
+                "before_bytes": before_bytes,
+            }
+        )
+        await obey(self._perform)
+        tending.cancel()
+        await self._stage.close()
+        await links.close()
+        await peers.close()
+        await listener.close()
+        self._compute.close()
+        self._book.close()
+        store.close()
+
+    async def _tend(self) -> None:
+        while True:
+            self._stage.tick()
+            await asyncio.sleep(_TEND_S)
+
+    async def _perform(self, request: dict[str, Any]) -> Mapping[str, Any]:
+        match request["do"]:
+            case "match":
+                self._chain.match(request["job"], request["plan"])
+                return {}
+            case "take":
+                return {
+                    "steps": self._steps.take(),
+                    "spent": self._spent.take(),
+                }
+            case "memory":
+                return {
+                    **memory_bytes(),
+                    "kv_tokens": self._compute.kv_tokens,
+                    "active": self._desk.active_requests,
+                    "jobs": len(self._desk.jobs),
+                }
+            case "empty":  # when does the last page come free?
+                deadline = time.monotonic() + request["within_s"]
+                while self._compute.kv_tokens and time.monotonic() < deadline:
+                    await asyncio.sleep(_WATCH_S)
+                return {"at_s": time.monotonic(), "kv_tokens": self._compute.kv_tokens}
+            case "settle":  # the jobs are paid on chain: nothing of them need be remembered
+                for job in request["jobs"]:
+                    await self._desk.hear(JobNews(job, JobState.SETTLED))
+                self._stage.tick()
+                return {}
+            case "tickets":  # so many microbatches, instead of what the stage measures
+                fixed = request["tickets"]
+                self._compute.pace.choice = lambda ring, active, now_s, is_alone: Choice(  # type: ignore[method-assign]
+                    fixed, -(-active // fixed)
+                )
+                return {}
+        raise ValueError(f"a stage cannot {request['do']}")
+
+
+def memory_bytes() -> dict[str, int]:
+    """What this process holds in memory, now and at most."""
+    fields = {}
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("VmRSS", "VmHWM", "RssAnon", "RssFile"):
+            fields[name] = int(value.split()[0]) * 1024
+    return fields
+
+
+if __name__ == "__main__":
+    spec = msgspec.json.decode(sys.argv[1], type=Spec)
+    keep_stdout()
+    logs.set_up("stage", form="json", folder=Path(spec.folder) / f"logs-{spec.key}")
+    asyncio.run(StageProcess(spec).serve())

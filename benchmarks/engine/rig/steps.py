@@ -1,0 +1,88 @@
+"""When did a stage's thread compute, how long, how many rows, and what did its commitments cost beside it?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import wraps
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from miner.stepper import Stepped
+
+
+class Step(NamedTuple):
+    """One pass of a shard. Times are the machine's monotonic clock, the same in all its processes."""
+
+    ended_s: float
+    took_s: float
+    cpu_s: float
+    rows: int
+    prompts: int
+    """How many of its requests were fed part of a prompt."""
+    job: str
+    """The job of the first request in it: a microbatch has the same one at every stage."""
+
+    @property
+    def began_s(self) -> float:
+        return self.ended_s - self.took_s
+
+
+class StepLog:
+    """`on_step` of a `Compute`."""
+
+    def __init__(self) -> None:
+        self._steps: list[Step] = []
+        self._cpu_s = 0.0
+
+    def add(self, done: Stepped, prompts: int) -> None:
+        """Called in the compute thread, after each step."""
+        cpu_s = time.thread_time()
+        job = min((str(work.job) for work in done.ran), default="")
+        self._steps.append(
+            Step(time.monotonic(), done.seconds, cpu_s - self._cpu_s, done.rows, prompts, job)
+        )
+        self._cpu_s = cpu_s
+
+    def take(self) -> list[Step]:
+        """What was added since the last time."""
+        steps, self._steps = self._steps, []
+        return steps
+
+
+def decode_s(steps: Sequence[Step]) -> float:
+    """Median seconds of the steps that only decoded."""
+    return median(step.took_s for step in steps if not step.prompts)
+
+
+class Spent:
+    """Processor time inside chosen functions, by name; a call inside a call counts once."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._depth = 0
+
+    def watch(self, owner: Any, name: str, label: str) -> None:
+        """Count what `owner.name` takes from now on."""
+        function: Callable[..., Any] = getattr(owner, name)
+
+        @wraps(function)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if self._depth:
+                return function(*args, **kwargs)
+            self._depth += 1
+            started = time.thread_time()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._depth -= 1
+                spent = time.thread_time() - started
+                self.seconds[label] = self.seconds.get(label, 0.0) + spent
+
+        setattr(owner, name, counted)
+
+    def take(self) -> dict[str, float]:
+        """Seconds by label since the last time."""
+        seconds, self.seconds = self.seconds, {}
+        return seconds
