@@ -135,7 +135,8 @@ def candidates(fleet: Fleet, model: ModelShape) -> dict[str, tuple[Pipeline, ...
 def placement_of(fleet: Fleet, model: ModelShape, pipelines: tuple[Pipeline, ...]) -> Placement:
     """The plan's slices, and standby machines where the model is thinnest."""
     holding = {i: layers for pipeline in pipelines for i, layers in pipeline}
-    return tuple(Shard(i, s) for i, s in sorted(with_standby(fleet, model, holding).items()))
+    holding = with_standby(fleet, model, holding).holding
+    return tuple(Shard(i, layers) for i, layers in sorted(holding.items()))
 
 
 def best_candidate(fleet: Fleet, model: ModelShape) -> tuple[str, tuple[Pipeline, ...]]:

@@ -23,7 +23,7 @@ def left(model_name: str) -> list[tuple[float, float]]:
     """By seed: share of the original bound that is left, and what of it any placement could serve now."""
     fleet, model = mixed(NODES, model_name)
     holding = {i: s for pipeline in plan(fleet, model).pipelines for i, s in pipeline}
-    holding = with_standby(fleet, model, holding)
+    holding = with_standby(fleet, model, holding).holding
     placement = tuple(Shard(i, layers) for i, layers in sorted(holding.items()))
     before = solve_flow_lp(fleet, model, placement, fewest_hops=False).ub
     ids = [machine.id for machine in fleet.machines]
