@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from core.engine.blocks import Shard
     from core.engine.numerics import NumericsProfile
     from core.engine.tokenizer import Tokenizer
+    from core.engine.trace.program import ModelProgram
+    from core.protocol.trace.program import Program
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,11 @@ class StageFinding:
 class ShardSource:
     """Float64 shards of one model folder whose weights are proven to be the registered ones."""
 
-    def __init__(self, model_dir: Path, profile: NumericsProfile) -> None:
-        self.model_dir, self.profile = model_dir, profile
+    def __init__(
+        self, model_dir: Path, profile: NumericsProfile, program: Program | None = None
+    ) -> None:
+        """`program` is the model's registered operator program, which whitens deviations by the model's σ; None for models without."""
+        self.model_dir, self.profile, self.program = model_dir, profile, program
 
     def shard_root(self, stage: Stage) -> str:
         from core.engine.weights import model_manifest
@@ -80,6 +85,19 @@ class ShardSource:
         from core.engine.model import load_shard
 
         return load_shard(self.model_dir, stage.layers, dtype=torch.float64)
+
+    @cached_property
+    def operators(self) -> ModelProgram | None:
+        """The registered program with its tables. Raises CheckFailed when the files here make another."""
+        from client.programs import local_program
+
+        return local_program(self.model_dir, self.program) if self.program else None
+
+    def sigma(self, boundary: int) -> Any:
+        """The size of each channel before layer `boundary`; None where the model registered none."""
+        from core.protocol.trace.families import SIGMA
+
+        return self.operators.tables[SIGMA][boundary] if self.operators else None
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -192,9 +210,10 @@ def _judge_rows(
     reference = reexecute(shard, _inputs(shard, inputs)).numpy()
     served = _floats(outputs, shard.hidden)
     depth = len(shard.layers)
-    verdict = judge_rows(source.profile, depth, served, reference)
-    limit = source.profile.tolerance(depth)
-    rows = whitened_relative_l2(served, reference).rows
+    sigma = source.sigma(shard.layers.end)
+    verdict = judge_rows(source.profile, depth, served, reference, sigma)
+    limit = source.profile.tolerance(depth, len(served))
+    rows = whitened_relative_l2(served, reference, sigma).rows
     divergent = next((i for i, dev in enumerate(rows) if dev > limit), None)
     return RequestFinding(
         leaf.request_index,

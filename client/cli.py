@@ -1,4 +1,4 @@
-"""The `client` program: wallet, quote, submit, chat, jobs, receipts, and what the network offers."""
+"""The `client` program: wallet, quote, submit, chat, gateway and its keys, jobs, receipts, and what the network offers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ app = App("client", help="Buy inference from your own wallet and keep a receipt 
 wallet = app.group("wallet", help="Keys, and the prepaid balance.")
 jobs = app.group("jobs", help="What you submitted and what came of it.")
 receipts = app.group("receipts", help="What stages signed for your answers.")
+keys = app.group("keys", help="Who may use your gateway, and within which limits.")
 
 ModelOption = Annotated[str | None, typer.Option("--model", help="Model name or id.")]
 FileArgument = Annotated[Path, typer.Argument(help="Requests in the OpenAI batch format (JSONL).")]
@@ -329,6 +330,89 @@ async def receipts_delegate(
     from client.history import delegate
 
     run.emit(await delegate(run, job, auditor, valid))
+
+
+# --- the gateway ---
+
+
+@app.command(daemon=True)
+async def serve(
+    run: Run,
+    host: Annotated[
+        str | None, typer.Option(help="Where to listen; other than loopback, only behind TLS.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="0 takes a free one.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="What all keys together may spend in a day: 5usd/day.")
+    ] = None,
+    db: Annotated[str | None, typer.Option(help="SQLAlchemy URL of the database.")] = None,
+    dashboard: Annotated[
+        bool | None, typer.Option("--dashboard/--no-dashboard", help="Also serve the pages.")
+    ] = None,
+) -> None:
+    """An OpenAI-compatible endpoint that pays from your wallet; any OpenAI client works with it."""
+    settings = run.load(
+        {
+            "gateway.host": host,
+            "gateway.port": port,
+            "gateway.daily_budget": budget.removesuffix("/day") if budget else None,
+            "gateway.db_url": db,
+            "gateway.dashboard": dashboard,
+        }
+    )
+    from client.gateway.commands import serve
+
+    await serve(run, settings)
+
+
+@keys.command("new")
+async def keys_new(
+    run: Run,
+    name: Annotated[str, typer.Argument(help="Whose it is, such as alice or nightly-jobs.")],
+    budget: Annotated[
+        str | None, typer.Option(help="Most it may spend: 5usd, or 5usd/day.")
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="How long it is good for, such as 30d.")
+    ] = None,
+    models: Annotated[
+        list[str] | None, typer.Option("--models", help="Only this model; repeatable.")
+    ] = None,
+    rate: Annotated[str | None, typer.Option(help="Requests, such as 60/m or 2/s.")] = None,
+    token_rate: Annotated[str | None, typer.Option(help="Tokens, such as 100000/m.")] = None,
+) -> None:
+    """Make an API key; it is shown once."""
+    from client.gateway.commands import new_key
+
+    made = await new_key(
+        run,
+        name,
+        budget=budget,
+        expires=expires,
+        models=models or (),
+        rate=rate,
+        token_rate=token_rate,
+    )
+    run.emit(made)
+
+
+@keys.command("ls")
+async def keys_ls(run: Run) -> None:
+    """Keys with their limits and what they spent."""
+    from client.gateway.commands import list_keys
+
+    columns = ("id", "name", "state", "budget", "spent", "today", "expires", "rate", "last_used")
+    run.emit(await list_keys(run), columns=columns)
+
+
+@keys.command("revoke")
+async def keys_revoke(
+    run: Run, key: Annotated[str, typer.Argument(help="Its id, a prefix of it, or its name.")]
+) -> None:
+    """End a key now."""
+    from client.gateway.commands import revoke_key
+
+    run.emit(await revoke_key(run, key))
 
 
 # --- the network ---

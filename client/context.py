@@ -28,6 +28,8 @@ CONTRACTS = (
     "TaskRegistry",
     "JuryArbitrator",
 )
+#: Those of the tolerance game, on networks that have it.
+GAME_CONTRACTS = ("ProgramStore", "TraceJudge", "ToleranceGame")
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,8 @@ async def open_context(settings: Settings) -> AsyncIterator[Context]:
     """
     chain_id, rpc_url = settings.require_network()
     addresses = {name: settings.network.contract(name) for name in CONTRACTS}
+    known = settings.network.contracts
+    addresses |= {name: known[name] for name in GAME_CONTRACTS if name in known}
     chain = Chain(rpc_url, chain_id, addresses)
     chain.journal = lambda entry: record_transaction(settings.folders, entry)
     try:

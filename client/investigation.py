@@ -14,6 +14,7 @@ import msgspec
 from client.audit import ShardSource, StageFinding, audit_job
 from client.context import Context, model_folder, model_name, open_store
 from client.evidence import Case, Delegation, Evidence, case_of_job, events_named
+from client.programs import profile_named
 from client.registered import shard_roots
 from client.store import match_of
 from client.verify import check_pipeline, complete_sets, disjoint
@@ -23,7 +24,6 @@ from core.protocol.errors import (
     IdInvalid,
     MatcherUnreachable,
     ModelUnknown,
-    ModelUnsupported,
     UsageError,
 )
 from core.protocol.types import AuditorDelegation, Signature, SignedReceipt
@@ -143,24 +143,17 @@ async def open_evidence(
         await peers.close()
 
 
-def source_of(settings: Settings, case: Case) -> ShardSource:
+async def source_of(context: Context, case: Case) -> ShardSource:
     """Weights of a case's model on this machine. Raises ModelUnknown, ModelMissing, or ModelUnsupported for its numerics."""
-    from core.engine.numerics import PROFILES
-
+    settings = context.settings
     name = model_name(case.order.model_id, settings)
     if name is None:
         raise ModelUnknown(
             f"no name is known for model {case.order.model_id}", "it is not in the network file"
         )
-    wanted = case.order.numerics_profile
-    profile = next((p for p in PROFILES.values() if signing.name_hash(p.name) == wanted), None)
-    if profile is None:
-        raise ModelUnsupported(
-            "the job's numerics profile is unknown here",
-            f"{wanted}; known: {', '.join(PROFILES)}",
-            next_step="update this program",
-        )
-    return ShardSource(model_folder(name, settings), profile)
+    folder = model_folder(name, settings)
+    profile, program = await profile_named(context.chain, case.order.numerics_profile)
+    return ShardSource(folder, profile, program)
 
 
 async def investigate(
@@ -193,7 +186,7 @@ async def investigate(
         if rerun:
             findings = await audit_job(
                 evidence,
-                source_of(context.settings, case),
+                await source_of(context, case),
                 [
                     [leaf for receipts in pipelines for leaf in receipts[stage].leaves]
                     for stage in range(len(case.plan))

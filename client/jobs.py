@@ -158,7 +158,7 @@ class _Submission:
         answers, fruitless = [Ongoing(prompt) for prompt in prompts], 0
         while answers and len(self._matches) < MAX_JOBS:
             if fruitless:
-                await self._requester.clock.sleep(_pause_s(fruitless - 1, SHORT_PAUSE_S))
+                await self._requester.clock.sleep(pause_s(fruitless - 1, SHORT_PAUSE_S))
             try:
                 match, batch = await self._open(answers)
             except HeadraceError as error:
@@ -222,10 +222,10 @@ class _Submission:
         signed = SignedOrder(order, signing.sign(requester.signer, requester.chain.domain, order))
         self._watcher.order_signed(order, locked)
         goes_on = Goes(self._matches[-1].job_id, self._lost) if self._matches else None
-        match = await _match(requester, signed, goes_on)
+        match = await match_order(requester, signed, goes_on)
         requester.store.add_job(self._name, match, batch, int(requester.clock.now()))
         try:
-            await _check_on_chain(requester, match)
+            await check_on_chain(requester, match)
         except HeadraceError:
             requester.store.set_state(match.job_id, "abandoned")
             raise
@@ -343,21 +343,21 @@ class _Submission:
         await _pay(requester, match, answers, self._policy, self._watcher)
 
 
-def _pause_s(failures: int, first_s: float = PAUSE_S) -> float:
+def pause_s(failures: int, first_s: float = PAUSE_S) -> float:
     return min(first_s * 2.0**failures, LONGEST_PAUSE_S)
 
 
-async def _match(requester: Requester, signed: SignedOrder, goes_on: Goes | None) -> Match:
+async def match_order(requester: Requester, signed: SignedOrder, goes_on: Goes | None) -> Match:
     """Hand in the order. A matcher that did not answer may have opened the job: the same order again gives the same job."""
     for attempt in range(OPEN_TRIES - 1):
         try:
             return await requester.matcher.open_job(signed, requester.chain.domain, goes_on)
         except MatcherUnreachable:
-            await requester.clock.sleep(_pause_s(attempt))
+            await requester.clock.sleep(pause_s(attempt))
     return await requester.matcher.open_job(signed, requester.chain.domain, goes_on)
 
 
-async def _check_on_chain(requester: Requester, match: Match) -> None:
+async def check_on_chain(requester: Requester, match: Match) -> None:
     """The matcher's word is not enough: the job must be matched on chain with the plan it showed us."""
     give_up = requester.clock.monotonic() + MATCHED_WITHIN_S
     while True:
@@ -405,7 +405,7 @@ async def _pay(
             if not error.retryable or attempt == ACK_TRIES - 1:
                 watcher.not_acknowledged(match, error)
                 return
-        await requester.clock.sleep(_pause_s(attempt))
+        await requester.clock.sleep(pause_s(attempt))
 
 
 async def acknowledge(

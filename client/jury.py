@@ -135,7 +135,7 @@ class JurorDaemon:
         clock: Clock,
         follower: EventFollower,
         evidence_of: Callable[[Case], Awaitable[Evidence]],
-        source_of: Callable[[Case], ShardSource],
+        source_of: Callable[[Case], Awaitable[ShardSource]],
         *,
         on_vote: Callable[[str, VoteKind, StageFinding | None], None] = lambda *_: None,
     ) -> None:
@@ -290,7 +290,8 @@ class JurorDaemon:
         evidence = await self._evidence_of(case)
         try:
             leaves = await evidence.leaves_of(work.receipt)
-            finding = await audit_stage(evidence, self._source_of(case), stage, leaves, registered)
+            source = await self._source_of(case)
+            finding = await audit_stage(evidence, source, stage, leaves, registered)
         except RowsWithheld as error:
             log.warning("receipt not opened", dispute=dispute, reason=error.why)
             return VoteKind.FAULT, None

@@ -34,7 +34,7 @@ async def serve(run: Run) -> None:
             SystemClock(),
             EventFollower(context.chain, start_block=settings.network.deploy_block),
             lambda case: _evidence(context, peers, case),
-            lambda case: source_of(settings, case),
+            lambda case: source_of(context, case),
             on_vote=_say_vote,
         )
         log.info("juror ready", juror=signer.address)

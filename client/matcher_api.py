@@ -84,13 +84,41 @@ class MatcherApi:
         found = await self._ask(dict[str, list[dict[str, Any]]], "GET", "/v1/miners")
         return found.get("miners", [])
 
-    async def quote(self, model_id: str, tokens_in: int, tokens_out: int) -> Quote:
-        """Lowest price at which a whole pipeline would serve this now."""
-        params = {"model": model_id, "tokens_in": tokens_in, "tokens_out": tokens_out}
+    async def quote(
+        self, model_id: str, tokens_in: int, tokens_out: int, terms: t.Terms | None = None
+    ) -> Quote:
+        """Lowest price at which a whole pipeline that the terms allow would serve this now."""
+        params: dict[str, Any] = {
+            "model": model_id,
+            "tokens_in": tokens_in,
+            "tokens_out": tokens_out,
+        }
+        if terms is not None:
+            params |= {"trusted": list(terms.trusted), "avoided": list(terms.avoided)}
         return await self._ask(Quote, "GET", "/v1/quote", params=params)
 
     async def job(self, job_id: str) -> dict[str, Any]:
         return await self._ask(dict[str, Any], "GET", f"/v1/jobs/{job_id}")
+
+    async def allocations(self) -> list[dict[str, Any]]:
+        """Who was told which layers, per model, and why."""
+        found = await self._ask(dict[str, list[dict[str, Any]]], "GET", "/v1/allocation")
+        return found.get("allocations", [])
+
+    async def routes(self) -> list[dict[str, Any]]:
+        """Disjoint chains that serve now, fastest first, with how busy each is."""
+        found = await self._ask(dict[str, list[dict[str, Any]]], "GET", "/v1/routes")
+        return found.get("routes", [])
+
+    async def fleet(self, model: str) -> dict[str, Any]:
+        """The machines of a model as a document to plan with."""
+        found = await self._ask(dict[str, Any], "GET", "/v1/fleet", params={"model": model})
+        return dict(found.get("document", {}))
+
+    async def plan(self, question: dict[str, Any]) -> list[dict[str, Any]]:
+        """What each method would do with a fleet: `{"method", "plan"}` or `{"method", "error"}`."""
+        found = await self._ask(dict[str, Any], "POST", "/v1/plan", body=question)
+        return list(found.get("plans", []))
 
     async def open_job(
         self, signed: t.SignedOrder, domain: signing.Domain, goes_on: Goes | None = None
@@ -111,9 +139,16 @@ class MatcherApi:
         plan, endpoints = tuple(found.plan), tuple(found.endpoints)
         return Match(found.job_id, signed, plan, endpoints, found.tx_hash)
 
-    async def acknowledge(self, job_id: str, ack: t.Ack, signature: str) -> dict[str, Any]:
-        """Hand in the acknowledgement; the matcher settles the job on chain."""
-        body = {"ack": ack, "signature": signature}
+    async def acknowledge(
+        self, job_id: str, ack: t.Ack, signature: str, *, closing: bool = False
+    ) -> dict[str, Any]:
+        """Hand in the acknowledgement; the matcher settles the job on chain, an open order's when it is worth it.
+
+        `closing`: none will follow.
+        """
+        body: dict[str, Any] = {"ack": ack, "signature": signature}
+        if closing:
+            body["closing"] = True
         return await self._ask(dict[str, Any], "POST", f"/v1/jobs/{job_id}/ack", body=body)
 
     async def _ask(

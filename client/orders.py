@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from core.protocol import commit
+from core.protocol import commit, signing
 from core.protocol.errors import ContextTooLong, UsageError
-from core.protocol.types import ModelSpec, Order, SamplingParams
+from core.protocol.types import (
+    ZERO_HASH,
+    ModelSpec,
+    Order,
+    RequestOpening,
+    SamplingParams,
+)
+from core.protocol.types import Terms as DemandedTerms
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,9 @@ class Terms:
     window: int  # seconds
     auditor: str
     arbitrator: str
+    demands: DemandedTerms | None = (
+        None  # whom to use and whom not: bound by the order's hash of it
+    )
 
 
 def make_prompt(
@@ -131,5 +141,49 @@ def make_order(
         auditor=terms.auditor,
         arbitrator=terms.arbitrator,
         numerics_profile=model.numerics_profile,
+        terms_hash=signing.terms_hash(terms.demands),
         nonce=nonce,
     )
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What an open order allows in all."""
+
+    requests: int
+    tokens_in: int
+    tokens_out: int
+
+
+def make_open_order(
+    allowance: Allowance, model_id: str, model: ModelSpec, terms: Terms, requester: str, nonce: int
+) -> Order:
+    """An order that fixes no prompts: each request is opened by a signature of its own. Unsigned."""
+    return Order(
+        requester=requester,
+        model_id=model_id,
+        input_root=ZERO_HASH,
+        sampling_root=ZERO_HASH,
+        requests=allowance.requests,
+        max_tokens_in=allowance.tokens_in,
+        max_tokens_out=allowance.tokens_out,
+        price_in=terms.price_in,
+        price_out=terms.price_out,
+        matcher=terms.matcher,
+        matcher_fee_bps=terms.matcher_fee_bps,
+        min_stake=terms.min_stake,
+        deadline=terms.deadline,
+        window=terms.window,
+        auditor=terms.auditor,
+        arbitrator=terms.arbitrator,
+        numerics_profile=model.numerics_profile,
+        terms_hash=signing.terms_hash(terms.demands),
+        nonce=nonce,
+    )
+
+
+def opening_of(order_hash: str, index: int, prompt: Prompt) -> RequestOpening:
+    """What opens request `index` of an open order with this prompt, unsigned."""
+    leaf = commit.leaf_hash(commit.prompt_leaf(index, prompt.salt, prompt.ids))
+    sampling = commit.leaf_hash(commit.sampling_leaf(index, prompt.sampling))
+    return RequestOpening(order_hash, index, commit.to_hex(leaf), commit.to_hex(sampling))

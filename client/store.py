@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from sqlite3 import Connection
 from typing import TYPE_CHECKING
 
 import msgspec
+from sqlalchemy import event
 from sqlmodel import Field, Session, SQLModel, col, create_engine, select, text
 
 from core.protocol import ids, signing
@@ -18,7 +20,7 @@ from core.protocol.types import SignedOrder, SignedReceipt, Stage
 from core.runtime.folders import make_private
 
 if TYPE_CHECKING:
-    from client.orders import Batch
+    from client.orders import Batch, Prompt
     from client.session import Match
 
 
@@ -61,6 +63,14 @@ class ReceiptRow(SQLModel, table=True):
     signed_receipt: str
 
 
+class SessionRow(SQLModel, table=True):
+    """A job that is a session: which running program keeps it."""
+
+    __tablename__ = "client_session"
+    job_id: str = Field(primary_key=True)
+    keeper: str = Field(index=True)
+
+
 def receipt_hash(signed: SignedReceipt) -> str:
     """Struct hash of a receipt: its id."""
     return signing.struct_hash(signed.receipt)
@@ -74,9 +84,9 @@ class ClientStore:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         path.chmod(0o600)  # also a file that somebody opened up
         self._engine = create_engine(f"sqlite:///{path}")
-        with self._engine.begin() as connection:
-            connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-        tables = [SQLModel.metadata.tables[f"client_{n}"] for n in ("job", "request", "receipt")]
+        event.listen(self._engine, "connect", _prepare)
+        names = ("job", "request", "receipt", "session")
+        tables = [SQLModel.metadata.tables[f"client_{name}"] for name in names]
         SQLModel.metadata.create_all(self._engine, tables=tables)
 
     def close(self) -> None:
@@ -85,29 +95,37 @@ class ClientStore:
     def add_job(self, submission: str, match: Match, batch: Batch, created_at: int) -> None:
         """Record a job before its first token, so that a crash loses no claim."""
         with Session(self._engine) as session:
-            session.add(
-                JobRow(
-                    job_id=match.job_id,
-                    submission=submission,
-                    created_at=created_at,
-                    state="open",
-                    signed_order=msgspec.json.encode(match.signed).decode(),
-                    plan=msgspec.json.encode(match.plan).decode(),
-                    endpoints=msgspec.json.encode(match.endpoints).decode(),
-                    tx_hash=match.tx_hash,
-                )
-            )
+            session.add(_job_row(submission, match, created_at))
             for index, prompt in enumerate(batch.prompts):
-                session.add(
-                    RequestRow(
-                        job_id=match.job_id,
-                        request_index=index,
-                        custom_id=prompt.custom_id,
-                        salt="0x" + prompt.salt.hex(),
-                        prompt_ids=msgspec.json.encode(prompt.ids).decode(),
-                        sampling=msgspec.json.encode(prompt.sampling).decode(),
-                    )
-                )
+                session.add(_request_row(match.job_id, index, prompt))
+            session.commit()
+
+    def add_session(self, keeper: str, match: Match, created_at: int) -> None:
+        """Record an open order, whose requests come one by one, and who keeps it."""
+        with Session(self._engine) as session:
+            session.add(_job_row(keeper, match, created_at))
+            session.add(SessionRow(job_id=match.job_id, keeper=keeper))
+            session.commit()
+
+    def add_request(self, job_id: str, index: int, prompt: Prompt) -> None:
+        """Record a request of an open order before its first token."""
+        with Session(self._engine) as session:
+            session.add(_request_row(job_id, index, prompt))
+            session.commit()
+
+    def unsettled_sessions(self) -> list[tuple[JobRow, str]]:
+        """Sessions that somebody opened and nobody has settled, with their keepers."""
+        with Session(self._engine) as session:
+            statement = select(JobRow, SessionRow.keeper).where(JobRow.job_id == SessionRow.job_id)
+            states = col(JobRow.state).in_(("open", "unacknowledged"))
+            return [(row, keeper) for row, keeper in session.exec(statement.where(states))]
+
+    def adopt_session(self, job_id: str, keeper: str) -> None:
+        """Another program keeps it from now on."""
+        with Session(self._engine) as session:
+            row = session.get_one(SessionRow, job_id)
+            row.keeper = keeper
+            session.add(row)
             session.commit()
 
     def finish_request(self, job_id: str, index: int, tokens: Sequence[int], finish: str) -> None:
@@ -173,6 +191,36 @@ class ClientStore:
     def find_receipt(self, typed: str) -> tuple[ReceiptRow, SignedReceipt]:
         """The receipt a person means. Raises IdInvalid."""
         return ids.find(ids.Kind.RECEIPT, typed, self.receipts(), lambda pair: pair[0].receipt_id)
+
+
+def _prepare(connection: Connection, record: object) -> None:
+    """A commit is safe against our own crash and waits for no disk: tokens of other answers arrive meanwhile."""
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _job_row(submission: str, match: Match, created_at: int) -> JobRow:
+    return JobRow(
+        job_id=match.job_id,
+        submission=submission,
+        created_at=created_at,
+        state="open",
+        signed_order=msgspec.json.encode(match.signed).decode(),
+        plan=msgspec.json.encode(match.plan).decode(),
+        endpoints=msgspec.json.encode(match.endpoints).decode(),
+        tx_hash=match.tx_hash,
+    )
+
+
+def _request_row(job_id: str, index: int, prompt: Prompt) -> RequestRow:
+    return RequestRow(
+        job_id=job_id,
+        request_index=index,
+        custom_id=prompt.custom_id,
+        salt="0x" + prompt.salt.hex(),
+        prompt_ids=msgspec.json.encode(prompt.ids).decode(),
+        sampling=msgspec.json.encode(prompt.sampling).decode(),
+    )
 
 
 def match_of(row: JobRow) -> Match:

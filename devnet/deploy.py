@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from core.engine.shape import describe_model
 from core.engine.weights import model_manifest
 from core.protocol import signing
 from core.protocol.chain import CONTRACTS, Chain, predict_address
 from core.protocol.signing import DigestSigner
+from core.protocol.trace.program import Tolerance
 from core.protocol.types import ModelSpec
+from devnet.calibration import calibrated
+
+if TYPE_CHECKING:
+    from core.engine.trace.program import ModelProgram
 
 USD = 10**6
 
@@ -39,7 +46,7 @@ class Parameters:
     draw_delay_blocks: int = 1
     slash_bps: int = 10_000
     panel: int = 3
-    turn_s: int = 25  # of a tolerance game, which has at most twenty
+    turn_s: int = 20  # of a tolerance game, which has at most twenty-eight
     quorum: int = 2
 
 
@@ -102,12 +109,20 @@ async def deploy(
         ],
         "Referee": [],
         "ProgramStore": [],
-        "TraceJudge": [at["ModelRegistry"], at["ProgramStore"], at["Referee"]],
+        "ExactReferee": [],
+        "TraceJudge": [
+            at["ModelRegistry"],
+            at["ProgramStore"],
+            at["Referee"],
+            at["ExactReferee"],
+        ],
+        "RowJudge": [at["ModelRegistry"], at["ProgramStore"], at["TaskRegistry"]],
         "ToleranceGame": [
             at["TestUSD"],
             at["TaskRegistry"],
             at["MinerRegistry"],
             at["TraceJudge"],
+            at["RowJudge"],
             {
                 "bond": p.bond,
                 "turnSeconds": p.turn_s,
@@ -135,12 +150,29 @@ async def deploy(
     return dict(chain.addresses)
 
 
-def model_spec(model_dir: Path) -> ModelSpec:
-    """What the chain calls this model folder.
+def registered_program(
+    model_dir: Path, tolerances: Sequence[Tolerance] | None = None
+) -> ModelProgram | None:
+    """The operator program that a model folder is registered with, by default with the devnet's calibration; None where no
+    program describes the model, whose disputes are the jury's then.
+    """
+    from core.engine.trace.program import has_program, model_program
+
+    if not has_program(model_dir):
+        return None
+    architecture = describe_model(model_dir).architecture
+    return model_program(
+        model_dir, calibrated(architecture) if tolerances is None else tolerances
+    )  # fmt: skip
+
+
+def model_spec(model_dir: Path, program: ModelProgram | None = None) -> ModelSpec:
+    """What the chain calls this model folder, with its operator program (or the devnet's) as its numerics profile.
 
     The head is charged as many layer units as its weights take layers' worth; the embedding, a look-up, counts one.
     """
     shape, manifest = describe_model(model_dir), model_manifest(model_dir)
+    program = program or registered_program(model_dir)
     return ModelSpec(
         architecture=signing.name_hash(shape.architecture),
         layers=shape.layers,
@@ -153,16 +185,21 @@ def model_spec(model_dir: Path) -> ModelSpec:
         embed_units=1,
         head_units=max(1, round(shape.head_bytes / shape.layer_bytes)),
         dtype=signing.name_hash("float32"),
-        numerics_profile=signing.name_hash("fp32"),
+        numerics_profile=program.numerics_profile if program else signing.name_hash("fp32"),
         weights_root=manifest.weights_root,
         manifest_hash="0x" + manifest.hash().hex(),
     )
 
 
-async def register_model(chain: Chain, signer: DigestSigner, model_dir: Path) -> str:
-    """Register the model unless it is; returns its id."""
-    spec = model_spec(model_dir)
+async def register_model(
+    chain: Chain, signer: DigestSigner, model_dir: Path, program: ModelProgram | None = None
+) -> str:
+    """Register the model and store its program unless they are; returns the model's id."""
+    program = program or registered_program(model_dir)
+    spec = model_spec(model_dir, program)
     model_id = signing.model_id(spec)
+    if program and not await chain.read("ProgramStore", "has", spec.numerics_profile):
+        await chain.transact(signer, "ProgramStore", "store", program.program.to_bytes())
     if not await chain.read("ModelRegistry", "exists", model_id):
         roots = model_manifest(model_dir).roots
         await chain.transact(

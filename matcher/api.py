@@ -16,11 +16,12 @@ from starlette.exceptions import HTTPException
 
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid, ModelUnknown, UsageError
-from core.protocol.types import Ack, Address, Hash32, Order, Signature, SignedOrder, Value
+from core.protocol.types import Ack, Address, Hash32, Order, Signature, SignedOrder, Terms, Value
 from core.runtime.logs import get_logger
 from matcher import views
 from matcher.jobs import ENDED, Job, SignedAck
 from matcher.matching import GoesOn
+from matcher.planning import MAX_PLAN_BODY_BYTES, PlanBody, PlanDesk, fleet_document
 
 if TYPE_CHECKING:
     from core.runtime.clock import Clock
@@ -41,6 +42,7 @@ class AckBody(Value, frozen=True):
 
     ack: Ack
     signature: Signature
+    closing: bool = False  # of an open order: it is the last one
 
 
 class OrderBody(Value, frozen=True):
@@ -48,12 +50,13 @@ class OrderBody(Value, frozen=True):
 
     order: Order
     signature: Signature
+    terms: Terms | None = None
     continues: Hash32 | None = None
     lost: Annotated[frozenset[Address], msgspec.Meta(max_length=64)] = frozenset()
 
     @property
     def signed(self) -> SignedOrder:
-        return SignedOrder(self.order, self.signature)
+        return SignedOrder(self.order, self.signature, self.terms)
 
     @property
     def goes_on(self) -> GoesOn | None:
@@ -65,6 +68,9 @@ class OrderBody(Value, frozen=True):
 
 class TooLarge(Exception):
     """A body above the limit, cut off while it arrived."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
 
 
 def make_app(
@@ -79,7 +85,7 @@ def make_app(
     """The application. `identity` is what `/v1/status` says of the matcher itself: `matcher`, `feeBps`, `swarm` and more."""
     app = FastAPI(title="Headrace matcher", version="1", docs_url=None, redoc_url=None)
     orders = metrics.counter("headrace_orders_total", "Orders by outcome", ["outcome"])
-    started = clock.monotonic()
+    started, desk = clock.monotonic(), PlanDesk()
     metrics.mount(app)
     _answer_errors(app)
 
@@ -162,14 +168,34 @@ def make_app(
         found = [views.routes_json(world, model_id, now_ms()) for model_id in wanted]
         return _json({"routes": [route for of_model in found for route in of_model]})
 
+    @app.get("/v1/fleet")
+    async def fleet(model: str) -> Response:
+        found = model_of(model)
+        if found not in world.shapes:
+            raise ModelUnknown(
+                f"model {found} cannot be planned", why="its dtype is not known here"
+            )
+        present = world.present(found, now_ms())
+        name = ids.short(ids.Kind.MODEL, found)
+        return _json({"document": fleet_document(name, world.shapes[found], present)})
+
+    @app.post("/v1/plan")
+    async def plan(request: Request) -> Response:
+        return _json(await desk.plan(await _body(request, PlanBody, MAX_PLAN_BODY_BYTES)))
+
     @app.get("/v1/quote")
     async def quote(
         model: str,
         tokens_in: int = Query(ge=1, le=2**32 - 1),
         tokens_out: int = Query(ge=0, le=2**32 - 1),
+        trusted: Annotated[list[str], Query(max_length=256)] = [],  # noqa: B006 - FastAPI copies it
+        avoided: Annotated[list[str], Query(max_length=256)] = [],  # noqa: B006
     ) -> Response:
         fee_bps = int(identity["feeBps"])
-        found = views.quote_json(world, model_of(model), tokens_in, tokens_out, fee_bps, now_ms())
+        terms = Terms.of(1, map(ids.address, trusted), map(ids.address, avoided))
+        found = views.quote_json(
+            world, model_of(model), tokens_in, tokens_out, fee_bps, now_ms(), terms
+        )
         if isinstance(found, HeadraceError):
             raise found
         return _json({**found, "matcher": identity["matcher"]})
@@ -201,7 +227,8 @@ def make_app(
     async def ack(job: str, request: Request) -> Response:
         body = await _body(request, AckBody)
         known = await job_of(job)
-        done = await settler.receive_ack(known.job_id, SignedAck(body.ack, body.signature))
+        signed = SignedAck(body.ack, body.signature)
+        done = await settler.receive_ack(known.job_id, signed, closing=body.closing)
         settled = done.state in ENDED  # else it is stored and settled when the chain allows
         return _json(
             {**views.job_json(done), "txHash": done.end_tx}, status=200 if settled else 202
@@ -221,13 +248,13 @@ def make_app(
     return app
 
 
-async def _body(request: Request, kind: type[T]) -> T:
+async def _body(request: Request, kind: type[T], limit_bytes: int = MAX_BODY_BYTES) -> T:
     """The body as a value. Raises TooLarge, or UsageError naming the field."""
     received = bytearray()
     async for chunk in request.stream():
         received += chunk
-        if len(received) > MAX_BODY_BYTES:
-            raise TooLarge
+        if len(received) > limit_bytes:
+            raise TooLarge(limit_bytes)
     try:
         return msgspec.json.decode(bytes(received), type=kind)
     except msgspec.ValidationError as error:
@@ -261,7 +288,7 @@ def _answer_errors(app: FastAPI) -> None:
 
     @handler(TooLarge)
     async def too_large(_: Request, error: TooLarge) -> Response:
-        why = f"the limit is {MAX_BODY_BYTES} bytes"
+        why = f"the limit is {error.limit_bytes} bytes"
         return _failed(UsageError("the request is too large", why=why), 413)
 
     @handler(RequestValidationError)

@@ -24,10 +24,10 @@ from core.protocol.errors import (
     NoCapacity,
 )
 from core.protocol.ids import Kind, short
-from core.protocol.types import ModelSpec, Order, SignedOrder
+from core.protocol.types import ModelSpec, SignedOrder
 from core.runtime.logs import get_logger
 from matcher.jobs import FAILED, MATCHED, OPENING, Job, OnChain
-from matcher.orders import Terms, check_order, check_signature, read_facts
+from matcher.orders import Terms, check_order, check_signer, read_facts
 from matcher.proposing import (
     GO_ON_TIMEOUT_S,
     PROPOSE_TIMEOUT_S,
@@ -36,7 +36,7 @@ from matcher.proposing import (
     answers,
     propose,
 )
-from matcher.routes import Chosen
+from matcher.routes import Chosen, slots_of
 from matcher.store import JobChange, Store
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Matchmaker:
         Goes on when the caller hangs up. Raises what `check_order` finds, NoCapacity, ContractRefused, GasShort, or
         ChainUnreachable (the job is then stored and opened when the chain is back, as long as its acceptances hold).
         """
-        problem = check_signature(signed, self._chain.domain)
+        problem = await check_signer(self._chain, signed)
         if problem is not None:
             raise problem
         job_id = signing.job_id(self._chain.domain, signed.order)
@@ -202,7 +202,7 @@ class Matchmaker:
         lost = broken.lost if broken is not None else frozenset[str]()
         for _ in range(ROUNDS):
             excluded = lost | {refusal.operator for refusal in refusals}
-            chosen = await self._choose(job_id, order, excluded, broken)
+            chosen = await self._choose(job_id, signed, excluded, broken)
             if isinstance(chosen, HeadraceError):
                 break
             consents = await propose(
@@ -238,30 +238,34 @@ class Matchmaker:
         raise chosen
 
     async def _choose(
-        self, job_id: str, order: Order, excluded: frozenset[str], broken: _Broken | None
+        self, job_id: str, signed: SignedOrder, excluded: frozenset[str], broken: _Broken | None
     ) -> Chosen | HeadraceError:
         """For a broken chain who is left of it and stand-ins, where that can be; else any chain."""
         if broken is not None:
+            order = signed.order
             routes, now_ms = self._world.routes[order.model_id], self._now_ms()
-            gone = excluded | self._world.avoided(now_ms)
-            mended = routes.mend(job_id, order, broken.job.plan, now_ms, gone)
+            gone = excluded | self._world.avoided(now_ms) | self._world.barred(signed.terms)
+            slots = slots_of(signed)
+            mended = routes.mend(job_id, order, broken.job.plan, now_ms, gone, slots=slots)
             if isinstance(mended, Chosen):
                 return mended
-        return await self._take_place(job_id, order, excluded)
+        return await self._take_place(job_id, signed, excluded)
 
     async def _take_place(
-        self, job_id: str, order: Order, excluded: frozenset[str]
+        self, job_id: str, signed: SignedOrder, excluded: frozenset[str]
     ) -> Chosen | HeadraceError:
         """A chain with room, promised to this job; waits in line for one where all that would do are taken."""
+        order = signed.order
         line = self._world.lines[order.model_id]
         patience_s = min(self._queue_s, (order.deadline - await self.chain_time()) / 2)
         until_s = self._clock.now() + patience_s
         try:
             while True:
-                chosen = self._try_place(job_id, order, excluded)
+                chosen = self._try_place(job_id, signed, excluded)
                 if isinstance(chosen, Chosen) or patience_s <= 0:
                     return chosen
-                among = self._world.routes[order.model_id].would_do(order, excluded)
+                barred = excluded | self._world.barred(signed.terms)
+                among = self._world.routes[order.model_id].would_do(order, barred)
                 line.failed(job_id)
                 if not among or not await line.turn(job_id, among, until_s, self._clock):
                     return chosen
@@ -269,13 +273,15 @@ class Matchmaker:
             line.leave(job_id, self._now_ms())
 
     def _try_place(
-        self, job_id: str, order: Order, excluded: frozenset[str]
+        self, job_id: str, signed: SignedOrder, excluded: frozenset[str]
     ) -> Chosen | HeadraceError:
+        order, slots = signed.order, slots_of(signed)
         routes, now_ms = self._world.routes[order.model_id], self._now_ms()
+        excluded |= self._world.barred(signed.terms)
         careful = excluded | self._world.avoided(now_ms)
-        chosen = routes.take(job_id, order, now_ms, careful)
+        chosen = routes.take(job_id, order, now_ms, careful, slots=slots)
         if isinstance(chosen, HeadraceError) and careful != excluded:
-            return routes.take(job_id, order, now_ms, excluded)
+            return routes.take(job_id, order, now_ms, excluded, slots=slots)
         return chosen
 
     async def send(self, job: Job) -> Job:

@@ -19,6 +19,7 @@ from core.protocol.errors import (
     NoCapacity,
     UsageError,
 )
+from core.protocol.spending import may_sign_for
 from core.protocol.types import ZERO_ADDRESS, ModelSpec, Order, SignedOrder
 from core.protocol.units import format_token
 from matcher.jobs import OnChain
@@ -73,9 +74,33 @@ async def read_facts(
     )
 
 
-def check_signature(signed: SignedOrder, domain: signing.Domain) -> HeadraceError | None:
-    """The requester's own signature, for this chain and this deployment: an order replayed elsewhere fails here."""
-    if signing.is_signed_by(domain, signed.order, signed.signature, signed.order.requester):
+async def check_signer(chain: Chain, signed: SignedOrder) -> HeadraceError | None:
+    """Whether the requester, or a spender that it allows, signed an order and the terms that came with it. Raises ChainUnreachable."""
+    order, domain = signed.order, chain.domain
+    signer = signing.recover(domain, order, signed.signature)
+    return check_signature(signed, domain, await may_sign_for(chain, order.requester, signer))
+
+
+def check_signature(
+    signed: SignedOrder, domain: signing.Domain, may_sign: bool
+) -> HeadraceError | None:
+    """The requester's own signature, for this chain and this deployment: an order replayed elsewhere fails here.
+
+    `may_sign` has been asked of the chain where somebody else signed.
+    """
+    if not signing.binds_its_terms(signed):
+        return CheckFailed(
+            "the order's terms are not those it was signed with",
+            why=f"it names {signed.order.terms_hash}, those that came have {signing.terms_hash(signed.terms)}",
+            next_step="hand in the order with its own terms",
+        )
+    if signed.order.is_open and signed.terms is None:
+        return UsageError(
+            "an open order needs terms",
+            why="they say how many of its requests run at once",
+            next_step="sign it with terms",
+        )
+    if may_sign:
         return None
     return CheckFailed(
         "the order is not signed by its requester",

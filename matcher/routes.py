@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from core.protocol.errors import HeadraceError, NoCapacity
-from core.protocol.types import LayerRange, ModelSpec, Order, Stage
+from core.protocol.types import LayerRange, ModelSpec, Order, SignedOrder, Stage
 from matcher.fleet_view import Sighting, Standings, fleet_of, machine_of, serving
 from matcher.jobs import BUSY, Job
 from matcher.offers import Offer, Price, cheapest, covered_to, serves, show_price
@@ -59,6 +59,13 @@ class _Seen:
     stake_units: int
     facts: _Facts
     kv_tokens: int
+
+
+def slots_of(signed: SignedOrder) -> int:
+    """How many requests of an order run at once at most."""
+    if signed.order.is_open and signed.terms is not None:
+        return min(JOB_SLOTS, signed.terms.in_flight)
+    return JOB_SLOTS
 
 
 class LiveRoutes:
@@ -147,16 +154,22 @@ class LiveRoutes:
         return self._find(order, now_ms, excluded, frozenset())
 
     def take(
-        self, name: str, order: Order, now_ms: int, excluded: Collection[str] = ()
+        self,
+        name: str,
+        order: Order,
+        now_ms: int,
+        excluded: Collection[str] = (),
+        *,
+        slots: int = JOB_SLOTS,
     ) -> Chosen | HeadraceError:
         """`find`, and at once the promise to this job; it replaces what the job held.
 
         Machines that somebody before it waits for are as good as full. A stage that has less room than the job could use
-        promises what it has: that is what it accepts, too.
+        promises what it has: that is what it accepts, too. `slots` are what the job could use at most.
         """
         found = self._find(order, now_ms, excluded, self.book.claimed(name))
         if isinstance(found, Chosen):
-            needs = self._needs(order, found.plan)
+            needs = self._needs(order, found.plan, slots)
             taken = self.book.hold(name, needs, now_ms, now_ms + LEASE_MS)
             assert taken, "the router masks whoever has no room, and claims were left out"
         return found
@@ -168,6 +181,8 @@ class LiveRoutes:
         plan: Sequence[Stage],
         now_ms: int,
         gone: Collection[str],
+        *,
+        slots: int = JOB_SLOTS,
     ) -> Chosen | HeadraceError:
         """`take` for an order that goes on with a broken chain's work: whoever is left of the chain stays, others stand in."""
         self._settle(now_ms)
@@ -194,7 +209,7 @@ class LiveRoutes:
             if stage is not None:
                 stages.append(stage)
                 endpoints.append(self._seen[stage.operator].sighting.record.endpoint)
-        needs = self._needs(order, stages)
+        needs = self._needs(order, stages, slots)
         if not self.book.hold(name, needs, now_ms, now_ms + LEASE_MS):
             return NoCapacity(NO_PIPELINE, why="who is left of the chain has no room any more")
         return Chosen(tuple(stages), tuple(endpoints), 0.0)
@@ -269,7 +284,7 @@ class LiveRoutes:
         for job in jobs:
             if job.state in BUSY and not job.finished_at_s:
                 order = job.signed.order
-                slots = min(order.requests, JOB_SLOTS)
+                slots = min(order.requests, slots_of(job.signed))
                 need = Need(slots, slots * self.kv_tokens(order))
                 needs = {stage.operator: need for stage in job.plan}
                 self.book.hold(job.job_id, needs, now_ms, now_ms + LEASE_MS, agreed=True)
@@ -368,11 +383,11 @@ class LiveRoutes:
         self._router.load(operator, self._seen[operator].facts.machine.max_concurrent - free.slots)
         self._router.room(operator, free.kv_tokens)
 
-    def _needs(self, order: Order, plan: Sequence[Stage]) -> dict[str, Need]:
+    def _needs(self, order: Order, plan: Sequence[Stage], most: int) -> dict[str, Need]:
         needs, kv_tokens = {}, self.kv_tokens(order)
         for stage in plan:
             free = self.book.free(stage.operator)
-            slots = min(order.requests, JOB_SLOTS, max(1, free.slots))
+            slots = min(order.requests, most, JOB_SLOTS, max(1, free.slots))
             needs[stage.operator] = Need(
                 slots, max(kv_tokens, min(slots * kv_tokens, free.kv_tokens))
             )

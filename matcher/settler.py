@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from core.protocol import pricing
 from core.protocol.errors import ChainUnreachable, HeadraceError, IdInvalid
 from core.protocol.ids import Kind, short
 from core.runtime.logs import get_logger
@@ -23,6 +24,7 @@ from matcher.settling import (
     Step,
     check_ack,
     check_ack_pays,
+    is_ended,
     next_step,
 )
 from matcher.store import JobChange, Store
@@ -104,25 +106,31 @@ class Settler:
                 await self._put_off(job_id, error)
                 return None
 
-    async def receive_ack(self, job_id: str, signed: SignedAck) -> Job:
-        """Take an acknowledgement and settle with it at once if the chain answers.
+    async def receive_ack(self, job_id: str, signed: SignedAck, *, closing: bool = False) -> Job:
+        """Take an acknowledgement and settle with it at once if the chain answers; one of an open order when that is worth it.
 
         Raises IdInvalid for an unknown job, CheckFailed for one that is forged, over the caps or pays less than all stages
-        can show. An equal one again, or one for a settled job, changes nothing.
+        can show. An equal one again, or one for a settled job, changes nothing. `closing` ends an open order.
         """
         async with self._lock(job_id):
             job = await self._job(job_id)
             if job is None:
                 raise IdInvalid(f"no job {job_id}", why="this matcher did not open it")
+            is_open = job.signed.order.is_open
             problem = check_ack(job, signed, self._chain.domain)
             if problem is None and job.state not in ENDED and job.ack != signed:
-                problem = check_ack_pays(signed, job.ack, await self._receipts_now(job))
+                # Of an open order stages bound themselves what may be unacknowledged: they are not asked.
+                shown = () if is_open else await self._receipts_now(job)
+                problem = check_ack_pays(signed, job.ack, shown)
                 if problem is None:
                     await self._off(self._store.save_ack, job_id, signed, self._now())
             if problem is not None:
                 raise problem
+            if is_open and closing and job.state not in ENDED and not is_ended(job):
+                await self._note(job_id, finished_at_s=self._now())
+                self._world.release(job_id, self._now_ms())
         self.wake(job_id)
-        if job.state not in ENDED:
+        if job.state not in ENDED and not is_open:
             await self.advance(job_id)
         return await self._job(job_id) or job
 
@@ -133,7 +141,8 @@ class Settler:
         assert job is not None, "only stored jobs are advanced"
         seen = OnChain.of(await self._chain.read("TaskRegistry", "jobOf", job_id))
         now_s = await self._matchmaker.chain_time()
-        step = next_step(job, seen, now_s, self._patience)
+        unpaid = self._unpaid_units(job, seen)
+        step = next_step(job, seen, now_s, self._patience, unpaid_units=unpaid)
         if step is not Step.FAIL:
             await self._agree(job, seen)
         match step:
@@ -216,9 +225,19 @@ class Settler:
         )
         await self._record(job, sent, "deliver")
 
+    def _unpaid_units(self, job: Job, seen: OnChain) -> int:
+        """What the newest acknowledgement adds to what the chain has paid."""
+        order, spec = job.signed.order, self._world.models.get(job.signed.order.model_id)
+        if job.ack is None or spec is None or not order.is_open:
+            return 0
+        new_in = max(0, job.ack.ack.tokens_in - seen.tokens_in)
+        new_out = max(0, job.ack.ack.tokens_out - seen.tokens_out)
+        return pricing.cost(spec.layer_units, new_in, new_out, order.price_in, order.price_out)
+
     async def _end(self, job: Job, function: str, *args: Any) -> None:
         sent = await self._chain.transact(self._signer, "TaskRegistry", function, *args)
-        self._world.release(job.job_id, self._now_ms())
+        if function != "settleAck" or not job.signed.order.is_open:
+            self._world.release(job.job_id, self._now_ms())
         await self._record(job, sent, function)
 
     async def _record(self, job: Job, sent: Sent, function: str) -> None:

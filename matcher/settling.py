@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from core.protocol import commit, signing
 from core.protocol.errors import CheckFailed, HeadraceError
+from core.protocol.spending import payers
 from core.protocol.types import Order, SignedReceipt, Stage
 from matcher.jobs import (
     CANCELLED,
@@ -46,20 +47,34 @@ class Step(Enum):
 class Patience:
     """`ack_grace_s` is how long a requester may take to acknowledge finished work before it is delivered without it.
 
-    `deadline_margin_s` before the deadline the grace ends: a delivery must be mined in time.
+    `deadline_margin_s` before the deadline the grace ends: a delivery must be mined in time. An open order's newest
+    acknowledgement goes on chain then too, when its requester ends it, and once it adds `voucher_units` to what was paid.
     """
 
     ack_grace_s: int = 20
     deadline_margin_s: int = 30
+    voucher_units: int = 500_000
 
 
-def next_step(job: Job, chain: OnChain, now_s: int, patience: Patience = Patience()) -> Step:
-    """The one thing to do about a job at chain time `now_s`."""
+def next_step(
+    job: Job,
+    chain: OnChain,
+    now_s: int,
+    patience: Patience = Patience(),
+    *,
+    unpaid_units: int = 0,
+) -> Step:
+    """The one thing to do about a job at chain time `now_s`.
+
+    `unpaid_units` is what the newest acknowledgement of an open order adds to what the chain has paid.
+    """
     if chain.state in ("None", "Open"):
         lapsed = now_s > min(job.acceptances_expire_at, job.signed.order.deadline)
         return Step.FAIL if lapsed or chain.state == "Open" else Step.OPEN
     if chain.plan_hash != job.plan_hash:
         return Step.FAIL  # the order was open to any matcher, and another one was first
+    if chain.state == MATCHED and job.signed.order.is_open:
+        return _when_open(job, chain, now_s, patience, unpaid_units)
     if chain.state == MATCHED:
         return _when_matched(job, chain, now_s, patience)
     if chain.state == DELIVERED:
@@ -81,6 +96,29 @@ def _when_matched(job: Job, chain: OnChain, now_s: int, patience: Patience) -> S
         job.finished_at_s + patience.ack_grace_s, chain.deadline_s - patience.deadline_margin_s
     )
     return Step.DELIVER if now_s >= patient_until else Step.WAIT
+
+
+def _when_open(job: Job, chain: OnChain, now_s: int, patience: Patience, unpaid_units: int) -> Step:
+    is_due = adds(job.ack, chain)
+    if now_s > chain.deadline_s:
+        return Step.ACK if is_due else Step.EXPIRE
+    is_late = now_s >= chain.deadline_s - patience.deadline_margin_s
+    if is_due and (is_late or is_ended(job) or unpaid_units >= patience.voucher_units):
+        return Step.ACK
+    return Step.WAIT
+
+
+def is_ended(job: Job) -> bool:
+    """Whether the requester of an open order has said its last word."""
+    return job.finished_at_s > 0
+
+
+def adds(signed: SignedAck | None, chain: OnChain) -> bool:
+    """Whether an acknowledgement of an open order covers more than the chain has paid for."""
+    if signed is None:
+        return False
+    ack = signed.ack
+    return (ack.tokens_in, ack.tokens_out) != (chain.tokens_in, chain.tokens_out)
 
 
 def agrees(signed: SignedAck, chain: OnChain) -> bool:
@@ -105,7 +143,8 @@ def check_ack(job: Job, signed: SignedAck, domain: signing.Domain) -> HeadraceEr
             why=f"{ack.tokens_in} in and {ack.tokens_out} out exceed the order's caps of "
             f"{order.max_tokens_in} and {order.max_tokens_out}",
         )
-    if not signing.is_signed_by(domain, ack, signed.signature, order.requester):
+    signer = signing.recover(domain, ack, signed.signature)
+    if signer is None or signer.lower() not in payers(job.signed, domain):
         return CheckFailed(what, why=f"it is not signed by {order.requester}")
     return None
 

@@ -13,7 +13,7 @@ import msgspec
 
 from core.protocol.errors import HeadraceError, ModelUnknown, NoCapacity
 from core.protocol.ids import Kind, short
-from core.protocol.types import LayerRange, ModelSpec, Stage
+from core.protocol.types import LayerRange, ModelSpec, Stage, Terms
 from core.protocol.units import format_price, format_token, price_of_nano
 from matcher.fleet_view import Sighting
 from matcher.jobs import Job
@@ -137,13 +137,21 @@ def placement_json(model_id: str, placement: Placement) -> Json:
 
 
 def quote_json(
-    world: World, model_id: str, tokens_in: int, tokens_out: int, fee_bps: int, now_ms: int
+    world: World,
+    model_id: str,
+    tokens_in: int,
+    tokens_out: int,
+    fee_bps: int,
+    now_ms: int,
+    terms: Terms | None = None,
 ) -> Json | HeadraceError:
     """The least an order must offer now, and the chain that would serve it; NoCapacity when none would."""
     spec = world.models.get(model_id)
     if spec is None or model_id not in world.shapes:
         return ModelUnknown(f"no model {model_id}", why="it is not in the ModelRegistry")
-    offers, partial = world.offers(model_id, now_ms), world.partial
+    barred = world.barred(terms)
+    offers = [o for o in world.offers(model_id, now_ms) if o.operator not in barred]
+    partial = world.partial
     free = [offer for offer in offers if offer.free]
     price = cheapest(free, spec, tokens_in, tokens_out, partial)
     if price is None:
@@ -161,7 +169,7 @@ def quote_json(
     dear = [
         o.operator for o in free if o.price_in > price.price_in or o.price_out > price.price_out
     ]
-    chosen = world.routes[model_id].fastest(now_ms, dear)
+    chosen = world.routes[model_id].fastest(now_ms, [*dear, *barred])
     if isinstance(chosen, NoRoute):
         return NoCapacity("no pipeline serves this model now", why=chosen.text)
     amount = price.cost(spec.layer_units, tokens_in, tokens_out)

@@ -31,6 +31,7 @@ PROFILES_FILE = "gpu_profiles.json"
 #: Chains with less than this share of the tokens, beyond the first few, are one row in a table.
 NARROW, SHOWN = 0.01, 3
 _MACHINE_KEYS = {item.name for item in fields(Machine)} - {"profile"} | {"memory"}
+_SHAPE_KEYS = {item.name for item in fields(ModelShape)}
 _MODEL_KEYS = {
     "layers", "hidden", "intermediate", "heads", "kv_heads", "vocab", "tied", "head_dim",
     "bytes_per_parameter", "kv_bytes_per_value", "activation_bytes_per_value", "layer_bytes",
@@ -50,22 +51,31 @@ class WhatIf:
 def read_what_if(path: Path, model: str | None = None, profiles: Path | None = None) -> WhatIf:
     """The world in a file. Raises UsageError naming the entry that is wrong."""
     content = _json(path)
+    measured = None
+    if isinstance(content, Mapping) and content.get("schema") == "cluster/1":
+        measured = _json(profiles or _profiles_beside(path))
+    return what_if_of(content, str(path), model, measured)
+
+
+def what_if_of(content: Any, name: str, model: str | None = None, measured: Any = None) -> WhatIf:
+    """The world in a document; `measured` are the GPU profiles that a `cluster/1` needs. Raises UsageError naming the entry that is wrong."""
     try:
         schema = content.get("schema") if isinstance(content, Mapping) else None
         if schema == "fleet/1":
             fleet, shape = read_fleet(content, _only_model(content, model))
         elif schema == "cluster/1":
-            measured = _json(profiles or _profiles_beside(path))
+            if measured is None:
+                raise FleetError("it names GPUs but not what they do: give their profiles")
             fleet, shape = read_cluster(content, measured, model)
         elif schema is None:
             fleet, shape = _by_hand(content, model)
         else:
             raise FleetError(f"schema {schema!r} is not fleet/1 or cluster/1")
-        return WhatIf(str(content.get("id", path.stem)), fleet, shape)
+        return WhatIf(str(content.get("id", Path(name).stem)), fleet, shape)
     except KeyError as error:
-        raise UsageError(f"{path} is incomplete", why=f"{error} is missing") from None
+        raise UsageError(f"{name} is incomplete", why=f"{error} is missing") from None
     except (FleetError, TypeError, ValueError, ZeroDivisionError, AttributeError) as error:
-        raise UsageError(f"{path} cannot be planned", why=str(error)) from None
+        raise UsageError(f"{name} cannot be planned", why=str(error)) from None
 
 
 def _json(path: Path) -> Any:
@@ -98,8 +108,11 @@ def _profiles_beside(path: Path) -> Path:
 def _by_hand(content: Any, wanted: str | None) -> tuple[Fleet, ModelShape]:
     if wanted is not None:
         raise FleetError("it describes its one model itself: leave out --model")
-    document = _table(content, "the file", {"model", "machines", "links"})
-    shape = ModelShape.dense(**_table(document["model"], "model", _MODEL_KEYS))
+    document = _table(content, "the file", {"id", "model", "shape", "machines", "links"})
+    if "shape" in document:  # bytes and flops already counted
+        shape = ModelShape(**_table(document["shape"], "shape", _SHAPE_KEYS))
+    else:
+        shape = ModelShape.dense(**_table(document["model"], "model", _MODEL_KEYS))
     machines = tuple(
         _machine(entry, f"machines[{i}]") for i, entry in enumerate(document["machines"])
     )

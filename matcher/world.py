@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from core.protocol.errors import ModelUnsupported
-from core.protocol.types import ModelSpec
+from core.protocol.types import ModelSpec, Terms
 from matcher.fleet_view import Sighting, Standing, present
 from matcher.jobs import Job
 from matcher.line import Line
@@ -128,6 +128,13 @@ class World:
         """What serves a model now, with every promised slot counted."""
         routes = self.routes.get(model_id)
         return () if routes is None else routes.offers(now_ms)
+
+    def barred(self, terms: Terms | None) -> frozenset[str]:
+        """Machines that an order's terms do not allow."""
+        if terms is None or not (terms.trusted or terms.avoided):
+            return frozenset()
+        known = self.sightings.values()
+        return frozenset(s.operator for s in known if not terms.allows(s.operator))
 
     def reachable(self, job: Job, now_ms: int) -> Job:
         """The job with the endpoints that its stages announce now; those that are silent keep the last known one."""

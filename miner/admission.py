@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from core.protocol import pricing
 from core.protocol.errors import PlanInvalid
-from core.protocol.types import ZERO_ADDRESS, LayerRange, ModelSpec, Order, Stage
+from core.protocol.types import ZERO_ADDRESS, LayerRange, ModelSpec, Order, Stage, Terms
 from core.protocol.units import format_token
 from core.protocol.wire import MAX_REQUESTS
 
@@ -33,6 +33,7 @@ ARBITRATOR = "E-ADMIT-ARBITRATOR"
 STAKE = "E-ADMIT-STAKE"
 USED = "E-ADMIT-USED"
 CHAIN = "E-ADMIT-CHAIN"
+TERMS = "E-ADMIT-TERMS"
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class ChainView:
     nonce_revoked: bool
     max_job_s: int
     max_window_s: int
+    signer_may_spend: bool = True  # whoever signed is the requester or a spender that it allows
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,13 @@ class Offer:
     """A proposal as it arrived, with whatever its signatures proved."""
 
     order: Order
-    order_signed: bool
+    order_signed: bool  # by somebody; the chain knows whether it may
     proposer: str
     plan: Sequence[Stage]
     stage: int
     endpoints: int
+    terms: Terms | None = None
+    terms_bound: bool = True  # they are those that the order was signed with
 
 
 def decide(offer: Offer, me: Standing) -> Refusal | None:
@@ -104,7 +108,7 @@ def decide(offer: Offer, me: Standing) -> Refusal | None:
         return Refusal(REQUESTS, "the order buys nothing")
     if order.requests > MAX_REQUESTS:
         return Refusal(REQUESTS, f"{order.requests} requests, one receipt covers {MAX_REQUESTS}")
-    if refusal := _check_plan(offer, me, me.layers):
+    if refusal := _check_plan(offer, me, me.layers) or _check_terms(offer):
         return refusal
     if order.price_in < me.price_in or order.price_out < me.price_out:
         return Refusal(
@@ -120,6 +124,10 @@ def decide(offer: Offer, me: Standing) -> Refusal | None:
 def decide_on_chain(order: Order, spec: ModelSpec, seen: ChainView) -> Refusal | None:
     """Everything that only the chain can tell. None: no objection."""
     lead_s = order.deadline - seen.now_s
+    if not seen.signer_may_spend:
+        return Refusal(
+            SIGNATURE, f"the order is not signed by {order.requester} or a spender that it allows"
+        )
     if seen.job_exists:
         return Refusal(USED, "this order was opened before")
     if seen.nonce_revoked:
@@ -152,9 +160,13 @@ def decide_on_chain(order: Order, spec: ModelSpec, seen: ChainView) -> Refusal |
     return None
 
 
-def requests_reserved(order: Order, free_requests: int) -> int:
-    """How many of the miner's request slots a job gets: enough to fill a pipeline, never more than are free."""
-    return max(1, min(order.requests, JOB_REQUESTS, free_requests))
+def requests_reserved(order: Order, free_requests: int, terms: Terms | None = None) -> int:
+    """How many of the miner's request slots a job gets: enough to fill a pipeline, never more than are free.
+
+    An open order says in its terms how many of its requests run at once.
+    """
+    at_once = terms.in_flight if terms is not None and order.is_open else JOB_REQUESTS
+    return max(1, min(order.requests, JOB_REQUESTS, at_once, free_requests))
 
 
 def acceptance_expiry(order: Order, now_s: int) -> int:
@@ -177,6 +189,17 @@ def check_tiling(plan: Sequence[Stage], layers: int) -> None:
         raise PlanInvalid.with_gap(covered, layers)
     if covered > layers:
         raise PlanInvalid(f"layer {covered - 1} of a model with {layers} layers")
+
+
+def _check_terms(offer: Offer) -> Refusal | None:
+    if not offer.terms_bound:
+        return Refusal(TERMS, "the terms that came along are not those of the order")
+    if offer.order.is_open and offer.terms is None:
+        return Refusal(TERMS, "an open order has no terms that say how many requests run at once")
+    barred = [s.operator for s in offer.plan if offer.terms and not offer.terms.allows(s.operator)]
+    if barred:
+        return Refusal(TERMS, f"the order's terms do not allow operator {barred[0]}")
+    return None
 
 
 def _check_plan(offer: Offer, me: Standing, layers: LayerRange) -> Refusal | None:

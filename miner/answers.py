@@ -12,6 +12,7 @@ import msgspec
 
 from core.protocol import signing, wire
 from core.protocol import types as t
+from core.protocol.spending import payers
 from miner.store import Store, StoredJob
 
 UNAUTHORISED = "E-PEER-AUTH"
@@ -35,7 +36,8 @@ def may_see(
 ) -> bool:
     """Whether `peer` may be shown this job's content. `jurors` are those drawn for its open disputes."""
     who, order = peer.lower(), job.order
-    insiders = {order.requester, order.auditor, *(stage.operator for stage in job.plan), *jurors}
+    insiders = {*payers(job.signed, domain), order.auditor, *jurors}
+    insiders |= {stage.operator for stage in job.plan}
     if who in {insider.lower() for insider in insiders} - {t.ZERO_ADDRESS}:
         return True
     return is_delegated(who, job, ask, domain=domain, now_s=now_s)
@@ -46,14 +48,15 @@ def is_delegated(
 ) -> bool:
     """Whether the request carries the requester's signed and unexpired delegation to this peer for this order."""
     delegation = ask.delegation
+    if delegation is None:
+        return False
+    by = signing.recover(domain, delegation, ask.delegation_signature or "")
     return (
-        delegation is not None
+        by is not None
+        and by.lower() in payers(job.signed, domain)
         and delegation.order_hash == job.order_hash
         and delegation.auditor.lower() == peer.lower()
         and delegation.expiry > now_s
-        and signing.is_signed_by(
-            domain, delegation, ask.delegation_signature or "", job.order.requester
-        )
     )
 
 

@@ -86,8 +86,12 @@ class Book:
         self._pool.shutdown(wait=True)
 
     def _sign_over(self, job: StoredJob, requests: Sequence[int]) -> t.SignedReceipt:
-        known = self.store.leaves(job.order_hash, job.plan_hash)
         wanted = sorted(set(requests))
+        if len(wanted) == 1:  # the last of a long session costs no more than the first
+            leaf = self.store.leaf(job.order_hash, job.plan_hash, wanted[0])
+            known = {} if leaf is None else {wanted[0]: leaf}
+        else:
+            known = self.store.leaves(job.order_hash, job.plan_hash)
         missing = [index for index in wanted if index not in known]
         if missing:
             raise CheckFailed(

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from core.protocol import signing, wire
+from core.protocol import pricing, signing, wire
 from core.protocol import types as t
+from core.protocol.spending import payers
 from core.protocol.types import JobState
 from core.runtime.channel import Channel
 from core.runtime.logs import get_logger
@@ -32,6 +33,8 @@ CLIENT_LOST_S = 60.0
 UNKNOWN_JOB = "E-JOB-UNKNOWN"
 NOT_MATCHED = "E-JOB-NOT-MATCHED"
 JOB_OVER = "E-JOB-OVER"
+UNPAID = "E-JOB-UNPAID"
+NOT_PAID = "E-JOB-ACK"
 log = get_logger(__name__)
 
 
@@ -58,6 +61,8 @@ class Terms:
         frozenset()
     )  # lower-case addresses whose proposals are taken; empty: any
     keep_s: int = 86400  # how long rows are kept past the last possible dispute
+    #: Most that an open order may owe while it begins new requests, in base units. None: `in_flight` of its largest requests.
+    max_unpaid: int | None = None
 
 
 @dataclass(frozen=True)
@@ -81,12 +86,20 @@ class OpenJob:
     stored: StoredJob
     reserved: int
     is_verified: bool
+    payers: frozenset[str] = frozenset()  # lower-case: the requester, and the spender who signed
     finished: set[int] = field(default_factory=set)
     over: dict[int, Phase] = field(default_factory=dict)
     runs: dict[int, Run] = field(default_factory=dict)
     waiting: deque[int] = field(default_factory=deque)
     tokens_in: int = 0  # promised to submitted or finished requests, against the order's caps
     tokens_out: int = 0
+    promised: dict[int, tuple[int, int]] = field(default_factory=dict)  # of these, by request
+    done: tuple[int, int] = (0, 0)  # tokens in and out of finished requests
+    acked: tuple[int, int] = (0, 0)  # of these, what the newest acknowledgement covers
+    largest_units: int = 0  # what the largest request of an open order can come to here
+    openings: dict[int, t.RequestOpening] = field(default_factory=dict)
+    gone_on: dict[int, tuple[str, int]] = field(default_factory=dict)  # by request of an open order
+    is_ended: bool = False  # an open order's requester begins no more
     continues: wire.Continues | None = None
     client: Channel | None = None
     line: Line | None = None
@@ -99,18 +112,44 @@ class OpenJob:
         return self.stored.order
 
     @property
+    def is_open_order(self) -> bool:
+        return self.order.is_open
+
+    @property
+    def at_once(self) -> int:
+        """How many of its requests run at once at most."""
+        terms = self.stored.signed.terms
+        return admission.requests_reserved(self.order, admission.JOB_REQUESTS, terms)
+
+    @property
     def is_complete(self) -> bool:
-        return len(self.finished) >= self.order.requests
+        return self.is_ended or len(self.finished) >= self.order.requests
 
     @property
     def is_over(self) -> bool:
         """Whether every request has ended here, with a receipt or without: none can start again."""
-        return not self.runs and len(self.finished) + len(self.over) >= self.order.requests
+        ended = len(self.finished) + len(self.over)
+        return not self.runs and (self.is_ended or ended >= self.order.requests)
 
-    def goes_on_with(self, index: int) -> int | None:
-        """Which request of the order before it a request goes on with."""
+    def goes_on_with(self, index: int) -> tuple[str, int] | None:
+        """Which order, and which request of it, a request goes on with."""
+        if index in self.gone_on:
+            return self.gone_on[index]
         before = self.continues.requests if self.continues is not None else []
-        return before[index] if index < len(before) else None
+        request = before[index] if index < len(before) else None
+        if request is None or self.continues is None:
+            return None
+        return self.continues.order_hash, request
+
+    def unpaid_units(self, spec: t.ModelSpec) -> int:
+        """What this stage has finished of an open order and nobody has acknowledged, in base units."""
+        due = [max(0, done - acked) for done, acked in zip(self.done, self.acked, strict=True)]
+        return self.cost(spec, due[0], due[1])
+
+    def cost(self, spec: t.ModelSpec, tokens_in: int, tokens_out: int) -> int:
+        """What this stage is due for so many tokens."""
+        order, units = self.order, pricing.stage_units(self.stored.place, spec)
+        return pricing.cost(units, tokens_in, tokens_out, order.price_in, order.price_out)
 
     def tell_client(self, message: wire.AnyMessage) -> None:
         """Push to the client's stream, if it has one open."""
@@ -146,8 +185,10 @@ class Desk:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing that was accepted is left to do."""
-        return not self.active_requests and all(not job.reserved for job in self.jobs.values())
+        """Whether nothing that was accepted is left to do. Of open orders only what has begun was."""
+        return not self.active_requests and all(
+            not job.reserved or job.is_open_order for job in self.jobs.values()
+        )
 
     # --- proposals ---
 
@@ -156,15 +197,16 @@ class Desk:
         order = message.signed.order
         if self.terms.matchers and peer.lower() not in self.terms.matchers:
             raise Refused(admission.MATCHER, f"this miner takes no work from matcher {peer}")
+        signer = signing.recover(self.terms.domain, order, message.signed.signature)
         offer = Offer(
             order=order,
-            order_signed=signing.is_signed_by(
-                self.terms.domain, order, message.signed.signature, order.requester
-            ),
+            order_signed=signer is not None,
             proposer=peer,
             plan=message.plan,
             stage=message.stage,
             endpoints=len(message.endpoints),
+            terms=message.signed.terms,
+            terms_bound=signing.binds_its_terms(message.signed),
         )
         order_hash, plan_hash = signing.order_hash(order), signing.plan_hash(message.plan)
         async with self._proposals:
@@ -174,14 +216,14 @@ class Desk:
             if before is not None and before.is_verified:
                 raise Refused(admission.USED, "this order is being worked on")
             job_id = signing.job_id(self.terms.domain, order)
-            seen = await self.chain.view(order, job_id)
+            seen = await self.chain.view(order, job_id, signer)
             self._objections(admission.decide(offer, self._standing(before, freed)))
             self._objections(admission.decide_on_chain(order, self.terms.spec, seen))
             assert self.serving is not None, "decide() refuses without layers"
             expiry = admission.acceptance_expiry(order, seen.now_s)
             accepted = self.book.accept(order_hash, plan_hash, message.stage, expiry)
             free_requests = self._standing(before, freed).free_requests
-            reserved = admission.requests_reserved(order, free_requests)
+            reserved = admission.requests_reserved(order, free_requests, message.signed.terms)
             shard_root = self.serving.shard_root
             await self.book.disk(
                 lambda: self.book.store.put_job(
@@ -196,7 +238,8 @@ class Desk:
             )
             stored = await self.book.disk(self.book.store.job, order_hash, plan_hash)
             assert stored is not None, "it was just written"
-            self.jobs[order_hash] = OpenJob(stored, reserved, is_verified=False)
+            known_as = payers(stored.signed, self.terms.domain)
+            self.jobs[order_hash] = OpenJob(stored, reserved, is_verified=False, payers=known_as)
             if freed is not None:
                 freed.reserved = 0
         log.info("accepted", order=order_hash[:10], stage=message.stage, requests=order.requests)
@@ -213,8 +256,8 @@ class Desk:
         """The jobs that a request went through before, newest first, with its index there; as far as they ran on these layers."""
         seen = {job.stored.order_hash}
         while (before := job.goes_on_with(index)) is not None:
-            assert job.continues is not None, "it goes on with something"
-            earlier = self.jobs.get(job.continues.order_hash)
+            order_hash, index = before
+            earlier = self.jobs.get(order_hash)
             if (
                 earlier is None
                 or earlier.stored.order_hash in seen
@@ -224,7 +267,7 @@ class Desk:
             ):
                 return
             seen.add(earlier.stored.order_hash)
-            job, index = earlier, before
+            job = earlier
             yield job, index
 
     def _standing(self, before: OpenJob | None, freed: OpenJob | None = None) -> Standing:
@@ -263,16 +306,23 @@ class Desk:
         if known is not None and known.stored.plan_hash == stored.plan_hash:
             return known
         left = stored.order.requests - len(leaves)
-        reserved = min(left, admission.JOB_REQUESTS, max(1, self.free_requests))
-        if known is not None:
-            reserved = known.reserved
+        wanted = admission.requests_reserved(stored.order, self.free_requests, stored.signed.terms)
+        reserved = known.reserved if known is not None else min(left, wanted)
+        ack = await self.book.disk(self.book.store.ack, stored.order_hash, stored.plan_hash)
+        done = (
+            sum(leaf.tokens_in for leaf in leaves.values()),
+            sum(leaf.tokens_out for leaf in leaves.values()),
+        )
         job = OpenJob(
             stored,
             reserved,
             is_verified=stored.is_verified,
+            payers=payers(stored.signed, self.terms.domain),
             finished=set(leaves),
-            tokens_in=sum(leaf.tokens_in for leaf in leaves.values()),
-            tokens_out=sum(leaf.tokens_out for leaf in leaves.values()),
+            tokens_in=done[0],
+            tokens_out=done[1],
+            done=done,
+            acked=(ack[0].tokens_in, ack[0].tokens_out) if ack is not None else (0, 0),
         )
         self.jobs[stored.order_hash] = job
         return job
@@ -324,6 +374,43 @@ class Desk:
         await self.book.disk(self.book.store.set_chain_state, proven.job_id, JobState.MATCHED.name)
         job.stored, job.is_verified = proven, True
         return job
+
+    # --- open orders ---
+
+    def admit(self, job: OpenJob, most_units: int, *, slack: int = 1) -> None:
+        """Take a new request of an open order that can come to `most_units` here. Raises Refused."""
+        if self.is_draining:
+            raise Refused(
+                admission.DRAINING, "this miner finishes its work and takes no new requests"
+            )
+        job.largest_units = max(job.largest_units, most_units)
+        unpaid = job.unpaid_units(self.terms.spec)
+        limit = self.terms.max_unpaid
+        if limit is None:
+            limit = job.at_once * job.largest_units
+        if unpaid > limit * slack:
+            raise Refused(
+                UNPAID, f"{unpaid} base units are not acknowledged, the limit is {limit * slack}"
+            )
+
+    def acknowledged(self, job: OpenJob, ack: t.Ack, signature: str) -> bool:
+        """Take note of what an open order's requester owes by its own word; False for what says no more than is known.
+
+        Raises Refused for what is no acknowledgement of this job.
+        """
+        order = job.order
+        if not job.is_open_order or ack.plan_hash != job.stored.plan_hash:
+            raise Refused(NOT_PAID, "it is about another order or another plan")
+        if ack.tokens_in > order.max_tokens_in or ack.tokens_out > order.max_tokens_out:
+            raise Refused(NOT_PAID, "it exceeds the order's caps")
+        if ack.tokens_in < job.acked[0] or ack.tokens_out < job.acked[1]:
+            return False
+        signer = signing.recover(self.terms.domain, ack, signature)
+        if signer is None or signer.lower() not in job.payers:
+            raise Refused(NOT_PAID, "it is not signed by the requester")
+        is_more = (ack.tokens_in, ack.tokens_out) != job.acked
+        job.acked = (ack.tokens_in, ack.tokens_out)
+        return is_more
 
     # --- what the chain says ---
 

@@ -16,6 +16,7 @@ from core.protocol import types as t
 from core.protocol.chain import Chain, ChainEvent
 from core.protocol.errors import ChainUnreachable, ContractRefused
 from core.protocol.follower import EventFollower, Position
+from core.protocol.spending import may_sign_for
 from core.protocol.types import JobState
 from core.runtime.clock import Clock
 from miner.admission import ChainView
@@ -39,7 +40,7 @@ class ChainReads(Protocol):
         """Chain time, as far as it is known."""
         ...
 
-    async def view(self, order: t.Order, job_id: str) -> ChainView: ...
+    async def view(self, order: t.Order, job_id: str, signer: str | None) -> ChainView: ...
 
     async def job(self, job_id: str) -> JobOnChain: ...
 
@@ -69,10 +70,11 @@ class MinerChain:
             self._has_looked = True
         return self.now_s()
 
-    async def view(self, order: t.Order, job_id: str) -> ChainView:
+    async def view(self, order: t.Order, job_id: str, signer: str | None) -> ChainView:
+        """`signer` is whoever signed the order."""
         read = self.chain.read
         limits = await self._job_limits()
-        now_s, balance, listed, can_work, job, revoked = await self._ask(
+        now_s, balance, listed, can_work, job, revoked, may_spend = await self._ask(
             asyncio.gather(
                 self.refresh_time(),
                 read("Escrow", "balanceOf", order.requester),
@@ -80,6 +82,7 @@ class MinerChain:
                 read("MinerRegistry", "canWork", self.operator, order.min_stake),
                 read("TaskRegistry", "jobOf", job_id),
                 read("TaskRegistry", "isNonceRevoked", order.requester, order.nonce),
+                may_sign_for(self.chain, order.requester, signer),
             )
         )
         return ChainView(
@@ -91,6 +94,7 @@ class MinerChain:
             nonce_revoked=bool(revoked),
             max_job_s=limits[0],
             max_window_s=limits[1],
+            signer_may_spend=may_spend,
         )
 
     async def job(self, job_id: str) -> JobOnChain:

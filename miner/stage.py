@@ -84,6 +84,9 @@ class Stage:
             wire.FinishRequest: self._finish_request,
             wire.Cancel: self._cancel,
             wire.Cut: self._cut,
+            wire.GoesOn: self._goes_on,
+            wire.Acknowledge: self._acknowledge,
+            wire.EndJob: self._end_job,
             wire.Progress: self._progress,
             wire.CloseJob: self._close_job,
             wire.FetchOpening: self._fetch,
@@ -189,8 +192,9 @@ class Stage:
     async def _open_job(
         self, channel: Channel, message: wire.OpenJob, payload: memoryview
     ) -> Answer:
-        _only(channel, message.signed.order.requester)
-        job = await self.desk.prove(signing.order_hash(message.signed.order))
+        order_hash = signing.order_hash(message.signed.order)
+        _only(channel, *(await self.desk.find(order_hash)).payers)
+        job = await self.desk.prove(order_hash)
         if (
             signing.plan_hash(message.plan) != job.stored.plan_hash
             or message.stage != job.stored.stage
@@ -213,7 +217,8 @@ class Stage:
         job.client, job.client_gone_at = channel, None
         job.line = Line(f"client {channel.peer}", same_channel)
         if not job.reserved and not job.is_complete:
-            job.reserved = max(1, min(job.order.requests, self.desk.free_requests))
+            most = job.at_once if job.is_open_order else job.order.requests
+            job.reserved = max(1, min(most, self.desk.free_requests))
 
     async def _replay(self, job: OpenJob) -> None:
         """A client that lost its stream gets again what it may have missed; it knows tokens by position."""
@@ -221,7 +226,9 @@ class Stage:
             for step, token in enumerate(run.tokens):
                 finish = run.request.finish if step == run.request.produced - 1 else ""
                 job.tell_client(_token(job, run.index, step, token, finish))
-        for index in sorted(job.finished):
+        finished = sorted(job.finished)
+        # Of a long session only what can have been under way: the rest was acknowledged.
+        for index in finished[-2 * job.at_once :] if job.is_open_order else finished:
             await self._replay_finished(job, index)
 
     async def _replay_finished(self, job: OpenJob, index: int) -> None:
@@ -250,13 +257,16 @@ class Stage:
 
     async def _submit(self, channel: Channel, message: wire.Submit, payload: memoryview) -> Answer:
         job = await self.desk.prove(message.order_hash)
-        _only(channel, job.order.requester)
+        _only(channel, *job.payers)
         stored, index = job.stored, message.request
         if not (stored.is_first or stored.is_last):
             raise Refused(WRONG_PLACE, "prompts go to the first and the last stage")
         _in_order(job, index)
         prompt = _prompt_of(payload)
-        _check_openings(job.order, message, prompt)
+        if job.is_open_order:
+            await self._check_opening(job, message, prompt)
+        else:
+            _check_openings(job.order, message, prompt)
         _check_sampling(message.sampling, prompt, self._the_bench.vocab)
         if stored.is_last:
             await self._ending(message.sampling, prompt)  # whatever it must read is read by then
@@ -269,6 +279,8 @@ class Stage:
         if run is not None and run.request.is_submitted:
             return wire.Submitted()
         self._check_caps(job, len(prompt), message.sampling.max_new_tokens)
+        if job.is_open_order:
+            self._admit(job, len(prompt), message.sampling.max_new_tokens)
         if any(token >= self._the_bench.vocab for token in prompt):
             raise Refused(OPENING, f"token ids of this model are below {self._the_bench.vocab}")
         if run is None:
@@ -279,13 +291,13 @@ class Stage:
         except HeadraceError as error:
             run.fail(error)
             raise
-        job.tokens_in += len(prompt)
-        job.tokens_out += message.sampling.max_new_tokens
+        self._promise(job, index, len(prompt), message.sampling.max_new_tokens)
         opening = wire.Opening(
             salt=message.salt,
             prompt_proof=message.prompt_proof,
             sampling=message.sampling,
             sampling_proof=message.sampling_proof,
+            opening=message.opening,
         )
         await self._book.disk(
             self._book.store.put_opening, message.order_hash, index, opening, bytes(payload)
@@ -308,9 +320,87 @@ class Stage:
                 f"{job.tokens_out} + {max_new_tokens} new tokens, the order pays {order.max_tokens_out}",
             )
 
+    async def _check_opening(self, job: OpenJob, message: wire.Submit, prompt: list[int]) -> None:
+        """Raise Refused unless the requester signed for this prompt under this index, and for no other one."""
+        index, signed = message.request, message.opening
+        said = t.RequestOpening(
+            order_hash=message.order_hash,
+            request_index=index,
+            prompt_leaf=commit.to_hex(
+                commit.leaf_hash(commit.prompt_leaf(index, commit.unhex(message.salt), prompt))
+            ),
+            sampling_leaf=commit.to_hex(
+                commit.leaf_hash(commit.sampling_leaf(index, message.sampling))
+            ),
+        )
+        if (
+            signed is None
+            or signed.opening != said
+            or message.prompt_proof
+            or message.sampling_proof
+        ):
+            raise Refused(
+                OPENING, f"request {index} comes without the signed opening of its prompt"
+            )
+        signer = signing.recover(self.desk.terms.domain, said, signed.signature)
+        if signer is None or signer.lower() not in job.payers:
+            raise Refused(OPENING, f"the opening of request {index} is not signed by the requester")
+        if index not in job.openings:
+            kept = await self._book.disk(self._book.store.opening, message.order_hash, index)
+            if kept is not None and kept[0].opening is not None:
+                job.openings.setdefault(index, kept[0].opening.opening)
+        if job.openings.setdefault(index, said) != said:
+            raise Refused(OPENING, f"request {index} was opened with another prompt before")
+
+    def _admit(self, job: OpenJob, prompt_tokens: int, max_new_tokens: int) -> None:
+        """Raise Refused where a new request of an open order finds no room or too much unpaid."""
+        serving = self.desk.serving
+        assert serving is not None, "prove() refuses without a shard"
+        if job.is_ended:
+            raise Refused(REQUEST_OVER, "its requester has ended this session")
+        if prompt_tokens + max_new_tokens > serving.kv_tokens:
+            raise Refused(
+                BUSY,
+                f"{prompt_tokens + max_new_tokens} positions, this stage's memory holds {serving.kv_tokens}",
+            )
+        self.desk.admit(job, job.cost(self.desk.terms.spec, prompt_tokens, max_new_tokens))
+
+    @staticmethod
+    def _promise(job: OpenJob, index: int, tokens_in: int, tokens_out: int) -> None:
+        """Count a request's most tokens against the caps, until it is known how many they are."""
+        job.promised[index] = (tokens_in, tokens_out)
+        job.tokens_in += tokens_in
+        job.tokens_out += tokens_out
+
+    async def _goes_on(self, channel: Channel, message: wire.GoesOn, payload: memoryview) -> Answer:
+        job = await self.desk.prove(message.order_hash)
+        _only(channel, *job.payers)
+        _in_order(job, message.request)
+        if not job.is_open_order:
+            raise Refused(UNEXPECTED, "a batch says at its beginning what it goes on with")
+        job.gone_on.setdefault(message.request, (message.continues, message.continued))
+        return wire.Submitted()
+
+    async def _acknowledge(
+        self, channel: Channel, message: wire.Acknowledge, payload: memoryview
+    ) -> Answer:
+        job = await self.desk.find(message.ack.order_hash)
+        _only(channel, *job.payers, job.order.matcher)
+        if self.desk.acknowledged(job, message.ack, message.signature):
+            # Beside the loop: the next request, which it pays for, need not wait for the disk.
+            self._spawn(self._book.disk(self._book.store.put_ack, message.ack, message.signature))
+        return None
+
+    async def _end_job(self, channel: Channel, message: wire.EndJob, payload: memoryview) -> Answer:
+        job = await self.desk.find(message.order_hash)
+        _only(channel, *job.payers)
+        if job.is_open_order:
+            job.is_ended = True
+        return None
+
     async def _cancel(self, channel: Channel, message: wire.Cancel, payload: memoryview) -> Answer:
         job = await self.desk.find(message.order_hash)
-        _only(channel, job.order.requester)
+        _only(channel, *job.payers)
         _in_order(job, message.request)
         run = job.runs.get(message.request)
         if run is not None:
@@ -321,7 +411,7 @@ class Stage:
 
     async def _cut(self, channel: Channel, message: wire.Cut, payload: memoryview) -> Answer:
         job = await self.desk.find(message.order_hash)
-        _only(channel, job.order.requester)
+        _only(channel, *job.payers)
         _in_order(job, message.request)
         run = job.runs.get(message.request)
         if run is not None:
@@ -351,7 +441,7 @@ class Stage:
     ) -> Answer:
         job = await self.desk.prove(message.order_hash)
         _only(channel, _before(job))
-        run = self._run_for(job, message.request)
+        run = self._run_for(job, message.request, message.most_rows)
         if run is None:
             self._count("rows_late")
             return None
@@ -386,8 +476,8 @@ class Stage:
             except Refused as refusal:
                 run.fail(CheckFailed("the stage before counts too many tokens", refusal.reason))
                 raise
-            job.tokens_in += message.tokens_in
-            job.tokens_out += message.tokens_out
+            if message.request not in job.promised:
+                self._promise(job, message.request, message.tokens_in, message.tokens_out)
         run.take_end(message.tokens_in, message.tokens_out)
         return None
 
@@ -397,14 +487,14 @@ class Stage:
         self, channel: Channel, message: wire.Progress, payload: memoryview
     ) -> Answer:
         job = await self.desk.find(message.order_hash)
-        _only(channel, job.order.requester, job.order.matcher, *_operators(job))
+        _only(channel, *job.payers, job.order.matcher, *_operators(job))
         return wire.Finished(requests=sorted(job.finished))
 
     async def _close_job(
         self, channel: Channel, message: wire.CloseJob, payload: memoryview
     ) -> Answer:
         job = await self.desk.find(message.order_hash)
-        _only(channel, job.order.requester, job.order.matcher, *_operators(job))
+        _only(channel, *job.payers, job.order.matcher, *_operators(job))
         return wire.Receipt(signed=await self._book.sign_over(job.stored, message.requests))
 
     async def _fetch(self, channel: Channel, message: answers.Fetch, payload: memoryview) -> Answer:
@@ -440,12 +530,29 @@ class Stage:
         assert self._bench is not None, "prove() refuses without a shard"
         return self._bench
 
-    def _run_for(self, job: OpenJob, index: int) -> Run | None:
+    def _run_for(self, job: OpenJob, index: int, most_rows: int = 0) -> Run | None:
         """The run of a request, made on its first row. None when the request is over here."""
         _in_order(job, index)
         if index in job.finished or index in job.over:
             return None
-        return job.runs.get(index) or self._new_run(job, index)
+        run = job.runs.get(index)
+        if run is not None:
+            return run
+        if job.is_open_order and not (job.stored.is_first or job.stored.is_last):
+            self._admit_in_the_middle(job, index, most_rows)
+        return self._new_run(job, index)
+
+    def _admit_in_the_middle(self, job: OpenJob, index: int, most_rows: int) -> None:
+        """As `_admit` where no Submit comes. Twice the limit: an acknowledgement may be on its way beside the rows."""
+        serving = self.desk.serving
+        assert serving is not None, "prove() refuses without a shard"
+        rows = most_rows or serving.context
+        try:
+            self.desk.admit(job, job.cost(self.desk.terms.spec, rows, rows), slack=2)
+        except Refused as refusal:
+            job.tell_client(_failed(job, index, refusal.code, refusal.reason))
+            job.over[index] = Phase.FAILED
+            raise
 
     def _new_run(self, job: OpenJob, index: int) -> Run:
         serving = self.desk.serving
@@ -503,7 +610,12 @@ class Stage:
     def _run_over(self, job: OpenJob, run: Run) -> None:
         request = run.request
         job.runs.pop(run.index, None)
+        counts = run.counts if request.phase is Phase.FINISHED else (0, 0)
+        before = job.promised.pop(run.index, (0, 0))
+        job.tokens_in += counts[0] - before[0]
+        job.tokens_out += counts[1] - before[1]
         if request.phase is Phase.FINISHED:
+            job.done = (job.done[0] + counts[0], job.done[1] + counts[1])
             job.finished.add(run.index)
             self.requests_done += 1
             self.tokens_in += run.counts[0]

@@ -20,7 +20,7 @@ from core.protocol import types as t
 from core.protocol import wire
 from core.protocol.errors import CheckFailed, ConfigError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 #: Job states of the chain after which nothing more is signed or paid.
 CLOSED_STATES = ("SETTLED", "CANCELLED", "EXPIRED")
 
@@ -60,6 +60,13 @@ CREATE TABLE disputes (
     dispute_id TEXT PRIMARY KEY, job_id TEXT NOT NULL, stage INTEGER NOT NULL, open INTEGER NOT NULL DEFAULT 1
 );
 CREATE TABLE notes (key TEXT PRIMARY KEY, value BLOB NOT NULL);
+"""
+#: Since version 2: the newest acknowledgement of an open order, by which the chain pays.
+_ACKS = """
+CREATE TABLE acks (
+    order_hash TEXT NOT NULL, plan_hash TEXT NOT NULL, ack BLOB NOT NULL, signature TEXT NOT NULL,
+    PRIMARY KEY (order_hash, plan_hash)
+)
 """
 
 
@@ -134,11 +141,12 @@ class Store:
             raise ConfigError(
                 f"{path} has version {version}", f"this program knows up to {SCHEMA_VERSION}"
             )
-        if version == 0:
+        if version < SCHEMA_VERSION:
             with self._write() as db:
-                for statement in _SCHEMA.split(";\n"):
+                for statement in _SCHEMA.split(";\n") if version == 0 else ():
                     if statement.strip():
                         db.execute(statement)
+                db.execute(_ACKS)
                 db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def close(self) -> None:
@@ -258,7 +266,10 @@ class Store:
     def put_opening(
         self, order_hash: str, request: int, opening: wire.Opening, prompt: bytes
     ) -> None:
-        """Keep what opens the order's commitments; both were checked against the order, so the first is the only one."""
+        """Keep what opens the order's commitments; both were checked against the order, so the first is the only one.
+
+        Of an open order it is the requester's signature over this prompt: evidence of what was asked.
+        """
         with self._write() as db:
             db.execute(
                 "INSERT OR IGNORE INTO openings VALUES (?, ?, ?, ?)",
@@ -308,6 +319,16 @@ class Store:
                     "INSERT OR REPLACE INTO boundary_rows VALUES (?, ?, ?, ?, ?, ?)",
                     (*key, side, rows.row_bytes, rows.data),
                 )
+
+    def leaf(self, order_hash: str, plan_hash: str, request: int) -> t.RequestLeaf | None:
+        """One finished request of a job."""
+        found = self._rows(
+            "SELECT leaf FROM leaves WHERE order_hash = ? AND plan_hash = ? AND request = ?",
+            order_hash,
+            plan_hash,
+            request,
+        )
+        return msgspec.msgpack.decode(found[0][0], type=t.RequestLeaf) if found else None
 
     def leaves(self, order_hash: str, plan_hash: str) -> dict[int, t.RequestLeaf]:
         """Finished requests of a job by index, ascending."""
@@ -416,6 +437,26 @@ class Store:
             plan_hash,
         )
         return int(found[0][0])
+
+    # --- acknowledgements of open orders ---
+
+    def put_ack(self, ack: t.Ack, signature: str) -> None:
+        """The newest one replaces those before it, which cover less."""
+        with self._write() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO acks VALUES (?, ?, ?, ?)",
+                (ack.order_hash, ack.plan_hash, _pack(ack), signature),
+            )
+
+    def ack(self, order_hash: str, plan_hash: str) -> tuple[t.Ack, str] | None:
+        found = self._rows(
+            "SELECT ack, signature FROM acks WHERE order_hash = ? AND plan_hash = ?",
+            order_hash,
+            plan_hash,
+        )
+        if not found:
+            return None
+        return msgspec.msgpack.decode(found[0][0], type=t.Ack), str(found[0][1])
 
     # --- disputes and notes ---
 

@@ -3,37 +3,45 @@ pragma solidity ^0.8.30;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
+import {Multicall} from "@openzeppelin/contracts/utils/Multicall.sol";
 import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
 
 import {IArbitrator} from "./interfaces/IArbitrator.sol";
 import {IMinerRegistry} from "./interfaces/IMinerRegistry.sol";
+import {Drawn, IRowJudge, RowSpot, SignedRows} from "./interfaces/IRowJudge.sol";
 import {ITaskRegistry} from "./interfaces/ITaskRegistry.sol";
-import {Claim, Evidence, ITraceJudge} from "./interfaces/ITraceJudge.sol";
+import {Claim, Evidence, ITraceJudge, RowOpening} from "./interfaces/ITraceJudge.sol";
 import {IToleranceGame} from "./interfaces/IToleranceGame.sol";
 import {CreditBook} from "./libraries/CreditBook.sol";
 import {Eip712Types} from "./libraries/Eip712Types.sol";
 import {ShaTree} from "./libraries/ShaTree.sol";
 import {Chunks} from "./trace/Chunks.sol";
-import {Layouts, Place} from "./trace/Layout.sol";
+import {Derive} from "./trace/Derive.sol";
+import {Place} from "./trace/Layout.sol";
 import {DisputeId, JobId, ModelId} from "./types/Ids.sol";
-import {StageReceipt} from "./types/Signed.sol";
+import {Order, RequestLeaf, RequestOpening, StageReceipt} from "./types/Signed.sol";
 
-/// Who lied about one layer? See IToleranceGame. Money and clocks here; ITraceJudge says what opened evidence proves.
+/// Who lied about one layer? See IToleranceGame. Money and clocks here; ITraceJudge and IRowJudge say what opened evidence proves.
 ///
 /// INVARIANT: token.balanceOf(this) = Σ credits + Σ bonds of games not executed.
-contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
+contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
     using CreditBook for CreditBook.Book;
     using SafeERC20 for IERC20;
 
     uint256 private constant BPS = 10_000;
     uint256 private constant REWARD_CAP_BONDS = 10;
-    /// Moves of a game at most: seven rounds of 32 down a trace of 2^35 chunks, then element and part.
-    uint256 public constant MAX_TURNS = 20;
+    uint256 private constant MAX_ASKS = 3;
+    /// Turns of a game at most: three questions and answers, the accusation, a demand and its answer, seven rounds of 32 down a trace of 2^35
+    /// chunks, then element and part.
+    uint256 public constant MAX_TURNS = 28;
+    uint256 private constant LISTED = (1 << 136) - 1; // of a packed place, see _packed
+    bytes32 private constant MOVE_TYPEHASH = keccak256("GameMove(bytes32 dispute,bytes32 state,uint8 kind,bytes32 value)");
 
     IERC20 public immutable token;
     address public immutable taskRegistry;
     IMinerRegistry public immutable minerRegistry;
     ITraceJudge public immutable judge;
+    IRowJudge public immutable rowJudge;
     uint96 public immutable bond;
     uint32 public immutable turnSeconds;
     uint32 public immutable payoutDelaySeconds;
@@ -42,13 +50,21 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     mapping(DisputeId id => Game) private _games;
     CreditBook.Book private _credits;
 
-    /// @dev `minerRegistry_` and `judge_` are deployed already; `taskRegistry_` may be an address foretold.
-    constructor(IERC20 token_, address taskRegistry_, IMinerRegistry minerRegistry_, ITraceJudge judge_, Params memory p) {
+    /// @dev `minerRegistry_` and the judges are deployed already; `taskRegistry_` may be an address foretold.
+    constructor(
+        IERC20 token_,
+        address taskRegistry_,
+        IMinerRegistry minerRegistry_,
+        ITraceJudge judge_,
+        IRowJudge rowJudge_,
+        Params memory p
+    ) {
         if (p.turnSeconds == 0 || p.slashBps > BPS) revert ParamsInvalid();
         token = token_;
         taskRegistry = taskRegistry_;
         minerRegistry = minerRegistry_;
         judge = judge_;
+        rowJudge = rowJudge_;
         bond = p.bond;
         turnSeconds = p.turnSeconds;
         payoutDelaySeconds = p.payoutDelaySeconds;
@@ -93,29 +109,79 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         bytes32[] calldata proof,
         bytes32[] calldata below
     ) external {
+        // A served token is accused together with the order that says how it was to be drawn.
+        if (claim.how != 0) revert ITraceJudge.ClaimInvalid();
+        _accuse(id, model, receipt, claim, position, proof, below);
+    }
+
+    /// @inheritdoc IToleranceGame
+    function accuseToken(
+        DisputeId id,
+        ModelId model,
+        StageReceipt calldata receipt,
+        Claim calldata claim,
+        uint256 position,
+        bytes32[] calldata proof,
+        bytes32[] calldata below,
+        Drawn calldata drawn
+    ) external {
+        if (claim.how == 0) revert ITraceJudge.ClaimInvalid();
+        _accuse(id, model, receipt, claim, position, proof, below);
+        rowJudge.checkDrawn(claim, receipt.orderHash, drawn);
+        if (drawn.order.samplingRoot == 0) _games[id].opening = keccak256(abi.encode(drawn.opening));
+    }
+
+    /// @inheritdoc IToleranceGame
+    function ask(
+        DisputeId id,
+        StageReceipt calldata receipt,
+        SignedRows calldata rows,
+        uint256 position,
+        bytes32[] calldata proof,
+        RowSpot[] calldata spots
+    ) external {
         Game storage g = _accuserTurn(id, Phase.Opened);
-        // INVARIANT: layers, requests and rows are those that the accused signed.
-        if (keccak256(abi.encode(model, Eip712Types.receiptHash(receipt))) != g.binding) revert ReceiptMismatch();
-        if (claim.layerFrom != receipt.layerFrom || claim.layerTo != receipt.layerTo) revert ReceiptMismatch();
-        bytes32 leaf = ShaTree.leafHash(Eip712Types.requestLeafBytes(claim.leaf));
-        if (!ShaTree.verify(receipt.requestsRoot, receipt.requests, position, leaf, proof)) revert RequestUnproven();
-        // A served token is accused together with the order that says how it was to be drawn: accuseToken.
-        if (claim.token) revert ITraceJudge.ClaimInvalid();
-        uint256 chunks = judge.checkClaim(model, claim);
-        uint256 level = Chunks.height(chunks);
-        if (_folded(chunks, level, 0, below) != claim.traceRoot) revert OpeningWrong();
-        g.chunks = uint40(chunks);
-        g.level = uint8(level);
-        g.node = claim.traceRoot;
-        g.binding = _claimHash(model, claim);
-        emit Accused(id, chunks, _turn(g, Phase.Picking));
+        if (g.asks == MAX_ASKS) revert AskedEnough();
+        _requireRows(g, receipt, rows, position, proof);
+        rowJudge.checkAsked(rows, spots);
+        g.asks += 1;
+        g.node = keccak256(abi.encode(rows, spots));
+        emit Asked(id, _turn(g, Phase.Asked));
+    }
+
+    /// @inheritdoc IToleranceGame
+    function proveMalformed(
+        DisputeId id,
+        StageReceipt calldata receipt,
+        SignedRows calldata rows,
+        uint256 position,
+        bytes32[] calldata proof,
+        RowSpot calldata spot,
+        RowOpening calldata opening
+    ) external {
+        Game storage g = _accuserTurn(id, Phase.Opened);
+        _requireRows(g, receipt, rows, position, proof);
+        if (!rowJudge.isMalformed(rows, spot, opening)) revert RowSound();
+        _rule(id, g, Status.Fault);
+    }
+
+    /// @inheritdoc IToleranceGame
+    function restate(DisputeId id, ModelId model, Claim calldata claim, bytes32 traceRoot, bytes32[] calldata below) external {
+        Game storage g = _accuserTurn(id, Phase.Restating);
+        _requireClaim(g, model, claim);
+        Claim memory stated = claim;
+        stated.exact = true;
+        stated.traceRoot = traceRoot;
+        g.exact = true;
+        g.binding = keccak256(abi.encode(model, stated));
+        _root(id, g, g.chunks, traceRoot, below);
     }
 
     /// @inheritdoc IToleranceGame
     function openNode(DisputeId id, bytes32[] calldata below, bytes32[] calldata siblings) external {
         Game storage g = _accuserTurn(id, Phase.Opening);
         (uint256 level, uint256 index) = _child(g);
-        if (level <= Chunks.STEP_LEVELS) revert ValuesDue();
+        if (level == 0) revert ValuesDue();
         bytes32[] memory hashes = new bytes32[](1);
         hashes[0] = _folded(g.chunks, level, index, below);
         bytes32 hash = hashes[0];
@@ -127,29 +193,29 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IToleranceGame
-    function openValues(DisputeId id, ModelId model, Claim calldata claim, bytes calldata data, bytes32[] calldata siblings) external {
+    function openChunk(DisputeId id, bytes calldata data, bytes32[] calldata siblings) external {
         Game storage g = _accuserTurn(id, Phase.Opening);
-        _requireClaim(g, model, claim);
         (uint256 level, uint256 index) = _child(g);
-        if (level > Chunks.STEP_LEVELS) revert HashesDue();
-        uint256 first = index << level;
-        bytes32[] memory hashes = _valueHashes(g, model, claim, data, first, (index + 1) << level);
-        hashes[0] = Chunks.fold(hashes, level);
-        assembly ("memory-safe") {
-            mstore(hashes, 1)
-        }
-        _requireChild(g, level, index, hashes, siblings);
+        if (level != 0) revert HashesDue();
+        // Of another length than the layout has, none of its values can ever be proven.
+        bytes32[] memory hashes = new bytes32[](1);
+        bytes32 hash = hashes[0] = Chunks.leaf(data);
+        _requireChild(g, 0, index, hashes, siblings);
         // Nothing is below values: the accused points next.
         g.level = 0;
-        g.index = uint40(first);
-        emit ValuesShown(id, first, _turn(g, Phase.Picking));
+        g.index = uint40(index);
+        g.node = hash;
+        emit ChunkShown(id, index, _turn(g, Phase.Picking));
     }
 
     /// @inheritdoc IToleranceGame
     function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence) external {
         Game storage g = _accuserTurn(id, Phase.Proving);
         _requireClaim(g, model, claim);
-        (ITraceJudge.Fault fault,) = judge.rule(model, claim, _place(g.node), evidence, "");
+        // INVARIANT: an accuser answers the list of the accused, and brings none of its own where another token is ahead.
+        bytes32 place = g.node;
+        if (claim.how <= Derive.AHEAD && _listed(evidence.tokens) != uint256(place) & LISTED) revert ListMismatch();
+        (ITraceJudge.Fault fault,) = judge.rule(model, claim, _place(place), evidence, "");
         _ruleBy(id, g, fault);
     }
 
@@ -185,29 +251,67 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     /// @inheritdoc IToleranceGame
     function pick(DisputeId id, uint8 child) external {
-        Game storage g = _accusedTurn(id, Phase.Picking);
-        if (g.level == 0 || child >= _children(g.chunks, g.level, g.index)) revert ChildUnknown(child);
-        g.child = child;
-        emit Picked(id, child, _turn(g, Phase.Opening));
+        _pick(id, _accusedTurn(id, Phase.Picking), child);
     }
 
     /// @inheritdoc IToleranceGame
     function point(DisputeId id, Place calldata place) external {
+        _point(id, _accusedTurn(id, Phase.Picking), _packed(place));
+    }
+
+    /// @inheritdoc IToleranceGame
+    function pointWith(DisputeId id, Place calldata place, bytes calldata tokens) external {
         Game storage g = _accusedTurn(id, Phase.Picking);
-        // Not checked here: who points at nothing has found nothing, and the first proof of anything ends the game.
-        g.node = _packed(place);
-        emit PointedAt(id, place, _turn(g, Phase.Proving));
+        if (tokens.length == 0) revert ListMissing();
+        _point(id, g, _packed(place) | bytes32(_listed(tokens)));
     }
 
     /// @inheritdoc IToleranceGame
     function pickPart(DisputeId id, uint16 part) external {
-        Game storage g = _accusedTurn(id, Phase.PickingPart);
-        if (part >= g.part) revert ITraceJudge.PartUnknown(part, g.part); // until it is picked, `part` holds their number
-        g.part = part;
-        emit PartPicked(id, part, _turn(g, Phase.ProvingPart));
+        _pickPart(id, _accusedTurn(id, Phase.PickingPart), part);
+    }
+
+    /// @inheritdoc IToleranceGame
+    function demand(DisputeId id) external {
+        Game storage g = _accusedTurn(id, Phase.Picking);
+        if (g.exact) revert AlreadyExact();
+        emit Demanded(id, _turn(g, Phase.Restating));
+    }
+
+    /// @inheritdoc IToleranceGame
+    function showOpening(
+        DisputeId id,
+        Order calldata order,
+        RequestOpening calldata shown,
+        RequestOpening calldata opening,
+        bytes calldata signature,
+        address signer
+    ) external {
+        Game storage g = _accusedTurn(id, Phase.Picking);
+        if (g.opening != keccak256(abi.encode(shown))) revert OpeningMismatch();
+        rowJudge.checkOtherOpening(order, shown, opening, signature, signer);
+        _rule(id, g, Status.NoFault);
+    }
+
+    /// @inheritdoc IToleranceGame
+    function reveal(DisputeId id, SignedRows calldata rows, RowSpot[] calldata spots, RowOpening[] calldata openings) external {
+        Game storage g = _accusedTurn(id, Phase.Asked);
+        if (keccak256(abi.encode(rows, spots)) != g.node) revert AskMismatch();
+        rowJudge.checkShown(rows, spots, openings);
+        emit Revealed(id, _turn(g, Phase.Opened));
     }
 
     // --- anyone ---
+
+    /// @inheritdoc IToleranceGame
+    function handOver(DisputeId id, Handed kind, bytes32 value, bytes calldata signature) external {
+        Game storage g = _inTime(id, kind == Handed.PickPart ? Phase.PickingPart : Phase.Picking);
+        bytes32 move = keccak256(abi.encode(MOVE_TYPEHASH, id, _state(g), kind, value));
+        _requireAccused(g, Eip712Types.recover(Eip712Types.toDigest(Eip712Types.domainSeparator(taskRegistry), move), signature));
+        if (kind == Handed.Pick) _pick(id, g, uint256(value));
+        else if (kind == Handed.Point) _point(id, g, bytes32(uint256(value) & ~LISTED));
+        else _pickPart(id, g, uint256(value));
+    }
 
     /// @inheritdoc IToleranceGame
     function timeout(DisputeId id) external {
@@ -215,7 +319,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         Phase phase = g.phase;
         if (phase == Phase.None || phase >= Phase.Ruled) revert WrongPhase(phase);
         if (block.timestamp <= g.endsAt) revert ClockRunning(g.endsAt);
-        bool accusedSilent = phase == Phase.Picking || phase == Phase.PickingPart;
+        bool accusedSilent = phase == Phase.Asked || phase == Phase.Picking || phase == Phase.PickingPart;
         _rule(id, g, accusedSilent ? Status.Fault : Status.NoFault);
     }
 
@@ -265,6 +369,11 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IToleranceGame
+    function stateOf(DisputeId id) external view returns (bytes32) {
+        return _state(_games[id]);
+    }
+
+    /// @inheritdoc IToleranceGame
     function creditOf(address account) external view returns (uint256) {
         return _credits.units[account];
     }
@@ -281,17 +390,24 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         if (g.phase != need) revert WrongPhase(g.phase);
     }
 
-    function _accuserTurn(DisputeId id, Phase need) private view returns (Game storage g) {
+    function _inTime(DisputeId id, Phase need) private view returns (Game storage g) {
         g = _in(id, need);
         if (block.timestamp > g.endsAt) revert ClockOver(g.endsAt);
+    }
+
+    function _accuserTurn(DisputeId id, Phase need) private view returns (Game storage g) {
+        g = _inTime(id, need);
         if (msg.sender != g.accuser) revert NotTurn(msg.sender);
     }
 
     function _accusedTurn(DisputeId id, Phase need) private view returns (Game storage g) {
-        g = _in(id, need);
-        if (block.timestamp > g.endsAt) revert ClockOver(g.endsAt);
-        // The operator that signed, or one that the owner uses now: a key may be rotated while a dispute runs.
-        if (msg.sender != g.accused && minerRegistry.ownerOf(msg.sender) != g.accused) revert NotTurn(msg.sender);
+        g = _inTime(id, need);
+        _requireAccused(g, msg.sender);
+    }
+
+    /// The owner, or an operator that it uses now: a key may be rotated while a dispute runs.
+    function _requireAccused(Game storage g, address who) private view {
+        if (who == address(0) || (who != g.accused && minerRegistry.ownerOf(who) != g.accused)) revert NotTurn(who);
     }
 
     function _turnEnd() private view returns (uint40) {
@@ -317,10 +433,94 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         emit GameRuled(id, verdict, g.endsAt);
     }
 
+    // --- internals: moves ---
+
+    function _accuse(
+        DisputeId id,
+        ModelId model,
+        StageReceipt calldata receipt,
+        Claim calldata claim,
+        uint256 position,
+        bytes32[] calldata proof,
+        bytes32[] calldata below
+    ) private {
+        Game storage g = _accuserTurn(id, Phase.Opened);
+        _requireReceipt(g, model, receipt, claim.layerFrom, claim.layerTo);
+        _requireRequest(receipt, claim.leaf, position, proof);
+        g.exact = claim.exact;
+        g.binding = _claimHash(model, claim);
+        _root(id, g, judge.checkClaim(model, claim), claim.traceRoot, below);
+    }
+
+    /// The accused's turn, before the root of a trace.
+    function _root(DisputeId id, Game storage g, uint256 chunks, bytes32 traceRoot, bytes32[] calldata below) private {
+        uint256 level = Chunks.height(chunks);
+        if (_folded(chunks, level, 0, below) != traceRoot) revert OpeningWrong();
+        g.chunks = uint40(chunks);
+        g.level = uint8(level);
+        g.index = 0;
+        g.node = traceRoot;
+        emit Accused(id, chunks, _turn(g, Phase.Picking));
+    }
+
+    function _pick(DisputeId id, Game storage g, uint256 child) private {
+        if (g.level == 0 || child >= _children(g.chunks, g.level, g.index)) revert ChildUnknown(child);
+        g.child = uint8(child);
+        emit Picked(id, uint8(child), _turn(g, Phase.Opening));
+    }
+
+    function _point(DisputeId id, Game storage g, bytes32 place) private {
+        // Not checked here: who points at nothing has found nothing, and the first proof of anything ends the game.
+        g.node = place;
+        emit PointedAt(id, _place(place), _turn(g, Phase.Proving));
+    }
+
+    function _pickPart(DisputeId id, Game storage g, uint256 part) private {
+        if (part >= g.part) revert ITraceJudge.PartUnknown(part, g.part); // until it is picked, `part` holds their number
+        g.part = uint16(part);
+        emit PartPicked(id, uint16(part), _turn(g, Phase.ProvingPart));
+    }
+
+    function _state(Game storage g) private view returns (bytes32) {
+        if (g.phase == Phase.PickingPart) return g.node;
+        return keccak256(abi.encode(uint256(g.level), uint256(g.index), g.node));
+    }
+
     // --- internals: what is on trial ---
 
+    /// INVARIANT: layers, requests and rows are those that the accused signed.
+    function _requireReceipt(Game storage g, ModelId model, StageReceipt calldata receipt, uint16 layerFrom, uint16 layerTo) private view {
+        bool same = keccak256(abi.encode(model, Eip712Types.receiptHash(receipt))) == g.binding;
+        if (!same || layerFrom != receipt.layerFrom || layerTo != receipt.layerTo) revert ReceiptMismatch();
+    }
+
+    function _requireRequest(StageReceipt calldata receipt, RequestLeaf calldata leaf, uint256 position, bytes32[] calldata proof)
+        private
+        pure
+    {
+        bytes32 hash = ShaTree.leafHash(Eip712Types.requestLeafBytes(leaf));
+        if (!ShaTree.verify(receipt.requestsRoot, receipt.requests, position, hash, proof)) revert RequestUnproven();
+    }
+
+    function _requireRows(
+        Game storage g,
+        StageReceipt calldata receipt,
+        SignedRows calldata rows,
+        uint256 position,
+        bytes32[] calldata proof
+    ) private view {
+        _requireReceipt(g, rows.model, receipt, rows.layerFrom, rows.layerTo);
+        _requireRequest(receipt, rows.leaf, position, proof);
+    }
+
+    /// 15 bytes, in front; behind them `_listed` of what the accused pointed with.
     function _packed(Place calldata place) private pure returns (bytes32) {
-        return bytes32(abi.encodePacked(place.section, place.op, place.row, place.segment, place.index)); // 15 bytes, in front
+        return bytes32(abi.encodePacked(place.section, place.op, place.row, place.segment, place.index));
+    }
+
+    /// 17 bytes of a list's hash, 0 for none: enough that nobody finds another list for it.
+    function _listed(bytes calldata tokens) private pure returns (uint256) {
+        return tokens.length == 0 ? 0 : uint256(keccak256(tokens)) >> 120;
     }
 
     function _place(bytes32 packed) private pure returns (Place memory) {
@@ -369,24 +569,5 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     function _requireChild(Game storage g, uint256 level, uint256 index, bytes32[] memory hash, bytes32[] calldata siblings) private view {
         bytes32 top = Chunks.climb(hash, index, Chunks.width(g.chunks, level), g.level - level, siblings);
         if (top != g.node) revert OpeningWrong();
-    }
-
-    /// Leaf hashes of the chunks [first, end) in `data`, each as long as the layout says; `end` may be beyond the trace.
-    function _valueHashes(Game storage g, ModelId model, Claim calldata claim, bytes calldata data, uint256 first, uint256 end)
-        private
-        view
-        returns (bytes32[] memory hashes)
-    {
-        if (end > g.chunks) end = g.chunks;
-        uint256[] memory sizes = judge.chunkBytes(model, claim, first, end);
-        hashes = new bytes32[](sizes.length);
-        uint256 from;
-        for (uint256 i; i < sizes.length; ++i) {
-            uint256 to = from + sizes[i];
-            if (to > data.length) revert OpeningWrong();
-            hashes[i] = Chunks.leaf(data[from:to]);
-            from = to;
-        }
-        if (from != data.length) revert OpeningWrong();
     }
 }

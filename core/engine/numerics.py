@@ -7,6 +7,7 @@ plain distances see only the few giant channels that decoders have.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,8 @@ from core.engine.blocks import MAX_ACTIVATION, Shard
 from core.engine.margin import gain, margin_of
 from core.engine.sampling import Sampler
 from core.protocol.errors import ModelUnsupported
-from core.protocol.types import SamplingParams
+from core.protocol.trace.program import Program
+from core.protocol.types import MICRO, SamplingParams
 
 Floats = npt.NDArray[np.float64]
 
@@ -39,10 +41,24 @@ class NumericsProfile:
     token_margin: float
     window_rows: int
     least_rows: int
+    #: T for windows of fewer than `window_rows` rows; empty: the same.
+    short_by_depth: tuple[tuple[int, float], ...] = ()
 
-    def tolerance(self, depth: int) -> float:
-        """T for a shard of `depth` layers. Raises ModelUnsupported where nothing was calibrated."""
-        for deepest, tolerance in self.tolerance_by_depth:
+    @property
+    def is_shadow(self) -> bool:
+        """Nothing was calibrated: deviations are measured and told, and nobody is accused of one."""
+        return not self.tolerance_by_depth
+
+    def tolerance(self, depth: int, rows: int | None = None) -> float:
+        """T for a shard of `depth` layers over so many rows (a full window); infinite in shadow.
+
+        Raises ModelUnsupported for deeper shards than were calibrated.
+        """
+        if self.is_shadow:
+            return math.inf
+        is_short = rows is not None and rows < self.window_rows
+        table = (self.short_by_depth if is_short else ()) or self.tolerance_by_depth
+        for deepest, tolerance in table:
             if 1 <= depth <= deepest:
                 return tolerance
         raise ModelUnsupported(
@@ -63,6 +79,34 @@ FP32 = NumericsProfile(
     least_rows=16,
 )
 PROFILES = {FP32.name: FP32}
+_PARTS = 10**12
+
+
+def profile_of(program: Program) -> NumericsProfile:
+    """What a model's operator program promises, as an auditor tests it. Without tolerances: a shadow profile."""
+    entries = sorted(program.tolerances, key=lambda t: t.max_depth)
+    rows = {entry.min_rows for entry in entries}
+    single = [entry for entry in entries if entry.min_rows == 1]
+    least = min((row for row in rows if row > 1), default=FP32.least_rows)
+    window = max(rows, default=FP32.window_rows)
+    return NumericsProfile(
+        name=FP32.name,
+        tolerance_by_depth=tuple(
+            (entry.max_depth, entry.parts_per_trillion / _PARTS)
+            for entry in entries
+            if entry.min_rows == window
+        ),
+        short_by_depth=tuple(
+            (entry.max_depth, entry.parts_per_trillion / _PARTS)
+            for entry in entries
+            if entry.min_rows == least and least < window
+        ),
+        single_row=single[-1].parts_per_trillion / _PARTS if single else math.inf,
+        single_row_depth=single[-1].max_depth if single else 0,
+        token_margin=program.delta_micro / MICRO,
+        window_rows=window,
+        least_rows=least,
+    )
 
 
 @dataclass(frozen=True)
@@ -132,8 +176,8 @@ def judge_rows(
     `least_rows` only to the single-row rules, which also catch a single tampered step in a long one. Rows from the
     first non-finite reference row on are not judged: their inputs are somebody else's fault.
     """
-    tolerance = profile.tolerance(depth)
     y, s = _matrix(served), _matrix(reference)
+    tolerance = profile.tolerance(depth, len(s))
     if y.shape != s.shape:
         raise ValueError(f"served {y.shape} and reference {s.shape} differ in shape")
     judged = _finite_rows(s)

@@ -1,9 +1,8 @@
 """How are linear layers laid out once so that they run fast and give the same bits in any batch?
 
-oneDNN reorders a weight into the blocks that its kernel reads. The product of a row then no longer depends on how many
-other rows there are, from two rows on, nor on the number of threads, and batches of 2 to 64 rows run up to three times faster
-than from the plain weight. The operators are not a stable interface of torch: every shape is proved before it is used,
-and what cannot be packed stays as it was.
+A weight is reordered into what its kernel reads from first to last (`layouts`). The product of a row then no longer depends
+on the other rows nor on the number of threads, and batches of 2 to 64 rows run up to four times faster than from the plain
+weight. Every shape is proved before it is used, and what cannot be packed stays as it was.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from core.engine.blocks import Shard
+from core.engine.layouts import Layout, layouts_of
 from core.engine.lookup import map_embedding
 
-#: Rows that the layout is chosen for; a hint of one row chooses another kernel for it, with other bits.
-_ROWS_HINT = 16
 _CHECK_ROWS = (1, 2, 3, 16, 61, 128)
 _CHECK_COLUMNS = 4096
 #: Children that every decoder gives one and the same tensor, first to last.
@@ -37,20 +35,30 @@ class Packed:
     packed_bytes: int
     reason: str  # why some are plain; "" when none is
     least_rows: int  # from how many rows on a row's product does not depend on the others: 1 or 2
+    layouts: tuple[str, ...] = ()  # names of those in use
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """In which layout a shape is packed, None and the reason when in none; from how many rows on it keeps its bits."""
+
+    layout: Layout | None
+    reason: str
+    least_rows: int
 
 
 class PackedLinear(nn.Module):
-    """Stands for a linear module; holds its weight in oneDNN's layout only."""
+    """Stands for a linear module; holds its weight in a layout's order only."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, layout: Layout, weight: Tensor, bias: Tensor | None) -> None:
         """`weight` is [out, in]."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        self._packed = _reorder(weight)
+        self._layout, self._packed = layout, layout.lay(weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        return _multiply(x, self._packed, self.bias)
+        return self._layout.multiply(x, self._packed, self.bias, self.out_features)
 
 
 class JoinedLinear(nn.Module):
@@ -63,10 +71,12 @@ class JoinedLinear(nn.Module):
         self._sizes, self._number = sizes, number
 
     @classmethod
-    def of(cls, weights: list[Tensor], biases: list[Tensor | None]) -> list[JoinedLinear]:
+    def of(
+        cls, layout: Layout, weights: list[Tensor], biases: list[Tensor | None]
+    ) -> list[JoinedLinear]:
         """Parts for weights of equal width."""
         bias = None if biases[0] is None else torch.cat([b for b in biases if b is not None])
-        whole, sizes = PackedLinear(torch.cat(weights), bias), [len(w) for w in weights]
+        whole, sizes = PackedLinear(layout, torch.cat(weights), bias), [len(w) for w in weights]
         parts = [cls(whole, sizes, number) for number in range(len(sizes))]
         for part in parts:
             part._shared = parts[0]._shared
@@ -90,8 +100,8 @@ def prepack(shard: Shard, *, head: bool = True, model_dir: Path | None = None) -
     `model_dir` says in which files the embedding may stay. Afterwards `shard.forward` answers with the packed kernels' bits.
     """
     if shard.device.type != "cpu":
-        return Packed(0, _count(shard.model), 0, f"{shard.device.type} has no oneDNN layout", 2)
-    verdicts: dict[tuple[Any, ...], tuple[str, int]] = {}
+        return Packed(0, _count(shard.model), 0, f"nothing is packed on {shard.device.type}", 2)
+    verdicts: dict[tuple[Any, ...], _Verdict] = {}
     packed = plain = packed_bytes = 0
     reasons: list[str] = []
     output = shard.model.get_output_embeddings()
@@ -105,22 +115,25 @@ def prepack(shard: Shard, *, head: bool = True, model_dir: Path | None = None) -
             key = sum(len(weight) for weight in held), held[0].shape[1], held[0].dtype
             if key not in verdicts:
                 verdicts[key] = _verdict(held)
-            if verdicts[key][0]:
+            layout = verdicts[key].layout
+            if layout is None:
                 plain += len(names)
-                reasons.append(verdicts[key][0])
+                reasons.append(verdicts[key].reason)
                 continue
             if len(held) == 1:
-                setattr(parent, names[0], PackedLinear(held[0], modules[0].bias))
+                setattr(parent, names[0], PackedLinear(layout, held[0], modules[0].bias))
             else:
-                parts = JoinedLinear.of(held, [module.bias for module in modules])
+                parts = JoinedLinear.of(layout, held, [module.bias for module in modules])
                 for name, part in zip(names, parts, strict=True):
                     setattr(parent, name, part)
             packed += len(names)
             packed_bytes += sum(weight.nbytes for weight in held)
             if modules[0] is output and model_dir is not None and _is_embedding(shard, held[0]):
                 map_embedding(shard, model_dir)
-    least_rows = 2 if plain else max((least for _, least in verdicts.values()), default=2)
-    return Packed(packed, plain, packed_bytes, reasons[0] if reasons else "", least_rows)
+    least_rows = 2 if plain else max((v.least_rows for v in verdicts.values()), default=2)
+    used = {v.layout.name for v in verdicts.values() if v.layout is not None}
+    reason = reasons[0] if reasons else ""
+    return Packed(packed, plain, packed_bytes, reason, least_rows, tuple(sorted(used)))
 
 
 def _is_embedding(shard: Shard, weight: Tensor) -> bool:
@@ -159,19 +172,30 @@ def _plain_weight(module: nn.Module) -> Tensor | None:
     return weight.detach() if ordinary and not weight.is_meta else None
 
 
-def _verdict(weights: list[Tensor]) -> tuple[str, int]:
-    """What is wrong with the packed product of this shape, "" if nothing, and from how many rows on it keeps its bits."""
+def _verdict(weights: list[Tensor]) -> _Verdict:
+    """The first layout whose product of this shape is right, or what is wrong with each."""
     weight = torch.cat([part[:_CHECK_COLUMNS] for part in weights])
     if weight.dtype not in _TOLERANCES:
-        return f"{weight.dtype} is not packed", 2
-    if not torch.backends.mkldnn.is_available():
-        return "this torch has no oneDNN", 2
+        return _Verdict(None, f"{weight.dtype} is not packed", 2)
+    layouts, missing = layouts_of(weight.dtype)
+    reasons = [missing] if missing else []
+    for layout in layouts:
+        reason, least_rows = _try(layout, weight)
+        if not reason:
+            return _Verdict(layout, "", least_rows)
+        reasons.append(f"{layout.name}: {reason}")
+    return _Verdict(None, "; ".join(reasons), 2)
+
+
+def _try(layout: Layout, weight: Tensor) -> tuple[str, int]:
+    """What is wrong with the product of this shape, "" if nothing, and from how many rows on it keeps its bits."""
     made = torch.Generator().manual_seed(0)
     x = torch.randn(max(_CHECK_ROWS), weight.shape[1], generator=made).to(weight.dtype)
+    columns = len(weight)
     try:
-        packed = _reorder(weight)
-        whole = _multiply(x, packed, None)
-        parts = {rows: _multiply(x[:rows].contiguous(), packed, None) for rows in _CHECK_ROWS}
+        laid = layout.lay(weight)
+        whole = layout.multiply(x, laid, None, columns)
+        parts = {n: layout.multiply(x[:n].contiguous(), laid, None, columns) for n in _CHECK_ROWS}
     except (RuntimeError, AttributeError) as error:
         return str(error).splitlines()[0], 2
     expected = nn.functional.linear(x, weight).float()
@@ -183,16 +207,6 @@ def _verdict(weights: list[Tensor]) -> tuple[str, int]:
         shape = list(weight.shape)
         return f"the packed product of {shape} differs between {unequal[-1]} and {len(x)} rows", 2
     return "", 2 if unequal else 1
-
-
-def _reorder(weight: Tensor) -> Tensor:
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS_HINT)
-    return packed
-
-
-def _multiply(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
-    return out
 
 
 def _count(model: nn.Module) -> int:

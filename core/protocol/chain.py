@@ -43,8 +43,10 @@ CONTRACTS = (
     "Escrow",
     "JuryArbitrator",
     "Referee",
+    "ExactReferee",
     "ProgramStore",
     "TraceJudge",
+    "RowJudge",
     "ToleranceGame",
     "TaskRegistry",
 )

@@ -10,15 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from core.protocol import commit
+from eth_utils.crypto import keccak
+
+from core.protocol import commit, signing
 from core.protocol.referee import Ruling
 from core.protocol.trace import chunks
-from core.protocol.trace.evidence import Evidence, EvidenceError
+from core.protocol.trace.derive import How
+from core.protocol.trace.draw import DrawError, Drawn, check_drawn
+from core.protocol.trace.evidence import Evidence, EvidenceError, RowOpening
 from core.protocol.trace.judge import Case, ClaimError, at_fault
 from core.protocol.trace.layout import Place
+from core.protocol.trace.rows import SignedRows, Spot
+from core.protocol.types import RequestLeaf, RequestOpening
 
-#: Moves of a game at most, `open` and `execute` not counted: seven rounds of 32, then element and part.
-MAX_TURNS = 20
+#: How often an accuser may have rows shown on chain in one dispute.
+MAX_ASKS = 3
+#: Turns of a game at most: three questions and answers, the accusation, a demand and its answer, seven rounds of 32 down to a chunk, then
+#: element and part.
+MAX_TURNS = 28
 
 
 class Phase(IntEnum):
@@ -26,18 +35,30 @@ class Phase(IntEnum):
 
     NONE = 0
     OPENED = 1
-    PICKING = 2
-    OPENING = 3
-    PROVING = 4
-    PICKING_PART = 5
-    PROVING_PART = 6
-    RULED = 7
-    EXECUTED = 8
+    ASKED = 2
+    PICKING = 3
+    RESTATING = 4
+    OPENING = 5
+    PROVING = 6
+    PICKING_PART = 7
+    PROVING_PART = 8
+    RULED = 9
+    EXECUTED = 10
 
 
 #: Who loses by silence in which phase: the accuser, or the accused.
-ACCUSER_TURNS = frozenset({Phase.OPENED, Phase.OPENING, Phase.PROVING, Phase.PROVING_PART})
-ACCUSED_TURNS = frozenset({Phase.PICKING, Phase.PICKING_PART})
+ACCUSER_TURNS = frozenset(
+    {Phase.OPENED, Phase.RESTATING, Phase.OPENING, Phase.PROVING, Phase.PROVING_PART}
+)
+ACCUSED_TURNS = frozenset({Phase.ASKED, Phase.PICKING, Phase.PICKING_PART})
+
+
+class Handed(IntEnum):
+    """Moves that the accused may sign and hand over, for the accuser to post with its answer."""
+
+    PICK = 1
+    POINT = 2
+    PICK_PART = 3
 
 
 class Verdict(IntEnum):
@@ -98,9 +119,14 @@ class Game:
     node: Node | None = None
     child: int = 0
     place: Place | None = None
+    tokens: bytes = b""  # the list that the accused pointed with
     stated: bytes = b""
     part: int = 0
     payout_at: int = 0
+    asks: int = 0
+    asked: tuple[SignedRows, tuple[Spot, ...]] | None = None
+    opening: RequestOpening | None = None  # of an open order's accused token
+    order_hash: str = ""
 
     # --- the accuser's moves ---
 
@@ -115,18 +141,78 @@ class Game:
     ) -> Game:
         """Post the claim, its request's place among the receipt's, and what is below the trace's root."""
         self._accuser_turn(now, caller, Phase.OPENED)
+        if case.claim.choice is not None:
+            raise GameError("ClaimInvalid")  # a token is accused with its order
+        return self._accuse(now, case, position, proof, below)
+
+    def accuse_token(
+        self,
+        now: int,
+        caller: str,
+        case: Case,
+        position: int,
+        proof: Sequence[bytes],
+        below: Sequence[bytes],
+        drawn: Drawn,
+    ) -> Game:
+        """The same of a served token, with the sampling bytes that it was ordered with."""
+        self._accuser_turn(now, caller, Phase.OPENED)
+        if case.claim.choice is None:
+            raise GameError("ClaimInvalid")
+        accused = self._accuse(now, case, position, proof, below)
         try:
-            case.check_claim()
-        except ClaimError:
-            raise GameError("ClaimInvalid") from None
-        leaf = commit.leaf_hash(commit.request_leaf_bytes(case.claim.leaf))
-        if not commit.verify_proof(self.requests_root, self.requests, position, leaf, proof):
-            raise GameError("RequestUnproven")
-        level = chunks.height(case.layout.chunks)
-        root = Node(level, 0, case.claim.trace_root)
-        if self._folded(case, root, below) != root.hash:
-            raise GameError("OpeningWrong")
-        return replace(self._turn(now, Phase.PICKING), case=case, node=root)
+            check_drawn(case.claim, self.order_hash, drawn)
+        except DrawError as error:
+            raise GameError(error.name) from None
+        except EvidenceError:
+            raise GameError("EvidenceWrong") from None
+        return replace(accused, opening=drawn.opening)
+
+    def ask(
+        self,
+        now: int,
+        caller: str,
+        rows: SignedRows,
+        position: int,
+        proof: Sequence[bytes],
+        spots: Sequence[Spot],
+    ) -> Game:
+        """Have the accused show parts of rows of a request, of either boundary: at most six at a time, three times."""
+        self._accuser_turn(now, caller, Phase.OPENED)
+        if self.asks == MAX_ASKS:
+            raise GameError("AskedEnough")
+        self._check_request(rows.leaf, position, proof)
+        try:
+            rows.check_asked(spots)
+        except EvidenceError:
+            raise GameError("EvidenceWrong") from None
+        return replace(self._turn(now, Phase.ASKED), asked=(rows, tuple(spots)), asks=self.asks + 1)
+
+    def prove_malformed(
+        self,
+        now: int,
+        caller: str,
+        rows: SignedRows,
+        position: int,
+        proof: Sequence[bytes],
+        spot: Spot,
+        opening: RowOpening,
+    ) -> Game:
+        """Show that what the accused signed there is no row. That is the ruling."""
+        self._accuser_turn(now, caller, Phase.OPENED)
+        self._check_request(rows.leaf, position, proof)
+        try:
+            if not rows.is_malformed(spot, opening):
+                raise GameError("RowSound")
+        except EvidenceError:
+            raise GameError("EvidenceWrong") from None
+        return self._verdict(now, Verdict.FAULT)
+
+    def restate(self, now: int, caller: str, trace_root: bytes, below: Sequence[bytes]) -> Game:
+        """The accuser's answer to a demand: the root of the canonical trace. The accused picks from it anew."""
+        self._accuser_turn(now, caller, Phase.RESTATING)
+        claim = replace(self._case().claim, trace_root=trace_root, exact=True)
+        return self._rooted(now, replace(self._case(), claim=claim), below)
 
     def open_node(
         self, now: int, caller: str, below: Sequence[bytes], proof: Sequence[bytes]
@@ -134,34 +220,28 @@ class Game:
         """Open the picked child: what is below it, and its siblings up to the node before."""
         self._accuser_turn(now, caller, Phase.OPENING)
         node = self._child()
-        if node.level <= chunks.STEP_LEVELS:
+        if node.level == 0:
             raise GameError("ValuesDue")
         node = replace(node, hash=self._folded(self._case(), node, below))
         self._check_child(node, proof)
         return replace(self._turn(now, Phase.PICKING), node=node)
 
-    def open_values(self, now: int, caller: str, data: bytes, proof: Sequence[bytes]) -> Game:
-        """Show the values of the picked child: at most 32 chunks."""
+    def open_chunk(self, now: int, caller: str, data: bytes, proof: Sequence[bytes]) -> Game:
+        """Show the picked chunk: eight values or fewer."""
         self._accuser_turn(now, caller, Phase.OPENING)
-        case, node = self._case(), self._child()
-        first = node.index << node.level
-        last = min((node.index + 1) << node.level, case.layout.chunks)
-        if node.level > chunks.STEP_LEVELS:
+        node = self._child()
+        if node.level:
             raise GameError("HashesDue")
-        hashes, at = [], 0
-        for chunk in range(first, last):
-            size = case.layout.chunk_bytes(chunk)
-            hashes.append(commit.leaf_hash(data[at : at + size]))
-            at += size
-        if at != len(data):
-            raise GameError("OpeningWrong")
-        self._check_child(replace(node, hash=chunks.fold(hashes, node.level)), proof)
-        return replace(self._turn(now, Phase.PICKING), node=Node(0, first, b""))
+        # Of another length than the layout has, none of its values can ever be proven.
+        node = replace(node, hash=commit.leaf_hash(data))
+        self._check_child(node, proof)
+        return replace(self._turn(now, Phase.PICKING), node=node)
 
     def prove(self, now: int, caller: str, evidence: Evidence) -> Game:
         """Open the operands of the element that was pointed at."""
         self._accuser_turn(now, caller, Phase.PROVING)
         case, place = self._case(), self._place()
+        self._check_list(evidence)
         if not case.layout.contains(place):
             return self._verdict(now, Verdict.FAULT)  # who points at nothing has found nothing
         if case.trial(place).parts:
@@ -202,7 +282,59 @@ class Game:
     def point(self, now: int, caller: str, place: Place) -> Game:
         """Name an element, wherever it is, or the verdict. Who names none that there is loses when the accuser next moves."""
         self._accused_turn(now, caller, Phase.PICKING)
-        return replace(self._turn(now, Phase.PROVING), place=place)
+        return replace(self._turn(now, Phase.PROVING), place=place, tokens=b"")
+
+    def point_with(self, now: int, caller: str, place: Place, tokens: bytes) -> Game:
+        """Point at a token's verdict, with `top_k` tokens that keep the preferred one out: the accuser must name one that does not."""
+        self._accused_turn(now, caller, Phase.PICKING)
+        if not tokens:
+            raise GameError("ListMissing")
+        return replace(self._turn(now, Phase.PROVING), place=place, tokens=tokens)
+
+    def demand(self, now: int, caller: str) -> Game:
+        """Have the accuser post the root of the canonical trace instead: an accused that was shown nothing needs nothing then."""
+        self._accused_turn(now, caller, Phase.PICKING)
+        if self._case().claim.exact:
+            raise GameError("AlreadyExact")
+        return self._turn(now, Phase.RESTATING)
+
+    def show_opening(self, now: int, caller: str, opening: RequestOpening, is_signed: bool) -> Game:
+        """Show that the requester opened the accused request twice, with other parameters. That is the ruling."""
+        self._accused_turn(now, caller, Phase.PICKING)
+        shown = self.opening
+        if shown is None:
+            raise GameError("OpeningUnrelated")
+        same = (opening.order_hash, opening.request_index) == (
+            shown.order_hash,
+            shown.request_index,
+        )
+        if not same or opening.sampling_leaf == shown.sampling_leaf:
+            raise GameError("OpeningUnrelated")
+        if not is_signed:
+            raise GameError("OpeningUnsigned")
+        return self._verdict(now, Verdict.NO_FAULT)
+
+    def reveal(self, now: int, caller: str, openings: Sequence[RowOpening]) -> Game:
+        """Show the parts of rows that were asked for. The accuser goes on from where it was."""
+        self._accused_turn(now, caller, Phase.ASKED)
+        assert self.asked is not None
+        rows, spots = self.asked
+        try:
+            rows.check_shown(spots, openings)
+        except EvidenceError:
+            raise GameError("EvidenceWrong") from None
+        return replace(self._turn(now, Phase.OPENED), asked=None)
+
+    def hand_over(self, now: int, kind: Handed, value: int | Place, signer: str) -> Game:
+        """A move that the accused signed (`move_digest`), posted by whoever it was handed to. `signer` is who signed it."""
+        phase = Phase.PICKING_PART if kind == Handed.PICK_PART else Phase.PICKING
+        self._in_time(now, phase)
+        if signer not in self.accused:
+            raise GameError("NotTurn")
+        if isinstance(value, Place):
+            return self.point(now, signer, value)
+        move = self.pick if kind == Handed.PICK else self.pick_part
+        return move(now, signer, value)
 
     def pick_part(self, now: int, caller: str, part: int) -> Game:
         self._accused_turn(now, caller, Phase.PICKING_PART)
@@ -234,6 +366,34 @@ class Game:
         )
 
     # --- internals ---
+
+    def _accuse(
+        self,
+        now: int,
+        case: Case,
+        position: int,
+        proof: Sequence[bytes],
+        below: Sequence[bytes],
+    ) -> Game:
+        try:
+            case.check_claim()
+        except ClaimError:
+            raise GameError("ClaimInvalid") from None
+        self._check_request(case.claim.leaf, position, proof)
+        return self._rooted(now, case, below)
+
+    def _rooted(self, now: int, case: Case, below: Sequence[bytes]) -> Game:
+        """The accused's turn, before the root of the case's trace."""
+        level = chunks.height(case.layout.chunks)
+        root = Node(level, 0, case.claim.trace_root)
+        if self._folded(case, root, below) != root.hash:
+            raise GameError("OpeningWrong")
+        return replace(self._turn(now, Phase.PICKING), case=case, node=root)
+
+    def _check_request(self, leaf: RequestLeaf, position: int, proof: Sequence[bytes]) -> None:
+        hashed = commit.leaf_hash(commit.request_leaf_bytes(leaf))
+        if not commit.verify_proof(self.requests_root, self.requests, position, hashed, proof):
+            raise GameError("RequestUnproven")
 
     def _accuser_turn(self, now: int, caller: str, phase: Phase) -> None:
         self._in_time(now, phase)
@@ -292,6 +452,12 @@ class Game:
         if top != self.node.hash:
             raise GameError("OpeningWrong")
 
+    def _check_list(self, evidence: Evidence) -> None:
+        """An accuser answers the list of the accused, and brings none of its own where another token is ahead."""
+        choice = self._case().claim.choice
+        if (choice is None or choice.how == How.AHEAD) and evidence.tokens != self.tokens:
+            raise GameError("ListMismatch")
+
     def _rule(self, now: int, evidence: Evidence, stated: bytes) -> Game:
         try:
             ruling = self._case().rule(self._place(), evidence, stated)
@@ -312,6 +478,37 @@ class Game:
         return replace(self, phase=Phase.RULED, verdict=verdict, payout_at=payout_at)
 
 
+def pick_state(game: Game) -> bytes:
+    """What a signed move is a move of: the node that was opened last, or the sums that were stated."""
+    if game.phase == Phase.PICKING_PART:
+        assert game.place is not None
+        return keccak(packed_place(game.place, game.tokens) + game.stated)
+    assert game.node is not None
+    return keccak(
+        game.node.level.to_bytes(32, "big") + game.node.index.to_bytes(32, "big") + game.node.hash
+    )
+
+
+def move_digest(
+    domain: signing.Domain, dispute: bytes, state: bytes, kind: Handed, value: int | Place
+) -> bytes:
+    """The 32 bytes that an accused signs to hand a move over: GameMove(dispute, state, kind, value)."""
+    packed = packed_place(value) if isinstance(value, Place) else value.to_bytes(32, "big")
+    hashed = keccak(_MOVE_TYPE + dispute + state + int(kind).to_bytes(32, "big") + packed)
+    separator = bytes.fromhex(signing.domain_separator(domain)[2:])
+    return keccak(b"\x19\x01" + separator + hashed)
+
+
+_MOVE_TYPE = keccak(text="GameMove(bytes32 dispute,bytes32 state,uint8 kind,bytes32 value)")
+
+
+def packed_place(place: Place, tokens: bytes = b"") -> bytes:
+    """A place in one word: 15 bytes in front, and behind them 17 of the hash of the tokens that were pointed with."""
+    widths = (2, 1, 4, 4, 4)
+    front = b"".join(n.to_bytes(w, "big") for n, w in zip(place, widths, strict=True))
+    return front + (keccak(tokens)[:17] if tokens else bytes(17))
+
+
 def opened(
     terms: Terms,
     now: int,
@@ -320,6 +517,7 @@ def opened(
     requester: str,
     requests_root: bytes,
     requests: int,
+    order_hash: str = "",
 ) -> Game:
     """A game as `TaskRegistry.dispute` opens it: the bond is taken, the accuser's clock runs."""
     return Game(
@@ -331,4 +529,5 @@ def opened(
         requests,
         Phase.OPENED,
         now + terms.turn_s,
+        order_hash=order_hash,
     )

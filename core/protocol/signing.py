@@ -43,7 +43,20 @@ _FIELDS: dict[str, list[tuple[str, str]]] = {
         ("address", "auditor"),
         ("address", "arbitrator"),
         ("bytes32", "numericsProfile"),
+        ("bytes32", "termsHash"),
         ("uint64", "nonce"),
+    ],
+    "Terms": [
+        ("uint16", "inFlight"),
+        ("address[]", "trusted"),
+        ("address[]", "avoided"),
+        ("uint16", "auditBps"),
+    ],
+    "RequestOpening": [
+        ("bytes32", "orderHash"),
+        ("uint32", "requestIndex"),
+        ("bytes32", "promptLeaf"),
+        ("bytes32", "samplingLeaf"),
     ],
     "Acceptance": [
         ("bytes32", "orderHash"),
@@ -101,7 +114,7 @@ _FIELDS: dict[str, list[tuple[str, str]]] = {
 
 Signed = (
     t.Order | t.Acceptance | t.HopCheckpoint | t.StageReceipt | t.Ack | t.Voucher
-    | t.AuditorDelegation
+    | t.AuditorDelegation | t.RequestOpening
 )  # fmt: skip
 
 
@@ -168,6 +181,8 @@ _DOMAIN_HASH = keccak(
 
 def _word(kind: str, value: Any) -> bytes:
     """A field as the 32 bytes that are hashed. Raises OverflowError for a number that its type cannot hold."""
+    if kind.endswith("[]"):
+        return keccak(b"".join(_word(kind[:-2], item) for item in value))
     if kind.startswith("uint"):
         number: bytes = value.to_bytes(int(kind[4:]) // 8, "big")
         return number.rjust(32, b"\0")
@@ -207,6 +222,16 @@ def struct_hash(message: t.Value) -> str:
 def order_hash(order: t.Order) -> str:
     """Struct hash of an order, cached: every message of a job carries it."""
     return struct_hash(order)
+
+
+def terms_hash(terms: t.Terms | None) -> str:
+    """What `Order.terms_hash` is for these terms: their struct hash, zero for none. 0x hex."""
+    return t.ZERO_HASH if terms is None else struct_hash(terms)
+
+
+def binds_its_terms(signed: t.SignedOrder) -> bool:
+    """Whether the terms that came with an order are those that it was signed with."""
+    return terms_hash(signed.terms) == signed.order.terms_hash
 
 
 def plan_hash(plan: list[t.Stage] | tuple[t.Stage, ...]) -> str:

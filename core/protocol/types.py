@@ -8,6 +8,7 @@ a log, a table, a page and a contract call. Decoding checks every pattern and bo
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from enum import IntEnum
 from itertools import pairwise
 from typing import Annotated
@@ -25,6 +26,7 @@ U63 = Annotated[
 ]  # what msgpack, SQLite and JSON readers all keep exactly
 MAX_MATCHER_FEE_BPS = 500  # TaskRegistry and Escrow refuse more
 MatcherFeeBps = Annotated[int, msgspec.Meta(ge=0, le=MAX_MATCHER_FEE_BPS)]
+Operators = Annotated[tuple[Address, ...], msgspec.Meta(max_length=256)]
 # Every whole number of the token's base units that we accept fits: 2^63 base units are nine trillion usd.
 Units = U63
 
@@ -105,7 +107,53 @@ class Order(Value, frozen=True):
     auditor: Address
     arbitrator: Address
     numerics_profile: Hash32
+    terms_hash: Hash32  # struct hash of its `Terms`; zero: none
     nonce: U63
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it fixes no prompts: each request is opened by a signature of its own, and Acks are cumulative."""
+        return self.input_root == ZERO_HASH and self.sampling_root == ZERO_HASH
+
+
+class Terms(Value, frozen=True):
+    """What a requester insists on that no contract has to know: `Order.termsHash` binds matcher and stages to it.
+
+    Operators are strictly ascending by their digits, so that equal terms have one hash. Raises ValueError (ValidationError
+    when decoded) for what is not so.
+    """
+
+    in_flight: Annotated[int, msgspec.Meta(ge=1, le=2**16 - 1)]  # requests of an open order at once
+    trusted: Operators = ()  # who may serve; none: anybody
+    avoided: Operators = ()  # who may not
+    audit_bps: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 0  # share of requests to be audited
+
+    def __post_init__(self) -> None:
+        for operators in (self.trusted, self.avoided):
+            if any(a.lower() >= b.lower() for a, b in pairwise(operators)):
+                raise ValueError("the operators in the terms are not strictly ascending")
+
+    @classmethod
+    def of(
+        cls,
+        in_flight: int,
+        trusted: Iterable[str] = (),
+        avoided: Iterable[str] = (),
+        audit_bps: int = 0,
+    ) -> Terms:
+        """The terms with these operators in their order, each once."""
+        return cls(in_flight, _in_order(trusted), _in_order(avoided), audit_bps)
+
+    def allows(self, operator: str) -> bool:
+        """Whether this operator may serve."""
+        who = operator.lower()
+        if any(who == other.lower() for other in self.avoided):
+            return False
+        return not self.trusted or any(who == other.lower() for other in self.trusted)
+
+
+def _in_order(operators: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({o.lower(): o for o in operators}.values(), key=str.lower))
 
 
 class Stage(Value, frozen=True):
@@ -169,8 +217,20 @@ class RequestLeaf(Value, frozen=True):
     tokens_out: U32
 
 
+class RequestOpening(Value, frozen=True):
+    """One request of an open order, signed for the requester: what a batch fixes by its two roots.
+
+    The leaves are `commit.leaf_hash` of `commit.prompt_leaf` and `commit.sampling_leaf` with this index.
+    """
+
+    order_hash: Hash32
+    request_index: U32
+    prompt_leaf: Hash32
+    sampling_leaf: Hash32
+
+
 class Ack(Value, frozen=True):
-    """The requester is content: pay now."""
+    """The requester is content: pay now. Of an open order: pay what is due in all, over every request finished so far."""
 
     order_hash: Hash32
     plan_hash: Hash32
@@ -283,7 +343,15 @@ def _taken(raw: bytes, at: int, size: int) -> bytes:
 
 
 class SignedOrder(Value, frozen=True):
+    """An order as it travels, with the terms under its `terms_hash` (`signing.binds_its_terms` checks that)."""
+
     order: Order
+    signature: Signature
+    terms: Terms | None = None
+
+
+class SignedOpening(Value, frozen=True):
+    opening: RequestOpening
     signature: Signature
 
 

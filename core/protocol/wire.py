@@ -111,7 +111,8 @@ class JobOpened(Message, frozen=True):
 class Submit(Message, frozen=True):
     """Client to the first and the last stage: a prompt and how to sample from it. Payload: prompt ids, u32le.
 
-    Both check the openings of `Order.inputRoot` and `Order.samplingRoot` before they work. → Submitted | Failed
+    Both check the openings of `Order.inputRoot` and `Order.samplingRoot` before they work, or of an open order the signed
+    opening of this request, whose proofs are empty. → Submitted | Failed
     """
 
     order_hash: t.Hash32
@@ -120,6 +121,19 @@ class Submit(Message, frozen=True):
     prompt_proof: Proof
     sampling: t.SamplingParams
     sampling_proof: Proof
+    opening: t.SignedOpening | None = None
+
+
+class GoesOn(Message, frozen=True):
+    """Client to every stage, before the Submit of an open order's request: it goes on with that one of another order.
+
+    → Submitted | Failed
+    """
+
+    order_hash: t.Hash32
+    request: t.U32
+    continues: t.Hash32
+    continued: t.U32
 
 
 class Submitted(Message, frozen=True):
@@ -240,7 +254,20 @@ class Bundle(Message, frozen=True):
     sizes: Annotated[list[t.U32], msgspec.Meta(min_length=1, max_length=MAX_PARTS)]
 
 
-# --- closing a job ---
+# --- paying and closing a job ---
+
+
+class Acknowledge(Message, frozen=True):
+    """Client to every stage of an open order, after an answer: all that is due so far. The newest is kept for the chain."""
+
+    ack: t.Ack
+    signature: t.Signature
+
+
+class EndJob(Message, frozen=True):
+    """Client to every stage of an open order: no request will begin any more."""
+
+    order_hash: t.Hash32
 
 
 class Progress(Message, frozen=True):
@@ -279,6 +306,7 @@ class Opening(Message, frozen=True):
     prompt_proof: Proof
     sampling: t.SamplingParams
     sampling_proof: Proof
+    opening: t.SignedOpening | None = None  # of an open order's request, instead of proofs
 
 
 class FetchRows(Message, frozen=True):
@@ -317,7 +345,7 @@ class Receipts(Message, frozen=True):
 AnyMessage = (
     Ping | Pong | Failed | Propose | Accepted | OpenJob | JobOpened | Submit | Submitted
     | Activations | Carry | Carried | Token | FinishRequest | RequestFailed | Cut | Cancel | Receipt | Bundle
-    | Progress | Finished
+    | Progress | Finished | GoesOn | Acknowledge | EndJob
     | CloseJob | FetchOpening | Opening | FetchRows | Rows | FetchReceipts | Receipts
 )  # fmt: skip
 

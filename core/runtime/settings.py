@@ -184,6 +184,8 @@ class Miner(_Section):
     """Static peers beside discovery."""
     max_batch: Annotated[int, Field(ge=1)] = 16
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    max_unpaid: TokenText | None = None
+    """Most that a session may owe this machine while it begins new requests; unset: as much as its requests at once can cost."""
 
 
 class Client(_Section):
@@ -200,6 +202,25 @@ class Client(_Section):
     trusted: Words = ()
     avoid: Words = ()
     auditor: AnAddress | None = None
+    account: AnAddress | None = None
+    """Whose prepaid balance is spent, if the wallet is only a spender that it allows."""
+
+
+class Sessions(_Section):
+    """Open orders that a requester keeps for single requests. Each locks the price of all its tokens."""
+
+    requests: Annotated[int, Field(ge=1, le=4096)] = 256
+    tokens_in: Annotated[int, Field(ge=1, le=2**31)] = 131_072
+    tokens_out: Annotated[int, Field(ge=1, le=2**31)] = 65_536
+    length_s: Annotated[Seconds, Field(alias="length", ge=30)] = 1200
+    idle_s: Annotated[Seconds, Field(alias="idle", ge=1)] = 120
+    """A session that nobody uses for so long is closed."""
+    in_flight: Annotated[int, Field(ge=1, le=8)] = 4
+    """How many requests of one session run at once."""
+    pipelines: Annotated[int, Field(ge=1, le=64)] = 8
+    """How many sessions of one model are open at once at most."""
+    queue_s: Annotated[Seconds, Field(alias="queue", ge=0)] = 30
+    """How long a request waits where every session is full and no other can be opened."""
 
 
 class Matcher(_Section):
@@ -225,6 +246,24 @@ class Matcher(_Section):
     replan_interval_s: Annotated[Seconds, Field(alias="replan_interval", ge=1)] = 10
     fee_bps: Annotated[int, Field(ge=0, le=10_000)] = 0
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+
+
+class Gateway(_Section):
+    """The OpenAI-compatible front door of `client serve`."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8080
+    db_url: str = ""
+    """Empty: SQLite in the state folder."""
+    daily_budget: TokenText | None = None
+    """What all keys together may spend in a day (UTC), such as 5usd; None: no limit."""
+    max_tokens: Annotated[int, Field(ge=1, le=2**20)] = 512
+    """Of a conversation's answer, where the request does not say."""
+    dashboard: bool = True
+    low_balance: TokenText = "1usd"
+    """Warn when less than this can be spent."""
+    low_balance_webhook: str = ""
+    """A URL that is told so, once per fall below."""
 
 
 class Engine(_Section):
@@ -260,7 +299,9 @@ class Settings(_Section):
     wallet: Wallet = Wallet()
     miner: Miner = Miner()
     client: Client = Client()
+    sessions: Sessions = Sessions()
     matcher: Matcher = Matcher()
+    gateway: Gateway = Gateway()
     engine: Engine = Engine()
     failover: Failover = Failover()
     log: Log = Log()
@@ -459,9 +500,12 @@ def _build(given: dict[str, Given], folders: Folders) -> Settings:
     for key, parse in (
         ("miner.price_in", settings.price),
         ("miner.price_out", settings.price),
+        ("miner.max_unpaid", settings.token),
         ("client.max_cost_per_job", settings.token),
         ("client.price_cap_in", settings.price),
         ("client.price_cap_out", settings.price),
+        ("gateway.daily_budget", settings.token),
+        ("gateway.low_balance", settings.token),
     ):
         if key in given:
             try:

@@ -6,6 +6,7 @@ world.py       workers, links and requests in flight
 options.py     what is simulated, and for how long
 work.py        where requests come from: a trace, or a feed that keeps the KV caches filled
 traces.py      traces: CSV text, synthetic Poisson and bursty arrivals
+miner_line.py  queues as miners keep them
 pass_cost.py   how long a pass takes
 fit.py         a cost model fitted to measured passes
 histogram.py   latencies in bounded memory

@@ -120,7 +120,9 @@ class Coordinator:
         worker.mixed |= not whole
         source_id = self.network.home.id if before is None else before.worker.id
         link = self.network.link(source_id, worker.id)
-        visit = Visit(running, worker, link, None if whole else stage.layers)
+        # A miner tells a decode step from the start of a prompt by its position.
+        first = 1 if self.options.miner_rules else 0
+        visit = Visit(running, worker, link, None if whole else stage.layers, first, first + 1)
         if before is not None:
             before.next = visit
         running.visits.append(visit)
@@ -216,6 +218,8 @@ class Coordinator:
         self.router.finish(running.route)
         for visit in running.visits:
             visit.worker.ledger.release(running.id)
+            if self.options.miner_rules:
+                visit.worker.former.cancel(running.id)
 
     def restart(self, running: Running, now: float) -> None:
         """Take a request off its route; what it has produced becomes part of its prompt, and it goes first."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 
-from core.batching import Batch, BatchFormer, KvLedger
+from core.batching import Batch, BatchFormer, KvLedger, choose
+from core.batching.ring import Choice
 from core.protocol.types import LayerRange
 from scheduler.costs import kv_tokens
 from scheduler.fleet import Machine, ModelShape
+from scheduler.simulate.miner_line import MAX_ROWS, MinerLine
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.pass_cost import PassCost, cost_of, head_seconds
 from scheduler.simulate.world import Visit, Worker
@@ -22,9 +24,33 @@ def make_worker(
     costs: Mapping[str, PassCost],
 ) -> Worker:
     """A machine with its slice, its limits from its profile where it has one; `costs` may replace its cost model."""
-    profile, many = machine.profile, len(layers)
-    chunk = options.chunk_tokens
-    former = BatchFormer[Visit](
+    many, chunk = len(layers), options.chunk_tokens
+    cost = costs.get(machine.id) or cost_of(machine, model, helix_rules=options.helix_rules)
+    head = head_seconds(machine, model) if layers.end == model.layers else None
+    former: BatchFormer[Visit] | MinerLine
+    if options.miner_rules:
+        assert chunk is not None, "SimOptions looks after it"
+        former = MinerLine(
+            gated=layers.start == 0,
+            chunk_tokens=chunk,
+            budget_tokens=options.budget_tokens or chunk,
+            choose=microbatches,
+        )
+    else:
+        former = _former(machine, many, options)
+    return Worker(
+        machine.id,
+        layers,
+        former,
+        KvLedger.of_tokens(kv_tokens(machine, model, many), many, options.page_tokens),
+        cost,
+        head if head is not None and any(head) else None,
+    )
+
+
+def _former(machine: Machine, many: int, options: SimOptions) -> BatchFormer[Visit]:
+    profile, chunk = machine.profile, options.chunk_tokens
+    return BatchFormer[Visit](
         chunk_tokens=chunk,
         budget_tokens=options.budget_tokens or chunk,
         max_decodes=(
@@ -38,16 +64,32 @@ def make_worker(
             else None
         ),
     )
-    cost = costs.get(machine.id) or cost_of(machine, model, helix_rules=options.helix_rules)
-    head = head_seconds(machine, model) if layers.end == model.layers else None
-    return Worker(
-        machine.id,
-        layers,
-        former,
-        KvLedger.of_tokens(kv_tokens(machine, model, many), many, options.page_tokens),
-        cost,
-        head if head is not None and any(head) else None,
+
+
+def microbatches(visits: Iterable[Visit]) -> Choice:
+    """How many microbatches the requests of a ring should be (`core.batching.ring`), by what its stages really take."""
+    members = [visit.running for visit in visits]
+    one = members[0]
+    context = sum(running.context for running in members) / len(members)
+    home = one.home
+    latency_s = sum(visit.link.latency_s + visit.link.decode_s for visit in one.visits)
+    latency_s += home.latency_s + home.decode_s if home is not None else 0.0
+    return choose(
+        [_decode_seconds(visit.worker, context) for visit in one.visits],
+        latency_s,
+        len(members),
+        max_rows=MAX_ROWS,
     )
+
+
+def _decode_seconds(worker: Worker, context: float) -> Callable[[float], float]:
+    def seconds(rows: float) -> float:
+        found = worker.cost.seconds(worker.many_layers, 0, round(rows), round(rows * context), 0)
+        if worker.head is not None:
+            found += max(rows * worker.head[0], worker.head[1])
+        return found * worker.slowness
+
+    return seconds
 
 
 def pass_seconds(worker: Worker, batch: Batch[Visit], copy_s_per_token: float) -> float:

@@ -14,6 +14,7 @@ from core.batching import Batch
 from scheduler.dispatch.router import Router
 from scheduler.fleet import Fleet, ModelShape, Placement
 from scheduler.simulate.coordinator import Coordinator
+from scheduler.simulate.miner_line import MinerLine
 from scheduler.simulate.network import CHANGE, DONE, FREE, HOME, HOMES, ISSUE, MARK, WAKE, Network
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.pass_cost import HELIX_COPY_BYTES_S, PassCost
@@ -201,6 +202,12 @@ class Simulation:
                 network.send_prompt(chunk, now)
             elif visit.end == running.prompt_tokens:
                 network.send_home(running, now)
+
+        if isinstance(worker.former, MinerLine):
+            again_s = now + self.options.chunk_gap_s
+            worker.prompts_in += [
+                (again_s, network.next_seq(), chunk) for chunk in worker.former.after(batch)
+            ]
 
     def _tell_seconds(self, batch: Batch[Visit], now: float) -> None:
         note = self.coordinator.router.note_seconds

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
 
-from core.batching import Batch, BatchFormer, KvLedger, Step
+from core.batching import Batch, KvLedger, Step
 from core.protocol.types import LayerRange
 from scheduler.dispatch.router import Route
 from scheduler.simulate.pass_cost import PassCost
@@ -87,6 +89,16 @@ class SimLink:
         return messages
 
 
+class Line(Protocol):
+    """What waits at a worker: a `BatchFormer`, or a miner's line-up."""
+
+    def __len__(self) -> int: ...
+    def add_decodes(self, steps: Iterable[Visit]) -> None: ...
+    def add_prefill(self, step: Visit) -> None: ...
+    def form(self) -> Batch[Visit] | None: ...
+    def cancel(self, request: int) -> object: ...
+
+
 class Worker:
     """One machine with its slice: the product's batch former and KV ledger, and messages on their way to it."""
 
@@ -117,7 +129,7 @@ class Worker:
         self,
         machine_id: str,
         layers: LayerRange,
-        former: BatchFormer[Visit],
+        former: Line,
         ledger: KvLedger,
         cost: PassCost,
         head: tuple[float, float] | None,

@@ -243,19 +243,19 @@ async def test_weights_are_found_by_model_and_profile(context: Context, keepers:
 
     def of(**changes: Any) -> Any:
         order = msgspec.structs.replace(case.order, **changes)
-        return source_of(settings, type(case)(case.job_id, order, case.plan))
+        return source_of(context, type(case)(case.job_id, order, case.plan))
 
     with pytest.raises(ModelMissing):
-        of()
+        await of()
     folder = settings.folders.cache / "models" / "tiny"
     folder.mkdir(parents=True)
     (folder / "config.json").touch()
-    assert of().profile.name == "fp32"
-    assert of().model_dir == folder
+    assert (await of()).profile.name == "fp32"
+    assert (await of()).model_dir == folder
     with pytest.raises(ModelUnknown):
-        of(model_id="0x" + "ee" * 32)
+        await of(model_id="0x" + "ee" * 32)
     with pytest.raises(ModelUnsupported, match="numerics profile"):
-        of(numerics_profile="0x" + "ee" * 32)
+        await of(numerics_profile="0x" + "ee" * 32)
 
 
 @pytest.mark.parametrize(

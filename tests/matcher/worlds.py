@@ -88,6 +88,7 @@ def make_order(**changes: Any) -> t.Order:
         "auditor": t.ZERO_ADDRESS,
         "arbitrator": ARBITRATOR,
         "numerics_profile": PROFILE,
+        "terms_hash": t.ZERO_HASH,
         "nonce": 1,
     }
     return t.Order(**{**values, **changes})

@@ -49,6 +49,7 @@ class FakeChain:
     balances: dict[str, int] = field(default_factory=dict)
     jobs: dict[str, JobOnChain] = field(default_factory=dict)
     panels: dict[str, list[str]] = field(default_factory=dict)
+    spenders: dict[str, list[str]] = field(default_factory=dict)
     can_work: bool = True
     is_down: bool = False
     clock_s: int = NOW_S
@@ -62,7 +63,7 @@ class FakeChain:
         if self.is_down:
             raise ChainUnreachable("no answer from the test chain", "it is down")
 
-    async def view(self, order: t.Order, job_id: str) -> ChainView:
+    async def view(self, order: t.Order, job_id: str, signer: str | None) -> ChainView:
         self._ask()
         return ChainView(
             now_s=self.clock_s,
@@ -73,6 +74,7 @@ class FakeChain:
             nonce_revoked=False,
             max_job_s=86400,
             max_window_s=7 * 86400,
+            signer_may_spend=signer in (order.requester, *self.spenders.get(order.requester, ())),
         )
 
     async def job(self, job_id: str) -> JobOnChain:

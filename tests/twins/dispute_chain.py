@@ -17,44 +17,55 @@ from eth_utils.crypto import keccak
 
 from core.protocol import commit, dispute, signing
 from core.protocol.chain import Chain, artifact
-from core.protocol.dispute import Game, GameError, Phase, Terms
+from core.protocol.dispute import Game, GameError, Handed, Phase, Terms
 from core.protocol.signer import Signer
+from core.protocol.trace.derive import Boundary
 from core.protocol.trace.evidence import Evidence, Opening, RowOpening, WeightOpening
 from core.protocol.trace.judge import Case, Claim
 from core.protocol.trace.layout import Place
-from core.protocol.types import StageReceipt
+from core.protocol.trace.rows import SignedRows, Spot
+from core.protocol.types import RequestLeaf, StageReceipt
 from devnet.deploy import Parameters, deploy
 from tests.conftest import CHAIN_ID
 
 USD = 10**6
 GAS = 12_000_000
-TURN_S = 25
+TURN_S = 20
 #: What the contract calls an error that the state machine knows by one name.
 ALIASES = {
     "OpeningWrong": {"OpeningWrong", "SiblingsWrong"},
-    "EvidenceWrong": {"EvidenceInvalid", "SiblingsWrong", "PartsDue"},
+    "EvidenceWrong": {"EvidenceInvalid", "SiblingsWrong", "PartsDue", "SpotUnknown"},
     "NoParts": {"NoParts", "PartsDue"},
 }
 
 
+def claim_leaf(leaf: RequestLeaf) -> tuple[Any, ...]:
+    return (
+        leaf.request_index, commit.unhex(leaf.in_root), commit.unhex(leaf.out_root), leaf.tokens_in, leaf.tokens_out,
+    )  # fmt: skip
+
+
+def spot_tuples(spots: Sequence[Spot]) -> list[tuple[Any, ...]]:
+    return [(spot.boundary == Boundary.OUT, spot.row, spot.part) for spot in spots]
+
+
+def blank_rows(case: Case) -> SignedRows:
+    claim = case.claim
+    return SignedRows(case.program, claim.leaf, claim.layer_from, claim.layer_to)
+
+
 def claim_tuple(claim: Claim) -> tuple[Any, ...]:
     leaf, choice = claim.leaf, claim.choice
-    drawn = (
-        (False, 0, 0, 0, 0, 0, 0)
-        if choice is None
-        else (
-            True,
-            choice.preferred,
-            choice.served,
-            choice.step,
-            choice.temperature_micro,
-            *choice.key,
-        )
-    )
+    drawn = (0,) * 9 + (bytes(32),)
+    if choice is not None:
+        drawn = (
+            choice.how, choice.preferred, choice.served, choice.step, choice.temperature_micro,
+            choice.min_p_micro, choice.top_k, *choice.key, choice.listed,
+        )  # fmt: skip
     return (
-        (leaf.request_index, commit.unhex(leaf.in_root), commit.unhex(leaf.out_root), leaf.tokens_in, leaf.tokens_out),
+        claim_leaf(leaf),
         claim.layer_from, claim.layer_to, claim.positions, claim.window_from, claim.tolerance_entry,
-        *drawn, claim.trace_root,
+        claim.exact, *drawn, claim.trace_root,
     )  # fmt: skip
 
 
@@ -73,7 +84,7 @@ def weight_tuple(found: WeightOpening) -> tuple[Any, ...]:
 def evidence_tuple(found: Evidence) -> tuple[Any, ...]:
     return (
         opening_tuple(found.result), [opening_tuple(run) for run in found.runs], weight_tuple(found.weights),
-        row_tuple(found.row), found.witness,
+        row_tuple(found.row), found.witness, found.tokens,
     )  # fmt: skip
 
 
@@ -90,18 +101,12 @@ def calldata(contract: str, name: str, args: Sequence[Any]) -> bytes:
 
 def error_names() -> dict[str, str]:
     found = {}
-    for contract in ("ToleranceGame", "TraceJudge", "TestUSD", "MinerRegistry"):
+    for contract in ("ToleranceGame", "TraceJudge", "RowJudge", "TestUSD", "MinerRegistry"):
         for entry in artifact(contract)["abi"]:
             if entry["type"] == "error":
                 types = ",".join(collapse_if_tuple(e) for e in entry["inputs"])
                 found[keccak(f"{entry['name']}({types})".encode())[:4].hex()] = entry["name"]
     return found
-
-
-def packed_place(place: Place) -> bytes:
-    """As the game keeps it: 15 bytes in front of a word."""
-    widths = (2, 1, 4, 4, 4)
-    return b"".join(n.to_bytes(w, "big") for n, w in zip(place, widths, strict=True)) + bytes(17)
 
 
 class Refused(Exception):
@@ -307,9 +312,9 @@ class TwinGame:
         self.compare()
 
     def compare(self) -> None:
-        (_accused, phase, status, ends, child, _accuser, count, level, _requester, index, part, _binding, node) = self.bench.read("ToleranceGame", "gameOf", [self.id])  # fmt: skip
+        (_accused, phase, status, ends, child, _accuser, count, level, _requester, index, part, asks, exact, _binding, node, _opening) = self.bench.read("ToleranceGame", "gameOf", [self.id])  # fmt: skip
         game = self.game
-        assert (phase, status) == (game.phase, game.verdict)
+        assert (phase, status, asks) == (game.phase, game.verdict, game.asks)
         if phase == Phase.RULED:
             assert ends == game.payout_at
         elif phase != Phase.EXECUTED:
@@ -321,13 +326,13 @@ class TwinGame:
                 game.node.level,
                 game.node.index,
             )
-            if game.node.hash:
-                assert node == game.node.hash
+            assert node == game.node.hash
+            assert exact == game.case.claim.exact
             if phase == Phase.OPENING:
                 assert child == game.child
         if phase in (Phase.PROVING, Phase.PICKING_PART, Phase.PROVING_PART):
             assert game.place is not None
-            packed = packed_place(game.place)
+            packed = dispute.packed_place(game.place, game.tokens)
             assert node == (packed if phase == Phase.PROVING else keccak(packed + game.stated))
         if phase == Phase.PROVING_PART:
             assert part == game.part
@@ -346,14 +351,22 @@ class TwinGame:
 
     def blank(self, name: str, case: Case, caller: str = "", at_s: int | None = None) -> None:
         """A move of empty arguments, by the accuser or the accused unless `caller` says who."""
-        accused = name in ("pick", "point", "pick_part")
+        accused = name in ("reveal", "pick", "point", "point_with", "demand", "pick_part")
         caller = caller or (self.bench.owner if accused else self.bench.accuser)
         moves: dict[str, Callable[[], None]] = {
             "accuse": lambda: self.accuse(case, 0, [], [], caller, at_s),
             "pick": lambda: self.pick(0, caller, at_s),
             "point": lambda: self.point(Place(0, 0), caller, at_s),
             "open_node": lambda: self.open_node([], [], caller, at_s),
-            "open_values": lambda: self.open_values(b"", [], caller, at_s, case),
+            "open_chunk": lambda: self.open_chunk(b"", [], caller, at_s),
+            "point_with": lambda: self.point(Place(0, 0), caller, at_s, b"1234"),
+            "demand": lambda: self.demand(caller, at_s),
+            "restate": lambda: self.restate(bytes(32), [], caller, at_s, case),
+            "ask": lambda: self.ask(blank_rows(case), 0, [], [], caller, at_s),
+            "reveal": lambda: self.reveal([], caller, at_s, blank_rows(case)),
+            "prove_malformed": lambda: self.prove_malformed(
+                blank_rows(case), 0, [], Spot(Boundary.OUT, 0), RowOpening(), caller, at_s
+            ),
             "prove": lambda: self.prove(Evidence(), caller, at_s, case),
             "expand": lambda: self.expand(Evidence(), b"", caller, at_s, case),
             "pick_part": lambda: self.pick_part(0, caller, at_s),
@@ -392,21 +405,113 @@ class TwinGame:
             at_s,
         )
 
-    def open_values(
+    def open_chunk(
+        self, data: bytes, proof: list[bytes], caller: str = "", at_s: int | None = None
+    ) -> None:
+        caller = caller or self.bench.accuser
+        self.move(
+            caller, "openChunk", [data, proof], lambda g, now: g.open_chunk(now, caller, data, proof), at_s
+        )  # fmt: skip
+
+    def demand(self, caller: str = "", at_s: int | None = None) -> None:
+        caller = caller or self.bench.operator
+        self.move(caller, "demand", [], lambda g, now: g.demand(now, caller), at_s)
+
+    def restate(
         self,
-        data: bytes,
-        proof: list[bytes],
+        root: bytes,
+        below: list[bytes],
         caller: str = "",
         at_s: int | None = None,
         case: Case | None = None,
     ) -> None:
         caller = caller or self.bench.accuser
         self.move(
-            caller, "openValues", [self.model, self.claim(case), data, proof], lambda g, now: g.open_values(now, caller, data, proof), at_s
+            caller, "restate", [self.model, self.claim(case), root, below],
+            lambda g, now: g.restate(now, caller, root, below), at_s,
         )  # fmt: skip
 
-    def point(self, place: Place, caller: str = "", at_s: int | None = None) -> None:
+    def ask(
+        self,
+        rows: SignedRows,
+        position: int,
+        proof: list[bytes],
+        spots: Sequence[Spot],
+        caller: str = "",
+        at_s: int | None = None,
+    ) -> None:
+        caller = caller or self.bench.accuser
+        self.move(
+            caller, "ask", [self.receipt_tuple, self.rows(rows), position, proof, spot_tuples(spots)],
+            lambda g, now: g.ask(now, caller, rows, position, proof, spots), at_s,
+        )  # fmt: skip
+
+    def reveal(
+        self,
+        openings: Sequence[RowOpening],
+        caller: str = "",
+        at_s: int | None = None,
+        rows: SignedRows | None = None,
+    ) -> None:
+        caller = caller or self.bench.operator
+        asked = self.game.asked or (rows, ())
+        assert asked[0] is not None
+        self.move(
+            caller, "reveal", [self.rows(asked[0]), spot_tuples(asked[1]), [row_tuple(o) for o in openings]],
+            lambda g, now: g.reveal(now, caller, openings), at_s,
+        )  # fmt: skip
+
+    def prove_malformed(
+        self,
+        rows: SignedRows,
+        position: int,
+        proof: list[bytes],
+        spot: Spot,
+        opening: RowOpening,
+        caller: str = "",
+        at_s: int | None = None,
+    ) -> None:
+        caller = caller or self.bench.accuser
+        self.move(
+            caller, "proveMalformed",
+            [self.receipt_tuple, self.rows(rows), position, proof, spot_tuples([spot])[0], row_tuple(opening)],
+            lambda g, now: g.prove_malformed(now, caller, rows, position, proof, spot, opening), at_s,
+        )  # fmt: skip
+
+    def rows(self, rows: SignedRows) -> tuple[Any, ...]:
+        return (self.model, claim_leaf(rows.leaf), rows.layer_from, rows.layer_to)
+
+    def hand_over(
+        self,
+        kind: Handed,
+        value: int | Place,
+        signer: Signer,
+        caller: str = "",
+        at_s: int | None = None,
+        state: bytes | None = None,
+    ) -> None:
+        """Post a move that `signer` signed: of the state that the game is in, unless another is given."""
+        caller = caller or self.bench.requester
+        domain = signing.Domain(CHAIN_ID, self.bench.at["TaskRegistry"])
+        here = dispute.pick_state(self.game) if state is None else state
+        signature = signer.sign_digest(dispute.move_digest(domain, self.id, here, kind, value))
+        word = (
+            dispute.packed_place(value) if isinstance(value, Place) else value.to_bytes(32, "big")
+        )
+        who = signer.address if state is None else ""
+        self.move(
+            caller, "handOver", [kind, word, signature], lambda g, now: g.hand_over(now, kind, value, who), at_s
+        )  # fmt: skip
+
+    def point(
+        self, place: Place, caller: str = "", at_s: int | None = None, tokens: bytes = b""
+    ) -> None:
         caller = caller or self.bench.owner
+        if tokens:
+            self.move(
+                caller, "pointWith", [tuple(place), tokens], lambda g, now: g.point_with(now, caller, place, tokens), at_s
+            )  # fmt: skip
+            return
         self.move(caller, "point", [tuple(place)], lambda g, now: g.point(now, caller, place), at_s)
 
     def prove(

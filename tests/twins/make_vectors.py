@@ -66,6 +66,7 @@ def _order(rng: random.Random, requester: str) -> t.Order:
         auditor=t.ZERO_ADDRESS,
         arbitrator=_address(rng),
         numerics_profile=_hash(rng),
+        terms_hash=_hash(rng),
         nonce=rng.randrange(2**63),
     )
 
@@ -79,6 +80,9 @@ def _messages(rng: random.Random, signer: VectorSigner) -> list[t.Value]:
         t.StageReceipt(h(), h(), 2, 9, 14, h(), h(), h(), h(), 8, 310, 512, 1, 2**40),
         t.Ack(h(), h(), h(), 310, 512),
         t.Voucher(h(), h(), 2**63 - 1, h()),
+        t.Terms.of(4, [_address(rng), _address(rng)], [_address(rng)], 250),
+        t.Terms.of(2**16 - 1),
+        t.RequestOpening(h(), 2**32 - 1, h(), h()),
         t.AuditorDelegation(h(), _address(rng), 99),
         signing.OperatorProof(_address(rng), signer.address),
         signing.Hello(h(), 1),
@@ -194,7 +198,7 @@ def model_spec(rng: random.Random) -> t.ModelSpec:
 def _exact(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _exact(v) for k, v in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_exact(v) for v in value]
     return str(value) if isinstance(value, int) and value >= 2**53 else value
 

@@ -13,8 +13,9 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from core.protocol.referee import Format, Kind, Leaf, Ruling, check
+from core.protocol.referee import Format, Kind, Leaf, LeafError, Ruling, check, exact_value
 from core.protocol.referee.formats import LAYOUTS, MINUS_INFINITY, decode_bits
+from core.protocol.referee.leaf import Malformed
 from core.protocol.referee.noise import gumbel
 
 MODEL_FORMATS = (Format.BF16, Format.FP16, Format.FP32)
@@ -80,6 +81,24 @@ class Cases:
                 draft = self._poisoned(draft)
             drafts = self._with_results(draft)
             found += [self._spoiled(draft.leaf()) for draft in drafts]
+        return found[:count]
+
+    def exact_leaves(self, kind: Kind, count: int) -> list[Leaf]:
+        """As `leaves`, and with each draw of operands the canonical result and one of its two neighbours."""
+        found: list[Leaf] = []
+        while len(found) < count:
+            (leaf,) = self.leaves(kind, 1)
+            found.append(leaf)
+            try:
+                right = exact_value(leaf)
+            except (LeafError, Malformed):
+                continue
+            if right is not None:
+                beside = moved(int.from_bytes(right, "little"), self._rng.choice((-1, 1)))
+                found += [
+                    replace(leaf, operands=result + leaf.operands[8:])
+                    for result in (right, beside.to_bytes(8, "little"))
+                ]
         return found[:count]
 
     # --- values ---

@@ -27,12 +27,12 @@ _LEAF_OVERHEAD_BYTES = 600
 
 
 class ChainReferee:
-    """`Referee` and `RefereeLens`, freshly deployed from the committed artifacts."""
+    """A referee and `RefereeLens`, freshly deployed from the committed artifacts."""
 
-    def __init__(self, rpc_url: str) -> None:
-        self._url = rpc_url
+    def __init__(self, rpc_url: str, contract: str = "Referee") -> None:
+        self.url = rpc_url
         self._sender = self._rpc("eth_accounts", [])[0]
-        referee = self._deploy(artifact("Referee")["bytecode"])
+        referee = self._deploy(artifact(contract)["bytecode"])
         lens = artifact("RefereeLens")
         argument = encode(["address"], [referee]).hex()
         self._lens = self._deploy(lens["bytecode"] + argument)
@@ -95,7 +95,7 @@ class ChainReferee:
     def _rpc(self, method: str, params: list[Any]) -> Any:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         request = urllib.request.Request(
-            self._url, json.dumps(body).encode(), {"Content-Type": "application/json"}
+            self.url, json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
             found = json.load(answer)

@@ -1,7 +1,7 @@
 """Compares the referee's two twins, Python and Solidity, on as many random leaves as asked.
 
-    python -m tests.twins.referee_vectors                      100 000 leaves of each kind, and as many raw numbers
-    python -m tests.twins.referee_vectors --count 2000 --kinds LINEAR EXP
+    python -m tests.twins.referee_vectors                      100 000 leaves of each kind, twice, and as many raw numbers
+    python -m tests.twins.referee_vectors --count 2000 --kinds LINEAR exact:EXP
 
 Starts its own local chain. Prints one line a kind and exits 1 if a single answer differs.
 """
@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from core.protocol.referee import Format, Kind, Leaf, LeafError, check
+from core.protocol.referee import Format, Kind, Leaf, LeafError, check, check_exact
+from core.protocol.referee.exact import VALUES
 from core.protocol.referee.formats import LAYOUTS, decode
 from core.protocol.referee.noise import gumbel_of, philox_word
 from core.protocol.referee.real import Real
@@ -29,12 +30,14 @@ from tests.twins.referee_chain import ANVIL_OPTIONS, REVERTS, ChainReferee
 
 _CHUNK = 2000
 FULL_COUNT = 100_000
+#: Before the name of a kind: leaves of canonical traces.
+EXACT = "exact:"
 
 
-def python_ruling(leaf: Leaf) -> int:
+def python_ruling(leaf: Leaf, rule: Callable[[Leaf], int] = check) -> int:
     """The Python twin's ruling, REVERTS where it raises LeafError."""
     try:
-        return int(check(leaf))
+        return int(rule(leaf))
     except LeafError:
         return REVERTS
 
@@ -45,6 +48,17 @@ def compare_kind(chain: ChainReferee, kind: Kind, count: int, seed: int) -> Coun
     mine = [python_ruling(leaf) for leaf in leaves]
     for leaf, here, there in zip(leaves, mine, chain.rulings(leaves), strict=True):
         assert here == there, f"Python rules {here}, Solidity {there} on {leaf}"
+    return Counter(mine)
+
+
+def compare_exact(chain: ChainReferee, kind: Kind, count: int, seed: int) -> Counter[int]:
+    """As `compare_kind`, of the referee of canonical traces; `chain` must have been made with it."""
+    leaves = Cases(seed).exact_leaves(kind, count)
+    mine = [python_ruling(leaf, check_exact) for leaf in leaves]
+    for leaf, here, there in zip(leaves, mine, chain.rulings(leaves), strict=True):
+        assert here == there, (
+            f"Python rules {here}, Solidity {there} on {leaf} in a canonical trace"
+        )
     return Counter(mine)
 
 
@@ -118,6 +132,7 @@ def comparisons(names: list[str]) -> dict[str, Comparison]:
     known: dict[str, Comparison] = {
         kind.name: partial(_compare_kind_last, kind=kind) for kind in Kind
     }
+    known |= {EXACT + kind.name: partial(_compare_exact_last, kind=kind) for kind in VALUES}
     known |= RAW
     return {name: known[name] for name in names or known}
 
@@ -126,9 +141,13 @@ def _compare_kind_last(chain: ChainReferee, count: int, seed: int, kind: Kind) -
     return compare_kind(chain, kind, count, seed)
 
 
+def _compare_exact_last(chain: ChainReferee, count: int, seed: int, kind: Kind) -> Counter[int]:
+    return compare_exact(chain, kind, count, seed)
+
+
 def _run(rpc_url: str, name: str, count: int, seed: int) -> tuple[str, Counter[int], float]:
     started_s = time.monotonic()
-    chain = ChainReferee(rpc_url)
+    chain = ChainReferee(rpc_url, "ExactReferee" if name.startswith(EXACT) else "Referee")
     compare = comparisons([name])[name]
     found: Counter[int] = Counter()
     for chunk, size in enumerate(_chunks(count)):
@@ -158,7 +177,7 @@ def main(argv: list[str] | None = None) -> int:
             for run in runs:
                 name, found, seconds = run.result()
                 print(
-                    f"{name:18} {found.total():>8} alike  {dict(sorted(found.items()))}  {seconds:.0f} s"
+                    f"{name:24} {found.total():>8} alike  {dict(sorted(found.items()))}  {seconds:.0f} s"
                 )
                 sys.stdout.flush()
     except AssertionError as difference:

@@ -70,11 +70,10 @@ class Play:
         assert node is not None
         tree = self.accusation.trace.tree
         proof = tree.proof(child.index, child.index + 1, child.level, node.level - child.level)
-        if child.level > chunks.STEP_LEVELS:
+        if child.level:
             self.game.open_node(tree.below(child.level, child.index), proof)
         else:
-            first, last = child.index << child.level, (child.index + 1) << child.level
-            self.game.open_values(b"".join(self.accusation.trace.chunks[first:last]), proof)
+            self.game.open_chunk(self.accusation.trace.chunks[child.index], proof)
 
     def as_caller(self, name: str, caller: str, at_s: int | None = None) -> None:
         """A move whose arguments do not matter, because it is refused before they are looked at."""
@@ -188,7 +187,7 @@ def every_move(play: Play) -> dict[str, tuple[Phase, Move]]:
         "pick": (Phase.PICKING, lambda _: game.pick(0)),
         "point": (Phase.PICKING, lambda _: game.point(verdict)),
         "open_node": (Phase.OPENING, lambda p: p.game.open_node([], [])),
-        "open_values": (Phase.OPENING, lambda p: game.open_values(b"", [], case=p.case)),
+        "open_chunk": (Phase.OPENING, lambda _: game.open_chunk(b"", [])),
         "prove": (Phase.PROVING, lambda p: game.prove(found, case=p.case)),
         "expand": (Phase.PROVING, lambda p: game.expand(found, b"", case=p.case)),
         "pick_part": (Phase.PICKING_PART, lambda _: game.pick_part(0)),

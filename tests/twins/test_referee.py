@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from core.protocol.referee import Kind, Ruling
+from core.protocol.referee.exact import VALUES
 from tests.conftest import start_anvil
 from tests.twins.referee_chain import ANVIL_OPTIONS, REVERTS, ChainReferee
-from tests.twins.referee_vectors import RAW, compare_kind
+from tests.twins.referee_vectors import RAW, compare_exact, compare_kind
 
 pytestmark = pytest.mark.chain
 
@@ -30,6 +31,19 @@ def chain() -> Iterator[ChainReferee]:
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name)
 def test_both_twins_rule_alike(chain: ChainReferee, kind: Kind) -> None:
     found = compare_kind(chain, kind, LEAVES, seed=20_260 + kind)
+    assert found[Ruling.HOLDS] > 0
+    assert found[Ruling.FAILS] > 0
+    assert found[REVERTS] > 0
+
+
+@pytest.fixture(scope="module")
+def exact(chain: ChainReferee) -> ChainReferee:
+    return ChainReferee(chain.url, "ExactReferee")
+
+
+@pytest.mark.parametrize("kind", VALUES, ids=lambda kind: kind.name)
+def test_both_twins_know_the_same_canonical_bits(exact: ChainReferee, kind: Kind) -> None:
+    found = compare_exact(exact, kind, 3 * LEAVES, seed=30_260 + kind)
     assert found[Ruling.HOLDS] > 0
     assert found[Ruling.FAILS] > 0
     assert found[REVERTS] > 0

@@ -40,7 +40,7 @@ class KnownJobs:
     def now_s(self) -> int:
         return int(time.time())
 
-    async def view(self, order: t.Order, job_id: str) -> ChainView:
+    async def view(self, order: t.Order, job_id: str, signer: str | None) -> ChainView:
         return ChainView(
             now_s=self.now_s(),
             requester_balance=RICH,

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 ENVIRON = {
@@ -110,11 +111,14 @@ def say(answer: Mapping[str, Any]) -> None:
         line = line[os.write(_answers, line) :]
 
 
-async def obey(perform: Callable[[dict[str, Any]], Awaitable[Mapping[str, Any]]]) -> None:
-    """The process's side: do what is asked until the pipe closes."""
+async def obey(
+    perform: Callable[[dict[str, Any]], Awaitable[Mapping[str, Any]]], asked: Path | None = None
+) -> None:
+    """The process's side: do what is asked until the pipe closes, the input or the one that `asked` names."""
     reader = asyncio.StreamReader(limit=_LINE_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+        lambda: asyncio.StreamReaderProtocol(reader),
+        sys.stdin if asked is None else asked.open("rb"),
     )
     while line := await reader.readline():
         try:

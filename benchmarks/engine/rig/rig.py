@@ -28,6 +28,7 @@ from benchmarks.engine.rig.child import Child
 from benchmarks.engine.rig.steps import Step
 from client.orders import Batch, Prompt, Terms, make_order
 from client.session import JobSession, Limits, Match
+from client.streams import Streams
 from core.engine.shape import describe_model, layer_count, read_config
 from core.protocol import signing, wire
 from core.protocol import types as t
@@ -91,11 +92,17 @@ class Rig:
         max_requests: int = 512,
         kv_bytes: int = 1024 * MIB,
         peer: bool = True,
+        layers: Sequence[tuple[int, int]] | None = None,
+        emulate: Sequence[Sequence[float]] | None = None,
     ) -> None:
-        """`cuts` are the layers at which a new stage begins. `kv_bytes` is what a stage has beside its weights."""
+        """`cuts` are the layers at which a new stage begins; `layers` names the stages instead, replicas among them.
+
+        `kv_bytes` is what a stage has beside its weights. `emulate` slows each stage down (`stage_process.Spec`).
+        """
         self.folder = folder
         bounds = [0, *cuts, layer_count(read_config(folder))]
-        self.layers = list(itertools.pairwise(bounds))
+        self.layers = list(itertools.pairwise(bounds)) if layers is None else list(layers)
+        self._emulate = emulate
         self._max_requests, self._kv_bytes, self._wants_peer = max_requests, kv_bytes, peer
         self.stages: list[Child] = []
         self._generate: Child | None = None
@@ -165,17 +172,36 @@ class Rig:
             [spent for _, spent in taken],
         )
 
-    def endpoints(self, latency_ms: float | None) -> list[str]:
-        """Where stages find each other: directly, or over links of this latency."""
-        if latency_ms is None:
+    def endpoints(
+        self, latency_ms: float | None, each_ms: Sequence[float] | None = None
+    ) -> list[str]:
+        """Where stages find each other: directly, or over links of this latency; `each_ms` says it for each of them."""
+        if latency_ms is None and each_ms is None:
             return [stage.ready["endpoint"] for stage in self.stages]
+        for i, found in enumerate(each_ms or ()):
+            ask(self._links_file, do="change", link=f"stage-{i}", changes={"latency_ms": found})
+        if latency_ms is None:
+            return [link["endpoint"] for link in ask(self._links_file, do="describe")]
         links = ask(self._links_file, do="change", changes={"latency_ms": latency_ms})
         return [link["endpoint"] for link in links]
 
-    async def client(self, load: Load, endpoints: Sequence[str]) -> Client:
-        """A new client with a matched job, opened at every stage; stages know each other by these endpoints."""
+    async def client(
+        self,
+        load: Load,
+        endpoints: Sequence[str],
+        *,
+        route: Sequence[int] | None = None,
+        streams: Streams | None = None,
+    ) -> Client:
+        """A new client with a matched job, opened at every stage; stages know each other by these endpoints.
+
+        `route` names the stages of its pipeline (all of them). Over `streams` it is a job of their owner.
+        """
         batch = self._batch(load)
-        key = signer(next(self._keys))
+        key = signer(next(self._keys)) if streams is None else streams.identity.signer
+        chosen = range(len(self.stages)) if route is None else route
+        stages, spans = [self.stages[i] for i in chosen], [self.layers[i] for i in chosen]
+        endpoints = [endpoints[i] for i in chosen]
         spec = spec_of(self.folder)
         order = make_order(
             batch, signing.model_id(spec), spec, _terms(), key.address, next(self._nonces)
@@ -183,21 +209,20 @@ class Rig:
         signed = t.SignedOrder(order=order, signature=signing.sign(key, DOMAIN, order))
         plan = [
             t.Stage(operator=stage.ready["operator"], layer_from=start, layer_to=end)
-            for stage, (start, end) in zip(self.stages, self.layers, strict=True)
+            for stage, (start, end) in zip(stages, spans, strict=True)
         ]
-        direct = [stage.ready["endpoint"] for stage in self.stages]
-        for i, stage in enumerate(self.stages):
+        direct = [stage.ready["endpoint"] for stage in stages]
+        for i, stage in enumerate(stages):
             channel = await self._matcher.get(stage.ready["operator"], direct[i])
             proposal = wire.Propose(signed=signed, plan=plan, endpoints=list(endpoints), stage=i)
             answer = (await channel.call(proposal)).message
             if not isinstance(answer, wire.Accepted):
                 raise RuntimeError(f"stage {i} refused: {answer}")
         job_id = signing.job_id(DOMAIN, order)
-        for stage in self.stages:
+        for stage in stages:
             await stage.ask("match", job=job_id, plan=signing.plan_hash(plan))
         roots = {
-            layers: stage.ready["shard_root"]
-            for layers, stage in zip(self.layers, self.stages, strict=True)
+            layers: stage.ready["shard_root"] for layers, stage in zip(spans, stages, strict=True)
         }
         times: list[list[float]] = [[] for _ in range(load.requests)]
         tokens: list[list[int]] = [[] for _ in range(load.requests)]
@@ -209,11 +234,12 @@ class Rig:
         session = JobSession(
             Match(job_id, signed, tuple(plan), tuple(direct), t.ZERO_HASH),
             batch,
-            StreamIdentity(key, DOMAIN),
+            StreamIdentity(key, DOMAIN) if streams is None else streams.identity,
             lambda start, end: roots[start, end],
             on_token=note,
             on_finish=lambda index, request: None,
             limits=Limits(in_flight=min(load.requests, PER_JOB), silence_s=120.0),
+            streams=streams,
         )
         await session.open()
         return Client(session, key, job_id, signing.order_hash(order), times, tokens)
@@ -246,6 +272,7 @@ class Rig:
                 "folder": str(scratch),
                 "memory_bytes": self._kv_bytes + self.shard_bytes(index),
                 "max_requests": self._max_requests,
+                "emulate": self._emulate[index] if self._emulate else None,
             },
         )
         self._stack.push_async_callback(child.stop)

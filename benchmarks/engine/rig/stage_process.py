@@ -1,7 +1,7 @@
 """One miner without chain and swarm: the product's stage, compute thread, streams, store and signatures.
 
 `python -m benchmarks.engine.rig.stage_process SPEC` serves until its input closes. It is put together as
-`miner.daemon` does it; only the chain is a list of jobs and nothing is announced.
+`miner.daemon` does it; only the chain is a list of jobs and nothing is announced. `main` serves the same from a warm interpreter.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from core.protocol import types as t
 from core.protocol.types import JobState
 from core.runtime import logs
 from core.runtime.channel import Listener, Peers, StreamIdentity
+from core.runtime.clock import SystemClock
+from core.runtime.pulse import Beat
 from miner import assignment
 from miner.book import Book
 from miner.compute import Compute
 from miner.desk import Desk, Terms
 from miner.links import Links
+from miner.neighbours import Neighbours
 from miner.onchain import JobNews
 from miner.stage import Stage
 from miner.store import Store
@@ -48,6 +51,9 @@ class Spec(msgspec.Struct):
     memory_bytes: int
     max_requests: int
     threads: int = 1
+    #: Milliseconds that a pass shall last at least: in all, and for each prompt token, decode step and position read.
+    emulate: tuple[float, float, float, float] | None = None
+    control: str = ""  # a named pipe with what is asked, instead of the input
 
 
 class StageProcess:
@@ -86,7 +92,10 @@ class StageProcess:
         links = Links(peers)
         desk = Desk(terms, self._book, self._chain, time.monotonic)
         self._desk = desk
-        self._stage = Stage(desk, self._compute, links, time.monotonic)
+        neighbours = Neighbours(Peers(identity), Beat(), SystemClock())
+        self._stage = Stage(desk, self._compute, links, time.monotonic, neighbours=neighbours)
+        if spec.emulate is not None:
+            last_as_long(spec.emulate)
         before_bytes = memory_bytes()["VmRSS"]
         serving = await assignment.load(
             self._compute, model, t.LayerRange(*spec.layers), memory_bytes=spec.memory_bytes
@@ -105,7 +114,7 @@ class StageProcess:
                 "before_bytes": before_bytes,
             }
         )
-        await obey(self._perform)
+        await obey(self._perform, Path(spec.control) if spec.control else None)
         tending.cancel()
         await self._stage.close()
         await links.close()
@@ -156,6 +165,33 @@ class StageProcess:
         raise ValueError(f"a stage cannot {request['do']}")
 
 
+def last_as_long(emulate: tuple[float, float, float, float]) -> None:
+    """From now on engines compute, then sleep until the pass has lasted as long as on the machine that they stand for."""
+    from core.engine import compat
+
+    make_engine, (a_ms, b_ms, c_ms, d_ms) = compat.make_engine, emulate
+
+    def slowed(*arguments: Any, **options: Any) -> Any:
+        engine = make_engine(*arguments, **options)
+        step = engine.step
+
+        def slow_step(pieces: Any, **how: Any) -> Any:
+            began = time.perf_counter()
+            outs = step(pieces, **how)
+            rows = [(len(piece.x), piece.position) for piece in pieces]
+            decodes = [first + 1 for count, first in rows if count == 1 and first]
+            prompt = sum(count for count, first in rows) - len(decodes)
+            read = sum(decodes) + sum(first for count, first in rows if count > 1)
+            due_s = (a_ms + b_ms * prompt + c_ms * len(decodes) + d_ms * read) / 1e3
+            time.sleep(max(0.0, due_s - (time.perf_counter() - began)))
+            return outs
+
+        engine.step = slow_step
+        return engine
+
+    compat.make_engine = slowed
+
+
 def memory_bytes() -> dict[str, int]:
     """What this process holds in memory, now and at most."""
     fields = {}
@@ -166,8 +202,14 @@ def memory_bytes() -> dict[str, int]:
     return fields
 
 
-if __name__ == "__main__":
+def main() -> int:
+    """Be the stage that the command line describes, to its end."""
     spec = msgspec.json.decode(sys.argv[1], type=Spec)
     keep_stdout()
     logs.set_up("stage", form="json", folder=Path(spec.folder) / f"logs-{spec.key}")
     asyncio.run(StageProcess(spec).serve())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

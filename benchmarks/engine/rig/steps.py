@@ -23,6 +23,10 @@ class Step(NamedTuple):
     """How many of its requests were fed part of a prompt."""
     job: str
     """The job of the first request in it: a microbatch has the same one at every stage."""
+    decodes: int = 0
+    """How many of its rows are single ones behind others."""
+    context: int = 0
+    """Positions that it read: of decode steps up to their own, of prompts those before the chunk."""
 
     @property
     def began_s(self) -> float:
@@ -40,8 +44,19 @@ class StepLog:
         """Called in the compute thread, after each step."""
         cpu_s = time.thread_time()
         job = min((str(work.job) for work in done.ran), default="")
+        decoding = [work.end for work in done.ran if work.tokens == 1 and work.first]
+        read = sum(decoding) + sum(work.first for work in done.ran if work.tokens > 1)
         self._steps.append(
-            Step(time.monotonic(), done.seconds, cpu_s - self._cpu_s, done.rows, prompts, job)
+            Step(
+                time.monotonic(),
+                done.seconds,
+                cpu_s - self._cpu_s,
+                done.rows,
+                prompts,
+                job,
+                len(decoding),
+                read,
+            )
         )
         self._cpu_s = cpu_s
 

@@ -3,25 +3,37 @@ pragma solidity ^0.8.30;
 
 import {Place} from "../trace/Layout.sol";
 import {DisputeId, JobId, ModelId} from "../types/Ids.sol";
-import {StageReceipt} from "../types/Signed.sol";
+import {Order, RequestOpening, StageReceipt} from "../types/Signed.sol";
 import {IArbitrator} from "./IArbitrator.sol";
-import {Claim, Evidence} from "./ITraceJudge.sol";
+import {Drawn, RowSpot, SignedRows} from "./IRowJudge.sol";
+import {Claim, Evidence, RowOpening} from "./ITraceJudge.sol";
 
 /// A dispute that ends at one number: the accuser asserts a float64 trace, the accused points at a leaf of it, the referee rules.
 ///
-/// Phases: Opened → Picking ⇄ Opening, Picking → Proving → Ruled or PickingPart → ProvingPart → Ruled, Ruled → Executed. Every turn has its own
-/// full clock; a move at its last second is in time. docs/trust.md has the whole; twin: core/protocol/dispute.py.
+/// Phases: Opened ⇄ Asked, Opened → Picking ⇄ Opening, Picking → Restating → Picking, Picking → Proving → Ruled or PickingPart → ProvingPart →
+/// Ruled, Ruled → Executed. Every turn has its own full clock; a move at its last second is in time. docs/trust.md has the whole; twin:
+/// core/protocol/dispute.py. Several moves may be made in one transaction by `multicall`.
 interface IToleranceGame is IArbitrator {
     enum Phase {
         None,
-        Opened, //      accuser: accuse
-        Picking, //     accused: pick or point
-        Opening, //     accuser: openNode or openValues
+        Opened, //      accuser: accuse, accuseToken, ask or proveMalformed
+        Asked, //       accused: reveal
+        Picking, //     accused: pick, point, pointWith, demand or showOpening
+        Restating, //   accuser: restate
+        Opening, //     accuser: openNode or openChunk
         Proving, //     accuser: prove or expand
         PickingPart, // accused: pickPart
         ProvingPart, // accuser: provePart
         Ruled, //       anyone, after the payout delay: execute
         Executed
+    }
+
+    /// Moves that the accused may sign, for the accuser to post with its answer.
+    enum Handed {
+        None,
+        Pick,
+        Point,
+        PickPart
     }
 
     struct Params {
@@ -32,7 +44,8 @@ interface IToleranceGame is IArbitrator {
     }
 
     /// Packing: {accused 160 | phase 8 | status 8 | endsAt 40 | child 8} {accuser 160 | chunks 40 | level 8} {requester 160 | index 40 |
-    /// part 16} {binding} {node}. Job, stage, model, receipt and claim are given again with each move and held against their hashes.
+    /// part 16 | asks 8 | exact 8} {binding} {node} {opening}. Job, stage, model, receipt and claim are given again with each move and held against
+    /// their hashes.
     struct Game {
         address accused;
         Phase phase;
@@ -45,8 +58,11 @@ interface IToleranceGame is IArbitrator {
         address requester;
         uint40 index;
         uint16 part;
+        uint8 asks; //      questions for rows so far
+        bool exact; //      the trace is the canonical one
         bytes32 binding; // hash of model and receipt, then of model and claim
-        bytes32 node; //    the node's hash; then the place on trial; then the hash of place and stated partial sums
+        bytes32 node; //    of rows asked for; then the node's hash; then the place on trial; then the hash of place and stated partial sums
+        bytes32 opening; // hash of the request's, where a token of an open order is accused
     }
 
     event GameOpened(DisputeId indexed id, JobId indexed job, address indexed accused, uint16 stage, address accuser, ModelId model, bytes32 receiptHash, bytes32 requestsRoot, uint256 bond);
@@ -54,7 +70,10 @@ interface IToleranceGame is IArbitrator {
     event Accused(DisputeId indexed id, uint256 chunks, uint256 endsAt);
     event Picked(DisputeId indexed id, uint8 child, uint256 endsAt);
     event NodeOpened(DisputeId indexed id, uint256 level, uint256 index, uint256 endsAt);
-    event ValuesShown(DisputeId indexed id, uint256 firstChunk, uint256 endsAt);
+    event ChunkShown(DisputeId indexed id, uint256 chunk, uint256 endsAt);
+    event Asked(DisputeId indexed id, uint256 endsAt);
+    event Revealed(DisputeId indexed id, uint256 endsAt);
+    event Demanded(DisputeId indexed id, uint256 endsAt);
     event PointedAt(DisputeId indexed id, Place place, uint256 endsAt);
     event Expanded(DisputeId indexed id, uint256 endsAt);
     event PartPicked(DisputeId indexed id, uint16 part, uint256 endsAt);
@@ -76,9 +95,16 @@ interface IToleranceGame is IArbitrator {
     error OpeningWrong();
     error HashesDue();
     error ValuesDue();
-    error ChildUnknown(uint8 child);
+    error ChildUnknown(uint256 child);
     error StatedMismatch();
     error NoParts();
+    error AskedEnough();
+    error AskMismatch();
+    error RowSound();
+    error AlreadyExact();
+    error ListMissing();
+    error ListMismatch();
+    error OpeningMismatch();
     error PayoutNotReady(uint256 when);
     error NoCredit();
     error TokenShortfall(uint256 received, uint256 expected);
@@ -96,11 +122,47 @@ interface IToleranceGame is IArbitrator {
         bytes32[] calldata below
     ) external;
 
-    /// Open the picked child while it is more than five levels up: what is below it, and its siblings up to the node before.
+    /// The same of a served token, with the sampling bytes that it was ordered with. The receipt's order must be `drawn.order`.
+    function accuseToken(
+        DisputeId id,
+        ModelId model,
+        StageReceipt calldata receipt,
+        Claim calldata claim,
+        uint256 position,
+        bytes32[] calldata proof,
+        bytes32[] calldata below,
+        Drawn calldata drawn
+    ) external;
+
+    /// Have the accused show parts of rows of a request, of either boundary: at most six at a time, three times.
+    function ask(
+        DisputeId id,
+        StageReceipt calldata receipt,
+        SignedRows calldata rows,
+        uint256 position,
+        bytes32[] calldata proof,
+        RowSpot[] calldata spots
+    ) external;
+
+    /// Show that what the accused signed there is no row of numbers, or no token. That is the ruling.
+    function proveMalformed(
+        DisputeId id,
+        StageReceipt calldata receipt,
+        SignedRows calldata rows,
+        uint256 position,
+        bytes32[] calldata proof,
+        RowSpot calldata spot,
+        RowOpening calldata opening
+    ) external;
+
+    /// Answer a demand with the root of the canonical trace. The accused picks from it anew.
+    function restate(DisputeId id, ModelId model, Claim calldata claim, bytes32 traceRoot, bytes32[] calldata below) external;
+
+    /// Open the picked child while it is no chunk: what is below it, and its siblings up to the node before.
     function openNode(DisputeId id, bytes32[] calldata below, bytes32[] calldata siblings) external;
 
-    /// Show the values under the picked child: at most 32 chunks.
-    function openValues(DisputeId id, ModelId model, Claim calldata claim, bytes calldata data, bytes32[] calldata siblings) external;
+    /// Show the picked chunk: at most eight values.
+    function openChunk(DisputeId id, bytes calldata data, bytes32[] calldata siblings) external;
 
     /// Open the operands of the element that was pointed at. That is the ruling.
     function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence) external;
@@ -128,6 +190,29 @@ interface IToleranceGame is IArbitrator {
 
     function pickPart(DisputeId id, uint16 part) external;
 
+    /// Point at a token's verdict with `topK` tokens that keep the preferred one out: the accuser must name one that does not.
+    function pointWith(DisputeId id, Place calldata place, bytes calldata tokens) external;
+
+    /// Have the accuser post the root of the canonical trace instead: an accused that was shown nothing needs nothing then.
+    function demand(DisputeId id) external;
+
+    /// Show that the requester opened the accused request twice, with other parameters. That is the ruling.
+    function showOpening(
+        DisputeId id,
+        Order calldata order,
+        RequestOpening calldata shown,
+        RequestOpening calldata opening,
+        bytes calldata signature,
+        address signer
+    ) external;
+
+    /// Show the parts of rows that were asked for.
+    function reveal(DisputeId id, SignedRows calldata rows, RowSpot[] calldata spots, RowOpening[] calldata openings) external;
+
+    /// A move that the accused signed, by whoever it was handed to: EIP-712 GameMove(dispute, state, kind, value) in TaskRegistry's domain,
+    /// where `state` is `stateOf` and `value` the child, the part, or the place as `pack` has it.
+    function handOver(DisputeId id, Handed kind, bytes32 value, bytes calldata signature) external;
+
     // --- anyone ---
 
     /// Rule against whoever let the clock run out.
@@ -142,6 +227,9 @@ interface IToleranceGame is IArbitrator {
     // --- reads ---
 
     function gameOf(DisputeId id) external view returns (Game memory);
+
+    /// What a signed move is a move of: the node that was opened last, or the sums that were stated.
+    function stateOf(DisputeId id) external view returns (bytes32);
     function creditOf(address account) external view returns (uint256);
     function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot) external view returns (DisputeId);
 }

@@ -15,13 +15,17 @@ struct Claim {
     uint32 positions; //   rows that the trace covers, from the first
     uint32 windowFrom; //  the deviation is over rows [windowFrom, positions)
     uint8 tolerance; //    which of the program's
-    bool token; //         a token is accused, not a deviation
+    bool exact; //         the trace is the canonical one: every value is judged to the bit
+    uint8 how; //          0: a deviation is accused; else a token, by what: see Derive
     uint32 preferred; //   for tokens: which should have been drawn, which was, at which step, how
     uint32 served;
     uint32 step;
     uint32 temperature;
+    uint32 minP;
+    uint32 topK;
     uint32 key0;
     uint32 key1;
+    bytes32 listed; //     hash of the tokens that are ahead of one outside top-k
     bytes32 traceRoot;
 }
 
@@ -52,7 +56,8 @@ struct Evidence {
     Opening[] runs;
     WeightOpening weights;
     RowOpening row;
-    uint32 witness;
+    uint32 witness; // the key of a stabiliser, or which token of the accused's list
+    bytes tokens; //   of a list, each as u32be
 }
 
 /// Is opened evidence what was committed, and what does the referee make of it? No state, no money: a game asks.
@@ -74,9 +79,6 @@ interface ITraceJudge {
 
     /// Chunks of the trace that a claim is about. Reverts ClaimInvalid unless the claim is about rows, layers and a tolerance that exist.
     function checkClaim(ModelId model, Claim calldata claim) external view returns (uint256 chunks);
-
-    /// Lengths of the chunks [first, last).
-    function chunkBytes(ModelId model, Claim calldata claim, uint256 first, uint256 last) external view returns (uint256[] memory);
 
     /// Whose fault it is by the value at `place`. If the value is of many terms, `stated` are its partial sums, 8 bytes each, and it is
     /// judged whether they add up; `parts` is how many then, else 0. A place that there is not is the accused's fault, who named it.

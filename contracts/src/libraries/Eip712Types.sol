@@ -3,11 +3,11 @@ pragma solidity ^0.8.30;
 
 import {SignatureChecker} from "@openzeppelin/contracts/utils/cryptography/SignatureChecker.sol";
 
-import {Acceptance, Ack, AuditorDelegation, HopCheckpoint, Order, RequestLeaf, Stage, StageReceipt, Voucher} from "../types/Signed.sol";
+import {Acceptance, Ack, AuditorDelegation, HopCheckpoint, Order, RequestLeaf, RequestOpening, Stage, StageReceipt, Terms, Voucher} from "../types/Signed.sol";
 
 /// What exactly is signed: EIP-712 types, struct hashes, the one domain, and who signed a digest.
 ///
-/// Every struct except Plan holds only static value types, whose ABI encoding is their EIP-712 encoding, so a struct hash is
+/// Every struct except Plan and Terms holds only static value types, whose ABI encoding is their EIP-712 encoding, so a struct hash is
 /// `keccak256(abi.encode(typeHash, struct))`. Twin: core/protocol/signing.py; vectors: tests/twins/vectors.json.
 library Eip712Types {
     bytes32 internal constant DOMAIN_TYPEHASH =
@@ -16,7 +16,7 @@ library Eip712Types {
     bytes32 internal constant VERSION_HASH = keccak256("1");
 
     bytes32 internal constant ORDER_TYPEHASH = keccak256(
-        "Order(address requester,bytes32 modelId,bytes32 inputRoot,bytes32 samplingRoot,uint32 requests,uint32 maxTokensIn,uint32 maxTokensOut,uint64 priceIn,uint64 priceOut,address matcher,uint16 matcherFeeBps,uint128 minStake,uint64 deadline,uint32 window,address auditor,address arbitrator,bytes32 numericsProfile,uint64 nonce)"
+        "Order(address requester,bytes32 modelId,bytes32 inputRoot,bytes32 samplingRoot,uint32 requests,uint32 maxTokensIn,uint32 maxTokensOut,uint64 priceIn,uint64 priceOut,address matcher,uint16 matcherFeeBps,uint128 minStake,uint64 deadline,uint32 window,address auditor,address arbitrator,bytes32 numericsProfile,bytes32 termsHash,uint64 nonce)"
     );
     bytes32 internal constant STAGE_TYPEHASH = keccak256("Stage(address operator,uint16 layerFrom,uint16 layerTo)");
     bytes32 internal constant PLAN_TYPEHASH = keccak256("Plan(Stage[] stages)Stage(address operator,uint16 layerFrom,uint16 layerTo)");
@@ -26,6 +26,9 @@ library Eip712Types {
     bytes32 internal constant STAGE_RECEIPT_TYPEHASH = keccak256(
         "StageReceipt(bytes32 orderHash,bytes32 planHash,uint16 stage,uint16 layerFrom,uint16 layerTo,bytes32 shardRoot,bytes32 inputRoot,bytes32 outputRoot,bytes32 requestsRoot,uint32 requests,uint32 tokensIn,uint32 tokensOut,uint64 startedAt,uint64 signedAt)"
     );
+    bytes32 internal constant TERMS_TYPEHASH = keccak256("Terms(uint16 inFlight,address[] trusted,address[] avoided,uint16 auditBps)");
+    bytes32 internal constant REQUEST_OPENING_TYPEHASH =
+        keccak256("RequestOpening(bytes32 orderHash,uint32 requestIndex,bytes32 promptLeaf,bytes32 samplingLeaf)");
     bytes32 internal constant ACK_TYPEHASH =
         keccak256("Ack(bytes32 orderHash,bytes32 planHash,bytes32 resultRoot,uint32 tokensIn,uint32 tokensOut)");
     bytes32 internal constant VOUCHER_TYPEHASH =
@@ -64,6 +67,22 @@ library Eip712Types {
 
     function receiptHash(StageReceipt calldata receipt) internal pure returns (bytes32) {
         return keccak256(abi.encode(STAGE_RECEIPT_TYPEHASH, receipt));
+    }
+
+    function termsHash(Terms calldata terms) internal pure returns (bytes32) {
+        return keccak256(
+            abi.encode(
+                TERMS_TYPEHASH,
+                terms.inFlight,
+                keccak256(abi.encodePacked(terms.trusted)), // elements of an array are padded to words
+                keccak256(abi.encodePacked(terms.avoided)),
+                terms.auditBps
+            )
+        );
+    }
+
+    function openingHash(RequestOpening calldata opening) internal pure returns (bytes32) {
+        return keccak256(abi.encode(REQUEST_OPENING_TYPEHASH, opening));
     }
 
     function ackHash(Ack calldata ack) internal pure returns (bytes32) {

@@ -37,8 +37,13 @@ library ActivationCheck {
         Leaf.Operands memory o = operands.trace(2);
         if (o.flaw != IReferee.Ruling.Holds) return o.flaw;
         Real memory g = o.trace.real(1);
+        return _isGated(o.trace.real(0), g, geluArgument(g));
+    }
+
+    /// 2 √(2/π) (g + 0.044715 g³).
+    function geluArgument(Real memory g) internal pure returns (Real memory) {
         Real memory cubed = g.mul(g).mul(g).mul(Real(CUBIC, Q120));
-        return _isGated(o.trace.real(0), g, g.add(cubed).mul(Real(TWO_ROOT, Q120)));
+        return g.add(cubed).mul(Real(TWO_ROOT, Q120));
     }
 
     function softcap(bytes calldata params, bytes calldata operands) internal pure returns (IReferee.Ruling) {
@@ -54,12 +59,22 @@ library ActivationCheck {
         Real memory y = o.trace.real(0);
         Real memory x = o.trace.real(1);
         Real memory tolerance = _tolerance(y, x);
-        if (x.m == 0 || x.top() - cap.top() < LINEAR_BELOW) return Leaf.toRuling(y.within(x, tolerance));
-        Real memory e = Exp.expFixed(-Exp.quotientFixed(x.magnitude().scaled(1), cap));
+        if (isLinear(x, cap)) return Leaf.toRuling(y.within(x, tolerance));
+        Real memory e = capDecay(x, cap);
         Real memory capped = cap.mul(Reals.one().sub(e));
         if (x.m < 0) capped = capped.neg();
         e = Reals.one().add(e);
         return Leaf.toRuling(y.mul(e).within(capped, tolerance.mul(e)));
+    }
+
+    /// Is x so small against the cap that it stays as it is?
+    function isLinear(Real memory x, Real memory cap) internal pure returns (bool) {
+        return x.m == 0 || x.top() - cap.top() < LINEAR_BELOW;
+    }
+
+    /// e^(−2|x| / cap).
+    function capDecay(Real memory x, Real memory cap) internal pure returns (Real memory) {
+        return Exp.expFixed(-Exp.quotientFixed(x.magnitude().scaled(1), cap));
     }
 
     /// y = g / (1 + e^-x) within the tolerance, with the exponential of −|x| so that nothing overflows.

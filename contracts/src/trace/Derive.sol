@@ -57,15 +57,27 @@ library Derive {
     /// What a served token is judged by, and what a deviation is.
     struct Choice {
         uint256 tolerance;
+        uint256 how;
         uint256 preferred;
         uint256 served;
         uint256 step;
         uint256 temperature;
+        uint256 minP;
+        uint256 topK;
         uint256 key0;
         uint256 key1;
+        uint256 named; // a token of a list, or NOBODY
     }
 
     uint256 internal constant TABLES = type(uint256).max;
+    uint256 internal constant NOBODY = type(uint256).max;
+
+    // Why a served token cannot be the one that was due.
+    uint256 internal constant AHEAD = 1; //         another, which every filter lets pass, is ahead of it
+    uint256 internal constant OUTSIDE_MIN_P = 2; // min-p leaves it out, by a token that is so much likelier
+    uint256 internal constant OUTSIDE_TOP_K = 3; // top-k leaves it out, by as many tokens that are ahead
+
+    uint256 private constant MICRO = 1e6;
 
     /// What `trial` and `part` work on.
     struct Scene {
@@ -331,23 +343,46 @@ library Derive {
             return;
         }
         if (leaf.kind != IReferee.Kind.Greedy) revert ITraceJudge.ProgramInvalid();
-        leaf.runs[0] = _run(s, s.op.a, 0, s.choice.preferred, 1);
-        leaf.runs[1] = _run(s, s.op.a, 0, s.choice.served, 1);
-        leaf.params = abi.encode(s.frame.program.delta);
-        if (s.choice.temperature == 0) return;
+        _chosen(s, leaf);
+    }
+
+    /// A token's verdict. Where min-p is on, the accused may name a token by the place's index that keeps the preferred one out; where top-k
+    /// is, a list of them, of which the accuser names one that is not ahead. Without them the filter passes.
+    function _chosen(Scene memory s, Leaf memory leaf) private pure {
+        Choice memory c = s.choice;
+        uint256 delta = deltaOf(s.frame.program.delta, c.temperature);
+        leaf.runs[0] = _run(s, s.op.a, 0, c.preferred, 1);
+        leaf.runs[1] = _run(s, s.op.a, 0, c.served, 1);
+        if (c.how != AHEAD) {
+            leaf.kind = IReferee.Kind.OutsideMinP;
+            bool byList = c.how == OUTSIDE_TOP_K;
+            if (byList && c.named != NOBODY) leaf.runs[0] = _run(s, s.op.a, 0, c.named, 1);
+            leaf.params = abi.encode(delta, c.temperature, byList ? MICRO : c.minP); // a min-p of one: who is ahead at all
+            return;
+        }
+        leaf.params = abi.encode(delta);
+        if (c.temperature == 0) return;
         leaf.kind = IReferee.Kind.Gumbel;
+        bool listed = c.named != NOBODY;
         leaf.padding = 3;
+        if (c.minP != 0 || listed) {
+            Run[] memory runs = new Run[](4);
+            runs[0] = leaf.runs[0];
+            runs[1] = leaf.runs[1];
+            runs[2] = _run(s, s.op.a, 0, s.place.index, 1);
+            runs[3] = listed ? _run(s, s.op.a, 0, c.named, 1) : runs[0];
+            leaf.runs = runs;
+            leaf.padding = 1;
+        }
         leaf.params = abi.encodePacked(
-            s.frame.program.delta,
-            s.choice.temperature,
-            s.choice.key0,
-            s.choice.key1,
-            s.choice.step,
-            s.choice.preferred,
-            s.choice.served,
-            uint256(0),
-            uint256(0)
+            delta, c.temperature, c.key0, c.key1, c.step, c.preferred, c.served, c.minP, listed ? c.topK : 0
         );
+    }
+
+    /// δ in scores: that of logits times the gain by which a temperature below one spreads them, rounded up.
+    function deltaOf(uint256 delta, uint256 temperature) internal pure returns (uint256) {
+        if (temperature == 0 || temperature >= MICRO) return delta;
+        return (delta * MICRO + temperature - 1) / temperature;
     }
 
     // --- weights ---

@@ -30,13 +30,6 @@ library Layouts {
         uint256[] typeChunks; // of one section of each type
     }
 
-    /// A section, an operator of it, and the first chunk of that operator.
-    struct Cursor {
-        uint256 section;
-        uint256 op;
-        uint256 base;
-    }
-
     struct Shape {
         uint256 rows;
         uint256 segments;
@@ -154,45 +147,10 @@ library Layouts {
         uint256 sectionType = typeOf(l, place.section);
         if (place.op >= l.program.ops(sectionType)) return false;
         uint256 form = l.program.formOf(sectionType, place.op);
-        if (form == VERDICT) return place.row == 0 && place.segment == 0 && place.index == 0;
+        // Of a token, `index` is what the accused holds against it: see Derive.
+        if (form == VERDICT) return place.row == 0 && place.segment == 0 && place.index < (l.deviation ? 1 : l.program.vocab);
         Shape memory shape = shapeOf(l, form);
         return place.row < shape.rows && place.segment < shape.segments && place.index < shape.length;
-    }
-
-    /// Bytes of the chunks [first, last), each as long as it is: 64 unless it ends a segment.
-    function chunkBytes(Layout memory l, uint256 first, uint256 last) internal pure returns (uint256[] memory sizes) {
-        sizes = new uint256[](last - first);
-        Cursor memory here;
-        while (first >= here.base + l.typeChunks[typeOf(l, here.section)]) {
-            here.base += l.typeChunks[typeOf(l, here.section++)];
-        }
-        for (uint256 chunk = first; chunk < last;) {
-            uint256 sectionType = typeOf(l, here.section);
-            if (here.op == l.program.ops(sectionType)) {
-                here.op = 0;
-                ++here.section;
-                continue;
-            }
-            uint256 form = l.program.formOf(sectionType, here.op++);
-            uint256 end = here.base + l.formChunks[form];
-            if (chunk < end) {
-                uint256 stop = end < last ? end : last;
-                _segmentBytes(sizes, chunk - first, stop - first, chunk - here.base, shapeOf(l, form).length);
-                chunk = stop;
-            }
-            here.base = end;
-        }
-    }
-
-    /// Sizes [from, to) are of an operator's chunks from `offset` on, whose segments have `length` values.
-    function _segmentBytes(uint256[] memory sizes, uint256 from, uint256 to, uint256 offset, uint256 length) private pure {
-        uint256 each = segmentChunks(length);
-        uint256 inSegment = offset % each;
-        for (; from < to; ++from) {
-            bool isLast = ++inSegment == each;
-            sizes[from] = isLast ? 8 * (length - CHUNK_VALUES * (each - 1)) : CHUNK_BYTES;
-            if (isLast) inSegment = 0;
-        }
     }
 
     function segmentChunks(uint256 length) internal pure returns (uint256) {

@@ -43,8 +43,14 @@ library Openings {
         uint256 size = spot.rowBytes - number * PART_BYTES;
         if (size > PART_BYTES) size = PART_BYTES;
         uint256 within = spot.start - number * PART_BYTES;
-        if (opening.part.length != size || within + spot.count > size || spot.row >= spot.rows) revert ITraceJudge.EvidenceInvalid();
+        if (opening.part.length != size || within + spot.count > size) revert ITraceJudge.EvidenceInvalid();
+        requirePart(spot, number, opening);
+        return opening.part[within:within + spot.count];
+    }
 
+    /// Reverts unless the opened bytes, however many, are part `number` of the row.
+    function requirePart(Spot memory spot, uint256 number, RowOpening calldata opening) internal view {
+        if (spot.row >= spot.rows) revert ITraceJudge.EvidenceInvalid();
         bytes32[] memory hashes = new bytes32[](1);
         if (spot.rowBytes > PART_BYTES) {
             uint256 parts = (spot.rowBytes + PART_BYTES - 1) / PART_BYTES;
@@ -56,7 +62,6 @@ library Openings {
             hashes[0] = sha256(abi.encodePacked(bytes1(0x00), uint32(spot.row), opening.part));
         }
         _requireUnder(spot.root, spot.rows, spot.row, hashes, opening.rowSiblings);
-        return opening.part[within:within + spot.count];
     }
 
     /// The weights' bytes, given the root of their part of the model.

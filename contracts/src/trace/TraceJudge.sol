@@ -24,14 +24,16 @@ contract TraceJudge is ITraceJudge {
     IModelRegistry private immutable _models;
     ProgramStore private immutable _programs;
     IReferee private immutable _referee;
+    IReferee private immutable _exactReferee;
 
     uint256 private constant TOKEN_BYTES = 4;
     uint256 private constant VALUE_BYTES = 8;
 
-    constructor(IModelRegistry models, ProgramStore programs, IReferee referee_) {
+    constructor(IModelRegistry models, ProgramStore programs, IReferee referee_, IReferee exactReferee_) {
         _models = models;
         _programs = programs;
         _referee = referee_;
+        _exactReferee = exactReferee_;
     }
 
     /// @inheritdoc ITraceJudge
@@ -41,18 +43,10 @@ contract TraceJudge is ITraceJudge {
         bool sound = claim.layerFrom < claim.layerTo && claim.layerTo <= p.layers && claim.positions != 0 && claim.positions <= rows
             && claim.positions <= Layouts.MAX_POSITIONS && claim.positions <= p.context;
         if (!sound) revert ClaimInvalid();
-        if (claim.token) {
-            if (claim.layerTo != p.layers || claim.positions < claim.leaf.tokensIn) revert ClaimInvalid();
-        } else {
-            _checkWindow(p, claim);
-        }
+        if (claim.how == 0) _checkWindow(p, claim);
+        else _checkChoice(p, claim);
         chunks = _layout(p, claim).chunks();
         if (chunks > Layouts.MAX_CHUNKS) revert ClaimInvalid();
-    }
-
-    /// @inheritdoc ITraceJudge
-    function chunkBytes(ModelId model, Claim calldata claim, uint256 first, uint256 last) external view returns (uint256[] memory) {
-        return _layout(_program(model), claim).chunkBytes(first, last);
     }
 
     /// @inheritdoc ITraceJudge
@@ -63,7 +57,12 @@ contract TraceJudge is ITraceJudge {
     {
         Derive.Scene memory s = _scene(model, claim, place);
         if (!s.exists) return (Fault.Accused, 0);
-        if (evidence.witness >= claim.positions) revert EvidenceInvalid();
+        if (s.op.kind == uint256(IReferee.Kind.Greedy)) {
+            fault = _name(s, claim, evidence);
+            if (fault != Fault.Nobody) return (fault, 0);
+        } else if (evidence.witness >= claim.positions) {
+            revert EvidenceInvalid();
+        }
         parts = s.parts();
         if (stated.length != parts * VALUE_BYTES) revert PartsDue(parts);
         bytes memory first = bytes.concat(_result(s, claim, evidence), stated);
@@ -101,18 +100,54 @@ contract TraceJudge is ITraceJudge {
         if (window > Layouts.MAX_WINDOW_ROWS || window < minRows || claim.layerTo - claim.layerFrom > maxDepth) revert ClaimInvalid();
     }
 
+    function _checkChoice(Programs.Program memory p, Claim calldata claim) private pure {
+        bool drawn = claim.layerTo == p.layers && claim.positions >= claim.leaf.tokensIn && claim.preferred < p.vocab && claim.served < p.vocab
+            && Derive.deltaOf(p.delta, claim.temperature) <= type(uint32).max;
+        bool filtered = claim.how == Derive.AHEAD
+            || (claim.temperature != 0
+                && (claim.how == Derive.OUTSIDE_MIN_P ? claim.minP != 0 : claim.how == Derive.OUTSIDE_TOP_K && claim.topK != 0));
+        if (!drawn || !filtered) revert ClaimInvalid();
+    }
+
+    /// The token of a list that is looked at: the accused names one of the accuser's, the accuser one of the accused's. A list that is none of
+    /// `topK` tokens in ascending order is its author's fault; Nobody's if it is in order, or if there is none.
+    function _name(Derive.Scene memory s, Claim calldata claim, Evidence calldata evidence) private pure returns (Fault) {
+        bool outside = claim.how == Derive.OUTSIDE_TOP_K;
+        bytes calldata tokens = evidence.tokens;
+        if (!outside && (claim.how != Derive.AHEAD || tokens.length == 0)) return Fault.Nobody;
+        if (outside && keccak256(tokens) != claim.listed) revert EvidenceInvalid();
+        uint256 number = outside ? s.place.index : evidence.witness;
+        uint256 own = outside ? claim.served : claim.preferred;
+        bool sound = tokens.length == TOKEN_BYTES * uint256(claim.topK) && tokens.length != 0;
+        uint256 next; // the least that the next token may be
+        for (uint256 i; sound && i < tokens.length; i += TOKEN_BYTES) {
+            uint256 token = uint32(bytes4(tokens[i:i + TOKEN_BYTES]));
+            sound = token >= next && token < s.frame.program.vocab && token != own;
+            next = token + 1;
+            if (i == TOKEN_BYTES * number) s.choice.named = token;
+        }
+        if (!sound) return outside ? Fault.Accuser : Fault.Accused;
+        if (number < claim.topK) return Fault.Nobody;
+        if (!outside) revert EvidenceInvalid();
+        return Fault.Accused; // who named none of them
+    }
+
     function _program(ModelId model) private view returns (Programs.Program memory) {
         return Programs.parse(_programs.load(_models.numericsProfileOf(model)));
     }
 
     function _layout(Programs.Program memory p, Claim calldata claim) private pure returns (Layouts.Layout memory) {
-        return Layouts.make(p, claim.layerFrom, claim.layerTo, claim.positions, claim.windowFrom, !claim.token);
+        return Layouts.make(p, claim.layerFrom, claim.layerTo, claim.positions, claim.windowFrom, claim.how == 0);
     }
 
     function _scene(ModelId model, Claim calldata claim, Place calldata place) private view returns (Derive.Scene memory) {
         Programs.Program memory p = _program(model);
         Derive.Choice memory choice;
-        if (claim.token) {
+        choice.named = Derive.NOBODY;
+        if (claim.how != 0) {
+            choice.how = claim.how;
+            choice.minP = claim.minP;
+            choice.topK = claim.topK;
             choice.preferred = claim.preferred;
             choice.served = claim.served;
             choice.step = claim.step;
@@ -163,7 +198,8 @@ contract TraceJudge is ITraceJudge {
             }
             operands = bytes.concat(operands, Openings.weights(_partRoot(model, s, leaf.weights.part), leaf.weights, evidence.weights));
         }
-        IReferee.Ruling ruling = _referee.check(leaf.kind, leaf.params, bytes.concat(operands, row));
+        IReferee referee = claim.exact ? _exactReferee : _referee;
+        IReferee.Ruling ruling = referee.check(leaf.kind, leaf.params, bytes.concat(operands, row));
         if (ruling == IReferee.Ruling.Holds) return Fault.Accused;
         if (ruling == IReferee.Ruling.Fails) return Fault.Accuser;
         bool signedByAccused = ruling == IReferee.Ruling.RowMalformed && leaf.row.isOut;

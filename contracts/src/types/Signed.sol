@@ -7,6 +7,7 @@ import {ModelId, SessionId} from "./Ids.sol";
 /// docs/protocol.md §2 lists them, tests/twins/vectors.json holds the vectors that Python shares.
 
 /// What a requester buys: a batch of requests against one model, with every cap it will pay.
+/// An order whose two roots are zero is open: it fixes no prompts, and each request begins with a RequestOpening.
 struct Order {
     address requester;
     ModelId modelId;
@@ -25,7 +26,16 @@ struct Order {
     address auditor; //        who beside the requester may dispute; zero: nobody
     address arbitrator; //     who decides
     bytes32 numericsProfile;
+    bytes32 termsHash; //      struct hash of Terms; zero: none
     uint64 nonce;
+}
+
+/// What a requester insists on that no contract has to know: travels beside the order, whose hash of it binds stages and matchers.
+struct Terms {
+    uint16 inFlight; //        how many requests of an open order run at once
+    address[] trusted; //      operators that may serve; empty: any
+    address[] avoided; //      operators that may not
+    uint16 auditBps; //        share of the requests that the requester means to audit
 }
 
 /// One shard's place in a pipeline.
@@ -78,6 +88,14 @@ struct RequestLeaf {
     bytes32 outRoot;
     uint32 tokensIn;
     uint32 tokensOut;
+}
+
+/// One request of an open order: what a batch fixes by its two roots.
+struct RequestOpening {
+    bytes32 orderHash;
+    uint32 requestIndex;
+    bytes32 promptLeaf; //     leaf hashes as they would be under inputRoot and samplingRoot
+    bytes32 samplingLeaf;
 }
 
 /// The requester is content: pay now.

@@ -8,8 +8,10 @@ import {
     HopCheckpoint,
     Order,
     RequestLeaf,
+    RequestOpening,
     Stage,
     StageReceipt,
+    Terms,
     Voucher
 } from "../../src/types/Signed.sol";
 import {Test} from "../Vm.sol";
@@ -51,6 +53,14 @@ contract Eip712TypesTest is Test {
 
     function testFuzz_receiptHash(StageReceipt memory x) public view {
         vm.assertEq(types.receipt(x), x.hash());
+    }
+
+    function testFuzz_termsHash(Terms memory x) public view {
+        vm.assertEq(types.terms(x), x.hash());
+    }
+
+    function testFuzz_openingHash(RequestOpening memory x) public view {
+        vm.assertEq(types.opening(x), x.hash());
     }
 
     function testFuzz_ackHash(Ack memory x) public view {

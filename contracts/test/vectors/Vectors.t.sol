@@ -13,8 +13,10 @@ import {
     HopCheckpoint,
     Order,
     RequestLeaf,
+    RequestOpening,
     Stage,
     StageReceipt,
+    Terms,
     Voucher
 } from "../../src/types/Signed.sol";
 import {Test} from "../Vm.sol";
@@ -84,6 +86,8 @@ contract VectorsTest is Test {
         if (kind == keccak256("Acceptance")) return (true, types.acceptance(acceptance(v)));
         if (kind == keccak256("HopCheckpoint")) return (true, types.hopCheckpoint(hopCheckpoint(v)));
         if (kind == keccak256("StageReceipt")) return (true, types.receipt(receipt(v)));
+        if (kind == keccak256("Terms")) return (true, types.terms(terms(v)));
+        if (kind == keccak256("RequestOpening")) return (true, types.opening(opening(v)));
         if (kind == keccak256("Ack")) return (true, types.ack(ack(v)));
         if (kind == keccak256("Voucher")) return (true, types.voucher(voucher(v)));
         if (kind == keccak256("AuditorDelegation")) return (true, types.delegation(delegation(v)));
@@ -112,6 +116,7 @@ contract VectorsTest is Test {
         o.auditor = account(string.concat(v, ".auditor"));
         o.arbitrator = account(string.concat(v, ".arbitrator"));
         o.numericsProfile = word(string.concat(v, ".numericsProfile"));
+        o.termsHash = word(string.concat(v, ".termsHash"));
         o.nonce = uint64(num(string.concat(v, ".nonce")));
     }
 
@@ -157,6 +162,24 @@ contract VectorsTest is Test {
         r.tokensOut = uint32(num(string.concat(v, ".tokensOut")));
         r.startedAt = uint64(num(string.concat(v, ".startedAt")));
         r.signedAt = uint64(num(string.concat(v, ".signedAt")));
+    }
+
+    function terms(string memory v) private view returns (Terms memory t) {
+        t.inFlight = uint16(num(string.concat(v, ".inFlight")));
+        t.trusted = accounts(string.concat(v, ".trusted"));
+        t.avoided = accounts(string.concat(v, ".avoided"));
+        t.auditBps = uint16(num(string.concat(v, ".auditBps")));
+    }
+
+    function accounts(string memory v) private view returns (address[] memory list) {
+        return vm.parseJsonAddressArray(json, v);
+    }
+
+    function opening(string memory v) private view returns (RequestOpening memory r) {
+        r.orderHash = word(string.concat(v, ".orderHash"));
+        r.requestIndex = uint32(num(string.concat(v, ".requestIndex")));
+        r.promptLeaf = word(string.concat(v, ".promptLeaf"));
+        r.samplingLeaf = word(string.concat(v, ".samplingLeaf"));
     }
 
     function ack(string memory v) private view returns (Ack memory a) {

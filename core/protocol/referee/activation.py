@@ -24,10 +24,10 @@ from core.protocol.referee.transcend import POINT, decay, exp_fixed, quotient_fi
 
 _TRANSCENDENTAL = -40
 #: ⌊2 √(2/π) · 2^120⌋, and the cubic coefficient 0.044715 as a fraction of 10^6 in Q120.
-_TWO_ROOT = Real(0x19884533D436508D0FCB3C500BAB8E2, -POINT)
-_CUBIC = Real((44_715 << POINT) // 1_000_000, -POINT)
+TWO_ROOT = Real(0x19884533D436508D0FCB3C500BAB8E2, -POINT)
+CUBIC = Real((44_715 << POINT) // 1_000_000, -POINT)
 #: Below 2^-60, tanh z differs from z by less than 2^-120 of it.
-_LINEAR_BELOW = -60
+LINEAR_BELOW = -60
 
 
 def silu(params: tuple[int, ...], operands: bytes) -> bool:
@@ -44,8 +44,8 @@ def gelu_tanh(params: tuple[int, ...], operands: bytes) -> bool:
     """
     words(params, 0)
     y, g = split(operands, 2).trace
-    cubed = mul(mul(mul(g, g), g), _CUBIC)
-    return _is_gated(y, g, mul(add(g, cubed), _TWO_ROOT))
+    cubed = mul(mul(mul(g, g), g), CUBIC)
+    return _is_gated(y, g, mul(add(g, cubed), TWO_ROOT))
 
 
 def softcap(params: tuple[int, ...], operands: bytes) -> bool:
@@ -58,7 +58,7 @@ def softcap(params: tuple[int, ...], operands: bytes) -> bool:
         return operands[:8] == MINUS_INFINITY
     y, x = split(operands, 2).trace
     tolerance = _tolerance(y, x)
-    if x.m == 0 or top(x) - top(cap) < _LINEAR_BELOW:
+    if x.m == 0 or top(x) - top(cap) < LINEAR_BELOW:
         return within(y, x, tolerance)
     e = exp_fixed(-quotient_fixed(scaled(magnitude(x), 1), cap))
     capped = mul(cap, sub(ONE, e))

@@ -20,13 +20,13 @@ from core.protocol.referee.real import (
 )
 
 _U = -50
-_MAX_WIDTH = 2**32 - 1
+MAX_WIDTH = 2**32 - 1
 
 
 def norm_scale(params: tuple[int, ...], operands: bytes) -> bool:
     """|r² (q + n·ε) − n| ≤ 16u·n and r > 0. Parameters: n, ε. Operands: r, q."""
     n, epsilon = words(params, 2)
-    if not 1 <= n <= _MAX_WIDTH:
+    if not 1 <= n <= MAX_WIDTH:
         raise LeafError(f"a norm over {n} values")
     floor = times(to_constant(epsilon), n)
     r, q = split(operands, 2).trace

@@ -6,9 +6,9 @@ import struct
 from collections.abc import Iterable, Iterator
 
 from core.protocol.referee import Leaf as RefereeLeaf
-from core.protocol.referee import Ruling, check
+from core.protocol.referee import Ruling, check, check_exact
 from core.protocol.trace.derive import Derivation
-from core.protocol.trace.evaluate import Evaluator
+from core.protocol.trace.evaluate import CanonicalEvaluator, Evaluator
 from core.protocol.trace.held import HeldTrace, referee_leaf, stabiliser_witness
 from core.protocol.trace.layout import Layout, Place
 from core.protocol.trace.program import Form
@@ -30,27 +30,31 @@ def all_places(layout: Layout) -> Iterator[Place]:
 
 
 class Checker:
-    """Judges places of a trace on the trace's own operands, as the chain would."""
+    """Judges places of a trace on the trace's own operands, as the chain would; `exact`: a trace that should be canonical."""
 
-    def __init__(self, derivation: Derivation, layout: Layout, sources: Sources) -> None:
+    def __init__(
+        self, derivation: Derivation, layout: Layout, sources: Sources, exact: bool = False
+    ) -> None:
         self._derivation = derivation
         self._layout = layout
         self._sources = sources
-        self._evaluator = Evaluator(derivation, layout, sources)
+        make = CanonicalEvaluator if exact else Evaluator
+        self._evaluator = make(derivation, layout, sources)
+        self._check = check_exact if exact else check
 
     def ruling(self, trace: HeldTrace, place: Place) -> Ruling:
         """What the referee would rule, were this place on trial and its partial sums the right ones."""
         trial = self._derivation.trial(place, stabiliser_witness(trace, place))
         stated = self._evaluator.partial_sums(trace, place) if trial.parts else b""
         leaf = referee_leaf(trace, trial.whole, self._sources, self._result(trace, place), stated)
-        return check(leaf)
+        return self._check(leaf)
 
     def part_ruling(self, trace: HeldTrace, place: Place, part: int, stated: bytes) -> Ruling:
         """What the referee would rule on partial sum `part` of those that were stated."""
         leaf = self._derivation.part(place, part)
         result = stated[8 * part : 8 * part + 8]
         found: RefereeLeaf = referee_leaf(trace, leaf, self._sources, result)
-        return check(found)
+        return self._check(found)
 
     def faults(self, trace: HeldTrace, places: Iterable[Place] | None = None) -> Iterator[Place]:
         """Places whose leaf does not hold, in the order of the trace."""

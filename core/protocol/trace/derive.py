@@ -78,15 +78,37 @@ class Trial:
     whole: Leaf
 
 
+class How(IntEnum):
+    """Why a served token cannot be the one that was due."""
+
+    AHEAD = 1  # another, which every filter lets pass, is ahead of it
+    OUTSIDE_MIN_P = 2  # min-p leaves it out, by a token that is so much likelier
+    OUTSIDE_TOP_K = 3  # top-k leaves it out, by as many tokens that are ahead
+
+
 @dataclass(frozen=True)
 class Choice:
-    """What a served token is judged by: everything but the two logits."""
+    """What a served token is judged by: everything but the logits. `listed` is the hash of the tokens that OUTSIDE_TOP_K names."""
 
     preferred: int
     served: int
     step: int
     temperature_micro: int
     key: tuple[int, int]
+    how: How = How.AHEAD
+    min_p_micro: int = 0
+    top_k: int = 0
+    listed: bytes = bytes(32)
+
+
+_CERTAIN = 10**6  # a min-p of one: who is ahead at all
+
+
+def delta_of(delta_micro: int, temperature_micro: int) -> int:
+    """δ in scores: that of logits times the gain by which a temperature below one spreads them, rounded up."""
+    if not 0 < temperature_micro < 10**6:
+        return delta_micro
+    return -(-delta_micro * 10**6 // temperature_micro)
 
 
 class Derivation:
@@ -98,8 +120,8 @@ class Derivation:
         self._tolerance = tolerance
         self._choice = choice
 
-    def trial(self, place: Place, witness: int = 0) -> Trial:
-        """How the value at `place` is judged; `witness` is the key that a stabiliser's author points at.
+    def trial(self, place: Place, witness: int = 0, named: int | None = None) -> Trial:
+        """How the value at `place` is judged; `witness` is the key that a stabiliser's author points at, `named` a token of a list.
 
         Raises IndexError if there is no such place.
         """
@@ -109,6 +131,8 @@ class Derivation:
         parts = self._parts(place.section, op)
         if parts:
             return Trial(place, parts, self._sum_of_parts(op, place, parts))
+        if op.kind == Kind.GREEDY:
+            return Trial(place, 0, self._chosen(op, place, named))
         return Trial(place, 0, self._leaf(op, place, witness, 0, self._terms(place.section, op)))
 
     def part(self, place: Place, part: int) -> Leaf:
@@ -279,8 +303,6 @@ class Derivation:
             case Kind.EXCEEDS:
                 runs = (self._run(section, op.a, 0, 0), self._run(section, op.b, 0, 0))
                 return Leaf(kind, (self._tolerance,), runs)
-            case Kind.GREEDY:
-                return self._chosen(op, section)
             case _:
                 raise ValueError(f"{kind.name} in an operator program")
 
@@ -334,21 +356,38 @@ class Derivation:
             return self._attended(section, source, place.row, place.segment, place.item, 1)
         return self._run(section, source, position, column)
 
-    def _chosen(self, op: Op, section: int) -> Leaf:
+    def _chosen(self, op: Op, place: Place, named: int | None) -> Leaf:
+        """A token's verdict. Where min-p is on, the accused may name a token by `place.item` that keeps the preferred one out; where top-k
+        is, a list of them, of which the accuser names one that is not ahead. Without them the filter passes.
+        """
         choice = self._choice
         if choice is None:
             raise ValueError("a token is judged by a choice")
-        runs = (
-            self._run(section, op.a, 0, choice.preferred),
-            self._run(section, op.a, 0, choice.served),
+        preferred, served = (
+            self._run(place.section, op.a, 0, token) for token in (choice.preferred, choice.served)
         )
-        delta = self._p.delta_micro
-        if choice.temperature_micro == 0:
-            return Leaf(Kind.GREEDY, (delta,), runs)
+        tau, delta = (
+            choice.temperature_micro,
+            delta_of(self._p.delta_micro, choice.temperature_micro),
+        )
+        if choice.how == How.OUTSIDE_MIN_P:
+            return Leaf(Kind.OUTSIDE_MIN_P, (delta, tau, choice.min_p_micro), (preferred, served))
+        if choice.how == How.OUTSIDE_TOP_K:
+            likelier = self._run(
+                place.section, op.a, 0, choice.preferred if named is None else named
+            )
+            return Leaf(Kind.OUTSIDE_MIN_P, (delta, tau, _CERTAIN), (likelier, served))
+        if tau == 0:
+            return Leaf(Kind.GREEDY, (delta,), (preferred, served))
+        top_k = 0 if named is None else choice.top_k
         params = (
-            delta, choice.temperature_micro, *choice.key, choice.step, choice.preferred, choice.served, 0, 0
+            delta, tau, *choice.key, choice.step, choice.preferred, choice.served, choice.min_p_micro, top_k
         )  # fmt: skip
-        return Leaf(Kind.GUMBEL, params, runs, padding=3)
+        if not choice.min_p_micro and named is None:
+            return Leaf(Kind.GUMBEL, params, (preferred, served), padding=3)
+        others = (place.item, choice.preferred if named is None else named)
+        filters = tuple(self._run(place.section, op.a, 0, token) for token in others)
+        return Leaf(Kind.GUMBEL, params, (preferred, served, *filters), padding=1)
 
     # --- weights ---
 

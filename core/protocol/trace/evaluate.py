@@ -9,11 +9,11 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 
-from core.protocol.referee import Format, Kind
+from core.protocol.referee import Format, Kind, exact_value
 from core.protocol.referee.attention import is_visible
 from core.protocol.referee.formats import LAYOUTS
 from core.protocol.trace.derive import Derivation, Leaf
-from core.protocol.trace.held import HeldTrace, tail, weights_of
+from core.protocol.trace.held import HeldTrace, referee_leaf, tail, weights_of
 from core.protocol.trace.layout import Layout, Place
 from core.protocol.trace.sources import Sources
 
@@ -64,10 +64,10 @@ class Evaluator:
         trial = self._derivation.trial(place)
         if not trial.parts:
             return self._compute(trace, trial.whole)
-        parts = [
-            self._compute(trace, self._derivation.part(place, part)) for part in range(trial.parts)
-        ]
-        return math.fsum([*parts, *self._model(trial.whole)])
+        return self._total(trace, trial.whole, self.partial_sums(trace, place))
+
+    def _total(self, trace: HeldTrace, leaf: Leaf, stated: bytes) -> float:
+        return math.fsum([*numbers(stated, Format.F64), *self._model(leaf)])
 
     def partial_sums(self, trace: HeldTrace, place: Place) -> bytes:
         """The parts that an accuser states for the value at `place`."""
@@ -97,6 +97,26 @@ class Evaluator:
     def _model_of(self, leaf: Leaf) -> list[float]:
         weights = weights_of(leaf, self._sources)
         return [] if weights is None else numbers(self._sources.weights(weights), weights.format)
+
+
+class CanonicalEvaluator(Evaluator):
+    """Evaluates the canonical trace: the one in which every value is the nearest float64 (`core.protocol.referee.exact`).
+
+    Raises ArithmeticError for operands on which no number is right; no stage's rows and weights lead there unless they are malformed.
+    """
+
+    def _total(self, trace: HeldTrace, leaf: Leaf, stated: bytes) -> float:
+        return self._exact(trace, leaf, stated)
+
+    def _compute(self, trace: HeldTrace, leaf: Leaf) -> float:
+        return self._exact(trace, leaf, b"")
+
+    def _exact(self, trace: HeldTrace, leaf: Leaf, stated: bytes) -> float:
+        found = exact_value(referee_leaf(trace, leaf, self._sources, bytes(8), stated))
+        if found is None:
+            raise ArithmeticError(f"{leaf.kind.name} of these operands is no number")
+        (value,) = struct.unpack("<d", found)
+        return float(value)
 
 
 def operands_of_runs(trace: HeldTrace, leaf: Leaf) -> bytes:

@@ -56,7 +56,8 @@ class Evidence:
     runs: tuple[Opening, ...] = ()
     weights: WeightOpening = field(default_factory=WeightOpening)
     row: RowOpening = field(default_factory=RowOpening)
-    witness: int = 0
+    witness: int = 0  # the key of a stabiliser, or which token of the accused's list
+    tokens: bytes = b""  # of a list, each as u32be
 
 
 def chunk_hashes(data: bytes) -> list[bytes]:

@@ -7,12 +7,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
+
+from eth_utils.crypto import keccak
 
 from core.protocol import commit
-from core.protocol.referee import Kind, Ruling, check
+from core.protocol.referee import Kind, Ruling, check, check_exact
 from core.protocol.referee import Leaf as RefereeLeaf
 from core.protocol.referee.formats import LAYOUTS
-from core.protocol.trace.derive import Boundary, Choice, Derivation, Leaf, RowElement, Run, Trial
+from core.protocol.trace.derive import (
+    Boundary,
+    Choice,
+    Derivation,
+    How,
+    Leaf,
+    RowElement,
+    Run,
+    Trial,
+    delta_of,
+)
 from core.protocol.trace.evidence import (
     Evidence,
     EvidenceError,
@@ -34,6 +47,14 @@ from core.protocol.types import RequestLeaf
 TOKEN_BYTES = 4
 
 
+class Forfeit(Exception):
+    """A list of tokens that proves nothing: whoever made it loses by it, with this ruling."""
+
+    def __init__(self, ruling: Ruling) -> None:
+        super().__init__(ruling.name)
+        self.ruling = ruling
+
+
 class ClaimError(ValueError):
     """A claim that no trace can be about; the contract reverts on it."""
 
@@ -50,6 +71,7 @@ class Claim:
     tolerance_entry: int
     trace_root: bytes
     choice: Choice | None = None  # a token is accused, not a deviation
+    exact: bool = False  # the trace is the canonical one: every value is judged to the bit
 
 
 @dataclass(frozen=True)
@@ -91,8 +113,8 @@ class Case:
             raise ClaimError(f"{claim.positions} positions of {self.rows} rows")
         if claim.choice is None:
             self._check_window(layers)
-        elif claim.layer_to != layers or claim.positions < claim.leaf.tokens_in:
-            raise ClaimError("no token is drawn there")
+        else:
+            self._check_choice(claim.choice, layers)
         if self.layout.chunks > MAX_CHUNKS:
             raise ClaimError("a trace of too many chunks")
 
@@ -109,6 +131,22 @@ class Case:
         if claim.layer_to - claim.layer_from > entry.max_depth or rows < entry.min_rows:
             raise ClaimError("a tolerance for other depths or windows")
 
+    def _check_choice(self, choice: Choice, layers: int) -> None:
+        claim, vocab = self.claim, self.program.vocab
+        if claim.layer_to != layers or claim.positions < claim.leaf.tokens_in:
+            raise ClaimError("no token is drawn there")
+        if not 0 <= choice.preferred < vocab or not 0 <= choice.served < vocab:
+            raise ClaimError("tokens that the model has not")
+        if delta_of(self.program.delta_micro, choice.temperature_micro) >= 2**32:
+            raise ClaimError("so cold that any token is a near tie")
+        needs = {
+            How.AHEAD: True,
+            How.OUTSIDE_MIN_P: choice.temperature_micro and choice.min_p_micro,
+            How.OUTSIDE_TOP_K: choice.temperature_micro and choice.top_k,
+        }
+        if not needs[choice.how]:
+            raise ClaimError("a filter that is off")
+
     # --- rulings ---
 
     def trial(self, place: Place, witness: int = 0) -> Trial:
@@ -117,12 +155,42 @@ class Case:
             raise IndexError(f"no position {witness}")
         return self.derivation.trial(place, witness)
 
+    def token_of(self, place: Place, evidence: Evidence) -> int | None:
+        """The token of a list that is looked at: the accused names one of the accuser's, the accuser one of the accused's.
+
+        None if there is no list. Raises Forfeit where the list is none of `top_k` tokens in ascending order.
+        """
+        choice, tokens = self.claim.choice, evidence.tokens
+        outside = choice is not None and choice.how == How.OUTSIDE_TOP_K
+        if choice is None or not (outside or (choice.how == How.AHEAD and tokens)):
+            return None
+        if outside and keccak(tokens) != choice.listed:
+            raise EvidenceError("another list")
+        ids = [int.from_bytes(tokens[at : at + 4], "big") for at in range(0, len(tokens), 4)]
+        own = choice.served if outside else choice.preferred
+        rising = len(tokens) == 4 * choice.top_k > 0 and all(a < b for a, b in pairwise(ids))
+        if not rising or ids[-1] >= self.program.vocab or own in ids:
+            raise Forfeit(Ruling.FAILS if outside else Ruling.HOLDS)
+        number = place.item if outside else evidence.witness
+        if number < len(ids):
+            return ids[number]
+        if outside:
+            raise Forfeit(Ruling.HOLDS)  # the accused named none of them
+        raise EvidenceError(f"token {number} of a list of {len(ids)}")
+
     def rule(self, place: Place, evidence: Evidence, stated: bytes = b"") -> Ruling:
         """On the value at `place` and its operands; for one of many terms, on whether the `stated` parts add up to it.
 
         Raises EvidenceError where the contract reverts.
         """
-        trial = self.trial(place, evidence.witness)
+        if self.layout.op(place.section, place.op).kind == Kind.GREEDY:
+            try:
+                named = self.token_of(place, evidence)
+            except Forfeit as found:
+                return found.ruling
+            trial = self.derivation.trial(place, 0, named)
+        else:
+            trial = self.trial(place, evidence.witness)
         if len(stated) != trial.parts * VALUE_BYTES:
             raise EvidenceError(f"{len(stated)} bytes of {trial.parts} partial sums")
         result = b""
@@ -153,7 +221,8 @@ class Case:
                 return Ruling.ROW_MALFORMED
             root = self.program.tables_root if want.part == -2 else self.part_roots[want.part + 1]
             data += open_weights(root, want, evidence.weights)
-        return check(RefereeLeaf(leaf.kind, leaf.params, data + row))
+        rule = check_exact if self.claim.exact else check
+        return rule(RefereeLeaf(leaf.kind, leaf.params, data + row))
 
     def _row(self, element: RowElement, by_token: bool, evidence: Evidence) -> bytes:
         claim = self.claim

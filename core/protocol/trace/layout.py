@@ -136,7 +136,8 @@ class Layout:
             return False
         form = self.op(section, op).form
         if form == Form.VERDICT:
-            return row == segment == item == 0
+            # Of a token, `item` is what the accused holds against it: see Derivation.
+            return row == segment == 0 and item < (1 if self.deviation else self.program.vocab)
         shape = self.shape(form)
         return row < shape.rows and segment < shape.segments and item < shape.length
 

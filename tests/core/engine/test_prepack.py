@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.engine import prepack as prepack_module
+from core.engine import layouts
 from core.engine.determinism import is_batch_invariant
+from core.engine.layouts import OneDnn, Panels
 from core.engine.lookup import map_embedding
 from core.engine.model import load_shard
+from core.engine.native import NoKernels
 from core.engine.pieces import Piece
 from core.engine.prepack import PackedLinear, prepack
 from core.engine.sizing import Offload
@@ -121,17 +123,40 @@ def test_a_prompt_cut_at_the_same_places_keeps_its_bits_when_shared(tiny: Callab
 
 def test_what_fails_its_check_stays_plain(tiny: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     shard = load_shard(tiny("llama", layers=2), LayerRange(0, 2))
-    true = prepack_module._multiply
-    monkeypatch.setattr(prepack_module, "_multiply", lambda x, w, b: true(x, w, b) * 1.001)
+    for layout in (Panels, OneDnn):
+        true = layout.multiply
+        monkeypatch.setattr(
+            layout, "multiply", lambda self, *args, true=true: true(self, *args) * 1.001
+        )
     report = prepack(shard)
-    assert report.packed == 0 and report.plain == 15 and "off by" in report.reason
+    assert report.packed == 0 and report.plain == 15 and report.reason.count("off by") == 2
 
     def gone(*_: object) -> None:
         raise AttributeError("no such operator")
 
-    monkeypatch.setattr(prepack_module, "_reorder", gone)
+    for layout in (Panels, OneDnn):
+        monkeypatch.setattr(layout, "lay", gone)
     assert "no such operator" in prepack(shard).reason
     assert not any(isinstance(m, PackedLinear) for m in shard.model.modules())
+
+
+def test_without_our_kernels_onednn_packs(tiny: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise NoKernels("this machine has no C compiler")
+
+    monkeypatch.setattr(layouts, "kernels", gone)
+    folder, ids = tiny("llama", layers=2), ids_of(1, 20)
+    engine = make_stages(folder, (0, 2), packed=True)[0]
+    engine.open("r")
+    shard = load_shard(folder, LayerRange(0, 2))
+    report = prepack(shard)
+    assert report.layouts == ("oneDNN",) and report.packed == 15
+    assert off(feed([engine], "r", ids), reference(shard.model, ids)) < CLOSE
+
+
+def test_with_our_kernels_a_single_row_keeps_its_bits(tiny: Callable) -> None:
+    report = prepack(load_shard(tiny("llama", layers=2), LayerRange(0, 2)))
+    assert report.least_rows == 1 or report.layouts != ("panels",)
 
 
 def test_bfloat16_runs_packed_or_says_why_not(tiny: Callable, whole_model: Callable) -> None:

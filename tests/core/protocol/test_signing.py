@@ -21,11 +21,13 @@ CURVE_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 # The type strings of docs/protocol.md §2, copied by hand: a second source.
 STAGE = "Stage(address operator,uint16 layerFrom,uint16 layerTo)"
 TYPES = {
-    "Order": "Order(address requester,bytes32 modelId,bytes32 inputRoot,bytes32 samplingRoot,uint32 requests,uint32 maxTokensIn,uint32 maxTokensOut,uint64 priceIn,uint64 priceOut,address matcher,uint16 matcherFeeBps,uint128 minStake,uint64 deadline,uint32 window,address auditor,address arbitrator,bytes32 numericsProfile,uint64 nonce)",
+    "Order": "Order(address requester,bytes32 modelId,bytes32 inputRoot,bytes32 samplingRoot,uint32 requests,uint32 maxTokensIn,uint32 maxTokensOut,uint64 priceIn,uint64 priceOut,address matcher,uint16 matcherFeeBps,uint128 minStake,uint64 deadline,uint32 window,address auditor,address arbitrator,bytes32 numericsProfile,bytes32 termsHash,uint64 nonce)",
     "Acceptance": "Acceptance(bytes32 orderHash,bytes32 planHash,uint16 stage,uint64 expiry)",
     "HopCheckpoint": "HopCheckpoint(bytes32 orderHash,bytes32 planHash,uint16 stage,uint32 requestIndex,uint32 rows,bytes32 runningRoot)",
     "StageReceipt": "StageReceipt(bytes32 orderHash,bytes32 planHash,uint16 stage,uint16 layerFrom,uint16 layerTo,bytes32 shardRoot,bytes32 inputRoot,bytes32 outputRoot,bytes32 requestsRoot,uint32 requests,uint32 tokensIn,uint32 tokensOut,uint64 startedAt,uint64 signedAt)",
     "Ack": "Ack(bytes32 orderHash,bytes32 planHash,bytes32 resultRoot,uint32 tokensIn,uint32 tokensOut)",
+    "Terms": "Terms(uint16 inFlight,address[] trusted,address[] avoided,uint16 auditBps)",
+    "RequestOpening": "RequestOpening(bytes32 orderHash,uint32 requestIndex,bytes32 promptLeaf,bytes32 samplingLeaf)",
     "Voucher": "Voucher(bytes32 sessionId,bytes32 planHash,uint128 cumulative,bytes32 lastResultRoot)",
     "AuditorDelegation": "AuditorDelegation(bytes32 orderHash,address auditor,uint64 expiry)",
     "OperatorProof": "OperatorProof(address owner,address operator)",
@@ -46,6 +48,10 @@ def fields_of(name: str) -> list[tuple[str, str]]:
 def value_of(kind: str) -> st.SearchStrategy[Any]:
     if kind == "bytes32":
         return st.binary(min_size=32, max_size=32).map(lambda raw: "0x" + raw.hex())
+    if kind == "address[]":
+        return st.sets(st.binary(min_size=20, max_size=20), max_size=4).map(
+            lambda raws: tuple("0x" + raw.hex() for raw in sorted(raws))
+        )
     if kind == "address":
         return st.binary(min_size=20, max_size=20).map(lambda raw: "0x" + raw.hex())
     return st.integers(0, LIMITS[kind])
@@ -57,10 +63,29 @@ def message_of(name: str) -> st.SearchStrategy[t.Value]:
     )
 
 
+def test_terms_are_hashed_or_zero_and_bind_the_order_they_travel_with() -> None:
+    terms = t.Terms.of(4, ["0x" + "bb" * 20, "0x" + "AA" * 20], ["0x" + "01" * 20], 100)
+    assert signing.terms_hash(None) == t.ZERO_HASH
+    assert signing.terms_hash(terms) == "0x" + hand_struct_hash(terms).hex()
+    order = t.Order(*[_zero(kind) for kind, _ in fields_of("Order")])
+    bound = msgspec.structs.replace(order, terms_hash=signing.terms_hash(terms))
+    for right in (t.SignedOrder(order, "0x"), t.SignedOrder(bound, "0x", terms)):
+        assert signing.binds_its_terms(right)
+    other = msgspec.structs.replace(terms, in_flight=5)
+    for wrong in (
+        t.SignedOrder(order, "0x", terms),
+        t.SignedOrder(bound, "0x"),
+        t.SignedOrder(bound, "0x", other),
+    ):
+        assert not signing.binds_its_terms(wrong)
+
+
 any_message = st.sampled_from(sorted(TYPES)).flatmap(message_of)
 
 
 def word(kind: str, value: Any) -> bytes:
+    if kind == "address[]":
+        return keccak(b"".join(encode(["address"], [item]) for item in value))
     return encode([kind], [bytes.fromhex(value[2:]) if kind == "bytes32" else value])
 
 
@@ -124,11 +149,15 @@ def test_the_cached_order_hash_is_the_struct_hash(order: t.Value) -> None:
 def test_an_address_in_any_case_is_the_same_message(message: t.Value) -> None:
     fields = msgspec.to_builtins(message)
     upper = {
-        k: "0x" + v[2:].upper() if isinstance(v, str) and len(v) == 42 else v
+        k: _upper(v) if not isinstance(v, tuple | list) else tuple(map(_upper, v))
         for k, v in fields.items()
     }
     other = type(message)(*upper.values())
     assert signing.struct_hash(other) == signing.struct_hash(message)
+
+
+def _upper(value: Any) -> Any:
+    return "0x" + value[2:].upper() if isinstance(value, str) and len(value) == 42 else value
 
 
 def test_a_job_id_belongs_to_one_chain_and_one_deployment(domain: Domain) -> None:

@@ -33,6 +33,7 @@ ORDER = t.Order(
     auditor=t.ZERO_ADDRESS,
     arbitrator=ADDRESS,
     numerics_profile=HASH,
+    terms_hash=t.ZERO_HASH,
     nonce=0,
 )
 
@@ -83,6 +84,44 @@ def test_an_order_survives_both_formats() -> None:
 )
 def test_an_order_with_a_field_out_of_pattern_or_bound_is_refused(field: str, bad: object) -> None:
     refused({**msgspec.to_builtins(ORDER), field: bad}, t.Order)
+
+
+def test_an_order_is_open_when_neither_root_fixes_anything() -> None:
+    fixed = "0x" + "11" * 32
+    for roots, expected in (
+        ((t.ZERO_HASH, t.ZERO_HASH), True),
+        ((fixed, t.ZERO_HASH), False),
+        ((t.ZERO_HASH, fixed), False),
+        ((fixed, fixed), False),
+    ):
+        order = msgspec.structs.replace(ORDER, input_root=roots[0], sampling_root=roots[1])
+        assert order.is_open is expected
+
+
+def test_terms_are_in_order_bounded_and_the_same_however_they_are_given() -> None:
+    a, b, c = ("0x" + digit * 40 for digit in "aBc")
+    terms = t.Terms.of(3, [c, a, b, a.upper().replace("X", "x")], [], 10)
+    assert [o.lower() for o in terms.trusted] == [a.lower(), b.lower(), c.lower()]
+    assert decoded(terms, t.Terms) == terms
+    for bad in (
+        {"inFlight": 0},
+        {"inFlight": 2**16},
+        {"auditBps": 10_001},
+        {"trusted": [c, a]},
+        {"trusted": [a, a]},
+        {"avoided": [b, b.lower()]},
+        {"avoided": [f"0x{i:040x}" for i in range(257)]},
+        {"avoided": ["0x12"]},
+    ):
+        refused({**msgspec.to_builtins(terms), **bad}, t.Terms)
+
+
+def test_terms_allow_whom_they_trust_and_nobody_they_avoid() -> None:
+    a, b, c = ("0x" + digit * 40 for digit in "aBc")
+    assert all(t.Terms(1).allows(o) for o in (a, b, c))
+    assert t.Terms.of(1, [a, b]).allows(b.lower()) and not t.Terms.of(1, [a, b]).allows(c)
+    assert not t.Terms.of(1, [], [b]).allows(b.lower()) and t.Terms.of(1, [], [b]).allows(a)
+    assert not t.Terms.of(1, [a], [a]).allows(a)
 
 
 def test_unknown_and_missing_fields_are_refused() -> None:

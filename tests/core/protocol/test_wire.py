@@ -25,6 +25,7 @@ from tests.core.protocol.test_types import ADDRESS, HASH, ORDER
 
 SIGNATURE = "0x" + "1b" * 65
 SIGNED = t.SignedOrder(ORDER, SIGNATURE)
+TERMS = t.Terms(4, (ADDRESS,), (t.ZERO_ADDRESS,), 100)
 PLAN = [t.Stage(ADDRESS, 0, 4), t.Stage(t.ZERO_ADDRESS, 4, 9)]
 PLACES = ["10.0.0.1:4000", "[::1]:4000"]
 CHECKPOINT = t.HopCheckpoint(HASH, HASH, 0, 7, 32, HASH)
@@ -34,6 +35,7 @@ RECEIPT = t.SignedReceipt(
     SIGNATURE,
     [t.RequestLeaf(7, HASH, HASH, 5, 6)],
 )
+OPENED = t.SignedOpening(t.RequestOpening(HASH, 7, HASH, HASH), SIGNATURE)
 SAMPLING = t.SamplingParams(
     700_000,
     40,
@@ -53,9 +55,14 @@ MESSAGES: list[wire.AnyMessage] = [
     wire.Accepted(t.SignedAcceptance(t.Acceptance(HASH, HASH, 1, 9), SIGNATURE)),
     wire.Propose(SIGNED, PLAN, PLACES, 1, HASH),
     wire.OpenJob(SIGNED, PLAN, PLACES, 1),
+    wire.Propose(t.SignedOrder(ORDER, SIGNATURE, TERMS), PLAN, PLACES, 1),
     wire.OpenJob(SIGNED, PLAN, PLACES, 1, wire.Continues(HASH, [3, None])),
     wire.JobOpened(),
     wire.Submit(HASH, 7, HASH, [HASH], SAMPLING, []),
+    wire.Submit(HASH, 7, HASH, [], SAMPLING, [], OPENED),
+    wire.GoesOn(HASH, 7, HASH, 3),
+    wire.Acknowledge(t.Ack(HASH, HASH, HASH, 5, 6), SIGNATURE),
+    wire.EndJob(HASH),
     wire.Submitted(),
     wire.Activations(HASH, 7, 0, 32, checkpoint=CHECKPOINT, checkpoint_signature=SIGNATURE),
     wire.Activations(HASH, 7, 32, 1),
@@ -78,6 +85,7 @@ MESSAGES: list[wire.AnyMessage] = [
     wire.CloseJob(HASH, [1, 2, 3]),
     wire.FetchOpening(HASH, 7, DELEGATION, SIGNATURE),
     wire.Opening(HASH, [HASH], SAMPLING, [HASH, HASH]),
+    wire.Opening(HASH, [], SAMPLING, [], OPENED),
     wire.FetchRows(HASH, 7, "in", 0, 100),
     wire.Rows(0, 100, 2304, 250),
     wire.FetchReceipts(HASH),

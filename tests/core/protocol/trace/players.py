@@ -73,11 +73,10 @@ class Accusation:
             proof = self.trace.tree.proof(
                 child.index, child.index + 1, child.level, game.node.level - child.level
             )
-            if child.level > chunks.STEP_LEVELS:
+            if child.level:
                 below = self.trace.tree.below(child.level, child.index)
                 return game.open_node(now, ACCUSER, below, proof)
-            shown = self.trace.chunks[child.index << child.level : (child.index + 1) << child.level]
-            return game.open_values(now, ACCUSER, b"".join(shown), proof)
+            return game.open_chunk(now, ACCUSER, self.trace.chunks[child.index], proof)
         assert game.place is not None
         if game.phase == Phase.PROVING_PART:
             found = evidence_for(self.trace, self.stage.derivation, sources, game.place, game.part)

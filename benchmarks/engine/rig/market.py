@@ -1,0 +1,170 @@
+"""Who matches a fleet's orders, and what do its requesters read of the chain, where there is neither matcher nor chain?
+
+A job is matched as soon as its stages have accepted it; every acknowledgement is kept and held against its order. Everything
+else of a requester is the product's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from time import time
+from typing import Any
+
+from benchmarks.engine.rig.chain import ARBITRATOR, DOMAIN, MATCHER_KEY, RICH, signer, spec_of
+from benchmarks.engine.rig.fleet import Fleet, Member
+from client.matcher_api import Goes
+from client.orders import Terms
+from client.session import Match
+from core.engine.weights import model_manifest
+from core.protocol import commit, signing, wire
+from core.protocol import types as t
+from core.protocol.errors import HeadraceError, NoCapacity
+from core.protocol.types import JobState
+from core.runtime.channel import Peers, StreamIdentity
+
+#: As the matcher has it for an order that goes on with another.
+PROPOSE_S = 2.0
+MATCHER = signer(MATCHER_KEY)
+
+
+class Reads:
+    """The chain, as far as a requester asks it."""
+
+    chain_id = DOMAIN.chain_id
+    domain = DOMAIN
+    addresses = {"Escrow": "0x" + "ee" * 20, "JuryArbitrator": ARBITRATOR}
+
+    def __init__(self, model: Path, plans: dict[str, str]) -> None:
+        self._manifest, self._plans = model_manifest(model), plans
+
+    async def now(self) -> int:
+        return int(time())
+
+    async def read(self, contract: str, function: str, *args: Any) -> Any:
+        match f"{contract}.{function}":
+            case "TaskRegistry.jobOf":
+                return {"state": int(JobState.MATCHED), "planHash": self._plans[args[0]]}
+            case "ModelRegistry.shardRoot":
+                return commit.to_hex(self._manifest.shard_root(args[1], args[2]))
+            case "Escrow.balanceOf":
+                return RICH
+        raise AssertionError(f"a requester does not read {contract}.{function}")
+
+
+class Market:
+    """`client.matcher_api.MatcherApi` over a fleet. `turn` decides which of equal members new orders prefer."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.turn = 0
+        self.matches: dict[str, Match] = {}
+        self.acks: dict[str, t.Ack] = {}
+        self.plans: dict[str, str] = {}
+        self.chain = Reads(fleet.model, self.plans)
+        self._fleet, self._spec = fleet, spec_of(fleet.model)
+        self._peers = Peers(StreamIdentity(MATCHER, DOMAIN))
+
+    async def close(self) -> None:
+        await self._peers.close()
+
+    def plan(self) -> list[Member]:
+        """Who would serve an order now."""
+        return self._route(set(), None)
+
+    def forget(self) -> None:
+        """Of all jobs, once their answers are in."""
+        self.matches.clear()
+        self.acks.clear()
+        self.plans.clear()
+
+    async def open_job(
+        self, signed: t.SignedOrder, domain: signing.Domain, goes_on: Goes | None = None
+    ) -> Match:
+        """Propose to members until all of a chain accept. Raises NoCapacity."""
+        excluded = set(goes_on.lost) if goes_on else set()
+        before = self.matches[goes_on.continues] if goes_on else None
+        while True:
+            route = self._route(excluded, before)
+            plan = tuple(t.Stage(m.operator, *m.layers) for m in route)
+            refused = await self._propose(signed, route, plan, before)
+            if not refused:
+                break
+            excluded |= refused
+        job_id, plan_hash = signing.job_id(domain, signed.order), signing.plan_hash(plan)
+        await asyncio.gather(*(m.ask("match", job=job_id, plan=plan_hash) for m in route))
+        self.plans[job_id] = plan_hash
+        match = Match(job_id, signed, plan, tuple(m.endpoint for m in route), t.ZERO_HASH)
+        self.matches[job_id] = match
+        return match
+
+    async def acknowledge(self, job_id: str, ack: t.Ack, signature: str) -> dict[str, Any]:
+        """Take an acknowledgement. It must be of the job, by its requester, and within its caps."""
+        order = self.matches[job_id].signed.order
+        if (
+            not signing.is_signed_by(DOMAIN, ack, signature, order.requester)
+            or ack.order_hash != signing.order_hash(order)
+            or ack.plan_hash != self.plans[job_id]
+            or ack.tokens_in > order.max_tokens_in
+            or ack.tokens_out > order.max_tokens_out
+        ):
+            raise RuntimeError(f"job {job_id} is acknowledged with {ack}")
+        self.acks[job_id] = ack
+        return {}
+
+    def _route(self, excluded: set[str], before: Match | None) -> list[Member]:
+        kept = {stage.operator for stage in before.plan} if before else set()
+        route = []
+        for layers in self._fleet.ranges:
+            equal = [
+                m for m in self._fleet.alive if m.layers == layers and m.operator not in excluded
+            ]
+            if not equal:
+                raise NoCapacity("no pipeline", f"nobody is left for layers {layers}")
+            turned = [*equal[self.turn % len(equal) :], *equal[: self.turn % len(equal)]]
+            route.append(min(turned, key=lambda m: m.operator not in kept))
+        return route
+
+    async def _propose(
+        self,
+        signed: t.SignedOrder,
+        route: Sequence[Member],
+        plan: Sequence[t.Stage],
+        before: Match | None,
+    ) -> set[str]:
+        async def ask(stage: int, member: Member) -> str | None:
+            message = wire.Propose(
+                signed=signed,
+                plan=list(plan),
+                endpoints=[m.endpoint for m in route],
+                stage=stage,
+                continues=before.order_hash if before else None,
+            )
+            try:
+                stream = await self._peers.get(
+                    member.operator, member.endpoint, timeout_s=PROPOSE_S
+                )
+                answer = (await stream.call(message, timeout_s=PROPOSE_S)).message
+            except HeadraceError:
+                return member.operator
+            if not isinstance(answer, wire.Accepted):
+                raise RuntimeError(f"stage {stage} refused: {answer}")
+            return None
+
+        found = await asyncio.gather(*(ask(i, member) for i, member in enumerate(route)))
+        return {operator for operator in found if operator is not None}
+
+
+def terms(chain_now: int) -> Terms:
+    """What every order of the benchmark offers."""
+    return Terms(
+        price_in=1,
+        price_out=1,
+        matcher=MATCHER.address,
+        matcher_fee_bps=0,
+        min_stake=0,
+        deadline=chain_now + 3600,
+        window=60,
+        auditor=t.ZERO_ADDRESS,
+        arbitrator=ARBITRATOR,
+    )

@@ -1,0 +1,439 @@
+"""Does the simulator say what the running engine does?
+
+Real stages in processes of their own, over real streams, with a small model. So that two cores can stand for several machines
+of different speed, a stage computes its layers and then sleeps until the pass has lasted as long as on the machine that it
+stands for (three times its own time, or more); links between regions have their latency. Pass times and message times
+are measured at a first load and fitted. Then another load is run, the arrivals and routes of its requests are
+recorded and replayed in the simulator: once on the recorded routes, which tries the cost model, and where there is a
+choice once more with the router choosing by itself. One configuration runs at the engine's own speed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean, median
+
+from benchmarks.engine.rig.chain import DOMAIN, signer
+from benchmarks.engine.rig.rig import Load, Rig
+from benchmarks.engine.rig.steps import Step
+from benchmarks.table import Row
+from client.streams import Streams
+from core.protocol.types import LayerRange
+from core.runtime.channel import StreamIdentity
+from devnet.tiny_models import write_tiny_model
+from scheduler.dispatch.estimate import KvEstimate
+from scheduler.dispatch.fixed import FixedRouter
+from scheduler.dispatch.iwrr import IwrrRouter
+from scheduler.dispatch.router import Route, Router
+from scheduler.fleet import Coordinator, Fleet, Link, Links, Machine, ModelShape, Placement, Shard
+from scheduler.helix.max_flow import max_flow
+from scheduler.simulate import SimOptions, SimReport, simulate
+from scheduler.simulate.fit import PassSample, fit
+from scheduler.simulate.pass_cost import FittedCost
+from scheduler.workload import Arrival
+
+LAYERS, HIDDEN = 12, 256
+CHUNK_TOKENS = 128
+WARMUP_S, WINDOW_S = 6.0, 20.0
+CALIBRATION_S = 8.0
+SEEDS = (1, 2, 3)
+TOLERANCE = 0.05
+REQUESTER_KEY = 999
+
+
+@dataclass(frozen=True)
+class Config:
+    """Stages by layers with their pass times (ms: in all, a prompt token, a decode step, a position read), and the load.
+
+    `to_ms` is the one-way latency of what is sent to each stage from another region. Without `requests_per_s`, `streams`
+    requests run at all times. `router` chooses between replicas: pipelines in `turns` or by `weights`, or hops by `flow`.
+    """
+
+    name: str
+    layers: tuple[tuple[int, int], ...]
+    pace_ms: tuple[tuple[float, float, float, float] | None, ...]
+    requests_per_s: float | None = None
+    streams: int = 12
+    prompt_tokens: tuple[int, int] = (32, 200)
+    new_tokens: tuple[int, int] = (16, 64)
+    to_ms: tuple[float, ...] = ()
+    router: str = ""
+
+    @property
+    def routes(self) -> list[tuple[int, ...]]:
+        """Every pipeline through the stages, in order of layers."""
+        found: list[tuple[int, ...]] = [()]
+        while any(self._end(route) < LAYERS for route in found):
+            found = [
+                (*route, i)
+                for route in found
+                for i, (start, _) in enumerate(self.layers)
+                if start == self._end(route)
+            ]
+        return found
+
+    def _end(self, route: Sequence[int]) -> int:
+        return self.layers[route[-1]][1] if route else 0
+
+
+EQUAL = (12.0, 0.10, 0.5, 0.001)
+THIRDS = ((0, 4), (4, 8), (8, 12))
+TWICE = ((0, 6), (0, 6), (6, 12), (6, 12))
+FAST, SLOW = (14.0, 0.10, 0.5, 0.001), (24.0, 0.18, 0.9, 0.002)
+CONFIGS = (
+    Config("equal stages, always 12 requests", THIRDS, (EQUAL,) * 3),
+    Config(
+        "stages of four speeds, always 12 requests",
+        ((0, 2), (2, 6), (6, 9), (9, 12)),
+        ((10.0, 0.06, 0.4, 0.001), (25.0, 0.2, 1.0, 0.002), (14.0, 0.1, 0.5, 0.001), SLOW),
+    ),
+    Config("two regions 30 ms apart, always 12 requests", THIRDS, (EQUAL,) * 3, to_ms=(30, 30, 0)),
+    Config("one request at a time", THIRDS, (EQUAL,) * 3, streams=1),
+    Config(
+        "Poisson, half of what it can do, long prompts",
+        THIRDS,
+        (EQUAL,) * 3,
+        requests_per_s=2.5,
+        prompt_tokens=(64, 400),
+    ),
+    Config("Poisson, near saturation", THIRDS, (EQUAL,) * 3, requests_per_s=6.0),
+    Config("replicas, pipelines in turn", TWICE, (FAST, SLOW, FAST, SLOW), 4.0, router="turns"),
+    Config("replicas, by flow", TWICE, (FAST, SLOW, FAST, SLOW), 4.0, router="flow"),
+    Config("replicas, pipelines 2 : 1", TWICE, (FAST, SLOW, FAST, SLOW), 4.0, router="weights"),
+    Config("one stage at its own speed, always 6 requests", ((0, 12),), (None,), streams=6),
+)
+
+
+@dataclass
+class Served:
+    """One request of a run: when it came, its lengths, its pipeline, when its tokens came."""
+
+    at_s: float
+    prompt_tokens: int
+    new_tokens: int
+    route: tuple[int, ...]
+    times: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is compared."""
+
+    decode_tokens_per_s: float
+    prompt_s: float
+    decode_s: float
+
+    def errors(self, real: Figures) -> tuple[float, float, float]:
+        """By what share of the real figures these differ."""
+        return (
+            self.decode_tokens_per_s / real.decode_tokens_per_s - 1,
+            self.prompt_s / real.prompt_s - 1,
+            self.decode_s / real.decode_s - 1,
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The engine's figures of one run, and the simulator's: on its routes, and with a router of its own."""
+
+    real: Figures
+    replayed: Figures
+    routed: Figures | None
+
+
+def rows() -> list[Row]:
+    """One row a configuration, over all seeds."""
+    found = []
+    for config in CONFIGS:
+        outcomes, held_out = asyncio.run(measure(config))
+        found.append(_row(config, outcomes, held_out))
+        print(f"  {found[-1].item}: {found[-1].ours}", file=sys.stderr, flush=True)
+    return found
+
+
+def _row(config: Config, outcomes: Sequence[Outcome], held_out: float) -> Row:
+    replayed = [outcome.replayed.errors(outcome.real) for outcome in outcomes]
+    routed = [o.routed.errors(o.real) for o in outcomes if o.routed is not None]
+    tried = [replayed, routed] if routed else [replayed]
+    text = "; own routes ".join(
+        ", ".join(
+            f"{what} {mean(e[i] for e in errors):+.1%}"
+            for i, what in enumerate(("tokens/s", "prompt", "decode"))
+        )
+        for errors in tried
+    )
+    worst = max(abs(mean(e[i] for e in errors)) for errors in tried for i in range(3))
+    real = [outcome.real for outcome in outcomes]
+    return Row(
+        f"simulated as served: {config.name}",
+        f"each within {TOLERANCE:.0%}",
+        text,
+        f"engine: {mean(r.decode_tokens_per_s for r in real):.0f} tokens/s, prompt {mean(r.prompt_s for r in real):.2f} s, "
+        f"decode {mean(r.decode_s for r in real) * 1e3:.0f} ms",
+        f"fit of passes {held_out:.1%}",
+        worst <= TOLERANCE,
+    )
+
+
+async def measure(config: Config) -> tuple[list[Outcome], float]:
+    """The engine and its simulation, for every seed; and the error of the fitted passes on those left out."""
+    with tempfile.TemporaryDirectory(prefix="headrace-validation-") as scratch:
+        model = write_tiny_model(
+            Path(scratch), "llama", layers=LAYERS, hidden=HIDDEN, vocab=2000, context=2048
+        )
+        rig = Rig(model, (), peer=False, layers=config.layers, emulate=config.pace_ms)
+        async with rig:
+            endpoints = rig.endpoints(None, config.to_ms or [0.0] * len(config.layers))
+            streams = Streams(StreamIdentity(signer(REQUESTER_KEY), DOMAIN))
+            world = World(config)
+            try:
+                await _run(rig, endpoints, streams, config, world, seed=0, seconds=CALIBRATION_S)
+                held_out = world.learn_passes([steps for steps, _ in await rig.take()])
+                alone = [
+                    await _alone(rig, endpoints, streams, route, config)
+                    for route in config.routes[:1]
+                ]
+                world.learn_messages(alone[0], [steps for steps, _ in await rig.take()])
+                outcomes = []
+                for seed in SEEDS:
+                    served = await _run(
+                        rig,
+                        endpoints,
+                        streams,
+                        config,
+                        world,
+                        seed=seed,
+                        seconds=WARMUP_S + WINDOW_S,
+                    )
+                    await rig.take()
+                    outcomes.append(world.compare(served))
+            finally:
+                await streams.close()
+    return outcomes, held_out
+
+
+async def _run(
+    rig: Rig,
+    endpoints: Sequence[str],
+    streams: Streams,
+    config: Config,
+    world: World,
+    *,
+    seed: int,
+    seconds: float,
+) -> list[Served]:
+    """Serve for so long; then what runs is let run to its end."""
+    draw, router = random.Random(seed), world.router(config.router)
+    served: list[Served] = []
+    running: set[asyncio.Task[None]] = set()
+    started = time.monotonic()
+
+    async def serve_one() -> None:
+        prompt, new = draw.randint(*config.prompt_tokens), draw.randint(*config.new_tokens)
+        route = router.choose(prompt)
+        assert route is not None, "the caches of the rig are larger than its loads"
+        stages = tuple(world.number[shard.machine_id] for shard in route.stages)
+        load = Load(1, 1, new, prompt)
+        client = await rig.client(load, endpoints, route=stages, streams=streams)
+        one = Served(time.monotonic() - started, prompt, new, stages)
+        served.append(one)
+        outcome = await client.session.run()
+        for error in outcome.unfinished.values():
+            raise error
+        one.times = [at - started for at in client.times[0]]
+        await client.session.close()
+        router.finish(route)
+
+    async def stream() -> None:
+        while time.monotonic() - started < seconds:
+            await serve_one()
+
+    if config.requests_per_s is None:
+        await asyncio.gather(*(stream() for _ in range(config.streams)))
+    else:
+        at_s = draw.expovariate(config.requests_per_s)
+        while at_s < seconds:
+            await asyncio.sleep(max(0.0, started + at_s - time.monotonic()))
+            running.add(asyncio.create_task(serve_one()))
+            at_s += draw.expovariate(config.requests_per_s)
+        await asyncio.gather(*running)
+    return sorted(served, key=lambda one: one.at_s)
+
+
+async def _alone(
+    rig: Rig, endpoints: Sequence[str], streams: Streams, route: Sequence[int], config: Config
+) -> list[float]:
+    """Token times of one short request with nobody else."""
+    client = await rig.client(Load(1, 1, 40, 16), endpoints, route=route, streams=streams)
+    await rig.take()
+    await client.session.run()
+    await client.session.close()
+    return client.times[0]
+
+
+class World:
+    """A configuration as the scheduler knows it, with what was measured of it."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        names = [f"stage-{i}" for i in range(len(config.layers))]
+        self.number = {name: i for i, name in enumerate(names)}
+        machines = [
+            Machine(
+                name,
+                1 << 40,
+                1e3,
+                1e3,
+                region=name,
+                kv_tokens=1 << 20,
+                max_concurrent=256,
+                tau_ms_per_layer=(pace or EQUAL)[0] / (end - start),
+            )
+            for name, pace, (start, end) in zip(names, config.pace_ms, config.layers, strict=True)
+        ]
+        to_ms = config.to_ms or (0.0,) * len(names)
+        pairs = {(a, b): Link(to_ms[i]) for a in names for i, b in enumerate(names) if a != b}
+        # Requests come to the first stages, and tokens home to them; what is said to the client takes no link.
+        first = [i for i, (start, _) in enumerate(config.layers) if start == 0]
+        home = Coordinator("home", region="home")
+        for i, name in enumerate(names):
+            pairs["home", name] = Link(0.0)
+            pairs[name, "home"] = Link(0.0 if i in first else to_ms[first[0]])
+        self.home_s = to_ms[first[0]] / 1e3 if len(names) > 1 else 0.0
+        self.fleet = Fleet(machines, Links(pairs, {}), home)
+        self.model = ModelShape(
+            layers=LAYERS,
+            layer_bytes=1,
+            embedding_bytes=0,
+            head_bytes=0,
+            tied=False,
+            hidden=1,
+            flops_per_layer_per_token=1.0,
+            activation_bytes_per_token=4 * HIDDEN,
+            token_bytes=4,
+        )
+        self.placement: Placement = tuple(
+            Shard(name, LayerRange(*span)) for name, span in zip(names, config.layers, strict=True)
+        )
+        self.costs: dict[str, FittedCost] = {}
+        self.message_s = 0.0
+
+    def router(self, kind: str) -> Router:
+        """A fresh router. Caches are never short here."""
+        shards = {shard.machine_id: shard for shard in self.placement}
+        kv = KvEstimate(self.fleet, self.model, self.placement, high_water=1.0, output_tokens=64)
+        if kind == "flow":
+            links = max_flow(self.fleet, self.model, self.placement).links
+            return IwrrRouter.of(
+                self.fleet, self.model, self.placement, links, by_load=False, output_tokens=64
+            )
+        lines = [tuple(shards[f"stage-{i}"] for i in route) for route in self.config.routes]
+        # Disjoint pipelines: of the first replicas, and of the last.
+        disjoint = lines[:1] if len(lines) == 1 else [lines[0], lines[-1]]
+        return FixedRouter(disjoint, kv, weights=[2.0, 1.0] if kind == "weights" else None)
+
+    def learn_passes(self, steps: Sequence[Sequence[Step]]) -> float:
+        """Fit each stage's passes; the mean error on those that were left out."""
+        errors = []
+        for shard, taken in zip(self.placement, steps, strict=True):
+            layers = len(shard.layers)
+            samples = [
+                PassSample(
+                    layers, step.rows - step.decodes, step.decodes, step.context, 1e3 * step.took_s
+                )
+                for step in taken
+            ]
+            found = fit(samples)
+            self.costs[shard.machine_id] = found.cost
+            errors.append(found.held_out_error)
+        return mean(errors)
+
+    def learn_messages(self, times: Sequence[float], steps: Sequence[Sequence[Step]]) -> None:
+        """What of a lone request's period no pass and no link accounts for, for each message of a round."""
+        period_s = median(b - a for a, b in pairwise(times))
+        route = self.config.routes[0]
+        passes_s = sum(median(s.took_s for s in steps[i] if not s.prompts) for i in route)
+        links_s = (
+            sum((self.config.to_ms or [0.0] * len(self.config.layers))[i] for i in route) / 1e3
+        )
+        if len(route) == 1:
+            links_s = 0.0
+        # The simulator sends one message to each stage and one home.
+        self.message_s = max(0.0, period_s - passes_s - links_s) / (len(route) + 1)
+
+    def compare(self, served: Sequence[Served]) -> Outcome:
+        """The same arrivals simulated, beside what happened."""
+        routed = None
+        if len(self.config.routes) > 1:
+            routed = self._simulated(served, self.router(self.config.router))
+        replay = Replay(self, [one.route for one in served])
+        return Outcome(_real(served), self._simulated(served, replay), routed)
+
+    def _simulated(self, served: Sequence[Served], router: Router) -> Figures:
+        trace = [Arrival(one.at_s, one.prompt_tokens, one.new_tokens) for one in served]
+        options = SimOptions(
+            warmup_s=WARMUP_S,
+            duration_s=WINDOW_S,
+            chunk_tokens=CHUNK_TOKENS,
+            frames=True,
+            decode_first=False,
+            miner_rules=True,
+            message_s=self.message_s,
+        )
+        report: SimReport = simulate(
+            self.fleet, self.model, self.placement, router, trace, options, self.costs
+        )
+        return Figures(
+            report.decode_tokens_per_s, report.prompt.mean_s - self.home_s, report.decode.mean_s
+        )
+
+
+class Replay:
+    """Gives requests the routes that they had, in order of arrival."""
+
+    def __init__(self, world: World, routes: Iterable[tuple[int, ...]]) -> None:
+        self.kv = KvEstimate(world.fleet, world.model, world.placement, high_water=1.0)
+        self.waiting_at = lambda machine_id: 0
+        self.wants_seconds = False
+        self._routes, self._placement = iter(list(routes)), world.placement
+
+    def choose(self, prompt_tokens: int) -> Route | None:
+        route = Route(prompt_tokens)
+        route.stages = [self._placement[i] for i in next(self._routes)]
+        route.is_complete = True
+        self.kv.add(route.stages, prompt_tokens)
+        return route
+
+    def extend(self, route: Route) -> bool:
+        return False
+
+    def note_step(self, route: Route) -> None:
+        pass
+
+    def note_seconds(self, route: Route, stage: int, seconds: float) -> None:
+        pass
+
+    def finish(self, route: Route) -> None:
+        self.kv.remove(route.stages, route.prompt_tokens)
+
+    def set_present(self, machine_id: str, is_present: bool) -> None:
+        pass
+
+
+def _real(served: Sequence[Served]) -> Figures:
+    """Counted as the simulator counts: what came in the window."""
+    end_s = WARMUP_S + WINDOW_S
+    gaps, prompts = [], []
+    for one in served:
+        if WARMUP_S <= one.times[0] < end_s:
+            prompts.append(one.times[0] - one.at_s)
+        gaps += [b - a for a, b in pairwise(one.times) if WARMUP_S <= b < end_s]
+    return Figures(len(gaps) / WINDOW_S, mean(prompts), mean(gaps))

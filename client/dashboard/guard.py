@@ -1,0 +1,117 @@
+"""Who may look, and who may change something?
+
+Reading is open to programs on this machine. A change, or anything from elsewhere, needs the session: a cookie that only the link
+printed at start sets, and with it a token that another site's page cannot know.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+COOKIE = "headrace_session"
+CSRF_HEADER = "x-csrf-token"
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "font-src 'self'",
+        "connect-src 'self'",
+        "manifest-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+SECURITY_HEADERS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+}
+
+
+def _secret() -> str:
+    return secrets.token_urlsafe(32)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """The secrets of one run of the program; all end with it."""
+
+    token: str = field(default_factory=_secret, repr=False)
+    _session: str = field(default_factory=_secret, repr=False)
+    _csrf: str = field(default_factory=_secret, repr=False)
+
+    def login_path(self) -> str:
+        """The path of the link that opens the session, to be printed for the owner alone."""
+        return f"/login?token={self.token}"
+
+    def session_for(self, token: str) -> str | None:
+        """The cookie for whoever shows the token; None for anybody else."""
+        return self._session if _same(token, self.token) else None
+
+    def has_session(self, cookies: Mapping[str, str]) -> bool:
+        return _same(cookies.get(COOKIE, ""), self._session)
+
+    @property
+    def csrf_token(self) -> str:
+        """What our own pages send with a change. Shown only to a session."""
+        return self._csrf
+
+    def may_read(self, cookies: Mapping[str, str], peer: str | None, host: str) -> bool:
+        """Whether to answer at all: a session, or somebody on this machine who also names it as this machine.
+
+        The name is checked because a page elsewhere may have its own name resolve to us, and would then read what we say.
+        """
+        return self.has_session(cookies) or (is_loopback(peer) and is_loopback(host_name(host)))
+
+    def why_not_change(
+        self, cookies: Mapping[str, str], headers: Mapping[str, str], csrf: str
+    ) -> str:
+        """Why a change is refused; "" if it is not."""
+        if not self.has_session(cookies):
+            return "no session: open the link that was printed when the gateway started"
+        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return "the request comes from another site"
+        origin = headers.get("origin")
+        if origin not in (None, "null") and host_of(origin) != headers.get("host", ""):
+            return "the request comes from another site"
+        if not _same(csrf, self._csrf):
+            return "the page is from before the gateway's last start: load it again"
+        return ""
+
+
+def _same(given: str, wanted: str) -> bool:
+    return hmac.compare_digest(given.encode(), wanted.encode())
+
+
+def host_of(origin: str) -> str:
+    """`http://a:1` → `a:1`."""
+    return origin.partition("://")[2].rstrip("/")
+
+
+def host_name(host: str) -> str:
+    """`a:1` → `a`, `[::1]:80` → `::1`."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if host.count(":") == 1 else host
+
+
+def is_loopback(name: str | None) -> bool:
+    """Whether this address or name means this machine."""
+    if name is None:
+        return False
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,642 @@
+"""Where each page's values come from: what is read, from whom, and handed to the view that makes the page of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from client.dashboard.cached import Dated
+from client.dashboard.chain_log import ChainLog, LoggedEvent, Progress
+from client.dashboard.sources import Sources
+from client.dashboard.views import (
+    connect,
+    disputes,
+    earnings,
+    explorer,
+    jobs,
+    keys,
+    models,
+    network,
+    overview,
+    planner,
+    receipts,
+    wallet,
+)
+from client.dashboard.views.common import RequestLine, request_line
+from client.store import match_of
+from core.protocol import ids
+from core.protocol.errors import HeadraceError, IdInvalid
+from core.protocol.types import ZERO_ADDRESS
+from core.protocol.units import price_of_nano
+
+PAGE = 25
+RECENT = 300
+MAX_ANSWERS = 500
+EVENT_KINDS = (
+    "JobMatched", "JobDelivered", "JobSettled", "JobDisputed", "Deposited", "MinerRegistered",
+    "MachineRegistered", "ModelRegistered", "DisputeOpened", "GameOpened", "Slashed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request for a page says."""
+
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    has_session: bool
+    url: str
+
+    @property
+    def before(self) -> int | None:
+        text = self.query.get("before", "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 18 else None
+
+
+Load = Callable[[Sources, Asked], Awaitable[Any]]
+
+
+# --- what several pages read ---
+
+
+async def recent_requests(sources: Sources, limit: int = RECENT) -> list[RequestLine]:
+    """Paid requests, newest first; the route of the first few only, as no page shows more."""
+    rows = await sources.gateway.ledger.requests(limit=limit)
+    shown = rows[:PAGE]
+    answers = [await sources.gateway.ledger.answers(row.request_id) for row in shown]
+    return [
+        request_line(row, answers[position] if position < len(answers) else ())
+        for position, row in enumerate(rows)
+    ]
+
+
+async def model_names(sources: Sources) -> tuple[str, ...]:
+    """Models that can be asked, served ones first."""
+    try:
+        offers = await sources.gateway.catalogue.ls()
+    except HeadraceError:
+        return ()
+    ordered = sorted(offers, key=lambda offer: (not offer.is_covered, offer.model.name))
+    return tuple(offer.model.name for offer in ordered)
+
+
+async def locks_of(sources: Sources) -> list[wallet.Lock]:
+    """What unfinished jobs hold, by the log; what was paid out of a lock since is read from the chain."""
+    if sources.log is None:
+        return []
+    found = []
+    for event in await sources.log.open_locks(sources.gateway.payer, limit=PAGE):
+        amount = int(event.args["amount"])
+        with contextlib.suppress(HeadraceError):  # the log's amount is the most that it can be
+            amount = int((await sources.read("Escrow", "lockOf", event.args["job"]))["amount"])
+        if amount:
+            found.append(wallet.Lock(str(event.args["job"]), amount, event.block, event.at_s))
+    return found
+
+
+async def _progress(sources: Sources) -> Progress:
+    if sources.log is None:
+        return Progress(None, 0, 0, "no chain is configured")
+    return await sources.log.progress()
+
+
+def _next_before(events: list[LoggedEvent], size: int) -> int | None:
+    return events[-1].id if len(events) == size else None
+
+
+# --- the pages ---
+
+
+async def load_overview(sources: Sources, asked: Asked) -> overview.Overview:
+    status, offered, miners, held = await asyncio.gather(
+        sources.status.get(), sources.models.get(), sources.miners.get(), sources.balances.get()
+    )
+    batches = await sources.gateway.batches.ls(limit=20)
+    return overview.overview(
+        status=status,
+        models=offered,
+        miners=miners,
+        balances=held,
+        payer=sources.gateway.payer,
+        locked_units=sum(lock.amount_units for lock in await locks_of(sources)),
+        usage=await sources.gateway.keys.usage(days=7),
+        requests=await recent_requests(sources),
+        batches=[row for row in batches if row.status not in jobs.ENDED],
+        name_of=sources.name_of,
+        now_ms=sources.now_ms(),
+    )
+
+
+async def load_models(sources: Sources, asked: Asked) -> models.Models:
+    found, routes = await asyncio.gather(sources.models.get(), sources.routes.get())
+    return models.models(found, routes, await recent_requests(sources), sources.name_of)
+
+
+async def load_model(sources: Sources, asked: Asked) -> models.ModelPage:
+    found, routes, miners = await asyncio.gather(
+        sources.models.get(), sources.routes.get(), sources.miners.get()
+    )
+    known = {str(model["modelId"]): model for model in found.value or []}
+    typed = asked.path["model"]
+    by_name = {sources.name_of(model_id): model_id for model_id in known}
+    model_id = by_name.get(typed) or ids.find(ids.Kind.MODEL, typed, known, lambda one: one)
+    requests = await recent_requests(sources)
+    return models.model_page(known[model_id], routes, miners, requests, sources.name_of)
+
+
+@dataclass(frozen=True)
+class Chat:
+    """The chat's form."""
+
+    models: tuple[str, ...]
+    chosen: str
+
+
+async def load_chat(sources: Sources, asked: Asked) -> Chat:
+    return Chat(await model_names(sources), asked.query.get("model", ""))
+
+
+async def load_network(sources: Sources, asked: Asked) -> network.Network:
+    found = await asyncio.gather(
+        sources.status.get(),
+        sources.models.get(),
+        sources.miners.get(),
+        sources.routes.get(),
+        sources.allocations.get(),
+    )
+    return network.network(*found, sources.name_of)
+
+
+async def load_miner(sources: Sources, asked: Asked) -> network.MinerPage:
+    found, offered = await asyncio.gather(sources.miners.get(), sources.models.get())
+    operators = {str(m["operator"]): m for m in found.value or []}
+    typed = asked.path["miner"]
+    try:
+        operator = ids.find(ids.Kind.MINER, typed, operators, lambda one: one)
+    except IdInvalid:
+        operator = await _operator_on_chain(sources, typed)
+    specs = {str(model["modelId"]): model for model in offered.value or []}
+    miner = operators.get(operator)
+    line = None
+    if miner is not None:
+        line = network.miner_line(
+            miner, specs.get(str(miner.get("modelId"))), sources.name_of, found.at_ms
+        )
+    return await _miner_page(sources, operator, line, asked)
+
+
+async def _operator_on_chain(sources: Sources, typed: str) -> str:
+    if typed.startswith("0x") and len(typed) == 42:
+        return ids.address(typed)
+    log = sources.require_log()
+    known = await log.subjects(("MinerRegistered",), "operator", 200)
+    return ids.find(ids.Kind.MINER, typed, known, lambda one: one)
+
+
+async def _miner_page(
+    sources: Sources, operator: str, line: network.MinerLine | None, asked: Asked
+) -> network.MinerPage:
+    owner, standing, events = None, {}, []
+    jobs_matched = disputed = 0
+    if sources.log is not None:
+        owner = str(await sources.read("MinerRegistry", "ownerOf", operator))
+        owner = None if owner == ZERO_ADDRESS else owner
+        standing = await sources.read("MinerRegistry", "minerOf", owner) if owner else {}
+        events = await sources.log.about(operator, before=asked.before, limit=PAGE)
+        jobs_matched = await sources.log.count(operator, ("JobMatched",))
+        disputed = await sources.log.count(operator, ("DisputeOpened", "GameOpened"))
+    return network.MinerPage(
+        miner=line,
+        operator=operator,
+        owner=owner,
+        jailed_until=int(standing.get("jailUntil", 0)),
+        strikes=int(standing.get("strikes", 0)),
+        open_disputes=int(standing.get("openDisputes", 0)),
+        stake_units=standing.get("stake"),
+        leaving_units=int(standing.get("leaving", 0)),
+        leave_at=int(standing.get("leaveAt", 0)),
+        jobs_matched=jobs_matched,
+        disputes=disputed,
+        events=tuple(explorer.event_line(event) for event in events),
+        next_before=_next_before(events, PAGE),
+        at_ms=(await _progress(sources)).at_ms,
+    )
+
+
+async def load_jobs(sources: Sources, asked: Asked) -> jobs.Jobs:
+    gateway, now_ms = sources.gateway, sources.now_ms()
+    batches = await gateway.batches.ls(limit=PAGE)
+    orders = []
+    if gateway.store is not None:
+        rows = (await asyncio.to_thread(gateway.store.jobs))[:PAGE]
+        for row in rows:
+            requests = await asyncio.to_thread(gateway.store.requests, row.job_id)
+            orders.append(jobs.job_line(row, requests))
+    return jobs.Jobs(
+        batches=tuple(jobs.batch_line(row, now_ms / 1000) for row in batches[:PAGE]),
+        jobs=tuple(orders),
+        requests=tuple(await recent_requests(sources, PAGE)),
+        models=await model_names(sources),
+        at_ms=now_ms,
+    )
+
+
+async def load_job(sources: Sources, asked: Asked) -> jobs.BatchPage | jobs.JobPage:
+    typed = asked.path["job"]
+    if typed.startswith("batch_"):
+        return await _batch_page(sources, typed, asked)
+    return await _job_page(sources, typed, asked)
+
+
+async def _batch_page(sources: Sources, batch_id: str, asked: Asked) -> jobs.BatchPage:
+    gateway = sources.gateway
+    row = await gateway.batches.get(batch_id)
+    answers = (await gateway.batches.answers(batch_id))[:MAX_ANSWERS]
+    read = await _reader(sources, row.model) if asked.has_session else None
+    lines = tuple(
+        jobs.AnswerLine(
+            index=answer.line_number,
+            custom_id="",
+            finish=answer.finish,
+            tokens_in=0,
+            tokens_out=len(json.loads(answer.tokens)),
+            job_id=answer.job_id,
+            text=read(json.loads(answer.tokens)) if read else None,
+        )
+        for answer in answers
+    )
+    now_ms = sources.now_ms()
+    return jobs.BatchPage(
+        batch=jobs.batch_line(row, now_ms / 1000),
+        answers=lines,
+        job_ids=tuple(dict.fromkeys(answer.job_id for answer in answers if answer.job_id)),
+        may_see_texts=read is not None,
+        at_ms=now_ms,
+    )
+
+
+async def _reader(sources: Sources, model: str) -> Callable[[list[int]], str] | None:
+    """Tokens to text, where this machine has the model's tokenizer."""
+    try:
+        return (await sources.gateway.catalogue.find(model)).tokenizer.decode
+    except HeadraceError:
+        return None
+
+
+async def _job_page(sources: Sources, typed: str, asked: Asked) -> jobs.JobPage:
+    store = sources.gateway.store
+    if store is None:
+        raise IdInvalid(f"no job '{typed}'", "this gateway keeps no records")
+    row = await asyncio.to_thread(store.find_job, typed)
+    requests = await asyncio.to_thread(store.requests, row.job_id)
+    held = await asyncio.to_thread(store.receipts, row.job_id)
+    match, order = match_of(row), match_of(row).signed.order
+    on_chain, locked, spec_units = "unknown", 0, 1
+    if sources.chain is not None:
+        state = await sources.read("TaskRegistry", "jobOf", row.job_id)
+        on_chain = jobs.state_name(int(state["state"]))
+        locked = int((await sources.read("Escrow", "lockOf", row.job_id))["amount"])
+        spec_units = await _layer_units(sources, order.model_id)
+    read = await _reader(sources, sources.name_of(order.model_id)) if asked.has_session else None
+    events = await sources.log.about(row.job_id, limit=PAGE) if sources.log else []
+    answers = tuple(
+        jobs.AnswerLine(
+            index=request.request_index,
+            custom_id=request.custom_id,
+            finish=request.finish,
+            tokens_in=len(json.loads(request.prompt_ids)),
+            tokens_out=len(json.loads(request.tokens)),
+            job_id=row.job_id,
+            text=read(json.loads(request.tokens)) if read else None,
+        )
+        for request in requests[:MAX_ANSWERS]
+    )
+    return jobs.JobPage(
+        job=jobs.job_line(row, requests),
+        on_chain=on_chain,
+        locked_units=locked,
+        model_id=order.model_id,
+        requester=order.requester,
+        deadline=order.deadline,
+        window=order.window,
+        price_in=price_of_nano(order.price_in, spec_units),
+        price_out=price_of_nano(order.price_out, spec_units),
+        max_tokens_in=order.max_tokens_in,
+        max_tokens_out=order.max_tokens_out,
+        transaction=row.tx_hash,
+        stages=jobs.stage_lines(match.plan, held),
+        answers=answers,
+        receipts=jobs.receipt_lines(held[:MAX_ANSWERS]),
+        events=tuple(explorer.event_line(event) for event in events),
+        batch_ids=(row.submission,) if row.submission.startswith("batch_") else (),
+        may_see_texts=read is not None,
+        at_ms=sources.now_ms(),
+    )
+
+
+async def _layer_units(sources: Sources, model_id: str) -> int:
+    shape = await sources.read("ModelRegistry", "shapeOf", model_id)
+    return int(shape["layers"]) + int(shape["embedUnits"]) + int(shape["headUnits"])
+
+
+async def load_receipt(
+    sources: Sources, asked: Asked
+) -> receipts.ReceiptPage | receipts.StageReceiptPage:
+    gateway, typed = sources.gateway, asked.path["receipt"]
+    row = await gateway.ledger.request(typed)
+    if row is not None:
+        answers = await gateway.ledger.answers(row.request_id)
+        held = []
+        if gateway.store is not None:
+            wanted = {(answer.job_id, answer.job_request) for answer in answers}
+            for job_id in dict.fromkeys(job for job, _ in wanted):
+                held += [
+                    (kept, signed)
+                    for kept, signed in await asyncio.to_thread(gateway.store.receipts, job_id)
+                    if any((job_id, leaf.request_index) in wanted for leaf in signed.leaves)
+                ]
+        return receipts.receipt_page(row, answers, held[:MAX_ANSWERS], sources.now_ms())
+    if gateway.store is None:
+        raise IdInvalid(f"no receipt '{typed}'", "this gateway has none that starts with it")
+    kept, signed = await asyncio.to_thread(gateway.store.find_receipt, typed)
+    job = await asyncio.to_thread(gateway.store.find_job, kept.job_id)
+    operator = match_of(job).plan[kept.stage].operator
+    return receipts.stage_receipt_page(kept, signed, operator)
+
+
+async def load_keys(sources: Sources, asked: Asked) -> keys.Keys:
+    ring = sources.gateway.keys
+    return keys.keys(
+        await ring.ls(), await ring.usage(days=30), await model_names(sources), sources.now_ms()
+    )
+
+
+async def load_wallet(sources: Sources, asked: Asked) -> wallet.Wallet:
+    payer, progress = sources.gateway.payer, await _progress(sources)
+    events: list[LoggedEvent] = []
+    if sources.log is not None:
+        events = await sources.log.about(
+            payer, names=tuple(wallet.MOVES), before=asked.before, limit=PAGE
+        )
+    return wallet.wallet(
+        await sources.balances.get(),
+        payer,
+        await locks_of(sources),
+        events,
+        await sources.gateway.keys.usage(days=7),
+        page_size=PAGE,
+        escrow=sources.chain.addresses["Escrow"] if sources.chain else "",
+        now_ms=progress.at_ms or sources.now_ms(),
+        problem=progress.problem,
+    )
+
+
+async def load_earnings(sources: Sources, asked: Asked) -> earnings.Earnings:
+    typed, now_ms = asked.query.get("owner", "").strip(), sources.now_ms()
+    progress = await _progress(sources)
+    nobody = earnings.Earnings(
+        "", "", None, None, 0, 0, 0, earnings.counts(()), (), (), (), None, now_ms, progress.problem
+    )
+    if not typed:
+        return nobody
+    owner = ids.address(typed)
+    log = sources.require_log()
+    standing = await sources.read("MinerRegistry", "minerOf", owner)
+    operator = str(standing["operator"])
+    matched = await log.about(operator, names=("JobMatched",), before=asked.before, limit=PAGE)
+    mine = [event for event in matched if operator != ZERO_ADDRESS]
+    states = await asyncio.gather(
+        *(sources.read("TaskRegistry", "jobOf", event.args["job"]) for event in mine)
+    )
+    credited = await log.credits_of(owner, [str(event.args["job"]) for event in mine])
+    paid, per_day = await log.credited(owner)
+    payouts = tuple(
+        earnings.payout(event, int(state["state"]), credited)
+        for event, state in zip(mine, states, strict=True)
+    )
+    slashes = await log.about(owner, names=("Slashed",), limit=PAGE)
+    lost = [s for s in slashes if str(s.args["owner"]).lower() == owner.lower()]
+    return earnings.Earnings(
+        owner=owner,
+        operator=operator,
+        credit_units=int(await sources.read("Escrow", "creditOf", owner)),
+        stake_units=int(standing["stake"]),
+        leaving_units=int(standing["leaving"]),
+        paid_units=paid,
+        slashed_units=sum(int(s.args["amount"]) for s in lost),
+        counts=earnings.counts(payouts),
+        days=earnings.days(per_day),
+        payouts=payouts,
+        slashes=tuple(lost),
+        next_before=_next_before(matched, PAGE),
+        at_ms=progress.at_ms,
+        problem=progress.problem,
+    )
+
+
+async def load_planner(sources: Sources, asked: Asked) -> planner.Planner:
+    found: Dated[list[dict[str, Any]]] = await sources.models.get()
+    offered = tuple(
+        (str(model["modelId"]), sources.name_of(str(model["modelId"])))
+        for model in found.value or []
+    )
+    return planner.Planner(
+        offered, planner.METHODS, planner.CHOSEN, planner.EXAMPLE, sources.now_ms()
+    )
+
+
+async def load_disputes(sources: Sources, asked: Asked) -> disputes.Disputes:
+    progress = await _progress(sources)
+    opened: list[LoggedEvent] = []
+    if sources.log is not None:
+        opened = await sources.log.named(*disputes.OPENED, before=asked.before, limit=PAGE)
+    states = await asyncio.gather(*(_dispute_state(sources, event) for event in opened))
+    lines = tuple(
+        disputes.dispute_line(event, state) for event, state in zip(opened, states, strict=True)
+    )
+    return disputes.Disputes(lines, _next_before(opened, PAGE), progress.at_ms, progress.problem)
+
+
+async def _dispute_state(sources: Sources, opened: LoggedEvent) -> dict[str, Any]:
+    dispute = opened.args[disputes.OPENED[opened.name]]
+    function = "disputeOf" if opened.name == "DisputeOpened" else "gameOf"
+    found: dict[str, Any] = await sources.read(opened.contract, function, dispute)
+    return found
+
+
+async def load_dispute(sources: Sources, asked: Asked) -> disputes.DisputePage:
+    log, typed = sources.require_log(), asked.path["dispute"]
+    opened = await log.named(*disputes.OPENED, limit=200)
+    event = ids.find(
+        ids.Kind.DISPUTE, typed, opened, lambda one: str(one.args[disputes.OPENED[one.name]])
+    )
+    dispute = str(event.args[disputes.OPENED[event.name]])
+    panel: list[str] = []
+    if event.name == "DisputeOpened":
+        panel = list(await sources.read("JuryArbitrator", "panelOf", dispute))
+    return disputes.dispute_page(
+        event,
+        await _dispute_state(sources, event),
+        list(reversed(await log.about(dispute, limit=200))),
+        panel,
+        chain_now_s=await sources.require_chain().now(),
+        now_ms=sources.now_ms(),
+    )
+
+
+async def load_explorer(sources: Sources, asked: Asked) -> explorer.Explorer:
+    chosen = asked.query.get("name", "")
+    names = (chosen,) if chosen else ()
+    events: list[LoggedEvent] = []
+    if sources.log is not None:
+        events = await sources.log.named(*names, before=asked.before, limit=PAGE)
+    return await _explorer(sources, events, title="Latest events", chosen=chosen, everything=True)
+
+
+async def load_address(sources: Sources, asked: Asked) -> explorer.Explorer:
+    address = ids.address(asked.path["address"])
+    events = await sources.require_log().about(address, before=asked.before, limit=PAGE)
+    facts = [("address", address)]
+    names = {where.lower(): name for name, where in sources.require_chain().addresses.items()}
+    if address.lower() in names:
+        facts.append(("contract", names[address.lower()]))
+    else:
+        show = sources.settings.show_token
+        for label, contract in (("in the wallet", "TestUSD"), ("prepaid", "Escrow")):
+            facts.append((label, show(await sources.read(contract, "balanceOf", address))))
+        facts.append(("credit", show(await sources.read("Escrow", "creditOf", address))))
+    title = "Events with this address"
+    return await _explorer(
+        sources, events, title=title, subject=address, kind="address", facts=facts
+    )
+
+
+async def load_transaction(sources: Sources, asked: Asked) -> explorer.Explorer:
+    tx = "0x" + ids.raw_id(asked.path["tx"]).hex()
+    events = await sources.require_log().of_transaction(tx)
+    call = await sources.require_chain().call_of(tx) if events else None
+    facts = [("transaction", tx)]
+    if call is not None:
+        facts += [("from", call.sender), ("calls", f"{call.contract}.{call.function}")]
+    title = "Events of this transaction"
+    return await _explorer(
+        sources, events, title=title, subject=tx, kind="transaction", facts=facts
+    )
+
+
+async def load_block(sources: Sources, asked: Asked) -> explorer.Explorer:
+    text = asked.path["block"]
+    if not (text.isascii() and text.isdigit() and len(text) < 18):
+        raise IdInvalid(f"'{text}' is not a block", "a block is a number")
+    events = await sources.require_log().of_block(int(text))
+    facts = [("block", text)]
+    if events and events[0].at_s is not None:
+        facts.append(("time", f"{events[0].at_s} s since 1970"))
+    return await _explorer(
+        sources, events, title="Events of this block", subject=text, kind="block", facts=facts
+    )
+
+
+async def _explorer(
+    sources: Sources,
+    events: list[LoggedEvent],
+    *,
+    title: str,
+    chosen: str = "",
+    subject: str = "",
+    kind: str = "",
+    facts: list[tuple[str, str]] | None = None,
+    everything: bool = False,
+) -> explorer.Explorer:
+    chain = sources.chain
+    parameters = (await sources.parameters.get()).value if everything and chain else None
+    return explorer.explorer(
+        events,
+        await _progress(sources),
+        title=title,
+        subject=subject,
+        subject_kind=kind,
+        names=EVENT_KINDS if everything else (),
+        chosen=chosen,
+        page_size=PAGE,
+        contracts=chain.addresses if everything and chain else {},
+        parameters=parameters,
+        facts=facts or (),
+        chain_id=chain.chain_id if chain else None,
+    )
+
+
+async def load_connect(sources: Sources, asked: Asked) -> connect.Connect:
+    url = sources.gateway.url or asked.url
+    names = await model_names(sources)
+    return connect.connect(url, names, sources.now_ms(), asked.query.get("model", ""))
+
+
+async def owners(sources: Sources) -> tuple[str, ...]:
+    """Owners of the machines that are there, to choose from."""
+    found = (await sources.miners.get()).value or []
+    return tuple(dict.fromkeys(str(m["owner"]) for m in found if m.get("owner")))[:8]
+
+
+async def where_is(sources: Sources, typed: str) -> str:
+    """The path of the page of whatever a person typed. Raises IdInvalid."""
+    text = typed.strip()
+    prefixes = {
+        "job_": "jobs",
+        "batch_": "jobs",
+        "rcpt_": "receipts",
+        "mnr_": "miners",
+        "disp_": "disputes",
+        "model_": "models",
+    }
+    for prefix, page in prefixes.items():
+        if text.lower().startswith(prefix):
+            return f"/{page}/{text}"
+    if text.isascii() and text.isdigit():
+        return f"/blocks/{text}"
+    if text.startswith("0x") and len(text) == 42:
+        return f"/addresses/{text}"
+    if text.startswith("0x") and len(text) == 66:
+        return await _where_is_hash(sources, text.lower())
+    if text in await model_names(sources):
+        return f"/models/{text}"
+    raise IdInvalid(
+        f"'{text[:80]}' is nothing that is known here",
+        "an id starts with job_, rcpt_, mnr_, disp_ or model_; an address or hash with 0x",
+    )
+
+
+async def _where_is_hash(sources: Sources, text: str) -> str:
+    log: ChainLog = sources.require_log()
+    if await log.of_transaction(text):
+        return f"/transactions/{text}"
+    store = sources.gateway.store
+    for event in await log.about(text, limit=10):
+        if str(event.args.get("job", "")).lower() == text:
+            ours = store is not None and text in {
+                row.job_id.lower() for row in await asyncio.to_thread(store.jobs)
+            }
+            return f"/jobs/{text}" if ours else f"/things/{text}"
+        if event.name in disputes.OPENED:
+            return f"/disputes/{text}"
+        if event.name == "ModelRegistered":
+            return f"/models/{text}"
+    raise IdInvalid(f"no event names {text}", "the chain log has none with this hash")
+
+
+async def load_thing(sources: Sources, asked: Asked) -> explorer.Explorer:
+    """Events about any 32-byte id: a job of somebody else's, say."""
+    thing = "0x" + ids.raw_id(asked.path["thing"]).hex()
+    events = await sources.require_log().about(thing, before=asked.before, limit=PAGE)
+    return await _explorer(
+        sources,
+        events,
+        title="Events with this id",
+        subject=thing,
+        kind="thing",
+        facts=[("id", thing)],
+    )

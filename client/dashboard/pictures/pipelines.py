@@ -1,0 +1,101 @@
+"""Which machine holds which layers, chained as they serve, with the speed of the links between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from client.dashboard.pictures.svg import element, link, picture, text, title
+
+WIDTH, LEFT, RIGHT = 760, 12, 12
+ROW, BOX = 74, 46
+AXIS = 26
+NARROW = 74  # a box narrower than this shows its name above itself
+
+
+@dataclass(frozen=True)
+class Box:
+    """A machine's span of layers [start, end)."""
+
+    name: str
+    href: str
+    start: int
+    end: int
+    kind: str  # serving, loading, standby, gone
+    note: str = ""
+    link_ms: float | None = None  # one way to the next box of the row
+
+
+@dataclass(frozen=True)
+class Row:
+    """One chain, or machines side by side that are in none."""
+
+    label: str
+    boxes: tuple[Box, ...]
+    is_chain: bool = True
+
+
+def pipelines(rows: Sequence[Row], layers: int, label: str) -> Markup:
+    """A row per chain over one axis of layers."""
+    height = AXIS + max(1, len(rows)) * ROW + 8
+    parts = [_axis(layers, height)]
+    if not rows:
+        parts.append(
+            text(WIDTH / 2, AXIS + ROW / 2, "no machine serves this model", "hint", "middle")
+        )
+    for number, row in enumerate(rows):
+        top = AXIS + number * ROW
+        parts.append(text(LEFT, top + 14, row.label, "row-label"))
+        parts += [_box(box, layers, top + 20) for box in row.boxes]
+        if row.is_chain:
+            parts += _links(row.boxes, layers, top + 20)
+    return picture(WIDTH, height, label, *parts, class_="pipelines")
+
+
+def _x(layer: float, layers: int) -> float:
+    return LEFT + (WIDTH - LEFT - RIGHT) * layer / max(1, layers)
+
+
+def _axis(layers: int, height: float) -> Markup:
+    step = max(1, next((s for s in (1, 2, 5, 10, 20, 50, 100) if layers / s <= 12), layers // 10))
+    parts = []
+    for layer in [*range(0, layers, step), layers]:
+        if layer != layers and layers - layer < step * 0.6:
+            continue
+        x = _x(layer, layers)
+        anchor = "start" if layer == 0 else "end" if layer == layers else "middle"
+        parts.append(element("line", x1=x, x2=x, y1=18, y2=height - 4, class_="grid"))
+        parts.append(text(x, 12, f"{layer}", "tick", anchor))
+    return element("g", Markup("").join(parts))
+
+
+def _box(box: Box, layers: int, top: float) -> Markup:
+    left, right = _x(box.start, layers) + 1, _x(box.end, layers) - 1
+    width, middle = max(2.0, right - left), (left + right) / 2
+    parts = [
+        title(f"{box.name}, layers {box.start}–{box.end - 1}, {box.kind}. {box.note}"),
+        element("rect", x=left, y=top, width=width, height=BOX, rx=7, class_=f"box {box.kind}"),
+    ]
+    if width >= NARROW:
+        parts.append(text(middle, top + 19, box.name, "box-name", "middle"))
+        parts.append(text(middle, top + 35, _span(box), "box-note", "middle"))
+    else:
+        parts.append(text(middle, top + 27, _span(box), "box-note", "middle"))
+    return link(box.href, *parts)
+
+
+def _span(box: Box) -> str:
+    return f"{box.start}–{box.end - 1}"
+
+
+def _links(boxes: Sequence[Box], layers: int, top: float) -> list[Markup]:
+    """The time a row of numbers takes to the next machine, over the cut between both."""
+    parts = []
+    for box in boxes[:-1]:
+        x = _x(box.end, layers)
+        shown = "?" if box.link_ms is None else f"{box.link_ms:.3g} ms"
+        parts.append(element("circle", cx=x, cy=top + BOX / 2, r=3.5, class_="joint"))
+        parts.append(text(x, top - 5, f"{shown} ▸", "link-ms", "middle"))
+    return parts

@@ -1,0 +1,56 @@
+"""How fast answers come: tokens a second and time to the first token, per slice of the last minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from client.dashboard.views.common import RequestLine
+
+SPAN_MS = 15 * 60_000
+SLICES = 60
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Points are (end of the slice in ms, value); None where nothing was measured."""
+
+    span_ms: int
+    tokens_per_s: tuple[tuple[int, float | None], ...]
+    first_token_ms: tuple[tuple[int, float | None], ...]
+    requests: int
+    tokens: int
+
+
+def activity(lines: Iterable[RequestLine], now_ms: int) -> Activity:
+    """A request's tokens count evenly over the time in which they came."""
+    width = SPAN_MS // SLICES
+    start = now_ms - SPAN_MS
+    tokens = [0.0] * SLICES
+    waits: list[list[int]] = [[] for _ in range(SLICES)]
+    requests = total = 0
+    for line in lines:
+        if line.took_ms is None or line.at_ms <= start:
+            continue
+        requests, total = requests + 1, total + line.tokens_out
+        began = line.at_ms - line.took_ms + (line.first_token_ms or 0)
+        _spread(tokens, line.tokens_out, began - start, line.at_ms - start, width)
+        if line.first_token_ms is not None:
+            waits[min(SLICES - 1, max(0, (line.at_ms - start - 1) // width))].append(
+                line.first_token_ms
+            )
+    ends = [start + (position + 1) * width for position in range(SLICES)]
+    rates = tuple((end, count * 1000 / width) for end, count in zip(ends, tokens, strict=True))
+    first = tuple(
+        (end, sum(slice_) / len(slice_) if slice_ else None)
+        for end, slice_ in zip(ends, waits, strict=True)
+    )
+    return Activity(SPAN_MS, rates if requests else (), first if requests else (), requests, total)
+
+
+def _spread(tokens: list[float], count: int, begin: int, end: int, width: int) -> None:
+    length = max(1, end - begin)
+    first = max(0, begin // width)
+    for position in range(first, min(len(tokens), max(first, (end - 1) // width) + 1)):
+        overlap = min(end, (position + 1) * width) - max(begin, position * width)
+        tokens[position] += count * max(0, overlap) / length

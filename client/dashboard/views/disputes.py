@@ -1,0 +1,264 @@
+"""Disputes: who accuses whom of what, how far it is, whose clock runs, and every move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from client.dashboard.chain_log import LoggedEvent
+from client.jury import Phase
+
+OPENED = {"DisputeOpened": "dispute", "GameOpened": "id"}
+JURY_STATUS = ("none", "open", "fault", "no fault", "no ruling")
+#: How a move reads, and what of its arguments says where it went.
+MOVES = {
+    "DisputeOpened": "The challenger accuses the stage and pays the bond",
+    "JurorDrawn": "A juror is drawn",
+    "DrawMissed": "Nobody drew in time: a later block decides",
+    "VoteCommitted": "A juror commits a sealed vote",
+    "RevealStarted": "All votes are sealed: they are opened now",
+    "VoteRevealed": "A juror opens the vote",
+    "DisputeRuled": "The jury has ruled",
+    "DisputeExecuted": "The ruling is carried out",
+    "JurorRewarded": "A juror of the majority is paid",
+    "JurorPenalised": "A juror is penalised",
+    "Slashed": "Stake is taken",
+    "GameOpened": "The accuser opens a game over the trace",
+    "Accused": "The accuser names the work that is wrong",
+    "PointedAt": "The accuser points at one value",
+    "Picked": "The accuser picks a part",
+    "PartPicked": "The accuser picks a part of the sum",
+    "NodeOpened": "The accused opens a node of the tree",
+    "ValuesShown": "The accused shows the values",
+    "Expanded": "The accused writes the sum out",
+    "GameRuled": "The referee contract has ruled",
+    "GameExecuted": "The ruling is carried out",
+}
+JURY_PATH = ("opened", "committing", "revealing", "ruled", "executed")
+GAME_PATH = ("accused", "value", "sum", "part", "ruled", "executed")
+
+
+@dataclass(frozen=True)
+class DisputeLine:
+    """A dispute in the list."""
+
+    dispute_id: str
+    kind: str  # jury, game
+    job_id: str
+    stage: int
+    accused: str
+    challenger: str
+    bond_units: int
+    phase: str
+    verdict: str
+    at_s: int | None
+    block: int
+
+
+@dataclass(frozen=True)
+class Disputes:
+    """The page."""
+
+    disputes: tuple[DisputeLine, ...]
+    next_before: int | None
+    at_ms: int
+    problem: str
+
+
+@dataclass(frozen=True)
+class Move:
+    """One step of a dispute's path."""
+
+    name: str
+    text: str
+    who: str | None
+    side: str  # accuser, accused, jury, contract
+    detail: tuple[tuple[str, str], ...]
+    ends_at: int | None
+    tx: str
+    block: int
+    at_s: int | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """A station of the path: done, now or to come."""
+
+    name: str
+    state: str
+
+
+@dataclass(frozen=True)
+class DisputePage:
+    """One dispute."""
+
+    line: DisputeLine
+    path: tuple[Step, ...]
+    moves: tuple[Move, ...]
+    clock_ends_at: int | None
+    clock_left_s: int | None
+    clock_of: str
+    votes_fault: int | None
+    reveals: int | None
+    commits: int | None
+    panel: tuple[str, ...]
+    panel_size: int | None
+    facts: tuple[tuple[str, str], ...]
+    at_ms: int
+
+
+def dispute_line(opened: LoggedEvent, state: Mapping[str, Any]) -> DisputeLine:
+    """From the event that opened it and what the contract says now."""
+    args, kind = opened.args, "jury" if opened.name == "DisputeOpened" else "game"
+    phase = Phase(state["phase"]).name.lower() if kind == "jury" else f"phase {state['phase']}"
+    status = int(state["status"])
+    return DisputeLine(
+        dispute_id=str(args[OPENED[opened.name]]),
+        kind=kind,
+        job_id=str(args["job"]),
+        stage=int(args["stage"]),
+        accused=str(args["accused"]),
+        challenger=str(args.get("challenger") or args.get("accuser") or ""),
+        bond_units=int(args["bond"]),
+        phase=phase,
+        verdict=JURY_STATUS[status] if status < len(JURY_STATUS) else f"status {status}",
+        at_s=opened.at_s,
+        block=opened.block,
+    )
+
+
+def dispute_page(
+    opened: LoggedEvent,
+    state: Mapping[str, Any],
+    events: Sequence[LoggedEvent],
+    panel: Sequence[str],
+    *,
+    chain_now_s: int,
+    now_ms: int,
+) -> DisputePage:
+    """`events` are all that name the dispute, oldest first."""
+    line = dispute_line(opened, state)
+    moves = tuple(move(event, line) for event in events)
+    is_over = any(m.name in ("DisputeExecuted", "GameExecuted") for m in moves)
+    ends_at = int(state.get("phaseEndsAt") or state.get("endsAt") or 0) or None
+    if line.phase == "ruled":
+        ends_at = int(state.get("payoutAt") or 0) or ends_at
+    return DisputePage(
+        line=line,
+        path=jury_path(line.phase) if line.kind == "jury" else game_path(moves),
+        moves=moves,
+        clock_ends_at=None if is_over else ends_at,
+        clock_left_s=None if is_over or ends_at is None else ends_at - chain_now_s,
+        clock_of="" if is_over else _clock_of(line, moves),
+        votes_fault=state.get("votesFault"),
+        reveals=state.get("reveals"),
+        commits=state.get("commits"),
+        panel=tuple(panel),
+        panel_size=state.get("panel"),
+        facts=tuple(
+            (name, str(value))
+            for name, value in state.items()
+            if name not in ("job", "accused", "challenger", "accuser")
+        ),
+        at_ms=now_ms,
+    )
+
+
+def jury_path(phase: str) -> tuple[Step, ...]:
+    """Stations up to the phase are done, the phase is now, the rest is to come."""
+    return _stations(
+        JURY_PATH, JURY_PATH.index(phase) if phase in JURY_PATH else -1, phase == "executed"
+    )
+
+
+def game_path(moves: Iterable[Move]) -> tuple[Step, ...]:
+    """How deep the game has gone, by the moves that were made."""
+    reached = {
+        "GameOpened": 0, "Accused": 0, "NodeOpened": 0, "Picked": 0, "PointedAt": 1, "ValuesShown": 2,
+        "Expanded": 2, "PartPicked": 3, "GameRuled": 4, "GameExecuted": 5,
+    }  # fmt: skip
+    names = [m.name for m in moves]
+    now = max((reached.get(name, 0) for name in names), default=0)
+    return _stations(GAME_PATH, now, "GameExecuted" in names)
+
+
+def _stations(names: Sequence[str], now: int, is_over: bool) -> tuple[Step, ...]:
+    return tuple(
+        Step(name, "done" if position < now or is_over else "now" if position == now else "later")
+        for position, name in enumerate(names)
+    )
+
+
+def move(event: LoggedEvent, line: DisputeLine) -> Move:
+    """A move as people read it."""
+    args = event.args
+    who = next(
+        (str(args[key]) for key in ("juror", "challenger", "accuser", "owner") if key in args), None
+    )
+    hidden = {
+        "dispute",
+        "id",
+        "job",
+        "accused",
+        "juror",
+        "challenger",
+        "accuser",
+        "endsAt",
+        "commitUntil",
+        "revealUntil",
+        "payoutAt",
+    }
+    ends = next(
+        (
+            int(args[key])
+            for key in ("endsAt", "commitUntil", "revealUntil", "payoutAt")
+            if key in args
+        ),
+        None,
+    )
+    detail = tuple(
+        (name, _shown(name, value)) for name, value in args.items() if name not in hidden
+    )
+    return Move(
+        name=event.name,
+        text=MOVES.get(event.name, event.name),
+        who=who,
+        side=_side(event.name),
+        detail=detail,
+        ends_at=ends,
+        tx=event.tx,
+        block=event.block,
+        at_s=event.at_s,
+    )
+
+
+def _shown(name: str, value: Any) -> str:
+    if name == "vote":
+        return {1: "fault", 2: "no fault"}.get(int(value), str(value))
+    if name == "status":
+        return JURY_STATUS[int(value)] if int(value) < len(JURY_STATUS) else str(value)
+    return str(value)
+
+
+def _side(name: str) -> str:
+    if name in ("DisputeOpened", "GameOpened", "Accused", "PointedAt", "Picked", "PartPicked"):
+        return "accuser"
+    if name in ("NodeOpened", "ValuesShown", "Expanded"):
+        return "accused"
+    return "jury" if name.startswith(("Juror", "Vote", "Reveal")) else "contract"
+
+
+def _clock_of(line: DisputeLine, moves: Sequence[Move]) -> str:
+    """Who has to move now."""
+    if line.kind == "jury":
+        return {
+            "opened": "the draw",
+            "committing": "jurors",
+            "revealing": "jurors",
+            "ruled": "payout",
+        }.get(line.phase, "")
+    last = next((m for m in reversed(moves) if m.side in ("accuser", "accused")), None)
+    if last is None:
+        return ""
+    return "accused" if last.side == "accuser" else "accuser"

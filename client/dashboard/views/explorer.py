@@ -1,0 +1,147 @@
+"""The chain as this network uses it: events newest first, what is behind an id, and the contracts' rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from client.dashboard.chain_log import LoggedEvent, Progress
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One value of an event; `kind` says what its link leads to."""
+
+    name: str
+    value: str
+    kind: str  # text, address, job, dispute, model, units
+
+
+@dataclass(frozen=True)
+class EventLine:
+    """An event as people read it."""
+
+    id: int
+    contract: str
+    name: str
+    arguments: tuple[Argument, ...]
+    tx: str
+    block: int
+    log_index: int
+    at_s: int | None
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """Events of everything, or of one subject."""
+
+    title: str
+    subject: str
+    subject_kind: str
+    events: tuple[EventLine, ...]
+    names: tuple[str, ...]
+    chosen: str
+    next_before: int | None
+    contracts: dict[str, str]
+    parameters: dict[str, dict[str, str]]
+    facts: tuple[tuple[str, str], ...]
+    chain_id: int | None
+    block: int | None
+    total_events: int
+    at_ms: int
+    problem: str
+
+
+#: What an argument is, where its name says so.
+_KINDS = {
+    "job": "job", "source": "job", "dispute": "dispute", "modelId": "model", "model": "model",
+}  # fmt: skip
+_UNITS = {
+    "amount", "maxAmount", "refunded", "paid", "withheld", "stake", "bond", "slashed", "toChallenger",
+    "toVictim", "burned", "cap", "delta", "cumulative", "value",
+}  # fmt: skip
+
+
+def event_line(event: LoggedEvent) -> EventLine:
+    arguments = tuple(
+        argument
+        for name, value in event.args.items()
+        for argument in _arguments(event, name, value)
+    )
+    return EventLine(
+        event.id,
+        event.contract,
+        event.name,
+        arguments,
+        event.tx,
+        event.block,
+        event.log_index,
+        event.at_s,
+    )
+
+
+def _arguments(event: LoggedEvent, name: str, value: Any) -> Iterable[Argument]:
+    if isinstance(value, Mapping):
+        for inner, of_it in value.items():
+            yield from _arguments(event, f"{name}.{inner}", of_it)
+    elif isinstance(value, list):
+        for position, of_it in enumerate(value):
+            yield from _arguments(event, f"{name}[{position}]", of_it)
+    else:
+        yield Argument(name, str(value), _kind(event, name, value))
+
+
+def _kind(event: LoggedEvent, name: str, value: Any) -> str:
+    if isinstance(value, str) and value.startswith("0x"):
+        if len(value) == 42:
+            return "address"
+        if name == "id" and event.contract in ("ToleranceGame", "ModelRegistry"):
+            return "dispute" if event.contract == "ToleranceGame" else "model"
+        return _KINDS.get(name, "text") if len(value) == 66 and int(value, 16) else "text"
+    if isinstance(value, int) and not isinstance(value, bool) and name in _UNITS:
+        return "units"
+    return "text"
+
+
+def explorer(
+    events: Sequence[LoggedEvent],
+    progress: Progress,
+    *,
+    title: str,
+    subject: str = "",
+    subject_kind: str = "",
+    names: Sequence[str] = (),
+    chosen: str = "",
+    page_size: int,
+    contracts: Mapping[str, str],
+    parameters: Mapping[str, Any] | None,
+    facts: Sequence[tuple[str, str]] = (),
+    chain_id: int | None,
+) -> Explorer:
+    return Explorer(
+        title=title,
+        subject=subject,
+        subject_kind=subject_kind,
+        events=tuple(event_line(event) for event in events),
+        names=tuple(names),
+        chosen=chosen,
+        next_before=events[-1].id if len(events) == page_size else None,
+        contracts=dict(contracts),
+        parameters={
+            contract: {
+                name: str(value)
+                for group, found in values.items()
+                for name, value in (
+                    found.items() if isinstance(found, Mapping) else [(group, found)]
+                )
+            }
+            for contract, values in (parameters or {}).items()
+        },
+        facts=tuple(facts),
+        chain_id=chain_id,
+        block=progress.block,
+        total_events=progress.events,
+        at_ms=progress.at_ms,
+        problem=progress.problem,
+    )

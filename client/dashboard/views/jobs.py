@@ -1,0 +1,232 @@
+"""Jobs and receipts: what was asked, how far it is, what it cost, who signed for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from client.dashboard.views.common import RequestLine
+from client.dashboard.views.explorer import EventLine
+from core.protocol.types import JobState, SignedReceipt
+
+ENDED = ("completed", "failed", "expired", "cancelled")
+
+
+@dataclass(frozen=True)
+class BatchLine:
+    """A file of requests on its way through the network."""
+
+    batch_id: str
+    model: str
+    status: str
+    done: int
+    failed: int
+    total: int
+    tokens_in: int
+    tokens_out: int
+    reserved_units: int
+    cost_units: int
+    created_at: int
+    in_progress_at: int | None
+    ended_at: int | None
+    input_file_id: str
+    output_file_id: str | None
+    error_file_id: str | None
+    receipts_file_id: str | None
+    errors: tuple[str, ...]
+    left_s: float | None
+    lines_per_s: float | None
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in ENDED
+
+
+@dataclass(frozen=True)
+class JobLine:
+    """One order on chain."""
+
+    job_id: str
+    state: str
+    created_at: int
+    requests: int
+    finished: int
+    tokens_out: int
+    operators: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """The page: batches, single requests, and the orders on chain below them."""
+
+    batches: tuple[BatchLine, ...]
+    jobs: tuple[JobLine, ...]
+    requests: tuple[RequestLine, ...]
+    models: tuple[str, ...]
+    at_ms: int
+
+
+@dataclass(frozen=True)
+class AnswerLine:
+    """One line of a batch, or one request of a job. Texts are for the owner's session only."""
+
+    index: int
+    custom_id: str
+    finish: str
+    tokens_in: int
+    tokens_out: int
+    job_id: str
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class BatchPage:
+    """One batch."""
+
+    batch: BatchLine
+    answers: tuple[AnswerLine, ...]
+    job_ids: tuple[str, ...]
+    may_see_texts: bool
+    at_ms: int
+
+
+@dataclass(frozen=True)
+class StageLine:
+    """One stage of a job's plan and what it signed for."""
+
+    stage: int
+    operator: str
+    layers: tuple[int, int]
+    receipts: int
+    requests_covered: int
+
+
+@dataclass(frozen=True)
+class ReceiptLine:
+    """A stage's signature over its work."""
+
+    receipt_id: str
+    stage: int
+    covers: str
+    tokens_in: int
+    tokens_out: int
+    signed_at: int
+
+
+@dataclass(frozen=True)
+class JobPage:
+    """One order on chain, from our records and from the chain's."""
+
+    job: JobLine
+    on_chain: str
+    locked_units: int
+    model_id: str
+    requester: str
+    deadline: int
+    window: int
+    price_in: int
+    price_out: int
+    max_tokens_in: int
+    max_tokens_out: int
+    transaction: str
+    stages: tuple[StageLine, ...]
+    answers: tuple[AnswerLine, ...]
+    receipts: tuple[ReceiptLine, ...]
+    events: tuple[EventLine, ...]
+    batch_ids: tuple[str, ...]
+    may_see_texts: bool
+    at_ms: int
+
+
+def batch_line(row: Any, now_s: float) -> BatchLine:
+    """A stored batch, with the pace at which its lines end."""
+    began = row.in_progress_at
+    over = row.ended_at is not None
+    ended_lines = row.lines_done + row.lines_failed
+    pace = None
+    if began is not None and ended_lines:
+        pace = ended_lines / max(1.0, (row.ended_at if over else now_s) - began)
+    return BatchLine(
+        batch_id=row.batch_id,
+        model=row.model,
+        status=row.status,
+        done=row.lines_done,
+        failed=row.lines_failed,
+        total=row.lines_total,
+        tokens_in=row.tokens_in,
+        tokens_out=row.tokens_out,
+        reserved_units=row.reserved_units,
+        cost_units=row.cost_units,
+        created_at=row.created_at,
+        in_progress_at=began,
+        ended_at=row.ended_at,
+        input_file_id=row.input_file_id,
+        output_file_id=row.output_file_id,
+        error_file_id=row.error_file_id,
+        receipts_file_id=row.receipts_file_id,
+        errors=tuple(_error_text(error) for error in json.loads(row.errors)),
+        left_s=(row.lines_total - ended_lines) / pace if pace and not over else None,
+        lines_per_s=pace,
+    )
+
+
+def _error_text(error: Any) -> str:
+    if isinstance(error, Mapping):
+        where = f"line {error['line']}: " if error.get("line") is not None else ""
+        return where + str(error.get("message") or error.get("what") or error.get("code") or error)
+    return str(error)
+
+
+def job_line(row: Any, requests: Iterable[Any]) -> JobLine:
+    """A job of our own records."""
+    listed = list(requests)
+    return JobLine(
+        job_id=row.job_id,
+        state=row.state,
+        created_at=row.created_at,
+        requests=len(listed),
+        finished=sum(bool(request.finish) for request in listed),
+        tokens_out=sum(len(json.loads(request.tokens)) for request in listed),
+        operators=tuple(stage["operator"] for stage in json.loads(row.plan)),
+    )
+
+
+def receipt_lines(held: Sequence[tuple[Any, SignedReceipt]]) -> tuple[ReceiptLine, ...]:
+    return tuple(
+        ReceiptLine(
+            receipt_id=row.receipt_id,
+            stage=row.stage,
+            covers="whole job" if row.request_index < 0 else f"request {row.request_index}",
+            tokens_in=signed.receipt.tokens_in,
+            tokens_out=signed.receipt.tokens_out,
+            signed_at=signed.receipt.signed_at,
+        )
+        for row, signed in held
+    )
+
+
+def stage_lines(
+    plan: Sequence[Any], held: Sequence[tuple[Any, SignedReceipt]]
+) -> tuple[StageLine, ...]:
+    """Each stage with the requests its receipts cover."""
+    lines = []
+    for index, stage in enumerate(plan):
+        of_stage = [signed for row, signed in held if row.stage == index]
+        covered = {leaf.request_index for signed in of_stage for leaf in signed.leaves}
+        lines.append(
+            StageLine(
+                index,
+                stage.operator,
+                (stage.layer_from, stage.layer_to),
+                len(of_stage),
+                len(covered),
+            )
+        )
+    return tuple(lines)
+
+
+def state_name(state: int) -> str:
+    """A job's state on chain in one word."""
+    return JobState(state).name.lower()

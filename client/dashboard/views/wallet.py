@@ -1,0 +1,124 @@
+"""The requester's money: where it is, what holds it, and every movement with its transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from client.dashboard.cached import Dated
+from client.dashboard.chain_log import LoggedEvent
+from client.dashboard.views.common import Json
+from client.dashboard.views.overview import WalletCard, spent_per_day, wallet_card
+from client.wallet import Balances
+
+#: Event → what it did, the argument that holds the amount, and its sign on the prepaid balance (0: it moves nothing there).
+MOVES = {
+    "Deposited": ("deposited", "amount", 1),
+    "JobLocked": ("locked for a job", "amount", -1),
+    "JobReleased": ("returned from a job", "refunded", 1),
+    "WithdrawRequested": ("on its way out", "amount", -1),
+    "WithdrawCancelled": ("withdrawal cancelled", "amount", 1),
+    "Withdrawn": ("withdrawn", "amount", 0),
+    "Credited": ("credited", "amount", 0),
+    "CreditWithdrawn": ("credit withdrawn", "amount", 0),
+}
+
+
+@dataclass(frozen=True)
+class Movement:
+    """One line of the ledger. `change_units` is what it did to the prepaid balance."""
+
+    id: int
+    name: str
+    text: str
+    amount_units: int
+    change_units: int
+    paid_units: int | None
+    job_id: str | None
+    tx: str
+    block: int
+    at_s: int | None
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Money that an unfinished job holds."""
+
+    job_id: str
+    amount_units: int
+    block: int
+    at_s: int | None
+
+
+@dataclass(frozen=True)
+class Wallet:
+    """The page."""
+
+    card: WalletCard
+    thawing_units: int | None
+    thaw_ready_at: int
+    credit_units: int | None
+    locks: tuple[Lock, ...]
+    movements: tuple[Movement, ...]
+    next_before: int | None
+    escrow: str
+    at_ms: int
+    problem: str
+
+
+def wallet(
+    balances: Dated[Balances],
+    payer: str,
+    locks: Iterable[Lock],
+    movements: Iterable[LoggedEvent],
+    usage: Iterable[Json],
+    *,
+    page_size: int,
+    escrow: str,
+    now_ms: int,
+    problem: str,
+) -> Wallet:
+    held, found = tuple(locks), balances.value
+    lines = tuple(movement(event) for event in movements)
+    return Wallet(
+        card=wallet_card(
+            balances, payer, sum(lock.amount_units for lock in held), spent_per_day(usage)
+        ),
+        thawing_units=None if found is None else found.thawing,
+        thaw_ready_at=0 if found is None else found.thaw_ready_at,
+        credit_units=None if found is None else found.credit,
+        locks=held,
+        movements=lines,
+        next_before=lines[-1].id if len(lines) == page_size else None,
+        escrow=escrow,
+        at_ms=now_ms,
+        problem=balances.problem or problem,
+    )
+
+
+def movement(event: LoggedEvent) -> Movement:
+    text, argument, sign = MOVES[event.name]
+    amount = int(event.args[argument])
+    return Movement(
+        id=event.id,
+        name=event.name,
+        text=text,
+        amount_units=amount,
+        change_units=sign * amount,
+        paid_units=int(event.args["paid"]) if event.name == "JobReleased" else None,
+        job_id=event.args.get("job")
+        or (event.args.get("source") if event.name == "Credited" else None),
+        tx=event.tx,
+        block=event.block,
+        at_s=event.at_s,
+    )
+
+
+def movements_csv(movements: Iterable[Movement]) -> str:
+    """The ledger for a spreadsheet: base units, times in seconds since 1970."""
+    rows = ["time_s,block,event,amount_units,change_units,job,transaction"]
+    rows += [
+        f"{m.at_s or ''},{m.block},{m.name},{m.amount_units},{m.change_units},{m.job_id or ''},{m.tx}"
+        for m in movements
+    ]
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,116 @@
+"""What do `client serve` and `client keys` do?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from client.gateway.database import Database, database_url
+from client.gateway.keyring import Key, Keyring, limits_of
+from core.protocol.errors import UsageError
+from core.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from core.runtime.console import Run
+    from core.runtime.settings import Settings
+
+
+async def serve(run: Run, settings: Settings) -> None:
+    """Serve until stopped."""
+    from client.gateway.start import running
+
+    signer = run.unlock()
+    async with running(settings, signer) as gateway:
+        base = f"{gateway.url}/v1"
+        pages = f"{gateway.url}/login?token={gateway.local_token}"
+        told = {"url": gateway.url, "base_url": base, "payer": gateway.payer}
+        if settings.gateway.dashboard:
+            told["pages"] = pages
+        lines = [f"OPENAI_BASE_URL={base}", "keys: client keys new NAME"]
+        lines += [f"pages: {pages}"] if settings.gateway.dashboard else []
+        run.emit(told, human="\n".join(lines))
+        await asyncio.Event().wait()
+
+
+async def new_key(
+    run: Run,
+    name: str,
+    *,
+    budget: str | None,
+    expires: str | None,
+    models: Sequence[str],
+    rate: str | None,
+    token_rate: str | None,
+) -> dict[str, Any]:
+    """Make a key; the only time that its secret is shown."""
+    if not 0 < len(name) <= 120:
+        raise UsageError("the key has no usable name", "a name has 1 to 120 characters")
+    settings, clock = run.settings, SystemClock()
+    limits = limits_of(
+        settings,
+        clock.now(),
+        budget=budget,
+        expires=expires,
+        models=models,
+        rate=rate,
+        token_rate=token_rate,
+    )
+    database = Database.open(database_url(settings))
+    try:
+        key, secret = await Keyring(database, clock).new(name, limits)
+    finally:
+        database.close()
+    return {"key": secret, **key_json(settings, key, clock.now())}
+
+
+async def list_keys(run: Run) -> list[dict[str, Any]]:
+    """Every key, newest first."""
+    settings, clock = run.settings, SystemClock()
+    database = Database.open(database_url(settings))
+    try:
+        keys = await Keyring(database, clock).ls()
+    finally:
+        database.close()
+    return [key_json(settings, key, clock.now()) for key in keys]
+
+
+async def revoke_key(run: Run, typed: str) -> dict[str, Any]:
+    """End a key; requests that run with it are still answered."""
+    settings, clock = run.settings, SystemClock()
+    database = Database.open(database_url(settings))
+    try:
+        key = await Keyring(database, clock).revoke(typed)
+    finally:
+        database.close()
+    return key_json(settings, key, clock.now())
+
+
+def key_json(settings: Settings, key: Key, now: float) -> dict[str, Any]:
+    """A key as people see it, money with its unit."""
+    limits = key.limits
+    budget = None
+    if limits.budget_units is not None:
+        per_day = "/day" if limits.budget_period == "day" else ""
+        budget = settings.show_token(limits.budget_units) + per_day
+    return {
+        "id": key.key_id,
+        "name": key.name,
+        "hint": key.hint,
+        "state": key.state(now),
+        "budget": budget,
+        "spent": settings.show_token(key.spent_units),
+        "today": settings.show_token(key.spent_today_units),
+        "reserved": settings.show_token(key.reserved_units),
+        "expires": _date(limits.expires_at),
+        "models": ", ".join(limits.models) or "all",
+        "rate": f"{limits.requests_per_minute}/m" if limits.requests_per_minute else None,
+        "token_rate": f"{limits.tokens_per_minute}/m" if limits.tokens_per_minute else None,
+        "last_used": _date(key.last_used_at),
+        "created": _date(key.created_at),
+    }
+
+
+def _date(at: int | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat()

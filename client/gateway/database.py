@@ -1,0 +1,110 @@
+"""How is the gateway's database opened and used: one file, one writer at a time, never on the event loop?
+
+SQLite in WAL mode by default, any SQLAlchemy URL otherwise. What is committed survives the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from sqlalchemy import create_engine, event
+from sqlmodel import Session
+
+from core.protocol.errors import ConfigError
+from core.runtime.folders import make_private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy.engine import Engine
+
+    from core.runtime.settings import Settings
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def database_url(settings: Settings) -> str:
+    """Where this gateway's memory lies: `gateway.db_url`, else a file of the owner's alone."""
+    if settings.gateway.db_url:
+        return settings.gateway.db_url
+    path = make_private(settings.folders.state) / f"gateway-{settings.network.name}.sqlite"
+    return private_sqlite_url(path)
+
+
+def private_sqlite_url(path: Path) -> str:
+    """The URL of a database file that nobody else may read."""
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    path.chmod(0o600)
+    return f"sqlite:///{path}"
+
+
+class Database:
+    """An engine, and one thread that does all its work: transactions follow one another in the order they are asked for."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gateway-db")
+
+    @classmethod
+    def open(cls, url: str) -> Database:
+        """Connect and bring the tables up to date. Raises ConfigError."""
+        from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError
+
+        from client.gateway.migrate import upgrade
+
+        try:
+            engine = create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
+        except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+            raise ConfigError(
+                "gateway.db_url cannot be used",
+                why=str(error).splitlines()[0],
+                next_step="give an SQLAlchemy URL such as sqlite:////path/gateway.db",
+            ) from None
+        if engine.dialect.name == "sqlite":
+            event.listen(engine, "connect", _set_up_sqlite)
+            event.listen(engine, "begin", _begin_sqlite)
+        try:
+            upgrade(engine)
+        except OperationalError as error:
+            raise ConfigError("the database cannot be opened", why=str(error.orig)) from None
+        return cls(engine)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True)
+        self.engine.dispose()
+
+    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a blocking call in the database's thread, after those asked for before."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, lambda: call(*args, **kwargs))
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """One transaction; rows stay readable after it."""
+        with Session(self.engine, expire_on_commit=False) as session, session.begin():
+            yield session
+
+
+def _set_up_sqlite(connection: Any, _: Any) -> None:
+    connection.isolation_level = None  # else the driver begins transactions late, as readers
+    cursor = connection.cursor()
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=NORMAL",
+        "foreign_keys=ON",
+        "busy_timeout=10000",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Any) -> None:
+    """Another process (`client keys new`) writes here too: take the lock first, then read."""
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,0 +1,69 @@
+"""What is one running gateway? Everything that its API and its pages work with, made once at start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from client.answering import Answerer
+    from client.context import Context
+    from client.gateway.batches import Batches
+    from client.gateway.database import Database
+    from client.gateway.exchange import Exchanges
+    from client.gateway.files import Files
+    from client.gateway.funds import Funds
+    from client.gateway.keyring import Keyring
+    from client.gateway.ledger import Ledger
+    from client.gateway.limits import Limiter
+    from client.gateway.models import Catalogue
+    from client.gateway.numbers import Numbers
+    from client.matcher_api import MatcherApi
+    from client.store import ClientStore
+    from core.protocol.signing import DigestSigner
+    from core.runtime.clock import Clock
+    from core.runtime.metrics import Metrics
+    from core.runtime.settings import Settings
+
+
+@dataclass
+class Gateway:
+    """One gateway: settings and chain, who answers, what is on offer, keys, money and records.
+
+    Calls of `keys`, `ledger`, `files` and `batches` that touch the database are coroutines and may be made from any page.
+    """
+
+    settings: Settings
+    clock: Clock
+    #: The chain, the requester's wallet and its records; None only where a test has no chain.
+    context: Context | None
+    answerer: Answerer
+    matcher: MatcherApi | None
+    #: The requester's own records: jobs, prompts, answers, stage receipts.
+    store: ClientStore | None
+    #: Models on offer, their tokenizers and prices.
+    catalogue: Catalogue
+    database: Database
+    keys: Keyring
+    ledger: Ledger
+    limiter: Limiter
+    exchanges: Exchanges
+    files: Files
+    batches: Batches
+    funds: Funds
+    metrics: Metrics
+    numbers: Numbers
+    #: Opens every page and call on this machine, in place of an API key; new at every start, told to its owner only.
+    local_token: str
+    #: The address that pays.
+    payer: str
+    folder: Path
+    url: str = ""
+    started_at: float = field(default=0.0)
+    #: The payer's key, for checks that stages answer only to it; None where there is none.
+    signer: DigestSigner | None = field(default=None, repr=False)
+
+    def show(self, units: int) -> str:
+        """Base units as people read them: `0.001234usd`."""
+        return self.settings.show_token(units)

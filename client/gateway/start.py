@@ -1,0 +1,206 @@
+"""How is a gateway put together from settings, and taken apart again?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from client.answering import Answered, Answerer, OrderEach
+from client.context import Context, open_context
+from client.gateway.app import make_app
+from client.gateway.batches import Batches
+from client.gateway.database import Database, database_url
+from client.gateway.exchange import Exchanges
+from client.gateway.files import Files
+from client.gateway.funds import Funds
+from client.gateway.gateway import Gateway
+from client.gateway.keyring import Keyring
+from client.gateway.ledger import RUNNING, Ledger
+from client.gateway.limits import Limiter
+from client.gateway.models import Catalogue, NetworkCatalogue
+from client.gateway.numbers import Numbers
+from client.gateway.offline import NetworkOffline, Offline
+from client.store import match_of
+from core.protocol import pricing
+from core.protocol.errors import HeadraceError
+from core.runtime.clock import SystemClock
+from core.runtime.folders import make_private
+from core.runtime.http_server import HttpServer
+from core.runtime.logs import get_logger
+from core.runtime.metrics import Metrics
+
+if TYPE_CHECKING:
+    from client.gateway.tables import RequestRow
+    from client.matcher_api import MatcherApi
+    from client.store import ClientStore
+    from core.protocol.signing import DigestSigner
+    from core.runtime.clock import Clock
+    from core.runtime.settings import Settings
+
+log = get_logger(__name__)
+TIDY_EVERY_S = 20.0
+
+
+def assemble(
+    settings: Settings,
+    *,
+    answerer: Answerer,
+    catalogue: Catalogue,
+    offline: Offline,
+    folder: Path,
+    database: Database,
+    payer: str,
+    clock: Clock | None = None,
+    context: Context | None = None,
+    matcher: MatcherApi | None = None,
+    store: ClientStore | None = None,
+    local_token: str | None = None,
+) -> Gateway:
+    """A gateway of these parts, not yet begun."""
+    clock, metrics, ours = clock or SystemClock(), Metrics(), settings.gateway
+    budget = settings.token(ours.daily_budget) if ours.daily_budget else None
+    gateway = Gateway(
+        settings=settings,
+        clock=clock,
+        context=context,
+        answerer=answerer,
+        matcher=matcher,
+        store=store,
+        catalogue=catalogue,
+        database=database,
+        keys=Keyring(database, clock),
+        ledger=Ledger(database, clock, daily_budget_units=budget, show=settings.show_token),
+        limiter=Limiter(clock),
+        exchanges=Exchanges(),
+        files=Files(database, clock, make_private(folder) / "files"),
+        batches=Batches(offline),
+        funds=Funds(settings.token(ours.low_balance), ours.low_balance_webhook),
+        metrics=metrics,
+        numbers=Numbers(metrics),
+        local_token=local_token or secrets.token_urlsafe(32),
+        payer=payer,
+        folder=folder,
+        started_at=clock.now(),
+    )
+    gateway.batches.gateway = gateway.funds.gateway = gateway
+    return gateway
+
+
+@asynccontextmanager
+async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gateway]:
+    """The gateway at work inside the block; afterwards everything that was delivered is paid and written down."""
+    async with AsyncExitStack() as stack:
+        await gateway.keys.claim_local(gateway.local_token)
+        await recover(gateway)
+        server = HttpServer(make_app(gateway), host, port)
+        await server.start()
+        stack.push_async_callback(server.stop)
+        stack.push_async_callback(gateway.batches.close)
+        stack.push_async_callback(gateway.exchanges.close)
+        gateway.url = server.url
+        await gateway.batches.start()
+        for work in (gateway.funds.watch, lambda: tidy(gateway)):
+            _keep_running(stack, work)
+        yield gateway
+
+
+async def recover(gateway: Gateway) -> list[RequestRow]:
+    """End what an earlier life left running, charged with what its records say was paid."""
+    left = await gateway.ledger.requests(state=RUNNING, limit=100_000)
+    known = {row.request_id: await _paid(gateway, row) for row in left if row.begun_at}
+    found = await gateway.ledger.recover(lambda row: known.get(row.request_id, ()))
+    if found:
+        log.warning("requests of an earlier start were broken off", count=len(found))
+    return found
+
+
+async def tidy(gateway: Gateway) -> None:
+    """Forget answers that no retry may ask for any more."""
+    while True:
+        await gateway.ledger.forget_answers()
+        await gateway.clock.sleep(TIDY_EVERY_S)
+
+
+@asynccontextmanager
+async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Gateway]:
+    """`client serve`: a gateway over the configured network.
+
+    Raises ConfigError (no network, port taken, database), ChainUnreachable.
+    """
+    async with AsyncExitStack() as stack:
+
+        def on_exit(close: Callable[[], Awaitable[object]]) -> None:
+            stack.push_async_callback(close)
+
+        context = await stack.enter_async_context(open_context(settings))
+        database = Database.open(database_url(settings))
+        stack.callback(database.close)
+        matcher, store = context.matcher(), context.store()
+        on_exit(matcher.close)
+        stack.callback(store.close)
+        answerer = OrderEach(context, signer)
+        on_exit(answerer.close)
+        gateway = assemble(
+            settings,
+            answerer=answerer,
+            catalogue=NetworkCatalogue(context, matcher, SystemClock()),
+            offline=NetworkOffline(context, matcher, store, signer),
+            folder=settings.folders.state / f"gateway-{settings.network.name}",
+            database=database,
+            payer=signer.address,
+            context=context,
+            matcher=matcher,
+            store=store,
+        )
+        gateway.signer = signer
+        ours = settings.gateway
+        yield await stack.enter_async_context(serving(gateway, ours.host, ours.port))
+
+
+async def _paid(gateway: Gateway, row: RequestRow) -> Sequence[Answered]:
+    """What the requester's records hold of a request that a former life was answering."""
+    if gateway.store is None:
+        return ()
+    try:
+        spec = (await gateway.catalogue.find(row.model)).model.spec
+    except HeadraceError as error:
+        log.warning("a broken request cannot be priced", request=row.request_id, reason=str(error))
+        return ()
+    found = []
+    for job in await asyncio.to_thread(gateway.store.jobs):
+        for request in await asyncio.to_thread(gateway.store.requests, job.job_id):
+            name, tokens = request.custom_id.partition(".")[0], json.loads(request.tokens)
+            if name != row.request_id or not tokens:
+                continue
+            match, tokens_in = match_of(job), len(json.loads(request.prompt_ids))
+            order = match.signed.order
+            gross = pricing.split(order, match.plan, spec, tokens_in, len(tokens)).gross
+            operators = tuple(stage.operator for stage in match.plan)
+            found.append(
+                Answered(
+                    job.job_id,
+                    request.request_index,
+                    operators,
+                    tokens_in,
+                    len(tokens),
+                    request.finish,
+                    sum(gross),
+                    is_partial=not request.finish,
+                )
+            )
+    return found
+
+
+def _keep_running(stack: AsyncExitStack, work: Callable[[], Awaitable[Any]]) -> None:
+    task = asyncio.ensure_future(work())
+
+    async def stop() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    stack.push_async_callback(stop)

@@ -1,0 +1,126 @@
+"""What does a request insist on beside its body? Headers of ours as terms of the order, so that they bind."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from client.answering import AskTerms
+from client.gateway.errors import BadParameter
+from core.protocol import ids, units
+from core.protocol.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from core.runtime.settings import Settings
+
+HEADERS = (
+    "x-max-price",
+    "x-trusted-providers",
+    "x-avoid-providers",
+    "x-verify",
+    "x-deadline",
+)
+SAMPLE_BPS = 500  # X-Verify: sample, where the settings do not say how many
+_MOST_PROVIDERS = 64
+
+
+def terms_of(
+    headers: Mapping[str, str], settings: Settings, known: Collection[str] = ()
+) -> AskTerms:
+    """The terms that these headers ask for. `known` are operators whose short ids may be used. Raises BadParameter.
+
+    `X-Max-Price` is one price for both directions or `IN,OUT`, such as `0.5usd/Mtok`; providers are addresses or ids by comma;
+    `X-Verify` is none, sample, full or sample=0.05; `X-Deadline` is such as 30s, or seconds.
+    """
+    said = {name: headers.get(name, "").strip() for name in HEADERS}
+    cap_in, cap_out = _caps(said["x-max-price"], settings)
+    ours = settings.client
+    return AskTerms(
+        cap_in=cap_in,
+        cap_out=cap_out,
+        trusted=_providers("x-trusted-providers", said, ours.trusted, known),
+        avoided=_providers("x-avoid-providers", said, ours.avoid, known),
+        deadline_s=_deadline(said["x-deadline"]),
+        audit_bps=_audit_bps(said["x-verify"] or ours.verify, ours.verify),
+    )
+
+
+def terms_json(terms: AskTerms) -> dict[str, Any]:
+    """As kept with a batch. Twin of `terms_from`."""
+    return {
+        "cap_in": terms.cap_in,
+        "cap_out": terms.cap_out,
+        "trusted": sorted(terms.trusted),
+        "avoided": sorted(terms.avoided),
+        "deadline_s": terms.deadline_s,
+        "audit_bps": terms.audit_bps,
+    }
+
+
+def terms_from(kept: Mapping[str, Any]) -> AskTerms:
+    return AskTerms(
+        kept["cap_in"],
+        kept["cap_out"],
+        frozenset(kept["trusted"]),
+        frozenset(kept["avoided"]),
+        kept["deadline_s"],
+        kept["audit_bps"],
+    )
+
+
+def _caps(text: str, settings: Settings) -> tuple[int | None, int | None]:
+    if not text:
+        return None, None
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) > 2:
+        raise BadParameter("X-Max-Price", "it is one price, or one in and one out")
+    try:
+        prices = [settings.price(part) for part in parts]
+    except HeadraceError as error:
+        raise BadParameter("X-Max-Price", f"{error.what}; {error.why}; {error.next_step}") from None
+    return prices[0], prices[-1]
+
+
+def _providers(
+    header: str, said: Mapping[str, str], default: Collection[str], known: Collection[str]
+) -> frozenset[str]:
+    names = [name.strip() for name in said[header].split(",")] if said[header] else list(default)
+    if len(names) > _MOST_PROVIDERS:
+        raise BadParameter(header, f"at most {_MOST_PROVIDERS}")
+    return frozenset(_provider(header, name, known) for name in names if name)
+
+
+def _provider(header: str, name: str, known: Collection[str]) -> str:
+    try:
+        if name.startswith("0x") and len(name) == 42:
+            return ids.address(name)
+        return ids.address(ids.find(ids.Kind.MINER, name, known, lambda operator: operator))
+    except HeadraceError as error:
+        raise BadParameter(header, f"{error.what}: {error.why}") from None
+
+
+def _deadline(text: str) -> int | None:
+    if not text:
+        return None
+    try:
+        found = int(text) if text.isascii() and text.isdigit() else units.parse_duration(text)
+    except HeadraceError as error:
+        raise BadParameter("X-Deadline", f"{error.what}; {error.why}") from None
+    if not 1 <= found <= 7 * 86400:
+        raise BadParameter("X-Deadline", "it must be from one second to seven days")
+    return found
+
+
+def _audit_bps(text: str, default: str) -> int:
+    if text == "sample":
+        text = default if default.startswith("sample=") else f"sample={SAMPLE_BPS / 10_000}"
+    if text in ("none", "full"):
+        return 0 if text == "none" else 10_000
+    share = text.removeprefix("sample=")
+    try:
+        bps = round(float(share) * 10_000)
+    except (ValueError, OverflowError):
+        bps = -1
+    if share == text or not 0 <= bps <= 10_000:
+        raise BadParameter("X-Verify", "it is none, sample, sample=0.05 or full")
+    return bps

@@ -1,0 +1,63 @@
+"""What does a model's numerics profile promise: the operator program behind it, read from the chain and compared with ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eth_utils.crypto import keccak
+
+from core.protocol import signing
+from core.protocol.chain import Chain
+from core.protocol.errors import CheckFailed, ContractRefused, ModelUnsupported
+from core.protocol.trace.program import Program
+
+if TYPE_CHECKING:
+    from core.engine.numerics import NumericsProfile
+    from core.engine.trace.program import ModelProgram
+
+
+async def registered_program(chain: Chain, profile: str) -> Program:
+    """The program whose hash a numerics profile is. Raises ModelUnsupported where the chain has none."""
+    data = b""
+    if "ProgramStore" in chain.addresses:
+        try:
+            data = bytes.fromhex((await chain.read("ProgramStore", "load", profile))[2:])
+        except ContractRefused:
+            data = b""
+    if "0x" + keccak(data).hex() != profile.lower():
+        raise ModelUnsupported(
+            "the job's numerics profile is unknown here",
+            f"{profile} is neither a stored operator program nor a profile that this program knows",
+            next_step="update this program",
+        )
+    return Program.from_bytes(data)
+
+
+async def profile_named(chain: Chain, profile: str) -> tuple[NumericsProfile, Program | None]:
+    """What machines of a model promise, and its operator program if it has one. Raises ModelUnsupported."""
+    from core.engine.numerics import PROFILES, profile_of
+
+    for known in PROFILES.values():
+        if signing.name_hash(known.name) == profile:
+            return known, None
+    program = await registered_program(chain, profile)
+    return profile_of(program), program
+
+
+def local_program(model_dir: Path, registered: Program) -> ModelProgram:
+    """The registered program with its tables, made from the files here.
+
+    Raises CheckFailed when these files, or what the library here makes of them, are not what was registered.
+    """
+    from core.engine.trace.program import model_program
+
+    found = model_program(model_dir, registered.tolerances)
+    if found.program != registered:
+        raise CheckFailed(
+            "this machine makes another operator program of the model",
+            f"its tables have the root 0x{found.program.tables_root.hex()}, "
+            f"registered is 0x{registered.tables_root.hex()}",
+            next_step="use the registered model's files and the library version that made its tables",
+        )
+    return found

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {ModelId} from "../types/Ids.sol";
+import {Order, RequestLeaf, RequestOpening} from "../types/Signed.sol";
+import {Claim, RowOpening} from "./ITraceJudge.sol";
+
+/// The rows of one request that a stage signed for, and what they are rows of.
+struct SignedRows {
+    ModelId model;
+    RequestLeaf leaf;
+    uint16 layerFrom;
+    uint16 layerTo;
+}
+
+/// One part of 1 KiB of one row; a shorter row is its own only part.
+struct RowSpot {
+    bool isOut; // of the rows that the stage sent
+    uint32 row;
+    uint16 part;
+}
+
+/// How an accused token was ordered and served. `opening` and `signature` are for open orders, whose two roots are zero.
+struct Drawn {
+    Order order;
+    bytes sampling;
+    bytes32[] proof;
+    RequestOpening opening;
+    bytes signature;
+    address signer;
+    RowOpening served;
+}
+
+/// What do signed rows and sampling bytes say when they are opened by themselves? No state, no money: a game asks.
+/// Twins: core/protocol/trace/rows.py and draw.py.
+interface IRowJudge {
+    error SpotUnknown();
+    error OrderMismatch();
+    error SamplingUnproven();
+    /// Parameters that change logits or candidates in a way that only audits and juries judge.
+    error SamplingUnjudged();
+    error DrawMismatch();
+    error OpeningUnsigned();
+    error OpeningUnrelated();
+
+    /// Reverts unless one to six places are named that there are.
+    function checkAsked(SignedRows calldata rows, RowSpot[] calldata spots) external view;
+
+    /// Reverts unless the openings are what the stage signed for, at these places and whole.
+    function checkShown(SignedRows calldata rows, RowSpot[] calldata spots, RowOpening[] calldata openings) external view;
+
+    /// Did the stage sign, at this place of what it sent, something that is no part of a row of numbers or no token? Reverts unless that is
+    /// what it signed.
+    function isMalformed(SignedRows calldata rows, RowSpot calldata spot, RowOpening calldata opening) external view returns (bool);
+
+    /// Reverts unless the claim's token was served, and is judged as it was ordered.
+    function checkDrawn(Claim calldata claim, bytes32 orderHash, Drawn calldata drawn) external view;
+
+    /// Reverts unless this is an opening of the request that `shown` opened, for the same requester, with other parameters.
+    function checkOtherOpening(
+        Order calldata order,
+        RequestOpening calldata shown,
+        RequestOpening calldata opening,
+        bytes calldata signature,
+        address signer
+    ) external view;
+}

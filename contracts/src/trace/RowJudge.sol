@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {IModelRegistry} from "../interfaces/IModelRegistry.sol";
+import {Drawn, IRowJudge, RowSpot, SignedRows} from "../interfaces/IRowJudge.sol";
+import {Claim, ITraceJudge, RowOpening} from "../interfaces/ITraceJudge.sol";
+import {Eip712Types} from "../libraries/Eip712Types.sol";
+import {ShaTree} from "../libraries/ShaTree.sol";
+import {Decode} from "../referee/Decode.sol";
+import {Order, RequestOpening} from "../types/Signed.sol";
+import {Openings} from "./Openings.sol";
+import {Programs} from "./Program.sol";
+import {ProgramStore} from "./ProgramStore.sol";
+
+/// See IRowJudge. Twins: core/protocol/trace/rows.py and draw.py.
+contract RowJudge is IRowJudge {
+    using Decode for Decode.Vector;
+
+    uint256 private constant TOKEN_BYTES = 4;
+    uint256 private constant MAX_SPOTS = 6;
+    uint256 private constant PART_BYTES = Openings.PART_BYTES;
+
+    // Sampling bytes, docs/protocol.md §5.1.
+    uint256 private constant VERSION = 2;
+    uint256 private constant HEAD_BYTES = 58;
+    uint256 private constant OWN_INDEX = type(uint32).max;
+    uint256 private constant MICRO = 1e6;
+
+    IModelRegistry private immutable _models;
+    ProgramStore private immutable _programs;
+    address private immutable _taskRegistry;
+
+    /// What the rows of one boundary are.
+    struct Boundary {
+        bytes32 root;
+        uint256 count;
+        uint256 rowBytes;
+        uint256 vocab; // 0 unless they are token ids
+        uint256 format;
+    }
+
+    constructor(IModelRegistry models, ProgramStore programs, address taskRegistry) {
+        _models = models;
+        _programs = programs;
+        _taskRegistry = taskRegistry;
+    }
+
+    // --- rows ---
+
+    /// @inheritdoc IRowJudge
+    function checkAsked(SignedRows calldata rows, RowSpot[] calldata spots) external view {
+        if (spots.length == 0 || spots.length > MAX_SPOTS) revert SpotUnknown();
+        Programs.Program memory p = _program(rows);
+        for (uint256 i; i < spots.length; ++i) {
+            _partBytes(_boundary(p, rows, spots[i].isOut), spots[i]);
+        }
+    }
+
+    /// @inheritdoc IRowJudge
+    function checkShown(SignedRows calldata rows, RowSpot[] calldata spots, RowOpening[] calldata openings) external view {
+        if (spots.length != openings.length) revert ITraceJudge.EvidenceInvalid();
+        Programs.Program memory p = _program(rows);
+        for (uint256 i; i < spots.length; ++i) {
+            Boundary memory b = _boundary(p, rows, spots[i].isOut);
+            if (openings[i].part.length != _partBytes(b, spots[i])) revert ITraceJudge.EvidenceInvalid();
+            _requirePart(b, spots[i], openings[i]);
+        }
+    }
+
+    /// @inheritdoc IRowJudge
+    function isMalformed(SignedRows calldata rows, RowSpot calldata spot, RowOpening calldata opening) external view returns (bool) {
+        if (!spot.isOut) revert SpotUnknown();
+        Boundary memory b = _boundary(_program(rows), rows, true);
+        uint256 size = _partBytes(b, spot);
+        _requirePart(b, spot, opening);
+        if (opening.part.length != size) return true;
+        if (b.vocab != 0) return _toToken(opening.part) >= b.vocab;
+        return !Decode.vector(opening.part, b.format).finite;
+    }
+
+    function _program(SignedRows calldata rows) private view returns (Programs.Program memory) {
+        return Programs.parse(_programs.load(_models.numericsProfileOf(rows.model)));
+    }
+
+    function _boundary(Programs.Program memory p, SignedRows calldata rows, bool isOut) private pure returns (Boundary memory b) {
+        if (rows.leaf.tokensOut == 0) revert SpotUnknown();
+        b.root = isOut ? rows.leaf.outRoot : rows.leaf.inRoot;
+        b.count = uint256(rows.leaf.tokensIn) + rows.leaf.tokensOut - 1;
+        b.format = Decode.toFormat(p.rowFormat);
+        b.rowBytes = p.hidden * Decode.widthBytes(b.format);
+        if (isOut ? rows.layerTo == p.layers : rows.layerFrom == 0) {
+            b.vocab = p.vocab;
+            b.rowBytes = TOKEN_BYTES;
+            if (isOut) b.count = rows.leaf.tokensOut;
+        }
+    }
+
+    /// Length of the part. Reverts if there is none.
+    function _partBytes(Boundary memory b, RowSpot calldata spot) private pure returns (uint256 size) {
+        uint256 start = uint256(spot.part) * PART_BYTES;
+        if (spot.row >= b.count || start >= b.rowBytes) revert SpotUnknown();
+        size = b.rowBytes - start;
+        if (size > PART_BYTES) size = PART_BYTES;
+    }
+
+    function _requirePart(Boundary memory b, RowSpot calldata spot, RowOpening calldata opening) private view {
+        Openings.requirePart(Openings.Spot(b.root, b.count, spot.row, b.rowBytes, 0, 0), spot.part, opening);
+    }
+
+    // --- tokens ---
+
+    /// @inheritdoc IRowJudge
+    function checkDrawn(Claim calldata claim, bytes32 orderHash, Drawn calldata drawn) external view {
+        if (Eip712Types.orderHash(drawn.order) != orderHash) revert OrderMismatch();
+        _requireSampling(claim.leaf.requestIndex, orderHash, drawn);
+        uint256 produced = uint256(claim.positions) - claim.leaf.tokensIn; // ITraceJudge has checked that it is not less
+        _requirePrescribed(claim, drawn.sampling, produced);
+        Openings.Spot memory spot = Openings.Spot(claim.leaf.outRoot, claim.leaf.tokensOut, produced, TOKEN_BYTES, 0, TOKEN_BYTES);
+        if (_toToken(Openings.row(spot, drawn.served)) != claim.served) revert DrawMismatch();
+    }
+
+    /// @inheritdoc IRowJudge
+    function checkOtherOpening(
+        Order calldata order,
+        RequestOpening calldata shown,
+        RequestOpening calldata opening,
+        bytes calldata signature,
+        address signer
+    ) external view {
+        bool same = opening.orderHash == shown.orderHash && opening.requestIndex == shown.requestIndex;
+        if (!same || opening.samplingLeaf == shown.samplingLeaf) revert OpeningUnrelated();
+        if (Eip712Types.orderHash(order) != shown.orderHash) revert OrderMismatch();
+        _requireSigned(order.requester, opening, signature, signer);
+    }
+
+    /// INVARIANT: the bytes are those that the requester signed for this request, in its order or in the request's own opening.
+    function _requireSampling(uint32 index, bytes32 orderHash, Drawn calldata drawn) private view {
+        bytes32 leaf = ShaTree.leafHash(abi.encodePacked(index, drawn.sampling));
+        Order calldata order = drawn.order;
+        if (order.samplingRoot != 0) {
+            if (!ShaTree.verify(order.samplingRoot, order.requests, index, leaf, drawn.proof)) revert SamplingUnproven();
+            return;
+        }
+        RequestOpening calldata opening = drawn.opening;
+        bool same = opening.orderHash == orderHash && opening.requestIndex == index && opening.samplingLeaf == leaf;
+        if (!same) revert SamplingUnproven();
+        _requireSigned(order.requester, opening, drawn.signature, drawn.signer);
+    }
+
+    function _requireSigned(address requester, RequestOpening calldata opening, bytes calldata signature, address signer) private view {
+        bytes32 digest = Eip712Types.toDigest(Eip712Types.domainSeparator(_taskRegistry), Eip712Types.openingHash(opening));
+        if (signer != requester) revert OpeningUnsigned();
+        if (!Eip712Types.isValidSigner(signer, digest, signature)) revert OpeningUnsigned();
+    }
+
+    /// INVARIANT: nothing but the draw itself stands between the logits and the token.
+    function _requirePrescribed(Claim calldata claim, bytes calldata sampling, uint256 produced) private pure {
+        if (sampling.length < HEAD_BYTES || uint8(sampling[0]) != VERSION) revert SamplingUnjudged();
+        bool plain = _word(sampling, 25) == MICRO // top-p
+            && _word(sampling, 37) == MICRO // repetition penalty
+            && bytes8(sampling[41:]) == 0 // frequency and presence penalty
+            && uint16(bytes2(sampling[55:])) == 0; // biases
+        uint256 step = _word(sampling, 33) + produced;
+        if (!plain || step < _word(sampling, 49)) revert SamplingUnjudged(); // end-of-text is not masked any more
+        uint256 index = _word(sampling, 29);
+        if (index == OWN_INDEX) index = claim.leaf.requestIndex;
+        bytes32 key = sha256(abi.encodePacked(bytes8(sampling[17:]), uint32(index)));
+        bool same = claim.step == step && claim.temperature == _word(sampling, 1) && claim.topK == _word(sampling, 5)
+            && claim.minP == _word(sampling, 9) && claim.key0 == _turned(uint256(key) >> 224)
+            && claim.key1 == _turned((uint256(key) >> 192) & type(uint32).max);
+        if (!same) revert DrawMismatch();
+    }
+
+    /// A u32be of the head.
+    function _word(bytes calldata sampling, uint256 place) private pure returns (uint256) {
+        return uint32(bytes4(sampling[place:]));
+    }
+
+    /// Bytes of a u32 the other way round.
+    function _turned(uint256 x) private pure returns (uint256) {
+        return (x >> 24) | ((x >> 8) & 0xff00) | ((x << 8) & 0xff0000) | ((x & 0xff) << 24);
+    }
+
+    /// A token id, little-endian.
+    function _toToken(bytes calldata row) private pure returns (uint256) {
+        return _turned(uint32(bytes4(row)));
+    }
+}

@@ -1,0 +1,93 @@
+"""How do our C kernels come to run on this very processor?
+
+They are one small file without dependencies, compiled when the first shard is loaded, by whatever compiler the machine has
+(half a second), for the instructions that it has. A machine without a compiler does without them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("products.c")
+#: Names any compiler that takes gcc's options; empty for none.
+VARIABLE = "HEADRACE_CC"
+_COMPILERS = ("cc", "gcc", "clang")
+_OPTIONS = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC", "-std=gnu11")
+_FOR_THIS = ("-march=native", "-mcpu=native")
+_LIMIT_S = 60
+
+
+class NoKernels(RuntimeError):
+    """There are no C kernels here; the message says why."""
+
+
+@cache
+def kernels() -> ctypes.CDLL:
+    """The compiled kernels, made on first use. Raises NoKernels."""
+    with tempfile.TemporaryDirectory(prefix="headrace-kernels-") as folder:
+        return open_kernels(compile_kernels(Path(folder)))  # stays mapped once the file is gone
+
+
+def compile_kernels(into: Path, *options: str) -> Path:
+    """Compile them into a folder. Raises NoKernels."""
+    compiler = _compiler()
+    target = into / "products.so"
+    said = ""
+    for processor in _FOR_THIS:
+        command = [compiler, *_OPTIONS, processor, *options, "-o", str(target), str(SOURCE)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NoKernels(f"{compiler} does not run: {error}") from None
+        if done.returncode == 0:
+            return target
+        said = said or next(iter(done.stderr.splitlines()), "")[:200]
+    raise NoKernels(f"{compiler} refuses {SOURCE.name}: {said or 'without a word'}")
+
+
+def open_kernels(file: Path) -> ctypes.CDLL:
+    """Load what was compiled; it runs in torch's own threads where those can be found. Raises NoKernels."""
+    try:
+        library = ctypes.CDLL(str(file))
+    except OSError as error:
+        raise NoKernels(f"{file.name} does not load: {error}") from None
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    library.multiply.argtypes = [
+        *(pointer, number, pointer, pointer, pointer),
+        *(number, number, number, ctypes.c_int),
+    ]
+    library.multiply.restype = None
+    library.share_threads.argtypes = [pointer]
+    library.share_threads.restype = None
+    library.panel_width.restype = ctypes.c_int
+    library.share_threads(_torchs_parallel())
+    return library
+
+
+def _compiler() -> str:
+    named = os.environ.get(VARIABLE)
+    if named == "":
+        raise NoKernels(f"{VARIABLE} names no compiler")
+    for name in (named,) if named else _COMPILERS:
+        found = shutil.which(name)
+        if found is not None:
+            return found
+    raise NoKernels("this machine has no C compiler")
+
+
+def _torchs_parallel() -> ctypes.c_void_p | None:
+    """`GOMP_parallel` of the library that torch has loaded: another one would bring threads of its own."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return None
+    for line in maps.read_text().splitlines():
+        path = line.split(maxsplit=5)[-1]
+        if "libgomp" in path and path.startswith("/"):
+            return ctypes.cast(ctypes.CDLL(path).GOMP_parallel, ctypes.c_void_p)
+    return None

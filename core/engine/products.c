@@ -1,0 +1,153 @@
+/* Rows times a weight, float32, for few rows and large weights: what does a decode step spend its time on?
+
+   A weight [columns, depth] lies as panels of WIDTH columns, each panel depth × WIDTH numbers, so that it is read from
+   memory once and in order; what comes next is fetched while the present part is multiplied.
+
+   Every output is one chain of fused multiply-adds in the order of the depth, then the bias. So its bits depend neither on
+   other rows, nor on threads, nor on how wide the processor's vectors are. */
+
+#include <stdint.h>
+#include <string.h>
+
+#ifndef LANES
+#if defined(__AVX512F__)
+#define LANES 16
+#define MOST_ROWS 12
+#elif defined(__AVX2__) && defined(__FMA__)
+#define LANES 8
+#define MOST_ROWS 6
+#elif defined(__aarch64__)
+#define LANES 4
+#define MOST_ROWS 8
+#else
+#error "this processor has no fused multiply-add that this file knows"
+#endif
+#endif
+
+#define WIDTH (2 * LANES)
+#define CHUNK 256  /* of the depth: a part of a panel that stays in the nearest cache while all rows pass over it */
+#define BLOCK 48   /* rows that are summed up beside each other */
+#define SHARED 8   /* panels that a thread takes at once */
+
+typedef float lanes __attribute__((vector_size(4 * LANES)));
+typedef int (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned);
+
+typedef struct {
+  const float *x, *weight, *bias;
+  float *out;
+  int64_t x_stride, rows, depth, columns, panels;
+  int64_t taken;
+} Product;
+
+static parallel_fn run_parallel;
+
+/* n rows against `depth` lines of a panel, on top of `sums` unless fresh. The n and fresh are constants where it is used. */
+static inline __attribute__((always_inline)) void tile(
+    const int n, const int fresh, const float *x, int64_t x_stride, const float *panel,
+    int64_t depth, float *sums, const char *next, int64_t share) {
+  lanes left[MOST_ROWS], right[MOST_ROWS];
+#pragma GCC unroll 16
+  for (int r = 0; r < n; r++) {
+    if (fresh) {
+      left[r] = right[r] = (lanes){0};
+    } else {
+      memcpy(&left[r], sums + r * WIDTH, sizeof(lanes));
+      memcpy(&right[r], sums + r * WIDTH + LANES, sizeof(lanes));
+    }
+  }
+  for (int64_t k = 0; k < depth; k++) {
+    lanes a, b;
+    memcpy(&a, panel + k * WIDTH, sizeof(lanes));
+    memcpy(&b, panel + k * WIDTH + LANES, sizeof(lanes));
+    __builtin_prefetch(next + k * share);
+#pragma GCC unroll 16
+    for (int r = 0; r < n; r++) {
+      const float one = x[r * x_stride + k];
+      left[r] += a * one;
+      right[r] += b * one;
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < n; r++) {
+    memcpy(sums + r * WIDTH, &left[r], sizeof(lanes));
+    memcpy(sums + r * WIDTH + LANES, &right[r], sizeof(lanes));
+  }
+}
+
+#define CASE(n) \
+  case n: \
+    if (fresh) tile(n, 1, x, x_stride, panel, depth, sums, next, share); \
+    else tile(n, 0, x, x_stride, panel, depth, sums, next, share); \
+    break;
+
+static void some_rows(int n, int fresh, const float *x, int64_t x_stride, const float *panel,
+                      int64_t depth, float *sums, const char *next, int64_t share) {
+  switch (n) {
+    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
+#if MOST_ROWS > 6
+    CASE(7) CASE(8)
+#endif
+#if MOST_ROWS > 8
+    CASE(9) CASE(10) CASE(11) CASE(12)
+#endif
+  }
+}
+
+static void one_panel(const Product *p, int64_t number) {
+  float sums[BLOCK * WIDTH] __attribute__((aligned(64)));
+  const float *panel = p->weight + number * p->depth * WIDTH;
+  const int64_t first = number * WIDTH, left = p->columns - first;
+  const int64_t wide = left < WIDTH ? left : WIDTH;
+  const int64_t chunks = (p->depth + CHUNK - 1) / CHUNK, step = (p->depth + chunks - 1) / chunks;
+  for (int64_t row = 0; row < p->rows; row += BLOCK) {
+    const int count = p->rows - row < BLOCK ? (int)(p->rows - row) : BLOCK;
+    const int groups = (count + MOST_ROWS - 1) / MOST_ROWS;
+    const int64_t share = 4 * WIDTH / groups; /* bytes that a group fetches for each line it multiplies */
+    for (int64_t k = 0; k < p->depth; k += step) {
+      const int64_t depth = p->depth - k < step ? p->depth - k : step;
+      const float *here = panel + k * WIDTH;
+      const char *next = (const char *)(here + depth * WIDTH);
+      for (int g = 0, at = 0; g < groups; g++) {
+        const int n = (count - at + groups - g - 1) / (groups - g);
+        some_rows(n, k == 0, p->x + (row + at) * p->x_stride + k, p->x_stride, here, depth,
+                  sums + at * WIDTH, next + g * depth * share, share);
+        at += n;
+      }
+    }
+    for (int r = 0; r < count; r++) {
+      float *out = p->out + (row + r) * p->columns + first;
+      const float *sum = sums + r * WIDTH;
+      if (p->bias)
+        for (int64_t c = 0; c < wide; c++) out[c] = sum[c] + p->bias[first + c];
+      else
+        memcpy(out, sum, 4 * wide);
+    }
+  }
+}
+
+/* Takes panels until there are none left; right with any number of threads. */
+static void work(void *product) {
+  Product *p = product;
+  for (;;) {
+    const int64_t from = __atomic_fetch_add(&p->taken, SHARED, __ATOMIC_RELAXED);
+    if (from >= p->panels) return;
+    const int64_t to = from + SHARED < p->panels ? from + SHARED : p->panels;
+    for (int64_t number = from; number < to; number++) one_panel(p, number);
+  }
+}
+
+/* Columns of a panel. */
+int panel_width(void) { return WIDTH; }
+
+/* OpenMP's own GOMP_parallel, of the library that torch's threads belong to; without it one thread does all. */
+void share_threads(void *parallel) { run_parallel = (parallel_fn)parallel; }
+
+/* out [rows, columns] = x [rows, depth] · weight + bias (which may be null). */
+void multiply(const float *x, int64_t x_stride, const float *weight, const float *bias, float *out,
+              int64_t rows, int64_t depth, int64_t columns, int threads) {
+  Product p = {x, weight, bias, out, x_stride, rows, depth, columns, (columns + WIDTH - 1) / WIDTH, 0};
+  if (threads > 1 && run_parallel)
+    run_parallel(work, &p, (unsigned)threads, 0);
+  else
+    work(&p);
+}

@@ -1,0 +1,161 @@
+"""A real shard's trace with its tree: what an accuser posts, opens and proves with."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from core.engine.trace.build import Boundaries, Builder
+from core.engine.trace.model import TraceModel
+from core.engine.trace.operators import Plain
+from core.engine.trace.tree import TraceTree
+from core.engine.trace.values import TraceValues
+from core.protocol.trace.derive import Boundary, Run, Weights
+from core.protocol.trace.evidence import Opening, RowOpening, WeightOpening, run_chunks
+from core.protocol.trace.held import HeldTrace
+from core.protocol.trace.layout import VALUE_BYTES, Layout, Place
+from core.protocol.trace.sources import CommittedRows
+
+VALUES_FILE, NODES_FILE = "values.f64", "nodes.sha256"
+
+
+class ShardTrace(HeldTrace):
+    """Values and tree of one shard's trace, in memory or in a folder."""
+
+    def __init__(self, values: TraceValues, folder: Path | None = None) -> None:
+        super().__init__(values.layout, {})
+        self.values = values
+        self._folder = folder
+
+    @cached_property
+    def tree(self) -> TraceTree:  # type: ignore[override]
+        return TraceTree(self.values, self._folder / NODES_FILE if self._folder else None)
+
+    def __getitem__(self, place: Place) -> float:
+        return float(self.values.flat[self.values.offset(place)])
+
+    def replaced(self, place: Place, value: float) -> ShardTrace:
+        copy = TraceValues(self.layout)
+        copy.flat[:] = self.values.flat
+        copy.flat[copy.offset(place)] = value
+        return ShardTrace(copy)
+
+    def run(self, run: Run) -> bytes:
+        start = self.values.offset(run.place)
+        return bytes(self.values.flat[start : start + run.count].astype("<f8", copy=False).tobytes())
+
+    @property
+    def chunks(self) -> Any:
+        return _Chunks(self.values)
+
+    def open(self, run: Run) -> Opening:
+        first, last = run_chunks(self.layout, run)
+        return Opening(
+            self.values.chunk_bytes(first, last), tuple(self.tree.proof(first, last))
+        )  # fmt: skip
+
+
+class _Chunks(Sequence[bytes]):
+    """Chunks by number, read when they are asked for."""
+
+    def __init__(self, values: TraceValues) -> None:
+        self._values = values
+
+    def __len__(self) -> int:
+        return self._values.layout.chunks
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            first, last, _ = at.indices(len(self))
+            return self._values.chunks(first, last)
+        return self._values.chunks(at, at + 1)[0]
+
+
+@dataclass(frozen=True)
+class ShardSources:
+    """What a shard's leaves read beside the trace: the model's tensors and the signed rows."""
+
+    model: TraceModel
+    inputs: CommittedRows
+    outputs: CommittedRows
+
+    def weights(self, want: Weights) -> bytes:
+        return self.model.weights(want)
+
+    def row(self, boundary: Boundary, row: int, start: int, count: int) -> bytes:
+        return self._of(boundary).rows[row][start : start + count]
+
+    def open_weights(self, want: Weights) -> WeightOpening:
+        return self.model.open_weights(want)
+
+    def open_row(self, boundary: Boundary, row: int, start: int) -> RowOpening:
+        return self._of(boundary).open(row, start)
+
+    def _of(self, boundary: Boundary) -> CommittedRows:
+        return self.inputs if boundary == Boundary.IN else self.outputs
+
+
+def boundaries_of(layout: Layout, inputs: bytes, outputs: bytes) -> Boundaries:
+    """Rows as they were signed, read as the numbers or token ids that they are."""
+    width = layout.program.hidden
+    entered: np.ndarray[Any, Any]
+    if layout.layer_from == 0:
+        entered = np.frombuffer(inputs, dtype="<u4")
+    else:
+        entered = np.frombuffer(inputs, dtype="<f4").reshape(-1, width)
+    left = np.frombuffer(outputs, dtype="<f4").reshape(-1, width) if layout.deviation else None
+    return Boundaries(entered, left)
+
+
+def committed(data: bytes, row_bytes: int) -> CommittedRows:
+    """Rows of one boundary with their tree."""
+    return CommittedRows([data[at : at + row_bytes] for at in range(0, len(data), row_bytes)])
+
+
+def sources_of(layout: Layout, model: TraceModel, inputs: bytes, outputs: bytes) -> ShardSources:
+    """Sources over rows as they were signed."""
+    width = 4 * layout.program.hidden
+    entering = committed(inputs, 4 if layout.layer_from == 0 else width)
+    return ShardSources(model, entering, committed(outputs, width if layout.deviation else 4))
+
+
+def build_trace(
+    layout: Layout,
+    model: TraceModel,
+    boundaries: Boundaries,
+    *,
+    arithmetic: Plain | None = None,
+    folder: Path | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> ShardTrace:
+    """The trace of one request through one shard.
+
+    With a `folder` values and nodes are kept there, outside memory, and what a finished earlier time left there is taken up.
+    Raises ValueError for boundaries of fewer rows than the layout has positions.
+    """
+    if len(boundaries.inputs) < layout.positions:
+        raise ValueError(f"{len(boundaries.inputs)} input rows for {layout.positions} positions")
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    values = TraceValues(layout, folder / VALUES_FILE if folder else None)
+    if folder is None or not (folder / NODES_FILE).exists():
+        Builder(layout, model, boundaries, arithmetic).build(values, progress)
+        if isinstance(values.flat, np.memmap):
+            values.flat.flush()
+    return ShardTrace(values, folder)
+
+
+def pack(values: Sequence[float]) -> bytes:
+    return struct.pack(f"<{len(values)}d", *values)
+
+
+__all__ = [
+    "NODES_FILE", "ShardSources", "ShardTrace", "VALUES_FILE", "VALUE_BYTES", "boundaries_of", "build_trace",
+    "committed", "pack", "sources_of",
+]  # fmt: skip

@@ -1,0 +1,40 @@
+"""How far may honest machines be from float64, by what was measured on the devnet's models? (`calibration.json`)
+
+Each entry says what it rests on: how many honest windows, over which kernels, and the largest deviation among them. T is a round
+number at least twice that. A family without an entry is in shadow: its deviations are measured and nobody is accused of one.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import Any
+
+from core.protocol.trace.program import Tolerance
+
+CALIBRATION_FILE = "calibration.json"
+#: T is at least so many times the largest honest deviation.
+LEAST_ROOM = 2.0
+
+
+def measured() -> dict[str, Any]:
+    """The shipped measurements by family."""
+    found: dict[str, Any] = json.loads(
+        resources.files("devnet").joinpath(CALIBRATION_FILE).read_text("utf-8")
+    )
+    return found
+
+
+def calibrated(architecture: str) -> tuple[Tolerance, ...]:
+    """Tolerances of a family, none for one that was not measured.
+
+    Raises ValueError for a measurement that its own T does not cover twice.
+    """
+    entries = measured()["families"].get(architecture, [])
+    for entry in entries:
+        if entry["parts_per_trillion"] < LEAST_ROOM * entry["largest"] * 10**12:
+            raise ValueError(f"T of {architecture} at depth {entry['max_depth']} is too small")
+    return tuple(
+        Tolerance(entry["max_depth"], entry["min_rows"], entry["parts_per_trillion"])
+        for entry in entries
+    )

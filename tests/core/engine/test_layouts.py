@@ -1,0 +1,118 @@
+"""Does our kernel multiply right, whatever the shape, the rows, the threads and the processor's width?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from core.engine.layouts import Panels
+from core.engine.native import NoKernels, compile_kernels, kernels, open_kernels
+
+try:
+    kernels()
+except NoKernels as error:
+    pytest.skip(f"no C kernels: {error}", allow_module_level=True)
+
+#: (out, in): columns that fill no panel, a depth of several chunks, one number.
+SHAPES = [(32, 64), (45, 31), (640, 2048), (1, 1), (7, 1000), (129, 257)]
+ROWS = [1, 2, 5, 6, 7, 13, 47, 48, 49, 150]
+
+
+@pytest.fixture(scope="module", params=["native", "narrow", "wide"])
+def panels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Panels:
+    """As this processor has it, and as ones with shorter and longer vectors would."""
+    if request.param == "native":
+        return Panels()
+    width = {"narrow": ["-DLANES=4", "-DMOST_ROWS=8"], "wide": ["-DLANES=16", "-DMOST_ROWS=12"]}
+    folder = tmp_path_factory.mktemp(request.param)
+    return Panels(open_kernels(compile_kernels(folder, *width[request.param])))
+
+
+def _made(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_product_is_that_of_the_plain_weight(panels: Panels, shape: tuple[int, int]) -> None:
+    weight, bias = _made(*shape), _made(shape[0], seed=1)
+    laid = panels.lay(weight)
+    for rows in ROWS:
+        x = _made(rows, shape[1], seed=rows)
+        expected = x.double() @ weight.double().t()
+        close = 1e-5 * float(expected.abs().max()) + 1e-6
+        got = panels.multiply(x, laid, None, shape[0])
+        assert got.shape == expected.shape and (got - expected).abs().max() < close
+        assert (panels.multiply(x, laid, bias, shape[0]) - expected - bias).abs().max() < close
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_row_has_the_same_bits_in_any_company_and_on_any_processor(
+    panels: Panels, shape: tuple[int, int]
+) -> None:
+    weight, x = _made(*shape), _made(max(ROWS), shape[1], seed=3)
+    laid, native = panels.lay(weight), Panels()
+    whole = native.multiply(x, native.lay(weight), None, shape[0])
+    for rows in ROWS:
+        assert torch.equal(panels.multiply(x[:rows], laid, None, shape[0]), whole[:rows])
+        last = panels.multiply(x[-rows:], laid, None, shape[0])
+        assert torch.equal(last, whole[-rows:])
+
+
+def test_threads_change_no_bit() -> None:
+    panels, weight, x = Panels(), _made(1500, 300), _made(20, 300, seed=4)
+    laid, before = panels.lay(weight), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = panels.multiply(x, laid, None, 1500)
+        for threads in (2, 3):
+            torch.set_num_threads(threads)
+            for _ in range(20):
+                assert torch.equal(panels.multiply(x, laid, None, 1500), alone)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_rows_may_lie_anywhere() -> None:
+    panels, weight = Panels(), _made(40, 24)
+    laid, wide = panels.lay(weight), _made(6, 100, seed=5)
+    expected = panels.multiply(wide[:, 3:27].contiguous(), laid, None, 40)
+    assert torch.equal(panels.multiply(wide[:, 3:27], laid, None, 40), expected)
+    turned = wide[:, 3:27].t().contiguous().t()
+    assert torch.equal(panels.multiply(turned, laid, None, 40), expected)
+    assert torch.equal(panels.multiply(wide[None, :, 3:27], laid, None, 40), expected[None])
+    assert panels.multiply(wide[:0, :24], laid, None, 40).shape == (0, 40)
+
+
+def test_what_is_not_a_number_stays_in_its_row() -> None:
+    panels, weight, x = Panels(), _made(40, 24), _made(7, 24)
+    laid = panels.lay(weight)
+    clean = panels.multiply(x, laid, None, 40)
+    x[3, 5] = torch.nan
+    got = panels.multiply(x, laid, None, 40)
+    assert got[3].isnan().all()
+    assert torch.equal(got[[0, 1, 2, 4, 5, 6]], clean[[0, 1, 2, 4, 5, 6]])
+
+
+def test_other_numbers_and_widths_are_refused() -> None:
+    panels = Panels()
+    with pytest.raises(NoKernels, match="bfloat16"):
+        panels.lay(_made(8, 8).bfloat16())
+    with pytest.raises(RuntimeError, match="of 9"):
+        panels.multiply(_made(1, 9), panels.lay(_made(8, 8)), None, 8)
+
+
+def test_a_machine_without_a_compiler_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HEADRACE_CC", "")
+    with pytest.raises(NoKernels, match="no compiler"):
+        compile_kernels(tmp_path)
+    monkeypatch.setenv("HEADRACE_CC", "false")
+    with pytest.raises(NoKernels, match="refuses"):
+        compile_kernels(tmp_path)
+    monkeypatch.delenv("HEADRACE_CC")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NoKernels, match="has no C compiler"):
+        compile_kernels(tmp_path)
