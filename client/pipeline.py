@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 TokenSink = Callable[[int, int, int], None]  # request index, step, token id
+ANSWER_TIMEOUT_S = 15.0
 CANCEL_TIMEOUT_S = 2.0
 CUT_TIMEOUT_S = 5.0
 
@@ -158,6 +159,8 @@ class Pipeline:
         self._submitted: set[int] = set()
         self._broken: HeadraceError | None = None
         self._progress = asyncio.Event()
+        self._moved = asyncio.Event()  # a stage has another stream, or is lost
+        self._reopening: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Connect to every stage and announce ourselves. Raises PeerUnreachable, AuthenticationFailed or what a stage refused."""
@@ -224,6 +227,8 @@ class Pipeline:
     async def close(self) -> None:
         """Hear nothing more. Streams that others share stay open."""
         self._streams.forget(self._match.order_hash)
+        for task in self._reopening:
+            task.cancel()
         if not self._shares_streams:
             await self._streams.close()
 
@@ -243,7 +248,16 @@ class Pipeline:
         """A stage fell silent: nothing of this job can go on without it."""
         if operator in self._stage_of:
             self._lost.add(operator)
+            self._moved.set()
             self._break(error)
+
+    def regain(self, operator: str, channel: Channel) -> None:
+        """A stage has another stream: it is told that we are back, and tells again what we may have missed."""
+        stage = self._stage_of.get(operator)
+        if stage is not None and stage in self._channels:
+            task = asyncio.create_task(self._open_again(stage, channel))
+            self._reopening.add(task)
+            task.add_done_callback(self._reopening.discard)
 
     @property
     def _remaining(self) -> list[int]:
@@ -259,20 +273,65 @@ class Pipeline:
         try:
             channel = await self._streams.to(place, match.endpoints[stage])
             self._channels[stage] = channel
-            answer = await channel.call(
-                wire.OpenJob(
-                    signed=match.signed,
-                    plan=list(match.plan),
-                    endpoints=list(match.endpoints),
-                    stage=stage,
-                    continues=self._continues,
-                )
-            )
+            answer = await channel.call(self._opening_of(stage))
         except PeerUnreachable:
             self._lost.add(place.operator)
             raise
         if not isinstance(answer.message, wire.JobOpened):
             raise refusal(stage, place, answer.message)
+
+    def _opening_of(self, stage: int) -> wire.OpenJob:
+        match = self._match
+        return wire.OpenJob(
+            signed=match.signed,
+            plan=list(match.plan),
+            endpoints=list(match.endpoints),
+            stage=stage,
+            continues=self._continues,
+        )
+
+    async def _open_again(self, stage: int, channel: Channel) -> None:
+        place = self._match.plan[stage]
+        try:
+            answer = (await channel.call(self._opening_of(stage))).message
+        except PeerUnreachable as error:
+            if channel.is_open:  # else whoever watches it knows
+                self.lose(place.operator, error)
+            return
+        if isinstance(answer, wire.JobOpened) and answer.again:
+            self._channels[stage] = channel
+            self._moved.set()
+        else:  # another process, which knows nothing of what this one did
+            self.lose(place.operator, refusal(stage, place, answer))
+
+    async def _ask(
+        self,
+        stage: int,
+        message: wire.AnyMessage,
+        payload: bytes = b"",
+        *,
+        timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> wire.AnyMessage:
+        """A stage's answer, over its next stream if this one ends first. Raises PeerUnreachable."""
+        place = self._match.plan[stage]
+        while True:
+            channel = self._channels[stage]
+            try:
+                return (await channel.call(message, payload, timeout_s=timeout_s)).message
+            except PeerUnreachable as error:
+                if channel.is_open:
+                    raise
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        while (
+                            self._channels[stage] is channel and place.operator not in self._lost
+                        ):
+                            self._moved.clear()
+                            await self._moved.wait()
+                except TimeoutError:
+                    raise error from None
+                if self._channels[stage] is channel:
+                    raise
 
     async def _cut_at(self, index: int, stage: int) -> SignedReceipt | None:
         request = self._requests[index]
@@ -283,7 +342,7 @@ class Pipeline:
             tokens_out=len(request.tokens),
         )
         try:
-            answer = (await self._channels[stage].call(ask, timeout_s=CUT_TIMEOUT_S)).message
+            answer = await self._ask(stage, ask, timeout_s=CUT_TIMEOUT_S)
         except PeerUnreachable:
             return None
         if isinstance(answer, wire.Receipt):
@@ -303,9 +362,9 @@ class Pipeline:
         self._submitted.add(index)
         # The last stage first: it must know how to sample before the first activations reach it.
         for stage in dict.fromkeys((len(self._match.plan) - 1, 0)):
-            answer = await self._channels[stage].call(message, payload)
-            if not isinstance(answer.message, wire.Submitted):
-                raise refusal(stage, self._match.plan[stage], answer.message)
+            answer = await self._ask(stage, message, payload)
+            if not isinstance(answer, wire.Submitted):
+                raise refusal(stage, self._match.plan[stage], answer)
 
     def _take_token(self, message: wire.Token) -> None:
         request = self._running(message.order_hash, message.request)

@@ -90,9 +90,9 @@ class JobSession(Pipeline):
     async def close_job(self, indices: Sequence[int]) -> list[SignedReceipt]:
         """One receipt per stage over exactly these requests, checked. Raises CheckFailed or PeerUnreachable."""
         ask = wire.CloseJob(order_hash=self._match.order_hash, requests=sorted(indices))
-        channels = [self._channels[stage] for stage in range(len(self._match.plan))]
-        frames = await asyncio.gather(*(channel.call(ask) for channel in channels))
-        receipts = [_receipt_in(frame.message) for frame in frames]
+        stages = range(len(self._match.plan))
+        answers = await asyncio.gather(*(self._ask(stage, ask) for stage in stages))
+        receipts = [_receipt_in(answer) for answer in answers]
         self._check(receipts)
         check_answers(receipts, {i: self._requests[i].answer for i in indices})
         return receipts

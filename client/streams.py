@@ -1,7 +1,8 @@
 """Which streams does a requester hold, who hears what comes on them, and who fell silent?
 
 One stream for each stage, shared by all jobs of a submission: a job that goes on with another's answers finds most of its
-stages connected already. Every stream is watched from its first moment.
+stages connected already. Every stream is watched from its first moment; one that ends is opened anew, because it may be only the
+connection that was lost.
 """
 
 from __future__ import annotations
@@ -16,12 +17,23 @@ from core.runtime.channel import Answer, Channel, StreamIdentity, connect
 from core.runtime.clock import Clock, SystemClock
 from core.runtime.pulse import Beat, until_lost
 
+#: A stream that ended is tried again for at most so long; a dead machine refuses it at once.
+AGAIN_S = 1.0
+#: One that ends sooner than this is no better than none.
+HOLDS_S = 1.0
+Key = tuple[str, str]
+"""(operator in lower case, endpoint)."""
+
 
 class Hearer(Protocol):
     """A job that runs over these streams."""
 
     def hear(self, operator: str, message: wire.AnyMessage) -> None:
         """A stage pushed a message about this job."""
+        ...
+
+    def regain(self, operator: str, channel: Channel) -> None:
+        """A stage's stream ended and this one took its place: what was said meanwhile is lost."""
         ...
 
     def lose(self, operator: str, error: HeadraceError) -> None:
@@ -43,27 +55,18 @@ class Streams:
         self.identity = identity
         self._connect_s, self._beat = connect_s, beat or Beat()
         self._clock = clock or SystemClock()
-        self._channels: dict[tuple[str, str], Channel] = {}
-        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._channels: dict[Key, Channel] = {}
+        self._locks: dict[Key, asyncio.Lock] = {}
         self._hearers: dict[str, Hearer] = {}
-        self._watches: dict[Channel, asyncio.Task[None]] = {}
+        self._watches: dict[Key, asyncio.Task[None]] = {}
 
     async def to(self, stage: Stage, endpoint: str) -> Channel:
         """An open stream to a stage, whose operator must prove its key. Raises PeerUnreachable, AuthenticationFailed."""
         key = (stage.operator.lower(), endpoint)
-        async with self._locks.setdefault(key, asyncio.Lock()):
-            channel = self._channels.get(key)
-            if channel is None or not channel.is_open:
-                channel = await connect(
-                    endpoint,
-                    self.identity,
-                    expected=stage.operator,
-                    handler=self._handle,
-                    timeout_s=self._connect_s,
-                )
-                self._channels[key] = channel
-                self._watches[channel] = asyncio.create_task(self._watch(channel))
-            return channel
+        channel = await self._open(key, self._connect_s)
+        if key not in self._watches:
+            self._watches[key] = asyncio.create_task(self._watch(key, channel))
+        return channel
 
     def listen(self, order_hash: str, hearer: Hearer) -> None:
         """Give this job what is said about it, until `forget`."""
@@ -75,19 +78,44 @@ class Streams:
     async def close(self) -> None:
         """End every stream. Nobody is told that it ended."""
         self._hearers.clear()
-        watches, channels = list(self._watches.values()), list(self._watches)
+        watches, channels = list(self._watches.values()), list(self._channels.values())
         for watch in watches:
             watch.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
         await asyncio.gather(*(channel.close() for channel in channels))
         self._watches.clear()
+        self._channels.clear()
 
-    async def _watch(self, channel: Channel) -> None:
-        lost = await until_lost(channel, self._beat, self._clock)
+    async def _open(self, key: Key, timeout_s: float) -> Channel:
+        operator, endpoint = key
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            channel = self._channels.get(key)
+            if channel is None or not channel.is_open:
+                channel = self._channels[key] = await connect(
+                    endpoint,
+                    self.identity,
+                    expected=operator,
+                    handler=self._handle,
+                    timeout_s=timeout_s,
+                )
+            return channel
+
+    async def _watch(self, key: Key, channel: Channel) -> None:
+        while True:
+            began = self._clock.monotonic()
+            lost = await until_lost(channel, self._beat, self._clock)
+            if channel.is_open or self._clock.monotonic() - began < HOLDS_S:
+                break
+            try:
+                channel = await self._open(key, min(AGAIN_S, self._connect_s))
+            except HeadraceError:
+                break
+            for hearer in list(self._hearers.values()):
+                hearer.regain(channel.peer, channel)
+        del self._watches[key]
+        self._channels.pop(key, None)
         for hearer in list(self._hearers.values()):
             hearer.lose(channel.peer, PeerUnreachable(f"stage operator {channel.peer}", lost.why))
-        del self._watches[channel]
-        self._channels = {k: c for k, c in self._channels.items() if c is not channel}
         await channel.close()
 
     async def _handle(self, channel: Channel, frame: wire.Frame) -> Answer:

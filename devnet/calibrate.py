@@ -29,9 +29,9 @@ from core.protocol.types import LayerRange
 from devnet.tiny_models import write_tiny_model
 
 TINY = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3")
-_ROWS = 160
-_SEQUENCES = 3
-_TINY_LAYERS = 30
+_ROWS = 129
+_SEQUENCES = 1
+_TINY_LAYERS = 12
 Kernel = Callable[[Shard, torch.Tensor], torch.Tensor]
 
 
@@ -42,7 +42,9 @@ def whole(shard: Shard, x: torch.Tensor) -> torch.Tensor:
 def by_pieces(length: int) -> Kernel:
     def run(shard: Shard, x: torch.Tensor) -> torch.Tensor:
         cache = shard.new_cache()
-        return torch.cat([shard.forward(x[i : i + length], cache) for i in range(0, len(x), length)])
+        return torch.cat(
+            [shard.forward(x[i : i + length], cache) for i in range(0, len(x), length)]
+        )
 
     return run
 
@@ -62,7 +64,6 @@ def on_threads(threads: int) -> Kernel:
 KERNELS: dict[str, Kernel] = {
     "prefill": whole,
     "chunks of 16": by_pieces(16),
-    "chunks of 7": by_pieces(7),
     "decode": by_pieces(1),
     "two threads": on_threads(2),
 }
@@ -102,7 +103,9 @@ def largest(model_dir: Path, seed: int = 0) -> dict[tuple[int, int], tuple[float
             worst, count = found[max_depth, rows]
             for at in range(0, len(served) - rows + 1, rows):
                 window = slice(at, at + rows)
-                worst = max(worst, whitened_relative_l2(served[window], reference[window], sigma).ratio)
+                worst = max(
+                    worst, whitened_relative_l2(served[window], reference[window], sigma).ratio
+                )
                 count += 1
             found[max_depth, rows] = (worst, count)
     return found

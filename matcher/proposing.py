@@ -10,6 +10,7 @@ from typing import Protocol
 from core.protocol import signing, wire
 from core.protocol.errors import HeadraceError
 from core.protocol.types import SignedAcceptance, SignedOrder, Stage
+from core.runtime.pulse import Beat
 
 PROPOSE_TIMEOUT_S = 8.0
 #: An answer waits for a chain that goes on: who does not consent at once is passed over.
@@ -96,14 +97,17 @@ async def propose(
 
 
 async def answers(peers: Dialer, operator: str, endpoint: str) -> bool:
-    """Whether a machine that somebody calls silent answers us."""
+    """Whether a machine that somebody calls silent answers us, and does not hang in a step."""
     try:
         async with asyncio.timeout(CONFIRM_TIMEOUT_S):
             stream = await peers.get(operator, endpoint)
             answer = await stream.call(wire.Ping(), timeout_s=CONFIRM_TIMEOUT_S)
     except (HeadraceError, TimeoutError):
         return False
-    return isinstance(answer.message, wire.Pong)
+    pong = answer.message
+    return isinstance(pong, wire.Pong) and not Beat().is_stuck(
+        pong.step_ms / 1000, pong.due_ms / 1000
+    )
 
 
 def judge(

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from core.batching.lineup import Lineup
+from core.batching.times import StepTimes
 from core.protocol.errors import CheckFailed, HeadraceError, UsageError
 from core.runtime.logs import get_logger
 from miner.jobs import CHUNK_TOKENS
+from miner.machine import held_up_s
 from miner.memory import Promises
 from miner.numbers import EngineNumbers
 from miner.pace import Pace, entry
@@ -38,6 +40,10 @@ MAX_ROWS = 256
 #: Who brings more while so many rows wait is asked to wait.
 MAX_WAITING_ROWS = 4096
 KV_BYTES = 64 * 2**20
+#: Between two looks at a running step; after longer it counts as new.
+LOOK_S = 2.5
+#: A step may take this long to end when the thread is asked to.
+CLOSE_S = 60.0
 _PROBE_ROWS = (1, 4, 16)
 _PROBE_STEPS = 4
 log = get_logger(__name__)
@@ -54,6 +60,15 @@ class _Guest:
         self.futures: list[asyncio.Future[Any]] = []  # of steps that are not done
         self.is_open = False  # in the engine
         self.left_at_s = 0.0  # when the step that carries a trace ended
+
+
+class _Look:
+    """Somebody saw a step run: since when, and how long the thread had waited for a processor by then."""
+
+    __slots__ = ("held_up_s", "number", "seen_s", "since_s")
+
+    def __init__(self, number: int, now_s: float, held_up_s: float) -> None:
+        self.number, self.since_s, self.seen_s, self.held_up_s = number, now_s, now_s, held_up_s
 
 
 class Compute:
@@ -83,6 +98,9 @@ class Compute:
         self._dropped: deque[tuple[_Guest, asyncio.Future[None]]] = deque()
         self._errands: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._is_closing = False
+        self._running: tuple[int, float] | None = None  # the step's number and its expected seconds
+        self._prompt_times = StepTimes()
+        self._look: _Look | None = None
         self._thread = threading.Thread(target=self._work, name="compute", daemon=True)
         self._thread.start()
 
@@ -123,6 +141,22 @@ class Compute:
         """Whether a request waits here for memory, as opposed to for its peers."""
         guest, lineup = self._guests.get(key), self._lineup
         return guest is not None and lineup is not None and lineup.is_in_lobby(guest)
+
+    def running_s(self) -> tuple[float, float]:
+        """Seconds for which the step that runs has been seen to run, and those that were to be expected; 0, 0 between steps.
+
+        What other programs held up is left out. A step that nobody looked at for some seconds is new: we may have slept.
+        """
+        running, now_s = self._running, time.monotonic()
+        if running is None:
+            self._look = None
+            return 0.0, 0.0
+        number, due_s = running
+        held_s, look = held_up_s(self._thread.native_id or 0), self._look
+        if look is None or look.number != number or now_s - look.seen_s > LOOK_S:
+            look = self._look = _Look(number, now_s, held_s)
+        look.seen_s = now_s
+        return max(0.0, now_s - look.since_s - (held_s - look.held_up_s)), due_s
 
     def numbers(self) -> EngineNumbers:
         """All that is counted and measured here."""
@@ -309,7 +343,10 @@ class Compute:
         with self._changed:
             self._is_closing = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            log.error("the compute thread does not end, and is left behind")
+            return
         self._unload()
 
     # --- in the loop ---
@@ -408,6 +445,13 @@ class Compute:
     # --- in the thread ---
 
     def _work(self) -> None:
+        try:
+            self._work_until_closed()
+        except BaseException:  # nobody computes here any more, and everybody is to notice
+            log.exception("the compute thread ended")
+            self._running = (self.steps + 1, 0.0)
+
+    def _work_until_closed(self) -> None:
         while True:
             with self._changed:
                 idle_since = time.perf_counter()
@@ -489,19 +533,29 @@ class Compute:
                 engine.open(work.request)
                 work.request.is_open = True
         started = time.perf_counter()
+        self._running = (self.steps, self._due_s(works, prompts))
         done = run_batch(engine, works)
+        self._running = None
         self._trace(done, started, prompts, lineup.gated)
         self.busy_s += done.seconds
         self.steps += 1
         self.stepped_rows += done.rows
         if done.ran and not prompts:
             self.pace.own.observe(len(done.ran), done.seconds)
+        elif done.ran:
+            self._prompt_times.observe(done.rows, done.seconds)
         if self._on_step is not None:
             self._on_step(done, prompts)
         with self._changed:
             if done.deferred:
                 lineup.put_back([work for work in done.deferred if not work.future.cancelled()])
         self._tell([(work.future, result) for work, result in done.outcomes])
+
+    def _due_s(self, works: Sequence[Work], prompts: int) -> float:
+        """What a step should take; rows that stand for steps of their own count as such."""
+        own, rows = self.pace.own, sum(work.tokens for work in works)
+        alone_s = own.seconds(1) * sum(work.tokens for work in works if work.as_decodes)
+        return alone_s + max(own.seconds(rows), self._prompt_times.seconds(rows) if prompts else 0.0)
 
     def _trace(self, done: Stepped, started: float, prompts: int, begins: bool) -> None:
         rows, ended, traced = 0 if prompts else len(done.ran), time.perf_counter(), set()
@@ -545,7 +599,7 @@ class Compute:
         with self._changed:
             self._engine, self._promises = engine, promises
             self._lineup = Lineup(promises, gated=shard.is_first, max_rows=MAX_ROWS)
-            self.pace = Pace(max_rows=MAX_ROWS)
+            self.pace, self._prompt_times = Pace(max_rows=MAX_ROWS), StepTimes()
         return shard
 
     def _unload(self) -> None:

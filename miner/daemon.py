@@ -60,6 +60,8 @@ DISTANCES_S = 3.0
 TEND_S = 1.0
 GOODBYE_S = 2.0
 PURGE_S = 600.0
+#: A step that hangs for so long hangs for ever.
+STUCK_S = 60.0
 RELOAD_AFTER_FAILURE_S = 10.0
 CHAIN_BACKOFF = Backoff(attempts=None, timeout_s=None, initial_s=0.5, max_s=5.0, jitter_s=0.5)
 _POSITION, _FIRST_BLOCK, _PORT = "position", "first_block", "port"
@@ -193,8 +195,8 @@ class Daemon:
         identity = StreamIdentity(signer, self._domain)
         self._peers = Peers(identity)
         self._links = Links(self._peers)
-        beat = Beat(settings.failover.ping_ms / 1000, settings.failover.missed_pings)
-        self._neighbours = Neighbours(Peers(identity), beat, self._clock)
+        self._beat = Beat(settings.failover.ping_ms / 1000, settings.failover.missed_pings)
+        self._neighbours = Neighbours(Peers(identity), self._beat, self._clock)
         self._desk = Desk(self._terms(), self._book, chain, self._clock.monotonic)
         self._stage = Stage(
             self._desk,
@@ -217,6 +219,7 @@ class Daemon:
         self._retry_load_at = 0.0
         self._problem = ""
         self._ending: HeadraceError | None = None
+        self._stuck_since = 0.0
         self._has_left = False
         self._leave_within: float | None = None
         self._asked_to_leave = asyncio.Event()
@@ -414,6 +417,7 @@ class Daemon:
         )
 
     async def _tend(self) -> None:
+        self._look_whether_stuck()
         self._stage.tick()
         self.numbers.update(
             counts=self._stage.counts,
@@ -428,6 +432,22 @@ class Daemon:
             rho_ms=self._distances.rho_ms,
         )
 
+    def _look_whether_stuck(self) -> None:
+        """A step that does not end keeps new work away, and one that never ends ends the miner: only a new process can help."""
+        step_s, due_s = self._compute.running_s()
+        is_stuck, now = self._beat.is_stuck(step_s, due_s), self._clock.monotonic()
+        if is_stuck and not self._desk.is_stuck:
+            self._stuck_since = now
+            log.error("a step does not end", step_s=round(step_s, 1), due_s=round(due_s, 3))
+        self._desk.is_stuck = is_stuck
+        if is_stuck and now - self._stuck_since > STUCK_S:
+            self._ending = self._ending or HeadraceError(
+                "this miner computes no more",
+                f"a step that should take {due_s:.2g} s has not ended in {STUCK_S:g} s",
+                next_step="miner start",
+            )
+            self.ask_to_leave(0.0)
+
     async def _purge(self) -> None:
         cleared = await self._book.disk(self._store.purge, self._chain.now_s())
         if cleared:
@@ -441,7 +461,8 @@ class Daemon:
             return "LEFT"
         if self._desk.is_draining:
             return "DRAINING"
-        return "SERVING" if self._desk.serving and not self._desk.is_changing else "JOIN"
+        is_ready = self._desk.serving and not (self._desk.is_changing or self._desk.is_stuck)
+        return "SERVING" if is_ready else "JOIN"
 
     def _record(self) -> MinerRecord:
         desk, serving = self._desk, self._desk.serving

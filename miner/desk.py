@@ -167,6 +167,7 @@ class Desk:
         self.serving: Serving | None = None
         self.is_draining = False
         self.is_changing = False  # about to hold other layers: work goes on, proposals do not
+        self.is_stuck = False  # its step does not end: proposals are refused until it does
         self.jobs: dict[str, OpenJob] = {}
         self._monotonic = monotonic
         self._proposals = asyncio.Lock()
@@ -276,7 +277,9 @@ class Desk:
             operator=self.terms.operator,
             model_id=self.terms.model_id,
             spec=self.terms.spec,
-            layers=self.serving.layers if self.serving and not self.is_changing else None,
+            layers=self.serving.layers
+            if self.serving and not (self.is_changing or self.is_stuck)
+            else None,
             price_in=self.terms.price_in,
             price_out=self.terms.price_out,
             free_requests=self.free_requests + own,

@@ -6,7 +6,8 @@
 
 A first stage knows the prompt and waits for room; a later stage is RUNNING from its first row. A stranded request has lost
 a neighbour: what was done is kept, and frames that still arrive are late. Values and pure moves: a move gives the
-next value, None for a repeated or late message, or raises CheckFailed for one that cannot be.
+next value, None for a repeated or late message, or raises CheckFailed for one that cannot be and PeerUnreachable for
+one before which others are missing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from itertools import pairwise
 import msgspec
 from msgspec.structs import replace
 
-from core.protocol.errors import CheckFailed, ContextTooLong
+from core.protocol.errors import CheckFailed, ContextTooLong, PeerUnreachable
 
 
 class Phase(StrEnum):
@@ -106,7 +107,11 @@ def rows_arrive(request: Request, first_row: int, count: int) -> Request | None:
     end = first_row + count
     if end <= request.rows:
         return None
-    if first_row != request.rows:
+    if first_row > request.rows:
+        raise PeerUnreachable(
+            "the stage before", f"rows {request.rows} to {first_row - 1} were lost on the way"
+        )
+    if first_row < request.rows:
         raise _illegal(request, f"rows {first_row} to {end - 1} arrived after {request.rows} rows")
     limit = request.context
     if request.is_last and request.is_submitted:
@@ -143,6 +148,8 @@ def token_arrives(request: Request, step: int, finish: str) -> Request | None:
     if request.phase is not Phase.RUNNING:
         raise _illegal(request, "a token came before the prompt was fed")
     heard = request.produced - 1 if request.is_last else request.produced
+    if step > heard and not request.is_last:
+        raise PeerUnreachable("the last stage", f"token {heard} was lost on the way")
     if step != heard:
         raise _illegal(request, f"token {step} came where token {heard} is due")
     if not request.is_last:

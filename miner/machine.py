@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 from core.runtime.settings import Settings
 
@@ -16,6 +17,15 @@ def memory_limit_bytes(settings: Settings) -> int:
     if settings.miner.memory_limit_bytes:
         return settings.miner.memory_limit_bytes
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def held_up_s(thread: int) -> float:
+    """Seconds that a thread of ours, by its native id, could have run and had no processor; 0 where the system does not tell."""
+    try:
+        fields = Path(f"/proc/self/task/{thread}/schedstat").read_text().split()
+    except OSError:
+        return 0.0
+    return int(fields[1]) / 1e9
 
 
 def copy_bandwidth_mb_s() -> int:

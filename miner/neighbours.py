@@ -1,7 +1,8 @@
 """Are the stages that we send to still there?
 
 Each has a stream of its own for this: on the one that carries activations a question would wait behind rows for which a busy
-stage has no room yet.
+stage has no room yet. A stream that ends may have met with an accident on the way, so another one is tried before a stage counts
+as lost; a dead machine refuses it at once.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection
 
 from core.protocol.errors import AuthenticationFailed, HeadraceError, PeerUnreachable
-from core.runtime.channel import Peers
+from core.runtime.channel import Channel, Peers
 from core.runtime.clock import Clock
 from core.runtime.pulse import Beat, until_lost
 
@@ -18,6 +19,8 @@ Place = tuple[str, str]
 """(operator, endpoint)."""
 #: Nobody accepts a stream for so long only to be found silent.
 CONNECT_S = 1.0
+#: A stream that ends sooner than this is no better than none.
+HOLDS_S = 1.0
 
 
 class Neighbours:
@@ -49,13 +52,22 @@ class Neighbours:
 
     async def _watch(self, place: Place) -> None:
         operator, endpoint = place
-        lost: HeadraceError
-        try:
-            stream = await self._peers.get(operator, endpoint, timeout_s=CONNECT_S)
-        except (PeerUnreachable, AuthenticationFailed) as error:
-            lost = error
-        else:
-            lost = await until_lost(stream, self._beat, self._clock)
+        lost, stream = await self._until_lost(operator, endpoint)
         if self._watches.get(place) is asyncio.current_task():
             del self._watches[place]
         self.on_lost(operator, lost)
+        if stream is not None:  # whoever watches this stage again wants another one
+            await stream.close()
+
+    async def _until_lost(
+        self, operator: str, endpoint: str
+    ) -> tuple[HeadraceError, Channel | None]:
+        while True:
+            try:
+                stream = await self._peers.get(operator, endpoint, timeout_s=CONNECT_S)
+            except (PeerUnreachable, AuthenticationFailed) as error:
+                return error, None
+            began = self._clock.monotonic()
+            lost = await until_lost(stream, self._beat, self._clock)
+            if stream.is_open or self._clock.monotonic() - began < HOLDS_S:
+                return lost, stream

@@ -108,6 +108,7 @@ class Run:
         self.seen_at = bench.monotonic()
         self.prompt: tuple[int, ...] = ()
         self.counts = (0, 0)  # tokens in and out, once it is finished
+        self.stranding: wire.RequestFailed | None = None  # what the client was told when it broke off
         self._bench, self._wires = bench, wires
         self._sampling: t.SamplingParams | None = None
         self._sampler: Sampler | None = None
@@ -230,15 +231,14 @@ class Run:
         if error is None:
             return
         self._bench.count("request_stranded")
-        self._wires.to_client(
-            wire.RequestFailed(
-                order_hash=self.job.order_hash,
-                request=self.index,
-                code=error.code,
-                reason=str(error)[:2000],
-                lost=lost,
-            )
+        self.stranding = wire.RequestFailed(
+            order_hash=self.job.order_hash,
+            request=self.index,
+            code=error.code,
+            reason=str(error)[:2000],
+            lost=lost,
         )
+        self._wires.to_client(self.stranding)
 
     async def cut(self, tokens_in: int, tokens_out: int) -> t.SignedReceipt:
         """Sign for what a broken pipeline did up to the last token that the client holds. Raises CheckFailed."""
@@ -279,6 +279,8 @@ class Run:
     def _guarded(self, move: Callable[..., None], *args: object) -> None:
         try:
             move(*args)
+        except PeerUnreachable as error:  # the stage before is there, what it sent is not
+            self.strand(error)
         except HeadraceError as error:
             self.fail(error)
 

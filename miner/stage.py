@@ -182,7 +182,12 @@ class Stage:
     # --- anyone, matcher, client ---
 
     async def _ping(self, channel: Channel, message: wire.Ping, payload: memoryview) -> Answer:
-        return wire.Pong(active_requests=self.desk.active_requests)
+        step_s, due_s = self.compute.running_s()
+        return wire.Pong(
+            active_requests=self.desk.active_requests,
+            step_ms=_ms(step_s),
+            due_ms=_ms(due_s),
+        )
 
     async def _propose(
         self, channel: Channel, message: wire.Propose, payload: memoryview
@@ -205,7 +210,7 @@ class Stage:
         self._attach(job, channel)
         if again:
             await self._replay(job)
-        return wire.JobOpened()
+        return wire.JobOpened(again=again)
 
     def _attach(self, job: OpenJob, channel: Channel) -> None:
         if job.line is not None:
@@ -226,6 +231,10 @@ class Stage:
             for step, token in enumerate(run.tokens):
                 finish = run.request.finish if step == run.request.produced - 1 else ""
                 job.tell_client(_token(job, run.index, step, token, finish))
+            if run.stranding is not None:
+                job.tell_client(run.stranding)
+        for index, phase in list(job.over.items())[-MAX_RUNS:]:
+            job.tell_client(_failed(job, index, REQUEST_OVER, f"it was {phase} here"))
         finished = sorted(job.finished)
         # Of a long session only what can have been under way: the rest was acknowledged.
         for index in finished[-2 * job.at_once :] if job.is_open_order else finished:
@@ -646,6 +655,10 @@ class Stage:
 
     def _count(self, what: str) -> None:
         self.counts[what] += 1
+
+
+def _ms(seconds: float) -> int:
+    return min(2**32 - 1, int(seconds * 1000))
 
 
 def _only(channel: Channel, *allowed: str) -> None:

@@ -245,11 +245,21 @@ async def load_jobs(sources: Sources, asked: Asked) -> jobs.Jobs:
     )
 
 
-async def load_job(sources: Sources, asked: Asked) -> jobs.BatchPage | jobs.JobPage:
+async def load_job(
+    sources: Sources, asked: Asked
+) -> jobs.BatchPage | jobs.JobPage | explorer.Explorer:
+    """A batch, an order of ours, or what the chain says of somebody else's."""
     typed = asked.path["job"]
     if typed.startswith("batch_"):
         return await _batch_page(sources, typed, asked)
-    return await _job_page(sources, typed, asked)
+    try:
+        return await _job_page(sources, typed, asked)
+    except IdInvalid:
+        if sources.log is None:
+            raise
+        known = await sources.log.subjects(("JobMatched",), "job", 200)
+        found = typed if _is_hash(typed) else ids.find(ids.Kind.JOB, typed, known, lambda one: one)
+        return await _thing(sources, found, asked, title="A job of somebody else")
 
 
 async def _batch_page(sources: Sources, batch_id: str, asked: Asked) -> jobs.BatchPage:
@@ -614,13 +624,9 @@ async def _where_is_hash(sources: Sources, text: str) -> str:
     log: ChainLog = sources.require_log()
     if await log.of_transaction(text):
         return f"/transactions/{text}"
-    store = sources.gateway.store
     for event in await log.about(text, limit=10):
         if str(event.args.get("job", "")).lower() == text:
-            ours = store is not None and text in {
-                row.job_id.lower() for row in await asyncio.to_thread(store.jobs)
-            }
-            return f"/jobs/{text}" if ours else f"/things/{text}"
+            return f"/jobs/{text}"
         if event.name in disputes.OPENED:
             return f"/disputes/{text}"
         if event.name == "ModelRegistered":
@@ -629,14 +635,19 @@ async def _where_is_hash(sources: Sources, text: str) -> str:
 
 
 async def load_thing(sources: Sources, asked: Asked) -> explorer.Explorer:
-    """Events about any 32-byte id: a job of somebody else's, say."""
-    thing = "0x" + ids.raw_id(asked.path["thing"]).hex()
+    """Events about any 32-byte id."""
+    return await _thing(sources, asked.path["thing"], asked, title="Events with this id")
+
+
+async def _thing(sources: Sources, typed: str, asked: Asked, *, title: str) -> explorer.Explorer:
+    thing = "0x" + ids.raw_id(typed).hex()
     events = await sources.require_log().about(thing, before=asked.before, limit=PAGE)
+    if not events:
+        raise IdInvalid(f"no event names {typed[:80]}", "the chain log has none with this id")
     return await _explorer(
-        sources,
-        events,
-        title="Events with this id",
-        subject=thing,
-        kind="thing",
-        facts=[("id", thing)],
+        sources, events, title=title, subject=thing, kind="thing", facts=[("id", thing)]
     )
+
+
+def _is_hash(text: str) -> bool:
+    return text.startswith("0x") and len(text) == 66

@@ -50,7 +50,8 @@ def duration(seconds: float | None) -> str:
         if seconds < most:
             value = seconds / length
             return f"{value:.1f} {unit}" if value < 10 and unit == "s" else f"{value:.0f} {unit}"
-    return f"{seconds / 86400:.0f} days"
+    days = seconds / 86400
+    return f"{days:.0f} days" if days < 730 else f"{days / 365.25:,.0f} years"
 
 
 def size(count: int | None) -> str:
@@ -100,9 +101,8 @@ def age(at_ms: int | None, now_ms: int) -> Markup:
     if not at_ms:
         return Markup('<span class="age">never</span>')
     seconds = max(0, now_ms - at_ms) / 1000
-    return Markup('<time class="age" data-at="{}">{} ago</time>').format(
-        at_ms, duration(max(seconds, 0.001) if seconds < 1 else seconds)
-    )
+    text = "just now" if seconds < 1 else f"{duration(seconds)} ago"
+    return Markup('<time class="age" data-at="{}">{}</time>').format(at_ms, text)
 
 
 def filters(settings: Settings) -> dict[str, Callable[..., Any]]:

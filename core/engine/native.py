@@ -1,6 +1,6 @@
 """How do our C kernels come to run on this very processor?
 
-They are one small file without dependencies, compiled when the first shard is loaded, by whatever compiler the machine has
+They are two small files without dependencies, compiled when the first shard is loaded, by whatever compiler the machine has
 (half a second), for the instructions that it has. A machine without a compiler does without them.
 """
 
@@ -14,11 +14,14 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("products.c")
+SOURCES = [Path(__file__).with_name(name) for name in ("products.c", "paged_rows.c")]
 #: Names any compiler that takes gcc's options; empty for none.
 VARIABLE = "HEADRACE_CC"
 _COMPILERS = ("cc", "gcc", "clang")
-_OPTIONS = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC", "-std=gnu11")
+_OPTIONS = (
+    *("-O3", "-ffp-contract=fast", "-fno-math-errno"),
+    *("-shared", "-fPIC", "-std=gnu11", "-Wno-psabi"),
+)
 _FOR_THIS = ("-march=native", "-mcpu=native")
 _LIMIT_S = 60
 
@@ -37,10 +40,10 @@ def kernels() -> ctypes.CDLL:
 def compile_kernels(into: Path, *options: str) -> Path:
     """Compile them into a folder. Raises NoKernels."""
     compiler = _compiler()
-    target = into / "products.so"
+    target = into / "kernels.so"
     said = ""
     for processor in _FOR_THIS:
-        command = [compiler, *_OPTIONS, processor, *options, "-o", str(target), str(SOURCE)]
+        command = [compiler, *_OPTIONS, processor, *options, "-o", str(target), *map(str, SOURCES)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -48,7 +51,7 @@ def compile_kernels(into: Path, *options: str) -> Path:
         if done.returncode == 0:
             return target
         said = said or next(iter(done.stderr.splitlines()), "")[:200]
-    raise NoKernels(f"{compiler} refuses {SOURCE.name}: {said or 'without a word'}")
+    raise NoKernels(f"{compiler} refuses our kernels: {said or 'without a word'}")
 
 
 def open_kernels(file: Path) -> ctypes.CDLL:
@@ -66,7 +69,18 @@ def open_kernels(file: Path) -> ctypes.CDLL:
     library.share_threads.argtypes = [pointer]
     library.share_threads.restype = None
     library.panel_width.restype = ctypes.c_int
-    library.share_threads(_torchs_parallel())
+    library.share_threads_to_attend.argtypes = [pointer]
+    library.share_threads_to_attend.restype = None
+    library.attend.argtypes = [
+        *(pointer, number, number, pointer, pointer, pointer, number, pointer, pointer, pointer),
+        *(number, number, number, number, number, ctypes.c_float, ctypes.c_int),
+    ]
+    library.attend.restype = ctypes.c_int
+    library.put.argtypes = [pointer, number, number, pointer, pointer, number, number, number]
+    library.put.restype = None
+    parallel = _torchs_parallel()
+    library.share_threads(parallel)
+    library.share_threads_to_attend(parallel)
     return library
 
 

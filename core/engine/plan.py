@@ -1,14 +1,15 @@
 """Which pages does each row of a pass write and read?
 
-Built once for a run of layers, in numpy, and used by every layer of it. Decode rows are grouped by how many pages they
-see, rounded up to a few sizes: a row's products then have the same shape in whatever company it runs, which keeps its
-bits, and a short request does not pay for a long one.
+Built once for a run of layers, in numpy, and used by every layer of it. Decode rows attend to their pages where they lie
+(`direct`). Where that cannot be they are grouped by how many pages they see, rounded up to a few sizes: a row's products then
+have the same shape in whatever company it runs, which keeps its bits, and a short request does not pay for a long one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from core.engine.attention import chunk_rows, decode_rows
+from core.engine.direct import Seen, is_direct, is_plain, put
 from core.engine.gates import LayerGates
 from core.engine.paged_kv import Held, PagedKv
 from core.engine.pages import PAGE_TOKENS, Pages
@@ -36,6 +38,16 @@ class Rows:
     count: int
     position: int
     as_decodes: bool
+
+
+@dataclass(frozen=True)
+class _Single:
+    """A row that attends alone: the pages that it sees [layers, n], the position that they begin at, and its own."""
+
+    row: int
+    pages: Pages
+    first: int
+    position: int
 
 
 @dataclass
@@ -60,8 +72,19 @@ class _ClassPlan:
     window: int
     index_of: dict[int, int]
     slots: Sequence[Tensor]  # of each layer, [T·K]
-    groups: list[_Group] = field(default_factory=list)
-    chunks: list[_Chunk] = field(default_factory=list)
+    is_direct: bool
+    alone: list[int]  # rows of the pass that attend one by one
+    seen: Seen | None  # by those rows, where they can look directly
+    make_groups: Callable[[], list[_Group]]  # of those rows, where they cannot
+    chunks: list[_Chunk]
+
+    @cached_property
+    def groups(self) -> list[_Group]:
+        return self.make_groups()
+
+    @cached_property
+    def rows(self) -> Tensor:
+        return torch.tensor(self.alone, device=self.pool.keys.device)
 
 
 class PassPlan:
@@ -91,24 +114,34 @@ class PassPlan:
         layer = self._gates.layer
         plan = self._plans[layer]
         index, pool, count = plan.index_of[layer], plan.pool, self._count
-        pool.write(plan.slots[index], key[0].transpose(0, 1), value[0].transpose(0, 1))
-        width = pool.shape.value_dim
-        if len(plan.groups) == 1 and not plan.chunks:
-            rows = query[0].transpose(0, 1)
-            out = _group(plan, plan.groups[0], index, rows[:count], options)
-            if count == query.shape[2]:
-                return out[None]
+        if plan.is_direct:
+            put(pool, plan.slots[index], key[0], value[0])
+        else:
+            pool.write(plan.slots[index], key[0].transpose(0, 1), value[0].transpose(0, 1))
+        by_row, rows = query[0].transpose(0, 1), query.shape[2]  # [T, H, d]
+        done: list[tuple[Tensor | None, Tensor]] = []
+        if plan.seen is not None and is_plain(options):
+            whole = len(plan.alone) == count
+            picked = by_row[:count] if whole else by_row.index_select(0, plan.rows)
+            out = plan.seen.attend(index, picked, float(options["scaling"]))
+            done.append((None if whole else plan.rows, out))
+        else:
+            for group in plan.groups:
+                picked = (
+                    by_row[:count] if group.rows is None else by_row.index_select(0, group.rows)
+                )
+                done.append((group.rows, _group(plan, group, index, picked, options)))
+        if len(done) == 1 and not plan.chunks:
+            if count == rows:
+                return done[0][1][None]
             if count == 1:
-                return out.expand(query.shape[2], -1, -1)[None]
-        out = query.new_zeros(query.shape[2], query.shape[1], width)
-        by_row = query[0].transpose(0, 1)  # [T, H, d]
-        for group in plan.groups:
-            picked = by_row[:count] if group.rows is None else by_row.index_select(0, group.rows)
-            done = _group(plan, group, index, picked, options)
-            if group.rows is None:
-                out[:count] = done
+                return done[0][1].expand(rows, -1, -1)[None]
+        out = query.new_zeros(rows, query.shape[1], pool.shape.value_dim)
+        for at, part in done:
+            if at is None:
+                out[:count] = part
             else:
-                out.index_copy_(0, group.rows, done)
+                out.index_copy_(0, at, part)
         for chunk in plan.chunks:
             if chunk.gather is None:
                 keys, values = key[0, :, chunk.rows], value[0, :, chunk.rows]
@@ -161,7 +194,7 @@ def _plan_class(
     written = np.empty((len(layers), count), np.int64)
     in_page = np.empty(count, np.int64)
     chunks: list[_Chunk] = []
-    decodes: dict[int, list[tuple[int, Pages, int, int]]] = {}
+    decodes: list[_Single] = []
     for r in rows:
         table = r.held.tables[number]
         offset = table.layers.index(layers[0])
@@ -173,8 +206,7 @@ def _plan_class(
             for row, position in enumerate(positions.tolist(), r.first):
                 block = _first_visible(position, kind.window) // PAGE_TOKENS
                 seen = pages[:, block : position // PAGE_TOKENS + 1]
-                entry = row, seen, block * PAGE_TOKENS, position
-                decodes.setdefault(rounded_blocks(seen.shape[1]), []).append(entry)
+                decodes.append(_Single(row, seen, block * PAGE_TOKENS, position))
             continue
         block = _first_visible(r.position, kind.window) // PAGE_TOKENS
         alone = r.position == 0
@@ -192,29 +224,59 @@ def _plan_class(
         touched(kind.pool, np.unique(written), microbatch)
     slots = pool.rows(kv.store.physical(kind.pool, written, microbatch)) * PAGE_TOKENS + in_page
     slots = np.ascontiguousarray(slots.swapaxes(1, 2)).reshape(len(layers), -1)
-    plan = _ClassPlan(
+    directly = is_direct(pool)
+    seen = None
+    if directly and decodes:
+        seen = Seen(
+            pool,
+            [kv.store.physical(kind.pool, d.pages, microbatch) for d in decodes],
+            [_first_visible(d.position, kind.window) - d.first for d in decodes],
+            [d.position + 1 - d.first for d in decodes],
+        )
+    return _ClassPlan(
         pool,
         kind.window,
         {layer: i for i, layer in enumerate(layers)},
         torch.from_numpy(slots).to(device).unbind(),
-        chunks=chunks,
+        directly,
+        [d.row for d in decodes],
+        seen,
+        lambda: _groups(pool, kind.window, decodes, count, len(layers), place, dtype),
+        chunks,
     )
-    for blocks, entries in sorted(decodes.items()):
-        gather = np.zeros((len(layers), len(entries), blocks), np.int64)
-        for i, (_, seen, _, _) in enumerate(entries):
-            gather[:, i, : seen.shape[1]] = seen
-        at = np.array([[e[3] - e[2]] for e in entries])
+
+
+def _groups(
+    pool: Pool,
+    window: int,
+    decodes: Sequence[_Single],
+    count: int,
+    layers: int,
+    place: Callable[[Pages], tuple[Tensor, ...]],
+    dtype: torch.dtype,
+) -> list[_Group]:
+    """The rows by how many pages they see, rounded."""
+    device = pool.keys.device
+    sizes: dict[int, list[_Single]] = {}
+    for d in decodes:
+        sizes.setdefault(rounded_blocks(d.pages.shape[1]), []).append(d)
+    groups = []
+    for blocks, entries in sorted(sizes.items()):
+        gather = np.zeros((layers, len(entries), blocks), np.int64)
+        for i, d in enumerate(entries):
+            gather[:, i, : d.pages.shape[1]] = d.pages
+        at = np.array([[d.position - d.first] for d in entries])
         key = np.arange(blocks * PAGE_TOKENS)[None]
         closed = key > at
-        if kind.window:
-            closed |= key <= at - kind.window
+        if window:
+            closed |= key <= at - window
         mask = torch.zeros(closed.shape, dtype=torch.promote_types(dtype, torch.float32))
         mask.masked_fill_(torch.from_numpy(closed), float("-inf"))
         mask = mask[:, None].repeat_interleave(pool.shape.kv_heads, 0).to(device)
         whole = len(entries) == count
-        picked = None if whole else torch.tensor([e[0] for e in entries], device=device)
-        plan.groups.append(_Group(picked, place(gather), mask, len(entries)))
-    return plan
+        picked = None if whole else torch.tensor([d.row for d in entries], device=device)
+        groups.append(_Group(picked, place(gather), mask, len(entries)))
+    return groups
 
 
 def _first_visible(position: int, window: int) -> int:

@@ -53,7 +53,11 @@ class Ping(Message, frozen=True):
 
 
 class Pong(Message, frozen=True):
+    """Here. The step that computes now has taken `step_ms`, what other programs held up left out, and was expected to take `due_ms`."""
+
     active_requests: t.U32 = 0
+    step_ms: t.U32 = 0
+    due_ms: t.U32 = 0
 
 
 class Failed(Message, frozen=True):
@@ -102,7 +106,9 @@ class OpenJob(Message, frozen=True):
 
 
 class JobOpened(Message, frozen=True):
-    pass
+    """`again`: the job was open here before, and what its requests came to is still known."""
+
+    again: bool = False
 
 
 # --- one request ---

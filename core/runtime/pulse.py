@@ -1,6 +1,7 @@
-"""Is a peer still there? Asked a few times a second, because a frozen machine ends no stream.
+"""Is a peer still there, and does it still compute? Asked a few times a second, because a frozen machine ends no stream.
 
-Only the network side of a machine is asked: one that computes with all it has still answers.
+The network side answers, and tells how long the compute side has been at the step that it runs: one that computes with all it
+has is there, one whose step takes many times what it should is not.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from core.protocol import wire
 from core.protocol.errors import PeerUnreachable
 from core.runtime.clock import Clock
 
+#: A step that takes so many times what was expected of it is not going to end.
+STUCK_FACTOR = 5
+
 
 @dataclass(frozen=True)
 class Beat:
@@ -20,6 +24,14 @@ class Beat:
 
     interval_s: float = 0.25
     missed: int = 3
+
+    @property
+    def silence_s(self) -> float:
+        return self.interval_s * self.missed
+
+    def is_stuck(self, step_s: float, due_s: float) -> bool:
+        """Whether a step has run so much longer than it should, and than anybody may be silent, that it hangs."""
+        return step_s > max(self.silence_s, STUCK_FACTOR * due_s)
 
 
 class Asked(Protocol):
@@ -48,12 +60,12 @@ class Misses:
 
 
 async def until_lost(stream: Asked, beat: Beat, clock: Clock) -> PeerUnreachable:
-    """Wait until a stream ends or its peer falls silent; says which."""
+    """Wait until a stream ends, its peer falls silent or its peer's step hangs; says which."""
     misses, ping = Misses(beat), None
     closed = asyncio.create_task(stream.wait_closed())
     try:
         while True:
-            ping = ping or asyncio.create_task(_answers(stream))
+            ping = ping or asyncio.create_task(_answer(stream))
             began = clock.monotonic()
             pause = asyncio.create_task(clock.sleep(beat.interval_s))
             try:
@@ -63,21 +75,24 @@ async def until_lost(stream: Asked, beat: Beat, clock: Clock) -> PeerUnreachable
             if closed.done():
                 return PeerUnreachable(stream.peer, "its stream ended")
             if misses.is_silent(answered=ping.done(), took_s=clock.monotonic() - began):
-                silent_s = beat.interval_s * beat.missed
-                return PeerUnreachable(stream.peer, f"no sign of life for {silent_s:g} s")
+                return PeerUnreachable(stream.peer, f"no sign of life for {beat.silence_s:g} s")
             if ping.done():
-                ping = None
+                pong, ping = ping.result(), None
+                step_s, due_s = pong.step_ms / 1000, pong.due_ms / 1000
+                if beat.is_stuck(step_s, due_s):
+                    hangs = f"it answers, but its step of {due_s:g} s has run for {step_s:g} s"
+                    return PeerUnreachable(stream.peer, hangs)
     finally:
         for task in (closed, ping):
             if task is not None:
                 task.cancel()
 
 
-async def _answers(stream: Asked) -> None:
-    """Ask until there is an answer; a stream that ends is noticed elsewhere."""
+async def _answer(stream: Asked) -> wire.Pong:
+    """Ask until there is an answer, whatever it is; a stream that ends is noticed elsewhere."""
     while True:
         try:
-            await stream.call(wire.Ping())
-            return
+            answer = (await stream.call(wire.Ping())).message
+            return answer if isinstance(answer, wire.Pong) else wire.Pong()
         except PeerUnreachable:
             await asyncio.sleep(1.0)  # closed, or slower than any call may be

@@ -6,6 +6,7 @@ Machines can be killed and frozen. Money is counted as the contracts count it.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -39,9 +40,13 @@ class Mortal(Machine):
     """A miner that can be killed and frozen, as other processes see it."""
 
     is_dead = False
+    goes_on: threading.Event | None = None
 
     def _channels(self) -> list[Channel]:
-        return [*self.listener.channels, *self.peers._channels.values()]
+        assert self.stage._neighbours is not None
+        pulses = self.stage._neighbours._peers
+        dialled = [*self.peers._channels.values(), *pulses._channels.values()]
+        return [*self.listener.channels, *dialled]
 
     async def kill(self) -> None:
         """As kill −9: every stream breaks at once, nobody listens any more."""
@@ -53,15 +58,61 @@ class Mortal(Machine):
     async def freeze(self) -> None:
         """As SIGSTOP: streams stay open and nothing is read or written; the kernel still takes connections."""
         self.is_dead = True
+        goes_on = asyncio.Event()
+        welcome = self.listener._welcome
 
-        async def hang(*_: Any) -> None:
-            await asyncio.Event().wait()
+        async def hang(*streams: Any) -> Channel | None:
+            await goes_on.wait()
+            return await welcome(*streams)
 
         self.listener._welcome = hang  # type: ignore[method-assign]
-        for channel in self._channels():
+        neighbours = self.stage._neighbours
+        assert neighbours is not None
+        lost, neighbours.on_lost = neighbours.on_lost, lambda *_: None  # it sleeps, and hears nobody
+        frozen = self._channels()
+        for channel in frozen:
             await channel._send_lock.acquire()
             channel._writer.transport.pause_reading()
-            channel._loop_task.cancel()
+
+        def thaw() -> None:
+            self.listener._welcome = welcome  # type: ignore[method-assign]
+            goes_on.set()
+            neighbours.on_lost = lost
+            for channel in frozen:
+                channel._send_lock.release()
+                if channel.is_open:
+                    channel._writer.transport.resume_reading()
+
+        self._thaw = thaw
+
+    def thaw(self) -> None:
+        """As SIGCONT: what was about to leave leaves now, what came meanwhile is read."""
+        self.is_dead = False
+        self._thaw()
+
+    def hang(self) -> None:
+        """The compute thread stays in its next step, while the network side goes on."""
+        engine = self.compute._engine
+        assert engine is not None
+        step, self.goes_on = engine.step, threading.Event()
+
+        def hanging(*pieces: Any, **options: Any) -> Any:
+            self.goes_on.wait()
+            return step(*pieces, **options)
+
+        engine.step = hanging  # type: ignore[method-assign]
+
+    async def stop(self) -> None:
+        if self.goes_on is not None:
+            self.goes_on.set()
+        await super().stop()
+
+    def reset(self, peer: str | None = None) -> int:
+        """Break the streams that others opened to us, all or those of one peer, as a network may; says how many."""
+        broken = [c for c in self.listener.channels if peer is None or c.peer == peer]
+        for channel in broken:
+            channel._writer.transport.abort()
+        return len(broken)
 
 
 @dataclass

@@ -33,9 +33,10 @@ class Puppet:
         self.rows = b""
 
     async def start(self) -> None:
-        async def take(channel: Channel, frame: wire.Frame) -> None:
+        async def take(channel: Channel, frame: wire.Frame) -> wire.Pong | None:
             if isinstance(frame.message, wire.Token):
                 self.tokens.append(frame.message)
+            return wire.Pong() if isinstance(frame.message, wire.Ping) else None
 
         identity = StreamIdentity(self.signer, DOMAIN)
         self.listener = Listener(identity, take)

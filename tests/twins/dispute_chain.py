@@ -128,6 +128,7 @@ class Bench:
     operator: str
     requester: str
     gas_used: list[tuple[str, int, int]]
+    signer: Signer  # the operator's key
 
     @classmethod
     def make(cls, url: str, signers: list[Signer]) -> Bench:
@@ -164,6 +165,7 @@ class Bench:
             signers[2].address,
             signers[4].address,
             [],
+            signers[2],
         )
         bench.rpc("anvil_impersonateAccount", [at["TaskRegistry"]])
         bench.rpc("anvil_setBalance", [at["TaskRegistry"], hex(10**20)])
@@ -195,7 +197,15 @@ class Bench:
     def now(self) -> int:
         return int(self.rpc("eth_getBlockByNumber", ["latest", False])["timestamp"], 16)
 
-    def send(self, sender: str, contract: str, name: str, args: Sequence[Any], at_s: int) -> int:
+    def send(
+        self,
+        sender: str,
+        contract: str,
+        name: str,
+        args: Sequence[Any],
+        at_s: int,
+        title: str = "",
+    ) -> int:
         """A transaction in a block of time `at_s`; its gas. Raises Refused where it reverts."""
         data = calldata(contract, name, args)
         call = {"from": sender, "to": self.at[contract], "data": "0x" + data.hex(), "gas": hex(GAS)}
@@ -208,7 +218,7 @@ class Bench:
             time.sleep(0.002)
         assert receipt["status"] == "0x1", name
         gas = int(receipt["gasUsed"], 16)
-        self.gas_used.append((name, gas, len(data)))
+        self.gas_used.append((title or name, gas, len(data)))
         return gas
 
     def read(self, contract: str, name: str, args: Sequence[Any]) -> Any:
@@ -257,6 +267,7 @@ class TwinGame:
     receipt: StageReceipt
     model: bytes
     job: bytes
+    _first: bytes = b""  # a move that goes before the next one, in its transaction
 
     @classmethod
     def open(cls, bench: Bench, case: Case, leaves: Sequence[bytes], model: bytes) -> TwinGame:
@@ -298,7 +309,14 @@ class TwinGame:
         except GameError as error:
             refused, after = error, self.game
         try:
-            self.bench.send(caller, "ToleranceGame", name, [self.id, *args] if named else args, now)
+            whole = [self.id, *args] if named else args
+            if self._first:
+                both = [self._first, calldata("ToleranceGame", name, whole)]
+                self.bench.send(
+                    caller, "ToleranceGame", "multicall", [both], now, f"handOver + {name}"
+                )
+            else:
+                self.bench.send(caller, "ToleranceGame", name, whole, now)
         except Refused as error:
             assert refused is not None, f"{name}: only the contract refuses, with {error.name}"
             assert error.name in ALIASES.get(refused.name, {refused.name}), (
@@ -310,6 +328,29 @@ class TwinGame:
         assert refused is None, f"{name}: only the state machine refuses, with {refused}"
         self.game = after
         self.compare()
+
+    def handed(
+        self,
+        kind: Handed,
+        value: int | Place,
+        signer: Signer,
+        answer: Callable[[], None],
+    ) -> None:
+        """Post a move that the accused signed together with the accuser's answer to it, in one transaction."""
+        domain = signing.Domain(CHAIN_ID, self.bench.at["TaskRegistry"])
+        digest = dispute.move_digest(domain, self.id, dispute.pick_state(self.game), kind, value)
+        word = (
+            dispute.packed_place(value) if isinstance(value, Place) else value.to_bytes(32, "big")
+        )
+        before = self.game
+        self.game = before.hand_over(self.bench.now + 1, kind, value, signer.address)
+        self._first = calldata(
+            "ToleranceGame", "handOver", [self.id, kind, word, signer.sign_digest(digest)]
+        )
+        try:
+            answer()
+        finally:
+            self._first = b""
 
     def compare(self) -> None:
         (_accused, phase, status, ends, child, _accuser, count, level, _requester, index, part, asks, exact, _binding, node, _opening) = self.bench.read("ToleranceGame", "gameOf", [self.id])  # fmt: skip

@@ -13,10 +13,14 @@ import math
 import random
 import struct
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from fractions import Fraction
 from pathlib import Path
 
 from core.protocol import commit
+from core.protocol.dispute import Handed
 from core.protocol.referee import Kind
 from core.protocol.signer import devnet_accounts
 from core.protocol.trace import chunks
@@ -61,7 +65,16 @@ SHAPES = (
 )
 
 
-def play(bench: Bench, shape: Shape, tag: int, *, descend: bool) -> list[tuple[str, int, int]]:
+class Way(StrEnum):
+    """How a dispute may go. In all but the first the accused hands its moves over, signed, and the accuser posts them with its answers."""
+
+    ON_CHAIN = "pointed at once, all on chain"
+    POINTED = "pointed at once"
+    DESCENT = "descent"
+    DEMAND = "demand and descent"
+
+
+def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int, int]]:
     """A whole dispute that the accuser wins. Returns each transaction's name, gas and calldata bytes."""
     traits = shape.traits
     names = {
@@ -92,14 +105,10 @@ def play(bench: Bench, shape: Shape, tag: int, *, descend: bool) -> list[tuple[s
         struct.unpack("<f", struct.pack("<f", rng.uniform(-0.2, 0.2)))[0] for _ in range(run.count)
     ]
     stated = [rng.uniform(-1, 1) for _ in range(trial.parts)]
-    stated[part] = math.fsum(a * b for a, b in zip(x, w, strict=True))
+    stated[part] = float(sum(Fraction(a) * Fraction(b) for a, b in zip(x, w, strict=True)))
     trace = SparseTrace(layout, {run: x, Run(place, 1): [math.fsum(stated)]})
     chunk = layout.first_chunk(place) + place.item // 8
-    level = chunks.height(layout.chunks)
-    while level > chunks.STEP_LEVELS:
-        level -= chunks.STEP_LEVELS
-    first, last = chunk >> level << level, min(((chunk >> level) + 1) << level, layout.chunks)
-    shown = trace.show(first, last)
+    shown = trace.show(chunk, chunk + 1)
     tree = trace.commit()
     weights, layer_root = open_weights(leaf.weights, w)
     roots = [nothing("part", i) for i in range(traits.layers + 2)]
@@ -107,7 +116,7 @@ def play(bench: Bench, shape: Shape, tag: int, *, descend: bool) -> list[tuple[s
     rows = nothing("in"), nothing("out")
     claim = Claim(
         RequestLeaf(0, commit.to_hex(rows[0]), commit.to_hex(rows[1]), POSITIONS, 200), shape.layer_from, shape.layer_to,
-        POSITIONS, POSITIONS - WINDOW_ROWS, 2, tree.root,
+        POSITIONS, POSITIONS - WINDOW_ROWS, 2, tree.root, exact=way == Way.DESCENT,
     )  # fmt: skip
     case = Case(program, tuple(roots), claim)
     model = bench.register(case, tag)
@@ -115,22 +124,37 @@ def play(bench: Bench, shape: Shape, tag: int, *, descend: bool) -> list[tuple[s
     hashes[17] = commit.leaf_hash(commit.request_leaf_bytes(claim.leaf))
     bench.gas_used.clear()
     game = TwinGame.open(bench, case, hashes, model)
-    game.accuse(case, 17, commit.merkle_proof(hashes, 17), tree.below(tree.height, 0))
-    while descend and game.game.node is not None and game.game.node.level:
-        node = game.game.node
-        step = min(chunks.STEP_LEVELS, node.level)
-        game.pick((chunk >> (node.level - step)) - (node.index << step))
-        child = game.game._child()
+    operator = bench.signer
+
+    def answer(kind: Handed, value: int | Place, move: Callable[[], None]) -> None:
+        if way != Way.ON_CHAIN:
+            return game.handed(kind, value, operator, move)
+        post = {Handed.POINT: game.point, Handed.PICK_PART: game.pick_part}[kind]
+        post(value)  # type: ignore[arg-type]
+        move()
+
+    def open_child() -> None:
+        child, node = game.game._child(), game.game.node
+        assert node is not None
         proof = tree.proof(child.index, child.index + 1, child.level, node.level - child.level)
-        if child.level > chunks.STEP_LEVELS:
+        if child.level:
             game.open_node(tree.below(child.level, child.index), proof)
         else:
-            game.open_values(shown, proof)
-    game.point(place)
+            game.open_chunk(shown, proof)
+
+    below = tree.below(tree.height, 0)
+    game.accuse(case, 17, commit.merkle_proof(hashes, 17), below)
+    if way == Way.DEMAND:
+        game.demand()
+        game.restate(tree.root, below)
+    while way in (Way.DESCENT, Way.DEMAND) and (node := game.game.node) is not None and node.level:
+        step = min(chunks.STEP_LEVELS, node.level)
+        answer(Handed.PICK, (chunk >> (node.level - step)) - (node.index << step), open_child)
     result = evidence(trace, trial.whole, None, Run(place, 1))
-    game.expand(result, struct.pack(f"<{len(stated)}d", *stated))
-    game.pick_part(part)
-    game.prove_part(evidence(trace, leaf, weights, None))
+    sums = struct.pack(f"<{len(stated)}d", *stated)
+    answer(Handed.POINT, place, lambda: game.expand(result, sums))
+    found = evidence(trace, leaf, weights, None)
+    answer(Handed.PICK_PART, part, lambda: game.prove_part(found))
     assert game.game.verdict == 2
     game.execute()
     return list(bench.gas_used)
@@ -143,12 +167,11 @@ def measure() -> dict[str, int]:
         bench = Bench.make(node.rpc_url, devnet_accounts(10, chain_id=CHAIN_ID))
         found: dict[str, int] = {}
         for tag, shape in enumerate(SHAPES):
-            for descend in (True, False):
-                moves = play(bench, shape, 1000 + 2 * tag + descend, descend=descend)
-                title = f"{shape.name}, {'descent' if descend else 'pointed at once'}"
+            for number, way in enumerate(Way):
+                moves = play(bench, shape, 1000 + 10 * tag + number, way)
+                title = f"{shape.name}, {way}"
                 for number, (name, gas, _size) in enumerate(moves):
-                    if descend:
-                        found[f"{title}: {number:02d} {name}"] = gas
+                    found[f"{title}: {number:02d} {name}"] = gas
                 found[f"{title}: total"] = sum(gas for _, gas, _ in moves)
                 found[f"{title}: transactions"] = len(moves)
                 found[f"{title}: largest calldata"] = max(size for *_, size in moves)

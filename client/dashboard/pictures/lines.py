@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from client.dashboard.pictures.svg import element, picture, text
 
-WIDTH, HEIGHT = 640, 160
-LEFT, RIGHT, TOP, BOTTOM = 52, 8, 12, 24
+WIDTH, HEIGHT = 480, 150
+LEFT, RIGHT, TOP, BOTTOM = 54, 8, 12, 24
 
 Points = Sequence[tuple[int, float | None]]  # (ms, value); None is a gap
 

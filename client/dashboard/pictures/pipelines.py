@@ -51,7 +51,7 @@ def pipelines(rows: Sequence[Row], layers: int, label: str) -> Markup:
         parts += [_box(box, layers, top + 20) for box in row.boxes]
         if row.is_chain:
             parts += _links(row.boxes, layers, top + 20)
-    return picture(WIDTH, height, label, *parts, class_="pipelines")
+    return picture(WIDTH, height, label, *parts, class_="pipelines", role="group")
 
 
 def _x(layer: float, layers: int) -> float:
@@ -87,7 +87,7 @@ def _box(box: Box, layers: int, top: float) -> Markup:
 
 
 def _span(box: Box) -> str:
-    return f"{box.start}–{box.end - 1}"
+    return f"{box.start}–{box.end - 1}" if box.end - box.start > 1 else f"{box.start}"
 
 
 def _links(boxes: Sequence[Box], layers: int, top: float) -> list[Markup]:

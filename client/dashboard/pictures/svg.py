@@ -34,15 +34,22 @@ def text(x: Number, y: Number, content: str, class_: str = "", anchor: str = "st
     return element("text", content, x=x, y=y, class_=class_, text_anchor=anchor)
 
 
-def picture(width: Number, height: Number, label: str, *parts: Markup, class_: str = "") -> Markup:
-    """A whole picture that says what it shows to who cannot see it."""
+def picture(
+    width: Number,
+    height: Number,
+    label: str,
+    *parts: Markup,
+    class_: str = "",
+    role: str = "img",
+) -> Markup:
+    """A whole picture that says what it shows to who cannot see it; one with links in it is a `group`."""
     return element(
         "svg",
         Markup("").join(parts),
         viewBox=f"0 0 {_shown(width)} {_shown(height)}",
         width=width,
         height=height,
-        role="img",
+        role=role,
         aria_label=label,
         class_=f"picture {class_}".strip(),
     )

@@ -7,7 +7,8 @@
     if (seconds < 90) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s ago`;
     if (seconds < 5400) return `${Math.round(seconds / 60)} min ago`;
     if (seconds < 172800) return `${Math.round(seconds / 3600)} h ago`;
-    return `${Math.round(seconds / 86400)} days ago`;
+    const days = seconds / 86400;
+    return days < 730 ? `${Math.round(days)} days ago` : `${Math.round(days / 365.25)} years ago`;
   };
 
   // Ages are by the server's clock: what it said when the page was made, and how long that is ago here.

@@ -126,6 +126,12 @@
     stop.hidden = true;
     box.focus();
   });
+  for (const example of document.querySelectorAll("[data-example]")) {
+    example.addEventListener("click", () => {
+      box.value = example.textContent;
+      form.requestSubmit();
+    });
+  }
   stop.addEventListener("click", () => running?.abort());
   box.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {

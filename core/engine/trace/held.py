@@ -48,7 +48,9 @@ class ShardTrace(HeldTrace):
 
     def run(self, run: Run) -> bytes:
         start = self.values.offset(run.place)
-        return bytes(self.values.flat[start : start + run.count].astype("<f8", copy=False).tobytes())
+        return bytes(
+            self.values.flat[start : start + run.count].astype("<f8", copy=False).tobytes()
+        )
 
     @property
     def chunks(self) -> Any:

@@ -31,7 +31,9 @@ from core.protocol.referee.exact import exact_value
 
 _SLICE_BITS = 22  # two slices' products of 128 terms, and four of those together, fit 53 bits
 _SLICES = 4
-_DROPPED = 2.0**-78  # of the product of the largest operands: what slices beyond the fourth could add
+_DROPPED = (
+    2.0**-78
+)  # of the product of the largest operands: what slices beyond the fourth could add
 _SMALL, _LARGE = 2.0**-900, 2.0**900  # outside, pairs may be no longer exact
 _BLOCK_VALUES = 1 << 21
 _NUMBER = struct.Struct("<d")
@@ -95,7 +97,9 @@ class Nearest(Plain):
     def total(self, x: Floats) -> Floats:
         parts = []
         for at in range(0, x.shape[-1], self._terms):
-            parts.append(self._sum([x[..., i] for i in range(at, min(at + self._terms, x.shape[-1]))]))
+            parts.append(
+                self._sum([x[..., i] for i in range(at, min(at + self._terms, x.shape[-1]))])
+            )
         return self._sum(parts)
 
     def norm_scale(self, q: Floats, n: int, epsilon: float) -> Floats:
@@ -112,7 +116,9 @@ class Nearest(Plain):
 
         def ask(i: tuple[int, ...]) -> float:
             operands = np.array([x[i], r[i]])
-            return _asked(Kind.NORM, (Format.FP32, plus), operands, wide[i].astype("<f4").reshape(1))
+            return _asked(
+                Kind.NORM, (Format.FP32, plus), operands, wide[i].astype("<f4").reshape(1)
+            )
 
         return self._settled(
             product, np.abs(product[0]) * PAIR_ERROR, ask, zero=(x == 0) | (plus + wide == 0)
@@ -159,7 +165,9 @@ class Nearest(Plain):
 
         pair = (np.ldexp(found[0], power), np.ldexp(found[1], power))
         one = (x[0] == 0) & (x[1] == 0)
-        out = self._settled(pair, np.abs(pair[0]) * PAIR_ERROR, ask, zero=hidden, doubt=far, known=one)
+        out = self._settled(
+            pair, np.abs(pair[0]) * PAIR_ERROR, ask, zero=hidden, doubt=far, known=one
+        )
         return np.where(one & ~hidden, 1.0, out)
 
     def probability(self, e: Floats, z: Floats) -> Floats:
@@ -235,7 +243,9 @@ class Nearest(Plain):
 
         def ask(i: tuple[int, ...]) -> float:
             model = wide[i].astype("<f4").tobytes() + served[i].astype("<f4").tobytes()
-            return _asked(Kind.WHITEN_DIFFERENCE, (Format.FP32, Format.FP32), s[i].reshape(1), model)
+            return _asked(
+                Kind.WHITEN_DIFFERENCE, (Format.FP32, Format.FP32), s[i].reshape(1), model
+            )
 
         zero = (difference[0] == 0) & (difference[1] == 0)
         return self._settled(found, np.abs(found[0]) * PAIR_ERROR, ask, zero=zero)
@@ -330,7 +340,9 @@ def _sliced_dot(x: Floats, w: Floats) -> tuple[Pair, Floats]:
     high, low = two_sum(high, low)
     shift = x_power[:, None] + w_power[None, :] - 2 * _SLICE_BITS
     nothing = (np.abs(x).max(axis=1) == 0)[:, None] | (np.abs(w).max(axis=1) == 0)[None, :]
-    off = np.where(nothing, 0.0, np.ldexp(np.float64(_DROPPED), x_power[:, None] + w_power[None, :]))
+    off = np.where(
+        nothing, 0.0, np.ldexp(np.float64(_DROPPED), x_power[:, None] + w_power[None, :])
+    )
     return (np.ldexp(high, shift), np.ldexp(low, shift)), off
 
 

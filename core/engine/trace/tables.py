@@ -40,10 +40,10 @@ def rotary_angles(config_json: str) -> dict[str, tuple[Float32s, float]]:
 
     Raises ModelUnsupported for rotations that change with the length of a request.
     """
+    import torch
+
     from core.engine.library import AutoModelForCausalLM
     from core.engine.refusal import parse_config
-
-    import torch
 
     config = parse_config(config_json)
     with torch.device("meta"):

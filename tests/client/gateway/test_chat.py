@@ -126,7 +126,7 @@ def test_logprobs_come_with_each_token_of_the_text(client: openai.OpenAI) -> Non
 
 
 def test_logit_bias_min_tokens_and_ignore_eos_reach_the_model(client: openai.OpenAI) -> None:
-    ids = {i: -100 for i in range(60, 75)}  # of h, e, l, l, o among others
+    ids = dict.fromkeys(range(60, 75), -100)  # of h, e, l, l, o among others
     biased = client.chat.completions.create(model="toy", messages=HELLO, logit_bias=ids)  # type: ignore[arg-type]
     assert biased.choices[0].message.content != "hello there"
     more = client.chat.completions.create(
@@ -196,7 +196,8 @@ def test_fields_that_would_change_the_answer_are_refused_by_name(client: openai.
     image = [{"type": "image_url", "image_url": {"url": "data:,"}}]
     with pytest.raises(openai.BadRequestError) as failed:
         client.chat.completions.create(
-            model="toy", messages=[{"role": "user", "content": image}]  # type: ignore[list-item]
+            model="toy",
+            messages=[{"role": "user", "content": image}],  # type: ignore[list-item]
         )
     assert failed.value.param == "messages[0].content[0].type"
 

@@ -70,9 +70,7 @@ def test_parallel_requests_cannot_overdraw_a_budget(world: World) -> None:
 
             async def one() -> int:
                 try:
-                    await client.chat.completions.create(
-                        model="toy", messages=HELLO, max_tokens=20
-                    )
+                    await client.chat.completions.create(model="toy", messages=HELLO, max_tokens=20)
                 except openai.APIStatusError as error:
                     return error.status_code
                 return 200

@@ -10,9 +10,10 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from client.answering import Answered, Ask, AskTerms, Priced, Said
 from client.context import Model
@@ -75,17 +76,39 @@ class ToyCatalogue:
         return OPERATORS
 
 
-@dataclass
 class Bank:
-    """What was paid, as the chain would say; outlives any gateway."""
+    """What was paid, as the chain would say: lines of a file, which outlive any gateway."""
 
-    paid: dict[str, int] = field(default_factory=dict)
-    answers: dict[str, LineAnswer] = field(default_factory=dict)  # of batches: `NAME/CUSTOM_ID`
-    bills: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+
+    def pay(self, name: str, units: int, answer: LineAnswer | None = None) -> None:
+        """Once for each name."""
+        if name not in self.paid:
+            entry = {"name": name, "units": units, "answer": msgspec.to_builtins(answer)}
+            with self._file.open("ab") as file:
+                file.write(msgspec.json.encode(entry) + b"\n")
+
+    @property
+    def paid(self) -> dict[str, int]:
+        return {entry["name"]: entry["units"] for entry in self._entries()}
+
+    def answers(self, batch: str) -> list[tuple[int, LineAnswer]]:
+        """Of a batch, each with what it cost."""
+        return [
+            (entry["units"], msgspec.convert(entry["answer"], LineAnswer))
+            for entry in self._entries()
+            if entry["name"].startswith(f"{batch}/")
+        ]
 
     @property
     def total_units(self) -> int:
         return sum(self.paid.values())
+
+    def _entries(self) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(line) for line in self._file.read_bytes().splitlines()]
 
 
 def cost(tokens_in: int, tokens_out: int) -> int:
@@ -103,6 +126,7 @@ class ToyAnswerer:
         self.asked: list[Ask] = []
         self.stopped_at: dict[str, float] = {}  # when miners were told to stop
         self.running = 0
+        self._told: set[str] = set()
 
     async def price(self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms) -> Priced:
         return Priced(PRICE_IN, PRICE_OUT, cost(tokens_in, tokens_out), PLAN)
@@ -146,10 +170,11 @@ class ToyAnswerer:
         """Paid once, for what was said."""
         units = cost(len(ask.prompt.ids), said) if said else 0
         answered = Answered(
-            "0x" + "11" * 32, len(self.bank.paid), OPERATORS, len(ask.prompt.ids), said, finish, units, not finish
+            "0x" + "11" * 32, len(self.asked), OPERATORS, len(ask.prompt.ids), said, finish, units, not finish
         )  # fmt: skip
-        if said and ask.request_id not in self.bank.paid:
-            self.bank.paid[ask.request_id] = units
+        if said and ask.request_id not in self._told:
+            self._told.add(ask.request_id)
+            self.bank.pay(ask.request_id, units)
             if ask.on_end is not None:
                 ask.on_end(answered)
         return answered
@@ -188,19 +213,17 @@ class ToyOffline:
                 prompt.custom_id, tokens, tuple(told(prompt.sampling, t) for t in tokens),
                 pairs[-1][1], "0x" + "22" * 32, number, OPERATORS,
             )  # fmt: skip
-            self.bank.bills.setdefault(name, []).append((len(prompt.ids), len(tokens)))
-            self.bank.paid[f"{name}/{prompt.custom_id}"] = cost(len(prompt.ids), len(tokens))
-            self.bank.answers[f"{name}/{prompt.custom_id}"] = answer
+            self.bank.pay(f"{name}/{prompt.custom_id}", cost(len(prompt.ids), len(tokens)), answer)
             keep(answer)
         return failures
 
     async def recover(self, name: str, model: Model, tokenizer: Tokenizer) -> list[LineAnswer]:
-        return [a for place, a in self.bank.answers.items() if place.startswith(f"{name}/")]
+        return [answer for _, answer in self.bank.answers(name)]
 
     async def bill(self, name: str, model: Model) -> Bill:
-        counts = self.bank.bills.get(name, [])
-        tokens_in, tokens_out = sum(i for i, _ in counts), sum(o for _, o in counts)
-        return Bill(cost(tokens_in, tokens_out), tokens_in, tokens_out)
+        known = self.bank.answers(name)
+        units, tokens_out = sum(u for u, _ in known), sum(len(a.tokens) for _, a in known)
+        return Bill(units, (units - tokens_out * OUT_UNITS) // IN_UNITS, tokens_out)
 
 
 def told(sampling: SamplingParams, token: int) -> Logprobs | None:
@@ -215,13 +238,12 @@ def spoken(tokenizer: Tokenizer, prompt: Prompt) -> Iterator[tuple[int, str]]:
     """Tokens of the answer, each with why it ends there, or ""."""
     ending = Ending(prompt.sampling, {EOS}, tokenizer, prompt.ids)
     banned = {token for token, bias in prompt.sampling.logit_bias if bias <= -100_000_000}
-    produced = 0
-    for token in _stream(tokenizer, prompt):
+    for produced, said in enumerate(_stream(tokenizer, prompt)):
+        token = said
         is_early = token == EOS and produced < prompt.sampling.min_new_tokens
         if token in banned or is_early:
             token = 32  # a space
         finish = ending.push(token)
-        produced += 1
         yield token, finish
         if finish:
             return
@@ -235,7 +257,10 @@ def _stream(tokenizer: Tokenizer, prompt: Prompt) -> Iterator[int]:
         while True:
             yield EOS
     sampling, state = prompt.sampling, 1
-    for number in (*prompt.ids, *((sampling.seed, sampling.key_index or 0) if sampling.temperature_micro else ())):
+    for number in (
+        *prompt.ids,
+        *((sampling.seed, sampling.key_index or 0) if sampling.temperature_micro else ()),
+    ):
         state = (state * 6364136223846793005 + number + 1442695040888963407) % 2**64
     words = 0
     while True:
@@ -244,7 +269,3 @@ def _stream(tokenizer: Tokenizer, prompt: Prompt) -> Iterator[int]:
         words += 1
         if words >= 12 and "forever" not in text:
             yield EOS
-
-
-def names(values: Sequence[Any]) -> list[str]:
-    return [value.request_id for value in values]

@@ -40,12 +40,12 @@ class World:
 
     folder: Path
     flags: dict[str, Any] = field(default_factory=dict)
-    bank: Bank = field(default_factory=Bank)
     clock: SetClock = field(default_factory=SetClock)
     port: int = 0
     db_url: str = ""
 
     def __post_init__(self) -> None:
+        self.bank = Bank(self.folder / "bank.jsonl")
         self.tokenizer: Tokenizer = tokenizer_in(self.folder / "toy")
         self.answerer = ToyAnswerer(self.tokenizer, self.bank)
         self.offline = ToyOffline(self.tokenizer, self.bank)
@@ -83,14 +83,6 @@ class World:
             self._thread.join(30)
             assert not self._thread.is_alive()
             self._thread = None
-
-    def kill(self) -> None:
-        """End it as a crash would: nothing that runs is settled or written any more."""
-        assert self._thread is not None
-        self._is_killed = True
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(30)
-        self._thread = None
 
     async def _live(self, ready: threading.Event) -> None:
         self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()

@@ -1,0 +1,55 @@
+"""How does a side of a game get the canonical trace of what a claim is about?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from core.engine.trace.held import ShardSources, ShardTrace, boundaries_of, build_trace, sources_of
+from core.engine.trace.model import TraceModel
+from core.engine.trace.nearest import Nearest
+from core.protocol import commit
+from core.protocol.errors import CheckFailed
+from core.protocol.trace.judge import Case
+from core.protocol.types import RequestLeaf
+
+
+def canonical(
+    case: Case,
+    model: TraceModel,
+    inputs: bytes,
+    outputs: bytes,
+    *,
+    folder: Path | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> tuple[ShardTrace, ShardSources]:
+    """The canonical trace of a claim's rows, and what its leaves read beside it.
+
+    `inputs` and `outputs` are all rows that the stage signed for this request. With a `folder` the trace is kept there and taken up
+    again. Raises CheckFailed when the rows are not those that the claim's request leaf commits to.
+    """
+    layout = case.layout
+    sources = sources_of(layout, model, inputs, outputs)
+    check_rows(case.claim.leaf, sources)
+    trace = build_trace(
+        layout,
+        model,
+        boundaries_of(layout, inputs, outputs),
+        arithmetic=Nearest(layout.program.part_terms),
+        folder=folder,
+        progress=progress,
+    )
+    return trace, sources
+
+
+def check_rows(leaf: RequestLeaf, sources: ShardSources) -> None:
+    """Raises CheckFailed unless these are the rows under a request leaf's roots."""
+    for side, root, rows in (
+        ("in", leaf.in_root, sources.inputs),
+        ("out", leaf.out_root, sources.outputs),
+    ):
+        if commit.unhex(root) != rows.root:
+            raise CheckFailed(
+                f"the rows of request {leaf.request_index} ({side}) are not those that were signed",
+                f"their root is {commit.to_hex(rows.root)}, signed was {root}",
+            )

@@ -1,0 +1,221 @@
+"""How does a miner defend itself in a tolerance game, by itself and within its clock?
+
+It re-executes from the rows it kept, in the arithmetic that has one set of bits, goes down to the first hash of the accuser's that is
+not its own, and points at the value. All that it must know stands on chain or in its store, so a restart changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core.protocol.chain import Chain
+from core.protocol.dispute import ACCUSED_TURNS, ACCUSER_TURNS, Phase, Verdict
+from core.protocol.errors import ContractRefused, HeadraceError
+from core.protocol.game_log import GAME, Opened, Seen, case_of, games, read_game
+from core.protocol.signing import DigestSigner
+from core.runtime.clock import Clock
+from core.runtime.logs import get_logger
+from miner.store import Store
+
+if TYPE_CHECKING:
+    from core.engine.trace.held import ShardSources
+    from core.game.players import Accused, Move
+
+POLL_S = 0.5
+RETRY_S = 2.0
+_ALL_ROWS = 2**31
+_MOVED_ON = ("WrongPhase", "ClockRunning", "ClockOver", "PayoutNotReady")
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a miner kept of the accused request: all rows that it signed for."""
+
+    inputs: bytes
+    outputs: bytes
+
+
+class Defence:
+    """Finds the games against one owner and plays each to its end, side by side."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        signer: DigestSigner,
+        owner: str,
+        store: Store,
+        model_dir: Path,
+        clock: Clock,
+        *,
+        first_block: int,
+        folder: Path | None = None,
+        on_move: Callable[[str, str], None] = lambda dispute, move: None,
+    ) -> None:
+        """Games opened since `first_block` are looked for. Traces are kept under `folder`, in memory without one."""
+        self._chain, self._signer, self._owner = chain, signer, owner.lower()
+        self._store, self._model_dir, self._clock = store, model_dir, clock
+        self._next_block, self._folder, self._on_move = first_block, folder, on_move
+        self._players: dict[str, Accused] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def watch(self) -> None:
+        """Look for games for ever. A chain that does not answer is asked again."""
+        try:
+            while True:
+                try:
+                    await self.look()
+                except HeadraceError as error:
+                    log.warning("cannot look for disputes", error=str(error))
+                await self._clock.sleep(RETRY_S)
+        finally:
+            await self.close()
+
+    async def look(self) -> None:
+        """Take up the games that were opened against us since the last look. Raises ChainUnreachable."""
+        if GAME not in self._chain.addresses:
+            return
+        head = await self._chain.block_number()
+        for opened in await games(self._chain, self._next_block, head):
+            if opened.accused.lower() == self._owner and opened.dispute not in self._tasks:
+                task = asyncio.create_task(self._play(opened), name=f"game {opened.dispute[:10]}")
+                self._tasks[opened.dispute] = task
+        self._next_block = head + 1
+
+    async def close(self) -> None:
+        """Stop playing; what was begun is taken up again by the next start."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._tasks.clear()
+
+    async def done(self) -> None:
+        """Wait until every game that was taken up has ended."""
+        await asyncio.gather(*self._tasks.values())
+
+    async def _play(self, opened: Opened) -> None:
+        await asyncio.to_thread(self._store.put_dispute, opened.dispute, opened.job, opened.stage)
+        log.warning("accused", dispute=opened.dispute, job=opened.job, accuser=opened.accuser)
+        while True:
+            try:
+                seen = await read_game(self._chain, opened)
+                if seen.phase == Phase.EXECUTED:
+                    break
+                if await self._step(seen):
+                    continue
+                await self._clock.sleep(POLL_S)
+            except HeadraceError as error:
+                log.error("cannot answer now", dispute=opened.dispute, error=str(error))
+                await self._clock.sleep(RETRY_S)
+        await asyncio.to_thread(self._store.close_dispute, opened.dispute)
+        self._players.pop(opened.dispute, None)
+        log.info("dispute ended", dispute=opened.dispute, verdict=Verdict(seen.verdict).name)
+
+    async def _step(self, seen: Seen) -> bool:
+        """Make the move that is due, if one is."""
+        now = await self._chain.now()
+        if seen.phase == Phase.RULED:
+            o = seen.opened
+            if now < seen.ends_at or seen.verdict == Verdict.FAULT:
+                return False  # a slash is for the accuser to execute
+            return await self._send(seen, "execute", o.job, o.stage, o.requests_root, named=False)
+        if seen.phase in ACCUSER_TURNS:
+            return now > seen.ends_at and await self._send(seen, "timeout")
+        if seen.phase not in ACCUSED_TURNS or now > seen.ends_at:
+            return False
+        move = await self._answer(seen)
+        return move is not None and await self._send(seen, move.function, *move.args)
+
+    async def _answer(self, seen: Seen) -> Move | None:
+        from core.game.players import Move, reveal
+
+        if seen.phase == Phase.ASKED:
+            assert seen.asked is not None
+            return reveal(seen.asked, await self._sources(seen))
+        assert seen.claim is not None
+        if seen.phase == Phase.PICKING and not seen.claim.exact:
+            return Move("demand")
+        player = self._players.get(seen.opened.dispute)
+        if player is None:
+            player = await self._prepare(seen)
+            self._players[seen.opened.dispute] = player
+        move = await asyncio.to_thread(player.answer, seen)
+        if move is None:
+            log.warning("the accusation stands", dispute=seen.opened.dispute)
+        return move
+
+    async def _prepare(self, seen: Seen) -> Accused:
+        """Our own trace of what the claim is about."""
+        from core.engine.trace.program import model_program
+        from core.game.players import Accused
+        from core.game.prepare import canonical
+
+        assert seen.claim is not None
+        case = await case_of(self._chain, seen.opened, seen.claim)
+        kept = self._kept(seen)
+        home = self._folder / seen.opened.dispute[2:18] if self._folder else None
+
+        def build() -> Accused:
+            ours = model_program(self._model_dir, case.program.tolerances)
+            if ours.program != case.program:
+                log.error("this machine makes another operator program of the model")
+            model = ours.trace_model(self._model_dir)
+            return Accused(case, *canonical(case, model, kept.inputs, kept.outputs, folder=home))
+
+        return await asyncio.to_thread(build)
+
+    def _kept(self, seen: Seen) -> Kept:
+        assert seen.receipt is not None and seen.claim is not None
+        order, plan = seen.receipt["orderHash"], seen.receipt["planHash"]
+        return self._rows(order, plan, seen.claim.leaf.request_index)
+
+    def _rows(self, order: str, plan: str, request: int) -> Kept:
+        found = [
+            self._store.rows(order, plan, request, side, 0, _ALL_ROWS) for side in ("in", "out")
+        ]
+        if found[0] is None or found[1] is None:
+            raise HeadraceError(
+                f"the rows of request {request} are not here", why="they were purged or never kept"
+            )
+        return Kept(found[0][0], found[1][0])
+
+    async def _sources(self, seen: Seen) -> ShardSources:
+        """The rows that were asked for, by the roots we signed."""
+        from core.engine.trace.held import ShardSources, committed
+        from core.engine.trace.model import TraceModel
+
+        assert seen.asked is not None
+        receipt, rows = seen.asked["receipt"], seen.asked["rows"]
+        order, plan, request = (
+            receipt["orderHash"],
+            receipt["planHash"],
+            rows["leaf"]["requestIndex"],
+        )
+        kept = self._rows(order, plan, request)
+        width = [
+            found[1]
+            for side in ("in", "out")
+            if (found := self._store.rows(order, plan, request, side, 0, 1)) is not None
+        ]
+        return ShardSources(
+            TraceModel.open(self._model_dir),
+            committed(kept.inputs, width[0]),
+            committed(kept.outputs, width[1]),
+        )
+
+    async def _send(self, seen: Seen, function: str, *args: object, named: bool = True) -> bool:
+        dispute = seen.opened.dispute
+        sent = (dispute, *args) if named else args
+        try:
+            done = await self._chain.transact(self._signer, GAME, function, *sent)
+        except ContractRefused as error:
+            if error.error in _MOVED_ON:
+                return False  # the game went on between reading and sending
+            raise
+        log.info("moved", dispute=dispute, move=function, gas=done.gas_used, tx=done.tx_hash)
+        self._on_move(dispute, function)
+        return True

@@ -1,0 +1,80 @@
+// What a new user does: makes a key, asks, looks at the receipt, has the answer checked; sends a file of requests and takes the answers.
+import { readFileSync } from "node:fs";
+import { asked, open, tell } from "./browser.mjs";
+
+const { login, base, flow, prompt, file, shots } = asked();
+const shot = async (page, name) => { if (shots) await page.screenshot({ path: `${shots}/${flow}-${name}.png`, fullPage: true }); };
+
+const flows = {
+  async key({ page }) {
+    await page.goto(`${base}/keys`);
+    await page.getByRole("textbox", { name: "Name" }).fill("from the browser");
+    await page.getByRole("textbox", { name: "Budget" }).fill("1usd/day");
+    await page.getByRole("button", { name: "Create key" }).click();
+    const secret = await page.locator("#secret").textContent();
+    await page.getByRole("row", { name: /from the browser/ }).waitFor();
+    await shot(page, "made");
+    await page.getByRole("textbox", { name: "Name" }).fill("");
+    await page.getByRole("textbox", { name: "Name" }).fill("wrong");
+    await page.getByRole("textbox", { name: "Budget" }).fill("5");
+    await page.getByRole("button", { name: "Create key" }).click();
+    const refused = await page.locator("#new-key [role=alert]").textContent();
+    page.on("dialog", (dialog) => dialog.accept());
+    await page.getByRole("button", { name: "Revoke from the browser" }).click();
+    await page.getByRole("row", { name: /from the browser.*revoked/ }).waitFor();
+    return { secret, refused };
+  },
+
+  async chat({ page }) {
+    await page.goto(`${base}/chat`);
+    await page.getByLabel("Your message").fill(prompt);
+    await page.keyboard.press("Enter");
+    const bill = page.locator(".said.model .bill");
+    await bill.locator("a[href^='/receipts/']").waitFor();
+    const text = await page.locator(".said.model .text").textContent();
+    const shown = await bill.textContent();
+    await shot(page, "answered");
+    await bill.getByRole("button", { name: "Check this answer" }).click();
+    await bill.locator(".check .tag.good, .check .tag.warn, .check .tag.bad").first().waitFor({ timeout: 60000 });
+    const verdict = await bill.locator(".check").textContent();
+    await shot(page, "checked");
+    await bill.locator("a[href^='/receipts/']").click();
+    await page.getByRole("heading", { name: "What it cost" }).waitFor();
+    await shot(page, "receipt");
+    const cost = await page.locator(".figure", { hasText: "cost" }).first().locator("dd").textContent();
+    return { text, shown, verdict, cost, url: page.url() };
+  },
+
+  async stop({ page }) {
+    await page.goto(`${base}/chat`);
+    await page.getByLabel("Your message").fill(prompt);
+    await page.getByLabel("Most new tokens").fill("4000");
+    await page.getByRole("button", { name: "Send" }).click();
+    await page.locator(".said.model.streaming").waitFor();
+    await page.getByRole("button", { name: "Stop" }).click();
+    await page.getByText("Stopped. What was delivered is paid.").waitFor();
+    await page.getByRole("button", { name: "Send" }).waitFor();
+    return { text: await page.locator(".said.model .text").textContent() };
+  },
+
+  async job({ page }) {
+    await page.goto(`${base}/jobs`);
+    await page.getByLabel(/A file of requests/).setInputFiles(file);
+    await page.getByRole("button", { name: "Upload and start" }).click();
+    await page.waitForURL(/\/jobs\/batch_/);
+    await page.locator(".tag", { hasText: "completed" }).waitFor({ timeout: 90000 });
+    await shot(page, "done");
+    const download = page.waitForEvent("download");
+    await page.getByRole("link", { name: "Answers" }).click();
+    const path = await (await download).path();
+    return { lines: readFileSync(path, "utf8").trim().split("\n"), url: page.url() };
+  },
+};
+
+await tell(async () => {
+  const session = await open({ viewport: { width: 1280, height: 900 } });
+  await session.page.goto(login);
+  const found = await flows[flow](session);
+  await session.browser.close();
+  return { ...found, told: session.told };
+});

@@ -1,0 +1,89 @@
+"""A new user's walk: a key, a chat with its receipt, a file of requests from upload to download."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import openai
+
+from client.gateway.ledger import DONE
+from tests.browser.conftest import Drive
+from tests.client.dashboard.world import PagesWorld
+from tests.client.gateway.toy import cost
+
+QUIET: dict[str, list[str]] = {"console": [], "foreign": [], "failed": []}
+
+
+def test_a_key_made_on_the_page_is_good_until_it_is_revoked_there(
+    pages: PagesWorld, drive: Drive
+) -> None:
+    found = drive("flows", flow="key", login=pages.login_url, base=pages.url)
+    assert found["told"] == QUIET
+    assert "5" in found["refused"] and "unit" in found["refused"]
+    key = pages.key(found["secret"])
+    assert (key.name, key.limits.budget_units, key.limits.budget_period) == (
+        "from the browser", 1_000_000, "day",
+    )  # fmt: skip
+    assert key.revoked_at is not None
+    with openai.OpenAI(base_url=pages.base_url, api_key=found["secret"], max_retries=0) as client:
+        try:
+            client.models.list()
+        except openai.AuthenticationError:
+            return
+    raise AssertionError("a revoked key still opens the gateway")
+
+
+def test_a_chat_shows_text_cost_route_and_a_receipt_that_says_the_same(
+    pages: PagesWorld, drive: Drive
+) -> None:
+    said = "Wasser treibt das Rad 🚀 and the mill."
+    found = drive("flows", flow="chat", login=pages.login_url, base=pages.url, prompt=f"say:{said}")
+    assert found["told"] == QUIET
+    assert found["text"] == said
+    receipt = found["url"].rpartition("/")[2]
+    row = pages.run(pages.gateway.ledger.request(receipt))
+    assert row is not None and row.state == DONE
+    assert row.cost_units == cost(row.tokens_in, row.tokens_out)
+    shown = pages.settings.show_token(row.cost_units)
+    assert found["cost"] == shown and shown in found["shown"]
+    assert f"{row.tokens_out} tokens" in found["shown"]
+    assert found["shown"].count("mnr_") == 3
+    assert "not checked to the end" in found["verdict"]  # this chain cannot be asked
+
+
+def test_a_chat_that_is_stopped_stops_the_miners(pages: PagesWorld, drive: Drive) -> None:
+    pages.answerer.token_s = 0.05
+    try:
+        found = drive("flows", flow="stop", login=pages.login_url, base=pages.url, prompt="forever")
+    finally:
+        pages.answerer.token_s = 0.0
+    assert found["text"]
+    pages.until(lambda: pages.answerer.running == 0, 5)
+
+
+def test_a_file_of_requests_goes_from_upload_to_download(
+    pages: PagesWorld, drive: Drive, tmp_path: Path
+) -> None:
+    lines = [
+        {
+            "custom_id": f"line-{number}",
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {
+                "model": "toy",
+                "max_tokens": 32,
+                "messages": [{"role": "user", "content": f"say:number {number}"}],
+            },
+        }
+        for number in range(12)
+    ]
+    file = tmp_path / "requests.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = drive("flows", flow="job", login=pages.login_url, base=pages.url, file=str(file))
+    assert found["told"] == QUIET
+    answers = {answer["custom_id"]: answer for answer in map(json.loads, found["lines"])}
+    assert len(answers) == len(lines)
+    for number in range(12):
+        body = answers[f"line-{number}"]["response"]["body"]
+        assert body["choices"][0]["message"]["content"] == f"number {number}"

@@ -1,0 +1,199 @@
+"""A town whose requester asks single requests over sessions: acknowledgements are cumulative, and paid as the contract pays them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from client.answering import Answered, Ask, AskTerms, Said
+from client.context import Context, Model
+from client.matcher_api import Goes, Quote
+from client.orders import Prompt
+from client.pipeline import Match
+from client.sessions import Sessions
+from client.store import ClientStore
+from core.protocol import pricing, signing
+from core.protocol import types as t
+from core.protocol.errors import NoCapacity
+from core.runtime.folders import Folders
+from core.runtime.settings import Sessions as Sizes
+from core.runtime.settings import load
+from tests.failover.town import (
+    FEE_BPS,
+    MATCHER,
+    PRICE_IN,
+    PRICE_OUT,
+    REQUESTER,
+    ClientChain,
+    Mortal,
+    Town,
+)
+from tests.miner.network import DOMAIN
+
+SMALL = Sizes(requests=64, tokens_in=4000, tokens_out=4000, in_flight=4, pipelines=3, queue="5s")
+
+
+class VillageChain(ClientChain):
+    async def read(self, contract: str, function: str, *args: Any) -> Any:
+        if function == "params":
+            return {"maxJobSeconds": 7200, "maxWindowSeconds": 3600}
+        return await super().read(contract, function, *args)
+
+
+@dataclass
+class Heard:
+    """What a reader of one answer got."""
+
+    said: list[Said] = field(default_factory=list)
+    answered: Answered | None = None
+
+    @property
+    def tokens(self) -> list[int]:
+        return [said.token for said in self.said]
+
+
+class Village(Town):
+    """A town with prices, terms and cumulative acknowledgements."""
+
+    def __init__(self, folder: Path, model_dir: Path) -> None:
+        super().__init__(folder, model_dir)
+        self.paid: dict[str, int] = {}  # gross units by job
+        self.closed: set[str] = set()
+        self.history: list[tuple[str, t.Ack]] = []
+        self.is_away = False
+        self.most_open = 10**9
+        self.running: list[Sessions] = []
+
+    async def close(self) -> None:
+        for sessions in self.running:
+            await sessions.close()
+        await super().close()
+
+    async def quote(
+        self, model_id: str, tokens_in: int, tokens_out: int, terms: t.Terms | None = None
+    ) -> Quote:
+        return Quote(PRICE_IN, PRICE_OUT, [], MATCHER.address, FEE_BPS)
+
+    async def open_job(
+        self, signed: t.SignedOrder, domain: signing.Domain, goes_on: Goes | None = None
+    ) -> Match:
+        if len(self.matches) >= self.most_open:
+            raise NoCapacity("no pipeline", "there is no further one")
+        assert signing.binds_its_terms(signed)
+        self._terms = signed.terms
+        return await super().open_job(signed, domain, goes_on)
+
+    def _route(self, excluded: set[str], before: Match | None) -> list[Mortal]:
+        terms = self._terms
+        barred = {
+            m.signer.address
+            for m in self.machines
+            if terms is not None and not terms.allows(m.signer.address)
+        }
+        return super()._route(excluded | barred, before)
+
+    async def acknowledge(
+        self, job_id: str, ack: t.Ack, signature: str, *, closing: bool = False
+    ) -> dict[str, Any]:
+        from core.protocol.errors import MatcherUnreachable
+
+        if self.is_away:
+            raise MatcherUnreachable("no answer from the matcher", "it is away")
+        match = self._match_of(job_id)
+        order = match.signed.order
+        assert signing.is_signed_by(DOMAIN, ack, signature, REQUESTER.address)
+        before = self.acks.get(job_id)
+        if before is not None:
+            assert ack.tokens_in >= before.tokens_in and ack.tokens_out >= before.tokens_out
+        assert job_id not in self.closed or ack == before, "nothing follows the last word"
+        self.acks[job_id] = ack
+        self.history.append((job_id, ack))
+        now = pricing.split(order, match.plan, self.spec, ack.tokens_in, ack.tokens_out)
+        was = pricing.split(
+            order,
+            match.plan,
+            self.spec,
+            before.tokens_in if before else 0,
+            before.tokens_out if before else 0,
+        )
+        for stage, pay, paid in zip(match.plan, now.gross, was.gross, strict=True):
+            self.ledger.credit[stage.operator] += pay - paid
+        self.paid[job_id] = sum(now.gross)
+        if closing and job_id not in self.closed:
+            self.closed.add(job_id)
+            self.ledger.prepaid += self.ledger.locked.pop(job_id) - sum(now.gross)
+        return {}
+
+    @property
+    def paid_units(self) -> int:
+        return sum(self.paid.values())
+
+    @property
+    def model(self) -> Model:
+        return Model("tiny", signing.model_id(self.spec), self.spec)
+
+    def sessions(self, sizes: Sizes = SMALL, **settings: Any) -> Sessions:
+        """The requester's program; another one after it finds the same records."""
+        context = _Context(self, settings)
+        sessions = Sessions(context, REQUESTER, sizes=sizes)
+        self.running.append(sessions)
+        return sessions
+
+    def died(self, sessions: Sessions) -> None:
+        """The program is gone without a word: nothing of it runs, its lock is free."""
+        self.running.remove(sessions)
+        for task in [*sessions._tasks, sessions._ticking]:
+            if task is not None:
+                task.cancel()
+        for session in sessions.sessions():
+            for task in [*session._tasks, *session._loops]:
+                task.cancel()
+            for channel in session._channels.values():
+                channel._writer.transport.abort()
+        sessions._keeper._file.close()
+
+
+class _Context(Context):
+    def __init__(self, village: Village, settings: dict[str, Any]) -> None:
+        folders = Folders.at(village.folder)
+        chain = VillageChain(village.chain, village.ledger, village.model_dir)
+        super().__init__(load(flags=settings, environ={}, folders=folders), chain)  # type: ignore[arg-type]
+        object.__setattr__(self, "village", village)
+
+    def matcher(self) -> Any:
+        return _Api(self.village)  # type: ignore[attr-defined]
+
+    def store(self) -> ClientStore:
+        return ClientStore(self.village.folder / "client.sqlite")  # type: ignore[attr-defined]
+
+
+class _Api:
+    """The village as a matcher's HTTP client, which has a life of its own."""
+
+    def __init__(self, village: Village) -> None:
+        self.quote, self.open_job = village.quote, village.open_job
+        self.acknowledge = village.acknowledge
+
+    async def close(self) -> None: ...
+
+
+def ask(village: Village, prompt: Prompt, name: str = "r", **terms: Any) -> Ask:
+    return Ask(name, village.model, prompt, AskTerms(**terms))
+
+
+async def hear(items: AsyncGenerator[Said | Answered, None]) -> Heard:
+    heard = Heard()
+    async for item in items:
+        if isinstance(item, Answered):
+            heard.answered = item
+        else:
+            assert item.step == len(heard.said)
+            heard.said.append(item)
+    return heard
+
+
+def by_operator(village: Village) -> Counter[str]:
+    return village.ledger.credit

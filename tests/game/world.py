@@ -1,0 +1,215 @@
+"""A job of three miners on a local chain: registered model and program, real stages run in process, receipts delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from client.evidence import Case as Job
+from client.orders import Batch, Prompt, Terms, make_order
+from core.protocol import commit, signing
+from core.protocol import types as t
+from core.protocol.chain import Chain
+from core.protocol.signer import Signer
+from devnet.deploy import USD, Parameters, deploy, model_spec, register_model
+from miner.store import Boundary, Store
+from tests.conftest import CHAIN_ID
+
+if TYPE_CHECKING:
+    from core.engine.blocks import Shard
+
+STAKE, FUNDS = 500 * USD, 10_000 * USD
+Spoil = Callable[[int, "Shard"], None]
+#: (stage, request, first row, activations) → what the stage sends on instead.
+Bend = Callable[[int, int, int, Any], Any]
+#: (request, step, token) → what the last stage says instead.
+Swap = Callable[[int, int, int], int]
+
+
+@dataclass
+class World:
+    """The chain with its parties. Owners are accounts 1–3, their operators 4–6, the requester 7, an outsider 8."""
+
+    chain: Chain
+    signers: Sequence[Signer]
+    model_dir: Path
+    model_id: str
+    nonces: int = 0
+
+    @classmethod
+    async def make(cls, rpc_url: str, signers: Sequence[Signer], model_dir: Path) -> World:
+        chain = Chain(rpc_url, CHAIN_ID, {})
+        await deploy(chain, signers[0], signers[9].address, Parameters())
+        model_id = await register_model(chain, signers[0], model_dir)
+        world = cls(chain, signers, model_dir, model_id)
+        for owner, operator in zip(world.owners, world.operators, strict=True):
+            await chain.transact(signers[0], "TestUSD", "mint", owner.address, FUNDS)
+            await chain.transact(owner, "TestUSD", "approve", chain.addresses["MinerRegistry"], FUNDS)
+            said = signing.OperatorProof(owner=owner.address, operator=operator.address)
+            proof = signing.sign(operator, chain.domain, said)
+            await chain.transact(owner, "MinerRegistry", "register", STAKE, operator.address, proof)
+        requester = world.requester
+        await chain.transact(signers[0], "TestUSD", "mint", requester.address, 10 * FUNDS)
+        await chain.transact(requester, "TestUSD", "approve", chain.addresses["Escrow"], FUNDS)
+        await chain.transact(requester, "Escrow", "deposit", FUNDS)
+        return world
+
+    @property
+    def owners(self) -> Sequence[Signer]:
+        return self.signers[1:4]
+
+    @property
+    def operators(self) -> Sequence[Signer]:
+        return self.signers[4:7]
+
+    @property
+    def requester(self) -> Signer:
+        return self.signers[7]
+
+    async def stake(self, stage: int) -> int:
+        found = await self.chain.read("MinerRegistry", "minerOf", self.owners[stage].address)
+        return int(found["stake"])
+
+    async def work(
+        self,
+        spans: Sequence[tuple[int, int]],
+        prompts: Sequence[Prompt],
+        *,
+        spoil: Spoil = lambda stage, shard: None,
+        bend: Bend = lambda stage, request, row, x: x,
+        swap: Swap = lambda request, step, token: token,
+    ) -> Work:
+        """A job matched on chain, done by three stages and delivered."""
+        self.nonces += 1
+        chain, batch = self.chain, Batch.of(list(prompts))
+        spec = model_spec(self.model_dir)
+        now = await chain.now()
+        terms = Terms(
+            price_in=10**6, price_out=10**6, matcher=t.ZERO_ADDRESS, matcher_fee_bps=0, min_stake=0, deadline=now + 600,
+            window=600, auditor=t.ZERO_ADDRESS, arbitrator=chain.addresses["ToleranceGame"],
+        )  # fmt: skip
+        order = make_order(
+            batch, self.model_id, spec, terms, self.requester.address, self.nonces
+        )
+        plan = tuple(
+            t.Stage(operator.address, *span)
+            for operator, span in zip(self.operators, spans, strict=True)
+        )
+        job = Job(signing.job_id(chain.domain, order), order, plan)
+        consents = [
+            t.Acceptance(job.order_hash, job.plan_hash, stage, now + 300) for stage in range(len(plan))
+        ]
+        signatures = [
+            signing.sign(operator, chain.domain, consent)
+            for operator, consent in zip(self.operators, consents, strict=True)
+        ]
+        await chain.transact(
+            self.requester, "TaskRegistry", "openMatched", order,
+            signing.sign(self.requester, chain.domain, order), list(plan), consents, signatures,
+        )  # fmt: skip
+        work = Work(self, job, batch)
+        work.run(spoil, bend, swap)
+        await work.deliver(now)
+        return work
+
+
+@dataclass
+class Work:
+    """What the stages did and signed."""
+
+    world: World
+    job: Job
+    batch: Batch
+    rows: dict[tuple[int, str, int], bytes] = field(default_factory=dict)
+    receipts: list[t.SignedReceipt] = field(default_factory=list)
+
+    def width(self, stage: int, side: str) -> int:
+        last, hidden = len(self.job.plan) - 1, model_spec(self.world.model_dir).hidden
+        ends = (stage == 0 and side == "in") or (stage == last and side == "out")
+        return 4 if ends else 4 * hidden
+
+    def leaf(self, stage: int, request: int) -> t.RequestLeaf:
+        roots = [
+            commit.to_hex(commit.rows_root(self.rows[stage, side, request], self.width(stage, side)))
+            for side in ("in", "out")
+        ]
+        last = len(self.job.plan) - 1
+        tokens_out = len(self.rows[last, "out", request]) // 4
+        return t.RequestLeaf(
+            request, roots[0], roots[1], len(self.batch.prompts[request].ids), tokens_out
+        )
+
+    def run(self, spoil: Spoil, bend: Bend, swap: Swap) -> None:
+        from core.engine.model import load_shard
+
+        shards = [load_shard(self.world.model_dir, stage.layers) for stage in self.job.plan]
+        for stage, shard in enumerate(shards):
+            spoil(stage, shard)
+        for request, prompt in enumerate(self.batch.prompts):
+            self._run_request(shards, request, prompt, bend, swap)
+
+    def _run_request(
+        self, shards: list[Shard], request: int, prompt: Prompt, bend: Bend, swap: Swap
+    ) -> None:
+        import torch
+
+        from core.engine.sampling import Sampler, sample_batch
+
+        sampler = Sampler(prompt.sampling, request, prompt.ids, frozenset())
+        caches = [shard.new_cache() for shard in shards]
+        rows = [b""] * (len(shards) + 1)
+        fed, tokens, first = list(prompt.ids), [], 0
+        for step in range(prompt.sampling.max_new_tokens):
+            rows[0] += commit.token_bytes(fed)
+            x = torch.tensor(fed)
+            for stage, shard in enumerate(shards):
+                x = shard.forward(x, caches[stage])
+                if not shard.is_last:
+                    x = bend(stage, request, first, x)
+                    rows[stage + 1] += x.to(torch.float32).numpy().astype("<f4").tobytes()
+            (choice,) = sample_batch(x[-1:], [sampler])
+            token = swap(request, step, choice.token)
+            first += len(fed)
+            tokens.append(token)
+            sampler.take(token)
+            fed = [token]
+        rows[-1] = commit.token_bytes(tokens)
+        for stage in range(len(shards)):
+            self.rows[stage, "in", request] = rows[stage]
+            self.rows[stage, "out", request] = rows[stage + 1]
+
+    async def deliver(self, now: int) -> None:
+        chain, spans = self.world.chain, self.job.plan
+        for stage, place in enumerate(spans):
+            leaves = [self.leaf(stage, request) for request in range(len(self.batch.prompts))]
+            roots = [commit.to_hex(root) for root in commit.receipt_roots(leaves)]
+            shard_root = await chain.read(
+                "ModelRegistry", "shardRoot", self.world.model_id, place.layer_from, place.layer_to
+            )
+            receipt = t.StageReceipt(
+                order_hash=self.job.order_hash, plan_hash=self.job.plan_hash, stage=stage,
+                layer_from=place.layer_from, layer_to=place.layer_to, shard_root=shard_root,
+                input_root=roots[0], output_root=roots[1], requests_root=roots[2], requests=len(leaves),
+                tokens_in=sum(leaf.tokens_in for leaf in leaves), tokens_out=sum(leaf.tokens_out for leaf in leaves),
+                started_at=now, signed_at=now + 1,
+            )  # fmt: skip
+            signature = signing.sign(self.world.operators[stage], chain.domain, receipt)
+            self.receipts.append(t.SignedReceipt(receipt, signature, leaves))
+        await chain.transact(
+            self.world.requester, "TaskRegistry", "deliver", self.job.order, list(self.job.plan),
+            [signed.receipt for signed in self.receipts], [signed.signature for signed in self.receipts],
+        )  # fmt: skip
+
+    def keep(self, stage: int, store: Store) -> Store:
+        """Put into a miner's store what it would hold of this job."""
+        for request in range(len(self.batch.prompts)):
+            sides = [
+                Boundary(self.width(stage, side), self.rows[stage, side, request])
+                for side in ("in", "out")
+            ]
+            store.put_leaf(
+                self.job.order_hash, self.job.plan_hash, self.leaf(stage, request), sides[0], sides[1]
+            )
+        return store

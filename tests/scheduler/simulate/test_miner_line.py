@@ -1,0 +1,127 @@
+"""A simulated stage that queues as miners do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from core.protocol.types import LayerRange
+from scheduler.dispatch.estimate import KvEstimate
+from scheduler.dispatch.fixed import FixedRouter
+from scheduler.errors import FleetError
+from scheduler.simulate import SimOptions, simulate
+from scheduler.simulate.miner_line import MinerLine
+from scheduler.simulate.pass_cost import FittedCost
+from scheduler.simulate.passes import make_worker
+from scheduler.simulate.world import Running, SimLink, Visit, Worker
+from scheduler.workload import Arrival
+from tests.scheduler.simulate.toy import MODEL, fleet_of, machine, placed
+
+MINERS = SimOptions(
+    warmup_s=0.0,
+    duration_s=100.0,
+    chunk_tokens=128,
+    frames=True,
+    decode_first=False,
+    miner_rules=True,
+)
+
+
+def worker(start: int, end: int) -> Worker:
+    return make_worker(machine("a"), MODEL, LayerRange(start, end), MINERS, {})
+
+
+def line_of(worker: Worker) -> MinerLine:
+    assert isinstance(worker.former, MinerLine)
+    return worker.former
+
+
+def visit(worker: Worker, number: int, first: int = 1, end: int = 2) -> Visit:
+    running = Running(number, 0.0, 300, 5)
+    base = Visit(running, worker, SimLink("home", "a", 0.0, 0.0, 0.0), None, 1, 2)
+    running.visits = [base]
+    return base if first == 1 and end == 2 else base.prompt(first, end)
+
+
+def test_one_chunk_of_a_prompt_is_in_line_at_a_time():
+    stage = worker(0, 4)
+    line = line_of(stage)
+    prompt = visit(stage, 1, 0, 300)
+    line.add_prefill(prompt)
+    spans = []
+    while (batch := line.form()) is not None:
+        spans += [(chunk.first, chunk.end) for chunk in batch.prefills]
+        assert line.form() is None
+        for chunk in line.after(batch):
+            line.add_prefill(chunk)
+    assert spans == [(0, 128), (128, 256), (256, 300)]
+    assert len(line) == 0
+
+
+def test_chunks_that_arrive_while_one_runs_wait_for_it():
+    stage = worker(2, 4)
+    line = line_of(stage)
+    whole = visit(stage, 1, 0, 300)
+    for first, end in ((0, 128), (128, 256), (256, 300)):
+        line.add_prefill(whole.base.prompt(first, end))
+    batch = line.form()
+    assert batch is not None and [chunk.end for chunk in batch.prefills] == [128]
+    (following,) = line.after(batch)
+    assert (following.first, following.end) == (128, 256)
+
+
+def test_prompts_of_several_requests_share_a_batch_while_nobody_decodes():
+    stage = worker(0, 4)
+    line = line_of(stage)
+    for number in range(6):
+        line.add_prefill(visit(stage, number, 0, 128))
+    batch = line.form()
+    assert batch is not None and len(batch.prefills) == 4
+
+
+def test_a_cancelled_request_leaves_nothing_behind():
+    stage = worker(0, 4)
+    line = line_of(stage)
+    line.add_prefill(visit(stage, 1, 0, 300))
+    batch = line.form()
+    assert batch is not None
+    line.cancel(1)
+    assert line.after(batch) == []
+    assert line.form() is None and len(line) == 0
+
+
+def served(stages: int, requests: int, *, latency_ms: float = 0.0):
+    machines = [machine(f"m{i}") for i in range(stages)]
+    fleet = fleet_of(*machines, latency_ms=latency_ms, mbit_s=None)
+    layers = 4 // stages
+    placement = placed(**{f"m{i}": (i * layers, (i + 1) * layers) for i in range(stages)})
+    kv = KvEstimate(fleet, MODEL, placement, high_water=1.0, output_tokens=0)
+    costs = {f"m{i}": FittedCost(10.0 / layers, 0.0, 0.0, 0.0) for i in range(stages)}
+    trace = [Arrival(0.0, 10, 401)] * requests
+    options = replace(MINERS, duration_s=2.0)
+    return simulate(fleet, MODEL, placement, FixedRouter([placement], kv), trace, options, costs)
+
+
+def test_one_request_goes_round_in_the_time_of_its_passes_and_links():
+    report = served(2, 1, latency_ms=5.0)
+    assert report.decode.mean_s == pytest.approx(0.010 * 2 + 0.005 * 3, rel=0.01)
+
+
+def test_two_microbatches_keep_two_equal_stages_busy():
+    """Passes of the same length whatever their size: without tickets all requests would go round together."""
+    report = served(2, 8)
+    assert report.decode.mean_s == pytest.approx(0.020, rel=0.02)
+    assert report.decode_tokens_per_s == pytest.approx(8 / 0.020, rel=0.05)
+    assert all(node.utilisation > 0.95 for node in report.nodes)
+
+
+def test_rules_of_miners_want_chunks_frames_and_plain_links():
+    with pytest.raises(FleetError):
+        SimOptions(miner_rules=True, frames=False, decode_first=False)
+    with pytest.raises(FleetError):
+        SimOptions(miner_rules=True, frames=True, decode_first=False, chunk_tokens=None)
+
+
+def test_the_same_arguments_give_the_same_report():
+    assert served(2, 8) == served(2, 8)
