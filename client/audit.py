@@ -99,6 +99,14 @@ class ShardSource:
 
         return self.operators.tables[SIGMA][boundary] if self.operators else None
 
+    def inputs_of(self, shard: Shard, rows: bytes) -> Any:
+        """Committed input rows as the shard takes them: token ids, or activations in float64."""
+        return _inputs(shard, rows)
+
+    def rows_of(self, shard: Shard, rows: bytes) -> Any:
+        """Committed activations [T, D] as float32."""
+        return _floats(rows, shard.hidden)
+
     @cached_property
     def tokenizer(self) -> Tokenizer:
         from core.engine.tokenizer import Tokenizer

@@ -20,11 +20,18 @@ DelegationOption = Annotated[
 
 
 @app.command()
-async def check(run: Run, job: JobArgument, delegation: DelegationOption = None) -> None:
+async def check(
+    run: Run,
+    job: JobArgument,
+    delegation: DelegationOption = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also show each layer's deviation.")
+    ] = False,
+) -> None:
     """Re-run every stage of a job from its committed inputs; exit 9 when one lied."""
     from client.verdicts import check_job
 
-    await check_job(run, job, delegation)
+    await check_job(run, job, delegation, explain=explain)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`client chat`: one prompt or a conversation, each turn a small paid job."""
+"""`client chat`: one prompt or a conversation over a session, each turn a request that is paid for by itself."""
 
 from __future__ import annotations
 
@@ -7,31 +7,18 @@ import sys
 import time
 from dataclasses import dataclass
 
+from client.answering import Answered, Answerer, Ask
 from client.context import Context, Model, open_context
-from client.jobs import Policy, Requester, new_submission_id, run_batch
 from client.orders import make_prompt
-from client.render import ChatView, route_text
-from client.submission import (
-    Choices,
-    Prepared,
-    ask_price,
-    check_caps,
-    describe,
-    ending_by,
-    limits_of,
-    logprobs_shown,
-    maximum,
-    terms_for,
-    wishes_of,
-    within_limits,
-)
+from client.render import ChatView, short_address
+from client.sessions import Sessions
+from client.submission import Prepared, ask_price, describe, logprobs_shown
 from core.engine.stops import cut_at_stop, stop_strings
 from core.engine.tokenizer import Tokenizer
 from core.protocol import ids
 from core.protocol.errors import UsageError
 from core.protocol.signer import Signer
 from core.protocol.types import SamplingParams
-from core.runtime.clock import SystemClock
 from core.runtime.console import Run
 
 
@@ -56,15 +43,31 @@ async def converse(
         messages: list[dict[str, str]] = []
         if conversation.system:
             messages.append({"role": "system", "content": conversation.system})
-        while True:
-            said = prompt if prompt is not None else _ask(run)
-            if not said.strip():
-                return
-            messages.append({"role": "user", "content": said})
-            answer = await _turn(run, context, model, tokenizer, signer, messages, conversation)
-            messages.append({"role": "assistant", "content": answer})
-            if prompt is not None:
-                return
+        sessions = _sessions(context, signer, is_one=prompt is not None)
+        try:
+            while True:
+                said = prompt if prompt is not None else _ask(run)
+                if not said.strip():
+                    return
+                messages.append({"role": "user", "content": said})
+                answer = await _turn(
+                    run, context, model, tokenizer, sessions, messages, conversation
+                )
+                messages.append({"role": "assistant", "content": answer})
+                if prompt is not None:
+                    return
+        finally:
+            await sessions.close()
+
+
+def _sessions(context: Context, signer: Signer, *, is_one: bool) -> Answerer:
+    """For one prompt a session of one request, which locks no more than it can cost."""
+    sizes = context.settings.sessions
+    if is_one:
+        sizes = sizes.model_copy(
+            update={"requests": 1, "tokens_in": 1, "tokens_out": 1, "in_flight": 1}
+        )
+    return Sessions(context, signer, sizes=sizes)
 
 
 def _ask(run: Run) -> str:
@@ -79,7 +82,7 @@ async def _turn(
     context: Context,
     model: Model,
     tokenizer: Tokenizer,
-    signer: Signer,
+    answerer: Answerer,
     messages: list[dict[str, str]],
     conversation: Conversation,
 ) -> str:
@@ -90,56 +93,45 @@ async def _turn(
         model.spec.context,
         os.urandom,
     )
-    settings, prepared = run.settings, Prepared([prompt], [])
-    wishes = await within_limits(context, wishes_of(settings, Choices()), Choices())
-    price = await ask_price(context, model, prepared)
-    locked = maximum(model, price, prepared)
-    check_caps(settings, wishes, model.spec.layer_units, price, locked)
+    settings, quiet = run.settings, run.options.json
     if run.options.dry_run:
-        run.confirm("Sign and lock it?", describe(settings, model, price, prepared))
-    store, matcher = context.store(), context.matcher()
-    quiet = run.options.json
+        price = await ask_price(context, model, Prepared([prompt], []))
+        offer = describe(settings, model, price, Prepared([prompt], []))
+        run.confirm("Sign and lock it?", offer)
     stops = stop_strings(conversation.sampling)
     view = ChatView(tokenizer, (lambda text: None) if quiet else _write, stops)
+    tokens, logprobs, done = [], [], None
+    items = answerer.answer(Ask("chat", model, prompt))
     try:
-        requester = Requester(
-            context.chain,
-            matcher,
-            signer,
-            store,
-            SystemClock(),
-            model.model_id,
-            model.spec,
-            ending_by(tokenizer),
-        )
-        policy = Policy(
-            terms_of=lambda now: terms_for(context, wishes, price, now), limits=limits_of(settings)
-        )
-        result = await run_batch(requester, [prompt], policy, view, new_submission_id())
+        async for item in items:
+            if isinstance(item, Answered):
+                done = item
+                continue
+            tokens.append(item.token)
+            logprobs.append(item.logprobs)
+            view.token("chat", item.step, item.token)
     finally:
-        await matcher.close()
-        store.close()
-    if result.unfinished:
-        raise result.unfinished["chat"]
-    done = result.finished["chat"]
-    answer = cut_at_stop(tokenizer.decode(done.state.tokens), stops)
+        await items.aclose()
+    assert done is not None, "an answer ends with what it cost, or with an error"
+    view.request_finished("chat", done.finish)
+    answer = cut_at_stop(tokenizer.decode(tokens), stops)
     rate = view.tokens / max(time.monotonic() - view.began_s, 1e-9)
-    match = result.matches[-1]
     facts = {
         "answer": answer,
         "tokens": view.tokens,
         "tokens_per_s": round(rate, 2),
-        "paid": run.settings.show_token(view.paid_units),
-        "job": ids.short(ids.Kind.JOB, match.job_id),
+        "paid": settings.show_token(done.cost_units),
+        "job": ids.short(ids.Kind.JOB, done.job_id),
     }
     if conversation.sampling.n_logprobs is not None:
-        facts["logprobs"] = logprobs_shown(done.state.tokens, done.state.logprobs, tokenizer)
+        facts["logprobs"] = logprobs_shown(tokens, logprobs, tokenizer)
     if quiet:
         run.emit(facts)
     else:
         _write("\n")
+        route = " → ".join(short_address(operator) for operator in done.operators)
         run.note(
-            f"[dim]{view.tokens} tokens · {rate:.1f} tok/s · {facts['paid']} · {route_text(match.plan)} · {facts['job']}[/dim]"
+            f"[dim]{view.tokens} tokens · {rate:.1f} tok/s · {facts['paid']} · {route} · {facts['job']}[/dim]"
         )
     return answer
 

@@ -12,15 +12,18 @@ from dataclasses import dataclass
 
 import msgspec
 
+from client.orders import Prompt, opening_of
 from client.verify import complete_sets, disjoint
 from core.protocol import commit, signing, wire
 from core.protocol.chain import Chain, ChainCall, ChainEvent
 from core.protocol.errors import CheckFailed, HeadraceError, IdInvalid, RowsWithheld
+from core.protocol.spending import payers
 from core.protocol.types import (
     AuditorDelegation,
     Order,
     RequestLeaf,
     SamplingParams,
+    SignedOrder,
     SignedReceipt,
     Stage,
     StageReceipt,
@@ -39,6 +42,7 @@ class Case:
     job_id: str
     order: Order
     plan: tuple[Stage, ...]
+    order_signature: str = ""  # as the chain took it: whoever gave it may open requests, too
 
     @property
     def order_hash(self) -> str:
@@ -63,6 +67,7 @@ class PromptOpening:
 
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
+    shown: wire.Opening | None = None  # the proofs, or the requester's signature
 
 
 async def case_of_job(chain: Chain, job_id: str, deploy_block: int) -> Case:
@@ -91,7 +96,7 @@ def case_in(job_id: str, call: ChainCall) -> Case:
         plan = msgspec.convert(call.args["plan"], list[Stage])
     except msgspec.ValidationError as error:
         raise CheckFailed(f"the order of job {job_id} is out of bounds", str(error)) from None
-    return Case(job_id, order, tuple(plan))
+    return Case(job_id, order, tuple(plan), str(call.args.get("requesterSig", "")))
 
 
 async def events_named(chain: Chain, name: str, deploy_block: int) -> list[ChainEvent]:
@@ -229,7 +234,7 @@ class Evidence:
             if isinstance(frame.message, wire.Opening):
                 ids = tokens_in(bytes(frame.payload))
                 if self._is_opening(request, ids, frame.message):
-                    return PromptOpening(ids, frame.message.sampling)
+                    return PromptOpening(ids, frame.message.sampling, frame.message)
                 reasons.append(f"stage {stage}: the opening does not match the order")
             else:
                 reasons.append(str(_refused(stage, frame.message).why))
@@ -237,6 +242,8 @@ class Evidence:
 
     def _is_opening(self, request: int, ids: tuple[int, ...], opening: wire.Opening) -> bool:
         order = self.case.order
+        if order.is_open:
+            return self._is_signed_opening(request, ids, opening)
         pairs = (
             (
                 order.input_root,
@@ -258,6 +265,20 @@ class Evidence:
                 [commit.unhex(h) for h in proof],
             )
             for root, leaf, proof in pairs
+        )
+
+    def _is_signed_opening(self, request: int, ids: tuple[int, ...], opening: wire.Opening) -> bool:
+        """Whether the requester of an open order, or the spender who signed it, opened this request with this prompt."""
+        if opening.opening is None:
+            return False
+        prompt = Prompt("", ids, opening.sampling, commit.unhex(opening.salt))
+        said = opening_of(self.case.order_hash, request, prompt)
+        signed = SignedOrder(self.case.order, self.case.order_signature)
+        signer = signing.recover(self._domain, said, opening.opening.signature)
+        return (
+            opening.opening.opening == said
+            and signer is not None
+            and signer.lower() in payers(signed, self._domain)
         )
 
     def _is_genuine(self, stage: int, signed: SignedReceipt) -> bool:

@@ -86,7 +86,8 @@ def go_on(
         if not outcome.was_opened:
             continue
         if answer.key_index is None:
-            answer.key_index = index
+            given = answer.prompt.sampling.key_index
+            answer.key_index = index if given is None else given
         if part is not None:
             answer.tokens += part.tokens
             answer.logprobs += part.logprobs

@@ -28,7 +28,6 @@ from core.protocol.errors import (
 )
 from core.protocol.types import AuditorDelegation, Signature, SignedReceipt
 from core.runtime.channel import Peers, StreamIdentity
-from core.runtime.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
 #: So long a broken session waits until its answers go on elsewhere; what stages keep for that is freed then.
 TAKE_OVER_S = 10.0
 PUSH_TIMEOUT_S = 2.0
+UNPAID = "E-JOB-UNPAID"  # a stage wants to be acknowledged first
 log = get_logger(__name__)
 
 
@@ -190,10 +191,20 @@ class LiveSession(Pipeline):
 
     async def _goes_on(self, index: int, was: tuple[str, int]) -> None:
         message = wire.GoesOn(self.order_hash, index, *was)
-        answers = await asyncio.gather(*(c.call(message) for c in self._channels.values()))
-        for stage, answer in enumerate(answers):
-            if not isinstance(answer.message, wire.Submitted):
-                raise refusal(stage, self.match.plan[stage], answer.message)
+        answers = await asyncio.gather(*(self._ask(stage, message) for stage in self._channels))
+        for stage, answer in zip(self._channels, answers, strict=True):
+            if not isinstance(answer, wire.Submitted):
+                raise refusal(stage, self.match.plan[stage], answer)
+
+    async def _submit(self, index: int) -> None:
+        try:
+            await super()._submit(index)
+        except PeerUnreachable as error:
+            if UNPAID not in error.why or self.ack is None:
+                raise
+            # A stage that had to be called again did not hear our last word.
+            await self._push(wire.Acknowledge(*self.ack))
+            await super()._submit(index)
 
     def _submission(self, index: int) -> tuple[wire.Submit, bytes]:
         prompt = self._turns[index].prompt
@@ -226,10 +237,14 @@ class LiveSession(Pipeline):
             self._busy.clear()
         turn.end()
         self._on_change()
-        if self.use.life is not Life.BROKEN:
-            await self._book(turn)
-        if not self.use.running:
-            self._quiet.set()
+        try:
+            if self.use.life is not Life.BROKEN:
+                await self._book(turn)
+        except Exception:  # the records cannot be written: what is not written down is not acknowledged
+            log.exception("a request is not acknowledged", request=turn.index)
+        finally:
+            if not self.use.running:
+                self._quiet.set()
 
     def _count(self, took: tuple[int, int]) -> int:
         """What so many tokens add to what is due, to the unit."""
@@ -257,9 +272,13 @@ class LiveSession(Pipeline):
             store = self._requester.store
             if state.tokens and not isinstance(state.failure, CheckFailed):
                 await self._write(
-                    store.finish_request, job_id, turn.index, state.tokens, state.finish
+                    store.finish_request,
+                    job_id,
+                    turn.index,
+                    list(state.tokens),
+                    state.finish,
+                    receipts,
                 )
-                await self._write(store.add_receipts, job_id, receipts)
                 self._leaves[turn.index] = RequestLeaf(
                     request_index=turn.index,
                     in_root=ZERO_HASH,  # an Ack speaks of results only

@@ -243,6 +243,8 @@ class Pipeline:
             self._take_receipt(stage, message.signed)
         elif isinstance(message, wire.RequestFailed):
             self._take_failure(stage, message)
+        elif isinstance(message, wire.Waiting):
+            self._progress.set()
 
     def lose(self, operator: str, error: HeadraceError) -> None:
         """A stage fell silent: nothing of this job can go on without it."""
@@ -323,9 +325,7 @@ class Pipeline:
                     raise
                 try:
                     async with asyncio.timeout(timeout_s):
-                        while (
-                            self._channels[stage] is channel and place.operator not in self._lost
-                        ):
+                        while self._channels[stage] is channel and place.operator not in self._lost:
                             self._moved.clear()
                             await self._moved.wait()
                 except TimeoutError:

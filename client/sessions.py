@@ -147,6 +147,7 @@ class Sessions:
         # The newest turn, and the one before it as long as the stages keep what that did for this one to go on from.
         now: tuple[LiveSession, Turn] | None = None
         old: tuple[LiveSession, Turn] | None = None
+        is_told = False
         try:
             while True:
                 session = None
@@ -170,11 +171,13 @@ class Sessions:
                 course.book(session, turn)
                 now, old = None, (session, turn)
                 if turn.is_whole:
+                    is_told = True
                     yield course.answered(turn.state.finish)
                     return
                 session.retire()  # whatever broke a request there would break the next
                 await course.broke(turn, session, self._clock)
         except HeadraceError as error:
+            is_told = True
             if now is not None:
                 await now[0].cancelled(now[1])
                 course.book(*now)
@@ -186,6 +189,8 @@ class Sessions:
                 if pair is not None:
                     pair[0].cancel(pair[1])  # changes nothing where it is over
                     pair[0].adopt(pair[1])
+            if not is_told and ask.on_end is not None:
+                self._spawn(_tell(course, now))
 
     async def close(self) -> None:
         """Stop what runs, pay for what was delivered, close every session."""
@@ -556,6 +561,15 @@ class _Course:
             cost_units=self._cost_units,
             is_partial=not finish,
         )
+
+
+async def _tell(course: _Course, last: tuple[LiveSession, Turn] | None) -> None:
+    """What an answer came to whose reader has left."""
+    if last is not None:
+        await last[0].cancelled(last[1])
+        course.book(*last)
+    if course.shown and course.ask.on_end is not None:
+        course.ask.on_end(course.answered(""))
 
 
 class _Within:

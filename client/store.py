@@ -128,30 +128,26 @@ class ClientStore:
             session.add(row)
             session.commit()
 
-    def finish_request(self, job_id: str, index: int, tokens: Sequence[int], finish: str) -> None:
+    def finish_request(
+        self,
+        job_id: str,
+        index: int,
+        tokens: Sequence[int],
+        finish: str,
+        receipts: Sequence[SignedReceipt] = (),
+    ) -> None:
+        """What a request came to, and with it the checked receipts that it will be paid for: all or nothing."""
         with Session(self._engine) as session:
             row = session.get_one(RequestRow, (job_id, index))
             row.tokens, row.finish = msgspec.json.encode(list(tokens)).decode(), finish
             session.add(row)
+            _keep(session, job_id, receipts)
             session.commit()
 
     def add_receipts(self, job_id: str, receipts: Sequence[SignedReceipt]) -> None:
         """Keep checked receipts; one kept before is left as it is."""
         with Session(self._engine) as session:
-            for signed in receipts:
-                receipt_id = receipt_hash(signed)
-                if session.get(ReceiptRow, receipt_id) is not None:
-                    continue
-                whole = len(signed.leaves) != 1
-                session.add(
-                    ReceiptRow(
-                        receipt_id=receipt_id,
-                        job_id=job_id,
-                        stage=signed.receipt.stage,
-                        request_index=-1 if whole else signed.leaves[0].request_index,
-                        signed_receipt=msgspec.json.encode(signed).decode(),
-                    )
-                )
+            _keep(session, job_id, receipts)
             session.commit()
 
     def set_state(self, job_id: str, state: str) -> None:
@@ -197,6 +193,23 @@ def _prepare(connection: Connection, record: object) -> None:
     """A commit is safe against our own crash and waits for no disk: tokens of other answers arrive meanwhile."""
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _keep(session: Session, job_id: str, receipts: Sequence[SignedReceipt]) -> None:
+    for signed in receipts:
+        receipt_id = receipt_hash(signed)
+        if session.get(ReceiptRow, receipt_id) is not None:
+            continue
+        whole = len(signed.leaves) != 1
+        session.add(
+            ReceiptRow(
+                receipt_id=receipt_id,
+                job_id=job_id,
+                stage=signed.receipt.stage,
+                request_index=-1 if whole else signed.leaves[0].request_index,
+                signed_receipt=msgspec.json.encode(signed).decode(),
+            )
+        )
 
 
 def _job_row(submission: str, match: Match, created_at: int) -> JobRow:

@@ -15,12 +15,10 @@ from core.protocol.errors import HeadraceError, PeerUnreachable
 from core.protocol.types import Stage
 from core.runtime.channel import Answer, Channel, StreamIdentity, connect
 from core.runtime.clock import Clock, SystemClock
-from core.runtime.pulse import Beat, until_lost
+from core.runtime.pulse import Accidents, Beat, until_lost
 
 #: A stream that ended is tried again for at most so long; a dead machine refuses it at once.
 AGAIN_S = 1.0
-#: One that ends sooner than this is no better than none.
-HOLDS_S = 1.0
 Key = tuple[str, str]
 """(operator in lower case, endpoint)."""
 
@@ -101,10 +99,11 @@ class Streams:
             return channel
 
     async def _watch(self, key: Key, channel: Channel) -> None:
+        accidents = Accidents(self._clock)
         while True:
-            began = self._clock.monotonic()
+            accidents.begin()
             lost = await until_lost(channel, self._beat, self._clock)
-            if channel.is_open or self._clock.monotonic() - began < HOLDS_S:
+            if channel.is_open or not accidents.is_one():
                 break
             try:
                 channel = await self._open(key, min(AGAIN_S, self._connect_s))
@@ -127,7 +126,7 @@ class Streams:
 
 def _order_of(message: wire.AnyMessage) -> str:
     match message:
-        case wire.Token() | wire.RequestFailed():
+        case wire.Token() | wire.RequestFailed() | wire.Waiting():
             return message.order_hash
         case wire.Receipt():
             return message.signed.receipt.order_hash

@@ -42,12 +42,12 @@ class OrderedDraw:
     served: RowOpening
     opening: RequestOpening | None = None
     signature: str = EMPTY_SIGNATURE
-    signer: str = ZERO_ADDRESS
+    tokens: bytes = b""  # those that the claim lists, each as u32be
 
     def to_tuple(self) -> tuple[Any, ...]:
         opening = self.opening or RequestOpening(ZERO_HASH, 0, ZERO_HASH, ZERO_HASH)
         return (
-            self.order, self.sampling, list(self.proof), opening, self.signature, self.signer, row_tuple(self.served)
+            self.order, self.sampling, list(self.proof), opening, self.signature, row_tuple(self.served), self.tokens
         )  # fmt: skip
 
 
@@ -165,7 +165,8 @@ class Prosecution:
 
     async def step(self, seen: Seen) -> bool:
         """Make the move that is due, if one is."""
-        now = await self._chain.now()
+        # Without transactions a local chain makes no blocks, and its clock stands; a call too early is refused before it is sent.
+        now = max(await self._chain.now(), int(self._clock.now()))
         if seen.phase == Phase.RULED:
             if now < seen.ends_at:
                 return False

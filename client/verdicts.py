@@ -8,8 +8,17 @@ from typing import Any
 from client.context import Context, open_context
 from client.dispute import challenge_cost, check_standing, open_dispute
 from client.evidence import Delegation, events_named
-from client.investigation import Investigation, describe_finding, investigate, read_delegation
+from client.explain import explain_stage, rows_of
+from client.investigation import (
+    Investigation,
+    describe_finding,
+    investigate,
+    open_evidence,
+    read_delegation,
+    source_of,
+)
 from client.jury import Phase
+from client.playing import is_played, play_dispute
 from core.protocol import ids
 from core.protocol.errors import CheckFailed, DeadlinePassed, UsageError
 from core.protocol.signing import DigestSigner
@@ -21,13 +30,18 @@ from core.runtime.settings import Settings
 STATUSES = ("none", "open", "fault", "no fault", "no ruling")
 
 
-async def check_job(run: Run, typed: str, delegation_file: Path | None) -> None:
-    """Print a row per stage; raise CheckFailed naming the guilty one."""
+async def check_job(
+    run: Run, typed: str, delegation_file: Path | None, *, explain: bool = False
+) -> None:
+    """Print a row per stage; raise CheckFailed naming the guilty one. `explain` adds a row per layer."""
     delegation = read_delegation(delegation_file)
     signer = run.unlock()
     async with open_context(run.settings) as context:
         found = await _rerun(run, context, signer, typed, delegation)
+        layers = await _explained(context, signer, found, delegation) if explain else []
     run.emit([describe_finding(f) for f in found.findings])
+    if explain:
+        run.emit(layers)
     guilty = found.guilty
     if guilty is not None:
         job = ids.short(ids.Kind.JOB, found.case.job_id)
@@ -39,6 +53,28 @@ async def check_job(run: Run, typed: str, delegation_file: Path | None) -> None:
             stage=guilty.stage,
             operator=guilty.operator,
         )
+
+
+async def _explained(
+    context: Context, signer: DigestSigner, found: Investigation, delegation: Delegation | None
+) -> list[dict[str, str]]:
+    """Every layer of the job's stages, for the request that speaks most against each."""
+    rows: list[dict[str, str]] = []
+    source = await source_of(context, found.case)
+    async with open_evidence(context, signer, found.case, delegation) as evidence:
+        for finding in found.findings:
+            worst = finding.worst
+            if finding.withheld or worst is None:
+                continue
+            leaf = next(
+                leaf
+                for receipts in found.pipelines
+                for leaf in receipts[finding.stage].leaves
+                if leaf.request_index == worst.request_index
+            )
+            explained = await explain_stage(evidence, source, finding.stage, leaf)
+            rows += rows_of(explained) if explained else []
+    return rows
 
 
 def _faulty(found: Investigation) -> list[str]:
@@ -73,6 +109,9 @@ async def dispute_job(
             )
         check_standing(found.case, signer.address, delegation)
         accused = _accused(found, stage)
+        if is_played(context, found):
+            run.emit(await play_dispute(run, context, signer, found, accused, delegation))
+            return
         cost = await challenge_cost(context.chain)
         show = settings.show_token
         index = accused.receipt.stage

@@ -34,7 +34,7 @@ class Parameters:
     max_window_s: int = 900
     max_dispute_s: int = 600
     withdraw_delay_s: int = 30
-    session_close_delay_s: int = 60
+    close_delay_s: int = 60  # in which a session's last Acks count
     protocol_fee_bps: int = 50
     min_juror_stake: int = 50 * USD
     bond: int = 20 * USD
@@ -82,12 +82,7 @@ async def deploy(
         "Escrow": [
             at["TestUSD"],
             at["TaskRegistry"],
-            at["MinerRegistry"],
-            at["ModelRegistry"],
             p.withdraw_delay_s,
-            p.session_close_delay_s,
-            owner,
-            owner,
         ],
         "JuryArbitrator": [
             at["TestUSD"],
@@ -116,7 +111,12 @@ async def deploy(
             at["Referee"],
             at["ExactReferee"],
         ],
-        "RowJudge": [at["ModelRegistry"], at["ProgramStore"], at["TaskRegistry"]],
+        "RowJudge": [
+            at["ModelRegistry"],
+            at["ProgramStore"],
+            at["TaskRegistry"],
+            at["Escrow"],
+        ],
         "ToleranceGame": [
             at["TestUSD"],
             at["TaskRegistry"],
@@ -139,6 +139,7 @@ async def deploy(
                 "feeRecipient": fee_recipient,
                 "maxJobSeconds": p.max_job_s,
                 "maxWindowSeconds": p.max_window_s,
+                "closeDelaySeconds": p.close_delay_s,
             },
             owner,
             owner,

@@ -21,9 +21,11 @@ from devnet.ledger import snapshot
 from devnet.links.conditions import WAYS, Conditions
 from devnet.links.service import ask
 from devnet.network import HETEROGENEOUS, Devnet, MinerProfile
+from devnet.ports import free_port_like
 from devnet.processes import Processes, log_end
 
 GAS_GIFT_WEI = 10**18
+GATEWAY_PORT = 8080  # where it is free
 
 
 def load(layout: Layout) -> Devnet:
@@ -60,13 +62,13 @@ async def bring_up(
     parties = list(HETEROGENEOUS)[:miners]
     try:
         await net.warm_up()
-        with run.stage(1, 4, "chain and contracts"):
+        with run.stage(1, 5, "chain and contracts"):
             await net.start_chain(keep=True)
             if not continued:
                 await net.deploy()
-        with run.stage(2, 4, "matcher"):
+        with run.stage(2, 5, "matcher"):
             await net.start_matcher()
-        with run.stage(3, 4, "miners"):
+        with run.stage(3, 5, "miners"):
             if links is not None or layout.links_file.is_file():
                 await net.start_links(parties, links)
             for party in parties:
@@ -74,9 +76,13 @@ async def bring_up(
                     await net.register_miner(party, "500usd")
                 await net.start_miner(party, HETEROGENEOUS[party])
             await net.wait_serving(len(parties))
-        with run.stage(4, 4, "jurors"):
+        with run.stage(4, 5, "jurors"):
             for index in range(1, jurors + 1):
                 await net.start_juror(f"juror-{index}", None if continued else "100usd")
+        with run.stage(5, 5, "gateway"):
+            net.gateway_port = free_port_like(GATEWAY_PORT)
+            await net.start_gateway()
+            key = await net.new_key("devnet")
     except BaseException:
         await net.processes.stop_all()
         raise
@@ -88,9 +94,20 @@ async def bring_up(
         "network": str(layout.network_file),
         "chain": f"http://127.0.0.1:{net.rpc_port}",
         "matcher": net.matcher_url,
+        "gateway": net.gateway_url,
         "try": f'HEADRACE_HOME={home} client chat "hello"',
+        "or": f"export OPENAI_BASE_URL={net.gateway_url}/v1 OPENAI_API_KEY={key}",
+        "watch": pages_of(layout) or net.gateway_url,
         "stop": "devnet down",
     }
+
+
+def pages_of(layout: Layout) -> str:
+    """The link that opens the gateway's pages, as it printed it; "" if it serves none."""
+    said = layout.logs.joinpath("gateway.log").read_text(errors="replace")
+    return next(
+        (line.split()[-1] for line in reversed(said.splitlines()) if line.startswith("pages:")), ""
+    )
 
 
 async def bring_down(*, purge: bool) -> dict[str, Any]:

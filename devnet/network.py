@@ -72,6 +72,7 @@ class Devnet:
     min_machines: int = len(HETEROGENEOUS)
     matcher_port: int = 0
     matcher_url: str = ""
+    gateway_port: int = 0
     bootstrap: list[str] = field(default_factory=list)
     _http: Any = None
 
@@ -110,10 +111,13 @@ class Devnet:
                 await chain.transact(deployer, "TestUSD", "mint", address, FUNDS[party])
         self.model_id = await register_model(chain, deployer, self.model_folder)
         self.write_network_file()
-        client = {"model": self.model, "deadline": "20m", "window": "10m"}
         for party in self.parties:
-            self.write_home(party, {"client": client})
+            self.write_home(party, {"client": self._client_section})
         return contracts
+
+    @property
+    def _client_section(self) -> dict[str, object]:
+        return {"model": self.model, "deadline": "20m", "window": "10m"}
 
     @property
     def model_folder(self) -> Path:
@@ -219,6 +223,26 @@ class Devnet:
         if stake is not None:
             await self.run(party, program("auditor", "jury", "stake", stake, "--yes"))
         return await self._start(party, program("auditor", "jury", "serve"))
+
+    async def start_gateway(self, party: str = "requester-1") -> Running:
+        """`client serve`, paid by this party. Started again, it listens where it did."""
+        if not self.gateway_port:
+            (self.gateway_port,) = free_ports(1)
+        gateway = {"host": "127.0.0.1", "port": self.gateway_port}
+        self.write_home(party, {"client": self._client_section, "gateway": gateway})
+        argv = program("client", "serve")
+        running = await self.processes.start("gateway", argv, environ_of(self.layout, party))
+        await self.processes.wait_ready(running, self._gateway_answers, 60.0)
+        return running
+
+    @property
+    def gateway_url(self) -> str:
+        return f"http://127.0.0.1:{self.gateway_port}"
+
+    async def new_key(self, name: str, *options: str, party: str = "requester-1") -> str:
+        """An API key of the gateway, made as a person would make it. Its secret."""
+        out = await self.run(party, program("client", "keys", "new", name, "--json", *options))
+        return str(json.loads(out)["result"]["key"])
 
     async def wait_serving(self, count: int, limit_s: float = 90.0) -> list[dict[str, Any]]:
         """Until `count` miners serve and together cover the model. Returns them as the matcher sees them."""
@@ -326,6 +350,15 @@ class Devnet:
         except HeadraceError:
             return False
         return True
+
+    async def _gateway_answers(self) -> bool:
+        import httpx2
+
+        self._http = self._http or httpx2.AsyncClient(timeout=10.0)
+        try:
+            return bool((await self._http.get(f"{self.gateway_url}/health")).is_success)
+        except httpx2.HTTPError:
+            return False
 
     async def _matcher_answers(self) -> bool:
         try:

@@ -15,3 +15,14 @@ def free_ports(count: int) -> list[int]:
     finally:
         for listener in sockets:
             listener.close()
+
+
+def free_port_like(wanted: int) -> int:
+    """This port if nobody listens there, else another one."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            return free_ports(1)[0]
+    return wanted

@@ -56,6 +56,8 @@ def job_change(event: ChainEvent) -> JobChange | None:
             "final_at_s": int(args["finalAt"]),
             "deliver_tx": tx,
         }
+    elif event.name == "JobPaid":
+        values = {"tokens_in": int(args["tokensIn"]), "tokens_out": int(args["tokensOut"])}
     elif event.name == "JobSettled":
         values = {
             "state": SETTLED,

@@ -1,6 +1,6 @@
 """How is a job brought to its end, whoever fell silent?
 
-Acknowledged: `settleAck`. Silent requester: receipts of all stages → `deliver` → after the window `finalize`. Nothing finished: after
+Acknowledged: `settleAck`, of an open order again and again, until it is closed and expires. Silent requester: receipts of all stages → `deliver` → after the window `finalize`. Nothing finished: after
 the deadline `expire`. Before each step the chain is asked, so that a step that was done before we died, or by somebody else, is
 recorded instead of done again.
 """
@@ -64,6 +64,7 @@ class Settler:
         self._locks: dict[str, asyncio.Lock] = {}
         self._not_before: dict[str, float] = {}
         self._failures: dict[str, int] = {}
+        self._close_delay: int | None = None
 
     def due(self, job_id: str) -> bool:
         """Whether there may be something to do about a job now."""
@@ -142,7 +143,10 @@ class Settler:
         seen = OnChain.of(await self._chain.read("TaskRegistry", "jobOf", job_id))
         now_s = await self._matchmaker.chain_time()
         unpaid = self._unpaid_units(job, seen)
-        step = next_step(job, seen, now_s, self._patience, unpaid_units=unpaid)
+        delay_s = await self._close_delay_s() if job.signed.order.is_open else 0
+        step = next_step(
+            job, seen, now_s, self._patience, unpaid_units=unpaid, close_delay_s=delay_s
+        )
         if step is not Step.FAIL:
             await self._agree(job, seen)
         match step:
@@ -161,10 +165,15 @@ class Settler:
                 await self._deliver(job)
             case Step.FINALIZE:
                 await self._end(job, "finalize", job.signed.order, list(job.plan))
+            case Step.CLOSE:
+                sent = await self._chain.transact(
+                    self._signer, "TaskRegistry", "requestClose", job.signed.order
+                )
+                log.info("session closing", job=job.name, tx=sent.tx_hash)
             case Step.EXPIRE:
                 await self._end(job, "expire", job.job_id)
             case Step.WAIT:
-                self.put_off(job_id, self._until_next(job, seen, now_s))
+                self.put_off(job_id, self._until_next(job, seen, now_s, delay_s))
             case Step.RECORD:
                 self._world.release(job_id, self._now_ms())
         return step
@@ -272,9 +281,16 @@ class Settler:
     def _reachable(self, job: Job) -> Job:
         return self._world.reachable(job, int(self._clock.now() * 1000))
 
-    def _until_next(self, job: Job, seen: OnChain, now_s: int) -> float:
+    async def _close_delay_s(self) -> int:
+        """How long after its deadline a session's acknowledgements count."""
+        if self._close_delay is None:
+            found = await self._chain.read("TaskRegistry", "params")
+            self._close_delay = int(found["closeDelaySeconds"])
+        return self._close_delay
+
+    def _until_next(self, job: Job, seen: OnChain, now_s: int, delay_s: int) -> float:
         moments = (
-            seen.deadline_s,
+            seen.deadline_s + delay_s,
             seen.final_at_s,
             job.finished_at_s + self._patience.ack_grace_s,
             seen.deadline_s - self._patience.deadline_margin_s,

@@ -39,6 +39,7 @@ class Step(Enum):
     COLLECT = "collect"  # ask the stages what they finished and for their receipts
     DELIVER = "deliver"
     FINALIZE = "finalize"
+    CLOSE = "close"  # an open order's requester has ended it and everything is paid: the rest may go back
     EXPIRE = "expire"
     RECORD = "record"  # it ended on chain
 
@@ -63,10 +64,12 @@ def next_step(
     patience: Patience = Patience(),
     *,
     unpaid_units: int = 0,
+    close_delay_s: int = 0,
 ) -> Step:
     """The one thing to do about a job at chain time `now_s`.
 
-    `unpaid_units` is what the newest acknowledgement of an open order adds to what the chain has paid.
+    Of an open order `unpaid_units` is what the newest acknowledgement adds to what the chain has paid, and `close_delay_s` how
+    long after its deadline the chain still takes acknowledgements.
     """
     if chain.state in ("None", "Open"):
         lapsed = now_s > min(job.acceptances_expire_at, job.signed.order.deadline)
@@ -74,7 +77,7 @@ def next_step(
     if chain.plan_hash != job.plan_hash:
         return Step.FAIL  # the order was open to any matcher, and another one was first
     if chain.state == MATCHED and job.signed.order.is_open:
-        return _when_open(job, chain, now_s, patience, unpaid_units)
+        return _when_open(job, chain, now_s, patience, unpaid_units, close_delay_s)
     if chain.state == MATCHED:
         return _when_matched(job, chain, now_s, patience)
     if chain.state == DELIVERED:
@@ -98,14 +101,21 @@ def _when_matched(job: Job, chain: OnChain, now_s: int, patience: Patience) -> S
     return Step.DELIVER if now_s >= patient_until else Step.WAIT
 
 
-def _when_open(job: Job, chain: OnChain, now_s: int, patience: Patience, unpaid_units: int) -> Step:
-    is_due = adds(job.ack, chain)
-    if now_s > chain.deadline_s:
-        return Step.ACK if is_due else Step.EXPIRE
+def _when_open(
+    job: Job,
+    chain: OnChain,
+    now_s: int,
+    patience: Patience,
+    unpaid_units: int,
+    close_delay_s: int,
+) -> Step:
     is_late = now_s >= chain.deadline_s - patience.deadline_margin_s
-    if is_due and (is_late or is_ended(job) or unpaid_units >= patience.voucher_units):
-        return Step.ACK
-    return Step.WAIT
+    is_worth_it = unpaid_units >= patience.voucher_units
+    if adds(job.ack, chain):
+        return Step.ACK if is_late or is_ended(job) or is_worth_it else Step.WAIT
+    if now_s > chain.deadline_s + close_delay_s:
+        return Step.EXPIRE
+    return Step.CLOSE if is_ended(job) and now_s < chain.deadline_s else Step.WAIT
 
 
 def is_ended(job: Job) -> bool:

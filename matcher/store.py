@@ -32,7 +32,7 @@ from core.protocol.types import (
     Stage,
     to_json,
 )
-from matcher.jobs import ENDED, FAILED, Job, SignedAck
+from matcher.jobs import ENDED, FAILED, SETTLED, Job, SignedAck
 from matcher.tables import (
     AcceptanceRow,
     AckRow,
@@ -326,6 +326,10 @@ def _change(session: Session, change: JobChange, now: int) -> None:
         return
     for name, value in change.values.items():
         setattr(row, name, value)
+    if change.values.get("state") == SETTLED and not row.paid_units:
+        # A session's end pays nothing any more: its acknowledgements did.
+        gone = (row.refunded_units or 0) + (row.withheld_units or 0)
+        row.paid_units = row.locked_units - gone
     row.updated_at = now
 
 

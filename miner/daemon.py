@@ -43,7 +43,9 @@ from miner import assignment
 from miner.announce import Announcer, Distances, allocations, neighbours
 from miner.assignment import Assignment, LocalModel, ShardHook
 from miner.book import Book
+from miner.claims import Claims
 from miner.compute import Compute
+from miner.defence import Defence
 from miner.desk import Desk, Terms
 from miner.home import Home, Running
 from miner.links import Links
@@ -60,6 +62,7 @@ DISTANCES_S = 3.0
 TEND_S = 1.0
 GOODBYE_S = 2.0
 PURGE_S = 600.0
+CLAIM_S = 5.0
 #: A step that hangs for so long hangs for ever.
 STUCK_S = 60.0
 RELOAD_AFTER_FAILURE_S = 10.0
@@ -213,6 +216,17 @@ class Daemon:
         self._is_fixed = fixed is not None
         self._assignment = Assignment(t.LayerRange(*fixed) if fixed else None, 0)
         self._speed = (0.0, 0.0)
+        self._claims = Claims(chain.chain, signer, self._book)
+        self._defence = Defence(
+            chain.chain,
+            signer,
+            owner,
+            store,
+            model.folder,
+            SystemClock(),
+            first_block=settings.network.deploy_block,
+            folder=Home.of(settings).folder / "traces",
+        )
         self._news: News | None = None
         self._news_lock = asyncio.Lock()
         self._changing_since = 0.0
@@ -235,6 +249,7 @@ class Daemon:
             price_out=units.nano_price(self._settings.price(miner.price_out), spec.layer_units),
             max_requests=miner.max_batch,
             matchers=frozenset(matcher.lower() for matcher in miner.allow_matchers),
+            max_unpaid=self._settings.token(miner.max_unpaid) if miner.max_unpaid else None,
         )
 
     # --- the loop ---
@@ -249,6 +264,8 @@ class Daemon:
             _every(FOLLOW_S, self._follow_chain_for_ever),
             _every(TEND_S, self._tend),
             _every(PURGE_S, self._purge),
+            _every(CLAIM_S, self._claim),
+            self._defence.watch(),
         ]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(loop) for loop in loops]
@@ -415,6 +432,13 @@ class Daemon:
             position=msgspec.msgpack.decode(stored, type=Position) if stored else Position(),
             window=max(1, self._settings.network.reorg_window_blocks),
         )
+
+    async def _claim(self) -> None:
+        """Bring on chain what a requester acknowledged and the matcher did not bring."""
+        try:
+            await self._claims.look(self._chain.now_s())
+        except ChainUnreachable as error:
+            log.debug("what is due is not known", why=str(error))
 
     async def _tend(self) -> None:
         self._look_whether_stuck()

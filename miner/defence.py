@@ -7,11 +7,13 @@ not its own, and points at the value. All that it must know stands on chain or i
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from core.protocol import wire
 from core.protocol.chain import Chain
 from core.protocol.dispute import ACCUSED_TURNS, ACCUSER_TURNS, Phase, Verdict
 from core.protocol.errors import ContractRefused, HeadraceError
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5
 RETRY_S = 2.0
-_ALL_ROWS = 2**31
+_SIDES: tuple[wire.Side, wire.Side] = ("in", "out")
 _MOVED_ON = ("WrongPhase", "ClockRunning", "ClockOver", "PayoutNotReady")
 log = get_logger(__name__)
 
@@ -38,6 +40,8 @@ class Kept:
 
     inputs: bytes
     outputs: bytes
+    in_bytes: int  # of one row
+    out_bytes: int
 
 
 class Defence:
@@ -113,11 +117,15 @@ class Defence:
                 await self._clock.sleep(RETRY_S)
         await asyncio.to_thread(self._store.close_dispute, opened.dispute)
         self._players.pop(opened.dispute, None)
+        home = self._home(opened)
+        if home is not None:
+            await asyncio.to_thread(shutil.rmtree, home, ignore_errors=True)
         log.info("dispute ended", dispute=opened.dispute, verdict=Verdict(seen.verdict).name)
 
     async def _step(self, seen: Seen) -> bool:
         """Make the move that is due, if one is."""
-        now = await self._chain.now()
+        # Without transactions a local chain makes no blocks, and its clock stands; a call too early is refused before it is sent.
+        now = max(await self._chain.now(), int(self._clock.now()))
         if seen.phase == Phase.RULED:
             o = seen.opened
             if now < seen.ends_at or seen.verdict == Verdict.FAULT:
@@ -125,7 +133,7 @@ class Defence:
             return await self._send(seen, "execute", o.job, o.stage, o.requests_root, named=False)
         if seen.phase in ACCUSER_TURNS:
             return now > seen.ends_at and await self._send(seen, "timeout")
-        if seen.phase not in ACCUSED_TURNS or now > seen.ends_at:
+        if seen.phase not in ACCUSED_TURNS:
             return False
         move = await self._answer(seen)
         return move is not None and await self._send(seen, move.function, *move.args)
@@ -157,16 +165,21 @@ class Defence:
         assert seen.claim is not None
         case = await case_of(self._chain, seen.opened, seen.claim)
         kept = self._kept(seen)
-        home = self._folder / seen.opened.dispute[2:18] if self._folder else None
+        home = self._home(seen.opened)
 
         def build() -> Accused:
             ours = model_program(self._model_dir, case.program.tolerances)
             if ours.program != case.program:
                 log.error("this machine makes another operator program of the model")
             model = ours.trace_model(self._model_dir)
-            return Accused(case, *canonical(case, model, kept.inputs, kept.outputs, folder=home))
+            trace, sources = canonical(case, model, kept.inputs, kept.outputs, folder=home)
+            return Accused(case, trace, sources, seen.listed)
 
         return await asyncio.to_thread(build)
+
+    def _home(self, opened: Opened) -> Path | None:
+        """Where our trace of a game is kept."""
+        return self._folder / opened.dispute[2:18] if self._folder else None
 
     def _kept(self, seen: Seen) -> Kept:
         assert seen.receipt is not None and seen.claim is not None
@@ -174,14 +187,18 @@ class Defence:
         return self._rows(order, plan, seen.claim.leaf.request_index)
 
     def _rows(self, order: str, plan: str, request: int) -> Kept:
-        found = [
-            self._store.rows(order, plan, request, side, 0, _ALL_ROWS) for side in ("in", "out")
-        ]
-        if found[0] is None or found[1] is None:
-            raise HeadraceError(
-                f"the rows of request {request} are not here", why="they were purged or never kept"
-            )
-        return Kept(found[0][0], found[1][0])
+        found, widths = [], []
+        for side in _SIDES:
+            first = self._store.rows(order, plan, request, side, 0, 1)
+            if first is None:
+                raise HeadraceError(
+                    f"the rows of request {request} are not here",
+                    why="they were purged or never kept",
+                )
+            rows = self._store.rows(order, plan, request, side, 0, first[2])
+            found.append(rows[0] if rows else b"")
+            widths.append(first[1])
+        return Kept(found[0], found[1], widths[0], widths[1])
 
     async def _sources(self, seen: Seen) -> ShardSources:
         """The rows that were asked for, by the roots we signed."""
@@ -196,15 +213,10 @@ class Defence:
             rows["leaf"]["requestIndex"],
         )
         kept = self._rows(order, plan, request)
-        width = [
-            found[1]
-            for side in ("in", "out")
-            if (found := self._store.rows(order, plan, request, side, 0, 1)) is not None
-        ]
         return ShardSources(
             TraceModel.open(self._model_dir),
-            committed(kept.inputs, width[0]),
-            committed(kept.outputs, width[1]),
+            committed(kept.inputs, kept.in_bytes),
+            committed(kept.outputs, kept.out_bytes),
         )
 
     async def _send(self, seen: Seen, function: str, *args: object, named: bool = True) -> bool:

@@ -19,7 +19,7 @@ from miner.admission import Offer, Refusal, Standing
 from miner.book import Book
 from miner.jobs import Phase
 from miner.links import Line
-from miner.onchain import ChainReads, DisputeNews, JobNews
+from miner.onchain import ChainReads, ClosingNews, DisputeNews, JobNews
 from miner.run import Run
 from miner.store import CLOSED_STATES, StoredJob, keep_until
 
@@ -417,9 +417,13 @@ class Desk:
 
     # --- what the chain says ---
 
-    async def hear(self, news: JobNews | DisputeNews) -> None:
+    async def hear(self, news: JobNews | DisputeNews | ClosingNews) -> None:
         """Take note of an event about any job; those of other miners are passed over."""
         store, now_s = self.book.store, self.chain.now_s()
+        if isinstance(news, ClosingNews):
+            for job in self.jobs.values():
+                job.is_ended |= job.stored.job_id == news.job_id
+            return
         if isinstance(news, DisputeNews):
             if news.is_open:
                 await self.book.disk(store.put_dispute, news.dispute_id, news.job_id, news.stage)

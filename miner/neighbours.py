@@ -13,14 +13,12 @@ from collections.abc import Callable, Collection
 from core.protocol.errors import AuthenticationFailed, HeadraceError, PeerUnreachable
 from core.runtime.channel import Channel, Peers
 from core.runtime.clock import Clock
-from core.runtime.pulse import Beat, until_lost
+from core.runtime.pulse import Accidents, Beat, until_lost
 
 Place = tuple[str, str]
 """(operator, endpoint)."""
 #: Nobody accepts a stream for so long only to be found silent.
 CONNECT_S = 1.0
-#: A stream that ends sooner than this is no better than none.
-HOLDS_S = 1.0
 
 
 class Neighbours:
@@ -62,12 +60,13 @@ class Neighbours:
     async def _until_lost(
         self, operator: str, endpoint: str
     ) -> tuple[HeadraceError, Channel | None]:
+        accidents = Accidents(self._clock)
         while True:
             try:
                 stream = await self._peers.get(operator, endpoint, timeout_s=CONNECT_S)
             except (PeerUnreachable, AuthenticationFailed) as error:
                 return error, None
-            began = self._clock.monotonic()
+            accidents.begin()
             lost = await until_lost(stream, self._beat, self._clock)
-            if stream.is_open or self._clock.monotonic() - began < HOLDS_S:
+            if stream.is_open or not accidents.is_one():
                 return lost, stream

@@ -161,6 +161,14 @@ class DisputeNews:
     is_open: bool = True
 
 
+@dataclass(frozen=True)
+class ClosingNews:
+    """A session was closed: what was acknowledged counts on chain until `until_s`."""
+
+    job_id: str
+    until_s: int
+
+
 _JOB_EVENTS = {
     "JobMatched": JobState.MATCHED,
     "JobDelivered": JobState.DELIVERED,
@@ -171,8 +179,10 @@ _JOB_EVENTS = {
 }
 
 
-def news_of(event: ChainEvent) -> JobNews | DisputeNews | None:
+def news_of(event: ChainEvent) -> JobNews | DisputeNews | ClosingNews | None:
     """What an event means to a miner; None for events of no interest."""
+    if event.contract == "TaskRegistry" and event.name == "JobClosing":
+        return ClosingNews(str(event.args["job"]), int(event.args["until"]))
     if event.contract == "TaskRegistry" and event.name in _JOB_EVENTS:
         return JobNews(str(event.args["job"]), _JOB_EVENTS[event.name])
     if event.contract == "JuryArbitrator" and event.name == "DisputeOpened":
@@ -196,7 +206,7 @@ class News:
             chain, start_block=start_block, position=position, window=window
         )
 
-    async def poll(self) -> tuple[list[JobNews | DisputeNews], Position, bool]:
+    async def poll(self) -> tuple[list[JobNews | DisputeNews | ClosingNews], Position, bool]:
         """(news, position to store with them, whether jobs may have moved back). Raises ChainUnreachable.
 
         A rolled-back block takes events with it; the owner then asks the chain about its live jobs again.

@@ -215,6 +215,21 @@ class Run:
         """The request is over: commit to it and sign."""
         self._guarded(self._take_end, tokens_in, tokens_out)
 
+    def wait(self) -> None:
+        """It waits for memory here: those who wait for it are told that nothing is lost."""
+        message = wire.Waiting(
+            order_hash=self.job.order_hash, request=self.index, stage=self.job.stage
+        )
+        self.stays()
+        self._wires.to_client(message)
+        after = self._wires.to_next or self._wires.to_first
+        if after is not None:
+            after.put(message)
+
+    def stays(self) -> None:
+        """Nothing moves it, and all is well."""
+        self._touch()
+
     def cancel(self) -> None:
         """The client gave it up."""
         self._leave(jobs.cancel(self.request))

@@ -79,6 +79,7 @@ class Stage:
             wire.OpenJob: self._open_job,
             wire.Submit: self._submit,
             wire.Activations: self._activations,
+            wire.Waiting: self._waiting,
             wire.Carry: self._carry,
             wire.Token: self._token,
             wire.FinishRequest: self._finish_request,
@@ -158,6 +159,8 @@ class Stage:
                 elif run.request.phase is Phase.STRANDED:
                     if now - run.seen_at > STRANDED_S:
                         run.cancel()
+                elif self.compute.is_waiting(run.key):
+                    run.wait()
                 elif run.request.phase is Phase.RUNNING and now - run.seen_at > SILENT_REQUEST_S:
                     run.fail(
                         PeerUnreachable("the pipeline", f"no frame for {SILENT_REQUEST_S:g} s")
@@ -468,6 +471,21 @@ class Stage:
             self._count("tokens_late")
             return None
         run.take_token(message)
+        return None
+
+    async def _waiting(
+        self, channel: Channel, message: wire.Waiting, payload: memoryview
+    ) -> Answer:
+        """Passed on until the whole ring knows."""
+        job = await self.desk.prove(message.order_hash)
+        stored, stages = job.stored, len(job.stored.plan)
+        _only(channel, stored.plan[stored.stage - 1].operator)
+        run = job.runs.get(message.request)
+        if run is not None:
+            run.stays()
+        after = (stored.stage + 1) % stages
+        if message.stage < stages and message.stage not in (after, stored.stage):
+            self._line_to(job, after).put(message)
         return None
 
     async def _finish_request(

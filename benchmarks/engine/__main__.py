@@ -7,7 +7,17 @@ import sys
 
 from benchmarks.table import run
 
-PARTS = ("decode", "exactness", "overhead", "offload", "serving", "offline", "hops", "upkeep")
+PARTS = (
+    "decode",
+    "exactness",
+    "overhead",
+    "offload",
+    "serving",
+    "offline",
+    "hops",
+    "upkeep",
+    "failover",
+)
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")

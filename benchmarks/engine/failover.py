@@ -14,7 +14,7 @@ import random
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -50,6 +50,7 @@ class Stream:
     tokens: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    losses: list[str] = field(default_factory=list)
     finish: str = ""
     jobs: int = 0
 
@@ -71,7 +72,8 @@ class Stream:
     def request_finished(self, custom_id: str, finish: str) -> None:
         self.finish = finish
 
-    def pipeline_lost(self, reason: HeadraceError, finished: int, left: int) -> None: ...
+    def pipeline_lost(self, reason: HeadraceError, finished: int, left: int) -> None:
+        self.losses.append(str(reason))
 
     def acknowledged(self, match: Match, paid_units: int) -> None: ...
 
@@ -88,6 +90,8 @@ class Round:
     gaps_s: tuple[float, ...]
     errors: tuple[str, ...]
     took_s: float
+    again: tuple[str, ...] = ()
+    """Why streams that had gone on once broke once more."""
 
     @property
     def longest_gap_s(self) -> float:
@@ -135,7 +139,8 @@ class Loads:
         if victim is not None and not any(stream.jobs > 1 for stream in streams):
             errors.append("nobody noticed")
         gaps = tuple(stream.longest_gap_s for stream in streams if len(stream.times) > 1)
-        return Round(how, stage, gaps, tuple(errors), time.monotonic() - began)
+        again = tuple(why for stream in streams for why in stream.losses[1:])
+        return Round(how, stage, gaps, tuple(errors), time.monotonic() - began, again)
 
     def _faults(self, streams: Sequence[Stream]) -> list[str]:
         found = [error for stream in streams for error in stream.errors]
@@ -198,7 +203,10 @@ async def _measure(rounds: int) -> list[Round]:
             for number in range(rounds):
                 market.turn = number
                 # Every stage dies and freezes equally often.
-                victim = (list(REACH_S)[number // len(fleet.ranges) % 2], number % len(fleet.ranges))
+                victim = (
+                    list(REACH_S)[number // len(fleet.ranges) % 2],
+                    number % len(fleet.ranges),
+                )
                 after = chance.randrange(STREAMS, STREAMS * (NEW_TOKENS - 8))
                 measured.append(await loads.run(victim, after))
                 last = measured[-1]
@@ -206,6 +214,8 @@ async def _measure(rounds: int) -> list[Round]:
                     f"round {number + 1}: stage {last.stage} {last.how} after {after} tokens, "
                     f"longest pause {last.longest_gap_s:.2f} s, {'; '.join(last.errors) or 'no error'}"
                 )
+                for why, times in Counter(last.again).items():
+                    _say(f"  {times} broke once more: {why}")
                 market.forget()
                 await fleet.heal()
             await market.close()

@@ -36,19 +36,19 @@ def _gather_row() -> Row:
         engine.step([Piece(i, torch.tensor([7 + i]), position) for i in range(GATHER_BATCH)])
 
     step(GATHER_TOKENS)
+    started = time.process_time()
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         for position in range(GATHER_TOKENS + 1, GATHER_TOKENS + 4):
             step(position)
-    events = seen.key_averages()
-    total = sum(event.self_cpu_time_total for event in events)
-    spent: dict[str, float] = {event.key: event.self_cpu_time_total for event in events}
+    total = (time.process_time() - started) * 1e6  # our own kernels are no events of the profiler
+    spent: dict[str, float] = {e.key: e.self_cpu_time_total for e in seen.key_averages()}
     gather = spent.get("aten::index_select", 0.0)
-    linear = spent.get("mkldnn::_linear_pointwise", 0.0) + spent.get("aten::addmm", 0.0)
+    torchs = sum(spent.values()) - gather
     engine.close()
     return Row(
         f"page gather, {GATHER_BATCH} sequences of {GATHER_TOKENS} tokens, share of a step",
         "≤ 5 %",
-        f"{100 * gather / total:.1f} % (matrix products {100 * linear / total:.0f} %)",
+        f"{100 * gather / total:.1f} % (torch's other operators {100 * torchs / total:.0f} %)",
         "23 % (indexing by page)",
         "0 %",
         gather / total <= 0.05,

@@ -28,7 +28,9 @@ CHUNK_TOKENS = 256
 #: Ways to serve are chosen with other draws than they are measured with.
 RANKING_SEED = 1
 #: Mean latencies of two draws differ by some percent: what is chosen is to be so much better than Helix's.
-MARGIN = 0.97
+MARGIN = 0.99
+#: How much requests may be kept off slow machines: latency for throughput.
+HASTES = (3.0, 10.0, 16.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ class Case:
 CASES = (
     Case("single24", 60, 600, 300, 397, (Round(60, 100, 4), Round(60, 300, 4))),
     Case("geo24", 60, 600, 148, 281, (Round(60, 100, 4), Round(60, 300, 4))),
-    Case("het42", 150, 200, 824, 1026, (Round(150, 60, 4), Round(150, 200, 4))),
+    # What a cluster of many kinds serves falls for minutes while batches of prompts and decode steps meet: nothing shorter tells.
+    Case("het42", 150, 200, 824, 1026, (Round(150, 200, 4),)),
 )
 
 
@@ -119,16 +122,13 @@ def choose(
     limits: Limits,
     options: SimOptions,
 ) -> Way:
-    """The way worth most; tokens count as goodput that come within a few times of what Helix's take on average."""
-    sim = replace(
-        options,
-        seed=RANKING_SEED,
-        prompt_limit_s=4 * limits.prompt_s,
-        decode_limit_s=3 * limits.decode_s,
-    )
+    """The way that decodes most with mean latencies within the limits."""
+    sim = replace(options, seed=RANKING_SEED)
     ranking = RankOptions(sim, case.rounds, 20, limits)
     work = ClosedLoop(trace)
-    return plan_to_serve(fleet, model, work, ServeOptions(rank=ranking), pool=pool).best.way
+    return plan_to_serve(
+        fleet, model, work, ServeOptions(rank=ranking, hastes=HASTES), pool=pool
+    ).best.way
 
 
 def _serve(

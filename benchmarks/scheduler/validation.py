@@ -15,11 +15,12 @@ import random
 import sys
 import tempfile
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from statistics import mean, median
+from statistics import linear_regression, mean, median
 
 from benchmarks.engine.rig.chain import DOMAIN, signer
 from benchmarks.engine.rig.rig import Load, Rig
@@ -42,11 +43,12 @@ from scheduler.workload import Arrival
 
 LAYERS, HIDDEN = 12, 256
 CHUNK_TOKENS = 128
-WARMUP_S, WINDOW_S = 6.0, 20.0
-CALIBRATION_S = 8.0
+WARMUP_S, WINDOW_S = 8.0, 32.0
+CALIBRATION_S = 15.0
 SEEDS = (1, 2, 3)
 TOLERANCE = 0.05
 REQUESTER_KEY = 999
+KV_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True)
@@ -84,30 +86,30 @@ class Config:
         return self.layers[route[-1]][1] if route else 0
 
 
-EQUAL = (12.0, 0.10, 0.5, 0.001)
+EQUAL = (36.0, 0.30, 1.5, 0.003)
 THIRDS = ((0, 4), (4, 8), (8, 12))
 TWICE = ((0, 6), (0, 6), (6, 12), (6, 12))
-FAST, SLOW = (14.0, 0.10, 0.5, 0.001), (24.0, 0.18, 0.9, 0.002)
+FAST, SLOW = (36.0, 0.30, 1.5, 0.003), (60.0, 0.45, 2.4, 0.006)
 CONFIGS = (
     Config("equal stages, always 12 requests", THIRDS, (EQUAL,) * 3),
     Config(
         "stages of four speeds, always 12 requests",
         ((0, 2), (2, 6), (6, 9), (9, 12)),
-        ((10.0, 0.06, 0.4, 0.001), (25.0, 0.2, 1.0, 0.002), (14.0, 0.1, 0.5, 0.001), SLOW),
+        ((24.0, 0.15, 1.2, 0.003), (54.0, 0.45, 2.4, 0.006), EQUAL, (45.0, 0.40, 2.0, 0.004)),
     ),
-    Config("two regions 30 ms apart, always 12 requests", THIRDS, (EQUAL,) * 3, to_ms=(30, 30, 0)),
+    Config("two regions 60 ms apart, always 12 requests", THIRDS, (EQUAL,) * 3, to_ms=(60, 60, 0)),
     Config("one request at a time", THIRDS, (EQUAL,) * 3, streams=1),
     Config(
         "Poisson, half of what it can do, long prompts",
         THIRDS,
         (EQUAL,) * 3,
-        requests_per_s=2.5,
+        requests_per_s=0.9,
         prompt_tokens=(64, 400),
     ),
-    Config("Poisson, near saturation", THIRDS, (EQUAL,) * 3, requests_per_s=6.0),
-    Config("replicas, pipelines in turn", TWICE, (FAST, SLOW, FAST, SLOW), 4.0, router="turns"),
-    Config("replicas, by flow", TWICE, (FAST, SLOW, FAST, SLOW), 4.0, router="flow"),
-    Config("replicas, pipelines 2 : 1", TWICE, (FAST, SLOW, FAST, SLOW), 4.0, router="weights"),
+    Config("Poisson, near saturation", THIRDS, (EQUAL,) * 3, requests_per_s=2.0),
+    Config("replicas, pipelines in turn", TWICE, (FAST, SLOW, FAST, SLOW), 1.4, router="turns"),
+    Config("replicas, by flow", TWICE, (FAST, SLOW, FAST, SLOW), 1.4, router="flow"),
+    Config("replicas, pipelines 2 : 1", TWICE, (FAST, SLOW, FAST, SLOW), 1.4, router="weights"),
     Config("one stage at its own speed, always 6 requests", ((0, 12),), (None,), streams=6),
 )
 
@@ -189,19 +191,18 @@ async def measure(config: Config) -> tuple[list[Outcome], float]:
         model = write_tiny_model(
             Path(scratch), "llama", layers=LAYERS, hidden=HIDDEN, vocab=2000, context=2048
         )
-        rig = Rig(model, (), peer=False, layers=config.layers, emulate=config.pace_ms)
+        rig = Rig(
+            model, (), kv_bytes=KV_BYTES, peer=False, layers=config.layers, emulate=config.pace_ms
+        )
         async with rig:
             endpoints = rig.endpoints(None, config.to_ms or [0.0] * len(config.layers))
             streams = Streams(StreamIdentity(signer(REQUESTER_KEY), DOMAIN))
             world = World(config)
             try:
                 await _run(rig, endpoints, streams, config, world, seed=0, seconds=CALIBRATION_S)
-                held_out = world.learn_passes([steps for steps, _ in await rig.take()])
-                alone = [
-                    await _alone(rig, endpoints, streams, route, config)
-                    for route in config.routes[:1]
-                ]
-                world.learn_messages(alone[0], [steps for steps, _ in await rig.take()])
+                steps = [steps for steps, _ in await rig.take()]
+                held_out = world.learn_passes(steps)
+                world.learn_messages(steps)
                 outcomes = []
                 for seed in SEEDS:
                     served = await _run(
@@ -268,25 +269,14 @@ async def _run(
     return sorted(served, key=lambda one: one.at_s)
 
 
-async def _alone(
-    rig: Rig, endpoints: Sequence[str], streams: Streams, route: Sequence[int], config: Config
-) -> list[float]:
-    """Token times of one short request with nobody else."""
-    client = await rig.client(Load(1, 1, 40, 16), endpoints, route=route, streams=streams)
-    await rig.take()
-    await client.session.run()
-    await client.session.close()
-    return client.times[0]
-
-
 class World:
     """A configuration as the scheduler knows it, with what was measured of it."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        names = [f"stage-{i}" for i in range(len(config.layers))]
+        self.names = names = [f"stage-{i}" for i in range(len(config.layers))]
         self.number = {name: i for i, name in enumerate(names)}
-        machines = [
+        self.machines = [
             Machine(
                 name,
                 1 << 40,
@@ -299,16 +289,7 @@ class World:
             )
             for name, pace, (start, end) in zip(names, config.pace_ms, config.layers, strict=True)
         ]
-        to_ms = config.to_ms or (0.0,) * len(names)
-        pairs = {(a, b): Link(to_ms[i]) for a in names for i, b in enumerate(names) if a != b}
-        # Requests come to the first stages, and tokens home to them; what is said to the client takes no link.
-        first = [i for i, (start, _) in enumerate(config.layers) if start == 0]
-        home = Coordinator("home", region="home")
-        for i, name in enumerate(names):
-            pairs["home", name] = Link(0.0)
-            pairs[name, "home"] = Link(0.0 if i in first else to_ms[first[0]])
-        self.home_s = to_ms[first[0]] / 1e3 if len(names) > 1 else 0.0
-        self.fleet = Fleet(machines, Links(pairs, {}), home)
+        self.home_s = (config.to_ms or (0.0,))[0] / 1e3
         self.model = ModelShape(
             layers=LAYERS,
             layer_bytes=1,
@@ -324,7 +305,8 @@ class World:
             Shard(name, LayerRange(*span)) for name, span in zip(names, config.layers, strict=True)
         )
         self.costs: dict[str, FittedCost] = {}
-        self.message_s = 0.0
+        self.message_s = self.row_s = 0.0
+        self.fleet = self._fleet()
 
     def router(self, kind: str) -> Router:
         """A fresh router. Caches are never short here."""
@@ -356,18 +338,28 @@ class World:
             errors.append(found.held_out_error)
         return mean(errors)
 
-    def learn_messages(self, times: Sequence[float], steps: Sequence[Sequence[Step]]) -> None:
-        """What of a lone request's period no pass and no link accounts for, for each message of a round."""
-        period_s = median(b - a for a, b in pairwise(times))
-        route = self.config.routes[0]
-        passes_s = sum(median(s.took_s for s in steps[i] if not s.prompts) for i in route)
-        links_s = (
-            sum((self.config.to_ms or [0.0] * len(self.config.layers))[i] for i in route) / 1e3
-        )
-        if len(route) == 1:
-            links_s = 0.0
-        # The simulator sends one message to each stage and one home.
-        self.message_s = max(0.0, period_s - passes_s - links_s) / (len(route) + 1)
+    def learn_messages(self, steps: Sequence[Sequence[Step]]) -> None:
+        """What a frame costs between the end of a pass and the next stage's, where that stage was idle: a line over its rows."""
+        points = [point for route in self.config.routes for point in _gaps(route, steps)]
+        if len(_medians(points)) < 2:
+            self.message_s, self.row_s = median([gap for _, gap in points] or [0.0]), 0.0
+        else:
+            fitted = linear_regression(*zip(*points, strict=True))
+            self.row_s = max(0.0, fitted.slope)
+            self.message_s = max(0.0, fitted.intercept)
+
+    def _fleet(self) -> Fleet:
+        """Links have their latency and no narrow rate: what rows cost, they cost where they are made and read."""
+        to_ms = self.config.to_ms or (0.0,) * len(self.names)
+        first = next(i for i, (start, _) in enumerate(self.config.layers) if start == 0)
+        pairs = {
+            (a, b): Link(to_ms[i]) for a in self.names for i, b in enumerate(self.names) if a != b
+        }
+        # Tokens come home to the first stage; what is said to the client crosses no link.
+        for name, (_, end) in zip(self.names, self.config.layers, strict=True):
+            pairs["home", name] = Link(0.0)
+            pairs[name, "home"] = Link(to_ms[first] if end == LAYERS else 0.0)
+        return Fleet(self.machines, Links(pairs, {}), Coordinator("home", region="home"))
 
     def compare(self, served: Sequence[Served]) -> Outcome:
         """The same arrivals simulated, beside what happened."""
@@ -387,6 +379,7 @@ class World:
             decode_first=False,
             miner_rules=True,
             message_s=self.message_s,
+            step_s=self.row_s,
         )
         report: SimReport = simulate(
             self.fleet, self.model, self.placement, router, trace, options, self.costs
@@ -394,6 +387,29 @@ class World:
         return Figures(
             report.decode_tokens_per_s, report.prompt.mean_s - self.home_s, report.decode.mean_s
         )
+
+
+def _gaps(route: Sequence[int], steps: Sequence[Sequence[Step]]) -> list[tuple[int, float]]:
+    """(rows, seconds) from the end of a decoding pass to its rows' next pass, where that stage stood idle meanwhile."""
+    found = []
+    for here, there in pairwise(route):
+        waiting = {(step.job, step.decodes, step.context): step for step in steps[there]}
+        ends = [step.ended_s for step in steps[there]]
+        for step in steps[here]:
+            after = waiting.get((step.job, step.decodes, step.context))
+            if step.prompts or after is None or after.prompts:
+                continue
+            before = bisect_left(ends, after.ended_s) - 1
+            if before >= 0 and ends[before] < step.ended_s < after.began_s:
+                found.append((step.rows, after.began_s - step.ended_s))
+    return found
+
+
+def _medians(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    by_rows: dict[int, list[float]] = {}
+    for rows, gap in points:
+        by_rows.setdefault(rows, []).append(gap)
+    return [(rows, median(gaps)) for rows, gaps in by_rows.items() if len(gaps) >= 5]
 
 
 class Replay:

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from client.dashboard import pages
-from client.dashboard.checks import Checks
+from client.dashboard.checks import Check, Checks
 from client.dashboard.forward import Forwarded, target_of
 from client.dashboard.guard import (
     COOKIE,
@@ -224,11 +224,22 @@ class Dashboard:
             "form": page.form,
             "script": page.script,
             "older_url": _without_before(plain, request.query_params),
+            "check": self._check_of(view),
         }
         if page.path == "/earnings":
             values["owners"] = await pages.owners(self.sources)
             values["paper"] = earnings.paper_table(10**self.settings.network.token_decimals)
         return values
+
+    def _check_of(self, view: Any) -> Check | None:
+        """The check of what a page shows, running or over."""
+        match view:
+            case receipts.ReceiptPage():
+                return self.checks.get(view.line.receipt_id)
+            case jobs.JobPage():
+                return self.checks.get(view.job.job_id)
+            case _:
+                return None
 
     # --- the session ---
 
@@ -405,7 +416,7 @@ class Dashboard:
             )
         return self._check_line(check)
 
-    def _check_line(self, check: Any) -> Response:
+    def _check_line(self, check: Check) -> Response:
         return HTMLResponse(self.renderer.render("parts/check.html", {"check": check}))
 
     async def _receipt_line(self, request: Request) -> Response:

@@ -92,6 +92,11 @@ class ChainLog:
                 self._problem = f"{error.what}: {error.why}"
                 await self._clock.sleep(RETRY_S)
                 continue
+            except Exception as error:  # a bug of ours must not end the log for good
+                log.exception("the chain log failed", exc_info=error)
+                self._problem = f"a bug of ours: {type(error).__name__}"
+                await self._clock.sleep(RETRY_S)
+                continue
             if not more:
                 await self._clock.sleep(POLL_S)
 

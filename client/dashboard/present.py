@@ -45,7 +45,7 @@ def duration(seconds: float | None) -> str:
     if seconds < 0:
         return f"−{duration(-seconds)}"
     if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
+        return f"{abs(seconds) * 1000:.0f} ms"
     for unit, length, most in (("s", 1, 90), ("min", 60, 5400), ("h", 3600, 172_800)):
         if seconds < most:
             value = seconds / length

@@ -219,7 +219,7 @@ async def _prepare(
     )
     asked_in = sum(len(prompt.ids) for prompt, _ in prompts)
     asked_out = sum(prompt.sampling.max_new_tokens for prompt, _ in prompts)
-    priced = await gateway.answerer.price(served.model, asked_in, asked_out, terms)
+    priced = await gateway.prices.price(served.model, asked_in, asked_out, terms)
     check_price(gateway, priced, terms)
     opening = Opening(
         exchange.request_id,
@@ -282,7 +282,7 @@ def make_prompts(
 ) -> tuple[list[tuple[Prompt, int]], int]:
     """A prompt for each answer, `n` of each of the request's, and the tokens of these counted once.
 
-    A choice draws with its own noise, which only its seed and its number decide. Raises UsageError, ContextTooLong.
+    A choice draws with its own noise, which only the request's seed and the choice's number decide. Raises UsageError, ContextTooLong.
     """
     found, tokens_in = [], 0
     for number, ids in enumerate(served.prompts(wanted)):
@@ -293,11 +293,20 @@ def make_prompts(
                 wanted.sampling,
                 max_new_tokens=most,
                 min_new_tokens=min(wanted.sampling.min_new_tokens, most),
-                key_index=choice,
+                seed=seed_of(wanted.sampling.seed, choice),
+                key_index=0,
             )
             index = number * wanted.n + choice
             found.append((Prompt(f"{name}.{index}", ids, sampling, os.urandom(32)), index))
     return found, tokens_in
+
+
+def seed_of(seed: int, choice: int) -> int:
+    """The seed of one of several choices: the request's own for the first."""
+    if not choice:
+        return seed
+    digest = hashlib.sha256(seed.to_bytes(8, "big") + choice.to_bytes(4, "big")).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
 
 
 # --- the work itself ---
@@ -387,13 +396,19 @@ class _Maker:
                 choice.answered.set_result(answered)
 
         ask = Ask(prompt.custom_id, self._work.served.model, prompt, self._work.terms, told)
-        async with aclosing(self._gateway.answerer.answer(ask)) as items:
-            async for item in items:
-                if isinstance(item, Said):
-                    await self._said(choice, item)
-                else:
-                    told(item)
-                    self._finish(choice, item)
+        try:
+            async with aclosing(self._gateway.answerer.answer(ask)) as items:
+                async for item in items:
+                    if isinstance(item, Said):
+                        await self._said(choice, item)
+                    else:
+                        told(item)
+                        self._finish(choice, item)
+        except HeadraceError as error:
+            answered = error.details.get("answered")
+            if isinstance(answered, Answered):
+                told(answered)
+            raise
 
     async def _said(self, choice: Choice, said: Said) -> None:
         now_s = self._gateway.clock.monotonic()

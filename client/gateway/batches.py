@@ -213,7 +213,7 @@ class Batches:
         prompts = [prompt for line in lines.good for prompt in line.prompts]
         tokens_in = sum(len(prompt.ids) for prompt in prompts)
         tokens_out = sum(prompt.sampling.max_new_tokens for prompt in prompts)
-        priced = await self.gateway.answerer.price(served.model, tokens_in, tokens_out, terms)
+        priced = await self.gateway.prices.price(served.model, tokens_in, tokens_out, terms)
         check_price(self.gateway, priced, terms)
         await self._run(self._hold, row.batch_id, served.name, priced.most_units, lines)
 
@@ -414,7 +414,7 @@ class Batches:
     def _hold(self, batch_id: str, model: str, units: int, lines: Lines) -> None:
         with self.gateway.database.session() as session:
             row = session.get_one(BatchRow, batch_id)
-            self.gateway.ledger.take(session, row.key_id, units)
+            self.gateway.ledger.take(session.connection(), row.key_id, units)
             row.reserved_units, row.model = units, model
             row.lines_total, row.lines_failed = lines.total, len(lines.bad)
             if row.status == "validating":
@@ -475,8 +475,9 @@ class Batches:
                 setattr(row, name, file_id)
             session.add(row)
             if row.model:
+                session.flush()
                 self.gateway.ledger.settle(
-                    session,
+                    session.connection(),
                     row.key_id,
                     row.model,
                     held,

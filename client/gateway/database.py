@@ -22,7 +22,7 @@ from core.runtime.folders import make_private
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sqlalchemy.engine import Engine
+    from sqlalchemy.engine import Connection, Engine
 
     from core.runtime.settings import Settings
 
@@ -84,6 +84,12 @@ class Database:
         """Run a blocking call in the database's thread, after those asked for before."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, lambda: call(*args, **kwargs))
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """One transaction without objects, for what every request does."""
+        with self.engine.begin() as connection:
+            yield connection
 
     @contextmanager
     def session(self) -> Iterator[Session]:

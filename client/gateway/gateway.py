@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from client.gateway.limits import Limiter
     from client.gateway.models import Catalogue
     from client.gateway.numbers import Numbers
+    from client.gateway.prices import Prices
     from client.matcher_api import MatcherApi
     from client.store import ClientStore
     from core.protocol.signing import DigestSigner
@@ -39,6 +40,7 @@ class Gateway:
     #: The chain, the requester's wallet and its records; None only where a test has no chain.
     context: Context | None
     answerer: Answerer
+    prices: Prices
     matcher: MatcherApi | None
     #: The requester's own records: jobs, prompts, answers, stage receipts.
     store: ClientStore | None

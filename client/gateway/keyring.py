@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import bindparam, func
+from sqlalchemy import select as columns
 from sqlmodel import Session, col, select
 
 from client.gateway.tables import KeyRow, UsageRow
@@ -20,12 +22,16 @@ from core.protocol import units
 from core.protocol.errors import AmountInvalid, IdInvalid, UsageError
 
 if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
     from client.gateway.database import Database
     from core.runtime.clock import Clock
     from core.runtime.settings import Settings
 
 SECRET_PREFIX = "hr-"
 LOCAL_KEY = "key_local"
+_KEYS = KeyRow.metadata.tables["api_keys"]
+_BY_SECRET = columns(_KEYS).where(_KEYS.c.secret_hash == bindparam("wanted"))
 _PERIODS = {"day": 60 * 60 * 24}
 _RATES = {"s": 60, "m": 1}
 
@@ -132,10 +138,14 @@ class Keyring:
         return key_of(row), secret
 
     def _find(self, secret: str) -> Key | None:
-        with self._database.session() as session:
-            wanted = select(KeyRow).where(KeyRow.secret_hash == hash_of(secret))
-            row = session.exec(wanted).first()
-            return None if row is None else self._with_today(session, row)
+        with self._database.connection() as connection:
+            row = connection.execute(_BY_SECRET, {"wanted": hash_of(secret)}).first()
+            if row is None:
+                return None
+            if row.budget_period != "day":
+                return key_of(row)
+            day = day_of(self._clock.now())
+            return key_of(row, spent_on(connection, day, row.key_id))
 
     def _get(self, key_id: str) -> Key | None:
         with self._database.session() as session:
@@ -188,19 +198,20 @@ class Keyring:
             return [row.model_dump() for row in session.exec(wanted.order_by(*order)).all()]
 
     def _with_today(self, session: Session, row: KeyRow) -> Key:
-        return key_of(row, spent_on(session, day_of(self._clock.now()), row.key_id))
+        day = day_of(self._clock.now())
+        return key_of(row, spent_on(session.connection(), day, row.key_id))
 
 
-def spent_on(session: Session, day: str, key_id: str | None = None) -> int:
+def spent_on(connection: Connection, day: str, key_id: str | None = None) -> int:
     """What a key, or all keys, spent on a day."""
-    wanted = select(UsageRow).where(UsageRow.day == day)
+    wanted = select(func.sum(col(UsageRow.cost_units))).where(UsageRow.day == day)
     if key_id is not None:
         wanted = wanted.where(UsageRow.key_id == key_id)
-    return sum(row.cost_units for row in session.exec(wanted).all())
+    return int(connection.execute(wanted).scalar() or 0)
 
 
-def key_of(row: KeyRow, spent_today_units: int = 0) -> Key:
-    """A row as a value."""
+def key_of(row: Any, spent_today_units: int = 0) -> Key:
+    """A row of `KeyRow`, or of its table, as a value."""
     limits = Limits(
         row.budget_units,
         row.budget_period,

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func
+from sqlalchemy import BigInteger, bindparam, func, insert, update
+from sqlalchemy import select as columns
 from sqlalchemy.exc import IntegrityError
-from sqlmodel import Session, col, select
+from sqlmodel import col, select
 
 from client.answering import Answered
 from client.gateway.errors import BudgetExceeded, KeyRefused, TwinRunning
@@ -27,10 +28,11 @@ from client.gateway.tables import (
     AnswerRow,
     KeyRow,
     RequestRow,
-    UsageRow,
 )
 
 if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
     from client.gateway.database import Database
     from core.runtime.clock import Clock
 
@@ -76,6 +78,63 @@ class Ending:
     @property
     def cost_units(self) -> int:
         return sum(answer.cost_units for answer in self.answers)
+
+
+_KEYS, _REQUESTS, _ANSWERS, _USAGE = (
+    RequestRow.metadata.tables[name] for name in ("api_keys", "requests", "answers", "usage_days")
+)
+_HAS_KEY = _KEYS.c.key_id == bindparam("wanted")
+_TAKE = (
+    update(_KEYS)
+    .where(_HAS_KEY)
+    .values(
+        reserved_units=_KEYS.c.reserved_units + bindparam("need"), last_used_at=bindparam("now")
+    )
+)
+#: Where the key's row alone says that it is covered.
+_TAKE_COVERED = _TAKE.where(
+    _KEYS.c.revoked_at.is_(None),
+    _KEYS.c.budget_units.is_(None)
+    | (
+        (_KEYS.c.budget_period == "total")
+        & (
+            _KEYS.c.spent_units + _KEYS.c.reserved_units + bindparam("need", type_=BigInteger)
+            <= _KEYS.c.budget_units
+        )
+    ),
+)
+_KEY = columns(_KEYS).where(_HAS_KEY).with_for_update()
+_ALL_RESERVED = columns(func.sum(_KEYS.c.reserved_units))
+_SETTLE = (
+    update(_KEYS)
+    .where(_HAS_KEY)
+    .values(
+        reserved_units=_KEYS.c.reserved_units - bindparam("held"),
+        spent_units=_KEYS.c.spent_units + bindparam("cost"),
+    )
+)
+_HAS_ID = _REQUESTS.c.request_id == bindparam("wanted")
+_NEW_REQUEST, _NEW_ANSWER, _USE_FIRST = insert(_REQUESTS), insert(_ANSWERS), insert(_USAGE)
+_REQUEST = columns(
+    *(
+        _REQUESTS.c[name]
+        for name in (
+            "request_id", "key_id", "model", "state", "begun_at", "reserved_units", "idempotency_key",
+        )
+    )
+).where(_HAS_ID).with_for_update()  # fmt: skip
+_BEGUN = update(_REQUESTS).where(_HAS_ID).values(begun_at=bindparam("now"))
+_ENDED = (
+    "state", "error_code", "ended_at", "reserved_units", "first_token_ms", "took_ms", "cost_units", "tokens_in",
+    "tokens_out", "answer", "answer_status", "keep_until", "idempotency_key",
+)  # fmt: skip
+_END = update(_REQUESTS).where(_HAS_ID).values({n: bindparam(f"new_{n}") for n in _ENDED})
+_COUNTED = ("requests", "failed", "tokens_in", "tokens_out", "cost_units")
+_USE_MORE = (
+    update(_USAGE)
+    .where(*(_USAGE.c[name] == bindparam(f"at_{name}") for name in ("key_id", "day", "model")))
+    .values({name: _USAGE.c[name] + bindparam(f"more_{name}") for name in _COUNTED})
+)
 
 
 class Ledger:
@@ -145,42 +204,41 @@ class Ledger:
     # --- in the database's thread ---
 
     def _reserve(self, opening: Opening) -> None:
-        now = int(self._clock.now())
+        row = RequestRow(
+            request_id=opening.request_id,
+            receipt_id=opening.receipt_id,
+            key_id=opening.key_id,
+            created_at=int(self._clock.now()),
+            endpoint=opening.endpoint,
+            model=opening.model,
+            state=RUNNING,
+            body_hash=opening.body_hash,
+            idempotency_key=opening.idempotency_key,
+            reserved_units=opening.reserved_units,
+        )
         try:
-            with self._database.session() as session:
-                self.take(session, opening.key_id, opening.reserved_units)
-                session.add(
-                    RequestRow(
-                        request_id=opening.request_id,
-                        receipt_id=opening.receipt_id,
-                        key_id=opening.key_id,
-                        created_at=now,
-                        endpoint=opening.endpoint,
-                        model=opening.model,
-                        state=RUNNING,
-                        body_hash=opening.body_hash,
-                        idempotency_key=opening.idempotency_key,
-                        reserved_units=opening.reserved_units,
-                    )
-                )
+            with self._database.connection() as connection:
+                self.take(connection, opening.key_id, opening.reserved_units)
+                connection.execute(_NEW_REQUEST, row.model_dump())
         except IntegrityError:  # another gateway over the same database was first
             raise TwinRunning("the request is being answered already") from None
 
-    def take(self, session: Session, key_id: str, need: int) -> None:
+    def take(self, connection: Connection, key_id: str, need: int) -> None:
         """Reserve so much for a key, as part of a transaction. Raises BudgetExceeded, KeyRefused."""
-        now = int(self._clock.now())
-        key = session.get(KeyRow, key_id, with_for_update=True)
+        values = {"wanted": key_id, "need": need, "now": int(self._clock.now())}
+        if self._daily_budget_units is None and connection.execute(_TAKE_COVERED, values).rowcount:
+            return
+        key = connection.execute(_KEY, {"wanted": key_id}).first()
         if key is None or key.revoked_at is not None:
             raise KeyRefused("the API key cannot be used", "it is revoked")
-        self._check(session, key, need, day_of(now))
-        key.reserved_units += need
-        key.last_used_at = now
-        session.add(key)
+        self._check(connection, key, need)
+        connection.execute(_TAKE, values)
 
-    def _check(self, session: Session, key: KeyRow, need: int, day: str) -> None:
+    def _check(self, connection: Connection, key: Any, need: int) -> None:
+        day = day_of(self._clock.now())
         if key.budget_units is not None:
             daily = key.budget_period == "day"
-            spent = spent_on(session, day, key.key_id) if daily else key.spent_units
+            spent = spent_on(connection, day, key.key_id) if daily else key.spent_units
             have = max(0, key.budget_units - spent - key.reserved_units)
             if have < need:
                 raise BudgetExceeded(
@@ -194,8 +252,8 @@ class Ledger:
                     show=self._show,
                 )
         if self._daily_budget_units is not None:
-            reserved = session.exec(select(func.sum(col(KeyRow.reserved_units)))).one() or 0
-            have = max(0, self._daily_budget_units - spent_on(session, day) - int(reserved))
+            reserved = int(connection.execute(_ALL_RESERVED).scalar() or 0)
+            have = max(0, self._daily_budget_units - spent_on(connection, day) - reserved)
             if have < need:
                 raise BudgetExceeded(
                     "the gateway's budget for today does not cover this request",
@@ -207,48 +265,56 @@ class Ledger:
                 )
 
     def _begun(self, request_id: str) -> None:
-        with self._database.session() as session:
-            row = session.get_one(RequestRow, request_id)
-            row.begun_at = int(self._clock.now())
-            session.add(row)
+        values = {"wanted": request_id, "now": int(self._clock.now())}
+        with self._database.connection() as connection:
+            connection.execute(_BEGUN, values)
 
     def _end(self, request_id: str, ending: Ending) -> None:
-        with self._database.session() as session:
-            row = session.get(RequestRow, request_id)
-            if row is None or row.state != RUNNING:
-                return
-            self._close(session, row, ending)
+        with self._database.connection() as connection:
+            row = connection.execute(_REQUEST, {"wanted": request_id}).first()
+            if row is not None and row.state == RUNNING:
+                self._close(connection, row, ending)
 
-    def _close(self, session: Session, row: RequestRow, ending: Ending) -> None:
+    def _close(self, connection: Connection, row: Any, ending: Ending) -> None:
         now = int(self._clock.now())
-        named = row.idempotency_key is not None
-        held = row.reserved_units
-        row.state, row.error_code, row.ended_at = ending.state, ending.error_code, now
-        row.reserved_units = 0
-        row.first_token_ms, row.took_ms = ending.first_token_ms, ending.took_ms
-        row.cost_units = ending.cost_units
-        row.tokens_in = sum(answer.tokens_in for answer in ending.answers)
-        row.tokens_out = sum(answer.tokens_out for answer in ending.answers)
-        row.answer, row.answer_status = ending.answer, ending.answer_status
-        row.keep_until = now + (KEEP_NAMED_S if named else KEEP_S)
-        if named and ending.answer is None and not ending.answers and row.begun_at is None:
-            row.idempotency_key = None  # it cost nothing: the same request may be made again
-        session.add(row)
-        for index, answer in enumerate(ending.answers):
-            session.add(answer_row(row.request_id, index, answer))
+        name: str | None = row.idempotency_key
+        bill = Bill(
+            ending.cost_units,
+            sum(answer.tokens_in for answer in ending.answers),
+            sum(answer.tokens_out for answer in ending.answers),
+        )
+        is_free = ending.answer is None and not ending.answers and row.begun_at is None
+        values = {
+            "state": ending.state,
+            "error_code": ending.error_code,
+            "ended_at": now,
+            "reserved_units": 0,
+            "first_token_ms": ending.first_token_ms,
+            "took_ms": ending.took_ms,
+            "cost_units": bill.cost_units,
+            "tokens_in": bill.tokens_in,
+            "tokens_out": bill.tokens_out,
+            "answer": ending.answer,
+            "answer_status": ending.answer_status,
+            "keep_until": now + (KEEP_S if name is None else KEEP_NAMED_S),
+            "idempotency_key": None if is_free else name,  # free of charge: it may be made again
+        }
+        named = {f"new_{column}": value for column, value in values.items()}
+        connection.execute(_END, {"wanted": row.request_id} | named)
+        answers = [
+            answer_row(row.request_id, index, answer).model_dump()
+            for index, answer in enumerate(ending.answers)
+        ]
+        if answers:
+            connection.execute(_NEW_ANSWER, answers)
+        failed = int(ending.state != DONE)
         self.settle(
-            session,
-            row.key_id,
-            row.model,
-            held,
-            Bill(row.cost_units, row.tokens_in, row.tokens_out),
-            requests=1,
-            failed=int(ending.state != DONE),
+            connection, row.key_id, row.model, row.reserved_units, bill, requests=1, failed=failed
         )
 
     def settle(
         self,
-        session: Session,
+        connection: Connection,
         key_id: str,
         model: str,
         held_units: int,
@@ -258,18 +324,19 @@ class Ledger:
         failed: int,
     ) -> None:
         """Release what was held and charge what it cost, as part of a transaction."""
-        key = session.get_one(KeyRow, key_id, with_for_update=True)
-        key.reserved_units = max(0, key.reserved_units - held_units)
-        key.spent_units += bill.cost_units
-        session.add(key)
+        connection.execute(_SETTLE, {"wanted": key_id, "held": held_units, "cost": bill.cost_units})
         place = {"key_id": key_id, "day": day_of(self._clock.now()), "model": model}
-        day = session.get(UsageRow, tuple(place.values())) or UsageRow(**place)
-        day.requests += requests
-        day.failed += failed
-        day.tokens_in += bill.tokens_in
-        day.tokens_out += bill.tokens_out
-        day.cost_units += bill.cost_units
-        session.add(day)
+        counts = {
+            "requests": requests,
+            "failed": failed,
+            "tokens_in": bill.tokens_in,
+            "tokens_out": bill.tokens_out,
+            "cost_units": bill.cost_units,
+        }
+        named = {f"at_{name}": value for name, value in place.items()}
+        more = {f"more_{name}": value for name, value in counts.items()}
+        if not connection.execute(_USE_MORE, named | more).rowcount:
+            connection.execute(_USE_FIRST, place | counts)
 
     def _twin(self, key_id: str, idempotency_key: str | None, body_hash: str) -> RequestRow | None:
         with self._database.session() as session:
@@ -292,7 +359,7 @@ class Ledger:
             for row in left:
                 begun = row.begun_at is not None
                 self._close(
-                    session,
+                    session.connection(),
                     row,
                     Ending(
                         INTERRUPTED if begun else FAILED,
@@ -356,7 +423,7 @@ class Ledger:
             return {
                 "reserved_units": sum(key.reserved_units for key in keys),
                 "spent_units": sum(key.spent_units for key in keys),
-                "spent_today_units": spent_on(session, day_of(self._clock.now())),
+                "spent_today_units": spent_on(session.connection(), day_of(self._clock.now())),
             }
 
 

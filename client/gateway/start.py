@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from client.answering import Answered, Answerer, OrderEach
+from client.answering import Answered, Answerer
 from client.context import Context, open_context
 from client.gateway.app import make_app
 from client.gateway.batches import Batches
@@ -25,6 +25,8 @@ from client.gateway.limits import Limiter
 from client.gateway.models import Catalogue, NetworkCatalogue
 from client.gateway.numbers import Numbers
 from client.gateway.offline import NetworkOffline, Offline
+from client.gateway.prices import Prices
+from client.sessions import Sessions
 from client.store import match_of
 from core.protocol import pricing
 from core.protocol.errors import HeadraceError
@@ -69,6 +71,7 @@ def assemble(
         clock=clock,
         context=context,
         answerer=answerer,
+        prices=Prices(answerer, clock),
         matcher=matcher,
         store=store,
         catalogue=catalogue,
@@ -143,7 +146,7 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Gat
         matcher, store = context.matcher(), context.store()
         on_exit(matcher.close)
         stack.callback(store.close)
-        answerer = OrderEach(context, signer)
+        answerer = Sessions(context, signer)
         on_exit(answerer.close)
         gateway = assemble(
             settings,

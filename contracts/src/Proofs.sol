@@ -1,25 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import {IMinerRegistry} from "./interfaces/IMinerRegistry.sol";
 import {IModelRegistry} from "./interfaces/IModelRegistry.sol";
 import {ITaskRegistry} from "./interfaces/ITaskRegistry.sol";
 import {Eip712Types} from "./libraries/Eip712Types.sol";
 import {Plans} from "./libraries/Plans.sol";
 import {Receipts} from "./libraries/Receipts.sol";
-import {Order, RequestLeaf, Stage, StageReceipt} from "./types/Signed.sol";
+import {Acceptance, AuditorDelegation, Order, RequestLeaf, Stage, StageReceipt} from "./types/Signed.sol";
 
-/// Which of a stage's own signatures convict it without a judge?
+/// Is what came with a call what it must be: a pipeline and its acceptances; all receipts of a job, to deliver it; one stage's own, to
+/// dispute it or to convict it without a judge?
 ///
 /// TaskRegistry makes one of these and hands it the very bytes it was called with: hence the same function names and arguments.
-/// No storage and no money here; an answer means "proven", anything else reverts with an error of ITaskRegistry. It is a contract
+/// No storage and no money here; an answer means "yes", anything else reverts with an error of ITaskRegistry. It is a contract
 /// of its own because TaskRegistry would exceed the size limit of EIP-170 with it.
 contract Proofs {
     address private immutable _tasks;
+    IMinerRegistry private immutable _miners;
     IModelRegistry private immutable _models;
 
-    constructor(IModelRegistry models) {
+    constructor(IMinerRegistry miners, IModelRegistry models) {
         _tasks = msg.sender;
+        _miners = miners;
         _models = models;
+    }
+
+    /// A pipeline that covers the ordered model, of miners that may work and each accepted its place.
+    function openMatched(
+        Order calldata order,
+        bytes calldata,
+        Stage[] calldata plan,
+        Acceptance[] calldata acceptances,
+        bytes[] calldata acceptanceSigs
+    ) external view {
+        _checkPlan(order, plan, acceptances, acceptanceSigs);
+    }
+
+    /// As `openMatched`.
+    function matchJob(Order calldata order, Stage[] calldata plan, Acceptance[] calldata acceptances, bytes[] calldata acceptanceSigs)
+        external
+        view
+    {
+        _checkPlan(order, plan, acceptances, acceptanceSigs);
+    }
+
+    /// One receipt of every stage, over every request of the order.
+    function deliver(Order calldata order, Stage[] calldata plan, StageReceipt[] calldata receipts, bytes[] calldata sigs) external view {
+        Receipts.checkAll(order, plan, receipts, sigs, _binding(order, plan));
+    }
+
+    /// @return receiptHash EIP-712 struct hash of the receipt, which its stage's operator signed for this order and plan
+    function dispute(
+        Order calldata order,
+        Stage[] calldata plan,
+        StageReceipt calldata receipt,
+        bytes calldata receiptSig,
+        AuditorDelegation calldata,
+        bytes calldata
+    ) external view returns (bytes32 receiptHash) {
+        Plans.Binding memory binding = _binding(order, plan);
+        return Receipts.checkOf(plan, receipt, receiptSig, binding);
     }
 
     /// @return stage whose operator signed two different leaves for one request of one plan
@@ -50,6 +91,16 @@ contract Proofs {
         bytes32 ordered = _models.shardRoot(order.modelId, receipt.layerFrom, receipt.layerTo);
         if (receipt.shardRoot == ordered) revert ITaskRegistry.NotWrongShard();
         return receipt.stage;
+    }
+
+    function _checkPlan(Order calldata order, Stage[] calldata plan, Acceptance[] calldata acceptances, bytes[] calldata acceptanceSigs)
+        private
+        view
+    {
+        (uint16 layers,,) = _models.shapeOf(order.modelId);
+        Plans.checkTiling(plan, layers);
+        Plans.checkWorkers(plan, _miners, order.minStake);
+        Plans.checkAcceptances(plan, acceptances, acceptanceSigs, _binding(order, plan));
     }
 
     function _binding(Order calldata order, Stage[] calldata plan) private view returns (Plans.Binding memory) {

@@ -46,18 +46,19 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         address guardian_
     ) EntryPause(owner_, guardian_) {
         // INVARIANT: escrow obeys this registry alone, signatures mean the same to all, and this registry may slash what it proves.
-        bool wired = escrow_.taskRegistry() == address(this) && escrow_.minerRegistry() == address(minerRegistry_)
-            && escrow_.modelRegistry() == address(modelRegistry_) && minerRegistry_.taskRegistry() == address(this)
+        bool wired = escrow_.taskRegistry() == address(this) && minerRegistry_.taskRegistry() == address(this)
             && minerRegistry_.isArbitrator(address(this));
         // INVARIANT: stake cannot have left before the last dispute about the last receipt it answers for is over.
         uint256 longest = uint256(params_.maxJobSeconds) + params_.maxWindowSeconds + minerRegistry_.maxDisputeSeconds();
         if (!wired || minerRegistry_.unbondSeconds() < longest) revert WiringMismatch();
         if (params_.protocolFeeBps > MAX_PROTOCOL_FEE_BPS) revert FeeTooHigh(params_.protocolFeeBps, MAX_PROTOCOL_FEE_BPS);
         if (params_.feeRecipient == address(0)) revert AccountZero();
+        // INVARIANT: nobody who holds a session's Ack finds it worthless without a warning.
+        if (params_.closeDelaySeconds == 0) revert CloseDelayZero();
         _escrow = escrow_;
         _miners = minerRegistry_;
         _models = modelRegistry_;
-        _proofs = new Proofs(modelRegistry_);
+        _proofs = new Proofs(minerRegistry_, modelRegistry_);
         _params = params_;
     }
 
@@ -67,7 +68,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     function open(Order calldata order) external whenEntriesOpen nonReentrant returns (JobId id) {
         if (msg.sender != order.requester) revert NotParty(msg.sender);
         (id,) = _ids(order);
-        (uint256 amount,) = _create(id, order);
+        uint256 amount = _create(id, order);
         _jobs[id].state = State.Open;
         _escrow.pullForJob(id, order.requester, amount);
     }
@@ -80,12 +81,9 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         Acceptance[] calldata acceptances,
         bytes[] calldata acceptanceSigs
     ) external whenEntriesOpen nonReentrant returns (JobId id) {
-        Plans.Binding memory binding;
-        (id, binding) = _ids(order);
-        (uint256 amount, uint16 layers) = _create(id, order);
-        _requireRequester(order, JobId.unwrap(id), requesterSig);
-        _match(id, order, plan, layers, acceptances, acceptanceSigs, binding);
-        _escrow.lockForJob(id, order.requester, amount);
+        (acceptances, acceptanceSigs); // read by _check
+        id = _createSigned(order, requesterSig);
+        _match(id, order, plan);
     }
 
     /// @inheritdoc ITaskRegistry
@@ -94,12 +92,12 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         whenEntriesOpen
         nonReentrant
     {
-        (JobId id, Plans.Binding memory binding) = _ids(order);
+        (JobId id,) = _ids(order);
         Job storage job = _jobs[id];
         if (job.state != State.Open) _rejectState(job.state);
         if (block.timestamp > job.deadline) revert DeadlinePassed(job.deadline);
-        (uint16 layers,,) = _shapeOf(order);
-        _match(id, order, plan, layers, acceptances, acceptanceSigs, binding);
+        (acceptances, acceptanceSigs); // read by _check
+        _match(id, order, plan);
     }
 
     // --- a job ends well ---
@@ -112,32 +110,39 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         if (state != State.Matched && state != State.Delivered) _rejectState(state);
         if (ack.orderHash != binding.orderHash || ack.planHash != binding.planHash) revert AckMismatch();
         bytes32 digest = Eip712Types.toDigest(binding.separator, Eip712Types.ackHash(ack));
-        _requireRequester(order, digest, requesterSig);
+        _requireSigner(id, order, digest, requesterSig);
 
         if (state == State.Delivered) {
             // INVARIANT: the stages have shown what they did; an Ack can end the wait for their pay, not change it.
             if (ack.tokensIn != job.tokensIn || ack.tokensOut != job.tokensOut) revert TokenCountMismatch(0);
             if (ack.resultRoot != job.resultRoot) revert AckMismatch();
-        } else {
-            // SAFETY: without one of them a requester could Ack nothing after the work was done and take all its money back.
-            if (msg.sender != order.matcher && !_isStage(plan, msg.sender)) revert NotParty(msg.sender);
-            Receipts.checkCounts(order, ack.tokensIn, ack.tokensOut);
-            job.tokensIn = ack.tokensIn;
-            job.tokensOut = ack.tokensOut;
-            // INVARIANT: no dispute opens after deadline + window, which unbonding outlasts, however late an Ack comes.
-            uint256 from = block.timestamp < job.deadline ? block.timestamp : job.deadline;
-            job.finalAt = uint40(from + job.window);
+            _settle(id, order, plan);
+            return;
         }
+        Receipts.checkCounts(order, ack.tokensIn, ack.tokensOut);
+        // INVARIANT: no dispute opens after deadline + window, which unbonding outlasts, however late an Ack comes.
+        uint256 from = block.timestamp < job.deadline ? block.timestamp : job.deadline;
+        job.finalAt = uint40(from + job.window);
+        if (job.isSession) {
+            _payStep(id, order, plan, ack);
+            return;
+        }
+        // SAFETY: without one of them a requester could Ack nothing after the work was done and take all its money back.
+        if (msg.sender != order.matcher && !_isStage(plan, msg.sender)) revert NotParty(msg.sender);
+        job.tokensIn = ack.tokensIn;
+        job.tokensOut = ack.tokensOut;
         _settle(id, order, plan);
     }
 
     /// @inheritdoc ITaskRegistry
     function deliver(Order calldata order, Stage[] calldata plan, StageReceipt[] calldata receipts, bytes[] calldata sigs) external {
-        (JobId id, Plans.Binding memory binding) = _bind(order, plan);
+        (JobId id,) = _bind(order, plan);
         Job storage job = _jobs[id];
         if (job.state != State.Matched) _rejectState(job.state);
+        if (job.isSession) revert NotBatch();
         if (block.timestamp > job.deadline) revert DeadlinePassed(job.deadline);
-        Receipts.checkAll(order, plan, receipts, sigs, binding);
+        sigs; // read by _check
+        _check();
 
         StageReceipt calldata last = receipts[receipts.length - 1];
         uint256 finalAt = block.timestamp + job.window;
@@ -173,10 +178,32 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     /// @inheritdoc ITaskRegistry
     function expire(JobId id) external nonReentrant {
         Job storage job = _jobs[id];
-        if (job.state != State.Open && job.state != State.Matched) _rejectState(job.state);
-        if (block.timestamp <= job.deadline) revert DeadlineNotPassed(job.deadline);
-        job.state = State.Expired;
-        emit JobExpired(id, _refundAll(id));
+        State state = job.state;
+        if (state != State.Open && state != State.Matched) _rejectState(state);
+        uint256 until = job.deadline;
+        if (job.isSession && state == State.Matched) until += _params.closeDelaySeconds;
+        if (block.timestamp <= until) revert DeadlineNotPassed(until);
+        // Not final yet and still Matched: a session that has paid.
+        bool paid = job.finalAt != 0;
+        job.state = paid ? State.Settled : State.Expired;
+        uint256 refunded = _refundAll(id);
+        if (paid) emit JobSettled(id, 0, refunded, 0);
+        else emit JobExpired(id, refunded);
+    }
+
+    /// @inheritdoc ITaskRegistry
+    function requestClose(Order calldata order) external {
+        (JobId id,) = _ids(order);
+        Job storage job = _jobs[id];
+        if (job.state != State.Matched) _rejectState(job.state);
+        if (!job.isSession) revert NotSession();
+        if (msg.sender != order.requester && msg.sender != order.matcher && msg.sender != _escrow.jobSpenderOf(id)) {
+            revert NotParty(msg.sender);
+        }
+        // INVARIANT: a session's deadline only ever moves to an earlier second that has come: no Ack in hand loses the delay.
+        if (block.timestamp >= job.deadline) revert DeadlinePassed(job.deadline);
+        job.deadline = uint40(block.timestamp);
+        emit JobClosing(id, block.timestamp + _params.closeDelaySeconds);
     }
 
     // --- guilt ---
@@ -191,12 +218,10 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         bytes calldata delegationSig
     ) external nonReentrant {
         (JobId id, Plans.Binding memory binding) = _bind(order, plan);
-        Job storage job = _jobs[id];
-        State state = job.state;
-        if (state != State.Delivered && state != State.Disputed && state != State.Settled) _rejectState(state);
-        if (block.timestamp > job.finalAt) revert WindowClosed(job.finalAt);
-        _checkChallenger(order, delegation, delegationSig, binding);
-        bytes32 receiptHash = Receipts.checkOf(plan, receipt, receiptSig, binding);
+        _requireDisputable(_jobs[id]);
+        _checkChallenger(id, order, delegation, delegationSig, binding);
+        receiptSig; // read by _check
+        bytes32 receiptHash = abi.decode(_check(), (bytes32));
         _openDispute(id, order, plan, receipt, receiptHash);
     }
 
@@ -279,8 +304,8 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc ITaskRegistry
-    function maxAmountOf(Order calldata order) external view returns (uint256 amount) {
-        (amount,) = _maxAmount(order);
+    function maxAmountOf(Order calldata order) external view returns (uint256) {
+        return _maxAmount(order);
     }
 
     /// @inheritdoc ITaskRegistry
@@ -291,7 +316,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     {
         (uint16 layers,,) = _shapeOf(order);
         Plans.checkTiling(plan, layers);
-        Split.Shares memory shares = _shares(order, plan, tokensIn, tokensOut, 0);
+        Split.Shares memory shares = _shares(order, plan, 0, 0, tokensIn, tokensOut, 0);
         return (shares.gross, shares.pay, shares.matcherFee, shares.protocolFee);
     }
 
@@ -334,16 +359,14 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         id = JobId.wrap(Eip712Types.toDigest(binding.separator, binding.orderHash));
     }
 
-    function _maxAmount(Order calldata order) private view returns (uint256 amount, uint16 layers) {
-        uint8 embedUnits;
-        uint8 headUnits;
-        (layers, embedUnits, headUnits) = _shapeOf(order);
+    function _maxAmount(Order calldata order) private view returns (uint256) {
+        (uint16 layers, uint8 embedUnits, uint8 headUnits) = _shapeOf(order);
         uint256 units = uint256(layers) + embedUnits + headUnits;
-        amount = Split.cost(units, order.maxTokensIn, order.maxTokensOut, order.priceIn, order.priceOut);
+        return Split.cost(units, order.maxTokensIn, order.maxTokensOut, order.priceIn, order.priceOut);
     }
 
     /// Check an order by itself and enter it in the books; the caller sets the state and locks `amount`.
-    function _create(JobId id, Order calldata order) private returns (uint256 amount, uint16 layers) {
+    function _create(JobId id, Order calldata order) private returns (uint256 amount) {
         Job storage job = _jobs[id];
         // INVARIANT: a job's id is its order's digest and its end is kept, so no order opens twice.
         if (job.state != State.None) _rejectState(job.state);
@@ -361,35 +384,26 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         if (!_miners.isArbitrator(order.arbitrator)) revert ArbitratorUnknown(order.arbitrator);
         bytes32 profile = _models.numericsProfileOf(order.modelId);
         if (order.numericsProfile != profile) revert NumericsProfileMismatch(order.numericsProfile, profile);
-        (amount, layers) = _maxAmount(order);
+        amount = _maxAmount(order);
 
         job.deadline = uint40(order.deadline);
         job.window = order.window;
         job.matcherFeeBps = order.matcherFeeBps;
+        job.isSession = order.inputRoot == 0 && order.samplingRoot == 0;
         emit JobOpened(id, order.requester, ModelId.unwrap(order.modelId), amount);
     }
 
-    function _match(
-        JobId id,
-        Order calldata order,
-        Stage[] calldata plan,
-        uint16 layers,
-        Acceptance[] calldata acceptances,
-        bytes[] calldata signatures,
-        Plans.Binding memory binding
-    ) private {
+    function _match(JobId id, Order calldata order, Stage[] calldata plan) private {
         if (order.matcher != address(0) && msg.sender != order.matcher) {
             revert NotMatcher(msg.sender, order.matcher);
         }
-        Plans.checkTiling(plan, layers);
-        Plans.checkWorkers(plan, _miners, order.minStake);
-        binding.planHash = Eip712Types.planHash(plan);
-        Plans.checkAcceptances(plan, acceptances, signatures, binding);
+        _check(); // that plan covers the model, that its miners may work, and that each accepted
+        bytes32 planHash = Eip712Types.planHash(plan);
         Job storage job = _jobs[id];
-        job.planHash = binding.planHash;
+        job.planHash = planHash;
         job.stages = uint8(plan.length);
         job.state = State.Matched;
-        emit JobMatched(id, msg.sender, binding.planHash, plan);
+        emit JobMatched(id, msg.sender, planHash, plan);
     }
 
     /// INVARIANT: from here on `plan` is the one that was checked and accepted when the job was matched.
@@ -407,8 +421,30 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         revert WrongState(have);
     }
 
-    function _requireRequester(Order calldata order, bytes32 digest, bytes calldata signature) private view {
-        if (!Eip712Types.isValidSigner(order.requester, digest, signature)) revert BadSignature(order.requester);
+    /// As `_create`, and lock the requester's balance: on its own word, or on that of a key it lets spend.
+    function _createSigned(Order calldata order, bytes calldata signature) private returns (JobId id) {
+        (id,) = _ids(order);
+        uint256 amount = _create(id, order);
+        address spender;
+        if (!Eip712Types.isValidSigner(order.requester, JobId.unwrap(id), signature)) {
+            spender = Eip712Types.recover(JobId.unwrap(id), signature);
+            if (!_escrow.isSpender(order.requester, spender)) revert BadSignature(order.requester);
+        }
+        _escrow.lockForJob(id, order.requester, spender, amount);
+    }
+
+    /// INVARIANT: what happens to a job is said by its requester or by the key that opened it, and by no other spender: each is
+    /// held to its own limit. It may for as long as the job is spoken of, so that nobody's pay is undone by taking it back.
+    function _requireSigner(JobId id, Order calldata order, bytes32 digest, bytes calldata signature) private view {
+        if (Eip712Types.isValidSigner(order.requester, digest, signature)) return;
+        if (!Eip712Types.isSignedBy(_escrow.jobSpenderOf(id), digest, signature)) revert BadSignature(order.requester);
+    }
+
+    /// What else this call brought: Proofs reads it from the call's own bytes, and says no by reverting.
+    ///
+    /// SAFETY: our own contract without state, called with exactly the bytes whose order and plan were just bound.
+    function _check() private view returns (bytes memory) {
+        return address(_proofs).functionStaticCall(msg.data);
     }
 
     function _ownerOf(Stage calldata stage) private view returns (address) {
@@ -455,8 +491,17 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
             );
     }
 
+    function _requireDisputable(Job storage job) private view {
+        State state = job.state;
+        // A session is disputed while it goes on, once it has paid: finalAt is set.
+        bool paid = state == State.Settled || (state == State.Matched && job.finalAt != 0);
+        if (state != State.Delivered && state != State.Disputed && !paid) _rejectState(state);
+        if (block.timestamp > job.finalAt) revert WindowClosed(job.finalAt);
+    }
+
     /// Requester, the order's auditor, or whom the requester delegated to by signature: strangers have no data and no say.
     function _checkChallenger(
+        JobId id,
         Order calldata order,
         AuditorDelegation calldata delegation,
         bytes calldata signature,
@@ -466,7 +511,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         if (delegation.auditor != msg.sender || delegation.orderHash != binding.orderHash || block.timestamp > delegation.expiry) {
             revert NotParty(msg.sender);
         }
-        _requireRequester(order, Eip712Types.toDigest(binding.separator, Eip712Types.delegationHash(delegation)), signature);
+        _requireSigner(id, order, Eip712Types.toDigest(binding.separator, Eip712Types.delegationHash(delegation)), signature);
     }
 
     /// Everyone with an interest in the job: none of them may judge it. Without zero addresses; may repeat.
@@ -490,8 +535,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         returns (JobId id, uint16 stage, address owner, uint256 slashed)
     {
         (id,) = _bind(order, plan);
-        // SAFETY: our own contract without state, called with exactly the bytes whose order and plan were just bound.
-        stage = abi.decode(address(_proofs).functionStaticCall(msg.data), (uint16));
+        stage = abi.decode(_check(), (uint16));
         Job storage job = _jobs[id];
         uint64 bit = uint64(1) << stage;
         // INVARIANT: a stage is punished once for a job, whatever is proven about it again.
@@ -508,31 +552,62 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         return false;
     }
 
-    /// Pay by the job's counts and close it. INVARIANT: paid + refunded == maxAmount; a stage at fault gets nothing.
+    /// Pay by a batch's counts and close it. INVARIANT: paid + refunded == maxAmount; a stage at fault gets nothing.
     function _settle(JobId id, Order calldata order, Stage[] calldata plan) private {
         Job storage job = _jobs[id];
         job.state = State.Settled;
-        Split.Shares memory shares = _shares(order, plan, job.tokensIn, job.tokensOut, job.faultMask);
-        IEscrow.Payout[] memory payouts = new IEscrow.Payout[](plan.length + 2);
-        uint256 paid = shares.matcherFee + shares.protocolFee;
+        Split.Shares memory shares = _shares(order, plan, 0, 0, job.tokensIn, job.tokensOut, job.faultMask);
+        (IEscrow.Payout[] memory payouts, uint256 paid) = _payouts(order, plan, shares);
+        emit JobSettled(id, paid, _escrow.releaseJob(id, payouts), shares.withheld);
+    }
+
+    /// Pay what a session has come to since its last Ack; it goes on.
+    ///
+    /// INVARIANT: counts never fall, so nothing is ever taken back; counts that do not grow change nothing, not even the window.
+    /// A stage that was found at fault meanwhile is not paid from then on, and its gross stays with the requester.
+    function _payStep(JobId id, Order calldata order, Stage[] calldata plan, Ack calldata ack) private {
+        Job storage job = _jobs[id];
+        (uint32 paidIn, uint32 paidOut) = (job.tokensIn, job.tokensOut);
+        bool falls = ack.tokensIn < paidIn || ack.tokensOut < paidOut;
+        if (falls || (ack.tokensIn == paidIn && ack.tokensOut == paidOut)) revert AckStale(paidIn, paidOut);
+        job.tokensIn = ack.tokensIn;
+        job.tokensOut = ack.tokensOut;
+        Split.Shares memory shares = _shares(order, plan, paidIn, paidOut, ack.tokensIn, ack.tokensOut, job.faultMask);
+        (IEscrow.Payout[] memory payouts, uint256 paid) = _payouts(order, plan, shares);
+        emit JobPaid(id, ack.tokensIn, ack.tokensOut, paid);
+        _escrow.payJob(id, payouts);
+    }
+
+    function _payouts(Order calldata order, Stage[] calldata plan, Split.Shares memory shares)
+        private
+        view
+        returns (IEscrow.Payout[] memory payouts, uint256 paid)
+    {
+        payouts = new IEscrow.Payout[](plan.length + 2);
+        paid = shares.matcherFee + shares.protocolFee;
         for (uint256 i; i < plan.length; ++i) {
             paid += shares.pay[i];
             payouts[i] = IEscrow.Payout(_ownerOf(plan[i]), shares.pay[i]);
         }
         payouts[plan.length] = IEscrow.Payout(order.matcher, shares.matcherFee);
         payouts[plan.length + 1] = IEscrow.Payout(_params.feeRecipient, shares.protocolFee);
-        emit JobSettled(id, paid, _escrow.releaseJob(id, payouts), shares.withheld);
     }
 
-    function _shares(Order calldata order, Stage[] calldata plan, uint256 tokensIn, uint256 tokensOut, uint256 faultMask)
-        private
-        view
-        returns (Split.Shares memory)
-    {
+    function _shares(
+        Order calldata order,
+        Stage[] calldata plan,
+        uint256 paidIn,
+        uint256 paidOut,
+        uint256 tokensIn,
+        uint256 tokensOut,
+        uint256 faultMask
+    ) private view returns (Split.Shares memory) {
         (uint16 layers, uint8 embedUnits, uint8 headUnits) = _shapeOf(order);
         return Split.shares(
             Plans.unitsOf(plan, layers, embedUnits, headUnits),
             Split.Terms({
+                paidIn: paidIn,
+                paidOut: paidOut,
                 tokensIn: tokensIn,
                 tokensOut: tokensOut,
                 priceIn: order.priceIn,

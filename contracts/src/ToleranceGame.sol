@@ -31,6 +31,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
     uint256 private constant BPS = 10_000;
     uint256 private constant REWARD_CAP_BONDS = 10;
     uint256 private constant MAX_ASKS = 3;
+    uint256 private constant MAX_LIST_BYTES = 4 * Derive.MAX_LISTED;
     /// Turns of a game at most: three questions and answers, the accusation, a demand and its answer, seven rounds of 32 down a trace of 2^35
     /// chunks, then element and part.
     uint256 public constant MAX_TURNS = 28;
@@ -262,7 +263,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
     /// @inheritdoc IToleranceGame
     function pointWith(DisputeId id, Place calldata place, bytes calldata tokens) external {
         Game storage g = _accusedTurn(id, Phase.Picking);
-        if (tokens.length == 0) revert ListMissing();
+        // INVARIANT: whoever must answer a list can: it has to be given again with the answer.
+        if (tokens.length == 0 || tokens.length > MAX_LIST_BYTES) revert ListInvalid();
         _point(id, g, _packed(place) | bytes32(_listed(tokens)));
     }
 
@@ -284,12 +286,11 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
         Order calldata order,
         RequestOpening calldata shown,
         RequestOpening calldata opening,
-        bytes calldata signature,
-        address signer
+        bytes calldata signature
     ) external {
         Game storage g = _accusedTurn(id, Phase.Picking);
         if (g.opening != keccak256(abi.encode(shown))) revert OpeningMismatch();
-        rowJudge.checkOtherOpening(order, shown, opening, signature, signer);
+        rowJudge.checkOtherOpening(order, shown, opening, signature);
         _rule(id, g, Status.NoFault);
     }
 

@@ -3,21 +3,20 @@ pragma solidity ^0.8.30;
 
 import {IERC20Errors} from "@openzeppelin/contracts/interfaces/draft-IERC6093.sol";
 
-import {EntryPause} from "../src/EntryPause.sol";
 import {Escrow} from "../src/Escrow.sol";
 import {IEscrow} from "../src/interfaces/IEscrow.sol";
 import {JobId} from "../src/types/Ids.sol";
 import {Suite} from "./fixtures/Suite.sol";
 import {CutToken} from "./fixtures/Tokens.sol";
 
-/// Balances, thaws, credits and job locks. Sessions: EscrowSessions.t.sol.
+/// Balances, thaws, credits and job locks. Spenders: EscrowSpenders.t.sol.
 contract EscrowTest is Suite {
     JobId private constant JOB = JobId.wrap(keccak256("job"));
     address private payer = makeAddr("payer");
 
     function lock(uint256 amount) private {
         vm.prank(address(tasks));
-        escrow.lockForJob(JOB, requester, amount);
+        escrow.lockForJob(JOB, requester, address(0), amount);
     }
 
     function payouts(uint256 one, uint256 two) private returns (IEscrow.Payout[] memory list) {
@@ -36,10 +35,7 @@ contract EscrowTest is Suite {
     function test_wiring_isReadable() public view {
         vm.assertEq(escrow.token(), address(token));
         vm.assertEq(escrow.taskRegistry(), address(tasks));
-        vm.assertEq(escrow.minerRegistry(), address(miners));
-        vm.assertEq(escrow.modelRegistry(), address(models));
         vm.assertEq(escrow.withdrawDelaySeconds(), WITHDRAW_DELAY_SECONDS);
-        vm.assertEq(escrow.sessionCloseDelaySeconds(), CLOSE_DELAY_SECONDS);
     }
 
     // --- deposit ---
@@ -219,14 +215,14 @@ contract EscrowTest is Suite {
     function test_lockForJob_withoutBalance_reverts() public {
         vm.prank(address(tasks));
         vm.expectRevert(abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 100 * USD, 100 * USD + 1));
-        escrow.lockForJob(JOB, requester, 100 * USD + 1);
+        escrow.lockForJob(JOB, requester, address(0), 100 * USD + 1);
     }
 
     function test_lock_twice_reverts() public {
         lock(1);
         vm.prank(address(tasks));
         vm.expectRevert(abi.encodeWithSelector(IEscrow.JobLockExists.selector, JOB));
-        escrow.lockForJob(JOB, requester, 1);
+        escrow.lockForJob(JOB, requester, address(0), 1);
         vm.prank(address(tasks));
         vm.expectRevert(abi.encodeWithSelector(IEscrow.JobLockExists.selector, JOB));
         escrow.pullForJob(JOB, requester, 1);
@@ -245,11 +241,13 @@ contract EscrowTest is Suite {
     function test_jobLocks_areTaskRegistrysAlone() public {
         IEscrow.Payout[] memory none;
         vm.expectRevert(abi.encodeWithSelector(IEscrow.NotTaskRegistry.selector, address(this)));
-        escrow.lockForJob(JOB, requester, 1);
+        escrow.lockForJob(JOB, requester, address(0), 1);
         vm.expectRevert(abi.encodeWithSelector(IEscrow.NotTaskRegistry.selector, address(this)));
         escrow.pullForJob(JOB, requester, 1);
         vm.expectRevert(abi.encodeWithSelector(IEscrow.NotTaskRegistry.selector, address(this)));
         escrow.releaseJob(JOB, none);
+        vm.expectRevert(abi.encodeWithSelector(IEscrow.NotTaskRegistry.selector, address(this)));
+        escrow.payJob(JOB, none);
     }
 
     function test_releaseJob_creditsAndRefunds() public {
@@ -274,6 +272,59 @@ contract EscrowTest is Suite {
         vm.prank(address(tasks));
         vm.expectRevert(abi.encodeWithSelector(IEscrow.PayoutsExceedLock.selector, 40 * USD + 1, 40 * USD));
         escrow.releaseJob(JOB, list);
+    }
+
+    // --- paying in steps ---
+
+    function pay(IEscrow.Payout[] memory list) private {
+        vm.prank(address(tasks));
+        escrow.payJob(JOB, list);
+    }
+
+    function test_payJob_creditsAndKeepsTheRestLocked() public {
+        lock(40 * USD);
+        IEscrow.Payout[] memory list = payouts(10 * USD, 5 * USD);
+        vm.expectEmit(address(escrow));
+        emit IEscrow.Credited(list[0].account, 10 * USD, JobId.unwrap(JOB));
+        pay(list);
+        (address who, uint256 amount) = escrow.lockOf(JOB);
+        vm.assertEq(who, requester);
+        vm.assertEq(amount, 25 * USD);
+        vm.assertEq(escrow.balanceOf(requester), 60 * USD);
+        vm.assertEq(release(payouts(1 * USD, 0)), 24 * USD);
+        vm.assertEq(escrow.creditOf(list[0].account), 11 * USD);
+        vm.assertEq(escrow.balanceOf(requester), 84 * USD);
+    }
+
+    function test_payJob_ofMoreThanIsLeft_reverts() public {
+        lock(40 * USD);
+        pay(payouts(40 * USD, 0));
+        IEscrow.Payout[] memory list = payouts(1, 0);
+        vm.prank(address(tasks));
+        vm.expectRevert(abi.encodeWithSelector(IEscrow.PayoutsExceedLock.selector, 1, 0));
+        escrow.payJob(JOB, list);
+        IEscrow.Payout[] memory none;
+        vm.assertEq(release(none), 0);
+        vm.prank(address(tasks));
+        vm.expectRevert(abi.encodeWithSelector(IEscrow.JobLockMissing.selector, JOB));
+        escrow.payJob(JOB, none);
+    }
+
+    function testFuzz_payJob_inSteps_conserves(uint96 locked, uint96[6] memory steps) public {
+        uint256 left = bound(locked, 0, 100 * USD);
+        lock(left);
+        uint256 paid;
+        for (uint256 i; i < steps.length; ++i) {
+            uint256 step = bound(steps[i], 0, left);
+            pay(payouts(step / 3, step - step / 3));
+            left -= step;
+            paid += step;
+            (, uint256 amount) = escrow.lockOf(JOB);
+            vm.assertEq(amount, left);
+        }
+        IEscrow.Payout[] memory none;
+        vm.assertEq(release(none), left);
+        vm.assertEq(escrow.balanceOf(requester), 100 * USD - paid);
     }
 
     function test_releaseJob_twice_reverts() public {
@@ -312,22 +363,5 @@ contract EscrowTest is Suite {
         vm.prank(list[1].account);
         vm.expectRevert(IEscrow.NoCredit.selector);
         escrow.withdrawCredit();
-    }
-
-    // --- pause ---
-
-    /// A pause stops new sessions and nothing else: money goes in and out.
-    function test_pause_stopsOnlySessions() public {
-        vm.prank(guardian);
-        escrow.pauseEntries(7 days);
-        depositFor(payer, USD);
-        vm.prank(requester);
-        escrow.requestWithdraw(USD);
-        skipTime(WITHDRAW_DELAY_SECONDS);
-        vm.prank(requester);
-        escrow.withdraw();
-        vm.prank(requester);
-        vm.expectRevert(abi.encodeWithSelector(EntryPause.EntriesPaused.selector, escrow.pausedUntil()));
-        escrow.openSession("", 1, uint40(vm.getBlockTimestamp() + 1), 0, evenPlan(1), address(0), 0);
     }
 }

@@ -37,6 +37,7 @@ contract TaskRegistryOpenTest is Suite {
         vm.assertEq(p.feeRecipient, treasury);
         vm.assertEq(p.maxJobSeconds, MAX_JOB_SECONDS);
         vm.assertEq(p.maxWindowSeconds, MAX_WINDOW_SECONDS);
+        vm.assertEq(p.closeDelaySeconds, CLOSE_DELAY_SECONDS);
     }
 
     function deployWith(Escrow escrow_, IMinerRegistry miners_, IModelRegistry models_, ITaskRegistry.Params memory p) external {
@@ -50,48 +51,40 @@ contract TaskRegistryOpenTest is Suite {
 
     /// Same address, but one thing wrong in the wiring each time.
     function test_constructor_checksEveryWire() public {
-        for (uint256 wrong; wrong < 5; ++wrong) {
-            address future = vm.computeCreateAddress(address(this), vm.getNonce(address(this)) + 3);
-            ModelRegistry models_ = new ModelRegistry();
+        for (uint256 wrong; wrong < 3; ++wrong) {
+            address future = vm.computeCreateAddress(address(this), vm.getNonce(address(this)) + 2);
             IMinerRegistry miners_ = IMinerRegistry(deployMiners(wrong == 1 ? address(1) : future, wrong == 2 ? address(1) : future));
-            Escrow escrow_ = new Escrow(
-                address(token),
-                wrong == 0 ? address(1) : future,
-                wrong == 3 ? address(1) : address(miners_),
-                wrong == 4 ? address(1) : address(models_),
-                0,
-                0,
-                governor,
-                guardian
-            );
+            Escrow escrow_ = new Escrow(address(token), wrong == 0 ? address(1) : future, 0);
             vm.expectRevert(ITaskRegistry.WiringMismatch.selector);
-            new TaskRegistry(escrow_, miners_, models_, taskParams(), governor, guardian);
+            new TaskRegistry(escrow_, miners_, models, taskParams(), governor, guardian);
         }
     }
 
     function test_constructor_whenUnbondingIsShorterThanADispute_reverts() public {
         address future = vm.computeCreateAddress(address(this), vm.getNonce(address(this)) + 2);
         address miners_ = deployMiners(future, future);
-        Escrow escrow_ = new Escrow(address(token), future, miners_, address(models), 0, 0, governor, guardian);
+        Escrow escrow_ = new Escrow(address(token), future, 0);
         ITaskRegistry.Params memory p = taskParams();
         p.maxJobSeconds = uint32(UNBOND_SECONDS - MAX_WINDOW_SECONDS - MAX_DISPUTE_SECONDS + 1);
         vm.expectRevert(ITaskRegistry.WiringMismatch.selector);
         new TaskRegistry(escrow_, IMinerRegistry(miners_), models, p, governor, guardian);
     }
 
-    function test_constructor_checksFeeAndRecipient() public {
-        for (uint256 wrong; wrong < 2; ++wrong) {
+    function test_constructor_checksFeeRecipientAndDelay() public {
+        bytes[3] memory reasons = [
+            abi.encodeWithSelector(ITaskRegistry.FeeTooHigh.selector, 101, 100),
+            abi.encodeWithSelector(ITaskRegistry.AccountZero.selector),
+            abi.encodeWithSelector(ITaskRegistry.CloseDelayZero.selector)
+        ];
+        for (uint256 wrong; wrong < 3; ++wrong) {
             address future = vm.computeCreateAddress(address(this), vm.getNonce(address(this)) + 2);
             address miners_ = deployMiners(future, future);
-            Escrow escrow_ = new Escrow(address(token), future, miners_, address(models), 0, 0, governor, guardian);
+            Escrow escrow_ = new Escrow(address(token), future, 0);
             ITaskRegistry.Params memory p = taskParams();
             if (wrong == 0) p.protocolFeeBps = 101;
-            else p.feeRecipient = address(0);
-            vm.expectRevert(
-                wrong == 0
-                    ? abi.encodeWithSelector(ITaskRegistry.FeeTooHigh.selector, 101, 100)
-                    : abi.encodeWithSelector(ITaskRegistry.AccountZero.selector)
-            );
+            else if (wrong == 1) p.feeRecipient = address(0);
+            else p.closeDelaySeconds = 0;
+            vm.expectRevert(reasons[wrong]);
             new TaskRegistry(escrow_, IMinerRegistry(miners_), models, p, governor, guardian);
         }
     }
@@ -575,13 +568,16 @@ contract TaskRegistryOpenTest is Suite {
         uint256 perUnit = uint256(900_000) * 3_750_001 + uint256(400_000) * 11_250_007;
         uint256[3] memory units = [uint256(25), 23, 27];
         uint256 fees;
+        uint256 matchers;
         for (uint256 i; i < 3; ++i) {
             vm.assertEq(gross[i], units[i] * perUnit / 1e9);
-            uint256 fee = gross[i] * 200 / 10_000 + gross[i] * 30 / 10_000;
+            uint256 fee = gross[i] * 230 / 10_000;
             vm.assertEq(pay[i], gross[i] - fee);
             fees += fee;
+            matchers += fee * 200 / 230;
         }
-        vm.assertEq(matcherFee + protocolFee, fees);
+        vm.assertEq(matcherFee, matchers);
+        vm.assertEq(protocolFee, fees - matchers);
         deal.plan[0].layerTo -= 1;
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.LayerGap.selector, 22, 23));
         tasks.split(deal.order, deal.plan, 1, 1);

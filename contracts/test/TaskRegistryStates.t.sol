@@ -18,7 +18,8 @@ contract TaskRegistryStatesTest is Suite {
         Expire,
         Dispute,
         ProveEquivocation,
-        ProveWrongShard
+        ProveWrongShard,
+        RequestClose
     }
 
     uint32 private constant IN = 900_000;
@@ -37,22 +38,88 @@ contract TaskRegistryStatesTest is Suite {
         if (move == Move.Dispute) {
             return have == ITaskRegistry.State.Delivered || have == ITaskRegistry.State.Disputed || have == ITaskRegistry.State.Settled;
         }
+        if (move == Move.RequestClose) return false; // of a batch
         return have != none && have != ITaskRegistry.State.Open && have != ITaskRegistry.State.Cancelled;
+    }
+
+    /// What differs in a session. `paid`: it has had an Ack.
+    function isLegalOfSession(ITaskRegistry.State have, Move move, bool paid) private pure returns (bool) {
+        if (move == Move.Deliver || move == Move.Finalize) return false;
+        if (move == Move.RequestClose) return have == ITaskRegistry.State.Matched;
+        if (move == Move.Dispute && have == ITaskRegistry.State.Matched) return paid;
+        return isLegal(have, move);
+    }
+
+    function reachSession(ITaskRegistry.State want, bool paid) private returns (Deal memory deal) {
+        deal = dealOf(sessionOrder(), evenPlan(3));
+        reach(want == ITaskRegistry.State.Settled ? ITaskRegistry.State.Matched : want, deal);
+        if (paid) settleAck(deal, IN / 2, OUT / 2);
+        if (want == ITaskRegistry.State.Settled) {
+            vm.prank(requester);
+            tasks.requestClose(deal.order);
+            skipTime(CLOSE_DELAY_SECONDS + 1);
+            tasks.expire(deal.id);
+        }
+    }
+
+    function checkSession(ITaskRegistry.State have, bool paid, Move move) private returns (uint256 passed) {
+        Deal memory deal = reachSession(have, paid);
+        assertState(deal.id, have);
+        string memory pair = string.concat("session, state ", vm.toString(uint256(have)), " move ", vm.toString(uint256(move)));
+        bool legal = isLegalOfSession(have, move, paid);
+        try this.perform(move, deal) {
+            vm.assertTrue(legal, pair);
+            return 1;
+        } catch (bytes memory reason) {
+            vm.assertFalse(legal, pair);
+            bytes memory why = abi.encodeWithSelector(ITaskRegistry.WrongState.selector, have);
+            if (move == Move.Deliver && have == ITaskRegistry.State.Matched) why = abi.encodeWithSelector(ITaskRegistry.NotBatch.selector);
+            vm.assertEq(reason, why);
+            assertState(deal.id, have);
+        }
+    }
+
+    /// Sessions know no Delivered and no Disputed; Matched comes with and without a paid Ack.
+    function test_matrix_ofSessions() public {
+        ITaskRegistry.State[7] memory have = [
+            ITaskRegistry.State.None,
+            ITaskRegistry.State.Open,
+            ITaskRegistry.State.Matched,
+            ITaskRegistry.State.Matched,
+            ITaskRegistry.State.Settled,
+            ITaskRegistry.State.Cancelled,
+            ITaskRegistry.State.Expired
+        ];
+        uint256 legalPairs;
+        for (uint256 i; i < have.length; ++i) {
+            for (uint256 move; move < MOVES; ++move) {
+                uint256 fresh = vm.snapshotState();
+                legalPairs += checkSession(have[i], i == 3 || i == 4, Move(move));
+                vm.revertToState(fresh);
+            }
+        }
+        // open: 2; matchJob, cancel, expire of Open: 3; Matched: ack, expire, close, two proofs: 5, and with an Ack a dispute: 6;
+        // Settled: dispute, two proofs; Expired: two proofs.
+        vm.assertEq(legalPairs, 2 + 3 + 5 + 6 + 3 + 2);
     }
 
     function reach(ITaskRegistry.State want) private returns (Deal memory deal) {
         deal = newDeal(3);
-        if (want == ITaskRegistry.State.None) return deal;
+        reach(want, deal);
+    }
+
+    function reach(ITaskRegistry.State want, Deal memory deal) private {
+        if (want == ITaskRegistry.State.None) return;
         openUnmatched(deal);
         if (want == ITaskRegistry.State.Cancelled) {
             vm.prank(requester);
             tasks.cancel(deal.id);
         }
-        if (want == ITaskRegistry.State.Open || want == ITaskRegistry.State.Cancelled) return deal;
+        if (want == ITaskRegistry.State.Open || want == ITaskRegistry.State.Cancelled) return;
         matchJob(deal);
         if (want == ITaskRegistry.State.Settled) settleAck(deal, IN, OUT);
         if (want == ITaskRegistry.State.Expired) {
-            vm.warp(deal.order.deadline + 1);
+            vm.warp(deal.order.deadline + CLOSE_DELAY_SECONDS + 1);
             tasks.expire(deal.id);
         }
         if (want == ITaskRegistry.State.Delivered || want == ITaskRegistry.State.Disputed) {
@@ -82,12 +149,15 @@ contract TaskRegistryStatesTest is Suite {
             vm.warp(deal.order.deadline + deal.order.window + 1);
             finalize(deal);
         } else if (move == Move.Expire) {
-            vm.warp(deal.order.deadline + 1);
+            vm.warp(deal.order.deadline + CLOSE_DELAY_SECONDS + 1);
             tasks.expire(deal.id);
         } else if (move == Move.Dispute) {
             dispute(deal, newDelivery(deal, IN, OUT), 1);
         } else if (move == Move.ProveEquivocation) {
             proveEquivocation(deal, contradiction(deal, 1));
+        } else if (move == Move.RequestClose) {
+            vm.prank(requester);
+            tasks.requestClose(deal.order);
         } else {
             (StageReceipt memory receipt, bytes memory sig) = wrongShard(deal, 1);
             tasks.proveWrongShard(deal.order, deal.plan, receipt, sig);
@@ -104,7 +174,11 @@ contract TaskRegistryStatesTest is Suite {
             return 1;
         } catch (bytes memory reason) {
             vm.assertFalse(legal, pair);
-            vm.assertEq(reason, abi.encodeWithSelector(ITaskRegistry.WrongState.selector, have));
+            bytes memory why = abi.encodeWithSelector(ITaskRegistry.WrongState.selector, have);
+            if (move == Move.RequestClose && have == ITaskRegistry.State.Matched) {
+                why = abi.encodeWithSelector(ITaskRegistry.NotSession.selector);
+            }
+            vm.assertEq(reason, why);
             assertState(deal.id, have);
         }
     }

@@ -4,7 +4,8 @@ pragma solidity ^0.8.30;
 import {ToleranceGame} from "../src/ToleranceGame.sol";
 import {IArbitrator} from "../src/interfaces/IArbitrator.sol";
 import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
-import {ITraceJudge} from "../src/interfaces/ITraceJudge.sol";
+import {Drawn, RowSpot} from "../src/interfaces/IRowJudge.sol";
+import {Claim, Evidence, ITraceJudge, RowOpening} from "../src/interfaces/ITraceJudge.sol";
 import {IToleranceGame} from "../src/interfaces/IToleranceGame.sol";
 import {Place} from "../src/trace/Layout.sol";
 import {DisputeId, JobId, ModelId} from "../src/types/Ids.sol";
@@ -12,34 +13,47 @@ import {GameFixture} from "./fixtures/GameFixture.sol";
 
 /// The game's own rules: phases, turns, clocks and money. Traces and evidence are tested against their twin in tests/twins.
 contract ToleranceGameTest is GameFixture {
-    uint256 private constant FUNCTIONS = 10;
-    bytes private constant NONE_ = "";
+    uint256 private constant FUNCTIONS = 18;
+    uint256 private constant OPEN_CHUNK = 11;
+    uint256 private constant PROVE = 12;
+    uint256 private constant SHOW_OPENING = 16;
+    uint256 private constant EXECUTE = 17;
 
     function callOf(uint256 number, IArbitrator.DisputeRef memory r, DisputeId id) private view returns (bytes memory) {
         if (number == 0) return accuseCall(id);
-        if (number == 1) return abi.encodeCall(game.pick, (id, 3));
-        if (number == 2) return pointCall(id);
-        if (number == 3) return openNodeCall(id);
-        if (number == 4) return openValuesCall(id);
-        if (number == 5) return proveCall(id);
-        if (number == 6) return expandCall(id);
-        if (number == 7) return abi.encodeCall(game.pickPart, (id, 2));
-        if (number == 8) return provePartCall(id);
+        if (number == 1) return accuseTokenCall(id);
+        if (number == 2) return askCall(id);
+        if (number == 3) return proveMalformedCall(id);
+        if (number == 4) return revealCall(id);
+        if (number == 5) return abi.encodeCall(game.pick, (id, 3));
+        if (number == 6) return pointCall(id);
+        if (number == 7) return abi.encodeCall(game.pointWith, (id, Place(1, 2, 0, 0, 0), "list"));
+        if (number == 8) return demandCall(id);
+        if (number == 9) return restateCall(id);
+        if (number == 10) return openNodeCall(id);
+        if (number == OPEN_CHUNK) return openChunkCall(id);
+        if (number == PROVE) return proveCall(id);
+        if (number == 13) return expandCall(id);
+        if (number == 14) return abi.encodeCall(game.pickPart, (id, 2));
+        if (number == 15) return provePartCall(id);
+        if (number == SHOW_OPENING) return showOpeningCall(id);
         return abi.encodeCall(game.execute, (r.job, r.stage, r.requestsRoot));
     }
 
     function belongs(uint256 number) private pure returns (IToleranceGame.Phase) {
-        if (number == 0) return IToleranceGame.Phase.Opened;
-        if (number <= 2) return IToleranceGame.Phase.Picking;
-        if (number <= 4) return IToleranceGame.Phase.Opening;
-        if (number <= 6) return IToleranceGame.Phase.Proving;
-        if (number == 7) return IToleranceGame.Phase.PickingPart;
-        if (number == 8) return IToleranceGame.Phase.ProvingPart;
+        if (number <= 3) return IToleranceGame.Phase.Opened;
+        if (number == 4) return IToleranceGame.Phase.Asked;
+        if (number <= 8 || number == SHOW_OPENING) return IToleranceGame.Phase.Picking;
+        if (number == 9) return IToleranceGame.Phase.Restating;
+        if (number <= OPEN_CHUNK) return IToleranceGame.Phase.Opening;
+        if (number <= 13) return IToleranceGame.Phase.Proving;
+        if (number == 14) return IToleranceGame.Phase.PickingPart;
+        if (number == 15) return IToleranceGame.Phase.ProvingPart;
         return IToleranceGame.Phase.Ruled;
     }
 
     function isAccused(IToleranceGame.Phase phase) private pure returns (bool) {
-        return phase == IToleranceGame.Phase.Picking || phase == IToleranceGame.Phase.PickingPart;
+        return phase == IToleranceGame.Phase.Asked || phase == IToleranceGame.Phase.Picking || phase == IToleranceGame.Phase.PickingPart;
     }
 
     function player(uint256 number) private view returns (address) {
@@ -109,10 +123,10 @@ contract ToleranceGameTest is GameFixture {
 
     function test_clocks_oneSecondBefore_onTheSecond_oneAfter() public {
         for (uint256 i; i + 1 < FUNCTIONS; ++i) {
-            if (i == 4) continue; // openValues follows openNode, below
+            if (i == OPEN_CHUNK || i == SHOW_OPENING) continue; // they have tests of their own, below
             for (uint256 delta; delta < 3; ++delta) {
                 (IArbitrator.DisputeRef memory r, DisputeId id) = gameIn(belongs(i));
-                if (i == 5) judge.say(ITraceJudge.Fault.Accused, 0);
+                if (i == PROVE) judge.say(ITraceJudge.Fault.Accused, 0);
                 uint256 endsAt = game.gameOf(id).endsAt;
                 vm.assertEq(endsAt, vm.getBlockTimestamp() + TURN_SECONDS);
                 vm.warp(endsAt - 1 + delta);
@@ -134,43 +148,205 @@ contract ToleranceGameTest is GameFixture {
         uint256 readyAt = game.gameOf(id).endsAt;
         vm.assertEq(readyAt, vm.getBlockTimestamp() + PAYOUT_DELAY_SECONDS);
         vm.warp(readyAt - 1);
-        expectRefused(stranger, callOf(9, r, id), abi.encodeWithSelector(IToleranceGame.PayoutNotReady.selector, readyAt));
+        expectRefused(stranger, callOf(EXECUTE, r, id), abi.encodeWithSelector(IToleranceGame.PayoutNotReady.selector, readyAt));
         vm.warp(readyAt);
-        act(stranger, callOf(9, r, id));
+        act(stranger, callOf(EXECUTE, r, id));
     }
 
     function test_maxDisputeSeconds_isAllTurnsAndThePayout() public view {
-        vm.assertEq(game.maxDisputeSeconds(), 20 * uint256(TURN_SECONDS) + PAYOUT_DELAY_SECONDS);
+        vm.assertEq(game.maxDisputeSeconds(), 28 * uint256(TURN_SECONDS) + PAYOUT_DELAY_SECONDS);
     }
 
     // --- the descent ---
 
     function test_aDescent_goesDownFiveLevelsATime() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opening);
-        expectRefused(
-            challenger,
-            abi.encodeCall(game.openValues, (id, model(), claim(), chunk, way(LEVELS - 5))),
-            abi.encodeWithSelector(IToleranceGame.HashesDue.selector)
-        );
+        expectRefused(challenger, openChunkCall(id), abi.encodeWithSelector(IToleranceGame.HashesDue.selector));
         act(challenger, openNodeCall(id));
-        IToleranceGame.Game memory g = game.gameOf(id);
-        vm.assertEq(uint256(g.level), LEVELS - 5);
-        vm.assertEq(uint256(g.index), 3);
+        assertNode(id, LEVELS - 5, 3);
         act(operator, abi.encodeCall(game.pick, (id, 31)));
-        expectRefused(challenger, openNodeCall(id), abi.encodeWithSelector(IToleranceGame.ValuesDue.selector));
-        act(challenger, openValuesCall(id));
-        g = game.gameOf(id);
-        vm.assertEq(uint256(g.level), 0);
-        vm.assertEq(uint256(g.index), (3 * 32 + 31) * 2);
-        expectRefused(operator, abi.encodeCall(game.pick, (id, 0)), abi.encodeWithSelector(IToleranceGame.ChildUnknown.selector, uint8(0)));
+        act(challenger, openLowestCall(id));
+        assertNode(id, 1, 3 * 32 + 31);
+        act(operator, abi.encodeCall(game.pick, (id, 1)));
+        expectRefused(challenger, openLowestCall(id), abi.encodeWithSelector(IToleranceGame.ValuesDue.selector));
+        bytes memory other = abi.encodeCall(game.openChunk, (id, new bytes(63), same(0, 1)));
+        expectRefused(challenger, other, abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector));
+        act(challenger, openChunkCall(id));
+        assertNode(id, 0, (3 * 32 + 31) * 2 + 1);
+        expectRefused(operator, abi.encodeCall(game.pick, (id, 0)), abi.encodeWithSelector(IToleranceGame.ChildUnknown.selector, 0));
         act(operator, pointCall(id));
         vm.assertTrue(phaseOf(IToleranceGame.Phase.Proving, id));
+    }
+
+    function assertNode(DisputeId id, uint256 level, uint256 index) private view {
+        IToleranceGame.Game memory g = game.gameOf(id);
+        vm.assertEq(uint256(g.level), level);
+        vm.assertEq(uint256(g.index), index);
+    }
+
+    // --- demands ---
+
+    function test_aDemand_isAnsweredWithAnotherRoot_once() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Restating);
+        bytes32[] memory wrong = same(LEVELS - 5, 31);
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.restate, (id, model(), claim(), nodes[LEVELS], wrong)),
+            abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector)
+        );
+        Claim memory other = claim();
+        other.positions = 91;
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.restate, (id, model(), other, nodes[LEVELS], same(LEVELS - 5, 32))),
+            abi.encodeWithSelector(IToleranceGame.ClaimMismatch.selector)
+        );
+        act(challenger, restateCall(id));
+        vm.assertTrue(game.gameOf(id).exact);
+        expectRefused(owner, demandCall(id), abi.encodeWithSelector(IToleranceGame.AlreadyExact.selector));
+        act(owner, pointCall(id));
+        // From here on the claim is the restated one.
+        judge.say(ITraceJudge.Fault.Accuser, 0);
+        expectRefused(challenger, proveCall(id), abi.encodeWithSelector(IToleranceGame.ClaimMismatch.selector));
+        Claim memory restated = claim();
+        restated.exact = true;
+        act(challenger, abi.encodeCall(game.prove, (id, model(), restated, evidence())));
+        assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
+    }
+
+    function test_aDemand_inTheMiddleOfADescent_startsFromTheRoot() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Opening);
+        act(challenger, openNodeCall(id));
+        act(owner, demandCall(id));
+        act(challenger, restateCall(id));
+        assertNode(id, LEVELS, 0);
+    }
+
+    // --- rows ---
+
+    function test_rowsAreAskedForThreeTimes() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
+        for (uint256 i; i < 3; ++i) {
+            act(challenger, askCall(id));
+            bytes memory others = abi.encodeCall(game.reveal, (id, rows(), new RowSpot[](2), new RowOpening[](2)));
+            expectRefused(operator, others, abi.encodeWithSelector(IToleranceGame.AskMismatch.selector));
+            act(operator, revealCall(id));
+            vm.assertTrue(phaseOf(IToleranceGame.Phase.Opened, id));
+        }
+        expectRefused(challenger, askCall(id), abi.encodeWithSelector(IToleranceGame.AskedEnough.selector));
+        act(challenger, accuseCall(id));
+    }
+
+    function test_rowsThatAreNotShown_slash() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Asked);
+        skipTime(TURN_SECONDS + 1);
+        act(stranger, timeoutCall(id));
+        assertEqStatus(game.status(id), IArbitrator.Status.Fault);
+    }
+
+    function test_whoAsksAndAccusesOfNothing_paysTheAccused() public {
+        (IArbitrator.DisputeRef memory r, DisputeId id) = gameIn(IToleranceGame.Phase.Asked);
+        act(operator, revealCall(id));
+        skipTime(TURN_SECONDS + 1);
+        act(stranger, timeoutCall(id));
+        executeGame(r, id);
+        vm.assertEq(game.creditOf(owner), BOND);
+    }
+
+    function test_aMalformedRow_isTheRuling() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
+        rowJudge.say(false);
+        expectRefused(challenger, proveMalformedCall(id), abi.encodeWithSelector(IToleranceGame.RowSound.selector));
+        rowJudge.say(true);
+        act(challenger, proveMalformedCall(id));
+        assertEqStatus(game.status(id), IArbitrator.Status.Fault);
+    }
+
+    // --- tokens ---
+
+    function test_aTokenIsAccusedWithItsOrder_aDeviationWithout() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
+        bytes memory invalid = abi.encodeWithSelector(ITraceJudge.ClaimInvalid.selector);
+        bytes32[] memory none = new bytes32[](0);
+        bytes32[] memory below = same(LEVELS - 5, 32);
+        Drawn memory drawn;
+        expectRefused(challenger, abi.encodeCall(game.accuse, (id, model(), receipt(), tokenClaim(), 0, none, below)), invalid);
+        expectRefused(challenger, abi.encodeCall(game.accuseToken, (id, model(), receipt(), claim(), 0, none, below, drawn)), invalid);
+        act(challenger, accuseTokenCall(id));
+    }
+
+    function test_aSecondOpeningOfTheRequest_isTheRequestersFault() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
+        expectRefused(owner, showOpeningCall(id), abi.encodeWithSelector(IToleranceGame.OpeningMismatch.selector));
+        id = openGame();
+        act(challenger, accuseTokenCall(id));
+        act(owner, showOpeningCall(id));
+        assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
+    }
+
+    function test_aList_isAnsweredByItself() public {
+        DisputeId id = openGame();
+        act(challenger, accuseTokenCall(id));
+        Place memory verdict = Place(7, 4, 0, 0, 0);
+        bytes memory invalid = abi.encodeWithSelector(IToleranceGame.ListInvalid.selector);
+        expectRefused(owner, abi.encodeCall(game.pointWith, (id, verdict, "")), invalid);
+        expectRefused(owner, abi.encodeCall(game.pointWith, (id, verdict, new bytes(1025))), invalid);
+        act(owner, abi.encodeCall(game.pointWith, (id, verdict, "list")));
+        Evidence memory e = evidence();
+        bytes memory mismatch = abi.encodeWithSelector(IToleranceGame.ListMismatch.selector);
+        expectRefused(challenger, abi.encodeCall(game.prove, (id, model(), tokenClaim(), e)), mismatch);
+        e.tokens = "lost";
+        expectRefused(challenger, abi.encodeCall(game.prove, (id, model(), tokenClaim(), e)), mismatch);
+        e.tokens = "list";
+        act(challenger, abi.encodeCall(game.prove, (id, model(), tokenClaim(), e)));
+    }
+
+    // --- moves that are handed over ---
+
+    function test_aSignedMove_isMadeByWhoeverHasIt() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
+        act(stranger, handOverCall(id, IToleranceGame.Handed.Pick, bytes32(uint256(3)), operatorKey));
+        vm.assertTrue(phaseOf(IToleranceGame.Phase.Opening, id));
+        vm.assertEq(uint256(game.gameOf(id).child), 3);
+    }
+
+    function test_aSignedMove_ofAnotherStateOrKey_isRefused() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
+        bytes memory early = handOverCall(id, IToleranceGame.Handed.Pick, bytes32(uint256(3)), operatorKey);
+        act(operator, abi.encodeCall(game.pick, (id, 3)));
+        act(challenger, openNodeCall(id));
+        vm.prank(stranger);
+        (bool ok, bytes memory answer) = address(game).call(early);
+        vm.assertFalse(ok);
+        vm.assertTrue(bytes4(answer) == IToleranceGame.NotTurn.selector);
+        (address other, uint256 key) = makeKey("other");
+        expectRefused(
+            stranger,
+            handOverCall(id, IToleranceGame.Handed.Pick, bytes32(uint256(3)), key),
+            abi.encodeWithSelector(IToleranceGame.NotTurn.selector, other)
+        );
+    }
+
+    function test_aSignedMoveAndItsAnswer_areOneTransaction() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
+        bytes[] memory both = new bytes[](2);
+        both[0] = handOverCall(id, IToleranceGame.Handed.Pick, bytes32(uint256(3)), operatorKey);
+        both[1] = openNodeCall(id);
+        act(challenger, abi.encodeCall(game.multicall, (both)));
+        assertNode(id, LEVELS - 5, 3);
+        both[0] = handOverCall(id, IToleranceGame.Handed.Point, bytes32(uint256(1) << 240), operatorKey);
+        both[1] = expandCall(id);
+        act(challenger, abi.encodeCall(game.multicall, (both)));
+        both[0] = handOverCall(id, IToleranceGame.Handed.PickPart, bytes32(uint256(2)), operatorKey);
+        both[1] = abi.encodeCall(game.provePart, (id, model(), claim(), Place(1, 0, 0, 0, 0), evidence(), stated()));
+        act(challenger, abi.encodeCall(game.multicall, (both)));
+        assertEqStatus(game.status(id), IArbitrator.Status.Fault);
     }
 
     function test_pick_beyondTheChildren_isRefused() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
         expectRefused(
-            operator, abi.encodeCall(game.pick, (id, 32)), abi.encodeWithSelector(IToleranceGame.ChildUnknown.selector, uint8(32))
+            operator, abi.encodeCall(game.pick, (id, 32)), abi.encodeWithSelector(IToleranceGame.ChildUnknown.selector, 32)
         );
     }
 
@@ -238,16 +414,16 @@ contract ToleranceGameTest is GameFixture {
     function test_constructor_refusesWhatUnbondingDoesNotCover() public {
         IToleranceGame.Params memory p = gameParams();
         p.turnSeconds = 2 hours;
-        uint256 longest = 20 * uint256(p.turnSeconds) + p.payoutDelaySeconds;
+        uint256 longest = 28 * uint256(p.turnSeconds) + p.payoutDelaySeconds;
         vm.expectRevert(abi.encodeWithSelector(IToleranceGame.DisputeTooLong.selector, longest, MAX_DISPUTE_SECONDS));
-        new ToleranceGame(token, address(tasks), IMinerRegistry(address(miners)), judge, p);
+        new ToleranceGame(token, address(tasks), IMinerRegistry(address(miners)), judge, rowJudge, p);
         p.turnSeconds = 0;
         vm.expectRevert(IToleranceGame.ParamsInvalid.selector);
-        new ToleranceGame(token, address(tasks), IMinerRegistry(address(miners)), judge, p);
+        new ToleranceGame(token, address(tasks), IMinerRegistry(address(miners)), judge, rowJudge, p);
         p = gameParams();
         p.slashBps = 10_001;
         vm.expectRevert(IToleranceGame.ParamsInvalid.selector);
-        new ToleranceGame(token, address(tasks), IMinerRegistry(address(miners)), judge, p);
+        new ToleranceGame(token, address(tasks), IMinerRegistry(address(miners)), judge, rowJudge, p);
     }
 
     // --- money ---

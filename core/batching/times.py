@@ -6,6 +6,7 @@ from itertools import pairwise
 
 #: A slower step is believed less than a faster one: a neighbour may have held it up.
 _RISE, _FALL = 0.1, 0.3
+_OLD_STEPS = 16
 
 
 class StepTimes:
@@ -13,13 +14,17 @@ class StepTimes:
 
     Between buckets it is read off a straight line, below the smallest it is flat, above the largest the last slope goes on;
     a step never gets faster with more rows. With one bucket known, half of its time is taken to be there for any row.
+    A bucket that was seen long ago and slower than a larger one is now is forgotten: a neighbour had held those steps up, and
+    a size that looks slow would not be tried again.
     """
 
-    __slots__ = ("_buckets", "_points")
+    __slots__ = ("_buckets", "_points", "_seen", "_steps")
 
     def __init__(self) -> None:
         self._buckets: dict[int, tuple[float, float]] = {}
         self._points: list[tuple[float, float]] | None = None
+        self._seen: dict[int, int] = {}
+        self._steps = 0
 
     def __bool__(self) -> bool:
         """Whether anything is known."""
@@ -39,6 +44,11 @@ class StepTimes:
                 before[0] + weight * (rows - before[0]),
                 before[1] + weight * (seconds - before[1]),
             )
+        self._steps += 1
+        self._seen[bucket] = self._steps
+        for smaller in [b for b in self._buckets if b < bucket and self._is_old(b)]:
+            if self._buckets[smaller][1] > self._buckets[bucket][1]:
+                del self._buckets[smaller], self._seen[smaller]
         self._points = None
 
     def seconds(self, rows: float) -> float:
@@ -60,6 +70,9 @@ class StepTimes:
     def by_rows(self) -> dict[int, float]:
         """Seconds by bucket, for display and announcements."""
         return {bucket: self._buckets[bucket][1] for bucket in sorted(self._buckets)}
+
+    def _is_old(self, bucket: int) -> bool:
+        return self._steps - self._seen[bucket] > _OLD_STEPS
 
     def _known(self) -> list[tuple[float, float]]:
         points = self._points

@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from core.engine.blocks import Shard
 from core.engine.layouts import Layout, layouts_of
 from core.engine.lookup import map_embedding
+from core.engine.quantise import return_freed_memory
 
 _CHECK_ROWS = (1, 2, 3, 16, 61, 128)
 _CHECK_COLUMNS = 4096
@@ -104,13 +105,14 @@ def prepack(shard: Shard, *, head: bool = True, model_dir: Path | None = None) -
     verdicts: dict[tuple[Any, ...], _Verdict] = {}
     packed = plain = packed_bytes = 0
     reasons: list[str] = []
-    output = shard.model.get_output_embeddings()
-    for parent in list(shard.model.modules()):
+    output = id(shard.model.get_output_embeddings())
+    # Whoever holds a replaced module keeps its plain weight: the list has only what has children.
+    for parent in [m for m in shard.model.modules() if next(m.children(), None) is not None]:
         for names in _groups(parent):
             modules = [getattr(parent, name) for name in names]
             weights = [_plain_weight(module) for module in modules]
             held = [weight for weight in weights if weight is not None]
-            if len(held) < len(names) or (modules[0] is output and not head):
+            if len(held) < len(names) or (id(modules[0]) == output and not head):
                 continue
             key = sum(len(weight) for weight in held), held[0].shape[1], held[0].dtype
             if key not in verdicts:
@@ -128,8 +130,10 @@ def prepack(shard: Shard, *, head: bool = True, model_dir: Path | None = None) -
                     setattr(parent, name, part)
             packed += len(names)
             packed_bytes += sum(weight.nbytes for weight in held)
-            if modules[0] is output and model_dir is not None and _is_embedding(shard, held[0]):
+            if id(modules[0]) == output and model_dir is not None and _is_embedding(shard, held[0]):
                 map_embedding(shard, model_dir)
+            del held, weights, modules
+            return_freed_memory()
     least_rows = 2 if plain else max((v.least_rows for v in verdicts.values()), default=2)
     used = {v.layout.name for v in verdicts.values() if v.layout is not None}
     reason = reasons[0] if reasons else ""

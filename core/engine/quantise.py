@@ -52,11 +52,11 @@ def quantise_layer(layer: nn.Module, form: NumberFormat, *, reference: bool = Fa
                 module.weight = nn.Parameter(wide, requires_grad=False)
             else:
                 _quantise(module, form)
-            _return_freed_memory()
+            return_freed_memory()
 
 
-def _return_freed_memory() -> None:
-    # The wide matrices of a layer lie between the narrow ones that stay, and the allocator would keep their room.
+def return_freed_memory() -> None:
+    """Give the system back what the allocator keeps: what was freed of a layer lies between what stays of it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from core.protocol.dispute import Phase
 from core.protocol.game_log import Seen
 from core.protocol.referee import Ruling, check
 from core.protocol.trace import chunks
+from core.protocol.trace.answer import place_in
 from core.protocol.trace.calls import claim_tuple, evidence_tuple, row_tuple
 from core.protocol.trace.check import Checker
 from core.protocol.trace.derive import Boundary, How
@@ -48,6 +50,7 @@ class Player:
     case: Case
     trace: ShardTrace
     sources: ShardSources
+    listed: bytes = b""  # tokens that the claim says are ahead of one outside top-k
 
     @cached_property
     def checker(self) -> Checker:
@@ -78,6 +81,8 @@ class Player:
         if choice is None:
             holds = self.checker.ruling(self.trace, place) == Ruling.HOLDS
             return None if holds else Move("point", (tuple(place),))
+        if choice.how == How.OUTSIDE_TOP_K:
+            return self._answer_to_list()
         logits = self._logits()
         largest = int(np.argmax(logits))
         if choice.how == How.AHEAD and choice.min_p_micro:
@@ -91,6 +96,19 @@ class Player:
         if len(named) < choice.top_k or any(self._holds(place, token) for token in named):
             return None
         return Move("pointWith", (tuple(place), b"".join(map(_TOKEN.pack, named))))
+
+    def _answer_to_list(self) -> Move | None:
+        """A token of the claim's list that is not ahead of the served one, or a list that proves nothing."""
+        choice, place = self.case.claim.choice, self.verdict
+        assert choice is not None
+        ids = [_TOKEN.unpack_from(self.listed, at)[0] for at in range(0, len(self.listed), 4)]
+        rising = len(ids) == choice.top_k and all(a < b for a, b in pairwise(ids))
+        if not rising or ids[-1] >= self.case.program.vocab or choice.served in ids:
+            return Move("point", (tuple(place),))
+        for number, token in enumerate(ids):
+            if not self._holds(place, token):
+                return Move("point", (tuple(place._replace(item=number)),))
+        return None
 
     def _holds(self, place: Place, named: int | None) -> bool:
         leaf = self.case.derivation.trial(place, 0, named).whole
@@ -184,21 +202,12 @@ class Accused(Player):
             return Move("demand")
         level, index = seen.node
         if level == 0:
-            return Move("point", (tuple(self._differing(index, seen.chunk)),))
+            return Move("point", (tuple(place_in(self.trace, index, seen.chunk)),))
         mine_below = self.trace.tree.below(level, index)
         for child, (ours, theirs) in enumerate(zip(mine_below, seen.below, strict=True)):
             if ours != theirs:
                 return Move("pick", (child,))
         return self.answer_to_verdict()
-
-    def _differing(self, chunk: int, shown: bytes) -> Place:
-        places = self.case.layout.places(chunk)
-        mine = self.trace.values.chunk_bytes(chunk, chunk + 1)
-        for number, place in enumerate(places):
-            at = slice(number * VALUE_BYTES, (number + 1) * VALUE_BYTES)
-            if mine[at] != shown[at]:
-                return place
-        return places[0]
 
 
 def reveal(asked: Mapping[str, Any], sources: ShardSources) -> Move:

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from core.engine.trace.held import ShardSources, ShardTrace, boundaries_of, build_trace, sources_of
+from core.engine.trace.held import (
+    ShardSources,
+    ShardTrace,
+    boundaries_of,
+    build_trace,
+    committed,
+    sources_of,
+)
 from core.engine.trace.model import TraceModel
 from core.engine.trace.nearest import Nearest
 from core.protocol import commit
 from core.protocol.errors import CheckFailed
 from core.protocol.trace.judge import Case
+from core.protocol.trace.sources import CommittedRows
 from core.protocol.types import RequestLeaf
 
 
@@ -40,6 +48,11 @@ def canonical(
         progress=progress,
     )
     return trace, sources
+
+
+def committed_tokens(data: bytes) -> CommittedRows:
+    """Served token ids with their tree."""
+    return committed(data, 4)
 
 
 def check_rows(leaf: RequestLeaf, sources: ShardSources) -> None:

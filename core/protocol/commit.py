@@ -14,6 +14,7 @@ from core.protocol.types import RequestLeaf, SamplingParams
 _LEAF, _NODE, _ROOT, _SHARD = b"\x00", b"\x01", b"\x02", b"\x03"
 _EMPTY_TOP = bytes(32)
 PART_BYTES = 1024
+_LEAF_BEGUN = sha256(_LEAF)
 
 
 def leaf_hash(leaf: bytes) -> bytes:
@@ -72,10 +73,12 @@ def verify_proof(root: bytes, count: int, index: int, leaf: bytes, proof: Sequen
 
 def part_hashes(row: bytes | memoryview) -> list[bytes]:
     """Leaf hashes of a row's parts of 1 KiB."""
-    return [
-        sha256(_LEAF + bytes(row[at : at + PART_BYTES])).digest()
-        for at in range(0, len(row), PART_BYTES)
-    ]
+    view, hashes = memoryview(row), []
+    for at in range(0, len(view), PART_BYTES):
+        hasher = _LEAF_BEGUN.copy()  # cheaper than a new one, and the part is not copied
+        hasher.update(view[at : at + PART_BYTES])
+        hashes.append(hasher.digest())
+    return hashes
 
 
 def row_hash(index: int, row: bytes | memoryview) -> bytes:
@@ -83,15 +86,12 @@ def row_hash(index: int, row: bytes | memoryview) -> bytes:
 
     A row of more than 1 KiB enters as the top of a tree over its parts, so that a dispute opens one number with one part.
     """
-    hasher = sha256(_LEAF + index.to_bytes(4, "big"))
     if len(row) <= PART_BYTES:
-        hasher.update(row)
-        return hasher.digest()
+        return sha256(b"".join((_LEAF, index.to_bytes(4, "big"), row))).digest()
     level = part_hashes(row)
     while len(level) > 1:
         level = _parents(level)
-    hasher.update(level[0])
-    return hasher.digest()
+    return sha256(_LEAF + index.to_bytes(4, "big") + level[0]).digest()
 
 
 class RowTree:

@@ -15,7 +15,7 @@ from eth_utils.crypto import keccak
 from core.protocol import commit, signing
 from core.protocol.referee import Ruling
 from core.protocol.trace import chunks
-from core.protocol.trace.derive import How
+from core.protocol.trace.derive import MAX_LISTED, How
 from core.protocol.trace.draw import DrawError, Drawn, check_drawn
 from core.protocol.trace.evidence import Evidence, EvidenceError, RowOpening
 from core.protocol.trace.judge import Case, ClaimError, at_fault
@@ -287,8 +287,8 @@ class Game:
     def point_with(self, now: int, caller: str, place: Place, tokens: bytes) -> Game:
         """Point at a token's verdict, with `top_k` tokens that keep the preferred one out: the accuser must name one that does not."""
         self._accused_turn(now, caller, Phase.PICKING)
-        if not tokens:
-            raise GameError("ListMissing")
+        if not 0 < len(tokens) <= 4 * MAX_LISTED:
+            raise GameError("ListInvalid")
         return replace(self._turn(now, Phase.PROVING), place=place, tokens=tokens)
 
     def demand(self, now: int, caller: str) -> Game:

@@ -54,6 +54,7 @@ class Seen:
     tokens: bytes = b""
     stated: bytes = b""
     asked: dict[str, Any] | None = None
+    listed: bytes = b""  # tokens that the claim lists
     moves: tuple[str, ...] = ()
 
 
@@ -136,7 +137,10 @@ def _accused(seen: Seen, event: ChainEvent, calls: Sequence[ChainCall]) -> Seen:
     if args["function"] == "restate":
         claim = replace(claim, exact=True, trace_root=commit.unhex(args["traceRoot"]))
     receipt = args.get("receipt") or seen.receipt
-    return replace(seen, claim=claim, receipt=receipt, below=_hashes(args["below"]), chunk=b"")
+    listed = commit.unhex(args["drawn"]["tokens"]) if "drawn" in args else seen.listed
+    return replace(
+        seen, claim=claim, receipt=receipt, below=_hashes(args["below"]), chunk=b"", listed=listed
+    )
 
 
 def _node_opened(seen: Seen, event: ChainEvent, calls: Sequence[ChainCall]) -> Seen:

@@ -1,6 +1,6 @@
 """What is an id, and how is it printed, shortened and found again?
 
-On chain a job, session, dispute, model or receipt is named by 32 bytes and a person by an address. Each
+On chain a job, dispute, model or receipt is named by 32 bytes and a person by an address. Each
 has its own type here, so that a checker refuses a job where a dispute is expected. People see
 ``job_7QK3W0A8``: a prefix that says the kind, then Crockford base32 of the first bytes (no I, L, O, U).
 Any unique prefix of the full form is accepted, and so is the whole 0x form.
@@ -17,7 +17,6 @@ from core.protocol.errors import IdInvalid
 
 JobId = NewType("JobId", bytes)
 """EIP-712 digest of the order that opened the job."""
-SessionId = NewType("SessionId", bytes)
 DisputeId = NewType("DisputeId", bytes)
 ModelId = NewType("ModelId", bytes)
 """keccak256(abi.encode(ModelSpec))."""
@@ -44,7 +43,6 @@ class Kind(Enum):
     """What a printed id names; the value is its prefix."""
 
     JOB = "job"
-    SESSION = "sess"
     DISPUTE = "disp"
     MODEL = "model"
     RECEIPT = "rcpt"
@@ -65,11 +63,6 @@ def raw_id(data: bytes | str) -> bytes:
 def job_id(data: bytes | str) -> JobId:
     """Raises IdInvalid unless it is 32 bytes."""
     return JobId(raw_id(data))
-
-
-def session_id(data: bytes | str) -> SessionId:
-    """Raises IdInvalid unless it is 32 bytes."""
-    return SessionId(raw_id(data))
 
 
 def dispute_id(data: bytes | str) -> DisputeId:

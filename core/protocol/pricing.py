@@ -23,6 +23,21 @@ class Split(msgspec.Struct, frozen=True):
     refund: int
 
 
+class Step(msgspec.Struct, frozen=True):
+    """What one more Ack of a session pays, in base units. `sum(pays) + matcher_fee + protocol_fee + withheld == sum(gross)`."""
+
+    gross: tuple[int, ...]
+    pays: tuple[int, ...]
+    matcher_fee: int
+    protocol_fee: int
+    withheld: int  # gross of the stages at fault
+
+    @property
+    def paid(self) -> int:
+        """What leaves the lock."""
+        return sum(self.gross) - self.withheld
+
+
 def stage_units(stage: Stage, model: ModelSpec) -> int:
     """Layer units a stage is paid for: its layers, plus the embedding's and head's share at the ends."""
     units = stage.layer_to - stage.layer_from
@@ -49,6 +64,53 @@ def max_amount(order: Order, model: ModelSpec) -> int:
     )
 
 
+def fees(gross: int, matcher_fee_bps: int, protocol_fee_bps: int) -> tuple[int, int]:
+    """(matcher's, protocol's) of a stage's gross: both together floored once, then the matcher's part of that floored.
+
+    Promise: neither of them, nor what they leave, falls as the gross grows, so the difference of two totals is never negative.
+    """
+    bps = matcher_fee_bps + protocol_fee_bps
+    both = gross * bps // BPS
+    to_matcher = both * matcher_fee_bps // bps if bps else 0
+    return to_matcher, both - to_matcher
+
+
+def step(
+    order: Order,
+    plan: Sequence[Stage],
+    model: ModelSpec,
+    paid: tuple[int, int],
+    totals: tuple[int, int],
+    *,
+    protocol_fee_bps: int = 0,
+    at_fault: frozenset[int] = frozenset(),
+) -> Step:
+    """What is due when a job that was paid up to the counts `paid` (in, out) has come to `totals`.
+
+    Promise: everything is a difference of two functions of the counts, so any number of steps to the same totals pays
+    everybody the same. Stages found at fault get nothing of this step; what they had before stays theirs. Raises ValueError for
+    a count that falls.
+    """
+    if totals[0] < paid[0] or totals[1] < paid[1]:
+        raise ValueError(f"counts fall from {paid} to {totals}")
+    gross, pays, matcher_fee, protocol_fee, withheld = [], [], 0, 0, 0
+    for index, stage in enumerate(plan):
+        units = stage_units(stage, model)
+        before = cost(units, *paid, order.price_in, order.price_out)
+        total = cost(units, *totals, order.price_in, order.price_out)
+        gross.append(total - before)
+        if index in at_fault:
+            pays.append(0)
+            withheld += total - before
+            continue
+        had = fees(before, order.matcher_fee_bps, protocol_fee_bps)
+        due = fees(total, order.matcher_fee_bps, protocol_fee_bps)
+        matcher_fee += due[0] - had[0]
+        protocol_fee += due[1] - had[1]
+        pays.append(total - before - sum(due) + sum(had))
+    return Step(tuple(gross), tuple(pays), matcher_fee, protocol_fee, withheld)
+
+
 def split(
     order: Order,
     plan: Sequence[Stage],
@@ -61,24 +123,19 @@ def split(
 ) -> Split:
     """Settlement of a job with these counts.
 
-    Fees are floored per stage and come off the stage's gross. A stage at fault is paid nothing and charged
+    Fees are floored per stage (`fees`) and come off the stage's gross. A stage at fault is paid nothing and charged
     no fee: its gross returns to the requester. Promise: nothing is created or lost, and refund ≥ 0 as long
     as the counts are within the caps.
     """
     locked = max_amount(order, model)
-    gross = tuple(
-        cost(stage_units(s, model), tokens_in, tokens_out, order.price_in, order.price_out)
-        for s in plan
+    whole = step(
+        order,
+        plan,
+        model,
+        (0, 0),
+        (tokens_in, tokens_out),
+        protocol_fee_bps=protocol_fee_bps,
+        at_fault=at_fault,
     )
-    pays, matcher_fee, protocol_fee = [], 0, 0
-    for index, amount in enumerate(gross):
-        if index in at_fault:
-            pays.append(0)
-            continue
-        to_matcher = amount * order.matcher_fee_bps // BPS
-        to_protocol = amount * protocol_fee_bps // BPS
-        matcher_fee += to_matcher
-        protocol_fee += to_protocol
-        pays.append(amount - to_matcher - to_protocol)
-    refund = locked - sum(pays) - matcher_fee - protocol_fee
-    return Split(locked, gross, tuple(pays), matcher_fee, protocol_fee, refund)
+    refund = locked - whole.paid
+    return Split(locked, whole.gross, whole.pays, whole.matcher_fee, whole.protocol_fee, refund)

@@ -95,12 +95,6 @@ _FIELDS: dict[str, list[tuple[str, str]]] = {
         ("uint32", "tokensIn"),
         ("uint32", "tokensOut"),
     ],
-    "Voucher": [
-        ("bytes32", "sessionId"),
-        ("bytes32", "planHash"),
-        ("uint128", "cumulative"),
-        ("bytes32", "lastResultRoot"),
-    ],
     "AuditorDelegation": [
         ("bytes32", "orderHash"),
         ("address", "auditor"),
@@ -113,8 +107,8 @@ _FIELDS: dict[str, list[tuple[str, str]]] = {
 }
 
 Signed = (
-    t.Order | t.Acceptance | t.HopCheckpoint | t.StageReceipt | t.Ack | t.Voucher
-    | t.AuditorDelegation | t.RequestOpening
+    t.Order | t.Acceptance | t.HopCheckpoint | t.StageReceipt | t.Ack | t.AuditorDelegation
+    | t.RequestOpening
 )  # fmt: skip
 
 

@@ -17,8 +17,10 @@ class Reads(Protocol):
 
 
 async def may_sign_for(chain: Reads, requester: str, signer: str | None) -> bool:
-    """Whether this key's signature counts as the requester's now. Raises ChainUnreachable."""
-    return signer is not None and signer.lower() == requester.lower()
+    """Whether this key's signature counts as the requester's now, as far as its limit goes. Raises ChainUnreachable."""
+    if signer is None or signer.lower() == requester.lower():
+        return signer is not None
+    return bool(await chain.read("Escrow", "isSpender", requester, signer))
 
 
 def payers(signed: SignedOrder, domain: signing.Domain) -> frozenset[str]:

@@ -24,7 +24,7 @@ U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 U63 = Annotated[
     int, msgspec.Meta(ge=0, le=2**63 - 1)
 ]  # what msgpack, SQLite and JSON readers all keep exactly
-MAX_MATCHER_FEE_BPS = 500  # TaskRegistry and Escrow refuse more
+MAX_MATCHER_FEE_BPS = 500  # TaskRegistry refuses more
 MatcherFeeBps = Annotated[int, msgspec.Meta(ge=0, le=MAX_MATCHER_FEE_BPS)]
 Operators = Annotated[tuple[Address, ...], msgspec.Meta(max_length=256)]
 # Every whole number of the token's base units that we accept fits: 2^63 base units are nine trillion usd.
@@ -237,15 +237,6 @@ class Ack(Value, frozen=True):
     result_root: Hash32
     tokens_in: U32
     tokens_out: U32
-
-
-class Voucher(Value, frozen=True):
-    """Cumulative promise out of a session: only the newest one needs the chain."""
-
-    session_id: Hash32
-    plan_hash: Hash32
-    cumulative: Units
-    last_result_root: Hash32
 
 
 class AuditorDelegation(Value, frozen=True):

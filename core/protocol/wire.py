@@ -209,6 +209,14 @@ class FinishRequest(Message, frozen=True):
     tokens_out: t.U32
 
 
+class Waiting(Message, frozen=True):
+    """Stage to client and round the ring: this request waits for memory at stage `stage`, and nothing of it is lost."""
+
+    order_hash: t.Hash32
+    request: t.U32
+    stage: t.U16
+
+
 class RequestFailed(Message, frozen=True):
     """Stage to client: this request cannot go on here; other requests may.
 
@@ -351,7 +359,7 @@ class Receipts(Message, frozen=True):
 AnyMessage = (
     Ping | Pong | Failed | Propose | Accepted | OpenJob | JobOpened | Submit | Submitted
     | Activations | Carry | Carried | Token | FinishRequest | RequestFailed | Cut | Cancel | Receipt | Bundle
-    | Progress | Finished | GoesOn | Acknowledge | EndJob
+    | Progress | Finished | GoesOn | Acknowledge | EndJob | Waiting
     | CloseJob | FetchOpening | Opening | FetchRows | Rows | FetchReceipts | Receipts
 )  # fmt: skip
 
@@ -384,6 +392,17 @@ def encode(
     re: int = 0,
 ) -> bytes:
     """Body of a frame; a payload in several buffers is sent as one. Raises FrameTooLarge if a peer would refuse it."""
+    return b"".join(encode_parts(message, payload, id=id, re=re))
+
+
+def encode_parts(
+    message: AnyMessage,
+    payload: bytes | memoryview | Sequence[bytes | memoryview] = b"",
+    *,
+    id: int = 0,
+    re: int = 0,
+) -> list[memoryview]:
+    """The same as bytes that follow each other, the payload not copied."""
     header = _encoder.encode(message)
     buffers = [payload] if isinstance(payload, (bytes, bytearray, memoryview)) else payload
     views = [memoryview(buffer).cast("B") for buffer in buffers]
@@ -396,7 +415,7 @@ def encode(
         + re.to_bytes(4, "big")
         + len(header).to_bytes(4, "big")
     )
-    return b"".join((prefix, header, *views))
+    return [memoryview(prefix + header), *views]
 
 
 def bundle(

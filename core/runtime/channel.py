@@ -22,7 +22,10 @@ from hashlib import sha256
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import GCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from core.protocol import signing, wire
@@ -45,6 +48,8 @@ _FLUSH_TIMEOUT_S = 2.0
 _WRITE_BYTES = 1 << 18
 #: A frame up to this size is written whole, without waiting, while no more than this is still to be taken by the socket.
 _SMALL_BYTES = 1 << 16
+#: Larger frames are encrypted and decrypted in parts as they leave and come, so that a part stays in the cache meanwhile.
+_READ_BYTES = 1 << 18
 HANDSHAKE_TIMEOUT_S = 10.0
 STALL_TIMEOUT_S = 300.0  # a peer may be busy this long before a sender that waits for it gives up
 
@@ -84,6 +89,7 @@ class Channel:
         self.peer = peer
         self._reader, self._writer = reader, writer
         self._send_cipher, self._receive_cipher = AESGCM(send_key), AESGCM(receive_key)
+        self._send_key, self._receive_key = AES256(send_key), AES256(receive_key)
         self._sent = itertools.count()
         self._received = itertools.count()
         self._last_id = 0
@@ -109,7 +115,7 @@ class Channel:
 
         Raises PeerUnreachable when the stream is down; the message may or may not have arrived.
         """
-        await self._send_body(wire.encode(message, payload))
+        await self._send_body(wire.encode_parts(message, payload))
 
     def send_now(
         self,
@@ -119,11 +125,11 @@ class Channel:
         """Push a small message without waiting; False, and nothing is sent, where `send` is needed."""
         if not self.is_open or self._send_lock.locked() or self._is_slow():
             return False
-        body = wire.encode(message, payload)
-        if len(body) > _SMALL_BYTES:
+        parts = wire.encode_parts(message, payload)
+        if sum(map(len, parts)) > _SMALL_BYTES:
             return False
         try:
-            self._write_small(body)
+            self._write_small(parts)
         except (OSError, RuntimeError):
             self._shut()
             self._writer.transport.abort()
@@ -146,7 +152,7 @@ class Channel:
         self._waiting[call_id] = answer
         try:
             async with asyncio.timeout(timeout_s):
-                await self._send_body(wire.encode(message, payload, id=call_id))
+                await self._send_body(wire.encode_parts(message, payload, id=call_id))
                 frame = await answer
         except TimeoutError:
             raise PeerUnreachable(self.peer, f"no answer within {timeout_s:g} s") from None
@@ -173,34 +179,23 @@ class Channel:
     async def wait_closed(self) -> None:
         await self._closed.wait()
 
-    async def _send_body(self, body: bytes) -> None:
+    async def _send_body(self, body: bytes | Sequence[memoryview]) -> None:
+        parts = [memoryview(body)] if isinstance(body, bytes) else body
         async with self._send_lock:
             if not self.is_open:
                 raise PeerUnreachable(self.peer, "stream closed")
-            if len(body) <= _SMALL_BYTES and not self._is_slow():
-                try:
-                    self._write_small(body)
-                except (OSError, RuntimeError) as error:
-                    self._shut()
-                    self._writer.transport.abort()
-                    raise PeerUnreachable(self.peer, str(error) or "connection lost") from None
-                return
-            nonce = next(self._sent).to_bytes(12, "big")
-            sealed = self._send_cipher.encrypt(nonce, body, None)
-            left = memoryview(sealed)
+            size, is_whole = sum(map(len, parts)), True
             try:
-                self._writer.write(len(sealed).to_bytes(4, "big"))
+                if size <= _SMALL_BYTES and not self._is_slow():
+                    self._write_small(parts)
+                    return
                 async with asyncio.timeout(STALL_TIMEOUT_S):
-                    # All at once, the transport would copy what the socket does not take yet.
-                    while len(left) > _WRITE_BYTES:
-                        self._writer.write(left[:_WRITE_BYTES])
-                        left = left[_WRITE_BYTES:]
-                        await self._writer.drain()
-                    self._writer.write(left)
-                    left = left[:0]
+                    is_whole = False
+                    await self._write_large(parts, size)
+                    is_whole = True
                     await self._writer.drain()
             except asyncio.CancelledError:
-                if left:  # half a frame left: nobody could read what comes after it
+                if not is_whole:  # half a frame left: nobody could read what comes after it
                     self._shut()
                     self._writer.transport.abort()
                 raise
@@ -209,13 +204,25 @@ class Channel:
                 self._writer.transport.abort()
                 raise PeerUnreachable(self.peer, str(error) or "connection lost") from None
 
+    async def _write_large(self, parts: Sequence[memoryview], size: int) -> None:
+        """In pieces that the socket takes: all at once, the transport would copy what is not taken yet."""
+        nonce = next(self._sent).to_bytes(12, "big")
+        sealing = Cipher(self._send_key, GCM(nonce)).encryptor()
+        self._writer.write((size + _TAG_BYTES).to_bytes(4, "big") + sealing.update(parts[0]))
+        for part in parts[1:]:
+            for at in range(0, len(part), _WRITE_BYTES):
+                self._writer.write(sealing.update(part[at : at + _WRITE_BYTES]))
+                await self._writer.drain()
+        self._writer.write(sealing.finalize() + sealing.tag)
+
     def _is_slow(self) -> bool:
         """Whether the transport holds so much that senders should wait."""
         return self._writer.transport.get_write_buffer_size() > _SMALL_BYTES
 
-    def _write_small(self, body: bytes) -> None:
+    def _write_small(self, parts: Sequence[memoryview]) -> None:
         """In one system call and, mostly, one packet."""
-        sealed = self._send_cipher.encrypt(next(self._sent).to_bytes(12, "big"), body, None)
+        nonce = next(self._sent).to_bytes(12, "big")
+        sealed = self._send_cipher.encrypt(nonce, b"".join(parts), None)
         self._writer.write(len(sealed).to_bytes(4, "big") + sealed)
 
     async def _receive_loop(self) -> None:
@@ -242,17 +249,34 @@ class Channel:
                 self._shut()
                 self._writer.transport.abort()
 
-    async def _receive_body(self) -> bytes:
+    async def _receive_body(self) -> bytes | bytearray:
         length = int.from_bytes(await self._reader.readexactly(4), "big")
         if not _TAG_BYTES <= length <= wire.MAX_FRAME_BYTES + _TAG_BYTES:
             raise FrameTooLarge(f"frame of {length} bytes", f"the limit is {wire.MAX_FRAME_BYTES}")
-        sealed = await self._reader.readexactly(length)
+        nonce = next(self._received).to_bytes(12, "big")
         try:
-            return self._receive_cipher.decrypt(
-                next(self._received).to_bytes(12, "big"), sealed, None
-            )
+            if length > _SMALL_BYTES:
+                return await self._receive_large(nonce, length - _TAG_BYTES)
+            sealed = await self._reader.readexactly(length)
+            return self._receive_cipher.decrypt(nonce, sealed, None)
         except InvalidTag:
             raise AuthenticationFailed(self.peer) from None
+
+    async def _receive_large(self, nonce: bytes, size: int) -> bytearray:
+        """Decrypted as it comes; nobody sees any of it before its tag has been checked."""
+        opening, body, filled = (
+            Cipher(self._receive_key, GCM(nonce)).decryptor(),
+            bytearray(size),
+            0,
+        )
+        with memoryview(body) as view:
+            while filled < size:
+                sealed = await self._reader.read(min(_READ_BYTES, size - filled))
+                if not sealed:
+                    raise asyncio.IncompleteReadError(b"", size - filled)
+                filled += opening.update_into(sealed, view[filled:])
+        opening.finalize_with_tag(await self._reader.readexactly(_TAG_BYTES))
+        return body
 
     async def _dispatch(self, frame: wire.Frame) -> None:
         if frame.re:
@@ -266,7 +290,7 @@ class Channel:
                 self._stats.count("TooManyCalls")
                 busy = wire.Failed(code="E-PEER-04", reason="too many calls at once")
                 with contextlib.suppress(PeerUnreachable):
-                    await self._send_body(wire.encode(busy, re=frame.id))
+                    await self._send_body(wire.encode_parts(busy, re=frame.id))
                 return
             task = asyncio.create_task(self._answer(frame))
             self._calls.add(task)
@@ -282,12 +306,12 @@ class Channel:
             return
         message, payload = answer if isinstance(answer, tuple) else (answer, b"")
         try:
-            body = wire.encode(message, payload, re=frame.id)
+            parts = wire.encode_parts(message, payload, re=frame.id)
         except WireError as error:
             self._stats.count(type(error).__name__)
-            body = wire.encode(_failure(error), re=frame.id)
+            parts = wire.encode_parts(_failure(error), re=frame.id)
         with contextlib.suppress(PeerUnreachable):
-            await self._send_body(body)
+            await self._send_body(parts)
 
     async def _run_handler(self, frame: wire.Frame) -> Answer:
         try:
@@ -426,7 +450,9 @@ async def connect(
     host, _, port = endpoint.rpartition(":")
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            reader, writer = await asyncio.open_connection(
+                host.strip("[]"), int(port), limit=_READ_BYTES
+            )
             try:
                 return await identity.greet(
                     reader, writer, expected, handler, stats or StreamStats()
@@ -472,7 +498,7 @@ class Listener:
 
     async def start(self, host: str, port: int) -> None:
         """Listen; port 0 takes a free one. Raises OSError when the port is taken."""
-        self._server = await asyncio.start_server(self._accept, host, port)
+        self._server = await asyncio.start_server(self._accept, host, port, limit=_READ_BYTES)
 
     async def close(self) -> None:
         """Stop listening and end every stream."""

@@ -59,6 +59,25 @@ class Misses:
         return self._missed >= self._beat.missed
 
 
+class Accidents:
+    """Which stream that ended is worth another one? A few in a row that held for no second are one too many."""
+
+    HOLDS_S, IN_A_ROW = 1.0, 3
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._short, self._began = clock, 0, clock.monotonic()
+
+    def begin(self) -> None:
+        """There is a stream."""
+        self._began = self._clock.monotonic()
+
+    def is_one(self) -> bool:
+        """The stream has ended: whether that was an accident, and another one may be tried."""
+        held = self._clock.monotonic() - self._began >= self.HOLDS_S
+        self._short = 0 if held else self._short + 1
+        return self._short < self.IN_A_ROW
+
+
 async def until_lost(stream: Asked, beat: Beat, clock: Clock) -> PeerUnreachable:
     """Wait until a stream ends, its peer falls silent or its peer's step hangs; says which."""
     misses, ping = Misses(beat), None

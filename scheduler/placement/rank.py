@@ -41,6 +41,10 @@ class Limits:
     prompt_s: float = math.inf
     decode_s: float = math.inf
 
+    def times(self, factor: float) -> Limits:
+        """Limits so many times as high."""
+        return Limits(self.prompt_s * factor, self.decode_s * factor)
+
     def excess(self, report: SimReport) -> float:
         """By what share of its limit the worse of both is over it; 0 when both are within."""
         over = max(report.prompt.mean_s / self.prompt_s, report.decode.mean_s / self.decode_s)

@@ -27,11 +27,15 @@ from scheduler.simulate.work import Work
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Each of the ``finalists`` is tried with these ``hastes``, then in so many other ``orders`` of its stages."""
+    """Each of the ``finalists`` is tried with these ``hastes``, then in so many other ``orders`` of its stages.
+
+    Every second finalist may be over the latency limits by a share of ``slack``: haste brings latencies down.
+    """
 
     pool: PoolOptions = field(default_factory=PoolOptions)
     rank: RankOptions = field(default_factory=RankOptions)
     finalists: int = 2
+    slack: float = 0.1
     hastes: tuple[float, ...] = (3.0, 10.0)
     orders: int = 4
 
@@ -71,10 +75,12 @@ def plan_to_serve(
             met.extend(play(fleet, model, ways, work, ranking, first, router=router, over=over))
 
     def finalists() -> list[Ranked]:
-        """The best way of each of the best few candidates."""
+        """The best way of each of the best few candidates, those nearly within the limits among them."""
         best = dict[Placement, Ranked]()
-        for ranked in best_first(met, limits):
-            best.setdefault(ranked.candidate.placement, ranked)
+        nearly = limits.times(1 + options.slack)
+        for pair in zip(best_first(met, limits), best_first(met, nearly), strict=True):
+            for ranked in pair:
+                best.setdefault(ranked.candidate.placement, ranked)
         return list(best.values())[: options.finalists]
 
     short([way_of(fleet, model, candidate) for candidate in by_depth(pool, ranking.dozen)])

@@ -34,7 +34,7 @@ class Network:
         self._model = model
         self._options = options
         self._decode_first = options.decode_first
-        self._message_s = options.message_s
+        self._message_s, self._step_s = options.message_s, options.step_s
         self.home: Located = fleet.coordinator or Coordinator()
         self.links: dict[tuple[str, str], SimLink] = {}
 
@@ -117,7 +117,7 @@ class Network:
                 home.setdefault(running.home, []).append((running, running.epoch))
         self.send_framed((visit.next for visit in done if visit.next is not None), now)
         for link, tokens in home.items():
-            arrival = link.send(now, len(tokens) * link.token_s + self._message_s)
+            arrival = link.send(now, len(tokens) * (link.token_s + self._step_s) + self._message_s)
             self.push(arrival, HOMES, tokens)
 
     def send_framed(self, visits: Iterable[Visit], now: float) -> None:
@@ -128,7 +128,9 @@ class Network:
             links.setdefault(visit.link, []).append(visit)
         next_seq = self.next_seq
         for link, together in links.items():
-            arrival = link.send(now, len(together) * link.token_s + self._message_s)
+            arrival = link.send(
+                now, len(together) * (link.token_s + self._step_s) + self._message_s
+            )
             worker = together[0].worker
             worker.decodes_in += [(arrival, next_seq(), visit) for visit in together]
             self._wake(worker, arrival)

@@ -36,7 +36,8 @@ class SimOptions:
 
     ``chunk_tokens`` cuts prompts (None: whole prompts), ``budget_tokens`` bounds the prompt tokens of a batch (None: one
     chunk). ``decode_first`` lets decode messages pass waiting prompt messages on a link; ``frames`` sends all decode
-    steps of a batch that go to the same place in one message. ``message_s`` is a fixed time per message on a link,
+    steps of a batch that go to the same place in one message, which takes ``step_s`` for each of them.
+    ``message_s`` is a fixed time per message on a link,
     ``coordinator_s`` what the coordinator takes between a token and its next step. ``helix_rules`` charges as Helix's
     simulator does: a lone decode step twice, and a copy of every input (and counts one decode step more per request).
     ``miner_rules`` queues as miners do (`miner_line`): microbatches by tickets, one chunk of a prompt at a time, the next ``chunk_gap_s`` after
@@ -50,6 +51,7 @@ class SimOptions:
     decode_first: bool = True
     frames: bool = False
     message_s: float = 0.0
+    step_s: float = 0.0
     coordinator_s: float = 0.0
     helix_rules: bool = False
     miner_rules: bool = False
@@ -65,7 +67,7 @@ class SimOptions:
             raise FleetError(
                 "miners cut prompts, send frames, and have links that are first come, first served"
             )
-        for name in ("warmup_s", "message_s", "coordinator_s", "chunk_gap_s"):
+        for name in ("warmup_s", "message_s", "step_s", "coordinator_s", "chunk_gap_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise FleetError(f"{name} is {value}, must not be negative")

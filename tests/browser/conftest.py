@@ -32,7 +32,7 @@ def drive() -> Drive:
     if not (ROOT / "node_modules" / "playwright-core").is_dir():
         pytest.skip("playwright-core is not installed: run `npm ci`")
 
-    def run(script: str, within_s: float = 150, **asked: Any) -> dict[str, Any]:
+    def run(script: str, within_s: float = 400, **asked: Any) -> dict[str, Any]:
         done = subprocess.run(
             [node, str(HERE / f"{script}.mjs"), json.dumps(asked)],
             cwd=ROOT,

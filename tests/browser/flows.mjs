@@ -57,6 +57,23 @@ const flows = {
     return { text: await page.locator(".said.model .text").textContent() };
   },
 
+  // The page stays open while machines come and go; what a person has opened or reached stays so.
+  async live({ page }) {
+    await page.goto(`${base}/network`);
+    const ticks = () => page.evaluate(() => window.ticks ?? 0);
+    await page.evaluate(() => document.addEventListener("htmx:sse:after:message", () => { window.ticks = (window.ticks ?? 0) + 1; }));
+    await page.locator("details > summary").first().click();
+    await page.locator("tbody a[href^='/miners/']").first().focus();
+    const focused = await page.evaluate(() => document.activeElement.getAttribute("href"));
+    await page.locator(".tag", { hasText: "gone" }).waitFor({ timeout: 30000 });
+    const before = await ticks();
+    await page.waitForFunction((least) => (window.ticks ?? 0) > least, before);
+    return {
+      ticks: await ticks(), focused, open: await page.locator("details").first().evaluate((element) => element.open),
+      kept: await page.evaluate(() => document.activeElement.getAttribute("href")),
+    };
+  },
+
   async job({ page }) {
     await page.goto(`${base}/jobs`);
     await page.getByLabel(/A file of requests/).setInputFiles(file);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import openai
@@ -60,6 +61,22 @@ def test_a_chat_that_is_stopped_stops_the_miners(pages: PagesWorld, drive: Drive
         pages.answerer.token_s = 0.0
     assert found["text"]
     pages.until(lambda: pages.answerer.running == 0, 5)
+
+
+def test_an_open_page_follows_the_network_and_leaves_the_person_where_they_are(
+    pages: PagesWorld, drive: Drive
+) -> None:
+    lost = pages.told["/v1/miners"]["miners"][0]
+    timer = threading.Timer(8.0, lambda: lost.update(alive=False))
+    timer.start()
+    try:
+        found = drive("flows", flow="live", login=pages.login_url, base=pages.url)
+    finally:
+        timer.cancel()
+        lost["alive"] = True
+    assert found["told"] == QUIET
+    assert found["ticks"] >= 2 and found["open"] is True
+    assert found["focused"] and found["kept"] == found["focused"]
 
 
 def test_a_file_of_requests_goes_from_upload_to_download(

@@ -50,7 +50,11 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
     async def open_context(settings: Any) -> AsyncIterator[Any]:
         yield SimpleNamespace(model=model)
 
+    class NoSessions:
+        async def close(self) -> None: ...
+
     monkeypatch.setattr(conversation, "_turn", turn)
+    monkeypatch.setattr(conversation, "_sessions", lambda *_, **__: NoSessions())
     monkeypatch.setattr(conversation, "open_context", open_context)
     monkeypatch.setattr(conversation, "Tokenizer", lambda folder: None)
     return sent

@@ -68,7 +68,10 @@ class Mortal(Machine):
         self.listener._welcome = hang  # type: ignore[method-assign]
         neighbours = self.stage._neighbours
         assert neighbours is not None
-        lost, neighbours.on_lost = neighbours.on_lost, lambda *_: None  # it sleeps, and hears nobody
+        lost, neighbours.on_lost = (
+            neighbours.on_lost,
+            lambda *_: None,
+        )  # it sleeps, and hears nobody
         frozen = self._channels()
         for channel in frozen:
             await channel._send_lock.acquire()

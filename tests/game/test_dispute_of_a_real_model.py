@@ -41,14 +41,16 @@ SEEDED = SamplingParams(temperature_micro=800_000, max_new_tokens=6, seed=11, ig
 
 def prompts(*samplings: SamplingParams) -> list[Prompt]:
     return [
-        Prompt(f"p{i}", tuple(97 + (7 * n + i) % 26 for n in range(24)), sampling, bytes([i + 1]) * 32)
+        Prompt(
+            f"p{i}", tuple(97 + (7 * n + i) % 26 for n in range(24)), sampling, bytes([i + 1]) * 32
+        )
         for i, sampling in enumerate(samplings)
     ]
 
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[str]:
-    anvil = start_anvil()
+    anvil = start_anvil("--block-time", "1", "--mixed-mining")
     yield anvil.rpc_url
     anvil.stop()
 
@@ -81,8 +83,10 @@ async def accuse_deviation(work: Work, stage: int, request: int = 0) -> tuple[Ac
     place = work.job.plan[stage]
     served = np.frombuffer(work.rows[stage, "out", request], "<f4").reshape(-1, ours.program.hidden)
     raw = work.rows[stage, "in", request]
-    inputs = np.frombuffer(raw, "<u4").astype(np.int64) if stage == 0 else (
-        np.frombuffer(raw, "<f4").reshape(-1, ours.program.hidden).astype(np.float64)
+    inputs = (
+        np.frombuffer(raw, "<u4").astype(np.int64)
+        if stage == 0
+        else (np.frombuffer(raw, "<f4").reshape(-1, ours.program.hidden).astype(np.float64))
     )
     shard = load_shard(work.world.model_dir, place.layers, dtype=torch.float64)
     reference = reexecute(shard, torch.from_numpy(inputs.copy())).numpy()
@@ -116,7 +120,9 @@ async def play(
         first_block=opened.block, folder=tmp_path / "traces", on_move=lambda _, move: answers.append(move),
     )  # fmt: skip
     await defence.look()
-    game = Prosecution(world.chain, world.requester, SystemClock(), opened, accusation, moves.append)
+    game = Prosecution(
+        world.chain, world.requester, SystemClock(), opened, accusation, moves.append
+    )
     async with asyncio.timeout(150):
         verdict = await game.play()
         await defence.done()
@@ -144,3 +150,114 @@ async def test_int8_weights_in_one_layer_cost_the_stake(world: World, tmp_path: 
     after = await honest_stake(work)
     assert after == [before[0], 0, before[2]]
     assert [move.function for move in moves] == ["accuse", "timeout", "execute"]
+
+
+async def test_one_perturbed_row_costs_the_stake(world: World, tmp_path: Path) -> None:
+    def bend(stage: int, request: int, first: int, x: Any) -> Any:
+        if stage == 0 and first <= 20 < first + len(x):
+            x = x.clone()
+            x[20 - first] *= 1.001
+        return x
+
+    work = await world.work(SPANS, prompts(GREEDY, SEEDED), bend=bend)
+    accusation, opened = await accuse_deviation(work, 0, 1)
+    claim = accusation.player.case.claim
+    assert claim.window_from <= 20 < claim.positions
+    verdict, _, _ = await play(work, 0, accusation, opened, tmp_path)
+    assert verdict == Verdict.FAULT
+
+
+@pytest.mark.parametrize("request_index", [0, 1], ids=["greedy", "seeded"])
+async def test_a_wrong_token_costs_the_stake(
+    world: World, tmp_path: Path, request_index: int
+) -> None:
+    def swap(request: int, step: int, token: int) -> int:
+        return (token + 7) % 250 if (request, step) == (request_index, 3) else token
+
+    work = await world.work(SPANS, prompts(GREEDY, SEEDED), swap=swap)
+    accusation, opened = await accuse_token(work, request_index, 3)
+    assert accusation.player.is_convicting()
+    verdict, moves, _ = await play(work, 2, accusation, opened, tmp_path)
+    assert verdict == Verdict.FAULT
+    assert moves[0].function == "accuseToken"
+
+
+async def accuse_token(work: Work, request: int, produced: int) -> tuple[Accusation, Any]:
+    import torch
+
+    from core.engine.model import load_shard
+    from core.engine.numerics import reexecute
+
+    ours, place = await operators(work), work.job.plan[2]
+    raw = np.frombuffer(work.rows[2, "in", request], "<f4").reshape(-1, ours.program.hidden)
+    shard = load_shard(work.world.model_dir, place.layers, dtype=torch.float64)
+    leaf, prompt = work.leaf(2, request), work.batch.prompts[request]
+    row = leaf.tokens_in - 1 + produced
+    logits = reexecute(shard, torch.from_numpy(raw.astype(np.float64)), logit_rows=[row]).numpy()
+    out = work.rows[2, "out", request]
+    tokens = [int.from_bytes(out[at : at + 4], "little") for at in range(0, len(out), 4)]
+    due = token_due(logits[0], prompt.sampling, request, tokens[:produced], prompt=prompt.ids)
+    layers = (place.layer_from, place.layer_to)
+    claim = token_claim(ours.program, leaf, layers, prompt.sampling, tokens, produced, due)
+    leaves = [
+        commit.leaf_hash(commit.sampling_leaf(i, p.sampling))
+        for i, p in enumerate(work.batch.prompts)
+    ]
+    served = CommittedRows([out[at : at + 4] for at in range(0, len(out), 4)]).open(produced, 0)
+    drawn = OrderedDraw(
+        work.job.order, prompt.sampling.canonical(), commit.merkle_proof(leaves, request), served
+    )
+    return await accuse(work, 2, request, ours, claim, drawn)
+
+
+async def false_accusation(
+    work: Work, stage: int, place: Place, value: float
+) -> tuple[Accusation, Any]:
+    """Of an honest stage: the canonical trace with one other value, sworn to be canonical."""
+    ours, layers = await operators(work), work.job.plan[stage].layers
+    number = next(
+        i for i, t in enumerate(ours.program.tolerances) if t.min_rows == 16 and t.max_depth > 1
+    )
+    from core.protocol.trace.judge import Claim
+
+    rows = 24
+    claim = Claim(
+        work.leaf(stage, 0),
+        layers.start,
+        layers.end,
+        rows,
+        rows - 16,
+        number,
+        bytes(32),
+        exact=True,
+    )
+    accusation, opened = await accuse(work, stage, 0, ours, claim)
+    player = accusation.player
+    assert not player.is_convicting(), "the stage is honest"
+    forged = player.trace.replaced(place, value)
+    player = Accuser(with_trace(player.case, forged), forged, player.sources)
+    return Accusation(accusation.accused, player), opened
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        pytest.param(Place(3, 4), 1e9, id="the sum of squares"),
+        pytest.param(Place(1, 4, 11, 0, 17), 0.5, id="one product of a projection"),
+        pytest.param(Place(2, 20, 23, 0, 5), -3.0, id="one element of a gate"),
+    ],
+)
+async def test_a_false_accusation_costs_its_bond(
+    world: World, tmp_path: Path, place: Place, value: float
+) -> None:
+    work = await world.work(SPANS, prompts(GREEDY))
+    before = await honest_stake(work)
+    accusation, opened = await false_accusation(work, 1, place, value)
+    verdict, moves, answers = await play(work, 1, accusation, opened, tmp_path)
+    assert verdict == Verdict.NO_FAULT
+    assert answers[0] == "pick"
+    assert "point" in answers
+    assert await honest_stake(work) == before
+    won = await world.chain.read("ToleranceGame", "creditOf", world.owners[1].address)
+    assert won == opened.bond
+    assert moves[-1].function in ("prove", "expand", "provePart", "execute")

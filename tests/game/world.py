@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from core.engine.blocks import Shard
 
 STAKE, FUNDS = 500 * USD, 10_000 * USD
+TURN_S = 20
 Spoil = Callable[[int, "Shard"], None]
 #: (stage, request, first row, activations) → what the stage sends on instead.
 Bend = Callable[[int, int, int, Any], Any]
@@ -41,12 +42,14 @@ class World:
     @classmethod
     async def make(cls, rpc_url: str, signers: Sequence[Signer], model_dir: Path) -> World:
         chain = Chain(rpc_url, CHAIN_ID, {})
-        await deploy(chain, signers[0], signers[9].address, Parameters())
+        await deploy(chain, signers[0], signers[9].address, Parameters(turn_s=TURN_S))
         model_id = await register_model(chain, signers[0], model_dir)
         world = cls(chain, signers, model_dir, model_id)
         for owner, operator in zip(world.owners, world.operators, strict=True):
             await chain.transact(signers[0], "TestUSD", "mint", owner.address, FUNDS)
-            await chain.transact(owner, "TestUSD", "approve", chain.addresses["MinerRegistry"], FUNDS)
+            await chain.transact(
+                owner, "TestUSD", "approve", chain.addresses["MinerRegistry"], FUNDS
+            )
             said = signing.OperatorProof(owner=owner.address, operator=operator.address)
             proof = signing.sign(operator, chain.domain, said)
             await chain.transact(owner, "MinerRegistry", "register", STAKE, operator.address, proof)
@@ -90,16 +93,15 @@ class World:
             price_in=10**6, price_out=10**6, matcher=t.ZERO_ADDRESS, matcher_fee_bps=0, min_stake=0, deadline=now + 600,
             window=600, auditor=t.ZERO_ADDRESS, arbitrator=chain.addresses["ToleranceGame"],
         )  # fmt: skip
-        order = make_order(
-            batch, self.model_id, spec, terms, self.requester.address, self.nonces
-        )
+        order = make_order(batch, self.model_id, spec, terms, self.requester.address, self.nonces)
         plan = tuple(
             t.Stage(operator.address, *span)
             for operator, span in zip(self.operators, spans, strict=True)
         )
         job = Job(signing.job_id(chain.domain, order), order, plan)
         consents = [
-            t.Acceptance(job.order_hash, job.plan_hash, stage, now + 300) for stage in range(len(plan))
+            t.Acceptance(job.order_hash, job.plan_hash, stage, now + 300)
+            for stage in range(len(plan))
         ]
         signatures = [
             signing.sign(operator, chain.domain, consent)
@@ -132,7 +134,9 @@ class Work:
 
     def leaf(self, stage: int, request: int) -> t.RequestLeaf:
         roots = [
-            commit.to_hex(commit.rows_root(self.rows[stage, side, request], self.width(stage, side)))
+            commit.to_hex(
+                commit.rows_root(self.rows[stage, side, request], self.width(stage, side))
+            )
             for side in ("in", "out")
         ]
         last = len(self.job.plan) - 1
@@ -210,6 +214,10 @@ class Work:
                 for side in ("in", "out")
             ]
             store.put_leaf(
-                self.job.order_hash, self.job.plan_hash, self.leaf(stage, request), sides[0], sides[1]
+                self.job.order_hash,
+                self.job.plan_hash,
+                self.leaf(stage, request),
+                sides[0],
+                sides[1],
             )
         return store

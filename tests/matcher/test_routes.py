@@ -306,3 +306,73 @@ def test_only_machines_that_may_ever_serve_an_order_are_waited_for() -> None:
     routes = routes_over(*here)
     assert routes.would_do(TWO) == {op(1)}
     assert routes.would_do(TWO, {op(1)}) == frozenset()
+
+
+# --- a chain that broke ---
+
+
+def mend(routes: LiveRoutes, *gone: int, order: Order = TWO) -> Chosen | HeadraceError:
+    """For a chain of machines 1 (0–10), 2 (10–20) and 3 (20–30) of which these are gone."""
+    plan = make_job(sign_order(order), [(1, 0, 10), (2, 10, 20), (3, 20, 30)]).plan
+    return routes.mend("goes on", order, plan, NOW_MS, frozenset(map(op, gone)))
+
+
+def three(*more: Sighting) -> LiveRoutes:
+    return routes_over(serving_at(1, 0, 10), serving_at(2, 10, 20), serving_at(3, 20, 30), *more)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_whoever_is_left_of_a_broken_chain_stays_in_its_place(stage: int) -> None:
+    spare = serving_at(7, 10 * stage, 10 * stage + 10, tau_ms_per_layer=0.001)
+    found = mend(three(spare), stage + 1)
+    assert operators(found) == [op(7) if s == stage else op(s + 1) for s in range(3)]
+    assert isinstance(found, Chosen)
+    assert len(found.endpoints) == 3
+
+
+def test_a_faster_machine_does_not_push_out_one_that_remembers() -> None:
+    fast = [serving_at(n, 10 * (n - 7), 10 * (n - 6), tau_ms_per_layer=0.001) for n in (7, 8, 9)]
+    assert operators(mend(three(*fast), 2)) == [op(1), op(8), op(3)]
+
+
+def test_two_gaps_are_filled_and_by_two_machines() -> None:
+    found = mend(three(serving_at(7, 0, 10), serving_at(8, 20, 30)), 1, 3)
+    assert operators(found) == [op(7), op(2), op(8)]
+
+
+def test_one_gap_may_be_filled_by_several_machines() -> None:
+    found = mend(three(serving_at(7, 10, 15), serving_at(8, 15, 20)), 2)
+    assert operators(found) == [op(1), op(7), op(8), op(3)]
+
+
+def test_who_holds_other_layers_by_now_is_no_more_left_of_the_chain() -> None:
+    moved = routes_over(
+        serving_at(1, 0, 10), serving_at(2, 0, 10), serving_at(3, 20, 30), serving_at(7, 10, 20)
+    )
+    assert operators(mend(moved)) == [op(1), op(7), op(3)]
+
+
+def test_a_gap_that_nobody_fills_is_no_chain() -> None:
+    refusal(mend(three(serving_at(7, 10, 19)), 2))
+    refusal(mend(three(), 1, 2, 3))
+
+
+def test_a_mended_chain_is_promised_its_room_and_a_full_one_is_none() -> None:
+    routes = three(serving_at(7, 10, 20))
+    assert isinstance(mend(routes, 2), Chosen)
+    lease = routes.book.lease("goes on")
+    assert lease is not None
+    assert set(lease.needs) == {op(1), op(7), op(3)}
+    full = routes_over(
+        serving_at(1, 0, 10),
+        serving_at(3, 20, 30, active_requests=16),
+        serving_at(7, 10, 20),
+        serving_at(2, 10, 20),
+    )
+    assert "no room" in refusal(mend(full, 2)).why
+
+
+def test_an_order_whose_price_a_stage_has_left_behind_goes_on_without_it() -> None:
+    dearer = serving_at(3, 20, 30, price_out=10**9)
+    routes = routes_over(serving_at(1, 0, 10), serving_at(2, 10, 20), dearer, serving_at(7, 20, 30))
+    assert operators(mend(routes)) == [op(1), op(2), op(7)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from core.protocol import signing
 from core.protocol import types as t
-from matcher.jobs import Job, OnChain
+from matcher.jobs import MATCHED, Job, OnChain, SignedAck
 from matcher.settling import (
     Patience,
     Step,
@@ -184,3 +184,54 @@ def test_an_acknowledgement_of_another_plan_is_refused() -> None:
     found = check_ack(JOB, make_ack(other, 20, 60, ROOT), DOMAIN)
     assert found is not None
     assert "another" in found.why
+
+
+# --- open orders ---
+
+
+def open_job(ack: tuple[int, int] | None = None, *, ended: bool = False) -> Job:
+    order = msgspec.structs.replace(
+        JOB.signed.order, input_root=t.ZERO_HASH, sampling_root=t.ZERO_HASH
+    )
+    job = replace(JOB, signed=t.SignedOrder(order, JOB.signed.signature), finished_at_s=int(ended))
+    if ack is None:
+        return job
+    said = t.Ack(job.order_hash, job.plan_hash, t.ZERO_HASH, *ack)
+    return replace(job, ack=SignedAck(said, "0x"))
+
+
+def step_of(
+    job: Job, *, paid: tuple[int, int] = (0, 0), now_s: int = 0, unpaid_units: int = 0
+) -> Step:
+    seen = OnChain(MATCHED, job.plan_hash, 1000, 0, *paid, 0, t.ZERO_HASH)
+    return next_step(job, seen, now_s, unpaid_units=unpaid_units, close_delay_s=100)
+
+
+@pytest.mark.parametrize(
+    ("job", "paid", "now_s", "unpaid", "step"),
+    [
+        (open_job(), (0, 0), 10, 0, Step.WAIT),
+        (open_job((5, 5)), (0, 0), 10, 1000, Step.WAIT),  # not worth a transaction yet
+        (open_job((5, 5)), (0, 0), 10, 500_000, Step.ACK),
+        (open_job((5, 5)), (5, 5), 10, 0, Step.WAIT),
+        (open_job((5, 5)), (0, 0), 970, 1, Step.ACK),  # the deadline is near
+        (open_job((5, 5)), (5, 5), 999, 0, Step.WAIT),
+        (open_job((5, 5), ended=True), (4, 5), 10, 1, Step.ACK),
+        (open_job((5, 5), ended=True), (5, 5), 10, 0, Step.CLOSE),
+        (
+            open_job((5, 5), ended=True),
+            (5, 5),
+            1000,
+            0,
+            Step.WAIT,
+        ),  # closing: others may still bring theirs
+        (open_job((5, 5)), (5, 5), 1100, 0, Step.WAIT),
+        (open_job((5, 6)), (5, 5), 1101, 1, Step.ACK),
+        (open_job((5, 5)), (5, 5), 1101, 0, Step.EXPIRE),
+        (open_job(), (0, 0), 1101, 0, Step.EXPIRE),
+    ],
+)
+def test_an_open_orders_acknowledgements_go_on_chain_when_it_is_worth_it(
+    job: Job, paid: tuple[int, int], now_s: int, unpaid: int, step: Step
+) -> None:
+    assert step_of(job, paid=paid, now_s=now_s, unpaid_units=unpaid) is step

@@ -508,6 +508,8 @@ class FakeStage:
     is_gone: bool = False
     finished: set[int] = field(default_factory=set)
     proposals: int = 0
+    continued: str | None = None  # by the newest proposal
+    pong: wire.Pong = field(default_factory=wire.Pong)
     orders: dict[str, tuple[t.Order, list[t.Stage], int]] = field(default_factory=dict)
 
     async def call(
@@ -521,6 +523,7 @@ class FakeStage:
         signer = machine_key(self.number)
         if isinstance(message, wire.Propose):
             self.proposals += 1
+            self.continued = message.continues
             if self.refuse:
                 return wire.Failed(code="E-ADMIT-SLOTS", reason=self.refuse)
             order = message.signed.order
@@ -528,6 +531,8 @@ class FakeStage:
             self.orders[signing.order_hash(order)] = place
             expiry = min(order.deadline, int(self.clock.now()) + 300)
             return wire.Accepted(accept(order, message.plan, message.stage, signer, expiry))
+        if isinstance(message, wire.Ping):
+            return self.pong
         if isinstance(message, wire.Progress):
             return wire.Finished(sorted(self.finished))
         if isinstance(message, wire.CloseJob):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -214,8 +215,11 @@ class World:
         *arguments: str,
         environ: Mapping[str, str] | None = None,
     ) -> Ongoing:
-        """Start one of our programs as a party."""
+        """Start one of our programs as a party, or a module of the tests."""
         argv = program(name, *arguments)
+        if name.startswith("tests."):
+            argv = [sys.executable, "-m", name, *arguments]
+            environ = {"PYTHONPATH": str(Path(__file__).parents[2]), **(environ or {})}
         process = await asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
@@ -334,6 +338,17 @@ class World:
 
         seen: JobSeen = await until(look, within_s=within_s, what=f"job {job_id} {state.name}")
         return seen
+
+    async def session_closed(self, job_id: str) -> JobSeen:
+        """The session, once its last word is on chain and the while after its closing has passed."""
+
+        async def closing() -> bool:
+            events = await self.chain.events(self.net.deploy_block, await self.chain.block_number())
+            return any(e.name == "JobClosing" and e.args["job"] == job_id for e in events)
+
+        await until(closing, within_s=WITHIN_S, what=f"session {job_id} is closed")
+        await self.pass_time(self.net.parameters.close_delay_s + 2)
+        return await self.ended(job_id, JobState.SETTLED)
 
     def settings_of(self, party: str) -> Settings:
         """What a party's programs are configured with."""

@@ -20,11 +20,12 @@ from core.protocol.chain import Chain, artifact
 from core.protocol.dispute import Game, GameError, Handed, Phase, Terms
 from core.protocol.signer import Signer
 from core.protocol.trace.derive import Boundary
+from core.protocol.trace.draw import Drawn
 from core.protocol.trace.evidence import Evidence, Opening, RowOpening, WeightOpening
 from core.protocol.trace.judge import Case, Claim
 from core.protocol.trace.layout import Place
 from core.protocol.trace.rows import SignedRows, Spot
-from core.protocol.types import RequestLeaf, StageReceipt
+from core.protocol.types import ZERO_HASH, Order, RequestLeaf, RequestOpening, StageReceipt
 from devnet.deploy import Parameters, deploy
 from tests.conftest import CHAIN_ID
 
@@ -47,6 +48,20 @@ def claim_leaf(leaf: RequestLeaf) -> tuple[Any, ...]:
 
 def spot_tuples(spots: Sequence[Spot]) -> list[tuple[Any, ...]]:
     return [(spot.boundary == Boundary.OUT, spot.row, spot.part) for spot in spots]
+
+
+def plain_tuple(message: Order | RequestOpening) -> tuple[Any, ...]:
+    """A signed message as the contract takes it."""
+    values = msgspec.to_builtins(message).values()
+    return tuple(commit.unhex(v) if isinstance(v, str) and len(v) == 66 else v for v in values)
+
+
+def drawn_tuple(drawn: Drawn, order: Order, signature: bytes) -> tuple[Any, ...]:
+    opening = drawn.opening or RequestOpening(ZERO_HASH, 0, ZERO_HASH, ZERO_HASH)
+    return (
+        plain_tuple(order), drawn.sampling, list(drawn.proof), plain_tuple(opening), signature, row_tuple(drawn.served),
+        drawn.tokens,
+    )  # fmt: skip
 
 
 def blank_rows(case: Case) -> SignedRows:
@@ -270,12 +285,19 @@ class TwinGame:
     _first: bytes = b""  # a move that goes before the next one, in its transaction
 
     @classmethod
-    def open(cls, bench: Bench, case: Case, leaves: Sequence[bytes], model: bytes) -> TwinGame:
+    def open(
+        cls,
+        bench: Bench,
+        case: Case,
+        leaves: Sequence[bytes],
+        model: bytes,
+        order_hash: str = "",
+    ) -> TwinGame:
         """As TaskRegistry opens it. `leaves` are the hashes under the receipt's `requestsRoot`."""
         root = commit.root_of_hashes(leaves)
         job = next(_JOBS).to_bytes(32, "big")
         receipt = StageReceipt(
-            order_hash=commit.to_hex(job), plan_hash=commit.to_hex(job), stage=0,
+            order_hash=order_hash or commit.to_hex(job), plan_hash=commit.to_hex(job), stage=0,
             layer_from=case.claim.layer_from, layer_to=case.claim.layer_to, shard_root=commit.to_hex(job),
             input_root=commit.to_hex(job), output_root=commit.to_hex(job), requests_root=commit.to_hex(root),
             requests=len(leaves), tokens_in=1, tokens_out=1, started_at=0, signed_at=0,
@@ -289,7 +311,7 @@ class TwinGame:
         identity = bytes(bench.read("ToleranceGame", "disputeIdOf", [job, 0, root]))
         accused = frozenset((bench.owner, bench.operator))
         game = dispute.opened(
-            bench.terms, now, bench.accuser, accused, bench.requester, root, len(leaves)
+            bench.terms, now, bench.accuser, accused, bench.requester, root, len(leaves), order_hash
         )
         return cls(bench, game, identity, receipt, model, job)
 
@@ -353,7 +375,7 @@ class TwinGame:
             self._first = b""
 
     def compare(self) -> None:
-        (_accused, phase, status, ends, child, _accuser, count, level, _requester, index, part, asks, exact, _binding, node, _opening) = self.bench.read("ToleranceGame", "gameOf", [self.id])  # fmt: skip
+        (_accused, phase, status, ends, child, level, _accuser, count, index, _requester, part, asks, exact, _binding, node, _opening) = self.bench.read("ToleranceGame", "gameOf", [self.id])  # fmt: skip
         game = self.game
         assert (phase, status, asks) == (game.phase, game.verdict, game.asks)
         if phase == Phase.RULED:
@@ -517,6 +539,37 @@ class TwinGame:
             caller, "proveMalformed",
             [self.receipt_tuple, self.rows(rows), position, proof, spot_tuples([spot])[0], row_tuple(opening)],
             lambda g, now: g.prove_malformed(now, caller, rows, position, proof, spot, opening), at_s,
+        )  # fmt: skip
+
+    def accuse_token(
+        self,
+        case: Case,
+        position: int,
+        proof: list[bytes],
+        below: list[bytes],
+        drawn: Drawn,
+        order: Order,
+        signature: bytes = b"",
+    ) -> None:
+        caller = self.bench.accuser
+        self.move(
+            caller, "accuseToken",
+            [self.model, self.receipt_tuple, claim_tuple(case.claim), position, proof, below, drawn_tuple(drawn, order, signature)],
+            lambda g, now: g.accuse_token(now, caller, case, position, proof, below, drawn),
+        )  # fmt: skip
+
+    def show_opening(
+        self,
+        order: Order,
+        shown: RequestOpening,
+        opening: RequestOpening,
+        signature: bytes,
+        is_signed: bool,
+    ) -> None:
+        caller = self.bench.owner
+        self.move(
+            caller, "showOpening", [plain_tuple(order), plain_tuple(shown), plain_tuple(opening), signature],
+            lambda g, now: g.show_opening(now, caller, opening, is_signed),
         )  # fmt: skip
 
     def rows(self, rows: SignedRows) -> tuple[Any, ...]:

@@ -35,6 +35,8 @@ from tests.core.protocol.trace.toy import shapes_of_layer
 from tests.twins.dispute_chain import Bench, TwinGame
 
 SNAPSHOT = Path(ROOT) / "contracts" / "snapshots" / "ToleranceGame.json"
+#: Of a dispute in which the accuser hands nothing over and has to open the trace on chain, level by level: it pays for that itself.
+MAX_DESCENT_GAS = 2_100_000
 MAX_TOTAL_GAS, MAX_MOVE_GAS, MAX_MOVE_BYTES, MAX_MOVES = 1_500_000, 500_000, 16_384, 20
 POSITIONS, WINDOW_ROWS = 1024, 64
 
@@ -128,7 +130,8 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
 
     def answer(kind: Handed, value: int | Place, move: Callable[[], None]) -> None:
         if way != Way.ON_CHAIN:
-            return game.handed(kind, value, operator, move)
+            game.handed(kind, value, operator, move)
+            return
         post = {Handed.POINT: game.point, Handed.PICK_PART: game.pick_part}[kind]
         post(value)  # type: ignore[arg-type]
         move()

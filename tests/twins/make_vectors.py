@@ -79,7 +79,6 @@ def _messages(rng: random.Random, signer: VectorSigner) -> list[t.Value]:
         t.HopCheckpoint(h(), h(), 1, 7, 64, h()),
         t.StageReceipt(h(), h(), 2, 9, 14, h(), h(), h(), h(), 8, 310, 512, 1, 2**40),
         t.Ack(h(), h(), h(), 310, 512),
-        t.Voucher(h(), h(), 2**63 - 1, h()),
         t.Terms.of(4, [_address(rng), _address(rng)], [_address(rng)], 250),
         t.Terms.of(2**16 - 1),
         t.RequestOpening(h(), 2**32 - 1, h(), h()),
@@ -161,6 +160,11 @@ def _money_vector(rng: random.Random, stages: int) -> dict[str, Any]:
     )
     fee = rng.randrange(101)
     result = pricing.split(order, plan, spec, tokens_in, tokens_out, protocol_fee_bps=fee)
+    steps, paid = [], (0, 0)
+    for totals in _on_the_way(rng, tokens_in, tokens_out):
+        due = pricing.step(order, plan, spec, paid, totals, protocol_fee_bps=fee)
+        steps.append({"tokensIn": totals[0], "tokensOut": totals[1], **_shares(due)})
+        paid = totals
     return {
         "units": [pricing.stage_units(s, spec) for s in plan],
         "tokensIn": tokens_in,
@@ -169,11 +173,25 @@ def _money_vector(rng: random.Random, stages: int) -> dict[str, Any]:
         "priceOut": order.price_out,
         "matcherFeeBps": order.matcher_fee_bps,
         "protocolFeeBps": fee,
-        "gross": list(result.gross),
-        "pay": list(result.pays),
-        "matcherFee": result.matcher_fee,
-        "protocolFee": result.protocol_fee,
+        **_shares(result),
+        "steps": steps,
     }
+
+
+def _shares(due: pricing.Split | pricing.Step) -> dict[str, Any]:
+    return {
+        "gross": list(due.gross),
+        "pay": list(due.pays),
+        "matcherFee": due.matcher_fee,
+        "protocolFee": due.protocol_fee,
+    }
+
+
+def _on_the_way(rng: random.Random, tokens_in: int, tokens_out: int) -> list[tuple[int, int]]:
+    """Counts that a session's Acks could have had until these."""
+    ins = sorted([rng.randrange(tokens_in + 1), rng.randrange(tokens_in + 1), tokens_in])
+    outs = sorted([rng.randrange(tokens_out + 1), rng.randrange(tokens_out + 1), tokens_out])
+    return list(zip(ins, outs, strict=True))
 
 
 def model_spec(rng: random.Random) -> t.ModelSpec:

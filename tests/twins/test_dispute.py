@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from core.protocol import commit
-from core.protocol.dispute import GameError, Phase, Verdict
+from core.protocol.dispute import ACCUSED_TURNS, ACCUSER_TURNS, GameError, Handed, Phase, Verdict
 from core.protocol.referee import Kind
-from core.protocol.signer import Signer
+from core.protocol.signer import Signer, devnet_accounts
 from core.protocol.trace import chunks
 from core.protocol.trace.check import all_places
+from core.protocol.trace.derive import Boundary
 from core.protocol.trace.evidence import Evidence, WeightOpening
 from core.protocol.trace.held import HeldTrace, evidence_for
 from core.protocol.trace.judge import Case
 from core.protocol.trace.layout import Place
+from core.protocol.trace.rows import Spot
+from core.protocol.trace.sources import CommittedRows
 from core.protocol.types import RequestLeaf
-from tests.conftest import start_anvil
+from tests.conftest import CHAIN_ID, start_anvil
 from tests.core.protocol.trace import toy as toys
-from tests.core.protocol.trace.players import Accusation, Defence
-from tests.twins.dispute_chain import Bench, TwinGame
+from tests.core.protocol.trace.players import Accusation, Blind, Defence, shown_in
+from tests.twins.dispute_chain import Bench, TwinGame, blank_rows
 
 pytestmark = pytest.mark.chain
 
@@ -79,6 +84,14 @@ class Play:
         """A move whose arguments do not matter, because it is refused before they are looked at."""
         self.game.blank(name, self.case, caller, at_s)
 
+    def demand(self) -> None:
+        """Demand, and let the accuser answer with the canonical trace; what it holds from then on."""
+        a = self.accusation
+        self.game.demand()
+        truth = a.stage.canonical(a.outputs)
+        self.accusation = replace(a, trace=truth, exact=True)
+        self.game.restate(truth.tree.root, truth.tree.below(truth.tree.height, 0))
+
     def judge(self, place: Place, rng: random.Random, defence: Defence | None = None) -> None:
         """Point, and let the accuser prove."""
         a = self.accusation
@@ -94,6 +107,22 @@ class Play:
         stated = self.game.game.stated
         part = defence.bad_part(place, stated) if defence else rng.randrange(len(stated) // 8)
         self.game.pick_part(part)
+        self.prove_part(part)
+
+    def prove(self) -> None:
+        """The accuser's answer to a place."""
+        a, place = self.accusation, self.game.game.place
+        assert place is not None
+        found = evidence_for(a.trace, a.stage.derivation, a.stage.sources(a.outputs), place)
+        if a.stage.derivation.trial(place).parts:
+            self.game.expand(found, a.partial_sums(place))
+        else:
+            self.game.prove(found)
+
+    def prove_part(self, part: int) -> None:
+        a, place = self.accusation, self.game.game.place
+        assert place is not None
+        sources = a.stage.sources(a.outputs)
         self.game.prove_part(evidence_for(a.trace, a.stage.derivation, sources, place, part))
 
 
@@ -182,8 +211,22 @@ def every_move(play: Play) -> dict[str, tuple[Phase, Move]]:
     def accuse(_: Play) -> None:
         game.accuse(play.case, 2, proof, tree.below(tree.height, 0))
 
+    rows = blank_rows(play.case)
+    spot = Spot(Boundary.OUT, 1)
     return {
         "accuse": (Phase.OPENED, accuse),
+        "ask": (Phase.OPENED, lambda _: game.ask(rows, 2, proof, [spot])),
+        "prove_malformed": (
+            Phase.OPENED,
+            lambda _: game.prove_malformed(rows, 2, proof, spot, a.outputs.open(1, 0)),
+        ),
+        "reveal": (Phase.ASKED, lambda _: game.reveal([a.outputs.open(1, 0)], rows=rows)),
+        "demand": (Phase.PICKING, lambda _: game.demand()),
+        "point_with": (Phase.PICKING, lambda _: game.point(verdict, tokens=b"1234")),
+        "restate": (
+            Phase.RESTATING,
+            lambda p: game.restate(tree.root, tree.below(tree.height, 0), case=p.case),
+        ),
         "pick": (Phase.PICKING, lambda _: game.pick(0)),
         "point": (Phase.PICKING, lambda _: game.point(verdict)),
         "open_node": (Phase.OPENING, lambda p: p.game.open_node([], [])),
@@ -202,8 +245,17 @@ def stages_of_a_game(play: Play) -> Iterator[Phase]:
     a = play.accusation
     sources = a.stage.sources(a.outputs)
     yield Phase.OPENED
+    spot = Spot(Boundary.OUT, 1)
+    play.game.ask(blank_rows(play.case), 2, commit.merkle_proof(play.leaves, 2), [spot])
+    yield Phase.ASKED
+    play.game.reveal([a.outputs.open(1, 0)])
     play.accuse()
     yield Phase.PICKING
+    play.game.demand()
+    yield Phase.RESTATING
+    truth = a.stage.canonical(a.outputs)
+    play.accusation = a = replace(a, trace=truth, exact=True)
+    play.game.restate(truth.tree.root, truth.tree.below(truth.tree.height, 0))
     play.game.pick(0)
     yield Phase.OPENING
     play.open()
@@ -249,7 +301,7 @@ def test_no_function_works_in_another_phase(bench: Bench, parted: Accusation) ->
 
 def test_only_whose_turn_it_is_moves(bench: Bench, parted: Accusation) -> None:
     play = Play(bench, parted, 1)
-    accuser_moves = {Phase.OPENED, Phase.OPENING, Phase.PROVING, Phase.PROVING_PART}
+    accuser_moves = ACCUSER_TURNS
     strangers = {
         True: [bench.owner, bench.operator, bench.requester],
         False: [bench.accuser, bench.requester],
@@ -278,7 +330,7 @@ def test_a_clock_ends_after_its_last_second(bench: Bench, parted: Accusation, st
     with pytest.raises(GameError, match="ClockOver"):
         play.as_caller(name, "", ends + 1)
     play.game.timeout(ends + 1)
-    silent_accused = stop in (Phase.PICKING, Phase.PICKING_PART)
+    silent_accused = stop in ACCUSED_TURNS
     assert play.game.game.verdict == (Verdict.FAULT if silent_accused else Verdict.NO_FAULT)
     play.game.execute()
 
@@ -322,14 +374,14 @@ def test_what_was_not_committed_is_refused(bench: Bench, lie: Accusation) -> Non
     child, node = play.game.game._child(), play.game.game.node
     assert node is not None
     way = tree.proof(child.index, child.index + 1, child.level, node.level - child.level)
-    shown = a.trace.chunks[child.index << child.level : (child.index + 1) << child.level]
-    data = b"".join(shown)
+    assert child.level == 0
+    data = a.trace.chunks[child.index]
     for wrong, siblings in (
         (data[:-1], way), (data + b"\0", way), (bytes(len(data)), way), (data, way[:-1]), (data, [*way, way[0]]),
     ):  # fmt: skip
         with pytest.raises(GameError, match="OpeningWrong"):
-            play.game.open_values(wrong, siblings)
-    play.game.open_values(data, way)
+            play.game.open_chunk(wrong, siblings)
+    play.game.open_chunk(data, way)
     place = Place(1, 3, 1, 0, 2)
     play.game.point(place)
     sources = a.stage.sources(a.outputs)
@@ -375,3 +427,118 @@ def other_weights(a: Accusation) -> WeightOpening:
     """The same place of another tensor."""
     place = Place(1, 4, 1, 0, 2)
     return evidence_for(a.trace, a.stage.derivation, a.stage.sources(a.outputs), place).weights
+
+
+@pytest.mark.parametrize("tag,name", [(0, "llama"), (1, "qwen2"), (4, "gemma3")])
+def test_canonical_leaves_hold_wherever_the_accused_points(
+    bench: Bench, tag: int, name: str
+) -> None:
+    rng = random.Random(tag)
+    stage = make_stage(name)
+    outputs = stage.lying_outputs(LIE)
+    accusation = Accusation(stage, outputs, stage.canonical(outputs), exact=True)
+    for number, place in enumerate(sampled(stage, rng)):
+        if number % 2:
+            continue
+        play = Play(bench, accusation, tag)
+        play.accuse()
+        play.judge(place, rng)
+        assert play.game.game.verdict == Verdict.FAULT, place
+
+
+@pytest.mark.parametrize("tag,name", [(0, "llama"), (1, "qwen2"), (4, "gemma3")])
+def test_an_accused_that_was_shown_nothing_descends_to_the_lie_on_chain(
+    bench: Bench, tag: int, name: str
+) -> None:
+    """The accuser keeps its trace to itself; the accused's picks are handed over and posted with the answers."""
+    rng = random.Random(200 + tag)
+    stage = make_stage(name)
+    outputs = stage.honest_outputs
+    blind = Blind.of(stage, outputs)
+    summed = [p for p in sampled(stage, rng) if stage.layout.op(p.section, p.op).form != 15]
+    for place in rng.sample(summed, 6):
+        if not math.isfinite(blind.own[place]):
+            continue
+        forged = blind.own.replaced(place, math.nextafter(blind.own[place], math.inf))
+        accusation = Accusation(stage, outputs, forged, exact=True)
+        play = Play(bench, accusation, tag)
+        play.accuse()
+        while play.game.game.phase != Phase.RULED:
+            game = play.game.game
+            if game.phase == Phase.PICKING_PART:
+                part = blind.pick_part(game, 0).part
+                answer = partial(play.prove_part, part)
+                play.game.handed(Handed.PICK_PART, part, bench.signer, answer)
+                continue
+            moved = blind.move(replace(game, ends_at=10**12), 0, shown_in(accusation, game))
+            if moved.phase == Phase.OPENING:
+                play.game.handed(Handed.PICK, moved.child, bench.signer, play.open)
+            else:
+                assert moved.place is not None
+                play.game.handed(Handed.POINT, moved.place, bench.signer, play.prove)
+        assert play.game.game.verdict == Verdict.NO_FAULT, place
+        play.game.execute()
+
+
+def test_a_demand_is_answered_on_chain(bench: Bench) -> None:
+    stage = make_stage("qwen2")
+    outputs = stage.lying_outputs(LIE)
+    play = Play(bench, Accusation(stage, outputs, stage.evaluate(outputs)), 1)
+    play.accuse()
+    play.demand()
+    with pytest.raises(GameError, match="AlreadyExact"):
+        play.game.demand()
+    place = next(p for p in all_places(stage.layout) if stage.derivation.trial(p).parts)
+    play.descend(stage.layout.first_chunk(place) + place.item // 8)
+    play.judge(place, random.Random(3))
+    assert play.game.game.verdict == Verdict.FAULT
+
+
+def test_only_the_accuseds_signature_of_this_state_moves(bench: Bench, lie: Accusation) -> None:
+    play = Play(bench, lie, 0)
+    play.accuse()
+    strangers = devnet_accounts(9, chain_id=CHAIN_ID)
+    with pytest.raises(GameError, match="NotTurn"):
+        play.game.hand_over(Handed.PICK, 1, strangers[8])
+    with pytest.raises(GameError, match="NotTurn"):
+        play.game.hand_over(Handed.PICK, 1, bench.signer, state=bytes(32))
+    with pytest.raises(GameError, match="ChildUnknown"):
+        play.game.hand_over(Handed.PICK, 256, bench.signer)
+    with pytest.raises(GameError, match="WrongPhase"):
+        play.game.hand_over(Handed.PICK_PART, 1, bench.signer)
+    play.game.hand_over(Handed.POINT, Place(0, 0), bench.signer)
+    assert play.game.game.phase == Phase.PROVING
+
+
+def test_rows_are_shown_or_refused_alike(bench: Bench, lie: Accusation) -> None:
+    play = Play(bench, lie, 0)
+    rows, proof = blank_rows(play.case), commit.merkle_proof(play.leaves, 2)
+    spots = [Spot(Boundary.IN, 0), Spot(Boundary.OUT, 1)]
+    for wrong in ([], [spots[0]] * 7, [Spot(Boundary.OUT, 99)], [Spot(Boundary.IN, 0, 1)]):
+        with pytest.raises(GameError, match="EvidenceWrong"):
+            play.game.ask(rows, 2, proof, wrong)
+    play.game.ask(rows, 2, proof, spots)
+    shown = [lie.stage.inputs.open(0, 0), lie.outputs.open(1, 0)]
+    for openings in (shown[::-1], shown[:1], [shown[0], replace(shown[1], part=bytes(32))]):
+        with pytest.raises(GameError, match="EvidenceWrong"):
+            play.game.reveal(openings)
+    play.game.reveal(shown)
+    with pytest.raises(GameError, match="RowSound"):
+        play.game.prove_malformed(rows, 2, proof, spots[1], shown[1])
+    with pytest.raises(GameError, match="EvidenceWrong"):
+        play.game.prove_malformed(rows, 2, proof, spots[0], shown[0])
+
+
+@pytest.mark.parametrize("bad", [b"\0\0\xc0\x7f", b""])
+def test_a_malformed_row_convicts_on_chain(bench: Bench, bad: bytes) -> None:
+    stage = make_stage("llama")
+    rows = list(stage.honest_outputs.rows)
+    rows[1] = bad + rows[1][4:]
+    outputs = CommittedRows(rows)
+    play = Play(bench, Accusation(stage, outputs, stage.evaluate(stage.honest_outputs)), 0)
+    spot = Spot(Boundary.OUT, 1)
+    play.game.prove_malformed(
+        blank_rows(play.case), 2, commit.merkle_proof(play.leaves, 2), spot, outputs.open(1, 0)
+    )
+    assert play.game.game.verdict == Verdict.FAULT
+    play.game.execute()

@@ -9,7 +9,8 @@ from markupsafe import Markup
 from client.dashboard.pictures.lines import nice_ceiling
 from client.dashboard.pictures.svg import element, picture, text, title
 
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 640, 150, 72, 12, 24
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 960, 170, 84, 12, 24
+WIDEST = 36.0
 
 
 def columns(days: Sequence[tuple[str, int]], label: str, show: Callable[[int], str]) -> Markup:
@@ -23,10 +24,11 @@ def columns(days: Sequence[tuple[str, int]], label: str, show: Callable[[int], s
     step = (WIDTH - LEFT) / max(1, len(days))
     for position, (day, amount) in enumerate(days):
         height = (HEIGHT - TOP - BOTTOM) * amount / top
-        x = LEFT + step * position
+        width = min(WIDEST, step * 0.7)
+        x = LEFT + step * (position + 0.5) - width / 2
         parts.append(
             element(
-                "rect", title(f"{day}: {show(amount)}"), x=x + step * 0.15, width=max(1.0, step * 0.7),
+                "rect", title(f"{day}: {show(amount)}"), x=x, width=width,
                 y=HEIGHT - BOTTOM - height, height=height, rx=2, class_="column",
             )
         )  # fmt: skip

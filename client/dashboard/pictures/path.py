@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from client.dashboard.pictures.svg import element, picture, text
 
-WIDTH, HEIGHT, MARGIN = 640, 64, 48
+WIDTH, HEIGHT, MARGIN = 820, 64, 60
 
 
 def path(stations: Sequence[tuple[str, str]], label: str) -> Markup:

@@ -49,7 +49,8 @@ def activity(lines: Iterable[RequestLine], now_ms: int) -> Activity:
 
 
 def _spread(tokens: list[float], count: int, begin: int, end: int, width: int) -> None:
-    length = max(1, end - begin)
+    begin = min(begin, end - 1)
+    length = end - begin
     first = max(0, begin // width)
     for position in range(first, min(len(tokens), max(first, (end - 1) // width) + 1)):
         overlap = min(end, (position + 1) * width) - max(begin, position * width)

@@ -25,18 +25,46 @@ MOVES = {
     "JurorPenalised": "A juror is penalised",
     "Slashed": "Stake is taken",
     "GameOpened": "The accuser opens a game over the trace",
-    "Accused": "The accuser names the work that is wrong",
-    "PointedAt": "The accuser points at one value",
-    "Picked": "The accuser picks a part",
-    "PartPicked": "The accuser picks a part of the sum",
-    "NodeOpened": "The accused opens a node of the tree",
-    "ValuesShown": "The accused shows the values",
-    "Expanded": "The accused writes the sum out",
+    "Accused": "The accuser says what it computes itself",
+    "Asked": "The accuser asks for rows that it was not given",
+    "Revealed": "The accused shows the rows",
+    "Picked": "The accused picks the part that it denies",
+    "PointedAt": "The accused points at the one value it denies",
+    "Demanded": "The accused demands that the claim is stated again",
+    "NodeOpened": "The accuser opens a node of its tree",
+    "ChunkShown": "The accuser shows the values of a chunk",
+    "Expanded": "The accuser writes the sum out",
+    "PartPicked": "The accused picks the part of the sum that it denies",
     "GameRuled": "The referee contract has ruled",
     "GameExecuted": "The ruling is carried out",
 }
 JURY_PATH = ("opened", "committing", "revealing", "ruled", "executed")
-GAME_PATH = ("accused", "value", "sum", "part", "ruled", "executed")
+#: `IToleranceGame.Phase`: its name, whose move it waits for, and how far along the path it is.
+GAME_PHASES = (
+    ("none", "", -1),
+    ("opened", "accuser", 0),
+    ("asked", "accused", 0),
+    ("picking", "accused", 1),
+    ("restating", "accuser", 1),
+    ("opening", "accuser", 1),
+    ("proving", "accuser", 2),
+    ("picking part", "accused", 3),
+    ("proving part", "accuser", 3),
+    ("ruled", "payout", 4),
+    ("executed", "", 5),
+)
+GAME_PATH = ("opened", "the tree", "one value", "one sum", "ruled", "executed")
+JURY_TURN = {"opened": "the draw", "committing": "jurors", "revealing": "jurors", "ruled": "payout"}
+_BY_ACCUSED = ("Revealed", "Picked", "PointedAt", "Demanded", "PartPicked")
+_BY_ACCUSER = (
+    "DisputeOpened",
+    "GameOpened",
+    "Accused",
+    "Asked",
+    "NodeOpened",
+    "ChunkShown",
+    "Expanded",
+)
 
 
 @dataclass(frozen=True)
@@ -111,7 +139,8 @@ class DisputePage:
 def dispute_line(opened: LoggedEvent, state: Mapping[str, Any]) -> DisputeLine:
     """From the event that opened it and what the contract says now."""
     args, kind = opened.args, "jury" if opened.name == "DisputeOpened" else "game"
-    phase = Phase(state["phase"]).name.lower() if kind == "jury" else f"phase {state['phase']}"
+    number = int(state["phase"])
+    phase = Phase(number).name.lower() if kind == "jury" else GAME_PHASES[number][0]
     status = int(state["status"])
     return DisputeLine(
         dispute_id=str(args[OPENED[opened.name]]),
@@ -140,17 +169,17 @@ def dispute_page(
     """`events` are all that name the dispute, oldest first."""
     line = dispute_line(opened, state)
     moves = tuple(move(event, line) for event in events)
-    is_over = any(m.name in ("DisputeExecuted", "GameExecuted") for m in moves)
+    is_over = line.phase == "executed"
     ends_at = int(state.get("phaseEndsAt") or state.get("endsAt") or 0) or None
     if line.phase == "ruled":
         ends_at = int(state.get("payoutAt") or 0) or ends_at
     return DisputePage(
         line=line,
-        path=jury_path(line.phase) if line.kind == "jury" else game_path(moves),
+        path=jury_path(line.phase) if line.kind == "jury" else game_path(line.phase),
         moves=moves,
         clock_ends_at=None if is_over else ends_at,
         clock_left_s=None if is_over or ends_at is None else ends_at - chain_now_s,
-        clock_of="" if is_over else _clock_of(line, moves),
+        clock_of="" if is_over else clock_of(line),
         votes_fault=state.get("votesFault"),
         reveals=state.get("reveals"),
         commits=state.get("commits"),
@@ -172,15 +201,10 @@ def jury_path(phase: str) -> tuple[Step, ...]:
     )
 
 
-def game_path(moves: Iterable[Move]) -> tuple[Step, ...]:
-    """How deep the game has gone, by the moves that were made."""
-    reached = {
-        "GameOpened": 0, "Accused": 0, "NodeOpened": 0, "Picked": 0, "PointedAt": 1, "ValuesShown": 2,
-        "Expanded": 2, "PartPicked": 3, "GameRuled": 4, "GameExecuted": 5,
-    }  # fmt: skip
-    names = [m.name for m in moves]
-    now = max((reached.get(name, 0) for name in names), default=0)
-    return _stations(GAME_PATH, now, "GameExecuted" in names)
+def game_path(phase: str) -> tuple[Step, ...]:
+    """How deep the game has gone."""
+    now = next((position for name, _, position in GAME_PHASES if name == phase), -1)
+    return _stations(GAME_PATH, now, phase == "executed")
 
 
 def _stations(names: Sequence[str], now: int, is_over: bool) -> tuple[Step, ...]:
@@ -242,23 +266,15 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _side(name: str) -> str:
-    if name in ("DisputeOpened", "GameOpened", "Accused", "PointedAt", "Picked", "PartPicked"):
+    if name in _BY_ACCUSER:
         return "accuser"
-    if name in ("NodeOpened", "ValuesShown", "Expanded"):
+    if name in _BY_ACCUSED:
         return "accused"
     return "jury" if name.startswith(("Juror", "Vote", "Reveal")) else "contract"
 
 
-def _clock_of(line: DisputeLine, moves: Sequence[Move]) -> str:
+def clock_of(line: DisputeLine) -> str:
     """Who has to move now."""
     if line.kind == "jury":
-        return {
-            "opened": "the draw",
-            "committing": "jurors",
-            "revealing": "jurors",
-            "ruled": "payout",
-        }.get(line.phase, "")
-    last = next((m for m in reversed(moves) if m.side in ("accuser", "accused")), None)
-    if last is None:
-        return ""
-    return "accused" if last.side == "accuser" else "accuser"
+        return JURY_TURN.get(line.phase, "")
+    return next((turn for name, turn, _ in GAME_PHASES if name == line.phase), "")

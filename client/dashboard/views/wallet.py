@@ -21,6 +21,7 @@ MOVES = {
     "Withdrawn": ("withdrawn", "amount", 0),
     "Credited": ("credited", "amount", 0),
     "CreditWithdrawn": ("credit withdrawn", "amount", 0),
+    "SpenderSet": ("a spender's limit set", "limit", 0),
 }
 
 

@@ -1,37 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-import {JobId, SessionId} from "../types/Ids.sol";
-import {Order, Stage, Voucher} from "../types/Signed.sol";
+import {JobId} from "../types/Ids.sol";
 
-/// Who owns which money: balances, job locks, earmarked sessions, credits. No policy: TaskRegistry decides what a job pays.
+/// Who owns which money: balances, job locks, credits; and which keys may lock how much of whose balance. No policy: TaskRegistry
+/// decides what a job pays. Nobody owns or pauses this contract.
 ///
-/// INVARIANT: token.balanceOf(this) = Σ balances + Σ thawing + Σ job locks + Σ (cap − claimed + dust) of unclosed sessions + Σ credits.
+/// INVARIANT: token.balanceOf(this) = Σ balances + Σ thawing + Σ job locks + Σ credits.
 /// (Tokens sent here without a deposit belong to nobody.)
 interface IEscrow {
-    enum SessionState {
-        None,
-        Open,
-        Closing,
-        Closed
-    }
-
-    /// Packing: {requester 160 | cap 96} {claimed 96 | expiry 40 | closeAt 40 | state 8 | matcherFeeBps 16 | dust 8}
-    /// {matcher 160 | layers 16 | embedUnits 8 | headUnits 8} {planHash}
-    struct Session {
-        address requester;
-        uint96 cap;
-        uint96 claimed; //      highest cumulative amount a voucher has drawn
-        uint40 expiry;
-        uint40 closeAt; //      zero until requestClose
-        SessionState state;
-        uint16 matcherFeeBps;
-        uint8 dust; //          of `claimed`, not paid to anyone because of rounding: less than one base unit a stage
-        address matcher;
-        uint16 layers; //       of the model, copied at open so that shares never change
-        uint8 embedUnits;
-        uint8 headUnits;
-        bytes32 planHash;
+    /// A key that may sign orders for an account: for an application's server, so that the account's own key can stay away.
+    struct Spender {
+        uint96 limit; //         of `used`
+        uint96 used; //          by its jobs: what they were paid, and what is still locked for them
+        uint64 expiry; //        no order of it is opened later; zero: never allowed
     }
 
     struct Thaw {
@@ -52,11 +34,8 @@ interface IEscrow {
     event JobReleased(JobId indexed job, address indexed requester, uint256 refunded, uint256 paid);
     event Credited(address indexed account, uint256 amount, bytes32 indexed source);
     event CreditWithdrawn(address indexed account, uint256 amount);
-    event SessionOpened(SessionId indexed session, address indexed requester, uint256 cap, uint256 expiry, bytes32 planHash);
-    event SessionToppedUp(SessionId indexed session, uint256 added, uint256 cap);
-    event SessionClaimed(SessionId indexed session, uint256 cumulative, uint256 delta);
-    event SessionClosing(SessionId indexed session, uint256 closeAt);
-    event SessionClosed(SessionId indexed session, uint256 refunded);
+    event SpenderSet(address indexed account, address indexed spender, uint256 limit, uint256 expiry);
+    event SpenderLocked(address indexed account, address indexed spender, JobId indexed job, uint256 amount);
 
     error AmountZero();
     error InsufficientBalance(address account, uint256 have, uint256 need);
@@ -67,19 +46,9 @@ interface IEscrow {
     error JobLockExists(JobId job);
     error JobLockMissing(JobId job);
     error PayoutsExceedLock(uint256 payouts, uint256 lock);
-    error SessionWrongState(SessionState have);
-    error SessionExists(SessionId session);
-    error NotSessionRequester(address caller);
-    error SessionExpired(uint256 when);
-    error SessionStillOpen(uint256 until);
-    error SessionOverCap(uint256 cumulative, uint256 cap);
-    error PlanMismatch(bytes32 have, bytes32 need);
-    error VoucherStale(uint256 cumulative, uint256 claimed);
-    error BadSignature();
-    error TooManyVouchers(uint256 max);
-    error LengthMismatch();
-    error ExpiryOutOfRange(uint256 expiry);
-    error FeeTooHigh(uint256 have, uint256 max);
+    error SpenderInvalid(address spender);
+    error SpenderNotAllowed(address account, address spender);
+    error SpenderOverLimit(address spender, uint256 used, uint256 limit);
     error TokenShortfall(uint256 received, uint256 expected);
 
     // --- requester ---
@@ -94,32 +63,27 @@ interface IEscrow {
     function cancelWithdraw() external;
     function withdraw() external returns (uint256 amount);
 
-    // --- sessions: money that only one plan's stages can draw, by cumulative vouchers ---
-    function openSession(bytes32 salt, uint96 cap, uint40 expiry, bytes32 modelId, Stage[] calldata plan, address matcher, uint16 matcherFeeBps) external returns (SessionId);
-    function topUpSession(SessionId session, uint96 amount) external;
-
-    /// Anyone may bring a voucher; only the plan's owners and the matcher are paid. Pays on totals, not on differences, so that
-    /// many small claims never pay more than one.
-    function claim(Voucher calldata voucher, bytes calldata signature, Stage[] calldata plan) external;
-
-    /// As `claim`, for at most 32 vouchers. One that draws nothing new is passed over, so nobody can spoil a batch by bringing a
-    /// single voucher of it first; any other fault reverts all.
-    function claimMany(Voucher[] calldata vouchers, bytes[] calldata signatures, Stage[][] calldata plans) external;
-
-    /// Requester: stop the session after a delay in which vouchers still pay.
-    function requestClose(SessionId session) external;
-
-    /// After `requestClose` and its delay, or after expiry and the same delay: the rest goes back. Anyone may call.
-    function close(SessionId session) external;
+    /// Let `spender` sign orders that lock the caller's balance here, until `expiry`, for no more than `limit` in all: what its jobs
+    /// paid counts, what is locked for them counts, what comes back counts no more. A new call replaces limit and expiry, and what
+    /// was used stays: to allow more, raise the limit; zero takes the permission back. A plain key, and not the caller's own.
+    ///
+    /// INVARIANT: a spender withdraws nothing, sets no spenders and pulls no tokens; all it can do is pay miners for jobs of this
+    /// account, and say of the jobs it opened itself what they are due. That it may go on saying after it was taken back, for
+    /// stages worked on its word; the money at stake is locked, hence within the limit.
+    function setSpender(address spender, uint96 limit, uint64 expiry) external;
 
     // --- anyone with a credit ---
     function withdrawCredit() external returns (uint256 amount);
 
     // --- TaskRegistry only ---
-    function lockForJob(JobId job, address requester, uint256 amount) external;
+    /// `spender`: the key that signed in the requester's place, of which expiry and limit are checked; zero: the requester signed.
+    function lockForJob(JobId job, address requester, address spender, uint256 amount) external;
 
     /// As `lockForJob`, but pulls `amount` from the requester's token allowance instead of its balance here.
     function pullForJob(JobId job, address requester, uint256 amount) external;
+
+    /// Credit the payouts out of a lock, which stays. Reverts if they are more than is left of it.
+    function payJob(JobId job, Payout[] calldata payouts) external;
 
     /// End a lock: credit the payouts, return the rest to the requester's balance.
     function releaseJob(JobId job, Payout[] calldata payouts) external returns (uint256 refunded);
@@ -129,12 +93,14 @@ interface IEscrow {
     function creditOf(address account) external view returns (uint256);
     function thawOf(address account) external view returns (Thaw memory);
     function lockOf(JobId job) external view returns (address requester, uint256 amount);
-    function sessionOf(SessionId session) external view returns (Session memory);
-    function sessionIdOf(address requester, bytes32 salt) external view returns (SessionId);
+
+    /// Which key opened this job in the requester's place; zero: none. Kept when the lock has ended.
+    function jobSpenderOf(JobId job) external view returns (address);
+    function spenderOf(address account, address spender) external view returns (Spender memory);
+
+    /// May `spender` open jobs of `account` now, as far as its limit goes?
+    function isSpender(address account, address spender) external view returns (bool);
     function token() external view returns (address);
     function taskRegistry() external view returns (address);
-    function minerRegistry() external view returns (address);
-    function modelRegistry() external view returns (address);
     function withdrawDelaySeconds() external view returns (uint256);
-    function sessionCloseDelaySeconds() external view returns (uint256);
 }

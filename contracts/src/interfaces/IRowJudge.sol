@@ -27,8 +27,8 @@ struct Drawn {
     bytes32[] proof;
     RequestOpening opening;
     bytes signature;
-    address signer;
     RowOpening served;
+    bytes tokens; // that are ahead of one outside top-k, as `Claim.listed` has their hash: the accused must know them
 }
 
 /// What do signed rows and sampling bytes say when they are opened by themselves? No state, no money: a game asks.
@@ -61,7 +61,6 @@ interface IRowJudge {
         Order calldata order,
         RequestOpening calldata shown,
         RequestOpening calldata opening,
-        bytes calldata signature,
-        address signer
+        bytes calldata signature
     ) external view;
 }

@@ -43,7 +43,7 @@ interface IToleranceGame is IArbitrator {
         uint16 slashBps;
     }
 
-    /// Packing: {accused 160 | phase 8 | status 8 | endsAt 40 | child 8} {accuser 160 | chunks 40 | level 8} {requester 160 | index 40 |
+    /// Packing: {accused 160 | phase 8 | status 8 | endsAt 40 | child 8 | level 8} {accuser 160 | chunks 40 | index 40} {requester 160 |
     /// part 16 | asks 8 | exact 8} {binding} {node} {opening}. Job, stage, model, receipt and claim are given again with each move and held against
     /// their hashes.
     struct Game {
@@ -52,11 +52,11 @@ interface IToleranceGame is IArbitrator {
         Status status;
         uint40 endsAt; //   of the turn; once ruled, when the payout may be
         uint8 child; //     picked under the node
+        uint8 level; //     of the node that was opened last
         address accuser;
         uint40 chunks; //   of the accuser's trace
-        uint8 level; //     of the node that was opened last
+        uint40 index; //    of the node
         address requester;
-        uint40 index;
         uint16 part;
         uint8 asks; //      questions for rows so far
         bool exact; //      the trace is the canonical one
@@ -102,7 +102,7 @@ interface IToleranceGame is IArbitrator {
     error AskMismatch();
     error RowSound();
     error AlreadyExact();
-    error ListMissing();
+    error ListInvalid();
     error ListMismatch();
     error OpeningMismatch();
     error PayoutNotReady(uint256 when);
@@ -202,8 +202,7 @@ interface IToleranceGame is IArbitrator {
         Order calldata order,
         RequestOpening calldata shown,
         RequestOpening calldata opening,
-        bytes calldata signature,
-        address signer
+        bytes calldata signature
     ) external;
 
     /// Show the parts of rows that were asked for.

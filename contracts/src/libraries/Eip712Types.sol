@@ -3,7 +3,18 @@ pragma solidity ^0.8.30;
 
 import {SignatureChecker} from "@openzeppelin/contracts/utils/cryptography/SignatureChecker.sol";
 
-import {Acceptance, Ack, AuditorDelegation, HopCheckpoint, Order, RequestLeaf, RequestOpening, Stage, StageReceipt, Terms, Voucher} from "../types/Signed.sol";
+import {
+    Acceptance,
+    Ack,
+    AuditorDelegation,
+    HopCheckpoint,
+    Order,
+    RequestLeaf,
+    RequestOpening,
+    Stage,
+    StageReceipt,
+    Terms
+} from "../types/Signed.sol";
 
 /// What exactly is signed: EIP-712 types, struct hashes, the one domain, and who signed a digest.
 ///
@@ -31,8 +42,6 @@ library Eip712Types {
         keccak256("RequestOpening(bytes32 orderHash,uint32 requestIndex,bytes32 promptLeaf,bytes32 samplingLeaf)");
     bytes32 internal constant ACK_TYPEHASH =
         keccak256("Ack(bytes32 orderHash,bytes32 planHash,bytes32 resultRoot,uint32 tokensIn,uint32 tokensOut)");
-    bytes32 internal constant VOUCHER_TYPEHASH =
-        keccak256("Voucher(bytes32 sessionId,bytes32 planHash,uint128 cumulative,bytes32 lastResultRoot)");
     bytes32 internal constant AUDITOR_DELEGATION_TYPEHASH = keccak256("AuditorDelegation(bytes32 orderHash,address auditor,uint64 expiry)");
     bytes32 internal constant OPERATOR_PROOF_TYPEHASH = keccak256("OperatorProof(address owner,address operator)");
 
@@ -87,10 +96,6 @@ library Eip712Types {
 
     function ackHash(Ack calldata ack) internal pure returns (bytes32) {
         return keccak256(abi.encode(ACK_TYPEHASH, ack));
-    }
-
-    function voucherHash(Voucher calldata voucher) internal pure returns (bytes32) {
-        return keccak256(abi.encode(VOUCHER_TYPEHASH, voucher));
     }
 
     function delegationHash(AuditorDelegation calldata delegation) internal pure returns (bytes32) {

@@ -11,7 +11,9 @@ library Split {
 
     /// Why the shares of one job are what they are.
     struct Terms {
-        uint256 tokensIn;
+        uint256 paidIn; //       tokens that were paid before
+        uint256 paidOut;
+        uint256 tokensIn; //     tokens in all, no fewer
         uint256 tokensOut;
         uint256 priceIn;
         uint256 priceOut;
@@ -38,36 +40,50 @@ library Split {
         return units * (tokensIn * priceIn + tokensOut * priceOut) / NANO;
     }
 
-    function fee(uint256 amount, uint256 bps) internal pure returns (uint256) {
-        return amount * bps / BPS;
+    /// What of a stage's gross goes to the matcher and to the protocol.
+    ///
+    /// INVARIANT: both fees, and the gross less both, never fall as the gross grows, so what is due for a step between two totals
+    /// is never negative. Two floors side by side would not promise that: at 5 % and 1 % a gross of 100 would leave the stage
+    /// 94, one of 99 would leave it 95.
+    function feesOf(uint256 gross, uint256 matcherFeeBps, uint256 protocolFeeBps)
+        internal
+        pure
+        returns (uint256 matcherFee, uint256 protocolFee)
+    {
+        uint256 bps = matcherFeeBps + protocolFeeBps;
+        if (bps == 0) return (0, 0);
+        uint256 fees = gross * bps / BPS;
+        matcherFee = fees * matcherFeeBps / bps;
+        protocolFee = fees - matcherFee;
     }
 
-    /// Shares of a job. A stage whose bit is set in `faultMask` is paid nothing and pays no fees.
+    /// Shares of what a job has come to since it was paid up to (`paidIn`, `paidOut`), which are zero if all is paid at once.
+    /// A stage whose bit is set in `faultMask` is paid nothing and pays no fees.
     ///
-    /// INVARIANT: Σ pay + matcherFee + protocolFee + withheld == Σ gross ≤ cost(Σ units), because Σ of floors ≤ floor of Σ.
+    /// INVARIANT: every share is a difference of two functions of the totals, so any number of steps pays what one step would;
+    /// Σ pay + matcherFee + protocolFee + withheld == Σ gross, and Σ gross of all steps ≤ cost(Σ units) of the totals, because
+    /// Σ of floors ≤ floor of Σ.
     function shares(uint256[] memory units, Terms memory terms, uint256 faultMask) internal pure returns (Shares memory result) {
         uint256 count = units.length;
         result.gross = new uint256[](count);
         result.pay = new uint256[](count);
         uint256 perUnit = terms.tokensIn * terms.priceIn + terms.tokensOut * terms.priceOut;
+        uint256 paidPerUnit = terms.paidIn * terms.priceIn + terms.paidOut * terms.priceOut;
         for (uint256 i; i < count; ++i) {
-            uint256 gross = units[i] * perUnit / NANO;
-            result.gross[i] = gross;
+            uint256 total = units[i] * perUnit / NANO;
+            uint256 paid = units[i] * paidPerUnit / NANO;
+            result.gross[i] = total - paid;
             if (faultMask >> i & 1 == 1) {
-                result.withheld += gross;
+                result.withheld += total - paid;
                 continue;
             }
-            uint256 matcherFee = fee(gross, terms.matcherFeeBps);
-            uint256 protocolFee = fee(gross, terms.protocolFeeBps);
-            result.pay[i] = gross - matcherFee - protocolFee;
+            (uint256 matcherFee, uint256 protocolFee) = feesOf(total, terms.matcherFeeBps, terms.protocolFeeBps);
+            (uint256 matcherHad, uint256 protocolHad) = feesOf(paid, terms.matcherFeeBps, terms.protocolFeeBps);
+            matcherFee -= matcherHad;
+            protocolFee -= protocolHad;
+            result.pay[i] = total - paid - matcherFee - protocolFee;
             result.matcherFee += matcherFee;
             result.protocolFee += protocolFee;
         }
-    }
-
-    /// Stage's total out of a session that has paid `cumulative` so far. On totals, never on differences: what a stage gets for
-    /// a step is the difference of two totals, so any number of steps pays what one step would.
-    function sessionTotal(uint256 cumulative, uint256 matcherFeeBps, uint256 units, uint256 totalUnits) internal pure returns (uint256) {
-        return (cumulative - fee(cumulative, matcherFeeBps)) * units / totalUnits;
     }
 }

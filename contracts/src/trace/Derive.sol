@@ -77,6 +77,9 @@ library Derive {
     uint256 internal constant OUTSIDE_MIN_P = 2; // min-p leaves it out, by a token that is so much likelier
     uint256 internal constant OUTSIDE_TOP_K = 3; // top-k leaves it out, by as many tokens that are ahead
 
+    /// Longest list of tokens, and largest top-k that is judged: a list has to fit a transaction twice.
+    uint256 internal constant MAX_LISTED = 256;
+
     uint256 private constant MICRO = 1e6;
 
     /// What `trial` and `part` work on.

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import {IEscrow} from "../interfaces/IEscrow.sol";
 import {IModelRegistry} from "../interfaces/IModelRegistry.sol";
 import {Drawn, IRowJudge, RowSpot, SignedRows} from "../interfaces/IRowJudge.sol";
 import {Claim, ITraceJudge, RowOpening} from "../interfaces/ITraceJudge.sol";
 import {Eip712Types} from "../libraries/Eip712Types.sol";
 import {ShaTree} from "../libraries/ShaTree.sol";
 import {Decode} from "../referee/Decode.sol";
+import {JobId} from "../types/Ids.sol";
 import {Order, RequestOpening} from "../types/Signed.sol";
+import {Derive} from "./Derive.sol";
 import {Openings} from "./Openings.sol";
 import {Programs} from "./Program.sol";
 import {ProgramStore} from "./ProgramStore.sol";
@@ -29,6 +32,7 @@ contract RowJudge is IRowJudge {
     IModelRegistry private immutable _models;
     ProgramStore private immutable _programs;
     address private immutable _taskRegistry;
+    IEscrow private immutable _escrow;
 
     /// What the rows of one boundary are.
     struct Boundary {
@@ -39,10 +43,11 @@ contract RowJudge is IRowJudge {
         uint256 format;
     }
 
-    constructor(IModelRegistry models, ProgramStore programs, address taskRegistry) {
+    constructor(IModelRegistry models, ProgramStore programs, address taskRegistry, IEscrow escrow) {
         _models = models;
         _programs = programs;
         _taskRegistry = taskRegistry;
+        _escrow = escrow;
     }
 
     // --- rows ---
@@ -115,6 +120,7 @@ contract RowJudge is IRowJudge {
         _requireSampling(claim.leaf.requestIndex, orderHash, drawn);
         uint256 produced = uint256(claim.positions) - claim.leaf.tokensIn; // ITraceJudge has checked that it is not less
         _requirePrescribed(claim, drawn.sampling, produced);
+        if (claim.how == Derive.OUTSIDE_TOP_K && keccak256(drawn.tokens) != claim.listed) revert DrawMismatch();
         Openings.Spot memory spot = Openings.Spot(claim.leaf.outRoot, claim.leaf.tokensOut, produced, TOKEN_BYTES, 0, TOKEN_BYTES);
         if (_toToken(Openings.row(spot, drawn.served)) != claim.served) revert DrawMismatch();
     }
@@ -124,13 +130,12 @@ contract RowJudge is IRowJudge {
         Order calldata order,
         RequestOpening calldata shown,
         RequestOpening calldata opening,
-        bytes calldata signature,
-        address signer
+        bytes calldata signature
     ) external view {
         bool same = opening.orderHash == shown.orderHash && opening.requestIndex == shown.requestIndex;
         if (!same || opening.samplingLeaf == shown.samplingLeaf) revert OpeningUnrelated();
         if (Eip712Types.orderHash(order) != shown.orderHash) revert OrderMismatch();
-        _requireSigned(order.requester, opening, signature, signer);
+        _requireSigned(order.requester, shown.orderHash, opening, signature);
     }
 
     /// INVARIANT: the bytes are those that the requester signed for this request, in its order or in the request's own opening.
@@ -144,13 +149,17 @@ contract RowJudge is IRowJudge {
         RequestOpening calldata opening = drawn.opening;
         bool same = opening.orderHash == orderHash && opening.requestIndex == index && opening.samplingLeaf == leaf;
         if (!same) revert SamplingUnproven();
-        _requireSigned(order.requester, opening, drawn.signature, drawn.signer);
+        _requireSigned(order.requester, orderHash, opening, drawn.signature);
     }
 
-    function _requireSigned(address requester, RequestOpening calldata opening, bytes calldata signature, address signer) private view {
-        bytes32 digest = Eip712Types.toDigest(Eip712Types.domainSeparator(_taskRegistry), Eip712Types.openingHash(opening));
-        if (signer != requester) revert OpeningUnsigned();
-        if (!Eip712Types.isValidSigner(signer, digest, signature)) revert OpeningUnsigned();
+    /// INVARIANT: who may open requests of an order is fixed when the order is: its requester, and the spender that signed it. A spender that is
+    /// dismissed later is not forgotten, else a requester could accuse a stage by a second opening and disown the first.
+    function _requireSigned(address requester, bytes32 orderHash, RequestOpening calldata opening, bytes calldata signature) private view {
+        bytes32 separator = Eip712Types.domainSeparator(_taskRegistry);
+        bytes32 digest = Eip712Types.toDigest(separator, Eip712Types.openingHash(opening));
+        if (Eip712Types.isValidSigner(requester, digest, signature)) return;
+        address spender = _escrow.jobSpenderOf(JobId.wrap(Eip712Types.toDigest(separator, orderHash)));
+        if (!Eip712Types.isSignedBy(spender, digest, signature)) revert OpeningUnsigned();
     }
 
     /// INVARIANT: nothing but the draw itself stands between the logits and the token.

@@ -102,7 +102,7 @@ contract TraceJudge is ITraceJudge {
 
     function _checkChoice(Programs.Program memory p, Claim calldata claim) private pure {
         bool drawn = claim.layerTo == p.layers && claim.positions >= claim.leaf.tokensIn && claim.preferred < p.vocab && claim.served < p.vocab
-            && Derive.deltaOf(p.delta, claim.temperature) <= type(uint32).max;
+            && Derive.deltaOf(p.delta, claim.temperature) <= type(uint32).max && claim.topK <= Derive.MAX_LISTED;
         bool filtered = claim.how == Derive.AHEAD
             || (claim.temperature != 0
                 && (claim.how == Derive.OUTSIDE_MIN_P ? claim.minP != 0 : claim.how == Derive.OUTSIDE_TOP_K && claim.topK != 0));

@@ -5,8 +5,6 @@ pragma solidity ^0.8.30;
 
 /// EIP-712 digest of the order that opened the job (domain included).
 type JobId is bytes32;
-/// keccak256(chain, escrow, requester, salt) of an earmarked deposit.
-type SessionId is bytes32;
 /// keccak256(arbitrator, job, stage, requestsRoot of the accused receipt).
 type DisputeId is bytes32;
 /// keccak256(abi.encode(ModelSpec)).

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-import {ModelId, SessionId} from "./Ids.sol";
+import {ModelId} from "./Ids.sol";
 
 /// What people and machines sign. Field order is the order of the EIP-712 type strings in libraries/Eip712Types.sol;
 /// docs/protocol.md §2 lists them, tests/twins/vectors.json holds the vectors that Python shares.
@@ -98,21 +98,13 @@ struct RequestOpening {
     bytes32 samplingLeaf;
 }
 
-/// The requester is content: pay now.
+/// The requester is content: pay now. Of an open order the counts are cumulative, over every request finished so far.
 struct Ack {
     bytes32 orderHash;
     bytes32 planHash;
     bytes32 resultRoot;
     uint32 tokensIn;
     uint32 tokensOut;
-}
-
-/// Cumulative promise out of a session: only the newest one needs the chain.
-struct Voucher {
-    SessionId sessionId;
-    bytes32 planHash;
-    uint128 cumulative;
-    bytes32 lastResultRoot;
 }
 
 /// The requester lets someone else dispute this order.

@@ -4,14 +4,17 @@ pragma solidity ^0.8.30;
 import {ToleranceGame} from "../../src/ToleranceGame.sol";
 import {IArbitrator} from "../../src/interfaces/IArbitrator.sol";
 import {IMinerRegistry} from "../../src/interfaces/IMinerRegistry.sol";
-import {ITraceJudge} from "../../src/interfaces/ITraceJudge.sol";
+import {Claim, ITraceJudge} from "../../src/interfaces/ITraceJudge.sol";
 import {IToleranceGame} from "../../src/interfaces/IToleranceGame.sol";
+import {Place} from "../../src/trace/Layout.sol";
 import {DisputeId} from "../../src/types/Ids.sol";
 import {GameFixture} from "../fixtures/GameFixture.sol";
 
 /// What accusers, accused and strangers do with many games at once, in any order: forge calls these functions at random. Calls that a rule
 /// forbids simply fail; one that *panics* is remembered, because a rule should have caught it.
 contract GameHandler is GameFixture {
+    uint256 private constant MOVES = 16;
+
     bool public panicked;
     bool public terminalMoved;
     uint256 public executed;
@@ -58,7 +61,7 @@ contract GameHandler is GameFixture {
         DisputeId id = games[seed % games.length];
         judge.say(ITraceJudge.Fault(fault % 3), fault / 3 % 2 == 0 ? 0 : 4);
         address[4] memory callers = [challenger, owner, operator, stranger];
-        attempt(id, callers[who % 4], callOf(which % 9, id, seed));
+        attempt(id, callers[who % 4], callOf(which % MOVES, id, seed));
     }
 
     /// The move that is due, by whose turn it is.
@@ -67,16 +70,18 @@ contract GameHandler is GameFixture {
         DisputeId id = games[seed % games.length];
         judge.say(ITraceJudge.Fault(fault % 3), which % 2 == 0 ? 0 : 4);
         IToleranceGame.Phase phase = game.gameOf(id).phase;
-        uint256 number = 0;
-        if (phase == IToleranceGame.Phase.Picking) number = 1 + which % 2;
-        if (phase == IToleranceGame.Phase.Opening) number = game.gameOf(id).level == LEVELS ? 3 : 4;
-        if (phase == IToleranceGame.Phase.Proving) number = 5 + which % 2;
-        if (phase == IToleranceGame.Phase.PickingPart) number = 7;
+        uint256 number = which % 8 == 0 ? 2 : which % 16 == 1 ? 3 : 0;
+        if (phase == IToleranceGame.Phase.Asked) number = 4;
+        if (phase == IToleranceGame.Phase.Picking) number = 5 + which % 4;
+        if (phase == IToleranceGame.Phase.Restating) number = 9;
+        if (phase == IToleranceGame.Phase.Opening) number = 10 + which % 2;
+        if (phase == IToleranceGame.Phase.Proving) number = 12 + which % 2;
+        if (phase == IToleranceGame.Phase.PickingPart) number = 14;
         if (phase == IToleranceGame.Phase.ProvingPart) {
             judge.say(ITraceJudge.Fault(fault % 3), 4);
-            number = 8;
+            number = 15;
         }
-        bool accused = phase == IToleranceGame.Phase.Picking || phase == IToleranceGame.Phase.PickingPart;
+        bool accused = phase == IToleranceGame.Phase.Asked || phase == IToleranceGame.Phase.Picking || phase == IToleranceGame.Phase.PickingPart;
         attempt(id, accused ? operator : challenger, callOf(number, id, seed));
     }
 
@@ -101,15 +106,25 @@ contract GameHandler is GameFixture {
     }
 
     function callOf(uint256 number, DisputeId id, uint256 seed) private view returns (bytes memory) {
+        IToleranceGame.Game memory g = game.gameOf(id);
         if (number == 0) return accuseCall(id);
-        if (number == 1) return abi.encodeCall(game.pick, (id, uint8(seed % 40)));
-        if (number == 2) return pointCall(id);
-        if (number == 3) return openNodeCall(id);
-        if (number == 4) return openValuesCall(id);
-        if (number == 5) return proveCall(id);
-        if (number == 6) return expandCall(id);
-        if (number == 7) return abi.encodeCall(game.pickPart, (id, uint16(seed % 6)));
-        return provePartCall(id);
+        if (number == 1) return accuseTokenCall(id);
+        if (number == 2) return askCall(id);
+        if (number == 3) return proveMalformedCall(id);
+        if (number == 4) return revealCall(id);
+        if (number == 5) return abi.encodeCall(game.pick, (id, uint8(seed % (g.level == 1 ? 3 : 40))));
+        if (number == 6) return pointCall(id);
+        if (number == 7) return abi.encodeCall(game.pointWith, (id, Place(1, 2, 3, 0, 5), "list"));
+        if (number == 8) return demandCall(id);
+        if (number == 9) return restateCall(id);
+        if (number == 10) return g.level == LEVELS ? openNodeCall(id) : openLowestCall(id);
+        if (number == 11) return openChunkCall(id);
+        Claim memory c = claim();
+        c.exact = g.exact;
+        if (number == 12) return abi.encodeCall(game.prove, (id, model(), c, evidence()));
+        if (number == 13) return abi.encodeCall(game.expand, (id, model(), c, evidence(), stated()));
+        if (number == 14) return abi.encodeCall(game.pickPart, (id, uint16(seed % 6)));
+        return abi.encodeCall(game.provePart, (id, model(), c, Place(1, 2, 3, 0, 5), evidence(), stated()));
     }
 
     function attempt(DisputeId id, address caller, bytes memory data) private returns (bool ok) {

@@ -11,8 +11,7 @@ import {
     RequestOpening,
     Stage,
     StageReceipt,
-    Terms,
-    Voucher
+    Terms
 } from "../../src/types/Signed.sol";
 import {Test} from "../Vm.sol";
 import {Eip712Harness} from "../fixtures/Eip712Harness.sol";
@@ -65,10 +64,6 @@ contract Eip712TypesTest is Test {
 
     function testFuzz_ackHash(Ack memory x) public view {
         vm.assertEq(types.ack(x), x.hash());
-    }
-
-    function testFuzz_voucherHash(Voucher memory x) public view {
-        vm.assertEq(types.voucher(x), x.hash());
     }
 
     function testFuzz_delegationHash(AuditorDelegation memory x) public view {

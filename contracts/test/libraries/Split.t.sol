@@ -8,7 +8,7 @@ contract SplitTest is Test {
     uint16 private constant LAYERS = 70;
 
     function terms(uint256 tokensIn, uint256 tokensOut, uint256 priceIn, uint256 priceOut) private pure returns (Split.Terms memory) {
-        return Split.Terms(tokensIn, tokensOut, priceIn, priceOut, 500, 100);
+        return Split.Terms(0, 0, tokensIn, tokensOut, priceIn, priceOut, 500, 100);
     }
 
     /// `total` cut at random places into at most `parts` positive parts.
@@ -64,6 +64,8 @@ contract SplitTest is Test {
     ) public pure {
         uint256[] memory units = cut(75, bound(parts, 1, 64), seed);
         Split.Terms memory t = Split.Terms({
+            paidIn: 0,
+            paidOut: 0,
             tokensIn: counts[0] < counts[1] ? counts[0] : counts[1],
             tokensOut: counts[2] < counts[3] ? counts[2] : counts[3],
             priceIn: prices[0],
@@ -100,25 +102,86 @@ contract SplitTest is Test {
         vm.assertEq(sum(s.gross) + sum(s.pay) + s.matcherFee + s.protocolFee, 0);
     }
 
-    /// Dust extraction: any way to reach a total pays every stage the same.
-    function testFuzz_sessionTotal_inSteps_paysWhatOneStepPays(uint96 total, uint256 seed, uint256 parts, uint256 bps) public pure {
+    /// Both fees and what is left never fall as the gross grows, or a later Ack could owe a stage less than an earlier one.
+    function testFuzz_feesOf_neverFall(uint96 gross, uint8 more, uint256 matcherBps, uint256 protocolBps) public pure {
+        matcherBps = bound(matcherBps, 0, 500);
+        protocolBps = bound(protocolBps, 0, 100);
+        (uint256 m, uint256 p) = Split.feesOf(gross, matcherBps, protocolBps);
+        (uint256 m2, uint256 p2) = Split.feesOf(uint256(gross) + more, matcherBps, protocolBps);
+        vm.assertGe(m2, m);
+        vm.assertGe(p2, p);
+        vm.assertGe(uint256(gross) + more - m2 - p2, uint256(gross) - m - p);
+        vm.assertEq(m + p, uint256(gross) * (matcherBps + protocolBps) / 1e4);
+        vm.assertLe(uint256(gross) * matcherBps / 1e4, m + 1); // within a unit of its own floor
+        vm.assertLe(m, uint256(gross) * matcherBps / 1e4);
+    }
+
+    function test_feesOf_whereTwoFloorsWouldFall() public pure {
+        (uint256 m, uint256 p) = Split.feesOf(99, 500, 100);
+        vm.assertEq(99 - m - p, 94);
+        (m, p) = Split.feesOf(100, 500, 100);
+        vm.assertEq(100 - m - p, 94);
+        vm.assertEq(m, 5);
+        vm.assertEq(p, 1);
+        (m, p) = Split.feesOf(1e6, 0, 0);
+        vm.assertEq(m + p, 0);
+    }
+
+    struct Got {
+        uint256[] pay;
+        uint256 matcherFee;
+        uint256 protocolFee;
+        uint256 gross;
+    }
+
+    /// Dust extraction: any way to reach a total pays everybody the same as one step.
+    function testFuzz_shares_inSteps_payWhatOneStepPays(
+        uint32[2] memory totals,
+        uint64[2] memory prices,
+        uint256[2] memory bps,
+        uint256 parts,
+        uint256 seed
+    ) public pure {
         uint256[] memory units = cut(75, bound(parts, 1, 64), seed);
-        bps = bound(bps, 0, 500);
-        uint256[] memory got = new uint256[](units.length);
-        uint256 before;
+        Split.Terms memory t =
+            Split.Terms(0, 0, totals[0], totals[1], prices[0], prices[1] % 1e6, bound(bps[0], 0, 500), bound(bps[1], 0, 100));
+        Split.Shares memory one = Split.shares(units, t, 0);
+        Got memory got = Got(new uint256[](units.length), 0, 0, 0);
         for (uint256 step; step < 5; ++step) {
-            uint256 cumulative = step == 4 ? total : before + uint256(keccak256(abi.encode(seed, "step", step))) % (total - before + 1);
-            for (uint256 i; i < units.length; ++i) {
-                uint256 earlier = Split.sessionTotal(before, bps, units[i], 75);
-                got[i] += Split.sessionTotal(cumulative, bps, units[i], 75) - earlier;
+            (t.tokensIn, t.tokensOut) = (totals[0], totals[1]);
+            if (step < 4) {
+                t.tokensIn = t.paidIn + uint256(keccak256(abi.encode(seed, "in", step))) % (totals[0] - t.paidIn + 1);
+                t.tokensOut = t.paidOut + uint256(keccak256(abi.encode(seed, "out", step))) % (totals[1] - t.paidOut + 1);
             }
-            before = cumulative;
+            add(got, Split.shares(units, t, 0));
+            (t.paidIn, t.paidOut) = (t.tokensIn, t.tokensOut);
         }
         for (uint256 i; i < units.length; ++i) {
-            vm.assertEq(got[i], Split.sessionTotal(total, bps, units[i], 75));
+            vm.assertEq(got.pay[i], one.pay[i]);
         }
-        uint256 net = total - Split.fee(total, bps);
-        vm.assertLe(sum(got), net);
-        vm.assertLt(net - sum(got), units.length);
+        vm.assertEq(got.matcherFee, one.matcherFee);
+        vm.assertEq(got.protocolFee, one.protocolFee);
+        vm.assertEq(got.gross, sum(one.gross));
+    }
+
+    function add(Got memory got, Split.Shares memory step) private pure {
+        for (uint256 i; i < got.pay.length; ++i) {
+            got.pay[i] += step.pay[i];
+        }
+        got.matcherFee += step.matcherFee;
+        got.protocolFee += step.protocolFee;
+        got.gross += sum(step.gross);
+    }
+
+    /// A stage found at fault between two steps keeps what it had and gets nothing more.
+    function test_shares_ofAStageAtFaultMeanwhile_areOnlyTheStepWithheld() public pure {
+        uint256[] memory units = new uint256[](2);
+        (units[0], units[1]) = (10, 20);
+        Split.Terms memory t = Split.Terms(1e6, 0, 3e6, 0, 1e6, 0, 200, 50);
+        Split.Shares memory s = Split.shares(units, t, 2);
+        vm.assertEq(s.gross[1], 40_000);
+        vm.assertEq(s.withheld, 40_000);
+        vm.assertEq(s.pay[1], 0);
+        vm.assertEq(s.pay[0] + s.matcherFee + s.protocolFee, 20_000);
     }
 }

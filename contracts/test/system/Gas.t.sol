@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-import {ModelId, SessionId} from "../../src/types/Ids.sol";
-import {Ack, Stage, Voucher} from "../../src/types/Signed.sol";
+import {JobId} from "../../src/types/Ids.sol";
+import {Ack} from "../../src/types/Signed.sol";
 import {Messages} from "../fixtures/Messages.sol";
 import {Suite} from "../fixtures/Suite.sol";
 
@@ -53,21 +53,32 @@ contract GasTest is Suite {
         }
     }
 
-    function test_claim_cost() public {
+    /// A session's first Ack, a later one, and its end.
+    function test_session_cost() public {
         for (uint256 stages = 1; stages <= 8; stages *= 2) {
-            Stage[] memory plan = evenPlan(stages);
-            bytes32 model = ModelId.unwrap(modelId);
-            uint40 expiry = uint40(vm.getBlockTimestamp() + 1 days);
-            vm.prank(requester);
-            SessionId id = escrow.openSession(bytes32(stages), uint96(USD), expiry, model, plan, matcher, 100);
-            snapshotEscrow("openSession", stages);
-            for (uint128 cumulative = 1000; cumulative <= 2000; cumulative += 1000) {
-                Voucher memory voucher = Voucher(id, plan.hash(), cumulative, "result");
-                bytes memory sig = sign(requesterKey, digest(voucher.hash()));
-                escrow.claim(voucher, sig, plan);
+            Deal memory deal = matchedSession(stages);
+            for (uint32 step = 1; step <= 3; ++step) {
+                (Ack memory ack, bytes memory sig) = newAck(deal, 1000 * step, 500 * step);
+                tasks.settleAck(deal.order, ack, sig, deal.plan);
+                if (step != 2) snapshot(step == 1 ? "first Ack of a session" : "later Ack of a session", stages);
             }
-            snapshotEscrow("claim", stages);
+            vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
+            tasks.expire(deal.id);
+            if (stages == 1) vm.snapshotGasLastCall("TaskRegistry", "expire, session");
         }
+    }
+
+    function test_spender_cost() public {
+        (address spender, uint256 key) = makeKey("spender");
+        vm.prank(requester);
+        escrow.setSpender(spender, uint96(100 * USD), type(uint64).max);
+        vm.snapshotGasLastCall("Escrow", "setSpender");
+        for (uint256 i; i < 2; ++i) {
+            Deal memory deal = newDeal(4);
+            deal.orderSig = sign(key, JobId.unwrap(deal.id));
+            openMatched(deal);
+        }
+        snapshot("openMatched, by a spender,", 4);
     }
 
     function test_deposit_cost() public {
@@ -78,10 +89,6 @@ contract GasTest is Suite {
         vm.prank(minerOwners[0]);
         escrow.withdrawCredit();
         vm.snapshotGasLastCall("Escrow", "withdrawCredit");
-    }
-
-    function snapshotEscrow(string memory step, uint256 stages) private {
-        vm.snapshotGasLastCall("Escrow", string.concat(step, " K=", vm.toString(stages)));
     }
 
     function test_dispute_cost() public {

@@ -5,8 +5,8 @@ import {IArbitrator} from "../../src/interfaces/IArbitrator.sol";
 import {IJuryArbitrator} from "../../src/interfaces/IJuryArbitrator.sol";
 import {IMinerRegistry} from "../../src/interfaces/IMinerRegistry.sol";
 import {ITaskRegistry} from "../../src/interfaces/ITaskRegistry.sol";
-import {DisputeId, ModelId, SessionId} from "../../src/types/Ids.sol";
-import {Ack, Order, Stage, Voucher} from "../../src/types/Signed.sol";
+import {DisputeId} from "../../src/types/Ids.sol";
+import {Ack, Order, Stage} from "../../src/types/Signed.sol";
 import {Court} from "../fixtures/Court.sol";
 import {Messages} from "../fixtures/Messages.sol";
 
@@ -102,25 +102,23 @@ contract SystemTest is Court {
     }
 
     function test_session_fromOpenToClose() public {
-        Stage[] memory plan = evenPlan(4);
-        vm.prank(requester);
-        SessionId id = escrow.openSession(
-            "salt", uint96(10 * USD), uint40(vm.getBlockTimestamp() + 1 days), ModelId.unwrap(modelId), plan, matcher, 100
-        );
-        for (uint256 cumulative = USD; cumulative <= 3 * USD; cumulative += USD) {
-            Voucher memory voucher = Voucher(id, plan.hash(), uint128(cumulative), "result");
-            escrow.claim(voucher, sign(requesterKey, digest(voucher.hash())), plan);
+        Deal memory deal = matchedSession(4);
+        for (uint32 step = 1; step <= 3; ++step) {
+            settleAck(deal, IN / 4 * step, OUT / 4 * step);
         }
         vm.prank(requester);
-        escrow.requestClose(id);
-        skipTime(CLOSE_DELAY_SECONDS + 1);
-        escrow.close(id);
-        uint256 paid;
+        tasks.requestClose(deal.order);
+        skipTime(CLOSE_DELAY_SECONDS);
+        settleAck(deal, IN, OUT);
+        skipTime(1);
+        tasks.expire(deal.id);
+        uint256 paid = withdrawCredit(matcher) + withdrawCredit(treasury);
+        uint256 gross;
         for (uint256 i; i < 4; ++i) {
             paid += withdrawCredit(minerOwners[i]);
+            gross += grossOf(deal, i);
         }
-        paid += withdrawCredit(matcher);
-        vm.assertLe(3 * USD - paid, 4); // dust
+        vm.assertEq(paid, gross);
         vm.assertEq(withdrawBalance(requester), 100 * USD - paid);
         vm.assertEq(token.balanceOf(address(escrow)), 0);
     }

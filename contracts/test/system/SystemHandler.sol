@@ -2,13 +2,12 @@
 pragma solidity ^0.8.30;
 
 import {IArbitrator} from "../../src/interfaces/IArbitrator.sol";
-import {IEscrow} from "../../src/interfaces/IEscrow.sol";
 import {IJuryArbitrator} from "../../src/interfaces/IJuryArbitrator.sol";
 import {IMinerRegistry} from "../../src/interfaces/IMinerRegistry.sol";
 import {ITaskRegistry} from "../../src/interfaces/ITaskRegistry.sol";
 import {CreditBook} from "../../src/libraries/CreditBook.sol";
-import {DisputeId, JobId, ModelId, SessionId} from "../../src/types/Ids.sol";
-import {Ack, Order, Stage, StageReceipt, Voucher} from "../../src/types/Signed.sol";
+import {DisputeId, JobId} from "../../src/types/Ids.sol";
+import {Ack, Order, Stage, StageReceipt} from "../../src/types/Signed.sol";
 import {Court} from "../fixtures/Court.sol";
 import {Messages} from "../fixtures/Messages.sol";
 
@@ -45,17 +44,18 @@ contract SystemHandler is Court {
     bool public stakeLeftEarly;
     mapping(string what => uint256) public happened;
     Hearing[] public hearings;
-    SessionId[] public sessions;
+    mapping(address spender => uint256) public paidFor; // by the jobs that a spender opened
 
     Task[] private _tasks;
     address private immutable _founder; // the fixture's requester, who only holds a balance here
-    uint256 private _salt;
 
     constructor() {
         Court.setUp();
         _founder = requester;
         for (uint256 i; i < REQUESTERS; ++i) {
             depositFor(requesterAt(i), 50 * USD);
+            vm.prank(requesterAt(i));
+            escrow.setSpender(spenderAt(i), uint96(4 * USD), type(uint64).max);
         }
     }
 
@@ -71,6 +71,11 @@ contract SystemHandler is Court {
         return vm.addr(keyAt(i));
     }
 
+    /// A key that the requester lets spend, up to a few jobs' money.
+    function spenderAt(uint256 i) public pure returns (address) {
+        return vm.addr(8000 + i % REQUESTERS);
+    }
+
     function minerAt(uint256 i) public view returns (address) {
         return minerOwners[i % MINERS];
     }
@@ -79,7 +84,7 @@ contract SystemHandler is Court {
         return jurors[i % JURORS];
     }
 
-    /// Everyone who can own a balance or a credit anywhere.
+    /// Everyone who can own a balance or a credit anywhere. Spenders cannot.
     function accounts() public view returns (address[] memory all) {
         all = new address[](REQUESTERS + MINERS + JURORS + 5);
         uint256 next;
@@ -106,10 +111,6 @@ contract SystemHandler is Court {
 
     function hearingCount() external view returns (uint256) {
         return hearings.length;
-    }
-
-    function sessionCount() external view returns (uint256) {
-        return sessions.length;
     }
 
     function contracts() external view returns (address, address, address, address, address) {
@@ -143,7 +144,7 @@ contract SystemHandler is Court {
 
         uint256 t = vm.getBlockTimestamp();
         bool disputable = state == ITaskRegistry.State.Disputed || (state == ITaskRegistry.State.Matched && t <= job.deadline)
-            || ((settled || state == ITaskRegistry.State.Delivered) && t <= job.finalAt);
+            || ((settled || state == ITaskRegistry.State.Delivered || state == ITaskRegistry.State.Matched) && t <= job.finalAt);
         if (!disputable) return;
         for (uint256 s; s < task.owners.length; ++s) {
             IMinerRegistry.Miner memory m = miners.minerOf(task.owners[s]);
@@ -178,42 +179,58 @@ contract SystemHandler is Court {
     // --- jobs begin ---
 
     function openJob(uint256 who, uint256 start, uint256 stages, uint256 terms) public observed {
+        begin(who, start, stages, terms, false);
+    }
+
+    function openSession(uint256 who, uint256 start, uint256 stages, uint256 terms) external observed {
+        begin(who, start, stages, terms, true);
+    }
+
+    function begin(uint256 who, uint256 start, uint256 stages, uint256 terms, bool isSession) private {
         if (_tasks.length >= 40) return;
         (requester, requesterKey) = (requesterAt(who), keyAt(who));
-        Order memory order = newOrder();
+        Deal memory deal = dealFrom(someOrder(terms, isSession), start, stages);
+        if (terms % 4 == 1) deal.orderSig = sign(8000 + who % REQUESTERS, JobId.unwrap(deal.id));
+        bool ok;
+        if (terms % 3 == 0) {
+            fund(requester, address(escrow), tasks.maxAmountOf(deal.order));
+            ok = act("open", requester, address(tasks), abi.encodeCall(tasks.open, (deal.order)));
+        } else {
+            string memory what = isSession ? "openSession" : terms % 4 == 1 ? "openMatched by a spender" : "openMatched";
+            ok = act(what, matcher, address(tasks), openCall(deal));
+        }
+        if (!ok) return;
+        Task storage task = _tasks.push();
+        task.id = deal.id;
+        task.requester = requester;
+        for (uint256 i; i < deal.plan.length; ++i) {
+            task.owners.push(miners.ownerOf(deal.plan[i].operator));
+        }
+        task.deal = abi.encode(deal);
+    }
+
+    function someOrder(uint256 terms, bool isSession) private returns (Order memory order) {
+        order = isSession ? sessionOrder() : newOrder();
         if (terms % 5 == 0) (order.matcher, order.matcherFeeBps) = (address(0), 0);
         if (terms % 7 == 0) order.auditor = address(0);
         order.window = uint32(bound(terms, 0, MAX_WINDOW_SECONDS));
         order.deadline = uint64(vm.getBlockTimestamp() + bound(terms >> 32, 1 hours, MAX_JOB_SECONDS));
+    }
+
+    function dealFrom(Order memory order, uint256 start, uint256 stages) private view returns (Deal memory deal) {
         Stage[] memory plan = evenPlan(bound(stages, 1, MINERS));
         uint256[] memory keys = new uint256[](plan.length);
         for (uint256 i; i < plan.length; ++i) {
             keys[i] = operatorKeys[(start % MINERS + i) % MINERS];
             plan[i].operator = vm.addr(keys[i]);
         }
-        Deal memory deal = dealOf(order, plan);
+        deal = dealOf(order, plan);
         deal.keys = keys;
         resign(deal);
-        bool ok;
-        if (terms % 3 == 0) {
-            fund(requester, address(escrow), tasks.maxAmountOf(order));
-            ok = act("open", requester, address(tasks), abi.encodeCall(tasks.open, (order)));
-        } else {
-            ok = act(
-                "openMatched",
-                matcher,
-                address(tasks),
-                abi.encodeCall(tasks.openMatched, (order, deal.orderSig, plan, deal.acceptances, deal.acceptanceSigs))
-            );
-        }
-        if (!ok) return;
-        Task storage task = _tasks.push();
-        task.id = deal.id;
-        task.requester = requester;
-        for (uint256 i; i < plan.length; ++i) {
-            task.owners.push(miners.ownerOf(plan[i].operator));
-        }
-        task.deal = abi.encode(deal);
+    }
+
+    function openCall(Deal memory deal) private view returns (bytes memory) {
+        return abi.encodeCall(tasks.openMatched, (deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs));
     }
 
     function matchJob(uint256 which) external someTask observed {
@@ -239,17 +256,80 @@ contract SystemHandler is Court {
 
     function expire(uint256 which) external someTask observed {
         Deal memory deal = abi.decode(pick(which).deal, (Deal));
-        act("expire", stranger, address(tasks), abi.encodeCall(tasks.expire, (deal.id)));
+        bool isSession = tasks.jobOf(deal.id).finalAt != 0;
+        act(isSession ? "expire a session" : "expire", stranger, address(tasks), abi.encodeCall(tasks.expire, (deal.id)));
     }
 
     // --- jobs end well ---
 
     function ack(uint256 which, uint256 countIn, uint256 countOut) external someTask observed {
         Deal memory deal = abi.decode(pick(which).deal, (Deal));
+        if (tasks.jobOf(deal.id).isSession) return voucher(deal, countIn, countOut);
         (requester, requesterKey) = (deal.order.requester, keyOf(deal.order.requester));
         (Ack memory word, bytes memory sig) = ackFor(deal, countIn, countOut);
         bytes memory data = abi.encodeCall(tasks.settleAck, (deal.order, word, sig, deal.plan));
         settle("settleAck", deal, which % 2 == 0 ? matcher : deal.plan[0].operator, data);
+    }
+
+    /// The next Ack of a session, or one that counts less than the last; brought by a stranger.
+    ///
+    /// INVARIANT under test: the stages not at fault got exactly the difference of two totals, and the requester nothing yet.
+    function voucher(Deal memory deal, uint256 countIn, uint256 countOut) private {
+        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        bool falls = countIn >> 200 & 7 == 0 && job.tokensIn > 0;
+        uint256 to = falls ? job.tokensIn - 1 : job.tokensIn + bound(countIn, 0, (deal.order.maxTokensIn - job.tokensIn) / 2);
+        uint256 out = job.tokensOut + bound(countOut, 0, (deal.order.maxTokensOut - job.tokensOut) / 2);
+        (requester, requesterKey) = (deal.order.requester, keyOf(deal.order.requester));
+        if (escrow.jobSpenderOf(deal.id) != address(0) && countOut >> 200 & 1 == 1) requesterKey += 1000; // its spender
+        bring(deal, job, uint32(to), uint32(out));
+    }
+
+    struct Books {
+        uint256 credits;
+        uint256 balance;
+        uint256 locked;
+    }
+
+    function booksOf(Deal memory deal) private view returns (Books memory books) {
+        (books.credits, books.balance) = (creditsOf(deal), escrow.balanceOf(deal.order.requester));
+        (, books.locked) = escrow.lockOf(deal.id);
+    }
+
+    function bring(Deal memory deal, ITaskRegistry.Job memory job, uint32 to, uint32 out) private {
+        Books memory before = booksOf(deal);
+        if (!act("voucher", stranger, address(tasks), ackCall(deal, to, out))) return;
+        (uint256 earned, uint256 spent) = due(deal, job, to, out);
+        Books memory afterwards = booksOf(deal);
+        if (to < job.tokensIn || afterwards.balance != before.balance) paidWrongly = true;
+        if (afterwards.credits - before.credits != earned || before.locked - afterwards.locked != spent) paidWrongly = true;
+        paidFor[escrow.jobSpenderOf(deal.id)] += spent;
+    }
+
+    function ackCall(Deal memory deal, uint32 to, uint32 out) private view returns (bytes memory) {
+        (Ack memory word, bytes memory sig) = newAck(deal, to, out);
+        return abi.encodeCall(tasks.settleAck, (deal.order, word, sig, deal.plan));
+    }
+
+    function due(Deal memory deal, ITaskRegistry.Job memory job, uint32 to, uint32 out)
+        private
+        view
+        returns (uint256 earned, uint256 spent)
+    {
+        if (to < job.tokensIn) return (0, 0);
+        (uint256[] memory gross, uint256[] memory pay,,) = tasks.split(deal.order, deal.plan, to, out);
+        (uint256[] memory hadGross, uint256[] memory had,,) = tasks.split(deal.order, deal.plan, job.tokensIn, job.tokensOut);
+        for (uint256 s; s < pay.length; ++s) {
+            if (job.faultMask >> s & 1 == 1) continue;
+            earned += pay[s] - had[s];
+            spent += gross[s] - hadGross[s];
+        }
+    }
+
+    function requestClose(uint256 which) external someTask observed {
+        Deal memory deal = abi.decode(pick(which).deal, (Deal));
+        address spender = escrow.jobSpenderOf(deal.id);
+        address caller = which % 3 == 0 && spender != address(0) ? spender : which % 3 == 1 ? matcher : deal.order.requester;
+        act("requestClose", caller, address(tasks), abi.encodeCall(tasks.requestClose, (deal.order)));
     }
 
     /// With the delivered counts, if there are such.
@@ -306,6 +386,7 @@ contract SystemHandler is Court {
         }
         if (creditsOf(deal) - creditsBefore != earned) paidWrongly = true;
         if (escrow.balanceOf(deal.order.requester) - balanceBefore != locked - spent) paidWrongly = true;
+        paidFor[escrow.jobSpenderOf(deal.id)] += spent;
     }
 
     function creditsOf(Deal memory deal) private view returns (uint256 total) {
@@ -444,63 +525,6 @@ contract SystemHandler is Court {
         act("withdrawCredit", account, address(jury), abi.encodeCall(jury.withdrawCredit, ()));
     }
 
-    // --- sessions ---
-
-    function openSession(uint256 who, uint256 cap, uint256 seconds_) external observed {
-        address account = requesterAt(who);
-        bytes memory data = abi.encodeCall(
-            escrow.openSession,
-            (
-                bytes32(_salt),
-                uint96(bound(cap, 1, USD)),
-                uint40(vm.getBlockTimestamp() + bound(seconds_, 1, 5 days)),
-                ModelId.unwrap(modelId),
-                sessionPlan(),
-                matcher,
-                uint16(cap % 501)
-            )
-        );
-        if (act("openSession", account, address(escrow), data)) {
-            sessions.push(escrow.sessionIdOf(account, bytes32(_salt++)));
-        }
-    }
-
-    function sessionPlan() private view returns (Stage[] memory plan) {
-        plan = evenPlan(3);
-        for (uint256 i; i < 3; ++i) {
-            plan[i].operator = vm.addr(operatorKeys[CHEATS + i]);
-        }
-    }
-
-    function claim(uint256 which, uint256 cumulative) external observed {
-        if (sessions.length == 0) return;
-        SessionId id = sessions[which % sessions.length];
-        IEscrow.Session memory s = escrow.sessionOf(id);
-        Stage[] memory plan = sessionPlan();
-        Voucher memory voucher = Voucher(id, plan.hash(), uint128(bound(cumulative, 0, uint256(s.cap) + 1)), "result");
-        bytes memory sig = sign(keyOf(s.requester), digest(voucher.hash()));
-        act("claim", stranger, address(escrow), abi.encodeCall(escrow.claim, (voucher, sig, plan)));
-    }
-
-    function topUp(uint256 which, uint256 amount) external observed {
-        if (sessions.length == 0) return;
-        SessionId id = sessions[which % sessions.length];
-        bytes memory data = abi.encodeCall(escrow.topUpSession, (id, uint96(bound(amount, 1, USD))));
-        act("topUp", escrow.sessionOf(id).requester, address(escrow), data);
-    }
-
-    function requestClose(uint256 which) external observed {
-        if (sessions.length == 0) return;
-        SessionId id = sessions[which % sessions.length];
-        act("requestClose", escrow.sessionOf(id).requester, address(escrow), abi.encodeCall(escrow.requestClose, (id)));
-    }
-
-    function close(uint256 which) external observed {
-        if (sessions.length == 0) return;
-        SessionId id = sessions[which % sessions.length];
-        act("close", stranger, address(escrow), abi.encodeCall(escrow.close, (id)));
-    }
-
     // --- miners come and go ---
 
     function requestExit(uint256 who, uint256 part) external observed {
@@ -545,9 +569,6 @@ contract SystemHandler is Court {
             ITaskRegistry.State state = tasks.jobOf(deal.id).state;
             if (state == ITaskRegistry.State.Open || state == ITaskRegistry.State.Matched) tasks.expire(deal.id);
             if (state == ITaskRegistry.State.Delivered) tasks.finalize(deal.order, deal.plan);
-        }
-        for (uint256 i; i < sessions.length; ++i) {
-            if (escrow.sessionOf(sessions[i]).state != IEscrow.SessionState.Closed) escrow.close(sessions[i]);
         }
         vm.stopPrank();
         leaveAll();

@@ -62,13 +62,14 @@ contract SystemInvariants is Test {
         list[18] = handler.withdraw.selector;
         list[19] = handler.withdrawCredits.selector;
         list[20] = handler.openSession.selector;
-        list[21] = handler.claim.selector;
-        list[22] = handler.topUp.selector;
-        list[23] = handler.requestClose.selector;
-        list[24] = handler.close.selector;
-        list[25] = handler.requestExit.selector;
-        list[26] = handler.withdrawStake.selector;
-        list[27] = handler.recover.selector;
+        list[21] = handler.requestClose.selector;
+        list[22] = handler.requestExit.selector;
+        list[23] = handler.withdrawStake.selector;
+        list[24] = handler.recover.selector;
+        // Sessions go on: more than one Ack of each.
+        list[25] = handler.ack.selector;
+        list[26] = handler.ack.selector;
+        list[27] = handler.ack.selector;
     }
 
     function targetSelectors() public view returns (Selectors[] memory targets) {
@@ -79,6 +80,7 @@ contract SystemInvariants is Test {
     /// One invariant of many claims: forge repeats its whole campaign for every invariant function.
     function invariant_system() public view {
         escrowMoneyIsConserved();
+        spendersAreHeldToTheirLimits();
         minerMoneyIsConserved();
         juryMoneyIsConserved();
         disputesAreCounted();
@@ -89,7 +91,7 @@ contract SystemInvariants is Test {
         vm.assertFalse(handler.panicked(), "arithmetic failed where a rule should have refused");
     }
 
-    /// token.balanceOf(Escrow) = Σ balances + Σ thawing + Σ credits + Σ job locks + Σ unclaimed of sessions.
+    /// token.balanceOf(Escrow) = Σ balances + Σ thawing + Σ credits + Σ job locks.
     function escrowMoneyIsConserved() private view {
         uint256 books;
         address[] memory all = handler.accounts();
@@ -105,11 +107,24 @@ contract SystemInvariants is Test {
             vm.assertEq(who, running ? requester : address(0)); // locked exactly while it runs
             books += amount;
         }
-        for (uint256 i; i < handler.sessionCount(); ++i) {
-            IEscrow.Session memory s = escrow.sessionOf(handler.sessions(i));
-            if (s.state != IEscrow.SessionState.Closed) books += uint256(s.cap) - s.claimed + s.dust;
-        }
         vm.assertEq(books, token.balanceOf(address(escrow)));
+    }
+
+    /// What a spender has used is what its jobs were paid and what is locked for them, and never above its limit.
+    function spendersAreHeldToTheirLimits() private view {
+        for (uint256 i; i < handler.REQUESTERS(); ++i) {
+            address spender = handler.spenderAt(i);
+            uint256 used = handler.paidFor(spender);
+            for (uint256 k; k < handler.taskCount(); ++k) {
+                (JobId id,) = handler.taskAt(k);
+                if (escrow.jobSpenderOf(id) != spender) continue;
+                (, uint256 amount) = escrow.lockOf(id);
+                used += amount;
+            }
+            IEscrow.Spender memory s = escrow.spenderOf(handler.requesterAt(i), spender);
+            vm.assertEq(uint256(s.used), used);
+            vm.assertLe(used, s.limit);
+        }
     }
 
     function minerMoneyIsConserved() private view {
@@ -155,7 +170,7 @@ contract SystemInvariants is Test {
             }
             vm.assertEq(bits, job.openDisputes);
             vm.assertEq(job.openMask & ~job.disputedMask, 0);
-            vm.assertEq(job.state == ITaskRegistry.State.Disputed, bits > 0 && job.state != ITaskRegistry.State.Settled);
+            vm.assertEq(job.state == ITaskRegistry.State.Disputed, bits > 0 && job.state != ITaskRegistry.State.Settled && !job.isSession);
             open += bits;
         }
         uint256 undecided;
@@ -180,7 +195,7 @@ contract SystemInvariants is Test {
         }
     }
 
-    /// Liveness: from wherever the run ended, time and strangers end all jobs, sessions and disputes, and owners take every unit.
+    /// Liveness: from wherever the run ended, time and strangers end all jobs and disputes, and owners take every unit.
     function afterInvariant() public {
         goHome();
     }
@@ -237,10 +252,10 @@ contract SystemInvariants is Test {
             "withdraw",
             "withdrawCredit",
             "openSession",
-            "claim",
-            "topUp",
+            "openMatched by a spender",
+            "voucher",
             "requestClose",
-            "close",
+            "expire a session",
             "requestExit",
             "withdrawStake",
             "addStake",

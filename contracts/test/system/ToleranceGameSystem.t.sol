@@ -9,7 +9,7 @@ import {IToleranceGame} from "../../src/interfaces/IToleranceGame.sol";
 import {ITaskRegistry} from "../../src/interfaces/ITaskRegistry.sol";
 import {DisputeId} from "../../src/types/Ids.sol";
 import {AuditorDelegation, Order, RequestLeaf} from "../../src/types/Signed.sol";
-import {ScriptedJudge} from "../fixtures/GameFixture.sol";
+import {ScriptedJudge, ScriptedRowJudge} from "../fixtures/GameFixture.sol";
 import {Messages} from "../fixtures/Messages.sol";
 import {Suite} from "../fixtures/Suite.sol";
 import {Trees} from "../fixtures/Trees.sol";
@@ -20,7 +20,7 @@ contract ToleranceGameSystemTest is Suite {
 
     uint32 private constant IN = 900_000;
     uint32 private constant OUT = 400_000;
-    uint32 private constant TURN_SECONDS = 6000;
+    uint32 private constant TURN_SECONDS = 4800;
     uint256 private constant ACCUSED_STAGE = 1;
 
     ToleranceGame private game;
@@ -31,7 +31,7 @@ contract ToleranceGameSystemTest is Suite {
         p.bond = BOND;
         p.turnSeconds = TURN_SECONDS;
         p.slashBps = 10_000;
-        game = new ToleranceGame(token, address(tasks), IMinerRegistry(address(miners)), new ScriptedJudge(1), p);
+        game = new ToleranceGame(token, address(tasks), IMinerRegistry(address(miners)), new ScriptedJudge(1), new ScriptedRowJudge(), p);
         vm.prank(governor);
         miners.proposeArbitrator(address(game));
         skipTime(7 days);

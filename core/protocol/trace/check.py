@@ -49,6 +49,10 @@ class Checker:
         leaf = referee_leaf(trace, trial.whole, self._sources, self._result(trace, place), stated)
         return self._check(leaf)
 
+    def partial_sums(self, trace: HeldTrace, place: Place) -> bytes:
+        """The partial sums of the value at `place` from the operands in `trace`: the canonical ones, if the checker is exact."""
+        return self._evaluator.partial_sums(trace, place)
+
     def part_ruling(self, trace: HeldTrace, place: Place, part: int, stated: bytes) -> Ruling:
         """What the referee would rule on partial sum `part` of those that were stated."""
         leaf = self._derivation.part(place, part)

@@ -101,6 +101,8 @@ class Choice:
     listed: bytes = bytes(32)
 
 
+#: Longest list of tokens, and largest top-k that is judged: a list has to fit a transaction twice.
+MAX_LISTED = 256
 _CERTAIN = 10**6  # a min-p of one: who is ahead at all
 
 

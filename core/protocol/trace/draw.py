@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
+from eth_utils.crypto import keccak
+
 from core.protocol import commit
-from core.protocol.trace.derive import Choice
+from core.protocol.trace.derive import Choice, How
 from core.protocol.trace.evidence import EvidenceError, RowOpening, open_row
 from core.protocol.trace.judge import Claim
 from core.protocol.trace.rows import TOKEN_BYTES
@@ -53,6 +55,7 @@ class Drawn:
     served: RowOpening
     opening: RequestOpening | None = None
     is_signed: bool = False
+    tokens: bytes = b""  # that are ahead of one outside top-k: the accused must know them
 
 
 def prescribed(sampling: bytes, request_index: int, produced: int, choice: Choice) -> Choice:
@@ -102,6 +105,8 @@ def check_drawn(claim: Claim, order_hash: str, drawn: Drawn) -> None:
     elif not drawn.is_signed:
         raise DrawError("OpeningUnsigned")
     if prescribed(drawn.sampling, leaf.request_index, produced, choice) != choice:
+        raise DrawError("DrawMismatch")
+    if choice.how == How.OUTSIDE_TOP_K and keccak(drawn.tokens) != choice.listed:
         raise DrawError("DrawMismatch")
     if produced >= leaf.tokens_out:
         raise EvidenceError("a token that was not served")

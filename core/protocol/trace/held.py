@@ -113,17 +113,28 @@ def evidence_for(
     sources: Sources,
     place: Place,
     part: int | None = None,
+    listed: tuple[bytes, int] | None = None,
 ) -> Evidence:
-    """What the accuser opens for the value at `place`, for its sum of parts, or for partial sum `part`."""
-    witness = stabiliser_witness(trace, place)
-    trial = derivation.trial(place, witness)
+    """What the accuser opens for the value at `place`, for its sum of parts, or for partial sum `part`.
+
+    For a token's verdict, `listed` are a list of tokens and the number of the one that is looked at (`answer.py`).
+    """
+    tokens, witness, named = b"", stabiliser_witness(trace, place), None
+    if listed is not None:
+        tokens, witness = listed
+        named = int.from_bytes(tokens[4 * witness : 4 * witness + 4], "big")
+        if named >= trace.layout.program.vocab:
+            named = None  # such a list loses before anything is opened
+    trial = derivation.trial(place, witness, named)
     leaf = trial.whole if part is None else derivation.part(place, part)
     result = Opening()
     if part is None and trace.layout.op(place.section, place.op).form != 15:
         result = trace.open(Run(place, 1))
     weights = weights_of(leaf, sources)
     row_width = LAYOUTS[trace.layout.program.row_format].width_bytes
-    found = Evidence(result, tuple(trace.open(run) for run in leaf.runs), witness=witness)
+    found = Evidence(
+        result, tuple(trace.open(run) for run in leaf.runs), witness=witness, tokens=tokens
+    )
     if weights is not None:
         found = replace(found, weights=sources.open_weights(weights))
     if leaf.row is not None:

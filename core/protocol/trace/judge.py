@@ -16,6 +16,7 @@ from core.protocol.referee import Kind, Ruling, check, check_exact
 from core.protocol.referee import Leaf as RefereeLeaf
 from core.protocol.referee.formats import LAYOUTS
 from core.protocol.trace.derive import (
+    MAX_LISTED,
     Boundary,
     Choice,
     Derivation,
@@ -139,6 +140,8 @@ class Case:
             raise ClaimError("tokens that the model has not")
         if delta_of(self.program.delta_micro, choice.temperature_micro) >= 2**32:
             raise ClaimError("so cold that any token is a near tie")
+        if choice.top_k > MAX_LISTED:
+            raise ClaimError(f"a top-k of more than {MAX_LISTED}")
         needs = {
             How.AHEAD: True,
             How.OUTSIDE_MIN_P: choice.temperature_micro and choice.min_p_micro,

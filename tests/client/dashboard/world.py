@@ -154,7 +154,7 @@ class WrittenChain:
                 return [JUROR]
             case "ToleranceGame", "gameOf":
                 return {
-                    "accused": OWNER, "phase": 2, "status": 1, "endsAt": self.now_s + 45, "child": 1,
+                    "accused": OWNER, "phase": 5, "status": 1, "endsAt": self.now_s + 45, "child": 1,
                     "accuser": PAYER, "chunks": 4, "level": 3, "requester": PAYER, "index": 0,
                 }  # fmt: skip
             case "TaskRegistry", "params":
@@ -273,7 +273,10 @@ class PagesWorld(World):
         """A browser's simple sister."""
         http = httpx2.Client(base_url=self.url, timeout=30)
         if session:
-            assert http.get("/login", params={"token": self.gateway.local_token}).status_code == 303
+            link = {"token": self.gateway.local_token}
+            found = httpx2.get(f"{self.url}/login", params=link, timeout=30)
+            assert found.status_code == 303
+            http.cookies.update(found.cookies)
         return http
 
     def fill(self) -> None:

@@ -38,7 +38,7 @@ def test_charged_is_paid_and_nothing_stays_reserved(world: World) -> None:
 
 def test_a_budget_runs_dry_before_work_and_not_after(world: World) -> None:
     once = ask(world, world.new_key())
-    most = cost(once.usage.prompt_tokens, 20)
+    most = cost(once.usage.prompt_tokens, 20) + 1  # a shown price is rounded down
     spent = cost(once.usage.prompt_tokens, once.usage.completion_tokens)
     secret = world.new_key("dry", budget_units=most + 2 * spent)
     for _ in range(3):
@@ -58,7 +58,7 @@ def test_a_budget_runs_dry_before_work_and_not_after(world: World) -> None:
 
 def test_parallel_requests_cannot_overdraw_a_budget(world: World) -> None:
     world.answerer.first_s = 0.3
-    once_most = cost(len(world.tokenizer.encode_chat(HELLO)), 20)
+    once_most = cost(len(world.tokenizer.encode_chat(HELLO)), 20) + 1
     secret = world.new_key("shared", budget_units=3 * once_most)
 
     async def many() -> list[int]:
@@ -84,7 +84,7 @@ def test_parallel_requests_cannot_overdraw_a_budget(world: World) -> None:
 
 
 def test_a_budget_per_day_comes_back_tomorrow(world: World) -> None:
-    most = cost(len(world.tokenizer.encode_chat(HELLO)), 20)
+    most = cost(len(world.tokenizer.encode_chat(HELLO)), 20) + 1
     secret = world.new_key("daily", budget_units=most, budget_period="day")
     ask(world, secret)
     with pytest.raises(openai.APIStatusError):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
+
+import pytest
 
 from client.answering import Said
 from client.store import ClientStore
-from tests.client.sessions.village import Village, ask, hear
-from tests.failover.town import prompts
+from core.protocol.errors import DeadlinePassed, HeadraceError, NoCapacity
+from tests.client.sessions.village import SMALL, Village, ask, hear
+from tests.failover.town import PREPAID, prompts
 
 
 async def test_twenty_requests_take_one_order_and_cost_what_was_told(village: Village) -> None:
@@ -98,3 +102,173 @@ async def hear_from(items, first) -> list[int]:  # type: ignore[no-untyped-def]
         last = item
     assert last is not None and not isinstance(last, Said) and not last.is_partial
     return tokens
+
+
+async def until(check: Any, within_s: float = 20.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not check():
+            await asyncio.sleep(0.02)
+
+
+async def test_the_next_session_is_there_before_the_present_one_is_used_up(
+    village: Village,
+) -> None:
+    await village.start((0, 6), max_requests=16)
+    sessions = village.sessions(SMALL.model_copy(update={"requests": 8}))
+    asked = prompts(14, tokens=2)
+    for prompt in asked:
+        heard = await hear(sessions.answer(ask(village, prompt, prompt.custom_id)))
+        assert heard.tokens == village.expected(prompt, 0)
+        await until(lambda: all(p.opening is None for p in sessions._pools.values()))
+    assert len(village.matches) == 2
+    used = {match.job_id: village.acks[match.job_id].tokens_out for match in village.matches}
+    assert sum(used.values()) == sum(len(village.expected(p, 0)) for p in asked)
+
+
+async def test_a_full_session_gets_another_beside_it_and_then_requests_wait(
+    village: Village,
+) -> None:
+    await village.start((0, 6), max_requests=16)
+    village.most_open = 2
+    sessions = village.sessions(SMALL.model_copy(update={"in_flight": 1}))
+    asked = prompts(6, tokens=8)
+    heard = await asyncio.gather(
+        *(hear(sessions.answer(ask(village, p, p.custom_id))) for p in asked)
+    )
+    for prompt, one in zip(asked, heard, strict=True):
+        assert one.tokens == village.expected(prompt, 0)
+    assert len(village.matches) == 2
+
+
+async def test_no_pipeline_costs_nothing_and_is_said_at_once(village: Village) -> None:
+    await village.start((0, 3))
+    sessions = village.sessions()
+    with pytest.raises(NoCapacity) as raised:
+        await hear(sessions.answer(ask(village, prompts(1)[0])))
+    assert "answered" not in raised.value.details
+    assert not village.matches and not village.paid
+
+
+async def test_what_nobody_uses_is_closed_and_its_lock_comes_back(village: Village) -> None:
+    machines = await village.start((0, 6))
+    sessions = village.sessions(SMALL.model_copy(update={"idle_s": 1}))
+    heard = await hear(sessions.answer(ask(village, prompts(1, tokens=3)[0])))
+    assert heard.answered is not None
+    await until(lambda: village.closed)
+    assert not sessions.sessions()
+    assert village.ledger.prepaid == PREPAID - heard.answered.cost_units
+    await until(lambda: machines[0].desk.jobs[village.matches[0].order_hash].is_ended)
+
+
+async def test_a_session_of_a_dead_program_is_settled_by_the_next_to_the_unit(
+    village: Village,
+) -> None:
+    await village.start((0, 3), (3, 6))
+    first = village.sessions()
+    asked = prompts(3, tokens=5)
+    told = 0
+    for prompt in asked[:2]:
+        heard = await hear(first.answer(ask(village, prompt, prompt.custom_id)))
+        assert heard.answered is not None
+        told += heard.answered.cost_units
+    village.died(first)
+    second = village.sessions()
+    heard = await hear(second.answer(ask(village, asked[2])))
+    assert heard.answered is not None and heard.answered.job_id != village.matches[0].job_id
+    await until(lambda: village.matches[0].job_id in village.closed)
+    assert village.paid[village.matches[0].job_id] == told
+    await second.close()
+    village.running.clear()
+    assert village.paid_units == told + heard.answered.cost_units
+    states = {row.job_id: row.state for row in ClientStore(village.folder / "client.sqlite").jobs()}
+    assert set(states.values()) == {"acknowledged"}
+
+
+async def test_a_living_programs_sessions_are_left_alone(village: Village) -> None:
+    await village.start((0, 6), max_requests=16)
+    first = village.sessions()
+    one, other = prompts(2, tokens=3)
+    await hear(first.answer(ask(village, one)))
+    second = village.sessions()
+    await hear(second.answer(ask(village, other)))
+    await asyncio.gather(*second._tasks)
+    assert not village.closed
+    await hear(first.answer(ask(village, one, "again")))
+    assert len(village.matches) == 2
+
+
+async def test_who_avoids_a_machine_never_shows_it_a_prompt(village: Village) -> None:
+    await village.start((0, 3), (3, 6), (3, 6))
+    sessions = village.sessions()
+    avoided = village.machines[1].signer.address
+    prompt = prompts(1, tokens=3)[0]
+    heard = await hear(sessions.answer(ask(village, prompt, avoided=frozenset({avoided}))))
+    assert heard.answered is not None and avoided not in heard.answered.operators
+    open_to_all = await hear(sessions.answer(ask(village, prompt)))
+    assert open_to_all.answered is not None
+    assert len(village.matches) == 2  # other terms, another session
+
+
+async def test_a_price_cap_below_the_offer_is_refused_before_anything_is_locked(
+    village: Village,
+) -> None:
+    await village.start((0, 6))
+    sessions = village.sessions()
+    with pytest.raises(NoCapacity):
+        await hear(sessions.answer(ask(village, prompts(1)[0], cap_out=1)))
+    assert not village.matches
+
+
+async def test_an_answer_that_takes_too_long_ends_with_what_came(village: Village) -> None:
+    await village.start((0, 6))
+    sessions = village.sessions()
+    prompt = prompts(1, tokens=400)[0]
+    await hear(sessions.answer(ask(village, prompts(1, tokens=1)[0])))
+    with pytest.raises(DeadlinePassed) as raised:
+        await hear(sessions.answer(ask(village, prompt, deadline_s=1)))
+    part = raised.value.details["answered"]
+    assert part.is_partial and 0 < part.tokens_out < 400
+    await sessions.close()
+    village.running.clear()
+    assert village.acks[part.job_id].tokens_out - 1 >= part.tokens_out > 0
+    assert part.cost_units <= village.paid_units
+
+
+async def test_a_matcher_that_is_away_delays_the_payment_and_nothing_else(village: Village) -> None:
+    machines = await village.start((0, 6))
+    sessions = village.sessions()
+    asked = prompts(3, tokens=3)
+    await hear(sessions.answer(ask(village, asked[0])))
+    village.is_away = True
+    for prompt in asked[1:]:
+        heard = await hear(sessions.answer(ask(village, prompt)))
+        assert heard.tokens == village.expected(prompt, 0)
+    match = village.matches[0]
+    produced = sum(len(village.expected(p, 0)) for p in asked)
+    # The stages have the last word in hand, and can bring it themselves.
+    await until(
+        lambda: (
+            (kept := machines[0].store.ack(match.order_hash, match.plan_hash)) is not None
+            and kept[0].tokens_out == produced
+        )
+    )
+    village.is_away = False
+    await sessions.close()
+    village.running.clear()
+    assert village.acks[match.job_id].tokens_out == produced
+
+
+async def test_where_nothing_can_go_on_the_error_says_what_was_paid(village: Village) -> None:
+    await village.start((0, 3), (3, 6))
+    sessions = village.sessions()
+    items = sessions.answer(ask(village, prompts(1, tokens=80)[0]))
+    said = [await anext(items) for _ in range(4)]
+    await village.machines[1].kill()
+    with pytest.raises(HeadraceError) as raised:
+        async for item in items:
+            said.append(item)
+    part = raised.value.details["answered"]
+    assert part.is_partial and part.tokens_out == len(said) and part.cost_units > 0
+    await sessions.close()
+    village.running.clear()
+    assert village.paid_units == part.cost_units

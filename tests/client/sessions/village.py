@@ -80,7 +80,7 @@ class Village(Town):
     async def open_job(
         self, signed: t.SignedOrder, domain: signing.Domain, goes_on: Goes | None = None
     ) -> Match:
-        if len(self.matches) >= self.most_open:
+        if len(self.matches) - len(self.closed) >= self.most_open:
             raise NoCapacity("no pipeline", "there is no further one")
         assert signing.binds_its_terms(signed)
         self._terms = signed.terms

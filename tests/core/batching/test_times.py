@@ -62,3 +62,23 @@ def test_what_cannot_be_is_an_error() -> None:
     for rows, seconds in ((0, 1.0), (1, -1.0)):
         with pytest.raises(ValueError):
             StepTimes().observe(rows, seconds)
+
+
+def test_a_size_that_a_neighbour_held_up_is_tried_again() -> None:
+    """Measured while somebody else computed, eight rows look slower than sixteen are; what is not run is not measured anew."""
+    times = StepTimes()
+    for rows in (1, 8):
+        for _ in range(4):
+            times.observe(rows, {1: 0.02, 8: 0.2}[rows])
+    for _ in range(40):
+        times.observe(16, 0.06)
+    assert times.seconds(8) < 0.05
+    assert times.by_rows().keys() == {1, 16}
+
+
+def test_sizes_that_run_in_turn_keep_what_was_measured() -> None:
+    times = StepTimes()
+    for _ in range(40):
+        times.observe(8, 0.07)
+        times.observe(16, 0.06)
+    assert times.by_rows() == {8: pytest.approx(0.07), 16: pytest.approx(0.06)}

@@ -28,7 +28,6 @@ TYPES = {
     "Ack": "Ack(bytes32 orderHash,bytes32 planHash,bytes32 resultRoot,uint32 tokensIn,uint32 tokensOut)",
     "Terms": "Terms(uint16 inFlight,address[] trusted,address[] avoided,uint16 auditBps)",
     "RequestOpening": "RequestOpening(bytes32 orderHash,uint32 requestIndex,bytes32 promptLeaf,bytes32 samplingLeaf)",
-    "Voucher": "Voucher(bytes32 sessionId,bytes32 planHash,uint128 cumulative,bytes32 lastResultRoot)",
     "AuditorDelegation": "AuditorDelegation(bytes32 orderHash,address auditor,uint64 expiry)",
     "OperatorProof": "OperatorProof(address owner,address operator)",
     "Hello": "Hello(bytes32 transcript,uint8 role)",
@@ -227,7 +226,7 @@ def test_messages_with_the_same_values_but_another_type_do_not_share_a_digest(
     domain: Domain,
 ) -> None:
     h = "0x" + "07" * 32
-    alike = [t.Ack(h, h, h, 1, 2), t.Acceptance(h, h, 1, 2), t.Voucher(h, h, 1, h)]
+    alike = [t.Ack(h, h, h, 1, 2), t.Acceptance(h, h, 1, 2), t.RequestOpening(h, 1, h, h)]
     assert len({signing.digest(domain, m) for m in alike}) == len(alike)
     assert signing.digest(domain, signing.Hello(h, 0)) != signing.digest(
         domain, signing.Hello(h, 1)

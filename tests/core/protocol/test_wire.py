@@ -50,6 +50,7 @@ SAMPLING = t.SamplingParams(
 MESSAGES: list[wire.AnyMessage] = [
     wire.Ping(),
     wire.Pong(3),
+    wire.Pong(3, 1500, 20),
     wire.Failed("E-NET-03", "no"),
     wire.Propose(SIGNED, PLAN, PLACES, 1),
     wire.Accepted(t.SignedAcceptance(t.Acceptance(HASH, HASH, 1, 9), SIGNATURE)),
@@ -58,6 +59,7 @@ MESSAGES: list[wire.AnyMessage] = [
     wire.Propose(t.SignedOrder(ORDER, SIGNATURE, TERMS), PLAN, PLACES, 1),
     wire.OpenJob(SIGNED, PLAN, PLACES, 1, wire.Continues(HASH, [3, None])),
     wire.JobOpened(),
+    wire.JobOpened(again=True),
     wire.Submit(HASH, 7, HASH, [HASH], SAMPLING, []),
     wire.Submit(HASH, 7, HASH, [], SAMPLING, [], OPENED),
     wire.GoesOn(HASH, 7, HASH, 3),
@@ -74,6 +76,7 @@ MESSAGES: list[wire.AnyMessage] = [
     wire.FinishRequest(HASH, 7, 5, 6),
     wire.RequestFailed(HASH, 7, "E-CHECK-01", "rows differ"),
     wire.RequestFailed(HASH, 7, "E-NET-03", "it is gone", ADDRESS),
+    wire.Waiting(HASH, 7, 1),
     wire.Cut(HASH, 7, 5, 3),
     wire.Cancel(HASH, 7),
     wire.Receipt(RECEIPT),

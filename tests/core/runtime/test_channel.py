@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -618,6 +619,38 @@ async def test_a_slow_handler_makes_the_sender_wait(server: Server, dial) -> Non
     released.set()
     await flooding
     await until(lambda: len(server.received) == 64)
+
+
+@pytest.mark.parametrize("size", [2**16 - 100, 2**16, 2**18, 2**18 + 1, 3 * 2**20 + 7])
+async def test_large_frames_arrive_as_they_were_sent(server: Server, dial, size: int) -> None:  # type: ignore[no-untyped-def]
+    payload = os.urandom(size)
+    stream = await dial(server)
+    await stream.send(wire.Ping(), [payload[: size // 3], memoryview(payload)[size // 3 :]])
+    await stream.send(wire.Ping(), b"small")
+    await until(lambda: len(server.received) == 2)
+    assert [bytes(frame.payload) for frame in server.received] == [payload, b"small"]
+
+
+@pytest.mark.parametrize("at", [3, 70_000, -1])
+async def test_a_large_frame_that_was_altered_ends_the_stream(
+    server: Server, dial, at: int
+) -> None:  # type: ignore[no-untyped-def]
+    stream = await dial(server)
+    true, written = stream._writer.write, 0
+
+    def altered(data: bytes) -> None:
+        nonlocal written
+        changed, end = bytearray(data), written + len(data)
+        place = 4 + at if at >= 0 else end - 1
+        if written <= place < end and (at >= 0 or len(data) == 16):
+            changed[place - written] ^= 1
+        written = end
+        true(bytes(changed))
+
+    stream._writer.write = altered  # type: ignore[method-assign]
+    await stream.send(wire.Ping(), bytes(300_000))
+    await until(lambda: not stream.is_open)
+    assert not server.received
 
 
 async def test_a_call_to_a_peer_that_does_not_read_ends_in_time(server: Server, dial) -> None:  # type: ignore[no-untyped-def]

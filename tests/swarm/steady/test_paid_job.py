@@ -64,7 +64,8 @@ async def test_a_quote_signs_nothing_and_a_chat_is_a_small_paid_job(world: World
     )  # fmt: skip
     assert 1 <= chat.result["tokens"] <= 8
     (job,) = [job for job in await world.jobs() if job.job_id not in known]
-    job = await world.ended(job.job_id, JobState.SETTLED)
+    assert job.order.is_open and job.order.requests == 1
+    job = await world.session_closed(job.job_id)
     assert changes(before, await world.holdings()) == await expected_changes(world, [job])
 
 

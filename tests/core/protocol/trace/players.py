@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from core.protocol import commit, dispute
 from core.protocol.dispute import Game, Phase, Terms, Verdict
-from core.protocol.trace import chunks
+from core.protocol.trace import answer, chunks
 from core.protocol.trace.check import Checker, all_places
-from core.protocol.trace.derive import Run
+from core.protocol.trace.derive import How, Run
+from core.protocol.trace.evaluate import CanonicalEvaluator, Evaluator
 from core.protocol.trace.evidence import Evidence
 from core.protocol.trace.held import HeldTrace, evidence_for
 from core.protocol.trace.judge import Case, Claim
@@ -37,6 +38,8 @@ class Accusation:
     stage: Stage
     outputs: CommittedRows
     trace: HeldTrace
+    exact: bool = False  # posted as the canonical trace
+    tokens: bytes = b""  # listed against a token outside top-k
 
     @property
     def case(self) -> Case:
@@ -50,6 +53,7 @@ class Accusation:
             self.stage.entry,
             self.trace.tree.root,
             self.stage.choice,
+            self.exact,
         )
         roots = tuple(toy.parts[number].root for number in range(-1, toy.traits.layers + 1))
         return Case(toy.program, roots, claim)
@@ -67,6 +71,9 @@ class Accusation:
     def answer(self, game: Game, now: int) -> Game:
         """The accuser's move: open what was picked, prove or expand what was pointed at."""
         sources = self.stage.sources(self.outputs)
+        if game.phase == Phase.RESTATING:
+            tree = self.restated.tree
+            return game.restate(now, ACCUSER, tree.root, tree.below(tree.height, 0))
         if game.phase == Phase.OPENING:
             child = game._child()
             assert game.node is not None
@@ -81,13 +88,38 @@ class Accusation:
         if game.phase == Phase.PROVING_PART:
             found = evidence_for(self.trace, self.stage.derivation, sources, game.place, game.part)
             return game.prove_part(now, ACCUSER, found)
-        found = evidence_for(self.trace, self.stage.derivation, sources, game.place)
+        found = evidence_for(
+            self.trace, self.stage.derivation, sources, game.place, listed=self.listed(game)
+        )
         if not self.stage.derivation.trial(game.place).parts:
             return game.prove(now, ACCUSER, found)
         return game.expand(now, ACCUSER, found, self.partial_sums(game.place))
 
+    def listed(self, game: Game) -> tuple[bytes, int] | None:
+        """The list of a token's verdict, and the number of the token that is looked at."""
+        choice = self.stage.choice
+        assert game.place is not None
+        if choice is None or game.place != answer.verdict_of(self.stage.layout)._replace(
+            item=game.place.item
+        ):
+            return None
+        if choice.how == How.OUTSIDE_TOP_K:
+            return self.tokens, game.place.item
+        if not game.tokens:
+            return None
+        return game.tokens, answer.token_behind(game.tokens, logits_of(self.trace))
+
+    @property
+    def restated(self) -> HeldTrace:
+        """What a demand is answered with."""
+        return self.trace
+
     def partial_sums(self, place: Place) -> bytes:
-        return self.stage.evaluator(self.outputs).partial_sums(self.trace, place)
+        make = CanonicalEvaluator if self.exact else Evaluator
+        sources = self.stage.sources(self.outputs)
+        return make(self.stage.derivation, self.stage.layout, sources).partial_sums(
+            self.trace, place
+        )
 
 
 @dataclass(frozen=True)
@@ -123,6 +155,81 @@ class Defence:
         checker = Checker(a.stage.derivation, a.stage.layout, a.stage.sources(a.outputs))
         parts = range(len(stated) // 8)
         return next((k for k in parts if checker.part_ruling(a.trace, place, k, stated) != 1), 0)
+
+
+@dataclass(frozen=True)
+class Blind:
+    """An accused that is shown nothing but what stands on chain, and knows its own canonical trace."""
+
+    own: HeldTrace
+    checker: Checker
+
+    @classmethod
+    def of(cls, stage: Stage, outputs: CommittedRows) -> Blind:
+        own = stage.canonical(outputs)
+        return cls(own, Checker(stage.derivation, stage.layout, stage.sources(outputs), exact=True))
+
+    def move(self, game: Game, now: int, shown: list[bytes]) -> Game:
+        """`shown` are the hashes below the node that was opened last, or the chunk."""
+        assert game.case is not None and game.node is not None
+        if not game.case.claim.exact:
+            return game.demand(now, OPERATOR)
+        node = game.node
+        if node.level == 0:
+            return game.point(now, OPERATOR, answer.place_in(self.own, node.index, shown[0]))
+        child = answer.differing(self.own.tree.below(node.level, node.index), shown)
+        if child is None:
+            return game.point(now, OPERATOR, answer.verdict_of(self.own.layout))
+        return game.pick(now, OPERATOR, child)
+
+    def pick_part(self, game: Game, now: int) -> Game:
+        """The first partial sum that is not the canonical one."""
+        assert game.place is not None
+        right = self.checker.partial_sums(self.own, game.place)
+        parts = range(len(game.stated) // 8)
+        wrong = next(
+            (k for k in parts if game.stated[8 * k : 8 * k + 8] != right[8 * k : 8 * k + 8]), 0
+        )
+        return game.pick_part(now, OPERATOR, wrong)
+
+
+def logits_of(trace: HeldTrace) -> list[float]:
+    """The numbers that a token's verdict is about."""
+    layout = trace.layout
+    verdict = answer.verdict_of(layout)
+    op = layout.op(verdict.section, verdict.op).a
+    return [trace[Place(verdict.section, op, 0, 0, i)] for i in range(layout.program.vocab)]
+
+
+def play_blind(
+    accusation: Accusation, blind: Blind, silent_after: int | None = None
+) -> tuple[Game, int]:
+    """A game against an accused that is handed nothing off chain. The accuser falls silent after some moves, if at all."""
+    now, moves, answers = 0, 1, 0
+    game = accusation.accuse(accusation.open(now), now)
+    while game.phase not in (Phase.RULED, Phase.EXECUTED):
+        moves += 1
+        if game.phase == Phase.PICKING:
+            game = blind.move(game, now, shown_in(accusation, game))
+        elif game.phase == Phase.PICKING_PART:
+            game = blind.pick_part(game, now)
+        elif answers == silent_after:
+            game = game.timeout(game.ends_at + 1)
+        else:
+            answers += 1
+            if game.phase == Phase.RESTATING:
+                accusation = replace(accusation, trace=accusation.restated, exact=True)
+            game = accusation.answer(game, now)
+    return game, moves
+
+
+def shown_in(accusation: Accusation, game: Game) -> list[bytes]:
+    """What the accuser's last move showed."""
+    assert game.node is not None
+    node, tree = game.node, accusation.trace.tree
+    if node.level == 0:
+        return [accusation.trace.chunks[node.index]]
+    return tree.below(node.level, node.index)
 
 
 def play(
@@ -163,6 +270,6 @@ def ended(game: Game) -> Verdict:
 
 
 __all__ = [
-    "ACCUSER", "Accusation", "Defence", "Evidence", "LyingInParts", "OPERATOR", "OWNER", "REQUESTER",
-    "Run", "TERMS", "all_places", "ended", "play", "replace", "request_leaf",
+    "ACCUSER", "Accusation", "Blind", "Defence", "Evidence", "LyingInParts", "OPERATOR", "OWNER", "REQUESTER",
+    "Run", "TERMS", "all_places", "ended", "play", "play_blind", "replace", "request_leaf",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from core.protocol.trace.derive import Choice, Derivation
-from core.protocol.trace.evaluate import Evaluator, Tamper
+from core.protocol.trace.evaluate import CanonicalEvaluator, Evaluator, Tamper
 from core.protocol.trace.families import SIGMA, Traits, compile_program
 from core.protocol.trace.held import HeldTrace
 from core.protocol.trace.layout import Layout, Place
@@ -191,6 +191,11 @@ class Stage:
     def evaluate(self, outputs: CommittedRows, tamper: Tamper | None = None) -> HeldTrace:
         evaluator = Evaluator(self.derivation, self.layout, self.sources(outputs))
         return evaluator.evaluate(tamper)
+
+    def canonical(self, outputs: CommittedRows, tamper: Tamper | None = None) -> HeldTrace:
+        """The one trace that there is with these outputs, but for what `tamper` does to it."""
+        sources = self.sources(outputs)
+        return CanonicalEvaluator(self.derivation, self.layout, sources).evaluate(tamper)
 
     def evaluator(self, outputs: CommittedRows) -> Evaluator:
         return Evaluator(self.derivation, self.layout, self.sources(outputs))

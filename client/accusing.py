@@ -1,0 +1,186 @@
+"""How does an audit's finding become an accusation: the claim, its canonical trace, and for a token how it was ordered?"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from client.audit import RequestFinding, ShardSource, StageFinding
+from client.evidence import Evidence, PromptOpening, tokens_in
+from client.trace_game import Accusation, OrderedDraw
+from core.protocol import commit
+from core.protocol.errors import CheckFailed
+from core.protocol.game_log import Opened, case_of
+from core.protocol.trace.judge import Claim
+from core.protocol.types import RequestLeaf, SignedReceipt
+
+if TYPE_CHECKING:
+    from core.engine.trace.program import ModelProgram
+    from core.protocol.chain import Chain
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What an auditor is about to claim, its trace not made yet, and the rows that it is about."""
+
+    accused: SignedReceipt
+    claim: Claim
+    inputs: bytes
+    outputs: bytes
+    drawn: OrderedDraw | None = None
+
+
+async def charge_of(
+    evidence: Evidence, source: ShardSource, accused: SignedReceipt, finding: StageFinding
+) -> Charge:
+    """The claim that the finding's worst request supports.
+
+    Raises CheckFailed where the referee judges no such thing: a prompt or count that is not the order's, drawing with parameters that
+    it does not know, or a stage in shadow; the jury, if the order names it, still does. Raises RowsWithheld.
+    """
+    ours, worst = source.operators, finding.worst
+    if ours is None or worst is None or not worst.at_fault:
+        raise _unjudged("there is no deviation and no token to accuse")
+    leaf = next(leaf for leaf in accused.leaves if leaf.request_index == worst.request_index)
+    stage, place = finding.stage, evidence.case.plan[finding.stage]
+    hidden, layers = 4 * ours.program.hidden, len(ours.program.layer_types)
+    first, last = place.layer_from == 0, place.layer_to == layers
+    inputs = await evidence.rows(stage, "in", leaf, 4 if first else hidden)
+    outputs = await evidence.rows(stage, "out", leaf, 4 if last else hidden)
+    if not last:
+        claim = await asyncio.to_thread(_deviation, source, ours, place, leaf, inputs, outputs)
+        return Charge(accused, claim, inputs, outputs)
+    opening = await evidence.opening(worst.request_index)
+    claim = await asyncio.to_thread(
+        _token, source, ours, place, leaf, worst, inputs, outputs, opening
+    )
+    drawn = _drawn(evidence, opening, leaf, claim, outputs)
+    return Charge(accused, claim, inputs, outputs, drawn)
+
+
+async def accusation(
+    chain: Chain, source: ShardSource, opened: Opened, charge: Charge, folder: Path | None = None
+) -> Accusation:
+    """The charge with its canonical trace, kept under `folder`.
+
+    Raises CheckFailed when that trace does not convict after all: nothing is lost then but the bond of a game that is already open, so
+    `would_convict` asks before.
+    """
+    from core.game.players import Accuser, with_trace
+    from core.game.prepare import canonical
+
+    ours = source.operators
+    assert ours is not None, "a charge is made of a registered program"
+    case = await case_of(chain, opened, charge.claim)
+    model = ours.trace_model(source.model_dir)
+    trace, sources = await asyncio.to_thread(
+        canonical, case, model, charge.inputs, charge.outputs, folder=folder
+    )
+    player = Accuser(with_trace(case, trace), trace, sources)
+    return Accusation(charge.accused, player, charge.drawn)
+
+
+async def would_convict(source: ShardSource, charge: Charge, folder: Path | None = None) -> bool:
+    """Whether the canonical trace of a charge ends in the verdict that it claims, and a sample of its leaves holds to the bit.
+
+    The trace is left under `folder` for the game to take up.
+    """
+    return await asyncio.to_thread(_would_convict, source, charge, folder)
+
+
+def _would_convict(source: ShardSource, charge: Charge, folder: Path | None) -> bool:
+    import random
+
+    from core.game.players import Accuser, with_trace
+    from core.game.prepare import canonical
+    from core.game.selfcheck import faults
+    from core.protocol.trace.judge import Case
+
+    ours = source.operators
+    assert ours is not None, "a charge is made of a registered program"
+    model = ours.trace_model(source.model_dir)
+    case = Case(ours.program, (), charge.claim)
+    case.check_claim()
+    trace, sources = canonical(case, model, charge.inputs, charge.outputs, folder=folder)
+    player = Accuser(with_trace(case, trace), trace, sources)
+    return player.is_convicting() and not faults(player, 1, random.Random(0))
+
+
+def _deviation(
+    source: ShardSource,
+    ours: ModelProgram,
+    place: Any,
+    leaf: RequestLeaf,
+    inputs: bytes,
+    outputs: bytes,
+) -> Claim:
+    from core.engine.numerics import reexecute
+    from core.game.claims import deviation_claim
+
+    shard = source.load(place)
+    reference = reexecute(shard, source.inputs_of(shard, inputs)).numpy()
+    served = source.rows_of(shard, outputs)
+    sigma = source.sigma(place.layer_to)
+    layers = (place.layer_from, place.layer_to)
+    excess = deviation_claim(ours.program, leaf, layers, served, reference, sigma)
+    if excess is None:
+        raise _unjudged("no window of these rows lies above the registered tolerance")
+    return excess.claim
+
+
+def _token(
+    source: ShardSource,
+    ours: ModelProgram,
+    place: Any,
+    leaf: RequestLeaf,
+    worst: RequestFinding,
+    inputs: bytes,
+    outputs: bytes,
+    opening: PromptOpening,
+) -> Claim:
+    from core.engine.numerics import reexecute
+    from core.game.claims import DrawError, token_claim, token_due
+
+    produced = worst.first_divergent_step
+    if produced is None:
+        raise _unjudged("no single token of this answer is wrong")
+    shard = source.load(place)
+    row = leaf.tokens_in - 1 + produced
+    logits = reexecute(shard, source.inputs_of(shard, inputs), logit_rows=[row]).numpy()[0]
+    tokens = tokens_in(outputs)
+    due = token_due(
+        logits, opening.sampling, leaf.request_index, tokens[:produced], prompt=opening.prompt_ids, eos_ids=source.eos_ids
+    )  # fmt: skip
+    layers = (place.layer_from, place.layer_to)
+    try:
+        return token_claim(
+            ours.program, leaf, layers, opening.sampling, tokens, produced, due
+        )  # fmt: skip
+    except DrawError as error:
+        raise _unjudged(f"the referee does not judge how it was drawn ({error.name})") from None
+
+
+def _drawn(
+    evidence: Evidence, opening: PromptOpening, leaf: RequestLeaf, claim: Claim, outputs: bytes
+) -> OrderedDraw:
+    from core.game.prepare import committed_tokens
+
+    served = committed_tokens(outputs).open(claim.positions - leaf.tokens_in, 0)
+    order, sampling, shown = evidence.case.order, opening.sampling.canonical(), opening.shown
+    assert shown is not None, "openings are asked for over the wire"
+    if shown.opening is None:
+        proof = [commit.unhex(sibling) for sibling in shown.sampling_proof]
+        return OrderedDraw(order, sampling, proof, served)
+    said, signature = shown.opening.opening, shown.opening.signature
+    return OrderedDraw(order, sampling, [], served, said, signature)
+
+
+def _unjudged(why: str) -> CheckFailed:
+    return CheckFailed(
+        "the tolerance game cannot be played about this finding",
+        why,
+        state="nothing was opened; no bond was paid",
+        next_step="do not acknowledge the job; other miners are not affected",
+    )

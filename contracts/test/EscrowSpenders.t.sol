@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {IEscrow} from "../src/interfaces/IEscrow.sol";
+import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
+import {JobId} from "../src/types/Ids.sol";
+import {Ack, AuditorDelegation, Order} from "../src/types/Signed.sol";
+import {Messages} from "./fixtures/Messages.sol";
+import {Suite} from "./fixtures/Suite.sol";
+import {ContractWallet} from "./fixtures/Wallets.sol";
+
+/// Keys that may sign orders for an account, and how much of its money they may bind.
+contract EscrowSpendersTest is Suite {
+    using Messages for *;
+
+    uint32 private constant IN = 900_000;
+    uint32 private constant OUT = 400_000;
+    uint64 private constant NEVER = type(uint64).max;
+
+    address private spender;
+    uint256 private spenderKey;
+    address private other;
+    uint256 private otherKey;
+
+    function setUp() public override {
+        super.setUp();
+        (spender, spenderKey) = makeKey("spender");
+        (other, otherKey) = makeKey("other spender");
+        allow(spender, 10 * USD, NEVER);
+    }
+
+    function allow(address who, uint256 limit, uint64 expiry) private {
+        vm.prank(requester);
+        escrow.setSpender(who, uint96(limit), expiry);
+    }
+
+    function used(address who) private view returns (uint256) {
+        return escrow.spenderOf(requester, who).used;
+    }
+
+    /// Signed by `key` in the requester's place, not brought yet.
+    function signedBy(uint256 key, Order memory order) private view returns (Deal memory deal) {
+        deal = dealOf(order, evenPlan(2));
+        deal.orderSig = sign(key, JobId.unwrap(deal.id));
+    }
+
+    function ackBy(uint256 key, Deal memory deal, uint32 tokensIn, uint32 tokensOut) private {
+        (Ack memory ack,) = newAck(deal, tokensIn, tokensOut);
+        bytes memory sig = sign(key, digest(ack.hash()));
+        vm.prank(matcher);
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+    }
+
+    function expectRevertOnOpen(Deal memory deal, bytes memory reason) private {
+        vm.prank(matcher);
+        vm.expectRevert(reason);
+        tasks.openMatched(deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs);
+    }
+
+    // --- setting ---
+
+    function test_setSpender_isReadable() public {
+        vm.expectEmit(address(escrow));
+        emit IEscrow.SpenderSet(requester, other, 3 * USD, 1_900_000_000);
+        allow(other, 3 * USD, 1_900_000_000);
+        IEscrow.Spender memory s = escrow.spenderOf(requester, other);
+        vm.assertEq(uint256(s.limit), 3 * USD);
+        vm.assertEq(uint256(s.used), 0);
+        vm.assertEq(uint256(s.expiry), 1_900_000_000);
+        vm.assertTrue(escrow.isSpender(requester, other));
+        vm.assertFalse(escrow.isSpender(other, requester));
+        vm.assertFalse(escrow.isSpender(requester, stranger));
+        vm.assertFalse(escrow.isSpender(requester, address(0)));
+    }
+
+    function test_setSpender_ofNobodyOrOneself_reverts() public {
+        address[2] memory wrong = [address(0), requester];
+        for (uint256 i; i < 2; ++i) {
+            vm.prank(requester);
+            vm.expectRevert(abi.encodeWithSelector(IEscrow.SpenderInvalid.selector, wrong[i]));
+            escrow.setSpender(wrong[i], 1, NEVER);
+        }
+    }
+
+    // --- orders ---
+
+    function test_order_bySpender_locksTheRequestersMoney() public {
+        Deal memory deal = signedBy(spenderKey, newOrder());
+        uint256 amount = tasks.maxAmountOf(deal.order);
+        vm.expectEmit(address(escrow));
+        emit IEscrow.SpenderLocked(requester, spender, deal.id, amount);
+        openMatched(deal);
+        vm.assertEq(escrow.balanceOf(requester), 100 * USD - amount);
+        vm.assertEq(used(spender), amount);
+        vm.assertEq(escrow.jobSpenderOf(deal.id), spender);
+        (address owner, uint256 locked) = escrow.lockOf(deal.id);
+        vm.assertEq(owner, requester);
+        vm.assertEq(locked, amount);
+        vm.assertEq(escrow.jobSpenderOf(matchedDeal(2).id), address(0));
+    }
+
+    function test_order_byAStranger_reverts() public {
+        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester);
+        expectRevertOnOpen(signedBy(otherKey, newOrder()), reason);
+        Deal memory deal = newDeal(2);
+        deal.orderSig = "";
+        expectRevertOnOpen(deal, reason);
+        vm.prank(stranger); // somebody else's spender is not this requester's
+        escrow.setSpender(other, 1, NEVER);
+        expectRevertOnOpen(signedBy(otherKey, newOrder()), reason);
+    }
+
+    function test_order_aroundTheExpiry() public {
+        uint64 expiry = uint64(vm.getBlockTimestamp() + 5 minutes);
+        allow(spender, 10 * USD, expiry);
+        Deal memory deal = signedBy(spenderKey, newOrder());
+        vm.warp(expiry + 1);
+        expectRevertOnOpen(deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
+        vm.warp(expiry);
+        openMatched(deal);
+        deal = signedBy(spenderKey, newOrder());
+        vm.warp(expiry - 1);
+        openMatched(deal);
+    }
+
+    /// Locks count, what comes back counts no more, what was paid counts for good.
+    function test_limit_countsLocksAndPaymentsButNotRefunds() public {
+        Deal memory deal = signedBy(spenderKey, newOrder());
+        uint256 amount = tasks.maxAmountOf(deal.order);
+        allow(spender, 2 * amount - 1, NEVER);
+        openMatched(deal);
+        Deal memory next = signedBy(spenderKey, newOrder());
+        bytes memory over = abi.encodeWithSelector(IEscrow.SpenderOverLimit.selector, spender, 2 * amount, 2 * amount - 1);
+        expectRevertOnOpen(next, over);
+        allow(spender, 2 * amount, NEVER);
+        openMatched(next);
+        settleAck(deal, IN, OUT);
+        (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
+        uint256 spent = gross[0] + gross[1];
+        vm.assertEq(used(spender), spent + amount);
+        vm.warp(next.order.deadline + 1);
+        tasks.expire(next.id);
+        vm.assertEq(used(spender), spent);
+        vm.assertEq(escrow.balanceOf(requester), 100 * USD - spent);
+    }
+
+    /// Lowering a limit while an order is on its way lets no more be spent than the new limit says.
+    function test_limit_loweredBelowWhatIsUsed_closesTheDoor() public {
+        openMatched(signedBy(spenderKey, newOrder()));
+        uint256 had = used(spender);
+        allow(spender, had - 1, NEVER);
+        Deal memory deal = signedBy(spenderKey, newOrder());
+        expectRevertOnOpen(deal, abi.encodeWithSelector(IEscrow.SpenderOverLimit.selector, spender, 2 * had, had - 1));
+        vm.assertEq(used(spender), had);
+    }
+
+    function test_limit_isNoMoney() public {
+        allow(spender, 1000 * USD, NEVER);
+        uint256 free = escrow.balanceOf(requester);
+        vm.prank(requester);
+        escrow.requestWithdraw(free);
+        Deal memory deal = signedBy(spenderKey, newOrder());
+        uint256 amount = tasks.maxAmountOf(deal.order);
+        expectRevertOnOpen(deal, abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 0, amount));
+    }
+
+    // --- what a spender cannot do ---
+
+    function test_spender_hasNoMoneyOfItsOwn() public {
+        uint256 all = escrow.balanceOf(requester);
+        vm.startPrank(spender);
+        vm.expectRevert(abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, spender, 0, 1));
+        escrow.requestWithdraw(1);
+        vm.expectRevert(IEscrow.NoCredit.selector);
+        escrow.withdrawCredit();
+        escrow.setSpender(other, uint96(100 * USD), NEVER); // for the spender's own, empty account
+        vm.stopPrank();
+        vm.assertFalse(escrow.isSpender(requester, other));
+        vm.assertEq(escrow.balanceOf(requester), all);
+    }
+
+    function test_spender_opensNoJobWithTheRequestersTokens_andCancelsNone() public {
+        Order memory order = newOrder();
+        fund(requester, address(escrow), tasks.maxAmountOf(order));
+        vm.prank(spender);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, spender));
+        tasks.open(order);
+        vm.prank(requester);
+        JobId id = tasks.open(order);
+        vm.prank(spender);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, spender));
+        tasks.cancel(id);
+    }
+
+    // --- Acks and delegations ---
+
+    function test_ack_byTheKeyThatSignedTheOrder() public {
+        Deal memory batch = signedBy(spenderKey, newOrder());
+        openMatched(batch);
+        ackBy(spenderKey, batch, IN, OUT);
+        assertState(batch.id, ITaskRegistry.State.Settled);
+        Deal memory session = signedBy(spenderKey, sessionOrder());
+        openMatched(session);
+        ackBy(spenderKey, session, 1000, 500);
+        ackBy(requesterKey, session, 2000, 500); // the requester itself, at any time
+        ackBy(spenderKey, session, IN, OUT);
+        vm.assertEq(tasks.jobOf(session.id).tokensIn, IN);
+    }
+
+    /// Each spender is held to its own limit: it does not say what another's jobs, or the requester's own, are due.
+    function test_ack_byAnotherSpender_reverts() public {
+        allow(other, 10 * USD, NEVER);
+        Deal[2] memory deals = [signedBy(spenderKey, sessionOrder()), matchedSession(2)];
+        openMatched(deals[0]);
+        for (uint256 i; i < 2; ++i) {
+            (Ack memory ack,) = newAck(deals[i], IN, OUT);
+            bytes memory sig = sign(otherKey, digest(ack.hash()));
+            vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
+            tasks.settleAck(deals[i].order, ack, sig, deals[i].plan);
+        }
+    }
+
+    /// Taking a key back does not undo what stages did on its word: it opens nothing more, but its jobs are settled by it.
+    function test_ack_afterTheKeyWasTakenBack_stillPays() public {
+        Deal memory deal = signedBy(spenderKey, sessionOrder());
+        Deal memory late = signedBy(spenderKey, newOrder());
+        openMatched(deal);
+        allow(spender, 0, 0);
+        ackBy(spenderKey, deal, IN, OUT);
+        vm.assertGt(escrow.creditOf(minerOwners[0]), 0);
+        expectRevertOnOpen(late, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
+        vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
+        tasks.expire(deal.id); // frees what it used, though its limit is zero by now
+        (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
+        vm.assertEq(used(spender), gross[0] + gross[1]);
+    }
+
+    function test_requestClose_byTheSpender() public {
+        Deal memory deal = signedBy(spenderKey, sessionOrder());
+        openMatched(deal);
+        vm.prank(other);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, other));
+        tasks.requestClose(deal.order);
+        vm.prank(spender);
+        tasks.requestClose(deal.order);
+    }
+
+    /// Also when the job has ended and its lock is gone.
+    function test_delegation_byTheKeyThatSignedTheOrder() public {
+        Deal memory deal = signedBy(spenderKey, newOrder());
+        openMatched(deal);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        ackBy(spenderKey, deal, IN, OUT);
+        AuditorDelegation memory delegation = AuditorDelegation(deal.orderHash, stranger, NEVER);
+        fund(stranger, address(jury), uint256(BOND) + FEE);
+        bytes memory sig = sign(otherKey, digest(delegation.hash()));
+        vm.prank(stranger);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
+        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);
+        sig = sign(spenderKey, digest(delegation.hash()));
+        vm.prank(stranger);
+        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);
+    }
+
+    // --- contract accounts ---
+
+    function test_contractAccount_letsAPlainKeySpend() public {
+        ContractWallet wallet = new ContractWallet(stranger);
+        depositFor(address(wallet), 10 * USD);
+        vm.prank(address(wallet));
+        escrow.setSpender(spender, uint96(10 * USD), NEVER);
+        Order memory order = sessionOrder();
+        order.requester = address(wallet);
+        Deal memory deal = signedBy(spenderKey, order);
+        openMatched(deal);
+        ackBy(spenderKey, deal, IN, OUT);
+        vm.assertEq(escrow.jobSpenderOf(deal.id), spender);
+    }
+
+    // --- the books ---
+
+    /// used = what its jobs were paid + what is locked for them, whatever order locks, Acks and ends come in; never over the limit.
+    function testFuzz_used_isPaidPlusLocked(uint256 limit, uint256 seed) public {
+        limit = bound(limit, 0, 5 * USD);
+        allow(spender, limit, NEVER);
+        uint256 paid;
+        uint256 locked;
+        for (uint256 i; i < 8; ++i) {
+            seed = uint256(keccak256(abi.encode(seed)));
+            Deal memory deal = signedBy(spenderKey, seed % 2 == 0 ? sessionOrder() : newOrder());
+            uint256 amount = tasks.maxAmountOf(deal.order);
+            if (paid + locked + amount > limit) {
+                expectRevertOnOpen(deal, abi.encodeWithSelector(IEscrow.SpenderOverLimit.selector, spender, paid + locked + amount, limit));
+                continue;
+            }
+            openMatched(deal);
+            if (seed >> 8 & 1 == 1) ackBy(spenderKey, deal, uint32(seed % IN) + 1, uint32(seed % OUT));
+            (, uint256 left) = escrow.lockOf(deal.id);
+            locked += left;
+            if (seed >> 8 & 1 == 1) {
+                (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, uint32(seed % IN) + 1, uint32(seed % OUT));
+                paid += gross[0] + gross[1];
+            }
+            vm.assertEq(used(spender), paid + locked);
+            vm.assertLe(used(spender), limit);
+        }
+    }
+}

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
+import {Ack, Order} from "../src/types/Signed.sol";
+import {Messages} from "./fixtures/Messages.sol";
+import {Suite} from "./fixtures/Suite.sol";
+import {ContractWallet} from "./fixtures/Wallets.sol";
+
+/// Sessions: open orders, whose Acks are cumulative vouchers.
+contract TaskRegistrySessionsTest is Suite {
+    using Messages for *;
+
+    uint32 private constant IN = 900_000;
+    uint32 private constant OUT = 400_000;
+
+    /// A stranger brings it: in a session anyone may.
+    function bring(Deal memory deal, uint32 tokensIn, uint32 tokensOut) private {
+        (Ack memory ack, bytes memory sig) = newAck(deal, tokensIn, tokensOut);
+        vm.prank(stranger);
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+    }
+
+    function expectRevertOnAck(Deal memory deal, uint32 tokensIn, uint32 tokensOut, bytes memory reason) private {
+        (Ack memory ack, bytes memory sig) = newAck(deal, tokensIn, tokensOut);
+        vm.expectRevert(reason);
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+    }
+
+    function stale(uint32 tokensIn, uint32 tokensOut) private pure returns (bytes memory) {
+        return abi.encodeWithSelector(ITaskRegistry.AckStale.selector, tokensIn, tokensOut);
+    }
+
+    function wrongState(ITaskRegistry.State have) private pure returns (bytes memory) {
+        return abi.encodeWithSelector(ITaskRegistry.WrongState.selector, have);
+    }
+
+    function lockedOf(Deal memory deal) private view returns (uint256 amount) {
+        (, amount) = escrow.lockOf(deal.id);
+    }
+
+    function requestClose(Deal memory deal) private {
+        vm.prank(deal.order.requester);
+        tasks.requestClose(deal.order);
+    }
+
+    /// refund = maxAmount − Σ paid: every account has what one Ack of these counts would have paid, the lock has the rest.
+    function assertPaid(Deal memory deal, uint32 tokensIn, uint32 tokensOut) private view {
+        (uint256[] memory gross, uint256[] memory pay, uint256 matcherFee, uint256 protocolFee) =
+            tasks.split(deal.order, deal.plan, tokensIn, tokensOut);
+        uint256 spent;
+        for (uint256 i; i < pay.length; ++i) {
+            vm.assertEq(escrow.creditOf(minerOwners[i]), pay[i]);
+            spent += gross[i];
+        }
+        vm.assertEq(escrow.creditOf(matcher), matcherFee);
+        vm.assertEq(escrow.creditOf(treasury), protocolFee);
+        vm.assertEq(lockedOf(deal) + escrow.balanceOf(requester), 100 * USD - spent);
+        if (stateOf(deal.id) == ITaskRegistry.State.Matched) vm.assertEq(lockedOf(deal), tasks.maxAmountOf(deal.order) - spent);
+        vm.assertEq(token.balanceOf(address(escrow)), 100 * USD);
+    }
+
+    // --- what is a session ---
+
+    function test_session_isAnOrderWithoutRoots() public {
+        vm.assertTrue(tasks.jobOf(matchedSession(2).id).isSession);
+        vm.assertFalse(tasks.jobOf(matchedDeal(2).id).isSession);
+        for (uint256 i; i < 2; ++i) {
+            Order memory order = newOrder();
+            if (i == 0) order.inputRoot = 0;
+            else order.samplingRoot = 0;
+            Deal memory deal = dealOf(order, evenPlan(2));
+            openMatched(deal);
+            vm.assertFalse(tasks.jobOf(deal.id).isSession);
+        }
+    }
+
+    function test_session_afterOpen_worksToo() public {
+        Deal memory deal = dealOf(sessionOrder(), evenPlan(2));
+        openUnmatched(deal);
+        matchJob(deal);
+        bring(deal, IN, OUT);
+        assertState(deal.id, ITaskRegistry.State.Matched);
+    }
+
+    // --- Acks ---
+
+    function test_ack_paysAndGoesOn() public {
+        Deal memory deal = matchedSession(3);
+        (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, 1000, 500);
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.JobPaid(deal.id, 1000, 500, gross[0] + gross[1] + gross[2]);
+        bring(deal, 1000, 500);
+        assertPaid(deal, 1000, 500);
+        assertState(deal.id, ITaskRegistry.State.Matched);
+        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        vm.assertEq(job.tokensIn, 1000);
+        vm.assertEq(job.tokensOut, 500);
+        vm.assertEq(job.finalAt, vm.getBlockTimestamp() + deal.order.window);
+    }
+
+    function test_ack_tellsWhatItBrought() public {
+        Deal memory deal = matchedSession(2);
+        bring(deal, 1000, 500);
+        uint256 before = lockedOf(deal);
+        (Ack memory ack, bytes memory sig) = newAck(deal, 3000, 500);
+        uint256 state = vm.snapshotState();
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+        uint256 paid = before - lockedOf(deal);
+        vm.revertToState(state);
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.JobPaid(deal.id, 3000, 500, paid);
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+    }
+
+    /// Any split of Acks pays everybody what one Ack does, to the unit, at prices where every step has a rest.
+    function testFuzz_acks_inAnySteps_payWhatOneDoes(uint8 stages, uint32[6] memory ins, uint32[6] memory outs, uint32[2] memory prices)
+        public
+    {
+        Order memory order = sessionOrder();
+        (order.priceIn, order.priceOut) = (uint64(bound(prices[0], 1, 1e9)), uint64(bound(prices[1], 1, 1e9)));
+        (order.maxTokensIn, order.maxTokensOut) = (300_000, 300_000);
+        Deal memory deal = dealOf(order, evenPlan(bound(stages, 1, 8)));
+        openMatched(deal);
+        uint32 tokensIn;
+        uint32 tokensOut;
+        for (uint256 i; i < ins.length; ++i) {
+            uint32 moreIn = uint32(bound(ins[i], 0, 50_000));
+            uint32 moreOut = uint32(bound(outs[i], 0, 50_000));
+            if (moreIn == 0 && moreOut == 0) continue;
+            (tokensIn, tokensOut) = (tokensIn + moreIn, tokensOut + moreOut);
+            bring(deal, tokensIn, tokensOut);
+            assertPaid(deal, tokensIn, tokensOut);
+        }
+        vm.warp(uint256(order.deadline) + CLOSE_DELAY_SECONDS + 1);
+        tasks.expire(deal.id);
+        assertPaid(deal, tokensIn, tokensOut);
+        vm.assertEq(lockedOf(deal), 0);
+    }
+
+    function test_ack_ofNoMoreThanPaid_reverts() public {
+        Deal memory deal = matchedSession(2);
+        expectRevertOnAck(deal, 0, 0, stale(0, 0));
+        bring(deal, 1000, 500);
+        expectRevertOnAck(deal, 1000, 500, stale(1000, 500));
+        expectRevertOnAck(deal, 999, 500, stale(1000, 500));
+        expectRevertOnAck(deal, 1000, 499, stale(1000, 500));
+        expectRevertOnAck(deal, 999, 10_000, stale(1000, 500)); // one count falls, the other grows
+        expectRevertOnAck(deal, 10_000, 499, stale(1000, 500));
+        bring(deal, 1000, 501);
+        bring(deal, 1001, 501);
+        assertPaid(deal, 1001, 501);
+    }
+
+    /// A requester with a stage of its own, or anybody, brings an early small Ack: the rest still pays.
+    function test_ack_earlyAndSmall_takesNothingFromALaterOne() public {
+        Deal memory deal = matchedSession(3);
+        (Ack memory last, bytes memory sig) = newAck(deal, IN, OUT);
+        (Ack memory early, bytes memory earlySig) = newAck(deal, 1, 0);
+        vm.prank(requester);
+        tasks.settleAck(deal.order, early, earlySig, deal.plan);
+        requestClose(deal);
+        skipTime(CLOSE_DELAY_SECONDS);
+        tasks.settleAck(deal.order, last, sig, deal.plan);
+        assertPaid(deal, IN, OUT);
+        vm.expectRevert(stale(IN, OUT));
+        tasks.settleAck(deal.order, early, earlySig, deal.plan);
+    }
+
+    function test_ack_overCap_reverts() public {
+        Deal memory deal = matchedSession(2);
+        expectRevertOnAck(deal, 1_000_001, OUT, abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 1_000_001, 1_000_000));
+        expectRevertOnAck(deal, IN, 500_001, abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 500_001, 500_000));
+        bring(deal, 1_000_000, 500_000);
+        assertPaid(deal, 1_000_000, 500_000);
+    }
+
+    /// Replays: of another session, of the same order over another plan, on another chain.
+    function test_ack_ofAnotherSessionPlanOrChain_reverts() public {
+        Deal memory deal = matchedSession(2);
+        Deal memory other = matchedSession(2);
+        (Ack memory ack, bytes memory sig) = newAck(other, IN, OUT);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.AckMismatch.selector));
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+        (ack,) = newAck(deal, IN, OUT);
+        ack.planHash = evenPlan(3).hash();
+        sig = sign(requesterKey, digest(ack.hash()));
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.AckMismatch.selector));
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+        (ack, sig) = newAck(deal, IN, OUT);
+        vm.chainId(777);
+        vm.expectRevert(wrongState(ITaskRegistry.State.None));
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+    }
+
+    function testFuzz_ack_withMutatedSignature_reverts(uint256 bit) public {
+        Deal memory deal = matchedSession(2);
+        (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
+        bit %= 520;
+        sig[bit / 8] ^= bytes1(uint8(1 << (bit % 8)));
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+    }
+
+    function test_ack_ofAContractRequester_asksIt() public {
+        ContractWallet wallet = new ContractWallet(requester);
+        depositFor(address(wallet), 10 * USD);
+        Order memory order = sessionOrder();
+        order.requester = address(wallet);
+        Deal memory deal = dealOf(order, evenPlan(2));
+        openMatched(deal);
+        bring(deal, 1000, 1000);
+        wallet.setSigner(stranger);
+        expectRevertOnAck(deal, IN, OUT, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, address(wallet)));
+    }
+
+    /// Between two Acks the protocol's fee falls: nobody is paid less than before, the requester pays the same.
+    function test_ack_afterTheFeeFell_isPaidInFull() public {
+        Deal memory deal = matchedSession(3);
+        bring(deal, 99_991, 31_337);
+        vm.prank(governor);
+        tasks.lowerProtocolFee(0);
+        bring(deal, IN, OUT);
+        (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
+        vm.assertEq(lockedOf(deal), tasks.maxAmountOf(deal.order) - gross[0] - gross[1] - gross[2]);
+    }
+
+    // --- a stage at fault ---
+
+    /// What it had stays its own; from then on it is not paid, and its gross stays with the requester.
+    function test_ack_afterAStageWasConvicted_paysTheOthers() public {
+        Deal memory deal = matchedSession(3);
+        bring(deal, 1000, 500);
+        uint256 had = escrow.creditOf(minerOwners[1]);
+        proveEquivocation(deal, contradiction(deal, 1));
+        bring(deal, IN, OUT);
+        vm.assertEq(escrow.creditOf(minerOwners[1]), had);
+        (uint256[] memory gross, uint256[] memory pay,,) = tasks.split(deal.order, deal.plan, IN, OUT);
+        (uint256[] memory before,,,) = tasks.split(deal.order, deal.plan, 1000, 500);
+        vm.assertEq(escrow.creditOf(minerOwners[0]), pay[0]);
+        vm.assertEq(escrow.creditOf(minerOwners[2]), pay[2]);
+        vm.assertEq(lockedOf(deal), tasks.maxAmountOf(deal.order) - gross[0] - before[1] - gross[2]);
+    }
+
+    // --- the end ---
+
+    function test_expire_aroundTheDeadlineAndTheDelay() public {
+        Deal memory deal = matchedSession(2);
+        uint256 until = uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS;
+        bring(deal, 1000, 500);
+        for (uint256 at = until - 1; at <= until; ++at) {
+            vm.warp(at);
+            vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, until));
+            tasks.expire(deal.id);
+        }
+        bring(deal, 2000, 500); // the last second in which nobody can have ended it
+        vm.warp(until + 1);
+        uint256 left = lockedOf(deal);
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.JobSettled(deal.id, 0, left, 0);
+        vm.prank(stranger);
+        tasks.expire(deal.id);
+        assertState(deal.id, ITaskRegistry.State.Settled);
+        assertPaid(deal, 2000, 500);
+    }
+
+    function test_expire_withoutAnAck_isExpired() public {
+        Deal memory deal = matchedSession(2);
+        uint256 amount = tasks.maxAmountOf(deal.order);
+        vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.JobExpired(deal.id, amount);
+        tasks.expire(deal.id);
+        assertState(deal.id, ITaskRegistry.State.Expired);
+        vm.assertEq(escrow.balanceOf(requester), 100 * USD);
+    }
+
+    /// Nobody worked yet: no delay to wait for.
+    function test_expire_ofAnUnmatchedSession_isAtItsDeadline() public {
+        Deal memory deal = dealOf(sessionOrder(), evenPlan(2));
+        openUnmatched(deal);
+        vm.warp(deal.order.deadline + 1);
+        tasks.expire(deal.id);
+        assertState(deal.id, ITaskRegistry.State.Expired);
+    }
+
+    function test_ack_afterTheEnd_reverts() public {
+        Deal memory deal = matchedSession(2);
+        bring(deal, 1000, 500);
+        vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
+        uint256 state = vm.snapshotState();
+        bring(deal, 2000, 500); // late, but nobody has ended it
+        vm.revertToState(state);
+        tasks.expire(deal.id);
+        expectRevertOnAck(deal, IN, OUT, wrongState(ITaskRegistry.State.Settled));
+    }
+
+    function test_requestClose_makesNowTheDeadline() public {
+        Deal memory deal = matchedSession(2);
+        uint256 closedAt = vm.getBlockTimestamp();
+        uint256 until = closedAt + CLOSE_DELAY_SECONDS;
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.JobClosing(deal.id, until);
+        requestClose(deal);
+        vm.assertEq(tasks.jobOf(deal.id).deadline, closedAt);
+        vm.warp(until);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, until));
+        tasks.expire(deal.id);
+        bring(deal, IN, OUT);
+        vm.assertEq(tasks.jobOf(deal.id).finalAt, closedAt + deal.order.window);
+        vm.warp(until + 1);
+        tasks.expire(deal.id);
+        assertPaid(deal, IN, OUT);
+    }
+
+    /// The delay runs once: asking again neither restarts nor shortens it.
+    function test_requestClose_again_reverts() public {
+        Deal memory deal = matchedSession(2);
+        requestClose(deal);
+        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, vm.getBlockTimestamp());
+        for (uint256 i; i < 2; ++i) {
+            vm.prank(requester);
+            vm.expectRevert(reason);
+            tasks.requestClose(deal.order);
+            skipTime(1);
+        }
+    }
+
+    function test_requestClose_aroundTheDeadline() public {
+        Deal memory deal = matchedSession(2);
+        for (uint256 i; i < 2; ++i) {
+            vm.warp(deal.order.deadline + i);
+            vm.prank(requester);
+            vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, deal.order.deadline));
+            tasks.requestClose(deal.order);
+        }
+        vm.warp(deal.order.deadline - 1);
+        requestClose(deal);
+        vm.assertEq(tasks.jobOf(deal.id).deadline, deal.order.deadline - 1);
+    }
+
+    function test_requestClose_isThePartiesAlone() public {
+        Deal memory deal = matchedSession(2);
+        address[3] memory others = [stranger, minerOwners[0], deal.plan[1].operator];
+        for (uint256 i; i < 3; ++i) {
+            vm.prank(others[i]);
+            vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, others[i]));
+            tasks.requestClose(deal.order);
+        }
+        vm.prank(matcher);
+        tasks.requestClose(deal.order);
+    }
+
+    function test_requestClose_ofABatch_reverts() public {
+        Deal memory deal = matchedDeal(2);
+        vm.prank(requester);
+        vm.expectRevert(ITaskRegistry.NotSession.selector);
+        tasks.requestClose(deal.order);
+    }
+
+    function test_deliver_ofASession_reverts() public {
+        Deal memory deal = matchedSession(2);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        vm.expectRevert(ITaskRegistry.NotBatch.selector);
+        tasks.deliver(deal.order, deal.plan, delivery.receipts, delivery.sigs);
+    }
+
+    // --- disputes ---
+
+    function test_dispute_needsAPaidAck() public {
+        Deal memory deal = matchedSession(3);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        vm.prank(requester);
+        vm.expectRevert(wrongState(ITaskRegistry.State.Matched));
+        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], noDelegation(), "");
+        bring(deal, 1000, 500);
+        dispute(deal, delivery, 1);
+        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        vm.assertEq(uint256(job.state), uint256(ITaskRegistry.State.Matched));
+        vm.assertEq(job.openDisputes, 1);
+        bring(deal, 2000, 500); // the session goes on, and nobody's pay is frozen
+        assertPaid(deal, 2000, 500);
+        resolve(deal.id, 1, true);
+        assertState(deal.id, ITaskRegistry.State.Matched);
+        vm.assertEq(tasks.jobOf(deal.id).faultMask, 2);
+    }
+
+    /// The window begins anew with every Ack, and ends a window after the deadline at the latest.
+    function test_dispute_aroundTheWindow() public {
+        Deal memory deal = matchedSession(3);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        bring(deal, 1000, 500);
+        skipTime(3 hours);
+        bring(deal, 2000, 500);
+        uint256 finalAt = vm.getBlockTimestamp() + deal.order.window;
+        vm.assertEq(tasks.jobOf(deal.id).finalAt, finalAt);
+        vm.warp(finalAt - 1);
+        dispute(deal, delivery, 0);
+        vm.warp(finalAt);
+        dispute(deal, delivery, 1);
+        vm.warp(finalAt + 1);
+        vm.prank(requester);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.WindowClosed.selector, finalAt));
+        tasks.dispute(deal.order, deal.plan, delivery.receipts[2], delivery.sigs[2], noDelegation(), "");
+    }
+
+    /// A stale Ack cannot be brought again to keep the window open.
+    function test_dispute_windowIsNotMovedByAnOldAck() public {
+        Deal memory deal = matchedSession(2);
+        bring(deal, 1000, 500);
+        uint256 finalAt = tasks.jobOf(deal.id).finalAt;
+        skipTime(1 hours);
+        expectRevertOnAck(deal, 1000, 500, stale(1000, 500));
+        vm.assertEq(tasks.jobOf(deal.id).finalAt, finalAt);
+    }
+
+    function test_dispute_afterTheEnd_isAboutStakeAlone() public {
+        Deal memory deal = matchedSession(3);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        bring(deal, IN, OUT);
+        requestClose(deal);
+        skipTime(CLOSE_DELAY_SECONDS + 1);
+        tasks.expire(deal.id);
+        dispute(deal, delivery, 1);
+        assertState(deal.id, ITaskRegistry.State.Settled);
+        resolve(deal.id, 1, true);
+        assertState(deal.id, ITaskRegistry.State.Settled);
+        assertPaid(deal, IN, OUT);
+    }
+
+    function testFuzz_finalAt_isNeverLaterThanAWindowAfterTheDeadline(uint256 at, bool closes) public {
+        Deal memory deal = matchedSession(2);
+        bring(deal, 1, 1);
+        if (closes) {
+            skipTime(1 hours);
+            requestClose(deal);
+        }
+        vm.warp(bound(at, vm.getBlockTimestamp(), uint256(deal.order.deadline) + 30 days));
+        uint256 before = tasks.jobOf(deal.id).finalAt;
+        bring(deal, 2, 2);
+        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        vm.assertGe(job.finalAt, before);
+        vm.assertLe(job.finalAt, uint256(job.deadline) + deal.order.window);
+        vm.assertLe(job.deadline, deal.order.deadline);
+    }
+}

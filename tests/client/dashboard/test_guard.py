@@ -1,0 +1,76 @@
+"""Who may look and who may change: sessions, other sites, other machines, other names for this one."""
+
+from __future__ import annotations
+
+import pytest
+
+from client.dashboard.guard import COOKIE, Guard, host_name, is_loopback
+
+
+@pytest.fixture
+def guard() -> Guard:
+    return Guard("the token")
+
+
+def cookies(guard: Guard) -> dict[str, str]:
+    return {COOKIE: guard.session_for("the token") or ""}
+
+
+def test_only_the_printed_token_opens_the_session(guard: Guard) -> None:
+    assert guard.session_for("the token")
+    assert guard.session_for("another") is None and guard.session_for("") is None
+    assert guard.has_session(cookies(guard))
+    assert not guard.has_session({}) and not guard.has_session({COOKIE: "the token"})
+    assert guard.login_path() == "/login?token=the token"
+    assert "token" not in repr(guard)
+
+
+@pytest.mark.parametrize(
+    ("peer", "host", "may"),
+    [
+        ("127.0.0.1", "127.0.0.1:8080", True),
+        ("127.0.0.1", "localhost:8080", True),
+        ("::1", "[::1]:8080", True),
+        ("127.0.0.1", "evil.example:8080", False),  # a name that was made to mean us
+        ("127.0.0.1", "", False),
+        ("192.168.1.9", "192.168.1.2:8080", False),
+        ("192.168.1.9", "localhost", False),
+        (None, "localhost", False),
+    ],
+)
+def test_without_a_session_only_this_machine_by_its_own_name_may_read(
+    guard: Guard, peer: str | None, host: str, may: bool
+) -> None:
+    assert guard.may_read({}, peer, host) is may
+    assert guard.may_read(cookies(guard), peer, host)
+
+
+def test_a_change_needs_session_token_and_our_own_page(guard: Guard) -> None:
+    ours = {
+        "host": "127.0.0.1:8080",
+        "origin": "http://127.0.0.1:8080",
+        "sec-fetch-site": "same-origin",
+    }
+    assert guard.why_not_change(cookies(guard), ours, guard.csrf_token) == ""
+    assert "no session" in guard.why_not_change({}, ours, guard.csrf_token)
+    assert "load it again" in guard.why_not_change(cookies(guard), ours, "")
+    assert "load it again" in guard.why_not_change(cookies(guard), ours, "wrong")
+    for change in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}):
+        assert "another site" in guard.why_not_change(
+            cookies(guard), ours | change, guard.csrf_token
+        )
+
+
+def test_two_starts_share_no_secret() -> None:
+    one, other = Guard(), Guard()
+    assert one.token != other.token and one.csrf_token != other.csrf_token
+    assert not other.has_session({COOKIE: one.session_for(one.token) or ""})
+
+
+def test_names_of_this_machine() -> None:
+    assert [host_name(h) for h in ("a:1", "a", "[::1]:2", "::1")] == ["a", "a", "::1", "::1"]
+    assert (
+        is_loopback("127.9.9.9")
+        and not is_loopback("localhost.evil")
+        and not is_loopback("10.0.0.1")
+    )

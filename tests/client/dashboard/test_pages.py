@@ -1,0 +1,368 @@
+"""Pages over a running gateway: each with its twin, its age, its live part; and no change without the owner's session."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+import httpx2
+import pytest
+
+from client.dashboard.app import PAGES
+from client.dashboard.guard import COOKIE
+from core.protocol import ids
+from core.protocol.units import parse_token
+from tests.client.dashboard.world import (
+    FOREIGN_JOB,
+    GAME_CASE,
+    JOB,
+    JURY_CASE,
+    MINERS,
+    MODEL_ID,
+    OLD_JOB,
+    OWNER,
+    PAYER,
+    PagesWorld,
+    tx_of,
+    write_chain,
+)
+
+JOB_ID = ids.full(ids.Kind.JOB, JOB)
+RECEIPT = f"rcpt_{1:032x}"
+PATHS = (
+    "/", "/models", f"/models/{MODEL_ID}", "/chat", "/jobs", f"/jobs/{JOB_ID}", f"/jobs/{OLD_JOB}",
+    f"/receipts/{RECEIPT}", "/keys", "/wallet", "/network", f"/miners/{MINERS[2]}", f"/earnings?owner={OWNER}",
+    "/earnings", "/planner", "/disputes", f"/disputes/{JURY_CASE}", f"/disputes/{GAME_CASE}", "/explorer",
+    "/explorer?name=Slashed", f"/addresses/{PAYER}", f"/transactions/{tx_of(12)}", "/blocks/12",
+    f"/things/{FOREIGN_JOB}", "/connect",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
+    world = PagesWorld(tmp_path_factory.mktemp("pages"))
+    with pytest.MonkeyPatch.context() as patch:
+        write_chain(patch, world.chain)
+        world.start()
+        try:
+            world.fill()
+            with world.client() as http:
+                world.until(lambda: _has_read(http, world), 20)
+            yield world
+        finally:
+            world.stop()
+
+
+def _has_read(http: httpx2.Client, world: PagesWorld) -> bool:
+    return bool(http.get("/api/explorer").json()["total_events"] == len(world.chain.past))
+
+
+@pytest.fixture
+def stranger(world: PagesWorld) -> Iterator[httpx2.Client]:
+    with world.client() as http:
+        yield http
+
+
+@pytest.fixture
+def owner(world: PagesWorld) -> Iterator[httpx2.Client]:
+    with world.client(session=True) as http:
+        found = re.search(r'name="csrf-token" content="([^"]+)"', http.get("/").text)
+        assert found
+        http.headers["x-csrf-token"] = found[1]
+        yield http
+
+
+class Ids(HTMLParser):
+    """Ids of elements, and everything that a strict policy would stop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+        self.inline: list[str] = []
+        self.ages = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.seen += [given["id"] or ""] if "id" in given else []
+        self.ages += "age" in (given.get("class") or "").split()
+        self.inline += [
+            f"{tag} {name}" for name in given if name == "style" or name.startswith("on")
+        ]
+        if tag == "style" or (tag == "script" and "src" not in given):
+            self.inline.append(tag)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_page_is_whole_and_its_twin_says_the_same(stranger: httpx2.Client, path: str) -> None:
+    page = stranger.get(path)
+    assert page.status_code == 200, page.text[-500:]
+    found = Ids()
+    found.feed(page.text)
+    assert found.inline == [] and len(found.seen) == len(set(found.seen))
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    assert "unsafe" not in page.headers["content-security-policy"]
+    if path.partition("?")[0] not in ("/chat", "/planner", "/connect", "/earnings"):
+        assert found.ages, "no number on it says how old it is"
+    twin = re.search(r'class="twin" href="([^"]+)"', page.text)
+    assert twin
+    by_path = stranger.get(twin[1].replace("&amp;", "&"))
+    by_header = stranger.get(path, headers={"accept": "application/json"})
+    assert by_path.status_code == 200 and by_path.headers["content-type"] == "application/json"
+    assert by_path.json().keys() == by_header.json().keys()
+
+
+def test_every_page_of_the_list_is_tried() -> None:
+    tried = {re.sub(r"[?].*", "", path) for path in PATHS}
+    for page in PAGES:
+        pattern = re.compile(re.sub(r"\\\{[^}]*\\\}", "[^/]+", re.escape(page.path)))
+        assert any(pattern.fullmatch(path) for path in tried), page.path
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/jobs/job_ZZZZ", "/receipts/nope", "/miners/mnr_ZZZZ", "/disputes/disp_ZZZZ", "/models/none", "/blocks/x",
+     "/transactions/0x12", "/addresses/0x12", "/things/zz", "/earnings?owner=zz", "/search?q=%3Cscript%3E", "/jobs/batch_none"],
+)  # fmt: skip
+def test_what_is_not_there_is_said_in_words(stranger: httpx2.Client, path: str) -> None:
+    page = stranger.get(path)
+    assert page.status_code in (400, 404)
+    assert (
+        "What now" in page.text
+        and "<script>alert" not in page.text
+        and "<script>'" not in page.text
+    )
+    told = stranger.get(path, headers={"accept": "application/json"})
+    assert told.json()["error"]["code"].startswith("E-")
+
+
+def test_the_twin_of_the_overview_adds_up(stranger: httpx2.Client) -> None:
+    found = stranger.get("/api/overview").json()
+    assert (found["network"]["machines"], found["network"]["serving"]) == (4, 3)
+    assert found["wallet"]["deposited_units"] == 15_000_000
+    assert found["wallet"]["locked_units"] == 3_000_000
+    assert found["receipts"][0]["cost_units"] == 1_005
+    assert found["activity"]["tokens"] == sum(40 + n for n in range(1, 6))
+    assert any("one machine only" in warning["text"] for warning in found["warnings"])
+
+
+def test_texts_are_for_the_owner(
+    stranger: httpx2.Client, owner: httpx2.Client, world: PagesWorld
+) -> None:
+    said = "only for me"
+    body = {
+        "model": "toy",
+        "messages": [{"role": "user", "content": f"say:{said}"}],
+        "max_tokens": 40,
+    }
+    answer = owner.post("/api/v1/chat/completions", json=body)
+    assert answer.json()["choices"][0]["message"]["content"] == said
+    receipt = answer.headers["x-receipt-id"]
+    page = stranger.get(f"/receipts/{receipt}")
+    assert page.status_code == 200 and said not in page.text
+    assert stranger.post("/api/v1/chat/completions", json=body).status_code == 403
+    jobs = stranger.get(f"/api/jobs/{JOB_ID}").json()
+    assert jobs["may_see_texts"] is False and {a["text"] for a in jobs["answers"]} == {None}
+
+
+def test_the_live_part_is_the_same_html_again_and_again(stranger: httpx2.Client) -> None:
+    with stranger.stream("GET", "/live/network") as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        seen, events = "", 0
+        for chunk in stream.iter_text():
+            seen += chunk
+            events = seen.count("\n\n")
+            if events >= 1:
+                break
+    lines = seen.partition("\n\n")[0].splitlines()
+    assert all(line.startswith("data: ") for line in lines)
+    assert "mnr_" in seen and "<svg" in seen
+    assert stranger.get("/live/chat").status_code == 204
+
+
+def test_the_link_opens_the_session_once_it_is_right(
+    world: PagesWorld, stranger: httpx2.Client
+) -> None:
+    assert stranger.get("/login?token=wrong").status_code == 403
+    found = stranger.get("/login", params={"token": world.gateway.local_token})
+    assert found.status_code == 303 and found.headers["location"] == "/"
+    cookie = found.headers["set-cookie"]
+    assert COOKIE in cookie and "HttpOnly" in cookie and "samesite=strict" in cookie.lower()
+    assert world.gateway.local_token not in cookie
+    page = stranger.get("/")
+    assert "session open" in page.text and world.gateway.local_token not in page.text
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/keys", {"name": "x"}), ("/keys/key_local/revoke", {}), ("/planner", {"methods": "even"}),
+        (f"/receipts/{RECEIPT}/check", {}), (f"/jobs/{JOB_ID}/check", {}), ("/jobs/batch_1/cancel", {}),
+        ("/api/v1/chat/completions", {}), ("/api/v1/files", {}), ("/api/v1/batches", {}),
+    ],
+)  # fmt: skip
+def test_no_change_without_session_token_and_our_own_page(
+    world: PagesWorld,
+    stranger: httpx2.Client,
+    owner: httpx2.Client,
+    path: str,
+    fields: dict[str, str],
+) -> None:
+    before = len(world.run(world.gateway.keys.ls()))
+    assert stranger.post(path, data=fields).status_code == 403
+    token = owner.headers["x-csrf-token"]
+    for headers in (
+        {"x-csrf-token": "wrong"},
+        {"origin": "http://evil.example"},
+        {"sec-fetch-site": "cross-site"},
+    ):
+        assert (
+            owner.post(path, data=fields, headers={"x-csrf-token": token} | headers).status_code
+            == 403
+        )
+    assert len(world.run(world.gateway.keys.ls())) == before
+
+
+def test_another_machine_or_another_name_sees_nothing(world: PagesWorld) -> None:
+    with world.client() as http:
+        for path in ("/", "/api/wallet", "/live/overview", "/wallet.csv", "/api/v1/models"):
+            answer = http.get(path, headers={"host": "rebound.example"})
+            assert answer.status_code == 403, path
+            assert PAYER[2:] not in answer.text
+
+
+def test_pages_pass_on_only_what_they_need(owner: httpx2.Client) -> None:
+    assert owner.get("/api/v1/models").json()["data"][0]["id"] == "toy"
+    for method, path in (
+        ("GET", "/api/v1/files"),
+        ("POST", "/api/v1/completions"),
+        ("GET", "/api/v1/jobs/x"),
+        ("POST", "/api/v1/../metrics"),
+    ):
+        assert owner.request(method, path).status_code in (404, 405), path
+    assert "authorization" not in {
+        key.lower() for key in owner.get("/api/v1/models").request.headers
+    }
+
+
+def test_a_key_is_shown_once_and_never_again(world: PagesWorld, owner: httpx2.Client) -> None:
+    made = owner.post(
+        "/keys", data={"name": "<b>me</b>", "budget": "2usd", "rate": "30/m", "models": "toy"}
+    )
+    assert made.status_code == 201 and "<b>me</b>" not in made.text
+    secret = re.search(r'id="secret">([^<]+)<', made.text)
+    assert secret
+    key = world.key(secret[1])
+    assert (key.limits.budget_units, key.limits.requests_per_minute) == (parse_token("2usd"), 30)
+    assert secret[1] not in owner.get("/keys").text and secret[1] not in owner.get("/api/keys").text
+    for wrong in (
+        {"name": ""},
+        {"name": "x", "budget": "5"},
+        {"name": "x", "rate": "fast"},
+        {"name": "x", "expires": "soon"},
+    ):
+        answer = owner.post("/keys", data=wrong)
+        assert 'role="alert"' in answer.text and "secret" not in answer.text
+
+
+def test_the_planner_compares_methods_over_the_live_fleet_and_a_made_up_one(
+    owner: httpx2.Client,
+) -> None:
+    form = {"model": MODEL_ID, "methods": ["even", "greedy"], "limit_s": "8"}
+    live = owner.post("/planner", data=form, timeout=60)
+    assert live.status_code == 200 and live.text.count("<svg") == 2 and 'class="best"' in live.text
+    shown = owner.get("/api/planner").json()["example"]
+    own = owner.post(
+        "/planner", data={"document": shown, "methods": "even", "limit_s": "8"}, timeout=60
+    )
+    assert "three machines" in own.text and "desk" in own.text
+    for wrong in (
+        {"document": "{", "methods": "even"},
+        {"document": "[]", "methods": "even"},
+        {"document": "{}"},
+        {"methods": "even", "limit_s": "x", "document": "{}"},
+    ):
+        assert 'role="alert"' in owner.post("/planner", data=wrong).text
+
+
+def test_the_calculator_reproduces_the_paper_and_refuses_nonsense(stranger: httpx2.Client) -> None:
+    asked = {
+        "rent": "0.35usd",
+        "energy": "0usd",
+        "price_out": "0.90usd/Mtok",
+        "price_in": "0usd/Mtok",
+    }
+    found = stranger.get(
+        "/earnings/break-even", params=asked, headers={"accept": "application/json"}
+    )
+    assert round(found.json()["tokens_per_s"]) == 108
+    for wrong in (
+        {"rent": "0.35"},
+        {"watts": "-1"},
+        {"rate": "nan"},
+        {"busy": "101"},
+        {"price_out": "1usd"},
+    ):
+        assert stranger.get("/earnings/break-even", params=asked | wrong).status_code == 400
+
+
+def test_earnings_of_an_owner_are_what_the_chain_credited(stranger: httpx2.Client) -> None:
+    found = stranger.get("/api/earnings", params={"owner": OWNER}).json()
+    assert (found["paid_units"], found["slashed_units"]) == (400_000, 100_000_000)
+    assert {p["job_id"]: p["paid_units"] for p in found["payouts"]} == {OLD_JOB: 400_000, JOB: 0}
+    assert found["counts"]["settled"] == 1 and found["counts"]["matched"] == 1
+
+
+def test_the_search_finds_every_kind_of_thing(stranger: httpx2.Client) -> None:
+    for typed, where in (
+        ("job_248", "/jobs/job_248"), ("12", "/blocks/12"), (PAYER, f"/addresses/{PAYER}"),
+        (tx_of(12), f"/transactions/{tx_of(12)}"), (FOREIGN_JOB, f"/jobs/{FOREIGN_JOB}"),
+        (JURY_CASE, f"/disputes/{JURY_CASE}"), ("toy", "/models/toy"),
+    ):  # fmt: skip
+        answer = stranger.get("/search", params={"q": typed})
+        assert (answer.status_code, answer.headers["location"]) == (303, where)
+
+
+def test_the_export_is_every_movement(stranger: httpx2.Client) -> None:
+    rows = stranger.get("/wallet.csv").text.splitlines()
+    changes = [int(row.split(",")[4]) for row in rows[1:]]
+    assert (
+        rows[0].startswith("time_s,block,event") and sum(changes) == (20 - 2 - 3) * 10**6 + 800_000
+    )
+
+
+def test_static_files_are_kept_by_browsers_and_never_stale(stranger: httpx2.Client) -> None:
+    page = stranger.get("/").text
+    for address in set(re.findall(r'"(/static/[^"]+)"', page)):
+        found = stranger.get(address)
+        assert found.status_code == 200 and "immutable" in found.headers["cache-control"]
+        again = stranger.get(address, headers={"if-none-match": found.headers["etag"]})
+        assert again.status_code == 304
+    assert stranger.get("/static/../app.py").status_code == 404
+    licence = stranger.get("/static/htmx-LICENSE.txt")
+    assert "Zero-Clause BSD" in licence.text
+
+
+def test_pages_are_no_part_of_the_api_description(stranger: httpx2.Client) -> None:
+    described = stranger.get("/openapi.json").json()["paths"]
+    assert not [
+        path for path in described if not path.startswith(("/v1/", "/health", "/ready", "/metrics"))
+    ]
+
+
+def test_a_check_that_cannot_be_made_says_why(world: PagesWorld, owner: httpx2.Client) -> None:
+    first = owner.post(f"/receipts/{RECEIPT}/check")
+    assert first.status_code == 200
+    found = world.until(
+        lambda: (
+            (text := owner.get(f"/receipts/{RECEIPT}/check").text)
+            and "checking" not in text
+            and text
+        ),
+        20,
+    )
+    assert "not checked to the end" in found
+    row = world.run(world.gateway.ledger.request(RECEIPT))
+    assert row is not None and row.is_checked is None
+    assert json.dumps(row.model_dump())

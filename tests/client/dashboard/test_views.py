@@ -1,0 +1,245 @@
+"""From values to pages, without a page: what lasts how long, what is fast, whose clock runs, what a plan looks like."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.dashboard import present
+from client.dashboard.cached import Dated
+from client.dashboard.chain_log import LoggedEvent
+from client.dashboard.pictures.bars import bar, progress
+from client.dashboard.pictures.days import columns
+from client.dashboard.pictures.lines import line_chart, nice_ceiling
+from client.dashboard.pictures.path import path
+from client.dashboard.pictures.pipelines import Box, Row, pipelines
+from client.dashboard.views import disputes, earnings, overview, planner
+from client.dashboard.views.activity import SPAN_MS, activity
+from client.dashboard.views.common import RequestLine, link_ms, pipeline_rows
+from client.dashboard.views.connect import connect
+from client.dashboard.views.wallet import MOVES, movement
+from client.wallet import Balances
+from core.protocol.break_even import Earning, HourlyCost
+from core.protocol.chain import artifact
+
+NOW_MS = 1_700_000_000_000
+A, B, C = ("0x" + f"{n:02x}" * 20 for n in (0xA1, 0xB2, 0xC3))
+
+
+def line(at_ms: int, tokens: int, first_ms: int, took_ms: int) -> RequestLine:
+    return RequestLine(
+        "r", "rcpt", "m", "done", 1, tokens, 1, 0, (), (), first_ms, took_ms, None, "", at_ms
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, SPAN_MS - 1),
+            st.integers(0, 4000),
+            st.integers(0, 5000),
+            st.integers(0, 60_000),
+        ),
+        max_size=20,
+    )
+)
+def test_the_area_under_the_rate_is_the_tokens_that_came_in_its_time(
+    requests: list[tuple[int, int, int, int]],
+) -> None:
+    lines = [
+        line(NOW_MS - ago, tokens, first, first + more) for ago, tokens, first, more in requests
+    ]
+    found = activity(lines, NOW_MS)
+    area = sum((rate or 0.0) * SPAN_MS / 60 / 1000 for _, rate in found.tokens_per_s)
+    assert found.tokens == sum(tokens for _, tokens, _, _ in requests)
+    assert area <= found.tokens + 1e-6
+    inside = sum(tokens for ago, tokens, _, more in requests if ago + more < SPAN_MS)
+    assert area >= inside - 1e-6
+
+
+def test_the_money_lasts_as_long_as_the_mean_of_the_days_that_cost_something() -> None:
+    usage = [
+        {"day": "a", "cost_units": 10},
+        {"day": "a", "cost_units": 5},
+        {"day": "b", "cost_units": 0},
+        {"day": "c", "cost_units": 2},
+    ]
+    per_day = overview.spent_per_day(usage)
+    assert per_day == 9  # 17 over two days, rounded up
+    held = Dated(Balances(1, 30, 60, 0, 0, 0), NOW_MS)
+    card = overview.wallet_card(held, A, 5, per_day)
+    assert card.lasts_s == 10 * 86_400
+    assert overview.wallet_card(held, A, 5, 0).lasts_s is None
+    assert overview.wallet_card(Dated(None, 0, "no answer"), A, 0, 9).problem == "no answer"
+
+
+def miner(operator: str, **changes: object) -> dict[str, object]:
+    return {
+        "operator": operator,
+        "alive": True,
+        "state": "SERVING",
+        "modelId": "m",
+        "layers": [0, 4],
+    } | changes
+
+
+def test_a_chain_shows_each_link_as_either_side_measured_it() -> None:
+    miners = [
+        miner(A, rhoMs={B.upper().replace("0X", "0x"): 3.5}),
+        miner(B),
+        miner(C, state="JOIN", layers=None, assigned=[0, 4]),
+    ]
+    stages = [
+        {"operator": A, "layerFrom": 0, "layerTo": 4},
+        {"operator": B, "layerFrom": 4, "layerTo": 8},
+    ]
+    routes = [{"modelId": "m", "stages": stages, "latencyMs": 9.0, "usedSlots": 1, "maxSlots": 4}]
+    chain, waiting = pipeline_rows("m", routes, miners)
+    assert [(box.start, box.end, box.link_ms) for box in chain.boxes] == [(0, 4, 3.5), (4, 8, None)]
+    assert (waiting.is_chain, waiting.boxes[0].kind) == (False, "loading")
+    known = {A: miners[0], B: miners[1]}
+    assert link_ms(known, B, A) == 3.5 and link_ms(known, B, C) is None
+
+
+def event(name: str, contract: str = "Escrow", **args: object) -> LoggedEvent:
+    return LoggedEvent(1, 10, 0, "0x" + "01" * 32, contract, name, args, 1_700_000_000)
+
+
+def test_movements_of_the_prepaid_balance_add_up() -> None:
+    job = "0x" + "11" * 32
+    past = [
+        event("Deposited", account=A, payer=A, amount=100),
+        event("JobLocked", job=job, requester=A, amount=60),
+        event("JobReleased", job=job, requester=A, refunded=20, paid=40),
+        event("WithdrawRequested", account=A, amount=30, readyAt=1),
+        event("WithdrawCancelled", account=A, amount=30),
+        event("WithdrawRequested", account=A, amount=10, readyAt=1),
+        event("Withdrawn", account=A, amount=10),
+    ]
+    assert sum(movement(e).change_units for e in past) == 100 - 40 - 10
+    assert set(MOVES) >= {e.name for e in past}
+
+
+def test_the_papers_table_and_the_calculator_agree() -> None:
+    rows = earnings.paper_table(10**6)
+    assert [
+        abs(row.tokens_per_s - want) <= 1
+        for row, want in zip(rows, (108, 1139, 1704, 4283), strict=True)
+    ] == [True] * 4
+    found = earnings.break_even(HourlyCost(350_000), Earning(0, 900_000, Fraction(0)), 216.05, 0.5)
+    assert found.tokens_per_s == pytest.approx(108.02, abs=0.01)
+    assert abs(found.profit_units_per_day or 0) < 1500
+
+
+def test_a_dispute_says_how_far_it_is_and_whose_clock_runs() -> None:
+    states = [step.state for step in disputes.jury_path("revealing")]
+    assert states == ["done", "done", "now", "later", "later"]
+    assert {step.state for step in disputes.jury_path("executed")} == {"done"}
+    opened = event(
+        "GameOpened",
+        "ToleranceGame",
+        id="0x" + "d2" * 32,
+        job="0x" + "11" * 32,
+        stage=0,
+        accused=A,
+        accuser=B,
+        bond=5,
+    )
+    state = {"phase": 3, "status": 1, "endsAt": 1_700_000_060}
+    picked = event("Picked", "ToleranceGame", id="0x" + "d2" * 32, child=1, endsAt=1_700_000_060)
+    page = disputes.dispute_page(
+        opened, state, [opened, picked], (), chain_now_s=1_700_000_000, now_ms=NOW_MS
+    )
+    assert (page.clock_of, page.clock_left_s) == ("accused", 60)
+    assert [step.state for step in page.path] == ["done", "now", "later", "later", "later", "later"]
+    assert [move.side for move in page.moves] == ["accuser", "accused"]
+    over = disputes.dispute_page(
+        opened, state | {"phase": 10}, [opened], (), chain_now_s=0, now_ms=NOW_MS
+    )
+    assert over.clock_ends_at is None and {step.state for step in over.path} == {"done"}
+
+
+def test_every_event_of_the_game_and_the_jury_reads_as_a_sentence() -> None:
+    """The contracts' own events: a new one needs a sentence and a side here."""
+    for contract in ("JuryArbitrator", "ToleranceGame"):
+        names = {entry["name"] for entry in artifact(contract)["abi"] if entry["type"] == "event"}
+        about_money = {"CreditWithdrawn", "JurorExitRequested", "JurorStaked", "JurorWithdrawn"}
+        assert names - about_money <= set(disputes.MOVES)
+
+
+def test_plans_name_the_best_and_keep_the_errors() -> None:
+    plan = {
+        "pipelines": [{"stages": [["a", 0, 4], ["b", 4, 8]], "tokens_per_s": 5.0, "latency_ms": 3.0}],
+        "tokens_per_s": {"disjoint": 5.0, "at_most": 6.0}, "token_ms": {"best": 3.0}, "stages": 2, "k": 1,
+        "solve_s": 0.1, "gap": None, "bottleneck": ["b"], "explanation": ["because"],
+    }  # fmt: skip
+    worse = {**plan, "tokens_per_s": {"paths": 2.0, "at_most": 6.0}}
+    answers = [
+        {"method": "x", "plan": worse},
+        {"method": "y", "plan": plan},
+        {"method": "z", "error": {"what": "no", "why": "way"}},
+    ]
+    found = planner.plans({"id": "f", "machines": [1, 2]}, answers, NOW_MS)
+    assert (found.best, found.layers, found.machines) == ("y", 8, 2)
+    assert found.plans[2].error == "no: way"
+
+
+def test_snippets_carry_the_base_url_and_the_model() -> None:
+    found = connect("http://127.0.0.1:8080", ("m1", "m2"), NOW_MS, "m2")
+    assert all("127.0.0.1:8080" in snippet.text for snippet in found.snippets)
+    assert sum("m2" in snippet.text for snippet in found.snippets) >= 6
+
+
+# --- pictures and numbers ---
+
+NASTY = "<script>\"&'</script>"
+
+
+def parsed(markup: object) -> ET.Element:
+    return ET.fromstring(str(markup))
+
+
+def test_pictures_are_whole_escaped_and_say_what_they_show() -> None:
+    boxes = (Box(NASTY, "/x?a=1&b=2", 0, 3, "serving", link_ms=2.5), Box("b", "/b", 3, 4, "gone"))
+    pictures = [
+        pipelines([Row(NASTY, boxes)], 4, NASTY),
+        pipelines([], 0, "nothing"),
+        bar(3, 4, NASTY),
+        progress(0, 0, "none"),
+        line_chart([(NOW_MS, 1.0), (NOW_MS, None), (NOW_MS, 5.0)], NASTY, str, NOW_MS, 1000),
+        line_chart([], "none", str, NOW_MS, 1000),
+        columns([("2026-01-01", 5)], "days", str),
+        columns([], "days", str),
+        path([("a", "done"), ("b", "now"), (NASTY, "later")], NASTY),
+    ]
+    for picture in pictures:
+        root = parsed(picture)
+        assert root.get("aria-label") and root.get("role") in ("img", "group")
+        assert "style" not in {key for element in root.iter() for key in element.attrib}
+        assert not [element for element in root.iter() if element.tag == "script"]
+
+
+@given(st.floats(0, 1e12))
+def test_an_axis_ends_at_or_above_its_highest_value(value: float) -> None:
+    top = nice_ceiling(value)
+    assert top >= value * (1 - 1e-9) and (value == 0 or top <= value * 10.0001)
+
+
+@given(st.floats(-1e9, 1e9))
+def test_durations_are_short_words(seconds: float) -> None:
+    assert re.fullmatch(r"−?[\d,]+(\.\d)? (ms|s|min|h|days|years)", present.duration(seconds))
+
+
+def test_ids_lead_to_their_pages_and_strangers_text_is_escaped() -> None:
+    from core.protocol.ids import Kind
+
+    link = present.id_link(Kind.JOB)("0x" + "11" * 32)
+    assert str(link).startswith('<a class="id" href="/jobs/job_')
+    assert "<script>" not in str(present.id_link(Kind.MINER)(NASTY))
+    assert "<script>" not in str(present.age(NOW_MS, NOW_MS))
+    assert str(present.age(None, NOW_MS)).count("never") == 1

@@ -1,0 +1,27 @@
+"""Every shipped tolerance rests on a measurement that it covers at least twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.protocol.trace.families import FAMILIES, FP32_TOLERANCES
+from devnet import calibration
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_has_the_published_tolerances(family: str) -> None:
+    assert calibration.calibrated(family) == FP32_TOLERANCES
+    for entry in calibration.measured()["families"][family]:
+        assert entry["windows"] >= 90
+        assert 0 < entry["largest"] * calibration.LEAST_ROOM * 10**12 <= entry["parts_per_trillion"]
+
+
+def test_what_was_not_measured_is_in_shadow() -> None:
+    assert calibration.calibrated("mixtral") == ()
+
+
+def test_a_tolerance_with_too_little_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = {"max_depth": 1, "min_rows": 64, "largest": 6e-6, "parts_per_trillion": 10**7}
+    monkeypatch.setattr(calibration, "measured", lambda: {"families": {"llama": [entry]}})
+    with pytest.raises(ValueError, match="too small"):
+        calibration.calibrated("llama")

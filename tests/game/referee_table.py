@@ -1,0 +1,100 @@
+"""Both players at one table: their moves as calls, played on the Python state machine of the game, no chain in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from core.game.players import Accused, Accuser, Move
+from core.protocol import commit, dispute
+from core.protocol.dispute import ACCUSER_TURNS, Game, Phase, Terms
+from core.protocol.game_log import Opened, Seen
+from core.protocol.trace.evidence import Evidence, Opening, RowOpening, WeightOpening
+from core.protocol.trace.layout import Place
+
+TERMS = Terms(bond=20, turn_s=60, payout_delay_s=0)
+OPENED = Opened("0x00", "0x00", 0, "accuser", "owner", "0x00", "0x00", "0x00", 20, 0)
+Answer = Callable[[Seen], Move | None]
+
+
+def evidence_of(found: Any) -> Evidence:
+    """The evidence in a call's tuple."""
+    result, runs, weights, row, witness, tokens = found
+    part, name, root, siblings = weights
+    return Evidence(
+        Opening(result[0], tuple(result[1])),
+        tuple(Opening(data, tuple(up)) for data, up in runs),
+        WeightOpening(row_of(part), name, root, tuple(siblings)),
+        row_of(row),
+        witness,
+        tokens,
+    )
+
+
+def row_of(found: Any) -> RowOpening:
+    return RowOpening(found[0], tuple(found[1]), tuple(found[2]))
+
+
+class Table:
+    """One game between an accuser and an accused that answers; who has no answer is silent and loses by it."""
+
+    def __init__(self, accuser: Accuser, accused: Accused, answer: Answer | None = None) -> None:
+        self.accuser, self.answer = accuser, answer or accused.answer
+        case = accuser.case
+        leaf = commit.leaf_hash(commit.request_leaf_bytes(case.claim.leaf))
+        root = commit.root_of_hashes([leaf])
+        opened = dispute.opened(TERMS, 0, "accuser", frozenset(("owner",)), "requester", root, 1)
+        self.below = accuser.below_root
+        self.chunk = b""
+        self.moves: list[str] = ["accuse"]
+        # A token's sampling bytes are another test's: here its claim is taken as given.
+        self.game: Game = opened._accuse(0, case, 0, [], self.below)
+
+    def play(self) -> dispute.Verdict:
+        while self.game.phase != Phase.RULED:
+            is_accusers = self.game.phase in ACCUSER_TURNS
+            move = (self.accuser.answer if is_accusers else self.answer)(self.seen)
+            if move is None:
+                self.game = self.game.timeout(self.game.ends_at + 1)
+                break
+            self.make(move)
+        return self.game.verdict
+
+    @property
+    def seen(self) -> Seen:
+        g = self.game
+        node = (g.node.level, g.node.index) if g.node else (0, 0)
+        return Seen(
+            OPENED, g.phase, g.verdict, g.ends_at, node, g.child, g.part, g.case.claim if g.case else None, None,
+            tuple(self.below), self.chunk, g.place, g.tokens, g.stated,
+        )  # fmt: skip
+
+    def make(self, move: Move) -> None:
+        game, args = self.game, move.args
+        self.moves.append(move.function)
+        match move.function:
+            case "pick":
+                self.game = game.pick(0, "owner", args[0])
+            case "point":
+                self.game = game.point(0, "owner", Place(*args[0]))
+            case "pickPart":
+                self.game = game.pick_part(0, "owner", args[0])
+            case "demand":
+                self.game = game.demand(0, "owner")
+            case "restate":
+                self.below = args[3]
+                self.game = game.restate(0, "accuser", args[2], args[3])
+            case "openNode":
+                self.below = args[0]
+                self.game = game.open_node(0, "accuser", *args)
+            case "openChunk":
+                self.chunk = args[0]
+                self.game = game.open_chunk(0, "accuser", *args)
+            case "prove":
+                self.game = game.prove(0, "accuser", evidence_of(args[2]))
+            case "expand":
+                self.game = game.expand(0, "accuser", evidence_of(args[2]), args[3])
+            case "provePart":
+                self.game = game.prove_part(0, "accuser", evidence_of(args[3]))
+            case other:
+                raise AssertionError(other)

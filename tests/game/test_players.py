@@ -1,0 +1,148 @@
+"""On real shards of every family: a true accusation wins wherever it is pointed at, a false one falls at its first wrong bit."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pytest
+
+from core.engine.trace.nearest import Nearest
+from core.game.players import Accused, Accuser, Move, with_trace
+from core.game.prepare import canonical
+from core.game.selfcheck import faults, sampled
+from core.protocol import commit
+from core.protocol.dispute import Verdict
+from core.protocol.referee import Kind
+from core.protocol.trace.derive import TABLES_PART
+from core.protocol.trace.judge import Case, Claim
+from core.protocol.types import RequestLeaf
+from tests.core.engine.trace.models import FAMILIES, Tiny
+from tests.game.referee_table import Table
+
+ROWS, TOKENS_IN = 24, 20
+Span = tuple[int, int]
+
+
+@dataclass
+class Scene:
+    """One request through one stage, and what the stage signed."""
+
+    tiny: Tiny
+    span: Span
+    inputs: bytes
+    outputs: bytes
+    leaf: RequestLeaf
+
+    @classmethod
+    def make(cls, tiny: Tiny, span: Span, factor: float) -> Scene:
+        """A stage whose rows are the true ones in float32, times `factor`."""
+        shard = (*span, ROWS, True)
+        inputs, blank = tiny.rows(shard)
+        trace = tiny.trace(shard, Nearest(128))[0]
+        section = len(trace.layout.section_types) - 2
+        true = trace.values.array(section, len(trace.layout.section(section).ops) - 1)[:, 0]
+        outputs = (true * factor).astype("<f4").tobytes()
+        assert len(outputs) == len(blank)
+        width = 4 * tiny.hidden
+        leaf = RequestLeaf(
+            0, commit.to_hex(commit.rows_root(inputs, 4 if span[0] == 0 else width)),
+            commit.to_hex(commit.rows_root(outputs, width)), TOKENS_IN, ROWS + 1 - TOKENS_IN,
+        )  # fmt: skip
+        return cls(tiny, span, inputs, outputs, leaf)
+
+    @cached_property
+    def case(self) -> Case:
+        program = self.tiny.ours.program
+        entry = next(
+            i
+            for i, t in enumerate(program.tolerances)
+            if t.min_rows == 16 and t.max_depth >= self.span[1] - self.span[0]
+        )
+        claim = Claim(self.leaf, *self.span, ROWS, ROWS - 16, entry, bytes(32), exact=True)
+        model = self.tiny.ours.trace_model(self.tiny.folder)
+        parts = range(-1, model.layers + 1)
+        roots = tuple(commit.unhex(root) for root in self._roots(parts))
+        return Case(program, roots, claim)
+
+    def _roots(self, parts: range) -> list[str]:
+        from core.engine.weights import model_manifest
+
+        manifest = model_manifest(self.tiny.folder)
+        roots = [manifest.embed_root, *manifest.layer_roots, manifest.head_root]
+        assert len(roots) == len(parts) and TABLES_PART not in parts
+        return roots
+
+    def players(self) -> tuple[Accuser, Accused]:
+        model = self.tiny.ours.trace_model(self.tiny.folder)
+        trace, sources = canonical(self.case, model, self.inputs, self.outputs)
+        case = with_trace(self.case, trace)
+        return Accuser(case, trace, sources), Accused(case, trace, sources)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    return Tiny.make(tmp_path_factory.mktemp("models"), request.param)
+
+
+@pytest.mark.parametrize("span", [(0, 1), (1, 2)])
+def test_a_true_accusation_wins_wherever_it_is_pointed_at(tiny: Tiny, span: Span) -> None:
+    accuser, accused = Scene.make(tiny, span, 1.01).players()
+    rng = random.Random(4)
+    assert accuser.is_convicting()
+    assert faults(accuser, 2, rng) == []
+    assert accused.answer(Table(accuser, accused).seen) is None, "nothing to say against it"
+    for place in [*sampled(accuser.case.layout, 1, rng), accuser.verdict]:
+
+        def point(seen: object, place: object = place) -> Move:
+            if getattr(seen, "stated", b""):
+                return Move("pickPart", (rng.randrange(len(seen.stated) // 8),))  # type: ignore[attr-defined]
+            return Move("point", (tuple(place),))  # type: ignore[arg-type]
+
+        assert Table(accuser, accused, point).play() == Verdict.FAULT, place
+
+
+@pytest.mark.parametrize("span", [(0, 1), (1, 2)])
+def test_a_false_accusation_falls_at_its_first_wrong_bit(tiny: Tiny, span: Span) -> None:
+    honest, accused = Scene.make(tiny, span, 1.0).players()
+    assert not honest.is_convicting()
+    rng = random.Random(5)
+    layout, deepest = honest.case.layout, 0
+    for place in sampled(layout, 1, rng):
+        value = honest.trace[place]
+        if not np.isfinite(value):
+            continue
+        is_stabiliser = layout.op(place.section, place.op).kind == Kind.STABILISER
+        other = value + 99.0 if is_stabiliser else float(np.nextafter(value, np.inf))
+        forged = honest.trace.replaced(place, other)
+        liar = Accuser(with_trace(honest.case, forged), forged, honest.sources)
+        table = Table(liar, accused)
+        assert table.play() == Verdict.NO_FAULT, place
+        deepest = max(deepest, len(table.moves))
+        assert "point" in table.moves
+    assert deepest <= 18
+
+
+def test_an_accuser_that_shows_nothing_must_restate(tiny: Tiny) -> None:
+    honest, accused = Scene.make(tiny, (1, 2), 1.0).players()
+    rng = random.Random(6)
+    place = next(p for p in sampled(honest.case.layout, 1, rng) if np.isfinite(honest.trace[p]))
+    forged = honest.trace.replaced(place, honest.trace[place] + 1.0)
+    hidden = with_trace(honest.case, forged)
+    hidden = replace(hidden, claim=replace(hidden.claim, exact=False))
+    liar = Accuser(hidden, forged, honest.sources)
+    table = Table(liar, accused)
+    liar_after = Accuser(with_trace(honest.case, forged), forged, honest.sources)
+    table.make(table.answer(table.seen))  # type: ignore[arg-type]
+    assert table.moves[-1] == "demand"
+    table.accuser = liar_after
+    assert table.play() == Verdict.NO_FAULT
+
+
+def test_a_true_trace_of_an_honest_stage_falls_at_its_verdict(tiny: Tiny) -> None:
+    honest, accused = Scene.make(tiny, (1, 2), 1.0).players()
+    table = Table(honest, accused)
+    assert table.play() == Verdict.NO_FAULT
+    assert table.moves == ["accuse", "point", "prove"]

@@ -1,0 +1,70 @@
+"""A program of a requester that asks single requests over sessions and says what it hears, one JSON document a line.
+
+python -m tests.swarm.asker ASKS AT_ONCE MAX_TOKENS [PROMPT_PREFIX]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from client.answering import Answered, Ask, Said
+from client.context import open_context
+from client.orders import make_prompt
+from client.sessions import Sessions
+from core.engine.tokenizer import Tokenizer
+from core.protocol.types import SamplingParams
+from core.runtime.console import GlobalOptions, Run
+
+
+def tell(**what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+async def main(asks: int, at_once: int, max_tokens: int, prefix: str) -> None:
+    run = Run("client", "ask", GlobalOptions(yes=True))
+    settings = run.load()
+    async with open_context(settings) as context:
+        model = await context.model(settings.client.model)
+        tokenizer = Tokenizer(model.folder(settings))
+        sessions = Sessions(context, run.unlock())
+        slots = asyncio.Semaphore(at_once)
+
+        async def ask(number: int) -> None:
+            sampling = SamplingParams(max_new_tokens=max_tokens)
+            ids = tokenizer.encode_chat([{"role": "user", "content": f"{prefix} {number}"}])
+            prompt = make_prompt("", ids, sampling, model.spec.context, os.urandom)
+            async with slots:
+                began, first, tokens = time.monotonic(), 0.0, []
+                async for item in sessions.answer(Ask(f"ask-{number}", model, prompt)):
+                    if isinstance(item, Said):
+                        first = first or time.monotonic() - began
+                        tokens.append(item.token)
+                        if item.step == 0:
+                            tell(began=number)
+                        continue
+                    assert isinstance(item, Answered)
+                    tell(
+                        answered=number,
+                        tokens=tokens,
+                        tokens_in=item.tokens_in,
+                        cost=item.cost_units,
+                        job=item.job_id,
+                        partial=item.is_partial,
+                        first_s=first,
+                        whole_s=time.monotonic() - began,
+                    )
+
+        try:
+            await asyncio.gather(*(ask(number) for number in range(asks)))
+        finally:
+            await sessions.close()
+        tell(closed=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*map(int, sys.argv[1:4]), sys.argv[4] if len(sys.argv) > 4 else "Tell me"))  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""One devnet with a gateway before it."""
