@@ -24,7 +24,8 @@ from client.wallet import ensure_deposit
 from core.protocol import pricing, signing
 from core.protocol.chain import Chain
 from core.protocol.errors import CheckFailed, DepositShort, HeadraceError, MatcherUnreachable
-from core.protocol.types import JobState, ModelSpec, Order, SignedOrder, SignedReceipt
+from core.protocol.types import JobState, ModelSpec, Order, SignedOrder, SignedReceipt, Stage
+from core.protocol.types import Terms as DemandedTerms
 from core.runtime.channel import StreamIdentity
 from core.runtime.clock import Clock
 from core.runtime.logs import get_logger
@@ -209,22 +210,25 @@ class _Submission:
         """Sign an order for these answers and have it matched and locked on chain."""
         requester, policy = self._requester, self._policy
         batch = Batch.of([answer.next_prompt(os.urandom) for answer in answers])
+        terms = policy.terms_of(await self._chain_now())
         order = make_order(
             batch,
             requester.model_id,
             requester.model,
-            policy.terms_of(await self._chain_now()),
+            terms,
             requester.signer.address,
             nonce=self._next_nonce(),
         )
         locked = pricing.max_amount(order, requester.model)
         await self._provide(locked)
-        signed = SignedOrder(order, signing.sign(requester.signer, requester.chain.domain, order))
+        signature = signing.sign(requester.signer, requester.chain.domain, order)
+        signed = SignedOrder(order, signature, terms.demands)
         self._watcher.order_signed(order, locked)
         goes_on = Goes(self._matches[-1].job_id, self._lost) if self._matches else None
         match = await match_order(requester, signed, goes_on)
         requester.store.add_job(self._name, match, batch, int(requester.clock.now()))
         try:
+            check_plan(match.plan, terms.demands)
             await check_on_chain(requester, match)
         except HeadraceError:
             requester.store.set_state(match.job_id, "abandoned")
@@ -355,6 +359,17 @@ async def match_order(requester: Requester, signed: SignedOrder, goes_on: Goes |
         except MatcherUnreachable:
             await requester.clock.sleep(pause_s(attempt))
     return await requester.matcher.open_job(signed, requester.chain.domain, goes_on)
+
+
+def check_plan(plan: Sequence[Stage], demands: DemandedTerms | None) -> None:
+    """Raise CheckFailed unless every stage is one that we allow: no prompt is shown to others."""
+    barred = [s.operator for s in plan if demands is not None and not demands.allows(s.operator)]
+    if barred:
+        raise CheckFailed(
+            "the matcher chose a machine that the order's terms do not allow",
+            ", ".join(barred),
+            state="no prompt was sent; what is locked returns after the order's deadline",
+        )
 
 
 async def check_on_chain(requester: Requester, match: Match) -> None:

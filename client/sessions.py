@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +22,14 @@ from client.allowance import Budget, Life
 from client.answering import Answered, Ask, AskTerms, Priced, Said, priced, wishes_with
 from client.context import Context, Model
 from client.failover import Ongoing
-from client.jobs import FRUITLESS_ROUNDS, Requester, check_on_chain, match_order, pause_s
+from client.jobs import (
+    FRUITLESS_ROUNDS,
+    Requester,
+    check_on_chain,
+    check_plan,
+    match_order,
+    pause_s,
+)
 from client.keeper import Keeper
 from client.live import LiveSession, Turn
 from client.matcher_api import Goes, Quote
@@ -50,7 +57,7 @@ from core.protocol.errors import (
     NoCapacity,
     PeerUnreachable,
 )
-from core.protocol.types import SignedOrder, Stage
+from core.protocol.types import SignedOrder
 from core.protocol.types import Terms as DemandedTerms
 from core.runtime.channel import StreamIdentity
 from core.runtime.clock import Clock, SystemClock
@@ -200,7 +207,7 @@ class Sessions:
         openings = [pool.opening for pool in self._pools.values() if pool.opening is not None]
         await asyncio.gather(*openings, return_exceptions=True)
         for pool in self._pools.values():
-            for session in pool.sessions:
+            for session in list(pool.sessions):
                 session.stop()
                 self._end(pool, session)
         if self._tasks:
@@ -332,7 +339,7 @@ class Sessions:
             match = await match_order(requester, signed, need.goes)
         self._store.add_session(self._keeper.name, match, int(self._clock.now()))
         try:
-            _check_plan(match.plan, pool.demands)
+            check_plan(match.plan, pool.demands)
             await check_on_chain(requester, match)
             await self._learn_roots(model, match.plan)
             budget = Budget(
@@ -614,14 +621,3 @@ def _locked(model: Model, allowed: Allowance, quote: Quote) -> int:
         quote.price_in,
         quote.price_out,
     )
-
-
-def _check_plan(plan: Sequence[Stage], demands: DemandedTerms) -> None:
-    """Raise CheckFailed unless every stage is one that we allow: no prompt is shown to others."""
-    barred = [stage.operator for stage in plan if not demands.allows(stage.operator)]
-    if barred:
-        raise CheckFailed(
-            "the matcher chose a machine that the order's terms do not allow",
-            ", ".join(barred),
-            state="no prompt was sent; what is locked returns after the order's deadline",
-        )

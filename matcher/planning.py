@@ -93,7 +93,7 @@ class PlanDesk:
             raise DeadlinePassed(
                 "no plan in time",
                 f"the methods had {body.limit_s:g} s",
-                resume="ask for fewer methods or a smaller fleet, or give more time",
+                resume="fewer methods, a smaller fleet, or more time",
             ) from None
         finally:
             if child.returncode is None:

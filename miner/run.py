@@ -226,6 +226,10 @@ class Run:
         if after is not None:
             after.put(message)
 
+    def makes_room(self) -> None:
+        """Nobody who goes round the same ring waits for what has left of it: it may never come home."""
+        self._bench.compute.heard(self.key, None, is_last=True)
+
     def stays(self) -> None:
         """Nothing moves it, and all is well."""
         self._touch()
@@ -241,6 +245,7 @@ class Run:
             return
         self.request = after
         self._touch()
+        self.makes_room()
         if asyncio.current_task() is not self._task:
             self._task.cancel()
         if error is None:

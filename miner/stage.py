@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from core.engine.stops import Ending
 
 SILENT_REQUEST_S = 60.0
+#: Others round the same ring do not wait for a request of which nothing came home for so long.
+AWAY_S = 1.0
 #: What a broken pipeline has done is kept for so long, for another order to go on with and for a Cut.
 STRANDED_S = 60.0
 CLIENT_GONE_S = 15.0
@@ -154,6 +156,8 @@ class Stage:
             closed = job.stored.chain_state in CLOSED_STATES
             late = self.desk.chain.now_s() > job.order.deadline
             for run in list(job.runs.values()):
+                if now - run.seen_at > AWAY_S:
+                    run.makes_room()
                 if gone or closed or late:
                     run.cancel()
                 elif run.request.phase is Phase.STRANDED:

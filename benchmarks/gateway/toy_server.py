@@ -51,9 +51,11 @@ class Toy:
 
     async def answer(self, ask: Ask) -> AsyncGenerator[Said | Answered, None]:
         tokens, count = len(ask.prompt.ids), ask.prompt.sampling.max_new_tokens
+        began = time.monotonic()
         for step in range(count):
-            if self._token_s:
-                await asyncio.sleep(self._token_s)
+            wait_s = began + (step + 1) * self._token_s - time.monotonic()
+            if wait_s > 0:  # a pipeline goes on while its reader is busy
+                await asyncio.sleep(wait_s)
             yield Said(step, 65 + step % 26)
         cost = UNITS * (tokens + count)
         operators = (PLAN[0].operator,)

@@ -140,9 +140,13 @@ class Dashboard:
 
         app.router.lifespan_context = lifespan
 
+    def end_live(self) -> None:
+        """Let go of open pages, so that the server need not wait for them."""
+        self._closing.set()
+
     async def close(self) -> None:
         """End live connections, checks and the log."""
-        self._closing.set()
+        self.end_live()
         await self.checks.close()
         await self.sources.close()
 

@@ -170,9 +170,12 @@ class Ledger:
         return await self._database.run(self._twin, key_id, idempotency_key, body_hash)
 
     async def recover(
-        self, cost_of: Callable[[RequestRow], Sequence[Answered]] = lambda _: ()
+        self, cost_of: Callable[[RequestRow], Sequence[Answered] | None] = lambda _: None
     ) -> list[RequestRow]:
-        """At start: end what a former life left running. `cost_of` knows what of it was paid for."""
+        """At start: end what a former life left running. `cost_of` knows what of a begun one was paid for, None: nobody does.
+
+        What cost nothing may be asked for again under the same name; what did, or may have, may not.
+        """
         return await self._database.run(self._recover, cost_of)
 
     async def forget_answers(self) -> int:
@@ -283,7 +286,7 @@ class Ledger:
             sum(answer.tokens_in for answer in ending.answers),
             sum(answer.tokens_out for answer in ending.answers),
         )
-        is_free = ending.answer is None and not ending.answers and row.begun_at is None
+        is_free = ending.answer is None and not ending.answers and ending.state != INTERRUPTED
         values = {
             "state": ending.state,
             "error_code": ending.error_code,
@@ -353,20 +356,16 @@ class Ledger:
             )
             return session.exec(wanted.order_by(col(RequestRow.ended_at).desc())).first()
 
-    def _recover(self, cost_of: Callable[[RequestRow], Sequence[Answered]]) -> list[RequestRow]:
+    def _recover(
+        self, cost_of: Callable[[RequestRow], Sequence[Answered] | None]
+    ) -> list[RequestRow]:
         with self._database.session() as session:
             left = list(session.exec(select(RequestRow).where(RequestRow.state == RUNNING)).all())
             for row in left:
-                begun = row.begun_at is not None
-                self._close(
-                    session.connection(),
-                    row,
-                    Ending(
-                        INTERRUPTED if begun else FAILED,
-                        tuple(cost_of(row)) if begun else (),
-                        error_code="gateway_stopped",
-                    ),
-                )
+                paid = cost_of(row) if row.begun_at is not None else ()
+                state = FAILED if paid is not None and not paid else INTERRUPTED
+                ending = Ending(state, tuple(paid or ()), error_code="gateway_stopped")
+                self._close(session.connection(), row, ending)
             return left
 
     def _forget_answers(self) -> int:

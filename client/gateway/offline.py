@@ -17,7 +17,6 @@ from client.store import ClientStore, JobRow, RequestRow, match_of
 from client.submission import (
     Choices,
     Prepared,
-    ask_price,
     check_caps,
     ending_by,
     limits_of,
@@ -29,6 +28,7 @@ from client.verify import Answer
 from core.protocol import pricing
 from core.protocol.errors import HeadraceError
 from core.protocol.types import JobState, Order
+from core.protocol.types import Terms as DemandedTerms
 from core.runtime.clock import SystemClock
 from core.runtime.logs import get_logger
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from client.matcher_api import MatcherApi
     from core.engine.tokenizer import Tokenizer
     from core.protocol.signing import DigestSigner
+    from core.runtime.settings import Settings
 
 log = get_logger(__name__)
 PAID = (JobState.DELIVERED, JobState.DISPUTED, JobState.SETTLED)
@@ -105,13 +106,17 @@ class NetworkOffline:
         context, settings = self._context, self._context.settings
         wishes = await within_limits(context, wishes_with(settings, terms), Choices())
         prepared = Prepared(list(prompts), [])
-        price = await ask_price(context, model, prepared)
+        demands = demands_of(settings, terms)
+        price = await self._matcher.quote(
+            model.model_id, prepared.tokens_in, prepared.max_tokens_out, demands
+        )
         locked = maximum(model, price, prepared)
         if not settings.is_set("client.max_cost_per_job"):
             wishes = replace(wishes, max_cost=locked)  # a batch is held to its key's budget
         check_caps(settings, wishes, model.spec.layer_units, price, locked)
         policy = Policy(
-            terms_of=lambda now: terms_for(context, wishes, price, now), limits=limits_of(settings)
+            terms_of=lambda now: replace(terms_for(context, wishes, price, now), demands=demands),
+            limits=limits_of(settings),
         )
         watcher = _Lines(prompts, keep)
         result = await run_batch(
@@ -191,6 +196,15 @@ class NetworkOffline:
             model.spec,
             ending_by(tokenizer),
         )
+
+
+def demands_of(settings: Settings, terms: AskTerms) -> DemandedTerms | None:
+    """Whom an order under these terms may be served by, bound by its hash; None where anybody may."""
+    trusted = terms.trusted or frozenset(settings.client.trusted)
+    avoided = terms.avoided | frozenset(settings.client.avoid)
+    if not (trusted or avoided or terms.audit_bps):
+        return None
+    return DemandedTerms.of(limits_of(settings).in_flight, trusted, avoided, terms.audit_bps)
 
 
 class _Lines:

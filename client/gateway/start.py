@@ -100,9 +100,12 @@ async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gatew
     async with AsyncExitStack() as stack:
         await gateway.keys.claim_local(gateway.local_token)
         await recover(gateway)
-        server = HttpServer(make_app(gateway), host, port)
+        app = make_app(gateway)
+        server = HttpServer(app, host, port)
         await server.start()
         stack.push_async_callback(server.stop)
+        if hasattr(app.state, "dashboard"):
+            stack.callback(app.state.dashboard.end_live)
         stack.push_async_callback(gateway.batches.close)
         stack.push_async_callback(gateway.exchanges.close)
         gateway.url = server.url
@@ -116,7 +119,7 @@ async def recover(gateway: Gateway) -> list[RequestRow]:
     """End what an earlier life left running, charged with what its records say was paid."""
     left = await gateway.ledger.requests(state=RUNNING, limit=100_000)
     known = {row.request_id: await _paid(gateway, row) for row in left if row.begun_at}
-    found = await gateway.ledger.recover(lambda row: known.get(row.request_id, ()))
+    found = await gateway.ledger.recover(lambda row: known.get(row.request_id))
     if found:
         log.warning("requests of an earlier start were broken off", count=len(found))
     return found
@@ -165,15 +168,15 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Gat
         yield await stack.enter_async_context(serving(gateway, ours.host, ours.port))
 
 
-async def _paid(gateway: Gateway, row: RequestRow) -> Sequence[Answered]:
-    """What the requester's records hold of a request that a former life was answering."""
+async def _paid(gateway: Gateway, row: RequestRow) -> Sequence[Answered] | None:
+    """What the requester's records hold, and so what was acknowledged, of a request that a former life was answering."""
     if gateway.store is None:
-        return ()
+        return None
     try:
         spec = (await gateway.catalogue.find(row.model)).model.spec
     except HeadraceError as error:
         log.warning("a broken request cannot be priced", request=row.request_id, reason=str(error))
-        return ()
+        return None
     found = []
     for job in await asyncio.to_thread(gateway.store.jobs):
         for request in await asyncio.to_thread(gateway.store.requests, job.job_id):

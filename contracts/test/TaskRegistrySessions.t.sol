@@ -248,8 +248,8 @@ contract TaskRegistrySessionsTest is Suite {
         Deal memory deal = matchedSession(2);
         uint256 until = uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS;
         bring(deal, 1000, 500);
-        for (uint256 at = until - 1; at <= until; ++at) {
-            vm.warp(at);
+        for (uint256 moment = until - 1; moment <= until; ++moment) {
+            vm.warp(moment);
             vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, until));
             tasks.expire(deal.id);
         }
@@ -428,14 +428,14 @@ contract TaskRegistrySessionsTest is Suite {
         assertPaid(deal, IN, OUT);
     }
 
-    function testFuzz_finalAt_isNeverLaterThanAWindowAfterTheDeadline(uint256 at, bool closes) public {
+    function testFuzz_finalAt_isNeverLaterThanAWindowAfterTheDeadline(uint256 moment, bool closes) public {
         Deal memory deal = matchedSession(2);
         bring(deal, 1, 1);
         if (closes) {
             skipTime(1 hours);
             requestClose(deal);
         }
-        vm.warp(bound(at, vm.getBlockTimestamp(), uint256(deal.order.deadline) + 30 days));
+        vm.warp(bound(moment, vm.getBlockTimestamp(), uint256(deal.order.deadline) + 30 days));
         uint256 before = tasks.jobOf(deal.id).finalAt;
         bring(deal, 2, 2);
         ITaskRegistry.Job memory job = tasks.jobOf(deal.id);

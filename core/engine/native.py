@@ -23,7 +23,7 @@ _OPTIONS = (
     *("-shared", "-fPIC", "-std=gnu11", "-Wno-psabi"),
 )
 _FOR_THIS = ("-march=native", "-mcpu=native")
-_LIMIT_S = 60
+_LIMIT_S = 300
 
 
 class NoKernels(RuntimeError):

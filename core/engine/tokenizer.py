@@ -35,6 +35,7 @@ class Tokenizer:
         except Exception as error:  # the library raises bare Exception
             raise ModelUnsupported(f"cannot read {path.name}", why=str(error)) from error
         self._settings = _read_json(self.model_dir / "tokenizer_config.json")
+        self._template: tuple[str, Any] | None = None  # its text, and it compiled
         self.vocab_size: int = self._library.get_vocab_size(with_added_tokens=True)
         self.eos_ids: frozenset[int] = frozenset(self._find_eos_ids())
 
@@ -60,12 +61,12 @@ class Tokenizer:
                 )
         if not messages:
             raise UsageError("the conversation is empty", why="it has no messages")
-        template = self._chat_template()
+        text = self._chat_template()
         try:
+            if self._template is None or self._template[0] != text:  # compiling takes milliseconds
+                self._template = text, _jinja().from_string(text)
             return str(
-                _jinja()
-                .from_string(template)
-                .render(
+                self._template[1].render(
                     messages=[dict(message) for message in messages],
                     add_generation_prompt=True,
                     **{name: self._token_text(name) for name in ("bos_token", "eos_token")},

@@ -46,6 +46,8 @@ async def comes_back(town: Town, frozen: Mortal, stage: int) -> None:
     """Its late frames change nothing, and the next order is answered with it."""
     seen = sum(m.stage.counts["request_failed_E-CHECK-01"] for m in town.machines)
     frozen.thaw()
+    frozen.offset_s += 2.0
+    frozen.stage.tick()
     stand_in = town.machine(town.matches[-1].plan[stage].operator)
     await stand_in.kill()
     town.machines.remove(stand_in)

@@ -31,9 +31,9 @@ from devnet.tiny_models import write_tiny_model
 from miner.defence import Defence
 from miner.store import Store
 from tests.conftest import start_anvil
-from tests.game.world import Work, World
+from tests.game.world import TURN_S, Work, World
 
-pytestmark = pytest.mark.chain
+pytestmark = [pytest.mark.chain, pytest.mark.timeout(900)]
 SPANS = ((0, 1), (1, 3), (3, 4))
 GREEDY = SamplingParams(max_new_tokens=6, ignore_eos=True)
 SEEDED = SamplingParams(temperature_micro=800_000, max_new_tokens=6, seed=11, ignore_eos=True)
@@ -111,8 +111,15 @@ async def accuse(
 
 
 async def play(
-    work: Work, stage: int, accusation: Accusation, opened: Any, tmp_path: Path
+    work: Work,
+    stage: int,
+    accusation: Accusation,
+    opened: Any,
+    tmp_path: Path,
+    *,
+    is_guilty: bool = False,
 ) -> tuple[Verdict, list[Played], list[str]]:
+    """The accuser's program against the miner's; a guilty one has nothing to say, and its turn is skipped over."""
     world, moves, answers = work.world, [], []
     store = work.keep(stage, Store(tmp_path / "miner.sqlite"))
     defence = Defence(
@@ -123,8 +130,13 @@ async def play(
     game = Prosecution(
         world.chain, world.requester, SystemClock(), opened, accusation, moves.append
     )
-    async with asyncio.timeout(150):
-        verdict = await game.play()
+    playing = asyncio.create_task(game.play())
+    async with asyncio.timeout(800):
+        while is_guilty and not playing.done():
+            await asyncio.sleep(2)
+            if moves and not answers:
+                await world.skip(TURN_S + 1)
+        verdict = await playing
         await defence.done()
     await defence.close()
     store.close()
@@ -144,7 +156,7 @@ async def test_int8_weights_in_one_layer_cost_the_stake(world: World, tmp_path: 
     before = await honest_stake(work)
     accusation, opened = await accuse_deviation(work, 1)
     assert accusation.player.is_convicting()
-    verdict, moves, answers = await play(work, 1, accusation, opened, tmp_path)
+    verdict, moves, answers = await play(work, 1, accusation, opened, tmp_path, is_guilty=True)
     assert verdict == Verdict.FAULT
     assert answers == [], "nothing is wrong with a true accusation, and nothing is said against it"
     after = await honest_stake(work)
@@ -163,7 +175,7 @@ async def test_one_perturbed_row_costs_the_stake(world: World, tmp_path: Path) -
     accusation, opened = await accuse_deviation(work, 0, 1)
     claim = accusation.player.case.claim
     assert claim.window_from <= 20 < claim.positions
-    verdict, _, _ = await play(work, 0, accusation, opened, tmp_path)
+    verdict, _, _ = await play(work, 0, accusation, opened, tmp_path, is_guilty=True)
     assert verdict == Verdict.FAULT
 
 
@@ -177,7 +189,7 @@ async def test_a_wrong_token_costs_the_stake(
     work = await world.work(SPANS, prompts(GREEDY, SEEDED), swap=swap)
     accusation, opened = await accuse_token(work, request_index, 3)
     assert accusation.player.is_convicting()
-    verdict, moves, _ = await play(work, 2, accusation, opened, tmp_path)
+    verdict, moves, _ = await play(work, 2, accusation, opened, tmp_path, is_guilty=True)
     assert verdict == Verdict.FAULT
     assert moves[0].function == "accuseToken"
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx2
+
 from client.evidence import Case as Job
 from client.orders import Batch, Prompt, Terms, make_order
 from core.protocol import commit, signing
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
     from core.engine.blocks import Shard
 
 STAKE, FUNDS = 500 * USD, 10_000 * USD
-TURN_S = 20
+TURN_S = 300  # longer than any pause of the machine; who is to be silent is skipped over
+#: Clocks that leave room for turns of that length.
+PATIENT = Parameters(turn_s=TURN_S, max_dispute_s=40 * TURN_S, unbond_s=60 * TURN_S)
 Spoil = Callable[[int, "Shard"], None]
 #: (stage, request, first row, activations) → what the stage sends on instead.
 Bend = Callable[[int, int, int, Any], Any]
@@ -42,7 +46,7 @@ class World:
     @classmethod
     async def make(cls, rpc_url: str, signers: Sequence[Signer], model_dir: Path) -> World:
         chain = Chain(rpc_url, CHAIN_ID, {})
-        await deploy(chain, signers[0], signers[9].address, Parameters(turn_s=TURN_S))
+        await deploy(chain, signers[0], signers[9].address, PATIENT)
         model_id = await register_model(chain, signers[0], model_dir)
         world = cls(chain, signers, model_dir, model_id)
         for owner, operator in zip(world.owners, world.operators, strict=True):
@@ -70,6 +74,13 @@ class World:
     @property
     def requester(self) -> Signer:
         return self.signers[7]
+
+    async def skip(self, seconds: int) -> None:
+        """Let so much time pass on chain."""
+        async with httpx2.AsyncClient() as client:
+            for method, params in (("evm_increaseTime", [seconds]), ("evm_mine", [])):
+                call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+                (await client.post(self.chain.rpc_url, json=call)).raise_for_status()
 
     async def stake(self, stage: int) -> int:
         found = await self.chain.read("MinerRegistry", "minerOf", self.owners[stage].address)

@@ -36,7 +36,7 @@ from tests.twins.dispute_chain import Bench, TwinGame
 
 SNAPSHOT = Path(ROOT) / "contracts" / "snapshots" / "ToleranceGame.json"
 #: Of a dispute in which the accuser hands nothing over and has to open the trace on chain, level by level: it pays for that itself.
-MAX_DESCENT_GAS = 2_100_000
+MAX_DESCENT_GAS = 2_050_000
 MAX_TOTAL_GAS, MAX_MOVE_GAS, MAX_MOVE_BYTES, MAX_MOVES = 1_500_000, 500_000, 16_384, 20
 POSITIONS, WINDOW_ROWS = 1024, 64
 

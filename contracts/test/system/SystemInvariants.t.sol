@@ -66,9 +66,9 @@ contract SystemInvariants is Test {
         list[22] = handler.requestExit.selector;
         list[23] = handler.withdrawStake.selector;
         list[24] = handler.recover.selector;
-        // Sessions go on: more than one Ack of each.
+        // Sessions go on: more than one Ack of each. Who asked to leave fetches its stake.
         list[25] = handler.ack.selector;
-        list[26] = handler.ack.selector;
+        list[26] = handler.withdrawStake.selector;
         list[27] = handler.ack.selector;
     }
 

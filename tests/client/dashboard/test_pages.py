@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -28,6 +30,7 @@ from tests.client.dashboard.world import (
     tx_of,
     write_chain,
 )
+from tests.client.gateway.world import World
 
 JOB_ID = ids.full(ids.Kind.JOB, JOB)
 RECEIPT = f"rcpt_{1:032x}"
@@ -366,3 +369,19 @@ def test_a_check_that_cannot_be_made_says_why(world: PagesWorld, owner: httpx2.C
     row = world.run(world.gateway.ledger.request(RECEIPT))
     assert row is not None and row.is_checked is None
     assert json.dumps(row.model_dump())
+
+
+def test_a_gateway_that_stops_ends_open_pages_instead_of_cutting_them(tmp_path: Path) -> None:
+    world = World(tmp_path, flags={"gateway.dashboard": "true"}).start()
+    stopper = threading.Thread(target=world.stop)
+    with (
+        httpx2.Client(base_url=world.url, timeout=30) as http,
+        http.stream("GET", "/live/overview") as stream,
+    ):
+        parts = stream.iter_text()
+        next(parts)
+        stopper.start()
+        for _ in parts:  # a connection that is cut raises here
+            pass
+    stopper.join(30)
+    assert not stopper.is_alive()

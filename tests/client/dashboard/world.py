@@ -189,7 +189,7 @@ class ToldMatcher:
         return self.told["/v1/fleet"]["document"]
 
     async def plan(self, question: dict[str, Any]) -> Any:
-        found = await PlanDesk().plan(msgspec.convert(question, PlanBody))
+        found = await PlanDesk(grace_s=120.0).plan(msgspec.convert(question, PlanBody))
         return found["plans"]
 
     async def close(self) -> None: ...

@@ -121,6 +121,8 @@ async def test_the_next_session_is_there_before_the_present_one_is_used_up(
         assert heard.tokens == village.expected(prompt, 0)
         await until(lambda: all(p.opening is None for p in sessions._pools.values()))
     assert len(village.matches) == 2
+    await sessions.close()
+    village.running.clear()
     used = {match.job_id: village.acks[match.job_id].tokens_out for match in village.matches}
     assert sum(used.values()) == sum(len(village.expected(p, 0)) for p in asked)
 

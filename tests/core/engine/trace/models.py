@@ -50,7 +50,7 @@ class Tiny:
 
     def layout(self, shard: tuple[int, int, int, bool]) -> Layout:
         start, end, positions, deviates = shard
-        window = positions - 20 if deviates else 0
+        window = max(0, positions - 20) if deviates else 0
         return Layout(self.ours.program, start, end, positions, window, deviates)
 
     def trace(
