@@ -240,7 +240,9 @@ class LiveSession(Pipeline):
         try:
             if self.use.life is not Life.BROKEN:
                 await self._book(turn)
-        except Exception:  # the records cannot be written: what is not written down is not acknowledged
+        except (
+            Exception
+        ):  # the records cannot be written: what is not written down is not acknowledged
             log.exception("a request is not acknowledged", request=turn.index)
         finally:
             if not self.use.running:

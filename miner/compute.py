@@ -555,7 +555,9 @@ class Compute:
         """What a step should take; rows that stand for steps of their own count as such."""
         own, rows = self.pace.own, sum(work.tokens for work in works)
         alone_s = own.seconds(1) * sum(work.tokens for work in works if work.as_decodes)
-        return alone_s + max(own.seconds(rows), self._prompt_times.seconds(rows) if prompts else 0.0)
+        return alone_s + max(
+            own.seconds(rows), self._prompt_times.seconds(rows) if prompts else 0.0
+        )
 
     def _trace(self, done: Stepped, started: float, prompts: int, begins: bool) -> None:
         rows, ended, traced = 0 if prompts else len(done.ran), time.perf_counter(), set()

@@ -108,7 +108,9 @@ class Run:
         self.seen_at = bench.monotonic()
         self.prompt: tuple[int, ...] = ()
         self.counts = (0, 0)  # tokens in and out, once it is finished
-        self.stranding: wire.RequestFailed | None = None  # what the client was told when it broke off
+        self.stranding: wire.RequestFailed | None = (
+            None  # what the client was told when it broke off
+        )
         self._bench, self._wires = bench, wires
         self._sampling: t.SamplingParams | None = None
         self._sampler: Sampler | None = None

@@ -293,7 +293,10 @@ class Chain:
         if call.function != "multicall":
             return [call]
         where = self.addresses[call.contract]
-        inner = [{"to": where, "input": bytes.fromhex(data[2:]), "from": call.sender} for data in call.args["data"]]
+        inner = [
+            {"to": where, "input": bytes.fromhex(data[2:]), "from": call.sender}
+            for data in call.args["data"]
+        ]
         return [found for found in map(self._decode_call, inner) if found is not None]
 
     async def transactions(self, number: int) -> list[tuple[ChainCall | None, int]]:

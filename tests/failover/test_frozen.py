@@ -22,8 +22,8 @@ async def begin(town: Town, watch: Watch, done: int = 6, requests: int = 3):  # 
     return batch, running
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
-async def test_any_stage_freezes_in_mid_answer_and_comes_back(town: Town, stage: int) -> None:
+@pytest.mark.parametrize("stage", [1, 2])
+async def test_a_later_stage_freezes_in_mid_answer_and_comes_back(town: Town, stage: int) -> None:
     await town.start(*CUTS, CUTS[stage])
     watch = Watch()
     batch, running = await begin(town, watch)
@@ -173,20 +173,6 @@ async def test_a_client_that_loses_its_stream_goes_on_in_the_same_job(
     check_answers(town, watch, batch)
     check_money(town, result, watch)
     check_receipts(town)
-
-
-async def test_all_streams_of_a_client_break_again_and_again(town: Town) -> None:
-    machines = await town.start(*CUTS)
-    watch = Watch()
-    batch, running = await begin(town, watch, done=1)
-    for done in (2, 20):
-        await watch.until(lambda done=done: all(watch.count(p.custom_id) >= done for p in batch))
-        for machine in machines:
-            machine.reset(REQUESTER.address)
-    result = await running
-    assert not result.unfinished
-    check_answers(town, watch, batch)
-    check_money(town, result, watch)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
