@@ -34,9 +34,12 @@ def line_chart(
     return picture(WIDTH, HEIGHT, summary, *parts, class_="chart")
 
 
+NOTHING = 1e-12
+
+
 def nice_ceiling(value: float) -> float:
-    """The next 1, 2 or 5 times a power of ten; 1 for nothing."""
-    if value <= 0:
+    """The next 1, 2 or 5 times a power of ten; 1 for nothing, and for what nobody could tell from it."""
+    if value < NOTHING:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(power * step for step in (1, 2, 5, 10) if power * step >= value * (1 - 1e-9))

@@ -56,13 +56,17 @@ def test_a_call_that_raises_is_counted_and_raises() -> None:
 
 def test_steps_are_taken_once_and_know_when_they_began() -> None:
     log = StepLog()
-    works = [SimpleNamespace(job="b"), SimpleNamespace(job="a")]
-    done: Any = SimpleNamespace(seconds=0.5, rows=2, ran=works)
+    works = [
+        SimpleNamespace(job="b", tokens=1, first=7, end=8),
+        SimpleNamespace(job="a", tokens=20, first=128, end=148),
+    ]
+    done: Any = SimpleNamespace(seconds=0.5, rows=21, ran=works)
     before = time.monotonic()
-    log.add(done, 0)
+    log.add(done, 1)
     (step,) = log.take()
     assert step.ended_s >= before and step.began_s == step.ended_s - 0.5
-    assert (step.rows, step.prompts, step.job) == (2, 0, "a")
+    assert (step.rows, step.prompts, step.job) == (21, 1, "a")
+    assert (step.decodes, step.context) == (1, 8 + 128)
     assert log.take() == []
 
 
