@@ -109,8 +109,10 @@ def _rounded(found: Float64s, angles: Float64s, factor: float, exact: Any) -> Fl
     near = found.astype(np.float32)
     slack = np.abs(found) * (_UNSURE_STEPS * 2.0**-53) + 2.0**-60
     unsure = (found - slack).astype(np.float32) != (found + slack).astype(np.float32)
-    for index in zip(*np.nonzero(unsure), strict=True):
-        near[index] = _nearest_float32(exact(float(angles[index])) * Decimal(factor))
+    with localcontext() as context:
+        context.prec = _DIGITS
+        for index in zip(*np.nonzero(unsure), strict=True):
+            near[index] = _nearest_float32(exact(float(angles[index])) * Decimal(factor))
     return near
 
 
