@@ -252,6 +252,7 @@ class FakeChain:
     stakes: dict[str, int] = field(default_factory=dict)
     jobs: dict[str, ChainJob] = field(default_factory=dict)
     models: dict[str, t.ModelSpec] = field(default_factory=lambda: {MODEL_ID: SPEC})
+    spenders: set[tuple[str, str]] = field(default_factory=set)
     revoked: set[int] = field(default_factory=set)
     is_down: bool = False
     lose_answers: int = 0  # so many transactions are mined, but we do not hear of it
@@ -321,6 +322,9 @@ class FakeChain:
 
     def _balanceOf(self, account: str) -> int:  # noqa: N802
         return self.balances.get(account, 0)
+
+    def _isSpender(self, requester: str, signer: str) -> bool:  # noqa: N802
+        return (requester, signer) in self.spenders
 
     def _isNonceRevoked(self, requester: str, nonce: int) -> bool:  # noqa: N802
         return nonce in self.revoked

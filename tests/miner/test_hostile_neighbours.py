@@ -194,7 +194,6 @@ def spoilt(puppet: Puppet, requester: Requester, how: str) -> tuple[wire.Activat
 @pytest.mark.parametrize(
     "how",
     [
-        "gap",
         "no checkpoint",
         "other rows",
         "signed by another",
@@ -222,6 +221,16 @@ async def test_a_bad_frame_fails_its_request_and_signs_nothing(scene: Scene, how
     assert puppet.last.stage.counts["rows_late"] == 1
     assert puppet.last.store.leaves(requester.order_hash, requester.plan_hash) == {}
     assert puppet.channel.is_open, "one bad request does not cost the stream of the others"
+
+
+async def test_rows_that_are_missing_were_lost_on_the_way_and_accuse_nobody(scene: Scene) -> None:
+    puppet, requester = scene
+    message, payload = spoilt(puppet, requester, "gap")
+    await puppet.channel.send(message, payload)
+    await requester.until(lambda: bool(requester.failures))
+    assert [(f.request, f.code) for f in requester.failures] == [(0, "E-NET-03")]
+    assert puppet.last.store.leaves(requester.order_hash, requester.plan_hash) == {}
+    assert puppet.channel.is_open
 
 
 @pytest.mark.parametrize("counts", [(5, 5), (4, 4), (6, 3), (5, 3), (0, 8)])

@@ -91,13 +91,22 @@ def test_a_cancelled_request_leaves_nothing_behind():
     assert line.form() is None and len(line) == 0
 
 
-def served(stages: int, requests: int, *, latency_ms: float = 0.0):
+def served(
+    stages: int,
+    requests: int,
+    *,
+    latency_ms: float = 0.0,
+    pass_ms: float = 10.0,
+    step_ms: float = 0.0,
+):
     machines = [machine(f"m{i}") for i in range(stages)]
     fleet = fleet_of(*machines, latency_ms=latency_ms, mbit_s=None)
     layers = 4 // stages
     placement = placed(**{f"m{i}": (i * layers, (i + 1) * layers) for i in range(stages)})
     kv = KvEstimate(fleet, MODEL, placement, high_water=1.0, output_tokens=0)
-    costs = {f"m{i}": FittedCost(10.0 / layers, 0.0, 0.0, 0.0) for i in range(stages)}
+    costs = {
+        f"m{i}": FittedCost(pass_ms / layers, 0.0, step_ms / layers, 0.0) for i in range(stages)
+    }
     trace = [Arrival(0.0, 10, 401)] * requests
     options = replace(MINERS, duration_s=2.0)
     return simulate(fleet, MODEL, placement, FixedRouter([placement], kv), trace, options, costs)
@@ -109,8 +118,8 @@ def test_one_request_goes_round_in_the_time_of_its_passes_and_links():
 
 
 def test_two_microbatches_keep_two_equal_stages_busy():
-    """Passes of the same length whatever their size: without tickets all requests would go round together."""
-    report = served(2, 8)
+    """Steps of 2 ms each: all eight together would take 36 ms a round, and each stage would stand idle for half of it."""
+    report = served(2, 8, pass_ms=2.0, step_ms=2.0)
     assert report.decode.mean_s == pytest.approx(0.020, rel=0.02)
     assert report.decode_tokens_per_s == pytest.approx(8 / 0.020, rel=0.05)
     assert all(node.utilisation > 0.95 for node in report.nodes)
