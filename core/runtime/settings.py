@@ -44,7 +44,7 @@ SHORT_VARIABLES: Final = {
     "HEADRACE_WALLET": "wallet.name",
     "HEADRACE_LOG": "log.format",
 }
-NOT_SETTINGS: Final = frozenset({"HEADRACE_HOME", "HEADRACE_CONFIG"})
+NOT_SETTINGS: Final = frozenset({"HEADRACE_HOME", "HEADRACE_CONFIG", "HEADRACE_CC"})
 #: A section given as one text means this key of it.
 SHORT_SECTIONS: Final = {"network": "name", "wallet": "name", "log": "format"}
 PATH_KEYS: Final = frozenset({"wallet.keystore_dir", "wallet.password_file", "miner.password_file"})
