@@ -119,51 +119,45 @@ def make_prompt(
     return Prompt(custom_id, tuple(ids), sampling, random_bytes(32))
 
 
-def make_order(
-    batch: Batch, model_id: str, model: ModelSpec, terms: Terms, requester: str, nonce: int
-) -> Order:
-    """The order for this batch under these terms, unsigned."""
-    return Order(
-        requester=requester,
-        model_id=model_id,
-        input_root=commit.to_hex(batch.input_root),
-        sampling_root=commit.to_hex(batch.sampling_root),
-        requests=len(batch.prompts),
-        max_tokens_in=batch.tokens_in,
-        max_tokens_out=batch.max_tokens_out,
-        price_in=terms.price_in,
-        price_out=terms.price_out,
-        matcher=terms.matcher,
-        matcher_fee_bps=terms.matcher_fee_bps,
-        min_stake=terms.min_stake,
-        deadline=terms.deadline,
-        window=terms.window,
-        auditor=terms.auditor,
-        arbitrator=terms.arbitrator,
-        numerics_profile=model.numerics_profile,
-        terms_hash=signing.terms_hash(terms.demands),
-        nonce=nonce,
-    )
-
-
 @dataclass(frozen=True)
 class Allowance:
-    """What an open order allows in all."""
+    """What an order allows in all."""
 
     requests: int
     tokens_in: int
     tokens_out: int
 
 
+def make_order(
+    batch: Batch, model_id: str, model: ModelSpec, terms: Terms, requester: str, nonce: int
+) -> Order:
+    """The order for this batch under these terms, unsigned."""
+    allowance = Allowance(len(batch.prompts), batch.tokens_in, batch.max_tokens_out)
+    roots = commit.to_hex(batch.input_root), commit.to_hex(batch.sampling_root)
+    return _order(allowance, roots, model_id, model, terms, requester, nonce)
+
+
 def make_open_order(
     allowance: Allowance, model_id: str, model: ModelSpec, terms: Terms, requester: str, nonce: int
 ) -> Order:
     """An order that fixes no prompts: each request is opened by a signature of its own. Unsigned."""
+    return _order(allowance, (ZERO_HASH, ZERO_HASH), model_id, model, terms, requester, nonce)
+
+
+def _order(
+    allowance: Allowance,
+    roots: tuple[str, str],
+    model_id: str,
+    model: ModelSpec,
+    terms: Terms,
+    requester: str,
+    nonce: int,
+) -> Order:
     return Order(
         requester=requester,
         model_id=model_id,
-        input_root=ZERO_HASH,
-        sampling_root=ZERO_HASH,
+        input_root=roots[0],
+        sampling_root=roots[1],
         requests=allowance.requests,
         max_tokens_in=allowance.tokens_in,
         max_tokens_out=allowance.tokens_out,

@@ -15,6 +15,7 @@ from core.protocol.signing import DigestSigner
 from core.protocol.trace.program import Tolerance
 from core.protocol.types import ModelSpec
 from devnet.calibration import calibrated
+from devnet.model_spec import spec_of_folder
 
 if TYPE_CHECKING:
     from core.engine.trace.program import ModelProgram
@@ -172,23 +173,12 @@ def model_spec(model_dir: Path, program: ModelProgram | None = None) -> ModelSpe
 
     The head is charged as many layer units as its weights take layers' worth; the embedding, a look-up, counts one.
     """
-    shape, manifest = describe_model(model_dir), model_manifest(model_dir)
+    shape = describe_model(model_dir)
     program = program or registered_program(model_dir)
-    return ModelSpec(
-        architecture=signing.name_hash(shape.architecture),
-        layers=shape.layers,
-        hidden=shape.hidden,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        ffn=shape.ffn,
-        vocab=shape.vocab,
-        context=shape.context,
-        embed_units=1,
+    return spec_of_folder(
+        model_dir,
         head_units=max(1, round(shape.head_bytes / shape.layer_bytes)),
-        dtype=signing.name_hash("float32"),
         numerics_profile=program.numerics_profile if program else signing.name_hash("fp32"),
-        weights_root=manifest.weights_root,
-        manifest_hash="0x" + manifest.hash().hex(),
     )
 
 

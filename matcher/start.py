@@ -15,6 +15,7 @@ from core.protocol.signing import DigestSigner
 from core.protocol.types import MAX_MATCHER_FEE_BPS
 from core.runtime.channel import Peers, StreamIdentity
 from core.runtime.clock import SystemClock
+from core.runtime.database import sqlite_url
 from core.runtime.folders import make_private
 from core.runtime.http_server import HttpServer
 from core.runtime.logs import get_logger
@@ -25,7 +26,7 @@ from matcher.api import make_app
 from matcher.orders import Terms
 from matcher.service import PLANNING, Daemon, Rules
 from matcher.settling import Patience
-from matcher.store import Store, sqlite_url
+from matcher.store import Store
 
 SHORTEST_WINDOW_BLOCKS = 64
 log = get_logger(__name__)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
-from sqlalchemy import create_engine, delete, event, func
+from sqlalchemy import delete, func
 from sqlmodel import Session, col, select
 
 from core.protocol import signing
@@ -32,6 +32,7 @@ from core.protocol.types import (
     Stage,
     to_json,
 )
+from core.runtime.database import open_database
 from matcher.jobs import ENDED, FAILED, SETTLED, Job, SignedAck
 from matcher.tables import (
     AcceptanceRow,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Engine
 
+MIGRATIONS = Path(__file__).with_name("migrations")
 SWARM_PEERS_KEPT = 32
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -76,40 +78,6 @@ class JobChange:
     values: Mapping[str, Any]
 
 
-def sqlite_url(path: Path) -> str:
-    """The URL of a database file."""
-    return f"sqlite:///{path}"
-
-
-def open_engine(url: str) -> Engine:
-    """An engine with SQLite set to WAL, foreign keys and patience. Raises ConfigError for a URL nobody can open."""
-    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-
-    try:
-        engine = create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
-    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
-        raise ConfigError(
-            "matcher.db_url cannot be used",
-            why=str(error).splitlines()[0],
-            next_step="give an SQLAlchemy URL such as sqlite:////path/matcher.db",
-        ) from None
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _set_up_sqlite)
-    return engine
-
-
-def _set_up_sqlite(connection: Any, _: Any) -> None:
-    cursor = connection.cursor()
-    for pragma in (
-        "journal_mode=WAL",
-        "synchronous=NORMAL",
-        "foreign_keys=ON",
-        "busy_timeout=5000",
-    ):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
 class Store:
     """The matcher's database."""
 
@@ -120,16 +88,7 @@ class Store:
     @classmethod
     def open(cls, url: str) -> Store:
         """Connect and bring the tables up to date. Raises ConfigError."""
-        from sqlalchemy.exc import OperationalError
-
-        from matcher.migrate import upgrade
-
-        engine = open_engine(url)
-        try:
-            upgrade(engine)
-        except OperationalError as error:
-            raise ConfigError("the database cannot be opened", why=str(error.orig)) from None
-        return cls(engine)
+        return cls(open_database(url, "matcher.db_url", MIGRATIONS))
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from sqlalchemy import create_engine, event
 from sqlmodel import Session
 
-from core.protocol.errors import ConfigError
+from core.runtime.database import open_database, sqlite_url
 from core.runtime.folders import make_private
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from core.runtime.settings import Settings
 
+MIGRATIONS = Path(__file__).with_name("migrations")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ def private_sqlite_url(path: Path) -> str:
     """The URL of a database file that nobody else may read."""
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     path.chmod(0o600)
-    return f"sqlite:///{path}"
+    return sqlite_url(path)
 
 
 class Database:
@@ -55,25 +55,13 @@ class Database:
     @classmethod
     def open(cls, url: str) -> Database:
         """Connect and bring the tables up to date. Raises ConfigError."""
-        from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError
-
-        from client.gateway.migrate import upgrade
-
-        try:
-            engine = create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
-        except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
-            raise ConfigError(
-                "gateway.db_url cannot be used",
-                why=str(error).splitlines()[0],
-                next_step="give an SQLAlchemy URL such as sqlite:////path/gateway.db",
-            ) from None
-        if engine.dialect.name == "sqlite":
-            event.listen(engine, "connect", _set_up_sqlite)
-            event.listen(engine, "begin", _begin_sqlite)
-        try:
-            upgrade(engine)
-        except OperationalError as error:
-            raise ConfigError("the database cannot be opened", why=str(error.orig)) from None
+        engine = open_database(
+            url,
+            "gateway.db_url",
+            MIGRATIONS,
+            patience_ms=10_000,
+            takes_turns=True,  # `client keys new` is another process that writes here
+        )
         return cls(engine)
 
     def close(self) -> None:
@@ -96,21 +84,3 @@ class Database:
         """One transaction; rows stay readable after it."""
         with Session(self.engine, expire_on_commit=False) as session, session.begin():
             yield session
-
-
-def _set_up_sqlite(connection: Any, _: Any) -> None:
-    connection.isolation_level = None  # else the driver begins transactions late, as readers
-    cursor = connection.cursor()
-    for pragma in (
-        "journal_mode=WAL",
-        "synchronous=NORMAL",
-        "foreign_keys=ON",
-        "busy_timeout=10000",
-    ):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _begin_sqlite(connection: Any) -> None:
-    """Another process (`client keys new`) writes here too: take the lock first, then read."""
-    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -100,7 +100,6 @@ class Exchanges:
         self._grace_s = grace_s
         self._all: set[Exchange] = set()
         self._leaving: dict[Exchange, asyncio.TimerHandle] = {}
-        self._background: set[asyncio.Task[None]] = set()
         self.is_stopping = False
 
     @property
@@ -146,13 +145,6 @@ class Exchanges:
         loop = asyncio.get_running_loop()
         self._leaving[exchange] = loop.call_later(self._grace_s, self._cancel, exchange)
 
-    def run_behind(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """A task that `close` waits for."""
-        task = asyncio.create_task(work, name=name)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
-
     async def close(self, patience_s: float = 5.0) -> None:
         """Let what runs end for so long, then cancel it, and wait until all of it is settled."""
         self.is_stopping = True
@@ -165,8 +157,6 @@ class Exchanges:
         for timer in self._leaving.values():
             timer.cancel()
         self._leaving.clear()
-        if self._background:
-            await asyncio.wait(set(self._background), timeout=patience_s)
 
     def _cancel(self, exchange: Exchange) -> None:
         self._leaving.pop(exchange, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
@@ -142,9 +141,3 @@ async def _by_stage_receipt(gateway: Gateway, typed: str, key_id: str | None) ->
         if answer.job_request == row.request_index:
             return await gateway.ledger.request(answer.request_id, key_id)
     return None
-
-
-def operators_of(operators: str) -> list[str]:
-    """Of an `AnswerRow`."""
-    found: list[str] = json.loads(operators)
-    return found

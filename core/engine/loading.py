@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from core.engine.conversion import Group, Renaming
+from core.engine.heap import own_pages
 from core.engine.naming import Family
 from core.engine.tensors import TensorFolder
 from core.protocol.errors import ModelUnsupported
@@ -101,7 +102,7 @@ def fill_model(filling: Filling, needed: Mapping[str, str], source: Source) -> N
     by_layer: dict[int, list[Group]] = {}
     for group in renaming.groups(needed):
         by_layer.setdefault(_layer_of(group.target, filling), []).append(group)
-    with torch.no_grad():
+    with own_pages(), torch.no_grad():
         for number in sorted(by_layer):
             for group in by_layer[number]:
                 _fill_group(filling, group, renaming, needed, source)

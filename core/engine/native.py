@@ -7,6 +7,7 @@ They are two small files without dependencies, compiled when the first shard is 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+_log = logging.getLogger(__name__)
 SOURCES = [Path(__file__).with_name(name) for name in ("products.c", "paged_rows.c")]
 #: Names any compiler that takes gcc's options; empty for none.
 VARIABLE = "HEADRACE_CC"
@@ -30,11 +32,23 @@ class NoKernels(RuntimeError):
     """There are no C kernels here; the message says why."""
 
 
-@cache
 def kernels() -> ctypes.CDLL:
     """The compiled kernels, made on first use. Raises NoKernels."""
-    with tempfile.TemporaryDirectory(prefix="headrace-kernels-") as folder:
-        return open_kernels(compile_kernels(Path(folder)))  # stays mapped once the file is gone
+    found = _made_once()
+    if isinstance(found, str):
+        raise NoKernels(found)
+    return found
+
+
+@cache
+def _made_once() -> ctypes.CDLL | str:
+    """The kernels, or why there are none: every step asks, so neither is looked for again."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="headrace-kernels-") as folder:
+            return open_kernels(compile_kernels(Path(folder)))  # stays mapped once the file is gone
+    except NoKernels as error:
+        _log.warning("slower without our C kernels: %s", error)
+        return str(error)
 
 
 def compile_kernels(into: Path, *options: str) -> Path:

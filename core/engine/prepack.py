@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from core.engine.blocks import Shard
+from core.engine.heap import return_freed_memory
 from core.engine.layouts import Layout, layouts_of
 from core.engine.lookup import map_embedding
-from core.engine.quantise import return_freed_memory
 
 _CHECK_ROWS = (1, 2, 3, 16, 61, 128)
 _CHECK_COLUMNS = 4096

@@ -6,7 +6,6 @@ than linear modules is refused rather than left wide under a name that promises 
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from functools import cache
 from typing import Any
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from core.engine.formats import NumberFormat
+from core.engine.heap import return_freed_memory
 from core.protocol.errors import ModelUnsupported
 
 
@@ -53,13 +53,6 @@ def quantise_layer(layer: nn.Module, form: NumberFormat, *, reference: bool = Fa
             else:
                 _quantise(module, form)
             return_freed_memory()
-
-
-def return_freed_memory() -> None:
-    """Give the system back what the allocator keeps: what was freed of a layer lies between what stays of it."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def round_to(model: nn.Module, form: NumberFormat) -> None:

@@ -26,8 +26,6 @@ OrderHash = NewType("OrderHash", bytes)
 PlanHash = NewType("PlanHash", bytes)
 Address = NewType("Address", str)
 """Checksummed 0x address (EIP-55)."""
-MinerId = NewType("MinerId", str)
-"""The operator's checksummed address: one staked machine."""
 
 SHORT_BYTES: Final = 5
 """Bytes shown: 8 characters, collision among 10⁴ ids below 5·10⁻⁵, and prefixes resolve collisions."""
@@ -110,11 +108,6 @@ def address(text: str | bytes) -> Address:
 def address_bytes(of: str) -> bytes:
     """The 20 bytes of an address. Raises IdInvalid."""
     return bytes.fromhex(address(of)[2:])
-
-
-def miner_id(operator: str | bytes) -> MinerId:
-    """A machine's id is its operator's address. Raises IdInvalid."""
-    return MinerId(address(operator))
 
 
 def full(kind: Kind, data: bytes | str) -> str:

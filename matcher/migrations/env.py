@@ -1,14 +1,6 @@
-"""Over which connection do migrations run? The one that `matcher.migrate` hands over."""
+"""Which tables do these migrations make?"""
 
-from alembic import context
-
+from core.runtime.database import run_migrations
 from matcher.tables import METADATA
 
-connection = context.config.attributes["connection"]
-context.configure(
-    connection=connection,
-    target_metadata=METADATA,
-    render_as_batch=connection.dialect.name == "sqlite",
-)
-with context.begin_transaction():
-    context.run_migrations()
+run_migrations(METADATA)

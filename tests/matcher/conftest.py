@@ -11,11 +11,12 @@ import pytest
 
 from core.protocol import types as t
 from core.protocol.records import miners_topic
+from core.runtime.database import sqlite_url
 from core.runtime.metrics import Metrics
 from matcher.orders import Terms
 from matcher.service import Daemon, Rules
 from matcher.settling import Patience
-from matcher.store import Store, sqlite_url
+from matcher.store import Store
 from scheduler.improve import Rules as Planning
 from tests.matcher.worlds import (
     DOMAIN,

@@ -9,11 +9,12 @@ import pytest
 
 from core.protocol.errors import ConfigError, PeerUnreachable
 from core.protocol.records import SwarmCheck
+from core.runtime.database import sqlite_url
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
 from core.runtime.transport import Swarm
 from matcher.start import chain_of, database_url, join_swarm, rules_of
-from matcher.store import Store, sqlite_url
+from matcher.store import Store
 from tests.matcher.worlds import DOMAIN, NOW_S
 
 CHECK = SwarmCheck(DOMAIN)

@@ -12,9 +12,9 @@ from alembic.runtime.migration import MigrationContext
 
 from core.protocol.errors import ConfigError
 from core.protocol.follower import Position
+from core.runtime.database import migration_config, open_engine, sqlite_url, upgrade
 from matcher.jobs import FAILED
-from matcher.migrate import upgrade
-from matcher.store import SWARM_PEERS_KEPT, JobChange, MinerSeen, Store, open_engine, sqlite_url
+from matcher.store import MIGRATIONS, SWARM_PEERS_KEPT, JobChange, MinerSeen, Store
 from matcher.tables import METADATA
 from tests.matcher.worlds import (
     DOMAIN,
@@ -41,8 +41,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_migrations_make_exactly_the_tables_of_the_models(tmp_path: Path) -> None:
-    engine = open_engine(sqlite_url(tmp_path / "m.sqlite"))
-    upgrade(engine)
+    engine = open_engine(sqlite_url(tmp_path / "m.sqlite"), "matcher.db_url")
+    upgrade(engine, MIGRATIONS)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, METADATA) == []
@@ -63,12 +63,10 @@ def test_migrations_can_be_undone(tmp_path: Path) -> None:
     from alembic import command
     from sqlalchemy import inspect
 
-    from matcher.migrate import config
-
-    engine = open_engine(sqlite_url(tmp_path / "m.sqlite"))
-    upgrade(engine)
+    engine = open_engine(sqlite_url(tmp_path / "m.sqlite"), "matcher.db_url")
+    upgrade(engine, MIGRATIONS)
     with engine.begin() as connection:
-        command.downgrade(config(connection), "base")
+        command.downgrade(migration_config(connection, MIGRATIONS), "base")
     assert set(inspect(engine).get_table_names()) == {"alembic_version"}
     engine.dispose()
 

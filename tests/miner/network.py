@@ -20,6 +20,7 @@ from core.protocol.types import JobState
 from core.runtime.channel import Channel, Listener, Peers, StreamIdentity, connect
 from core.runtime.clock import SystemClock
 from core.runtime.pulse import Beat
+from devnet.model_spec import spec_of_folder
 from miner.admission import ChainView
 from miner.book import Book
 from miner.compute import Compute
@@ -88,26 +89,7 @@ class FakeChain:
 
 def spec_of(model_dir: Path) -> t.ModelSpec:
     """The tiny model's specification, with its real weights root."""
-    from core.engine.shape import describe_model
-    from core.engine.weights import model_manifest
-
-    shape, manifest = describe_model(model_dir), model_manifest(model_dir)
-    return t.ModelSpec(
-        architecture=signing.name_hash(shape.architecture),
-        layers=shape.layers,
-        hidden=shape.hidden,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        ffn=shape.ffn,
-        vocab=shape.vocab,
-        context=shape.context,
-        embed_units=1,
-        head_units=1,
-        dtype=signing.name_hash("float32"),
-        numerics_profile=PROFILE,
-        weights_root=manifest.weights_root,
-        manifest_hash=commit.to_hex(manifest.hash()),
-    )
+    return spec_of_folder(model_dir, head_units=1, numerics_profile=PROFILE)
 
 
 class Machine:

@@ -14,6 +14,13 @@ from devnet.network import Devnet, MinerProfile
 from devnet.tiny_models import write_tiny_model
 from tests.swarm.world import CONTEXT_TOKENS, LAYERS, MODEL, World
 
+#: Three miners with room for four, three and two of the eight layers: no two of them suffice.
+UNEQUAL = {
+    "miner-1": MinerProfile("14MiB"),
+    "miner-2": MinerProfile("11MiB"),
+    "miner-3": MinerProfile("7MiB"),
+}
+
 
 @pytest.fixture(scope="session")
 def tiny_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -19,13 +19,14 @@ from core.protocol import commit, dispute, signing
 from core.protocol.chain import Chain, artifact
 from core.protocol.dispute import Game, GameError, Handed, Phase, Terms
 from core.protocol.signer import Signer
+from core.protocol.trace.calls import claim_tuple, evidence_tuple, leaf_tuple, row_tuple
 from core.protocol.trace.derive import Boundary
 from core.protocol.trace.draw import Drawn
-from core.protocol.trace.evidence import Evidence, Opening, RowOpening, WeightOpening
+from core.protocol.trace.evidence import Evidence, RowOpening
 from core.protocol.trace.judge import Case, Claim
 from core.protocol.trace.layout import Place
 from core.protocol.trace.rows import SignedRows, Spot
-from core.protocol.types import ZERO_HASH, Order, RequestLeaf, RequestOpening, StageReceipt
+from core.protocol.types import ZERO_HASH, Order, RequestOpening, StageReceipt
 from devnet.deploy import Parameters, deploy
 from tests.conftest import CHAIN_ID
 
@@ -38,12 +39,6 @@ ALIASES = {
     "EvidenceWrong": {"EvidenceInvalid", "SiblingsWrong", "PartsDue", "SpotUnknown"},
     "NoParts": {"NoParts", "PartsDue"},
 }
-
-
-def claim_leaf(leaf: RequestLeaf) -> tuple[Any, ...]:
-    return (
-        leaf.request_index, commit.unhex(leaf.in_root), commit.unhex(leaf.out_root), leaf.tokens_in, leaf.tokens_out,
-    )  # fmt: skip
 
 
 def spot_tuples(spots: Sequence[Spot]) -> list[tuple[Any, ...]]:
@@ -67,40 +62,6 @@ def drawn_tuple(drawn: Drawn, order: Order, signature: bytes) -> tuple[Any, ...]
 def blank_rows(case: Case) -> SignedRows:
     claim = case.claim
     return SignedRows(case.program, claim.leaf, claim.layer_from, claim.layer_to)
-
-
-def claim_tuple(claim: Claim) -> tuple[Any, ...]:
-    leaf, choice = claim.leaf, claim.choice
-    drawn = (0,) * 9 + (bytes(32),)
-    if choice is not None:
-        drawn = (
-            choice.how, choice.preferred, choice.served, choice.step, choice.temperature_micro,
-            choice.min_p_micro, choice.top_k, *choice.key, choice.listed,
-        )  # fmt: skip
-    return (
-        claim_leaf(leaf),
-        claim.layer_from, claim.layer_to, claim.positions, claim.window_from, claim.tolerance_entry,
-        claim.exact, *drawn, claim.trace_root,
-    )  # fmt: skip
-
-
-def opening_tuple(found: Opening) -> tuple[Any, ...]:
-    return (found.data, list(found.siblings))
-
-
-def row_tuple(found: RowOpening) -> tuple[Any, ...]:
-    return (found.part, list(found.part_siblings), list(found.row_siblings))
-
-
-def weight_tuple(found: WeightOpening) -> tuple[Any, ...]:
-    return (row_tuple(found.row), found.name, found.tensor_root, list(found.tensor_siblings))
-
-
-def evidence_tuple(found: Evidence) -> tuple[Any, ...]:
-    return (
-        opening_tuple(found.result), [opening_tuple(run) for run in found.runs], weight_tuple(found.weights),
-        row_tuple(found.row), found.witness, found.tokens,
-    )  # fmt: skip
 
 
 def calldata(contract: str, name: str, args: Sequence[Any]) -> bytes:
@@ -573,7 +534,7 @@ class TwinGame:
         )  # fmt: skip
 
     def rows(self, rows: SignedRows) -> tuple[Any, ...]:
-        return (self.model, claim_leaf(rows.leaf), rows.layer_from, rows.layer_to)
+        return (self.model, leaf_tuple(rows.leaf), rows.layer_from, rows.layer_to)
 
     def hand_over(
         self,

@@ -9,10 +9,11 @@ import time
 from functools import cache
 from pathlib import Path
 
-from core.protocol import commit, signing
+from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.signer import Signer
 from core.protocol.types import JobState
+from devnet.model_spec import spec_of_folder
 from miner.admission import ChainView
 from miner.onchain import JobOnChain
 
@@ -62,23 +63,4 @@ class KnownJobs:
 @cache
 def spec_of(folder: Path) -> t.ModelSpec:
     """A model as the registry would have it. Hashes its weights the first time."""
-    from core.engine.shape import describe_model
-    from core.engine.weights import model_manifest
-
-    shape, manifest = describe_model(folder), model_manifest(folder)
-    return t.ModelSpec(
-        architecture=signing.name_hash(shape.architecture),
-        layers=shape.layers,
-        hidden=shape.hidden,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        ffn=shape.ffn,
-        vocab=shape.vocab,
-        context=shape.context,
-        embed_units=1,
-        head_units=1,
-        dtype=signing.name_hash("float32"),
-        numerics_profile=signing.name_hash("benchmark"),
-        weights_root=manifest.weights_root,
-        manifest_hash=commit.to_hex(manifest.hash()),
-    )
+    return spec_of_folder(folder, head_units=1, numerics_profile=signing.name_hash("benchmark"))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from client.dashboard.chain_log import LoggedEvent
-from client.dashboard.views.common import Json
 from core.protocol.break_even import (
     Earning,
     HourlyCost,
@@ -135,8 +134,3 @@ def paper_table(units_per_token: int) -> tuple[PaperRow, ...]:
         rate = break_even_tokens_per_s(cost, earning)
         rows.append(PaperRow(int(cost.units_per_hour), round(rate or 0)))
     return tuple(rows)
-
-
-def machines_of(miners: Iterable[Json], owner: str) -> list[Json]:
-    """The owner's machines that the matcher knows."""
-    return [m for m in miners if str(m.get("owner") or "").lower() == owner.lower()]

@@ -1,14 +1,6 @@
-"""Over which connection do migrations run? The one that `client.gateway.migrate` hands over."""
-
-from alembic import context
+"""Which tables do these migrations make?"""
 
 from client.gateway.tables import METADATA
+from core.runtime.database import run_migrations
 
-connection = context.config.attributes["connection"]
-context.configure(
-    connection=connection,
-    target_metadata=METADATA,
-    render_as_batch=connection.dialect.name == "sqlite",
-)
-with context.begin_transaction():
-    context.run_migrations()
+run_migrations(METADATA)

@@ -72,7 +72,7 @@ class Builder:
                 found = do.total(array(section, op.a))
                 _put(out, found)
             case Kind.NORM_SCALE:
-                n = self._group(section, self._at.op(section, op.a))
+                n = self._at.group(section, self._at.op(section, op.a))
                 _put(out, do.norm_scale(array(section, op.a), n, self._number(op)))
             case Kind.NORM:
                 self._norm(section, op, array, out)
@@ -132,20 +132,9 @@ class Builder:
         single = op.form in (Form.LAST, Form.LAST_SCALAR, Form.LOGITS)
         return found[-1:] if single else found
 
-    def _form(self, section: int, source: int) -> Form:
-        return Form.HIDDEN if source == INPUT else self._at.op(section, source).form
-
-    def _length(self, form: Form) -> int:
-        if form in (Form.SCALAR, Form.WINDOW_SCALAR, Form.LAST_SCALAR, Form.TOTAL):
-            return 1
-        return self._at.shape(form).length
-
-    def _group(self, section: int, op: Op) -> int:
-        return self._length(self._form(section, op.a)) // self._length(op.form)
-
     def _grouped(self, section: int, op: Op, x: Floats) -> Floats:
-        n = self._group(section, op)
-        return x.reshape(len(x), -1, n) if self._length(op.form) > 1 else x
+        n = self._at.group(section, op)
+        return x.reshape(len(x), -1, n) if self._at.length(op.form) > 1 else x
 
     def _tensor(self, section: int, number: int) -> Any:
         last = len(self._at.section_types) - 1

@@ -17,9 +17,9 @@ from core.engine.shape import model_parts
 from core.engine.tensors import TensorFolder
 from core.protocol import commit
 from core.protocol.referee.formats import LAYOUTS
-from core.protocol.trace import chunks
 from core.protocol.trace.derive import EMBED_PART, TABLES_PART, Weights
 from core.protocol.trace.evidence import RowOpening, WeightOpening
+from core.protocol.trace.sources import open_part
 
 Float32s = npt.NDArray[np.float32]
 #: Tensors that stay in memory beside the one in use, in bytes.
@@ -127,15 +127,7 @@ class _Opened:
 
     def open(self, matrix: Float32s, row: int, start: int) -> RowOpening:
         """The part of a row that holds byte `start`."""
-        data, part = _bytes(matrix[row]), start // commit.PART_BYTES
-        siblings: tuple[bytes, ...] = ()
-        if len(data) > commit.PART_BYTES:
-            siblings = tuple(chunks.ChunkTree(commit.part_hashes(data)).proof(part, part + 1))
-        return RowOpening(
-            data[part * commit.PART_BYTES : (part + 1) * commit.PART_BYTES],
-            siblings,
-            tuple(commit.merkle_proof(self._hashes, row)),
-        )
+        return open_part(self._hashes, row, _bytes(matrix[row]), start)
 
 
 def _bytes(row: Any) -> bytes:

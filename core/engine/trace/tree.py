@@ -18,7 +18,7 @@ _BLOCK_CHUNKS = 1 << 16
 _HASH_BYTES = 32
 
 
-class TraceTree:
+class TraceTree(chunks.HashTree):
     """The SHA-256 tree over a trace's chunks (`core.protocol.trace.chunks`)."""
 
     def __init__(self, values: TraceValues, file: Path | None = None) -> None:
@@ -27,7 +27,6 @@ class TraceTree:
         self.count = values.layout.chunks
         if not self.count:
             raise ValueError("a trace of no chunks")
-        self.height = chunks.height(self.count)
         self._kept = min(chunks.STEP_LEVELS, self.height)
         self._levels = [self._read(file) or self._hash(file)]
         while len(self._levels[-1]) > _HASH_BYTES:
@@ -37,29 +36,6 @@ class TraceTree:
     @property
     def root(self) -> bytes:
         return self._levels[-1]
-
-    def below(self, level: int, index: int) -> list[bytes]:
-        """Up to 32 nodes five levels (or what is left) below node `index` of `level`."""
-        step = min(chunks.STEP_LEVELS, level)
-        wide = chunks.width(self.count, level - step)
-        first = index << step
-        return [
-            self.node(level - step, i) for i in range(first, min((index + 1) << step, wide))
-        ]  # fmt: skip
-
-    def proof(
-        self, first: int, last: int, level: int = 0, levels: int | None = None
-    ) -> list[bytes]:
-        """Siblings for `chunks.climb` from the run of nodes [first, last) of `level` up `levels`, or to the root."""
-        top = self.height if levels is None else level + levels
-        found = []
-        for here in range(level, top):
-            if first % 2:
-                found.append(self.node(here, first - 1))
-            if last % 2 and last < chunks.width(self.count, here):
-                found.append(self.node(here, last))
-            first, last = first // 2, -(-last // 2)
-        return found
 
     def node(self, level: int, index: int) -> bytes:
         """Node `index` of `level`, the leaves being level 0."""

@@ -60,28 +60,24 @@ def climb(
     return found[0] if len(found) == 1 and not siblings else None
 
 
-class ChunkTree:
-    """All nodes of one trace's tree, from the hashes of its chunks."""
+class HashTree:
+    """A tree over `count` leaves that knows, or can find, each of its nodes."""
 
-    def __init__(self, leaves: Sequence[bytes]) -> None:
-        if not leaves:
-            raise ValueError("a trace of no chunks")
-        self._levels = [list(leaves)]
-        while len(self._levels[-1]) > 1:
-            self._levels.append(parents(self._levels[-1]))
+    count: int
 
-    @property
-    def root(self) -> bytes:
-        return self._levels[-1][0]
+    def node(self, level: int, index: int) -> bytes:
+        """Node `index` of `level`, the leaves being level 0."""
+        raise NotImplementedError
 
     @property
     def height(self) -> int:
-        return len(self._levels) - 1
+        return height(self.count)
 
     def below(self, level: int, index: int) -> list[bytes]:
         """Up to 32 nodes five levels (or what is left) below node `index` of `level`."""
         step = min(STEP_LEVELS, level)
-        return self._levels[level - step][index << step : (index + 1) << step]
+        last = min((index + 1) << step, width(self.count, level - step))
+        return [self.node(level - step, i) for i in range(index << step, last)]
 
     def proof(
         self, first: int, last: int, level: int = 0, levels: int | None = None
@@ -90,10 +86,28 @@ class ChunkTree:
         top = self.height if levels is None else level + levels
         found = []
         for here in range(level, top):
-            nodes = self._levels[here]
             if first % 2:
-                found.append(nodes[first - 1])
-            if last % 2 and last < len(nodes):
-                found.append(nodes[last])
+                found.append(self.node(here, first - 1))
+            if last % 2 and last < width(self.count, here):
+                found.append(self.node(here, last))
             first, last = first // 2, -(-last // 2)
         return found
+
+
+class ChunkTree(HashTree):
+    """All nodes of one trace's tree, from the hashes of its chunks."""
+
+    def __init__(self, leaves: Sequence[bytes]) -> None:
+        if not leaves:
+            raise ValueError("a trace of no chunks")
+        self.count = len(leaves)
+        self._levels = [list(leaves)]
+        while len(self._levels[-1]) > 1:
+            self._levels.append(parents(self._levels[-1]))
+
+    @property
+    def root(self) -> bytes:
+        return self._levels[-1][0]
+
+    def node(self, level: int, index: int) -> bytes:
+        return self._levels[level][index]

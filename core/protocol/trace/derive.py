@@ -152,9 +152,9 @@ class Derivation:
     def _terms(self, section: int, op: Op) -> int:
         """Terms of a reduction; 0 for operators of one element."""
         if op.kind == Kind.LINEAR:
-            return self._length(self._form(section, op.a))
+            return self._at.length(self._at.operand_form(section, op.a))
         if op.kind == Kind.SQUARES:
-            return self._group(section, op)
+            return self._at.group(section, op)
         if op.kind == Kind.MIX:
             return self._at.positions
         if op.kind == Kind.SUM:
@@ -165,20 +165,6 @@ class Derivation:
         terms = self._terms(section, op)
         each = self._p.part_terms
         return -(-terms // each) if terms > each or op.bias != NONE else 0
-
-    def _form(self, section: int, source: int) -> Form:
-        """Form of an operand; the section's input is a row of D a position."""
-        return Form.HIDDEN if source == INPUT else self._at.op(section, source).form
-
-    def _length(self, form: Form) -> int:
-        """Numbers a position has in this form."""
-        if form in (Form.SCALAR, Form.WINDOW_SCALAR, Form.LAST_SCALAR, Form.TOTAL):
-            return 1
-        return self._at.shape(form).length
-
-    def _group(self, section: int, op: Op) -> int:
-        """How many neighbours of its operand one of this operator's values covers."""
-        return self._length(self._form(section, op.a)) // self._length(op.form)
 
     # --- places of operands ---
 
@@ -216,7 +202,7 @@ class Derivation:
     def _sum_of_parts(self, op: Op, place: Place, parts: int) -> Leaf:
         if op.bias == NONE:
             return Leaf(Kind.SUM, (parts,))
-        bias = self._vector(place.section, op.bias, self._length(op.form), place.item)
+        bias = self._vector(place.section, op.bias, self._at.length(op.form), place.item)
         return Leaf(Kind.BIAS_SUM, (self._p.weight_format, parts), weights=bias)
 
     def _leaf(self, op: Op, place: Place, witness: int, start: int, n: int) -> Leaf:
@@ -236,22 +222,25 @@ class Derivation:
                 params = (weight_format, self._constant(op))
                 return Leaf(kind, params, weights=weights, row=token, by_token=True)
             case Kind.LINEAR:
-                rows, columns = self._length(form), self._length(self._form(section, op.a))
+                rows, columns = (
+                    self._at.length(form),
+                    self._at.length(self._at.operand_form(section, op.a)),
+                )
                 weights = self._matrix(section, op.tensor, rows, columns, column, start, n)
                 run = self._run(section, op.a, position, start, n)
                 return Leaf(kind, (weight_format, n), (run,), weights)
             case Kind.SQUARES:
-                first = column * self._group(section, op) + start
+                first = column * self._at.group(section, op) + start
                 return Leaf(kind, (n,), (self._run(section, op.a, position, first, n),))
             case Kind.SUM:
                 return Leaf(kind, (n,), (self._summed(section, op, place, start, n),))
             case Kind.NORM_SCALE:
                 q = self._at.op(section, op.a)
                 run = self._run(section, op.a, position, column)
-                return Leaf(kind, (self._group(section, q), self._constant(op)), (run,))
+                return Leaf(kind, (self._at.group(section, q), self._constant(op)), (run,))
             case Kind.NORM:
-                group = self._length(self._form(section, op.a)) // self._length(
-                    self._form(section, op.b)
+                group = self._at.length(self._at.operand_form(section, op.a)) // self._at.length(
+                    self._at.operand_form(section, op.b)
                 )
                 runs = (
                     self._run(section, op.a, position, column),
@@ -354,7 +343,7 @@ class Derivation:
 
     def _same(self, section: int, source: int, place: Place, position: int, column: int) -> Run:
         """The operand's number at the same place."""
-        if self._form(section, source) == Form.SCORES:
+        if self._at.operand_form(section, source) == Form.SCORES:
             return self._attended(section, source, place.row, place.segment, place.item, 1)
         return self._run(section, source, position, column)
 

@@ -15,6 +15,7 @@ from core.protocol.trace.program import (
     FROM_ROWS,
     FROM_TOKENS,
     HEAD,
+    INPUT,
     LEAVE,
     Form,
     Op,
@@ -88,6 +89,20 @@ class Layout:
 
     def op(self, section: int, op: int) -> Op:
         return self.section(section).ops[op]
+
+    def operand_form(self, section: int, source: int) -> Form:
+        """Form of an operand; the section's input is a row of D a position."""
+        return Form.HIDDEN if source == INPUT else self.op(section, source).form
+
+    def length(self, form: Form) -> int:
+        """Numbers a position has in this form."""
+        if form in (Form.SCALAR, Form.WINDOW_SCALAR, Form.LAST_SCALAR, Form.TOTAL):
+            return 1
+        return self.shape(form).length
+
+    def group(self, section: int, op: Op) -> int:
+        """How many neighbours of its operand one of this operator's values covers."""
+        return self.length(self.operand_form(section, op.a)) // self.length(op.form)
 
     def shape(self, form: Form) -> Shape:
         p, n, w = self.program, self.positions, self.window_rows

@@ -33,15 +33,20 @@ class CommittedRows:
 
     def open(self, row: int, start: int) -> RowOpening:
         """The part of a row that holds byte `start`."""
-        data, part = self.rows[row], start // commit.PART_BYTES
-        siblings: tuple[bytes, ...] = ()
-        if len(data) > commit.PART_BYTES:
-            siblings = tuple(chunks.ChunkTree(commit.part_hashes(data)).proof(part, part + 1))
-        return RowOpening(
-            data[part * commit.PART_BYTES : (part + 1) * commit.PART_BYTES],
-            siblings,
-            tuple(commit.merkle_proof(self._hashes, row)),
-        )
+        return open_part(self._hashes, row, self.rows[row], start)
+
+
+def open_part(hashes: Sequence[bytes], row: int, data: bytes, start: int) -> RowOpening:
+    """The part that holds byte `start` of row number `row`, whose bytes are `data`, among rows of these hashes."""
+    part = start // commit.PART_BYTES
+    siblings: tuple[bytes, ...] = ()
+    if len(data) > commit.PART_BYTES:
+        siblings = tuple(chunks.ChunkTree(commit.part_hashes(data)).proof(part, part + 1))
+    return RowOpening(
+        data[part * commit.PART_BYTES : (part + 1) * commit.PART_BYTES],
+        siblings,
+        tuple(commit.merkle_proof(hashes, row)),
+    )
 
 
 class CommittedTensors:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from core.engine import native
 from core.engine.layouts import Panels
 from core.engine.native import NoKernels, compile_kernels, kernels, open_kernels
 
@@ -116,3 +117,17 @@ def test_a_machine_without_a_compiler_says_so(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NoKernels, match="has no C compiler"):
         compile_kernels(tmp_path)
+
+
+def test_kernels_that_cannot_be_had_are_looked_for_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HEADRACE_CC", "")
+    native._made_once.cache_clear()
+    try:
+        for _ in range(3):
+            with pytest.raises(NoKernels, match="no compiler"):
+                kernels()
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+    finally:
+        native._made_once.cache_clear()

@@ -8,15 +8,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from devnet.network import MinerProfile
-from tests.swarm.conftest import devnet_of
+from tests.swarm.conftest import UNEQUAL, devnet_of
 from tests.swarm.world import World
-
-UNEQUAL = {
-    "miner-1": MinerProfile("14MiB"),
-    "miner-2": MinerProfile("11MiB"),
-    "miner-3": MinerProfile("7MiB"),
-}
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")

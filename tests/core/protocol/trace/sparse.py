@@ -32,7 +32,7 @@ def nothing(*place: object) -> bytes:
 
 
 @dataclass
-class SparseTree:
+class SparseTree(chunks.HashTree):
     """A tree over `count` leaves of which some are known."""
 
     tag: object
@@ -61,31 +61,8 @@ class SparseTree:
         return found
 
     @property
-    def height(self) -> int:
-        return chunks.height(self.count)
-
-    @property
     def root(self) -> bytes:
         return self.node(self.height, 0)
-
-    def below(self, level: int, index: int) -> list[bytes]:
-        step = min(chunks.STEP_LEVELS, level)
-        last = min((index + 1) << step, chunks.width(self.count, level - step))
-        return [self.node(level - step, i) for i in range(index << step, last)]
-
-    def proof(
-        self, first: int, last: int, level: int = 0, levels: int | None = None
-    ) -> list[bytes]:
-        top = self.height if levels is None else level + levels
-        found = []
-        for here in range(level, top):
-            wide = chunks.width(self.count, here)
-            if first % 2:
-                found.append(self.node(here, first - 1))
-            if last % 2 and last < wide:
-                found.append(self.node(here, last))
-            first, last = first // 2, -(-last // 2)
-        return found
 
 
 def seal(count: int, top: bytes) -> bytes:

@@ -1,0 +1,120 @@
+"""How is a daemon's database opened and brought up to date?
+
+SQLite in WAL mode by default, any SQLAlchemy URL otherwise. Migrations travel inside the daemon's package and run at every
+start; running them twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from core.protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+    from sqlalchemy import MetaData
+    from sqlalchemy.engine import Connection, Engine
+
+
+def sqlite_url(path: Path) -> str:
+    """The URL of a database file."""
+    return f"sqlite:///{path}"
+
+
+def open_database(
+    url: str, setting: str, migrations: Path, *, patience_ms: int = 5000, takes_turns: bool = False
+) -> Engine:
+    """An engine whose tables are those of the newest migration. Raises ConfigError. The rest is as in `open_engine`."""
+    from sqlalchemy.exc import OperationalError
+
+    engine = open_engine(url, setting, patience_ms=patience_ms, takes_turns=takes_turns)
+    try:
+        upgrade(engine, migrations)
+    except OperationalError as error:
+        raise ConfigError("the database cannot be opened", why=str(error.orig)) from None
+    return engine
+
+
+def open_engine(
+    url: str, setting: str, *, patience_ms: int = 5000, takes_turns: bool = False
+) -> Engine:
+    """An engine with SQLite set to WAL, foreign keys and patience. Raises ConfigError for a URL nobody can open.
+
+    `setting` is what the person set it by. `takes_turns` is for a SQLite file that several processes write: a transaction takes
+    the lock first, then reads.
+    """
+    from sqlalchemy import create_engine, event
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+    try:
+        engine = create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
+    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+        name = setting.partition(".")[0]
+        raise ConfigError(
+            f"{setting} cannot be used",
+            why=str(error).splitlines()[0],
+            next_step=f"give an SQLAlchemy URL such as sqlite:////path/{name}.db",
+        ) from None
+
+    def set_up(connection: Any, _: Any) -> None:
+        if takes_turns:
+            connection.isolation_level = (
+                None  # else the driver begins transactions late, as readers
+            )
+        cursor = connection.cursor()
+        for pragma in (
+            "journal_mode=WAL",
+            "synchronous=NORMAL",
+            "foreign_keys=ON",
+            f"busy_timeout={patience_ms}",
+        ):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", set_up)
+        if takes_turns:
+            event.listen(engine, "begin", _begin_immediate)
+    return engine
+
+
+def _begin_immediate(connection: Any) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+# --- migrations ---
+
+
+def migration_config(connection: Connection, folder: Path) -> Config:
+    """Alembic's configuration for the migrations of a folder, over an open connection."""
+    from alembic.config import Config
+
+    found = Config()
+    found.set_main_option("script_location", str(folder))
+    found.attributes["connection"] = connection
+    return found
+
+
+def upgrade(engine: Engine, folder: Path) -> None:
+    """Bring the tables to the newest revision, in one transaction."""
+    from alembic import command
+
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it narrates every start
+    with engine.begin() as connection:
+        command.upgrade(migration_config(connection, folder), "head")
+
+
+def run_migrations(metadata: MetaData) -> None:
+    """What a folder's `env.py` does: run its migrations over the connection that was handed over."""
+    from alembic import context
+
+    connection = context.config.attributes["connection"]
+    context.configure(
+        connection=connection,
+        target_metadata=metadata,
+        render_as_batch=connection.dialect.name == "sqlite",
+    )
+    with context.begin_transaction():
+        context.run_migrations()
