@@ -8,7 +8,7 @@ SOURCES := $(shell find contracts/src contracts/tools core/protocol/abi foundry.
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-contracts test-python lint ready setup contracts model clean
+.PHONY: demo test test-contracts test-python lint docs ready setup contracts model clean
 
 demo: ready ## set up, then the whole story on one machine
 	@$(BIN)/devnet demo
@@ -53,6 +53,9 @@ test-contracts: setup ## the forge part alone
 
 test-python: setup model
 	$(BIN)/pytest -n 2 --dist loadgroup
+
+docs: setup ## the documentation site, in .build/site; it opens from the disk
+	$(BIN)/mkdocs build --strict --quiet
 
 clean:
 	rm -rf out cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

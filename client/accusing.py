@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from client.audit import RequestFinding, ShardSource, StageFinding
 from client.evidence import Evidence, PromptOpening, tokens_in
+from client.questions import Doubted, Inquest
 from client.trace_game import Accusation, OrderedDraw
 from core.protocol import commit
-from core.protocol.errors import CheckFailed
+from core.protocol.errors import CheckFailed, RowsWithheld
 from core.protocol.game_log import Opened, case_of
+from core.protocol.trace.derive import Boundary
 from core.protocol.trace.judge import Claim
 from core.protocol.types import RequestLeaf, SignedReceipt
+from core.protocol.wire import Side
 
 if TYPE_CHECKING:
     from core.engine.trace.program import ModelProgram
@@ -53,10 +57,10 @@ async def charge_of(
         claim = await asyncio.to_thread(_deviation, source, ours, place, leaf, inputs, outputs)
         return Charge(accused, claim, inputs, outputs)
     opening = await evidence.opening(worst.request_index)
-    claim = await asyncio.to_thread(
+    claim, tokens = await asyncio.to_thread(
         _token, source, ours, place, leaf, worst, inputs, outputs, opening
     )
-    drawn = _drawn(evidence, opening, leaf, claim, outputs)
+    drawn = _drawn(evidence, opening, leaf, claim, outputs, tokens)
     return Charge(accused, claim, inputs, outputs, drawn)
 
 
@@ -78,8 +82,12 @@ async def accusation(
     trace, sources = await asyncio.to_thread(
         canonical, case, model, charge.inputs, charge.outputs, folder=folder
     )
-    player = Accuser(with_trace(case, trace), trace, sources)
+    player = Accuser(with_trace(case, trace), trace, sources, _listed(charge))
     return Accusation(charge.accused, player, charge.drawn)
+
+
+def _listed(charge: Charge) -> bytes:
+    return charge.drawn.tokens if charge.drawn is not None else b""
 
 
 async def would_convict(source: ShardSource, charge: Charge, folder: Path | None = None) -> bool:
@@ -104,7 +112,7 @@ def _would_convict(source: ShardSource, charge: Charge, folder: Path | None) -> 
     case = Case(ours.program, (), charge.claim)
     case.check_claim()
     trace, sources = canonical(case, model, charge.inputs, charge.outputs, folder=folder)
-    player = Accuser(with_trace(case, trace), trace, sources)
+    player = Accuser(with_trace(case, trace), trace, sources, _listed(charge))
     return player.is_convicting() and not faults(player, 1, random.Random(0))
 
 
@@ -139,9 +147,11 @@ def _token(
     inputs: bytes,
     outputs: bytes,
     opening: PromptOpening,
-) -> Claim:
+) -> tuple[Claim, bytes]:
+    """The claim, and the tokens that it lists."""
     from core.engine.numerics import reexecute
-    from core.game.claims import DrawError, token_claim, token_due
+    from core.game.claims import DrawError, likelier, listed, token_claim, token_due
+    from core.protocol.trace.derive import How
 
     produced = worst.first_divergent_step
     if produced is None:
@@ -155,15 +165,24 @@ def _token(
     )  # fmt: skip
     layers = (place.layer_from, place.layer_to)
     try:
-        return token_claim(
-            ours.program, leaf, layers, opening.sampling, tokens, produced, due
-        )  # fmt: skip
+        claim = token_claim(
+            ours.program, leaf, layers, opening.sampling, tokens, produced, due, logits
+        )
     except DrawError as error:
         raise _unjudged(f"the referee does not judge how it was drawn ({error.name})") from None
+    assert claim.choice is not None
+    if claim.choice.how != How.OUTSIDE_TOP_K:
+        return claim, b""
+    return claim, listed(likelier(logits, claim.choice))
 
 
 def _drawn(
-    evidence: Evidence, opening: PromptOpening, leaf: RequestLeaf, claim: Claim, outputs: bytes
+    evidence: Evidence,
+    opening: PromptOpening,
+    leaf: RequestLeaf,
+    claim: Claim,
+    outputs: bytes,
+    tokens: bytes,
 ) -> OrderedDraw:
     from core.game.prepare import committed_tokens
 
@@ -172,9 +191,50 @@ def _drawn(
     assert shown is not None, "openings are asked for over the wire"
     if shown.opening is None:
         proof = [commit.unhex(sibling) for sibling in shown.sampling_proof]
-        return OrderedDraw(order, sampling, proof, served)
+        return OrderedDraw(order, sampling, proof, served, tokens=tokens)
     said, signature = shown.opening.opening, shown.opening.signature
-    return OrderedDraw(order, sampling, [], served, said, signature)
+    return OrderedDraw(order, sampling, [], served, said, signature, tokens)
+
+
+async def inquest_of(
+    evidence: Evidence, source: ShardSource, accused: SignedReceipt, finding: StageFinding
+) -> Inquest | None:
+    """What to bring where a game cannot begin with a trace: rows that the stage signed and that are none, or questions for rows that
+    nobody hands over. None where all rows are here and are rows.
+
+    Raises CheckFailed for a model without an operator program.
+    """
+    ours = source.operators
+    if ours is None:
+        raise _unjudged("no operator program is registered for the model")
+    suspects = [accused.leaves[len(finding.requests)]] if finding.withheld else []
+    suspects += [leaf for leaf in accused.leaves if leaf.request_index in _at_fault(finding)]
+    for leaf in suspects:
+        doubted = Doubted(accused, ours.program, leaf)
+        held, missing = await _held(evidence, doubted)
+        malformed = doubted.malformed(held.get(Boundary.OUT, b""))
+        if malformed is not None or missing:
+            return Inquest(doubted, random.SystemRandom(), missing=missing, malformed=malformed)
+    return None
+
+
+def _at_fault(finding: StageFinding) -> set[int]:
+    return {found.request_index for found in finding.requests if found.at_fault}
+
+
+async def _held(
+    evidence: Evidence, doubted: Doubted
+) -> tuple[dict[Boundary, bytes], list[Boundary]]:
+    """A request's rows as far as somebody hands them over, and the boundaries of which nobody does."""
+    sides: tuple[tuple[Boundary, Side], ...] = ((Boundary.IN, "in"), (Boundary.OUT, "out"))
+    stage, held, missing = doubted.accused.receipt.stage, {}, []
+    for boundary, side in sides:
+        row_bytes = doubted.rows.row_bytes(boundary)
+        try:
+            held[boundary] = await evidence.rows(stage, side, doubted.leaf, row_bytes)
+        except RowsWithheld:
+            missing.append(boundary)
+    return held, missing
 
 
 def _unjudged(why: str) -> CheckFailed:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from client.evidence import Evidence, PromptOpening, tokens_in
+from client.precheck import rows_clear, tokens_clear
 from core.protocol.errors import CheckFailed, RowsWithheld
 from core.protocol.types import RequestLeaf, Stage
 
@@ -86,6 +87,12 @@ class ShardSource:
 
         return load_shard(self.model_dir, stage.layers, dtype=torch.float64)
 
+    def load_rough(self, stage: Stage) -> Shard:
+        """The same layers as machines run them, for `client/precheck.py`."""
+        from core.engine.model import load_shard
+
+        return load_shard(self.model_dir, stage.layers)
+
     @cached_property
     def operators(self) -> ModelProgram | None:
         """The registered program with its tables. Raises CheckFailed when the files here make another."""
@@ -118,6 +125,33 @@ class ShardSource:
         return self.tokenizer.eos_ids
 
 
+class _Shards:
+    """A stage's layers: in float32 for a first look if that was asked for, in float64 once something is in doubt."""
+
+    def __init__(self, source: ShardSource, place: Stage, *, precheck: bool) -> None:
+        self._source, self._place = source, place
+        self._has_rough = precheck and not source.profile.is_shadow
+        #: Requests that were judged in float64.
+        self.in_float64 = 0
+
+    @cached_property
+    def exact(self) -> Shard:
+        return self._source.load(self._place)
+
+    @cached_property
+    def rough(self) -> Shard | None:
+        return self._source.load_rough(self._place) if self._has_rough else None
+
+    @property
+    def either(self) -> Shard:
+        """For what both know: widths, layers, vocabulary."""
+        return self.rough or self.exact
+
+    def judge(self) -> Shard:
+        self.in_float64 += 1
+        return self.exact
+
+
 async def audit_stage(
     evidence: Evidence,
     source: ShardSource,
@@ -125,9 +159,13 @@ async def audit_stage(
     leaves: Sequence[RequestLeaf],
     registered_shard_root: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    precheck: bool = False,
+    in_float64: Callable[[int], None] = lambda requests: None,
 ) -> StageFinding:
     """Re-run one stage on these requests.
 
+    With `precheck` a request that a float32 re-run clears is not re-run in float64; `in_float64` is told how many were.
     A stage whose rows nobody hands over is at fault (`withheld`): it must answer for what it signed. Raises CheckFailed when our
     own copy of the weights is not the registered model.
     """
@@ -139,12 +177,13 @@ async def audit_stage(
             f"shard root {ours}, registered {registered_shard_root}",
             next_step="unpack the model again",
         )
-    shard = await asyncio.to_thread(source.load, place)
+    shards = _Shards(source, place, precheck=precheck)
+    await asyncio.to_thread(lambda: shards.either)
     findings = []
     try:
         for done, leaf in enumerate(leaves):
             progress(done, len(leaves))
-            findings.append(await _audit_request(evidence, source, shard, stage, leaf))
+            findings.append(await _audit_request(evidence, source, shards, stage, leaf))
     except RowsWithheld as error:
         return StageFinding(
             stage,
@@ -153,13 +192,16 @@ async def audit_stage(
             tuple(findings),
             withheld=f"{error.what}: {error.why}",
         )
+    finally:
+        in_float64(shards.in_float64)
     progress(len(leaves), len(leaves))
     return StageFinding(stage, place.operator, (place.layer_from, place.layer_to), tuple(findings))
 
 
 async def _audit_request(
-    evidence: Evidence, source: ShardSource, shard: Shard, stage: int, leaf: RequestLeaf
+    evidence: Evidence, source: ShardSource, shards: _Shards, stage: int, leaf: RequestLeaf
 ) -> RequestFinding:
+    shard = shards.either
     first, last = shard.is_first, shard.is_last
     impossible = _impossible_counts(leaf, shard.context)
     if impossible:
@@ -175,15 +217,17 @@ async def _audit_request(
     if len(outputs) != expected * out_bytes:
         return _plain_fault(leaf, f"{len(outputs) // out_bytes} output rows for {expected} due")
     if not first and not last:
-        return await asyncio.to_thread(_judge_rows, source, shard, leaf, inputs, outputs)
+        return await asyncio.to_thread(_judge_rows, source, shards, leaf, inputs, outputs)
     opening = await evidence.opening(leaf.request_index)
     disordered = _disordered(leaf, opening, tokens_in(inputs) if first else None)
     foreign = [t for t in (tokens_in(inputs) if first else ()) if t >= shard.vocab]
     if disordered or foreign:
         return _plain_fault(leaf, disordered or f"fed token {foreign[0]} of {shard.vocab}")
     if last:
-        return await asyncio.to_thread(_judge_tokens, source, shard, leaf, inputs, outputs, opening)
-    return await asyncio.to_thread(_judge_rows, source, shard, leaf, inputs, outputs)
+        return await asyncio.to_thread(
+            _judge_tokens, source, shards, leaf, inputs, outputs, opening
+        )
+    return await asyncio.to_thread(_judge_rows, source, shards, leaf, inputs, outputs)
 
 
 def _plain_fault(leaf: RequestLeaf, reason: str) -> RequestFinding:
@@ -211,10 +255,17 @@ def _disordered(leaf: RequestLeaf, opening: PromptOpening, fed: tuple[int, ...] 
 
 
 def _judge_rows(
-    source: ShardSource, shard: Shard, leaf: RequestLeaf, inputs: bytes, outputs: bytes
+    source: ShardSource, shards: _Shards, leaf: RequestLeaf, inputs: bytes, outputs: bytes
 ) -> RequestFinding:
     from core.engine.numerics import judge_rows, reexecute, whitened_relative_l2
 
+    if (rough := shards.rough) is not None:
+        sigma, served = source.sigma(rough.layers.end), _floats(outputs, rough.hidden)
+        seen = rows_clear(source.profile, rough, _inputs(rough, inputs), served, sigma)
+        if seen is not None:
+            limit = source.profile.tolerance(len(rough.layers), len(served))
+            return RequestFinding(leaf.request_index, False, (), seen.ratio, limit, None)
+    shard = shards.judge()
     reference = reexecute(shard, _inputs(shard, inputs)).numpy()
     served = _floats(outputs, shard.hidden)
     depth = len(shard.layers)
@@ -235,7 +286,7 @@ def _judge_rows(
 
 def _judge_tokens(
     source: ShardSource,
-    shard: Shard,
+    shards: _Shards,
     leaf: RequestLeaf,
     inputs: bytes,
     outputs: bytes,
@@ -243,13 +294,29 @@ def _judge_tokens(
 ) -> RequestFinding:
     from core.engine.numerics import judge_tokens, reexecute
 
-    tokens = tokens_in(outputs)
+    tokens, shard = tokens_in(outputs), shards.either
     unknown = next((i for i, t in enumerate(tokens) if t >= shard.vocab), None)
     if unknown is not None:
         reason = f"token {tokens[unknown]} at step {unknown}, the vocabulary has {shard.vocab}"
         return RequestFinding(leaf.request_index, True, (reason,), 1.0, 1.0, unknown)
     reasons, end = _end_faults(source, opening, tokens)
     first_row = leaf.tokens_in - 1
+    if (rough := shards.rough) is not None and not reasons:
+        seen = tokens_clear(
+            source.profile,
+            rough,
+            _inputs(rough, inputs),
+            tokens,
+            first_row,
+            opening.sampling,
+            leaf.request_index,
+            prompt=opening.prompt_ids,
+            eos_ids=source.eos_ids,
+        )
+        if seen is not None:
+            limit = 2 * seen.limit
+            return RequestFinding(leaf.request_index, False, (), seen.ratio, limit, None)
+    shard = shards.judge()
     logits = reexecute(
         shard, _inputs(shard, inputs), logit_rows=range(first_row, first_row + len(tokens))
     )
@@ -317,13 +384,23 @@ async def audit_job(
     leaves_by_stage: Sequence[Sequence[RequestLeaf]],
     shard_roots: Sequence[str],
     progress: Callable[[int, int, int], None] = lambda stage, done, total: None,
+    *,
+    precheck: bool = False,
+    in_float64: Callable[[int, int], None] = lambda stage, requests: None,
 ) -> list[StageFinding]:
-    """Re-run every stage of a job, one shard in memory at a time."""
+    """Re-run every stage of a job, one shard in memory at a time; `precheck` and `in_float64` as in `audit_stage`."""
     findings = []
     for stage, leaves in enumerate(leaves_by_stage):
         findings.append(
             await audit_stage(
-                evidence, source, stage, leaves, shard_roots[stage], partial(progress, stage)
+                evidence,
+                source,
+                stage,
+                leaves,
+                shard_roots[stage],
+                partial(progress, stage),
+                precheck=precheck,
+                in_float64=partial(in_float64, stage),
             )
         )
     return findings

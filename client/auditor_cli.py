@@ -12,6 +12,7 @@ from core.runtime.cli import App, Run
 app = App("auditor", help="Re-run what you doubt, and take a liar's stake on chain.")
 jury = app.group("jury", help="Stake, and judge other people's disputes.")
 disputes = app.group("disputes", help="Disputes on chain.")
+audits = app.group("audits", help="What `auditor watch` has found.")
 
 JobArgument = Annotated[str, typer.Argument(help="Job or receipt: id or prefix.")]
 DelegationOption = Annotated[
@@ -50,12 +51,104 @@ async def dispute(
     await dispute_job(run, job, stage, delegation, wait=wait)
 
 
+@app.command()
+async def bundle(
+    run: Run,
+    job: JobArgument,
+    out: Annotated[Path, typer.Option("--out", help="File to write; it must not exist.")],
+) -> None:
+    """Write what a third party needs to check a job: order, plan, receipts, prompts and answers, in one file."""
+    from client.bundle import write_bundle
+
+    run.emit(await write_bundle(run.settings, job, out))
+
+
+@app.command()
+def verify(
+    run: Run, file: Annotated[Path, typer.Argument(help="Made by `auditor bundle`.")]
+) -> None:
+    """Check a bundle without network, wallet or model: signatures, commitments and counts; exit 9 on a mismatch."""
+    from client.bundle import verify_bundle
+
+    run.emit(verify_bundle(file))
+
+
+@app.command(daemon=True)
+async def watch(
+    run: Run,
+    rate: Annotated[
+        float, typer.Option(help="Percent of requests to re-run, at least.", min=0.0, max=100.0)
+    ] = 2.0,
+    requester: Annotated[
+        list[str] | None, typer.Option(help="Whose orders we serve, beside those that name us.")
+    ] = None,
+    delegation: Annotated[
+        list[Path] | None, typer.Option(help="Permission signed by a requester (JSON).")
+    ] = None,
+    dispute: Annotated[
+        bool, typer.Option("--dispute", help="Accuse whoever is at fault, and pay the bond.")
+    ] = False,
+) -> None:
+    """Follow jobs, re-run what the lot falls on, keep the verdicts. Until stopped."""
+    from client.watch_service import watch as serve
+
+    await serve(
+        run,
+        rate_bps=round(100 * rate),
+        serves=requester or (),
+        delegation_files=delegation or (),
+        disputes=dispute,
+    )
+
+
+@audits.command("ls")
+def audits_ls(run: Run) -> None:
+    """What watching has found, newest first."""
+    from client.watch_service import list_verdicts
+
+    run.emit(list_verdicts(run.settings, run.unlock().address))
+
+
+@audits.command("standings")
+def audits_standings(run: Run) -> None:
+    """Operators by what audits of them came to; whom to avoid."""
+    from client.watch_service import list_standings
+
+    run.emit(list_standings(run.settings, run.unlock().address))
+
+
+@audits.command("status")
+def audits_status(run: Run) -> None:
+    """Jobs watched, audits that were only measured, accusations that are due."""
+    from client.watch_service import watch_status
+
+    run.emit(watch_status(run.settings, run.unlock().address))
+
+
 @disputes.command("ls")
 async def disputes_ls(run: Run) -> None:
-    """Every dispute before the jury."""
+    """Every dispute, games and those before the jury, in the order in which they were opened."""
     from client.verdicts import list_disputes
 
     run.emit(await list_disputes(run.settings))
+
+
+@disputes.command("show")
+async def disputes_show(
+    run: Run, dispute: Annotated[str, typer.Argument(help="A game: id or prefix.")]
+) -> None:
+    """A game move by move, what each cost, and the number on trial."""
+    from client.verdicts import show_game
+
+    await show_game(run, dispute)
+
+
+@app.command()
+async def withdraw(run: Run) -> None:
+    """Take what disputes owe this wallet: bonds, rewards, fees."""
+    from client.collecting import withdraw_credits
+
+    run.emit(await withdraw_credits(run))
 
 
 @jury.command("stake")

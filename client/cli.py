@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,10 +17,13 @@ app = App("client", help="Buy inference from your own wallet and keep a receipt 
 wallet = app.group("wallet", help="Keys, and the prepaid balance.")
 jobs = app.group("jobs", help="What you submitted and what came of it.")
 receipts = app.group("receipts", help="What stages signed for your answers.")
+miners = app.group("miners", help="Who serves what now.")
 keys = app.group("keys", help="Who may use your gateway, and within which limits.")
 
 ModelOption = Annotated[str | None, typer.Option("--model", help="Model name or id.")]
 FileArgument = Annotated[Path, typer.Argument(help="Requests in the OpenAI batch format (JSONL).")]
+JobArgument = Annotated[str, typer.Argument(help="Job id or prefix.")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for results.")]
 MaxTokens = Annotated[
     int, typer.Option("--max-tokens", help="Most new tokens per answer.", min=1, max=2**20)
 ]
@@ -187,6 +191,19 @@ async def wallet_withdraw(
             run.emit(await request_withdrawal(run, context.chain, signer, units))
 
 
+@wallet.command("allow")
+async def wallet_allow(
+    run: Run,
+    spender: Annotated[str, typer.Argument(help="Name or address of the key that may spend.")],
+    limit: Annotated[str, typer.Argument(help="Most it may spend in all; 0usd takes it back.")],
+    valid: Annotated[str, typer.Option(help="How long, such as 30d.")] = "30d",
+) -> None:
+    """Let another key, such as a gateway's, pay for jobs out of the prepaid balance; it can withdraw nothing."""
+    from client.spender import allow_spender
+
+    run.emit(await allow_spender(run, spender, limit, valid))
+
+
 # --- work ---
 
 
@@ -215,6 +232,10 @@ async def submit(
         str, typer.Option(help="now: pay at once; later: leave it to the dispute window.")
     ] = "now",
     auditor: Annotated[str | None, typer.Option(help="Address that may dispute for you.")] = None,
+    arbitrator: Annotated[
+        str | None,
+        typer.Option(help="Who settles disputes: game, jury or an address; by default the game."),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for results.")] = None,
     text: Annotated[
         bool, typer.Option("--text/--no-text", help="Show answers as they come.")
@@ -240,7 +261,9 @@ async def submit(
     from client.submission import Choices, submit_file
 
     sampling = _sampling(locals())
-    choices = Choices(sampling, max_cost, price_cap, deadline, window, ack, auditor, out, text)
+    choices = Choices(
+        sampling, max_cost, price_cap, deadline, window, ack, auditor, out, text, arbitrator
+    )
     await submit_file(run, file, model, choices)
 
 
@@ -273,6 +296,11 @@ async def chat(
     await converse(run, prompt, model, Conversation(system, _sampling(locals())))
 
 
+def _file_of(typed: str) -> Path | None:
+    path = Path(typed)
+    return path if path.is_file() else None
+
+
 def _sampling(options: dict[str, Any]) -> SamplingParams:
     """How tokens are drawn, from a command's options. Raises UsageError."""
     from client.sampling import sampling_of_flags
@@ -290,13 +318,64 @@ def jobs_ls(run: Run) -> None:
 
 
 @jobs.command("show")
-async def jobs_show(
-    run: Run, job: Annotated[str, typer.Argument(help="Job id or prefix.")]
-) -> None:
+async def jobs_show(run: Run, job: JobArgument) -> None:
     """One job: its state on chain, its stages, its requests."""
     from client.history import show_job
 
     run.emit(await show_job(run.settings, job))
+
+
+@jobs.command("logs")
+async def jobs_logs(run: Run, job: JobArgument) -> None:
+    """What happened to a job: its requests here, and its events on chain."""
+    from client.following import job_log
+
+    run.emit(await job_log(run.settings, job))
+
+
+@jobs.command("wait")
+async def jobs_wait(run: Run, job: JobArgument) -> None:
+    """Wait until a job is paid, cancelled or expired; exit 8 when its deadline passed with nothing delivered."""
+    from client.following import wait_for_job
+
+    run.emit(await wait_for_job(run, job))
+
+
+@jobs.command("cancel")
+async def jobs_cancel(run: Run, job: JobArgument) -> None:
+    """Take the locked money back from a job that nobody took, or that missed its deadline."""
+    from client.following import cancel_job
+
+    run.emit(await cancel_job(run, job))
+
+
+@jobs.command("fetch")
+def jobs_fetch(run: Run, job: JobArgument, out: OutOption = None) -> None:
+    """Write a job's answers and receipts as files again; nothing is asked of anybody."""
+    from client.following import fetch_job
+
+    run.emit(fetch_job(run, job, out))
+
+
+@jobs.command("retry-failed")
+async def jobs_retry_failed(
+    run: Run,
+    job: JobArgument,
+    file: FileArgument,
+    model: ModelOption = None,
+    max_tokens: MaxTokens = 128,
+    max_cost: MaxCost = None,
+    price_cap: PriceCap = None,
+    out: OutOption = None,
+) -> None:
+    """Submit those lines of a job's file once more that were not answered."""
+    from client.retrying import retry_failed
+    from client.submission import Choices
+    from core.protocol.types import SamplingParams
+
+    sampling = SamplingParams(max_new_tokens=max_tokens)
+    choices = Choices(sampling, max_cost=max_cost, price_cap=price_cap, out=out)
+    await retry_failed(run, job, file, model, choices)
 
 
 @receipts.command("ls")
@@ -309,11 +388,26 @@ def receipts_ls(
     run.emit(list_receipts(run.settings, job))
 
 
+@receipts.command("show")
+def receipts_show(
+    run: Run, receipt: Annotated[str, typer.Argument(help="Receipt id or prefix.")]
+) -> None:
+    """Everything that one receipt says, and who signed it."""
+    from client.receipts import show_receipt
+
+    run.emit(show_receipt(run.settings, receipt))
+
+
 @receipts.command("verify")
 async def receipts_verify(
-    run: Run, job: Annotated[str, typer.Argument(help="Job id or prefix.")]
+    run: Run, job: Annotated[str, typer.Argument(help="Job id or prefix, or a file of receipts.")]
 ) -> None:
-    """Check signatures, chained commitments, tokens and price arithmetic of a job; exit 9 on a mismatch."""
+    """Check signatures, chained commitments, tokens and price arithmetic of a job, or the receipts of a file; exit 9 on a mismatch."""
+    if (file := _file_of(job)) is not None:
+        from client.receipts import verify_file
+
+        run.emit(await verify_file(run.settings, file))
+        return
     from client.history import verify_job
 
     run.emit(await verify_job(run.settings, job))
@@ -326,7 +420,7 @@ async def receipts_delegate(
     auditor: Annotated[str, typer.Argument(help="Address that may audit and dispute it for you.")],
     valid: Annotated[str, typer.Option(help="How long, such as 24h.")] = "24h",
 ) -> None:
-    """Sign a permission for somebody else to audit and dispute a job; prints it for `auditor --delegation`."""
+    """Sign a permission for somebody else to audit and dispute a job; prints it for `auditor check --delegation`."""
     from client.history import delegate
 
     run.emit(await delegate(run, job, auditor, valid))
@@ -418,20 +512,57 @@ async def keys_revoke(
 # --- the network ---
 
 
+class Sort(StrEnum):
+    """Which models come first."""
+
+    PRICE = "price"
+    SPEED = "speed"
+    TRUST = "trust"
+
+
 @app.command()
-async def models(run: Run) -> None:
-    """What is served now."""
+async def models(
+    run: Run, sort: Annotated[Sort | None, typer.Option(help="Which come first.")] = None
+) -> None:
+    """What is served now, at which price, how fast, and by how many."""
     from client.offers import list_models
 
-    run.emit(await list_models(run.settings))
+    run.emit(await list_models(run.settings, sort.value if sort else None))
+
+
+@miners.command("ls")
+async def miners_ls(run: Run) -> None:
+    """Every machine that the matcher knows, with its layers and prices."""
+    from client.offers import list_miners, miner_row
+
+    found = await list_miners(run.settings)
+    run.emit(found if run.options.json else [miner_row(miner) for miner in found])
+
+
+@miners.command("show")
+async def miners_show(
+    run: Run, miner: Annotated[str, typer.Argument(help="mnr_… or an operator's address.")]
+) -> None:
+    """One machine: what it says of itself, its stake, and what the chain holds against it."""
+    from client.offers import miner_facts, show_miner
+
+    found = await show_miner(run.settings, miner)
+    run.emit(found if run.options.json else miner_facts(found))
 
 
 @app.command()
-async def miners(run: Run) -> None:
-    """Who serves what now."""
-    from client.offers import list_miners
+async def dispute(
+    run: Run,
+    job: Annotated[str, typer.Argument(help="Job or receipt: id or prefix.")],
+    stage: Annotated[
+        int | None, typer.Option(help="The guilty stage; without it, found first.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until the verdict.")] = True,
+) -> None:
+    """Accuse a stage that signed a wrong answer; the same as `auditor dispute` with this wallet."""
+    from client.verdicts import dispute_job
 
-    run.emit(await list_miners(run.settings))
+    await dispute_job(run, job, stage, None, wait=wait)
 
 
 main = app.main

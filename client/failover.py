@@ -25,6 +25,7 @@ class Ongoing:
     logprobs: list[Logprobs | None] = field(default_factory=list)
     key_index: int | None = None
     place: tuple[str, int] | None = None
+    shown: int = 0  # tokens that were told, whoever gave them
 
     @property
     def left_tokens(self) -> int:

@@ -21,11 +21,12 @@ from client.store import ClientStore
 from client.streams import Streams
 from client.verify import Answer, ack_of_answers
 from client.wallet import ensure_deposit
-from core.protocol import pricing, signing
+from core.protocol import pricing, signing, wire
 from core.protocol.chain import Chain
 from core.protocol.errors import CheckFailed, DepositShort, HeadraceError, MatcherUnreachable
 from core.protocol.types import JobState, ModelSpec, Order, SignedOrder, SignedReceipt, Stage
 from core.protocol.types import Terms as DemandedTerms
+from core.runtime import origin
 from core.runtime.channel import StreamIdentity
 from core.runtime.clock import Clock
 from core.runtime.logs import get_logger
@@ -124,11 +125,14 @@ async def run_batch(
     limits = policy.limits
     streams = Streams(identity, connect_s=limits.connect_s, beat=limits.beat)
     submission_run = _Submission(requester, policy, watcher, submission, streams)
-    try:
-        return await submission_run.run(prompts)
-    finally:
-        await submission_run.settled()
-        await streams.close()
+    named = None if origin.current_id() else wire.Origin(origin.new_id())
+    with origin.within(named):
+        log.info("batch begins", submission=submission, requests=len(prompts))
+        try:
+            return await submission_run.run(prompts)
+        finally:
+            await submission_run.settled()
+            await streams.close()
 
 
 class _Submission:
@@ -306,7 +310,10 @@ class _Submission:
 
         def token(index: int, step: int, token: int) -> None:
             answer = answers[index]
-            watcher.token(answer.prompt.custom_id, len(answer.tokens) + step, token)
+            place = len(answer.tokens) + step
+            if place >= answer.shown:  # else a pipeline that was caught lying told it before
+                answer.shown = place + 1
+                watcher.token(answer.prompt.custom_id, place, token)
 
         def finish(index: int, state: RequestState) -> None:
             requester.store.finish_request(match.job_id, index, state.tokens, state.finish)

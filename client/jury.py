@@ -147,6 +147,12 @@ class JurorDaemon:
         self._judging: dict[str, asyncio.Task[None]] = {}
         self._bench = asyncio.Lock()  # one shard in memory at a time
         self._not_before: dict[str, float] = {}
+        self.is_chain_up = False
+
+    @property
+    def open_disputes(self) -> int:
+        """Disputes that are followed."""
+        return len(self._open)
 
     async def run(self) -> None:
         """Until cancelled. A chain that does not answer is waited for."""
@@ -154,7 +160,9 @@ class JurorDaemon:
             while True:
                 try:
                     await self.step()
+                    self.is_chain_up = True
                 except ChainUnreachable as error:
+                    self.is_chain_up = False
                     log.warning("chain unreachable, will retry", reason=error.why)
                     await self._clock.sleep(2.0)
                 await self._clock.sleep(POLL_S)

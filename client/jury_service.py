@@ -1,6 +1,10 @@
-"""`auditor jury serve`: the juror daemon with real connections."""
+"""`auditor jury serve`: the juror daemon with real connections, and what Prometheus reads of it."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 from client.audit import StageFinding
 from client.context import Context, open_context
@@ -9,12 +13,16 @@ from client.investigation import describe_finding, endpoints_of, source_of
 from client.jury import JurorDaemon
 from client.votes import VoteBook, VoteKind
 from core.protocol import ids
+from core.protocol.chain import Chain
+from core.protocol.errors import HeadraceError
 from core.protocol.follower import EventFollower
 from core.runtime.channel import Peers, StreamIdentity
 from core.runtime.clock import SystemClock
 from core.runtime.console import Run
 from core.runtime.logs import get_logger
+from core.runtime.metrics import Metrics
 
+LOOK_EVERY_S = 15.0
 log = get_logger(__name__)
 
 
@@ -27,6 +35,12 @@ async def serve(run: Run) -> None:
         book = VoteBook(
             settings.folders.state / f"jury-{settings.network.name}-{signer.address}.sqlite"
         )
+        numbers = JuryNumbers()
+
+        def voted(dispute: str, vote: VoteKind, finding: StageFinding | None) -> None:
+            _say_vote(dispute, vote, finding)
+            numbers.voted(vote)
+
         daemon = JurorDaemon(
             context.chain,
             signer,
@@ -35,14 +49,59 @@ async def serve(run: Run) -> None:
             EventFollower(context.chain, start_block=settings.network.deploy_block),
             lambda case: _evidence(context, peers, case),
             lambda case: source_of(context, case),
-            on_vote=_say_vote,
+            on_vote=voted,
         )
-        log.info("juror ready", juror=signer.address)
-        try:
+        numbers.follow(lambda: daemon.open_disputes, lambda: daemon.is_chain_up)
+        async with AsyncExitStack() as stack:
+            stack.callback(book.close)
+            stack.push_async_callback(peers.close)
+            if settings.auditor.metrics_port is not None:
+                ours = settings.auditor
+                server = await numbers.metrics.serve(ours.metrics_port or 0, ours.metrics_host)
+                stack.push_async_callback(server.stop)
+                log.info("metrics are served", url=f"{server.url}/metrics")
+            look = asyncio.create_task(_look_at_stake(context.chain, signer.address, numbers))
+            stack.callback(look.cancel)
+            log.info("juror ready", juror=signer.address)
             await daemon.run()
-        finally:
-            await peers.close()
-            book.close()
+
+
+class JuryNumbers:
+    """A juror's metrics."""
+
+    def __init__(self) -> None:
+        metrics = self.metrics = Metrics()
+        self._disputes = metrics.gauge("headrace_disputes", "Disputes by state", ["state"])
+        self._votes = metrics.counter(
+            "headrace_votes_total", "Votes that were decided on", ["vote"]
+        )
+        self._chain = metrics.gauge("headrace_chain_up", "1 when the chain answered last")
+        self._gas = metrics.gauge("headrace_balance_wei", "ETH for fees", ["account"])
+        self._stake = metrics.gauge("headrace_stake_units", "The juror's stake, in base units")
+        for vote in VoteKind:
+            self._votes.labels(vote.name.lower())
+
+    def follow(self, disputes: Callable[[], int], is_chain_up: Callable[[], bool]) -> None:
+        """Ask these at every scrape."""
+        self._disputes.labels("open").set_function(disputes)
+        self._chain.set_function(lambda: 1 if is_chain_up() else 0)
+
+    def voted(self, vote: VoteKind) -> None:
+        self._votes.labels(vote.name.lower()).inc()
+
+    def holds(self, stake_units: int, gas_wei: int) -> None:
+        self._stake.set(stake_units)
+        self._gas.labels("juror").set(gas_wei)
+
+
+async def _look_at_stake(chain: Chain, juror: str, numbers: JuryNumbers) -> None:
+    while True:
+        try:
+            found = await chain.read("JuryArbitrator", "jurorOf", juror)
+            numbers.holds(int(found["stake"]), await chain.balance_wei(juror))
+        except HeadraceError as error:
+            log.debug("the juror's stake is not known", why=str(error))
+        await asyncio.sleep(LOOK_EVERY_S)
 
 
 async def _evidence(context: Context, peers: Peers, case: Case) -> Evidence:

@@ -22,6 +22,7 @@ from client.verify import ShardRootOf, ack_of_leaves, check_part
 from core.protocol import commit, pricing, signing, wire
 from core.protocol.errors import CheckFailed, HeadraceError, Interrupted, PeerUnreachable
 from core.protocol.types import ZERO_HASH, Ack, RequestLeaf, SignedOpening, SignedReceipt
+from core.runtime import origin
 from core.runtime.channel import StreamIdentity
 from core.runtime.logs import get_logger
 
@@ -216,6 +217,7 @@ class LiveSession(Pipeline):
             sampling=prompt.sampling,
             sampling_proof=[],
             opening=self._openings[index],
+            origin=origin.current(),
         )
         return message, commit.token_bytes(prompt.ids)
 

@@ -17,6 +17,7 @@ from core.protocol.errors import (
     UsageError,
     every_error,
 )
+from core.runtime import origin
 
 ANSWER_TIMEOUT_S = 30.0
 CHAIN_TIMEOUT_S = 120.0  # for calls that end in a transaction
@@ -162,11 +163,11 @@ class MatcherApi:
     ) -> T:
         import httpx2
 
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"headers": origin.headers()}
         if body is not None:
             more = {
                 "content": msgspec.json.encode(body),
-                "headers": {"content-type": "application/json"},
+                "headers": {"content-type": "application/json", **more["headers"]},
                 "timeout": CHAIN_TIMEOUT_S,
             }
         try:

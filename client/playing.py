@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from client.accusing import Charge, accusation, charge_of, would_convict
-from client.audit import StageFinding, audit_stage
+from client.accusing import Charge, accusation, charge_of, inquest_of, would_convict
+from client.audit import ShardSource, StageFinding, audit_stage
 from client.context import Context
-from client.evidence import Delegation
-from client.investigation import Investigation, open_evidence, source_of
+from client.evidence import Delegation, Evidence
+from client.investigation import Investigation, endpoints_of, open_evidence, source_of
+from client.questions import Inquest
 from client.registered import shard_roots
-from client.trace_game import Played, Prosecution, open_game
+from client.showing import Showing
+from client.trace_game import Accusation, Brought, Played, Prosecution, open_game
 from core.protocol import ids
 from core.protocol.dispute import Phase, Verdict
-from core.protocol.errors import CheckFailed
+from core.protocol.errors import CheckFailed, PeerUnreachable
 from core.protocol.game_log import GAME, Opened, games, read_game
 from core.protocol.signing import DigestSigner
+from core.protocol.trace.judge import Claim
 from core.protocol.types import SignedReceipt
+from core.runtime.channel import Channel, Peers, StreamIdentity
 from core.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -48,33 +55,27 @@ async def play_dispute(
 ) -> dict[str, Any]:
     """Accuse the stage that signed `accused` and play to the verdict; taken up where it was if it had begun.
 
+    Where its rows are withheld it is asked for them on chain, and where they are no rows that is proven, before there is a trace.
     Raises CheckFailed, before anything is paid, for what the referee would not convict.
     """
     chain, stage = context.chain, accused.receipt.stage
-    source = await source_of(context, found.case)
-    async with open_evidence(context, signer, found.case, delegation) as evidence:
-        finding = next((f for f in found.findings if f.stage == stage), None)
-        if finding is None:
-            place = found.case.plan[stage]
-            roots = await shard_roots(chain, found.case.order.model_id, [place])
-            registered = roots[place.layer_from, place.layer_to]
-            finding = await audit_stage(evidence, source, stage, accused.leaves, registered)
-        charge = await charge_of(evidence, source, accused, finding)
+    trial = _Preparing(
+        context, signer, found, accused, delegation, await source_of(context, found.case)
+    )
     opened = await _begun(context, signer, found, stage)
-    if opened is not None:
-        seen = await read_game(chain, opened)
-        if seen.claim is not None:
-            charge = replace(charge, claim=replace(seen.claim, trace_root=bytes(32)))
-    folder = _folder(context, found, charge)
-    if not await would_convict(source, charge, folder):
-        raise CheckFailed(
-            f"stage {stage} would not be convicted",
-            "the canonical trace of its rows does not end above the tolerance",
-            state="nothing was opened; no bond was paid",
-        )
+    seen = None if opened is None else await read_game(chain, opened)
+    has_claim = seen is not None and seen.claim is not None
+    inquest = None if has_claim else await trial.inquest()
+    if inquest is None:
+        await trial.charge(seen.claim if seen is not None else None)
     if opened is None:
         bond = await chain.read(GAME, "bond")
-        run.confirm("Open the dispute?", _asked(run, found, finding, charge, bond))
+        asked = (
+            trial.described(run, bond)
+            if inquest is None
+            else _questioned(run, found, inquest, bond)
+        )
+        run.confirm("Open the dispute?", asked)
         opened = await open_game(chain, signer, found.case, accused, delegation)
         run.note(f"opened {ids.short(ids.Kind.DISPUTE, opened.dispute)}")
     moves: list[Played] = []
@@ -83,9 +84,15 @@ async def play_dispute(
         moves.append(played)
         run.note(f"  {played.function}  {played.sent.gas_used:,} gas")
 
-    brought = await accusation(chain, source, opened, charge, folder)
-    verdict = await Prosecution(chain, signer, SystemClock(), opened, brought, show).play()
-    shutil.rmtree(folder, ignore_errors=True)
+    brought: Brought
+    if inquest is None:
+        brought = await trial.accusation(opened)
+    else:
+        brought = inquest.then(partial(trial.accuse_again, opened))
+    async with trial.showing() as showing:
+        game = Prosecution(chain, signer, SystemClock(), opened, brought, show, showing)
+        verdict = await game.play()
+    trial.forget()
     return {
         "dispute": ids.short(ids.Kind.DISPUTE, opened.dispute),
         "job": ids.short(ids.Kind.JOB, found.case.job_id),
@@ -95,6 +102,114 @@ async def play_dispute(
         "moves": len(moves),
         "gas": sum(played.sent.gas_used for played in moves),
         "bond": run.settings.show_token(opened.bond),
+    }
+
+
+class _Preparing:
+    """From a stage's receipt to an accusation of it, with what was found on the way."""
+
+    def __init__(
+        self,
+        context: Context,
+        signer: DigestSigner,
+        found: Investigation,
+        accused: SignedReceipt,
+        delegation: Delegation | None,
+        source: ShardSource,
+    ) -> None:
+        self._context, self._signer, self._found = context, signer, found
+        self._accused, self._delegation, self._source = accused, delegation, source
+        self._finding = next((f for f in found.findings if f.stage == accused.receipt.stage), None)
+        self._charge: Charge | None = None
+
+    async def inquest(self) -> Inquest | None:
+        """What comes before an accusation, where the rows are not here or are none."""
+        async with self._evidence() as evidence:
+            return await inquest_of(
+                evidence, self._source, self._accused, await self._audited(evidence)
+            )
+
+    async def charge(self, made: Claim | None = None) -> Charge:
+        """The charge that the rows support, and that convicts; with the claim that was `made` on chain, if one was.
+
+        Raises CheckFailed where none would, RowsWithheld.
+        """
+        async with self._evidence() as evidence:
+            finding = await self._audited(evidence)
+            charge = await charge_of(evidence, self._source, self._accused, finding)
+        if made is not None:
+            charge = replace(charge, claim=replace(made, trace_root=bytes(32)))
+        self._charge = charge
+        if not await would_convict(self._source, charge, self._folder(charge)):
+            raise CheckFailed(
+                f"stage {finding.stage} would not be convicted",
+                "the canonical trace of its rows does not end above the tolerance",
+                state="nothing was opened; no bond was paid",
+            )
+        return charge
+
+    async def accusation(self, opened: Opened) -> Accusation:
+        assert self._charge is not None
+        folder = self._folder(self._charge)
+        return await accusation(self._context.chain, self._source, opened, self._charge, folder)
+
+    async def accuse_again(self, opened: Opened) -> Accusation:
+        """Audit anew, now that rows may have come. Raises HeadraceError while there is nothing to accuse with."""
+        self._finding = None
+        await self.charge()
+        return await self.accusation(opened)
+
+    @asynccontextmanager
+    async def showing(self) -> AsyncIterator[Showing]:
+        """A way to show the accused our trace."""
+        operator = self._found.case.plan[self._accused.receipt.stage].operator
+        peers = Peers(StreamIdentity(self._signer, self._context.chain.domain))
+
+        async def connect() -> Channel:
+            endpoints = await endpoints_of(self._context, self._found.case)
+            endpoint = endpoints.get(operator.lower())
+            if endpoint is None:
+                raise PeerUnreachable(f"{operator} is not in the swarm", "no endpoint known")
+            return await peers.get(operator, endpoint)
+
+        try:
+            yield Showing(connect)
+        finally:
+            await peers.close()
+
+    def forget(self) -> None:
+        """The trace is of no use any more."""
+        if self._charge is not None:
+            shutil.rmtree(self._folder(self._charge), ignore_errors=True)
+
+    def described(self, run: Run, bond: int) -> dict[str, str]:
+        assert self._charge is not None and self._finding is not None
+        return _asked(run, self._found, self._finding, self._charge, bond)
+
+    def _evidence(self) -> AbstractAsyncContextManager[Evidence]:
+        return open_evidence(self._context, self._signer, self._found.case, self._delegation)
+
+    async def _audited(self, evidence: Evidence) -> StageFinding:
+        """The stage re-run, unless it was."""
+        if self._finding is None:
+            stage, case = self._accused.receipt.stage, self._found.case
+            place = case.plan[stage]
+            roots = await shard_roots(self._context.chain, case.order.model_id, [place])
+            registered = roots[place.layer_from, place.layer_to]
+            self._finding = await audit_stage(
+                evidence, self._source, stage, self._accused.leaves, registered
+            )
+        return self._finding
+
+    def _folder(self, charge: Charge) -> Path:
+        return _folder(self._context, self._found, charge)
+
+
+def _questioned(run: Run, found: Investigation, inquest: Inquest, bond: int) -> dict[str, str]:
+    return {
+        "job": ids.short(ids.Kind.JOB, found.case.job_id),
+        "first": inquest.describe(),
+        "bond": f"{run.settings.show_token(bond)}, lost if the stage shows what it is asked for and nothing is wrong with it",
     }
 
 

@@ -26,6 +26,7 @@ from client.verify import ShardRootOf, check_answers
 from core.protocol import commit, wire
 from core.protocol.errors import CheckFailed, HeadraceError
 from core.protocol.types import SignedReceipt
+from core.runtime import origin
 from core.runtime.channel import StreamIdentity
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class JobSession(Pipeline):
             prompt_proof=opening.prompt_proof,
             sampling=prompt.sampling,
             sampling_proof=opening.sampling_proof,
+            origin=origin.current(),
         )
         return message, commit.token_bytes(prompt.ids)
 

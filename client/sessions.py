@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import os
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -48,7 +49,7 @@ from client.submission import (
     within_limits,
 )
 from client.wallet import ensure_deposit
-from core.protocol import pricing, signing, units
+from core.protocol import ids, pricing, signing, units, wire
 from core.protocol.errors import (
     CheckFailed,
     DeadlinePassed,
@@ -59,6 +60,7 @@ from core.protocol.errors import (
 )
 from core.protocol.types import SignedOrder
 from core.protocol.types import Terms as DemandedTerms
+from core.runtime import origin
 from core.runtime.channel import StreamIdentity
 from core.runtime.clock import Clock, SystemClock
 from core.runtime.logs import get_logger
@@ -103,6 +105,7 @@ class _Need:
     wishes: Wishes
     lost: frozenset[str]
     goes: Goes | None
+    origin: wire.Origin | None = None  # the request for which a session is opened
 
 
 class Sessions:
@@ -139,6 +142,8 @@ class Sessions:
         self._last_nonce = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticking: asyncio.Task[None] | None = None
+        #: Hears why an answer goes on in another session: lost, distrusted or other.
+        self.on_reroute: Callable[[str], None] = lambda reason: None
 
     # --- what the Answerer promises ---
 
@@ -182,6 +187,7 @@ class Sessions:
                     yield course.answered(turn.state.finish)
                     return
                 session.retire()  # whatever broke a request there would break the next
+                self.on_reroute(_why_rerouted(turn, session))
                 await course.broke(turn, session, self._clock)
         except HeadraceError as error:
             is_told = True
@@ -238,7 +244,8 @@ class Sessions:
         if old is not None and old[0].use.life is Life.BROKEN:
             goes = Goes(old[0].match.job_id, old[0].lost)
         wishes = wishes_with(self._settings, ask.terms)
-        need = _Need(len(prompt.ids), prompt.sampling.max_new_tokens, wishes, course.lost, goes)
+        most_out = prompt.sampling.max_new_tokens
+        need = _Need(len(prompt.ids), most_out, wishes, course.lost, goes, origin.current())
         pool = self._pool(ask)
         pool.used_at = self._clock.monotonic()
         give_up = pool.used_at + self._sizes.queue_s
@@ -277,7 +284,10 @@ class Sessions:
     async def _opened(self, pool: _Pool, need: _Need) -> LiveSession:
         """A new session of a pool; those who want one at the same time get the same."""
         if pool.opening is None:
-            task = asyncio.create_task(self._open(pool, need), name="open a session")
+            # In a context of its own: what it starts lives on for other requests than this one.
+            task = asyncio.create_task(
+                self._open(pool, need), name="open a session", context=contextvars.Context()
+            )
             pool.opening = task
 
             def done(task: asyncio.Task[LiveSession]) -> None:
@@ -317,7 +327,7 @@ class Sessions:
                 f"{len(alive)} of this model are open, the limit is sessions.pipelines",
             )
         requester = await self._requester(model)
-        wishes = await within_limits(self._context, need.wishes, Choices())
+        wishes = await within_limits(self._context, model, need.wishes, Choices())
         first = self._size(model, need)
         quote = await self._matcher.quote(
             model.model_id, first.tokens_in, first.tokens_out, pool.demands
@@ -328,7 +338,7 @@ class Sessions:
             check_caps(self._settings, wishes, model.spec.layer_units, quote, locked)
             await self._provide(locked)
             now_s = int(self._chain_now())
-            terms = replace(terms_for(self._context, wishes, quote, now_s), demands=pool.demands)
+            terms = replace(terms_for(wishes, quote, now_s), demands=pool.demands)
             length_s = min(self._sizes.length_s, wishes.deadline_s)
             terms = replace(terms, deadline=now_s + length_s)
             order = make_open_order(
@@ -336,7 +346,10 @@ class Sessions:
             )
             signature = signing.sign(self._signer, chain.domain, order)
             signed = SignedOrder(order, signature, pool.demands)
-            match = await match_order(requester, signed, need.goes)
+            with origin.within(need.origin, "open a session"):
+                match = await match_order(requester, signed, need.goes)
+                name = ids.short(ids.Kind.JOB, match.job_id)
+                log.info("session matched", job=name, stages=len(match.plan))
         self._store.add_session(self._keeper.name, match, int(self._clock.now()))
         try:
             check_plan(match.plan, pool.demands)
@@ -568,6 +581,12 @@ class _Course:
             cost_units=self._cost_units,
             is_partial=not finish,
         )
+
+
+def _why_rerouted(turn: Turn, session: LiveSession) -> str:
+    if not turn.state.is_trusted:
+        return "distrusted"
+    return "lost" if session.lost else "other"
 
 
 async def _tell(course: _Course, last: tuple[LiveSession, Turn] | None) -> None:

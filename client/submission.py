@@ -16,6 +16,7 @@ from client.orders import Prompt, Terms, make_prompt
 from client.render import BatchView, printable, route_text
 from client.requests import ChatRequest, read_requests
 from client.session import Limits, Logprobs
+from client.settling import arbitrator_of, check_named
 from client.wallet import balances
 from core.engine.stops import Ending, cut_at_stop, stop_strings
 from core.engine.tokenizer import Tokenizer
@@ -50,11 +51,15 @@ class Choices:
     auditor: str | None = None
     out: Path | None = None
     text: bool = True
+    arbitrator: str | None = None
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the requester insists on, whatever is offered: amounts in base units, prices in base units per Mtok."""
+    """What the requester insists on, whatever is offered: amounts in base units, prices in base units per Mtok.
+
+    `arbitrator` is game, jury, an address or "" for the network's default until `within_limits` makes it an address.
+    """
 
     max_cost: int
     cap_in: int | None
@@ -63,6 +68,7 @@ class Wishes:
     window_s: int
     auditor: str
     acknowledge: bool
+    arbitrator: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,13 +102,14 @@ def wishes_of(settings: Settings, choices: Choices) -> Wishes:
         window_s=units.parse_duration(choices.window) if choices.window else ours.window_s,
         auditor=ids.address(choices.auditor) if choices.auditor else ours.auditor or ZERO_ADDRESS,
         acknowledge=choices.ack == "now",
+        arbitrator=check_named(choices.arbitrator or ours.arbitrator),
     )
 
 
-async def within_limits(context: Context, wishes: Wishes, choices: Choices) -> Wishes:
-    """The wishes as this network takes them: defaults shrink to its longest job and window.
+async def within_limits(context: Context, model: Model, wishes: Wishes, choices: Choices) -> Wishes:
+    """The wishes as this network takes them: defaults shrink to its longest job and window, and the arbitrator is an address.
 
-    Raises UsageError when the person asked for longer than that.
+    Raises UsageError when the person asked for longer than that, or for a game about a model that has none.
     """
     limits = await context.chain.read("TaskRegistry", "params")
     longest = {
@@ -122,6 +129,9 @@ async def within_limits(context: Context, wishes: Wishes, choices: Choices) -> W
         wishes,
         deadline_s=min(wishes.deadline_s, longest["deadline"]),
         window_s=min(wishes.window_s, longest["window"]),
+        arbitrator=await arbitrator_of(
+            context.chain, model.spec.numerics_profile, wishes.arbitrator
+        ),
     )
 
 
@@ -258,7 +268,7 @@ async def submit_file(run: Run, file: Path, model_name: str | None, choices: Cho
         tokenizer = Tokenizer(model.folder(settings))
         prepared = prepare(good, bad, tokenizer, model.spec.context)
         _tell_rejected(run, prepared)
-        wishes = await within_limits(context, wishes, choices)
+        wishes = await within_limits(context, model, wishes, choices)
         price = await ask_price(context, model, prepared)
         locked = maximum(model, price, prepared)
         check_caps(settings, wishes, model.spec.layer_units, price, locked)
@@ -266,7 +276,7 @@ async def submit_file(run: Run, file: Path, model_name: str | None, choices: Cho
         offer["wallet"] = f"{signer.address}; at most {settings.show_token(locked)} is locked"
         run.confirm("Sign and lock it?", offer)
         policy = Policy(
-            terms_of=lambda now: terms_for(context, wishes, price, now),
+            terms_of=lambda now: terms_for(wishes, price, now),
             limits=limits_of(settings),
             acknowledge=wishes.acknowledge,
         )
@@ -337,8 +347,8 @@ def _tell_rejected(run: Run, prepared: Prepared) -> None:
         run.note(escape(printable(f"skipped  {name}: {error.what}: {error.why}")))
 
 
-def terms_for(context: Context, wishes: Wishes, price: Quote, chain_now: int) -> Terms:
-    """What an order made at this chain time insists on."""
+def terms_for(wishes: Wishes, price: Quote, chain_now: int) -> Terms:
+    """What an order made at this chain time insists on. `wishes` are `within_limits`."""
     return Terms(
         price_in=price.price_in,
         price_out=price.price_out,
@@ -348,7 +358,7 @@ def terms_for(context: Context, wishes: Wishes, price: Quote, chain_now: int) ->
         deadline=chain_now + wishes.deadline_s,
         window=wishes.window_s,
         auditor=wishes.auditor,
-        arbitrator=context.chain.addresses["JuryArbitrator"],
+        arbitrator=wishes.arbitrator,
     )
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from client.dispute import EMPTY_SIGNATURE
 from client.evidence import Case as Job
 from client.evidence import Delegation
+from client.showing import Showing
 from core.game.players import Accuser, Move
 from core.protocol import commit
 from core.protocol.chain import Chain, Sent
 from core.protocol.dispute import ACCUSED_TURNS, Phase, Verdict
-from core.protocol.errors import CheckFailed, ContractRefused, TokenShort
+from core.protocol.errors import CheckFailed, ContractRefused, HeadraceError, TokenShort
 from core.protocol.game_log import GAME, Opened, Seen, games, read_game
 from core.protocol.signing import DigestSigner
 from core.protocol.trace.calls import claim_tuple, row_tuple
@@ -28,7 +30,9 @@ from core.protocol.types import (
 )
 from core.protocol.units import format_token
 from core.runtime.clock import Clock
+from core.runtime.logs import get_logger
 
+log = get_logger(__name__)
 POLL_S = 0.5
 
 
@@ -67,7 +71,7 @@ class Accusation:
     player: Accuser
     drawn: OrderedDraw | None = None
 
-    def move(self, opened: Opened) -> Move:
+    async def opening(self, opened: Opened, seen: Seen) -> Move:
         """The accusation as a call. Raises CheckFailed where the claim's request is not in the receipt."""
         claim = self.player.case.claim
         leaves = self.accused.leaves
@@ -138,8 +142,21 @@ async def open_game(
     return found[0]
 
 
+class Brought(Protocol):
+    """What an accuser brings: an accusation, or questions and malformed rows that come before one."""
+
+    @property
+    def player(self) -> Accuser | None:
+        """Who opens the trace; None while there is none."""
+        ...
+
+    async def opening(self, opened: Opened, seen: Seen) -> Move | None:
+        """The move of a game that has no accusation yet."""
+        ...
+
+
 class Prosecution:
-    """Plays one accusation. Everything it must know stands on chain or in the accusation, so it may be begun again at any time."""
+    """Plays one accusation. Everything it must know stands on chain or in what is brought, so it may be begun again at any time."""
 
     def __init__(
         self,
@@ -147,12 +164,14 @@ class Prosecution:
         signer: DigestSigner,
         clock: Clock,
         opened: Opened,
-        accusation: Accusation,
+        brought: Brought,
         on_move: Callable[[Played], None] = lambda _: None,
+        showing: Showing | None = None,
     ) -> None:
-        """`on_move` hears of each move that was mined."""
+        """`on_move` hears of each move that was mined. With `showing` the accused is shown the trace off chain."""
         self._chain, self._signer, self._clock = chain, signer, clock
-        self._opened, self._accusation, self._on_move = opened, accusation, on_move
+        self._opened, self._brought, self._on_move = opened, brought, on_move
+        self._showing = showing
 
     async def play(self) -> Verdict:
         """Until the game is executed. Returns its verdict. Raises ChainUnreachable or GasShort."""
@@ -172,12 +191,31 @@ class Prosecution:
                 return False
             o = self._opened
             return await self._send(Move("execute", (o.job, o.stage, o.requests_root)), named=False)
+        if seen.phase == Phase.PICKING and now <= seen.ends_at:
+            await self._show(seen.ends_at - now)
+            return False
         if seen.phase in ACCUSED_TURNS:
             return now > seen.ends_at and await self._send(Move("timeout"))
         if seen.phase == Phase.OPENED:
-            return await self._send(self._accusation.move(self._opened))
-        move = self._accusation.player.answer(seen)
+            if now > seen.ends_at:
+                return False  # for the accused to call
+            first = await self._brought.opening(self._opened, seen)
+            return first is not None and await self._send(first)
+        player = self._brought.player
+        move = player.answer(seen) if player is not None else None
         return move is not None and await self._send(move)
+
+    async def _show(self, left_s: int) -> None:
+        """Go down the trace with the accused, once: who does not look at it off chain moves on chain, as it may."""
+        player, showing = self._brought.player, self._showing
+        if showing is None or player is None:
+            return
+        self._showing = None
+        try:
+            async with asyncio.timeout(left_s):
+                await showing.show(player, self._opened.dispute)
+        except (HeadraceError, TimeoutError) as error:
+            log.info("the accused was not shown the trace", why=str(error))
 
     async def _send(self, move: Move, *, named: bool = True) -> bool:
         args = (self._opened.dispute, *move.args) if named else move.args
@@ -191,4 +229,4 @@ class Prosecution:
         return True
 
 
-_MOVED_ON = ("WrongPhase", "ClockRunning", "ClockOver", "PayoutNotReady")
+_MOVED_ON = ("WrongPhase", "ClockRunning", "ClockOver", "PayoutNotReady", "reverted")

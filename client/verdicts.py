@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from client.investigation import (
 from client.jury import Phase
 from client.playing import is_played, play_dispute
 from core.protocol import ids
+from core.protocol.chain import ChainEvent
+from core.protocol.dispute import Phase as GamePhase
 from core.protocol.errors import CheckFailed, DeadlinePassed, UsageError
+from core.protocol.game_log import GAME, Opened, games
 from core.protocol.signing import DigestSigner
 from core.protocol.types import SignedReceipt
 from core.runtime.clock import SystemClock
@@ -190,8 +194,51 @@ def _dispute_line(settings: Settings, dispute: str, found: dict[str, Any]) -> di
 
 
 async def list_disputes(settings: Settings) -> list[dict[str, Any]]:
-    """Every dispute, oldest first."""
+    """Every dispute of either kind, oldest first."""
     async with open_context(settings) as context:
-        opened = await events_named(context.chain, "DisputeOpened", settings.network.deploy_block)
-        disputes = [event.args["dispute"] for event in opened]
-        return [_dispute_line(settings, d, await _read(context, d)) for d in disputes]
+        chain, first = context.chain, settings.network.deploy_block
+        found = [
+            (
+                event.block_number,
+                _jury_row(settings, event, await _read(context, event.args["dispute"])),
+            )
+            for event in await events_named(chain, "DisputeOpened", first)
+        ]
+        if GAME in chain.addresses:
+            for opened in await games(chain, first):
+                game = await chain.read(GAME, "gameOf", opened.dispute)
+                found.append((opened.block, _game_row(settings, opened, game)))
+    return [row for _, row in sorted(found, key=lambda pair: pair[0])]
+
+
+def _jury_row(settings: Settings, event: ChainEvent, found: dict[str, Any]) -> dict[str, Any]:
+    return {"before": "jury"} | _dispute_line(settings, event.args["dispute"], found)
+
+
+def _game_row(settings: Settings, opened: Opened, game: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "before": "game",
+        "dispute": ids.short(ids.Kind.DISPUTE, opened.dispute),
+        "job": ids.short(ids.Kind.JOB, opened.job),
+        "stage": opened.stage,
+        "accused": opened.accused,
+        "phase": GamePhase(game["phase"]).name.lower(),
+        "verdict": STATUSES[game["status"]],
+        "votes": "none are cast",
+        "bond": settings.show_token(opened.bond),
+    }
+
+
+async def show_game(run: Run, typed: str) -> None:
+    """Print the moves of a game and the number on trial. Raises IdInvalid for no game of this network."""
+    from client.game_record import describe_trial, moves_of, on_trial
+
+    async with open_context(run.settings) as context:
+        chain, first = context.chain, run.settings.network.deploy_block
+        known = {opened.dispute: opened for opened in await games(chain, first)}
+        opened = known[ids.find(ids.Kind.DISPUTE, typed, known, lambda dispute: dispute)]
+        moves = await moves_of(chain, opened, opened.block, await chain.block_number())
+        trial = await on_trial(chain, opened)
+    run.emit([asdict(move) for move in moves])
+    if trial is not None:
+        run.emit(describe_trial(trial))

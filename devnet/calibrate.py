@@ -9,6 +9,7 @@ on one and two threads; each is compared with a float64 execution, whitened by t
 from __future__ import annotations
 
 import json
+import platform
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ import torch
 from core.engine.blocks import Shard
 from core.engine.model import load_shard
 from core.engine.numerics import reexecute, whitened_relative_l2
+from core.engine.prepack import prepack
 from core.engine.shape import describe_model
 from core.engine.store import model_path
 from core.engine.trace.program import model_program
@@ -61,6 +63,7 @@ def on_threads(threads: int) -> Kernel:
     return run
 
 
+PACKED = "our kernels"
 KERNELS: dict[str, Kernel] = {
     "prefill": whole,
     "chunks of 16": by_pieces(16),
@@ -79,11 +82,12 @@ def deviations(model_dir: Path, depths: tuple[int, ...], seed: int) -> Iterator[
         for start in range(0, shape.layers - 1, depth):
             span = LayerRange(start, min(start + depth, shape.layers - 1))
             exact = load_shard(model_dir, span, dtype=torch.float64)
-            served = load_shard(model_dir, span)
+            served, packed = load_shard(model_dir, span), load_shard(model_dir, span)
+            prepack(packed)
             for i, x in enumerate(entering):
                 reference = reexecute(exact, x if start == 0 else x.double()).numpy()
-                for kernel in KERNELS.values():
-                    y = kernel(served, x).numpy()
+                for shard, kernel in (*((served, k) for k in KERNELS.values()), (packed, whole)):
+                    y = kernel(shard, x).numpy()
                     yield len(span), (y[1:], reference[1:], sigma[span.end])
                 entering[i] = whole(served, x)
             if len(span) < depth:
@@ -127,6 +131,11 @@ def entries(results: list[dict[tuple[int, int], tuple[float, int]]]) -> list[dic
     return rows
 
 
+def machine() -> str:
+    """What kind of machine this is, as far as sums depend on it: one kind counts once towards leaving shadow."""
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+
+
 def main(file: Path, real: list[str]) -> None:
     families: dict[str, list[dict[tuple[int, int], tuple[float, int]]]] = {}
     models: dict[str, list[str]] = {}
@@ -145,7 +154,8 @@ def main(file: Path, real: list[str]) -> None:
             print(name, families[architecture][-1], flush=True)
     document = {
         "profile": "float32 weights, activations, accumulation and wire",
-        "kernels": sorted(KERNELS),
+        "kernels": sorted((*KERNELS, PACKED)),
+        "machines": [machine()],
         "models": models,
         "families": {name: entries(results) for name, results in sorted(families.items())},
     }

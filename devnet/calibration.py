@@ -10,11 +10,10 @@ import json
 from importlib import resources
 from typing import Any
 
+from core.protocol.trace.calibration import LEAST_ROOM, Measured, in_shadow_because
 from core.protocol.trace.program import Tolerance
 
 CALIBRATION_FILE = "calibration.json"
-#: T is at least so many times the largest honest deviation.
-LEAST_ROOM = 2.0
 
 
 def measured() -> dict[str, Any]:
@@ -38,3 +37,15 @@ def calibrated(architecture: str) -> tuple[Tolerance, ...]:
         Tolerance(entry["max_depth"], entry["min_rows"], entry["parts_per_trillion"])
         for entry in entries
     )
+
+
+def in_shadow(architecture: str) -> dict[tuple[int, int], list[str]]:
+    """(max_depth, min_rows) → what would keep that tolerance in shadow where money is real; on a devnet it is promised all the same."""
+    document = measured()
+    return {
+        (entry["max_depth"], entry["min_rows"]): in_shadow_because(
+            Measured(entry["windows"], entry["largest"], document.get("machines", ["one"])),
+            entry["parts_per_trillion"],
+        )
+        for entry in document["families"].get(architecture, [])
+    }

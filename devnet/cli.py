@@ -104,11 +104,45 @@ async def warp(
 
 
 @app.command()
-def logs(run: Run, name: NameArgument) -> None:
-    """The end of a program's log."""
-    from devnet.lifecycle import show_log
+async def mine(
+    run: Run, blocks: Annotated[int, typer.Argument(help="How many.", min=1, max=10_000)] = 1
+) -> None:
+    """Make blocks, as if transactions had come."""
+    from devnet.lifecycle import mine_blocks
 
-    print(show_log(name))
+    run.emit(await mine_blocks(blocks))
+
+
+@app.command()
+async def snapshot(run: Run) -> None:
+    """Remember the chain as it is; `devnet revert` goes back to it once."""
+    from devnet.lifecycle import take_snapshot
+
+    run.emit(await take_snapshot())
+
+
+@app.command()
+async def revert(
+    run: Run, name: Annotated[str, typer.Argument(help="What `devnet snapshot` printed.")]
+) -> None:
+    """Go back to a snapshot; what programs of the devnet saw meanwhile has not happened."""
+    from devnet.lifecycle import revert_to
+
+    run.emit(await revert_to(name))
+
+
+@app.command()
+async def logs(
+    run: Run,
+    name: NameArgument,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="And what comes after.")] = False,
+) -> None:
+    """The end of a program's log."""
+    from devnet.lifecycle import follow_log, show_log
+
+    print(show_log(name), flush=True)
+    if follow:
+        await follow_log(name, lambda text: print(text, end="", flush=True))
 
 
 @app.command()
@@ -117,11 +151,17 @@ async def demo(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the folder with logs and answers.")
     ] = False,
+    story: Annotated[
+        str,
+        typer.Option(
+            help="all; dispute: from a lie to the slash alone; jury: with jurors as judges."
+        ),
+    ] = "all",
 ) -> None:
     """The whole story on one machine: a paid job, then a lie, a dispute and a slashed stake."""
     from devnet.lifecycle import tell_story
 
-    await tell_story(run, keep=keep)
+    await tell_story(run, keep=keep, story=story)
 
 
 @app.command("measure-generate", hidden=True)

@@ -33,7 +33,7 @@ class Parameters:
     arbitrator_delay_s: int = 604_800
     max_job_s: int = 1800
     max_window_s: int = 900
-    max_dispute_s: int = 600
+    max_dispute_s: int = 860
     withdraw_delay_s: int = 30
     close_delay_s: int = 60  # in which a session's last Acks count
     protocol_fee_bps: int = 50
@@ -47,8 +47,26 @@ class Parameters:
     draw_delay_blocks: int = 1
     slash_bps: int = 10_000
     panel: int = 3
-    turn_s: int = 20  # of a tolerance game, which has at most twenty-eight
+    turn_s: int = 30  # of a tolerance game, which has at most twenty-eight
     quorum: int = 2
+
+
+#: For a chain that people's money is on; why turns are that long: `docs/trust.md` §3. Twelve days of unbonding outlast job, window and dispute.
+PRODUCTION = Parameters(
+    min_stake=500 * USD,
+    unbond_s=12 * 86_400,
+    jail_s=86_400,
+    max_job_s=3 * 86_400,
+    max_window_s=3 * 86_400,
+    max_dispute_s=5 * 86_400,
+    withdraw_delay_s=86_400,
+    close_delay_s=3600,
+    commit_s=12 * 3600,
+    reveal_s=12 * 3600,
+    payout_delay_s=3600,
+    juror_unbond_s=12 * 86_400,
+    turn_s=4 * 3600,
+)
 
 
 async def deploy(

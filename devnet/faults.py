@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
+
     from core.engine.blocks import Shard
+    from core.engine.trace.model import TraceModel
 
 
 def corrupt_layer_int8(shard: Shard, layer: int) -> None:
@@ -23,8 +26,35 @@ def corrupt_layer_int8(shard: Shard, layer: int) -> None:
     with torch.no_grad():
         for parameter in shard.decoder_layers[layer - shard.layers.start].parameters():
             if parameter.dim() == 2:
-                scale = parameter.abs().amax(dim=1, keepdim=True).clamp_min(1e-30) / 127
-                parameter.copy_(torch.round(parameter / scale) * scale)
+                parameter.copy_(_int8(parameter))
+
+
+def _int8(matrix: torch.Tensor) -> torch.Tensor:
+    scale = matrix.abs().amax(dim=1, keepdim=True).clamp_min(1e-30) / 127
+    return (matrix / scale).round() * scale
+
+
+def int8_believer(layer: int) -> Callable[[TraceModel], TraceModel]:
+    """A hook for a defence: it re-executes with the rounded weights, as a machine does that knows no others.
+
+    So it finds the first value that its fault made, points at it, and loses by it.
+    """
+
+    def believe(model: TraceModel) -> TraceModel:
+        import torch
+
+        from core.engine.trace.model import TraceModel as Honest
+
+        class Rounded(Honest):
+            def tensor(self, part: int, number: int) -> Any:
+                found = super().tensor(part, number)
+                if part != layer or len(found) == 1:
+                    return found
+                return _int8(torch.from_numpy(found.copy())).numpy()
+
+        return Rounded(model.folder, model.parts, model.tables)
+
+    return believe
 
 
 def int8_liar(layer: int) -> Callable[[Shard], None]:

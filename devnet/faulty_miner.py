@@ -1,6 +1,6 @@
 """A miner with a fault, for demonstrations and tests: the product's daemon with a hook that spoils or slows its shard.
 
-`python -m devnet.faulty_miner start [--lie-layer N] [--slow-ms-per-layer X]` reads the same settings as `miner start`.
+`python -m devnet.faulty_miner start [--lie-layer N] [--defend] [--slow-ms-per-layer X]` reads the same settings as `miner start`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from core.runtime.cli import App, Run
-from devnet.faults import corrupt_layer_int8, slow_down
+from devnet.faults import corrupt_layer_int8, int8_believer, slow_down
 
 if TYPE_CHECKING:
     from core.engine.blocks import Shard
@@ -25,6 +25,10 @@ app = App(
 async def start(
     run: Run,
     lie_layer: Annotated[int | None, typer.Option(help="Round this layer to int8.")] = None,
+    defend: Annotated[
+        bool,
+        typer.Option(help="In a dispute, stand by the rounded weights instead of staying silent."),
+    ] = False,
     slow_ms_per_layer: Annotated[float, typer.Option(help="Take so much longer.", min=0.0)] = 0.0,
 ) -> None:
     """Serve like `miner start`, with the fault."""
@@ -36,7 +40,8 @@ async def start(
         if slow_ms_per_layer:
             slow_down(shard, slow_ms_per_layer)
 
-    await run_daemon(run, shard_hook=spoil)
+    believe = int8_believer(lie_layer) if defend and lie_layer is not None else None
+    await run_daemon(run, shard_hook=spoil, trace_hook=believe)
 
 
 main = app.main

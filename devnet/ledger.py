@@ -17,7 +17,7 @@ class Holdings:
 
     wallet: int = 0
     prepaid: int = 0  # in the escrow, spendable or on its way out
-    credit: int = 0  # earned, to be pulled from escrow, registry or jury
+    credit: int = 0  # earned, to be pulled from escrow, registry, jury or game
     stake: int = 0  # as a miner or juror, leaving or not
 
     @property
@@ -35,7 +35,8 @@ async def holdings(chain: Chain, account: str) -> Holdings:
     juror = await chain.read("JuryArbitrator", "jurorOf", account)
     credits_ = [
         await chain.read(contract, "creditOf", account)
-        for contract in ("Escrow", "MinerRegistry", "JuryArbitrator")
+        for contract in ("Escrow", "MinerRegistry", "JuryArbitrator", "ToleranceGame")
+        if contract in chain.addresses
     ]
     return Holdings(
         wallet=await chain.read("TestUSD", "balanceOf", account),

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -194,9 +195,59 @@ async def move_clock(duration: str) -> dict[str, Any]:
     return {"chain_time_s": now}
 
 
+async def mine_blocks(count: int) -> dict[str, Any]:
+    """Let the chain make blocks."""
+    chain = load(Layout.default())._chain()
+    try:
+        await chain.rpc("anvil_mine", hex(count))
+        return {"chain_time_s": await chain.now(), "block": await chain.block_number()}
+    finally:
+        await chain.close()
+
+
+async def take_snapshot() -> dict[str, Any]:
+    """Remember the chain's state; its name is what `revert_to` takes, once."""
+    chain = load(Layout.default())._chain()
+    try:
+        block = await chain.block_number()
+        return {"snapshot": str(await chain.rpc("evm_snapshot")), "block": block}
+    finally:
+        await chain.close()
+
+
+async def revert_to(name: str) -> dict[str, Any]:
+    """Put the chain back. Raises UsageError for a snapshot that is not there (any more)."""
+    chain = load(Layout.default())._chain()
+    try:
+        known = name.startswith("0x") and await chain.rpc("evm_revert", name)
+        if not known:
+            raise UsageError(
+                f"there is no snapshot {name}",
+                "each is good for going back once, and going back forgets later ones",
+                next_step="devnet snapshot",
+            )
+        return {"snapshot": name, "block": await chain.block_number()}
+    finally:
+        await chain.close()
+
+
 def show_log(name: str) -> str:
     """The last lines of a program's log."""
     return log_end(load(Layout.default()).processes.get(name).log, lines=60).replace(" | ", "\n")
+
+
+async def follow_log(name: str, say: Callable[[str], None]) -> None:
+    """Say what is added to a program's log, until the program ends or the caller is cancelled."""
+    running = load(Layout.default()).processes.get(name)
+    with running.log.open(errors="replace") as handle:
+        handle.seek(0, os.SEEK_END)
+        while True:
+            alive = running.is_alive
+            if text := handle.read():
+                say(text)
+            elif not alive:
+                return
+            await asyncio.sleep(0.2)
 
 
 async def kill_program(name: str) -> dict[str, Any]:
@@ -270,15 +321,17 @@ def _link_rows(links: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-async def tell_story(run: Run, *, keep: bool) -> None:
+async def tell_story(run: Run, *, keep: bool, story: str) -> None:
     """Run the demonstration in a folder of its own and remove every trace of it, whatever happens."""
-    from devnet.story import Story
+    from devnet.story import STORIES, Story
 
+    if story not in STORIES:
+        raise UsageError(f"there is no story '{story}'", f"there are {', '.join(STORIES)}")
     root = Path(tempfile.mkdtemp(prefix="headrace-demo-"))
     net = Devnet(Layout(root))
     failed = True
     try:
-        await Story(net, run.out).tell()
+        await Story(net, run.out, story).tell()
         failed = False
     finally:
         await asyncio.shield(net.close())

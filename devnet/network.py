@@ -43,6 +43,7 @@ class MinerProfile:
     memory: str
     slow_ms_per_layer: float = 0.0
     lie_layer: int | None = None
+    defend: bool = False  # a liar that plays on instead of staying silent when it is accused
     layers: tuple[int, int] | None = None  # fixed by its owner; None: the matcher says
 
 
@@ -216,6 +217,7 @@ class Devnet:
             argv += ["--slow-ms-per-layer", str(profile.slow_ms_per_layer)]
             if profile.lie_layer is not None:
                 argv += ["--lie-layer", str(profile.lie_layer)]
+                argv += ["--defend"] if profile.defend else []
         return await self._start(party, argv)
 
     async def start_juror(self, party: str, stake: str | None) -> Running:

@@ -1,4 +1,4 @@
-"""`devnet demo`: the first paid answer and the slashed liar, told while they happen.
+"""`devnet demo`: the first paid answer and the slashed liar, told while they happen; with `--story dispute`, every move of the dispute.
 
 Every figure is read from the chain, from the programs' own output or from a clock. Where the contract's arithmetic says what an
 account must hold, the story computes it apart (`core/protocol/pricing.py`) and stops if one unit differs.
@@ -19,15 +19,19 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from client.game_record import ShownMove, describe_trial, moves_of, on_trial
 from core.protocol import ids, pricing
 from core.protocol.chain import Chain, ChainEvent
 from core.protocol.errors import CheckFailed
+from core.protocol.game_log import Opened, games
 from core.protocol.types import ModelSpec, Order, Stage
 from core.protocol.units import format_token
 from devnet.deploy import USD
 from devnet.ledger import Holdings, changes, snapshot
 from devnet.network import FUNDS, HETEROGENEOUS, Devnet, MinerProfile, program
 
+#: What is told: all of it with a tolerance game, the dispute alone in every detail, or all of it with a jury.
+STORIES = ("all", "dispute", "jury")
 STAKE = "500usd"
 JUROR_STAKE = "100usd"
 JURORS = ("juror-1", "juror-2", "juror-3")
@@ -62,8 +66,8 @@ class SettledJob:
 class Story:
     """One run of the demonstration."""
 
-    def __init__(self, net: Devnet, console: Console) -> None:
-        self._net, self._out = net, console
+    def __init__(self, net: Devnet, console: Console, story: str = "all") -> None:
+        self._net, self._out, self._story = net, console, story
         self._facts = Facts()
         self._began_s = time.monotonic()
         self._seen: list[ChainEvent] = []
@@ -73,8 +77,9 @@ class Story:
         """All chapters. Raises when anything is not as it must be."""
         await self._set_up()
         await self._miners_join()
-        honest = await self._paid_job()
-        await self._lying_job(honest)
+        if self._story != "dispute":
+            await self._paid_job()
+        await self._lying_job()
         await self._closing_table()
 
     # --- chapters ---
@@ -112,13 +117,14 @@ class Story:
         for party, profile in HETEROGENEOUS.items():
             await net.start_miner(party, profile)
             self._say(f"started   {party}: {profile.memory}, {_speed(profile)}")
-        async with asyncio.TaskGroup() as group:
-            for juror in JURORS:
-                group.create_task(net.start_juror(juror, JUROR_STAKE))
-        self._say(f"jurors    {', '.join(JURORS)} staked {JUROR_STAKE} each and watch")
+        if self._story == "jury":
+            async with asyncio.TaskGroup() as group:
+                for juror in JURORS:
+                    group.create_task(net.start_juror(juror, JUROR_STAKE))
+            self._say(f"jurors    {', '.join(JURORS)} staked {JUROR_STAKE} each and watch")
         await self._show_serving()
 
-    async def _paid_job(self) -> SettledJob:
+    async def _paid_job(self) -> None:
         self._chapter("3", "Eight prompts, paid from a wallet")
         net = self._net
         before = await self._snapshot()
@@ -135,18 +141,19 @@ class Story:
         await self._check_books(job, before, await self._snapshot(), at_fault=frozenset())
         self._facts.pipeline_tokens_per_s = await self._pipeline_rate()
         self._facts.generate_tokens_per_s = await self._generate_rate()
-        return job
 
-    async def _lying_job(self, honest: SettledJob) -> None:
+    async def _lying_job(self) -> None:
         net = self._net
         # The last stage commits to tokens alone, which one rounded layer seldom changes: the liar is the one before it.
-        liar = await self._party_of(honest.plan[-2].operator)
+        route = (await net.ask_matcher("/v1/routes"))["routes"][0]["stages"]
+        liar = await self._party_of(route[-2]["operator"])
         self._chapter("4", f"{liar} rounds one layer to int8 and is caught")
         layers = await self._layers_of(liar)
         lie_layer = (layers[0] + layers[1]) // 2
         await net.processes.stop(liar)
         await self._gone(liar)
-        await net.start_miner(liar, MinerProfile(HETEROGENEOUS[liar].memory, lie_layer=lie_layer))
+        lie = MinerProfile(HETEROGENEOUS[liar].memory, lie_layer=lie_layer, defend=True)
+        await net.start_miner(liar, lie)
         self._say(
             f"restarted {liar} with layer {lie_layer} of its {layers[0]}-{layers[1] - 1} rounded to int8"
         )
@@ -156,6 +163,7 @@ class Story:
             "submit", str(DOUBTED_PROMPTS), "--yes", "--ack", "later", "--window", WINDOW,
             "--auditor", net.addresses["auditor-1"], "--max-tokens", "16",
             "--out", str(net.layout.root / "doubted"), "--no-text",
+            *(("--arbitrator", "jury") if self._story == "jury" else ()),
         )  # fmt: skip
         job_id = await self._delivered_job()
         short = ids.short(ids.Kind.JOB, job_id)
@@ -165,12 +173,64 @@ class Story:
         stage = await self._audit(short)
         self._say(f"$ auditor dispute {short} --stage {stage}")
         dispute = program("auditor", "dispute", short, "--stage", str(stage), "--yes")
-        await net.run("auditor-1", dispute, inherit=True)
+        if self._story == "jury":
+            await net.run("auditor-1", dispute, inherit=True)
+        else:
+            await self._played(liar, asyncio.create_task(net.run("auditor-1", dispute)))
         await self._pass_window(job_id)
         job = await self._settled_job(net, "finalize", job_id)
         self._count(job)
         guilty = await self._guilty_stage(job)
         await self._check_books(job, before, await self._snapshot(), at_fault=frozenset({guilty}))
+
+    async def _played(self, liar: str, playing: asyncio.Task[str]) -> None:
+        """Show the moves of a game as they are mined, then what it ended at."""
+        try:
+            opened, shown = await self._follow(liar, playing)
+            self._quote(await playing)
+        finally:
+            playing.cancel()
+            await asyncio.gather(playing, return_exceptions=True)
+        await self._told_trial(opened, liar, shown)
+
+    async def _follow(
+        self, liar: str, playing: asyncio.Task[str]
+    ) -> tuple[Opened, list[ShownMove]]:
+        """Each move as it is mined, until the accuser's command has ended."""
+        players = {"accuser": "auditor-1", "accused": liar, "anyone": "auditor-1"}
+        first, shown = await self._chain.block_number(), list[ShownMove]()
+        opened: Opened | None = None
+        while True:
+            ended = playing.done()
+            head = await self._chain.block_number()
+            if opened is None:
+                opened = next(iter(await games(self._chain, first, head)), None)
+            if opened is not None:
+                for move in await moves_of(self._chain, opened, first, head):
+                    shown.append(move)
+                    self._say(
+                        f"move {len(shown):2}  {players[move.player]:<10} {move.function:<12} "
+                        f"{move.gas:>9,} gas {move.calldata_bytes:>6,} bytes  {move.what}"
+                    )
+                first = head + 1
+            if ended and opened is not None:
+                return opened, shown
+            if ended:
+                raise CheckFailed("no dispute was opened", await playing)
+            await asyncio.wait([playing], timeout=0.3)
+
+    async def _told_trial(self, opened: Opened, liar: str, shown: list[ShownMove]) -> None:
+        trial = await on_trial(self._chain, opened)
+        if trial is None:
+            raise CheckFailed("no number was put on trial", f"{liar} let its clock run out")
+        for what, value in describe_trial(trial).items():
+            self._say(f"{what:<26} {value}")
+        gas, calldata = sum(m.gas for m in shown), sum(m.calldata_bytes for m in shown)
+        largest = max(shown, key=lambda m: m.gas)
+        self._say(
+            f"no one voted: {len(shown)} transactions, {gas:,} gas, {calldata:,} bytes; "
+            f"the largest is {largest.function} with {largest.gas:,} gas"
+        )
 
     async def _closing_table(self) -> None:
         self._chapter("5", "Who holds what, and what it cost")
@@ -189,8 +249,10 @@ class Story:
         for name, used in sorted(facts.gas.items()):
             gas.add_row(name, str(len(used)), f"{round(statistics.median(used)):,}")
         self._out.print(gas)
-        ratio = facts.pipeline_tokens_per_s / facts.generate_tokens_per_s
         self._say(f"jobs      {facts.jobs}, {facts.tokens} tokens produced")
+        if not facts.generate_tokens_per_s:
+            return
+        ratio = facts.pipeline_tokens_per_s / facts.generate_tokens_per_s
         self._say(
             f"speed     {facts.pipeline_tokens_per_s:.1f} tokens/s over three stages, "
             f"{facts.generate_tokens_per_s:.1f} tokens/s by one process generating one prompt at a time ({ratio:.2f}×)"
@@ -386,11 +448,13 @@ class Story:
             burned = taken - to_challenger - to_victim
             expected[owner] -= taken
             expected["requester-1"] += to_victim
-            expected["auditor-1"] = to_challenger - p.jury_fee
-            each = p.jury_fee // p.panel
-            for juror in JURORS:
-                expected[juror] = each
-            expected["burned"] = burned + p.jury_fee - each * p.panel
+            expected["auditor-1"] = to_challenger
+            expected["burned"] = burned
+            if self._story == "jury":
+                each = p.jury_fee // p.panel
+                expected["auditor-1"] -= p.jury_fee
+                expected |= dict.fromkeys(JURORS, each)
+                expected["burned"] += p.jury_fee - each * p.panel
         return expected
 
     async def _party_of(self, operator: str) -> str:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid, ModelUnknown, UsageError
 from core.protocol.types import Ack, Address, Hash32, Order, Signature, SignedOrder, Terms, Value
+from core.runtime import origin
 from core.runtime.logs import get_logger
 from matcher import views
 from matcher.jobs import ENDED, Job, SignedAck
@@ -85,9 +87,11 @@ def make_app(
     """The application. `identity` is what `/v1/status` says of the matcher itself: `matcher`, `feeBps`, `swarm` and more."""
     app = FastAPI(title="Headrace matcher", version="1", docs_url=None, redoc_url=None)
     orders = metrics.counter("headrace_orders_total", "Orders by outcome", ["outcome"])
+    orders.labels("opened")
     started, desk = clock.monotonic(), PlanDesk()
     metrics.mount(app)
     _answer_errors(app)
+    app.add_middleware(origin.Following, names={"/v1/orders": "match an order"})
 
     def now_ms() -> int:
         return int(clock.now() * 1000)
@@ -109,6 +113,7 @@ def make_app(
 
     @app.get("/v1/status")
     async def status() -> Response:
+        """Who this matcher is, what it sees of chain and swarm, and how much it has to do."""
         return _json(
             {
                 **identity,
@@ -137,20 +142,24 @@ def make_app(
 
     @app.get("/v1/models")
     async def models() -> Response:
+        """Registered models, whether machines serve all of their layers, and at which price."""
         found = [views.model_json(world, model_id, now_ms()) for model_id in sorted(world.models)]
         return _json({"models": found})
 
     @app.get("/v1/models/{model}")
     async def model(model: str) -> Response:
+        """One model, by its id or a short form of it."""
         return _json(views.model_json(world, model_of(model), now_ms()))
 
     @app.get("/v1/miners")
     async def miners() -> Response:
+        """Every machine that is known, with the age of what is known of it."""
         ordered = [sighting for _, sighting in sorted(world.sightings.items())]
         return _json({"miners": [views.miner_json(world, s, now_ms()) for s in ordered]})
 
     @app.get("/v1/allocation")
     async def allocation(model: str | None = None) -> Response:
+        """Which layers the machines of each model were told to hold."""
         wanted = sorted(world.placements) if model is None else [model_of(model)]
         return _json(
             {
@@ -164,12 +173,14 @@ def make_app(
 
     @app.get("/v1/routes")
     async def routes(model: str | None = None) -> Response:
+        """Chains that serve now, fastest first, and how busy they are."""
         wanted = sorted(world.models) if model is None else [model_of(model)]
         found = [views.routes_json(world, model_id, now_ms()) for model_id in wanted]
         return _json({"routes": [route for of_model in found for route in of_model]})
 
     @app.get("/v1/fleet")
     async def fleet(model: str) -> Response:
+        """The machines of a model as they are now, as a document that `POST /v1/plan` takes."""
         found = model_of(model)
         if found not in world.shapes:
             raise ModelUnknown(
@@ -181,6 +192,7 @@ def make_app(
 
     @app.post("/v1/plan")
     async def plan(request: Request) -> Response:
+        """Who would hold which layers of such a fleet? Nothing is changed by it."""
         return _json(await desk.plan(await _body(request, PlanBody, MAX_PLAN_BODY_BYTES)))
 
     @app.get("/v1/quote")
@@ -191,6 +203,7 @@ def make_app(
         trusted: Annotated[list[str], Query(max_length=256)] = [],  # noqa: B006 - FastAPI copies it
         avoided: Annotated[list[str], Query(max_length=256)] = [],  # noqa: B006
     ) -> Response:
+        """What so many tokens would cost now, on the chain that an order would get."""
         fee_bps = int(identity["feeBps"])
         terms = Terms.of(1, map(ids.address, trusted), map(ids.address, avoided))
         found = views.quote_json(
@@ -202,6 +215,7 @@ def make_app(
 
     @app.post("/v1/orders")
     async def order(request: Request) -> Response:
+        """Take a signed order: choose a chain, collect acceptances, open the job on chain."""
         body = await _body(request, OrderBody)
         try:
             job = await matchmaker.open(body.signed, body.goes_on)
@@ -215,16 +229,19 @@ def make_app(
     async def jobs(
         limit: int = Query(default=100, ge=1, le=1000), state: str | None = None
     ) -> Response:
+        """Jobs that this matcher opened, newest first."""
         found = await store.off_loop(store.jobs, limit=limit, state=state)
         return _json({"jobs": [views.job_json(job) for job in found]})
 
     @app.get("/v1/jobs/{job}")
     async def job(job: str) -> Response:
+        """One job: its plan, its stages and where they can be reached."""
         found = world.reachable(await job_of(job), now_ms())
         return _json(views.job_detail_json(found))
 
     @app.post("/v1/jobs/{job}/ack")
     async def ack(job: str, request: Request) -> Response:
+        """Take a requester's acknowledgement; 200 when it is settled on chain, 202 when that comes later."""
         body = await _body(request, AckBody)
         known = await job_of(job)
         signed = SignedAck(body.ack, body.signature)
@@ -237,15 +254,56 @@ def make_app(
     @app.get("/health")
     @app.head("/health", include_in_schema=False)
     async def health() -> Response:
+        """The process answers."""
         return _json({"ok": True})
 
     @app.get("/ready")
     @app.head("/ready", include_in_schema=False)
     async def ready() -> Response:
+        """Orders can be taken: chain and swarm answer."""
         state = {"ready": world.ready, "chain": world.chain.ok, "swarm": world.swarm.ok}
         return _json(state, status=200 if world.ready else 503)
 
+    _describe(app)
     return app
+
+
+#: What the calls with a body read, for the description alone: bodies are decoded by `_body`.
+_BODIES = {"/v1/plan": PlanBody, "/v1/orders": OrderBody, "/v1/jobs/{job}/ack": AckBody}
+
+
+_FAILURE = {
+    "description": "`error` says what failed, why, what state things are in, and what to do next.",
+    "content": {"application/json": {"schema": {"type": "object", "required": ["error"]}}},
+}
+
+
+def _describe(app: FastAPI) -> None:
+    """Say in `/openapi.json` which bodies are read, and that failures are documents of ours and not the framework's."""
+
+    def describe() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            found = get_openapi(title=app.title, version=app.version, routes=app.routes)
+            schemas, parts = msgspec.json.schema_components(
+                _BODIES.values(), ref_template="#/components/schemas/{name}"
+            )
+            found.setdefault("components", {})["schemas"] = dict(parts)
+            for path, schema in zip(_BODIES, schemas, strict=True):
+                content = {"application/json": {"schema": schema}}
+                found["paths"][path]["post"]["requestBody"] = {"required": True, "content": content}
+            for path, operations in found["paths"].items():
+                for operation in operations.values():
+                    answers = operation["responses"]
+                    answers.pop("422", None)
+                    answers["200"]["description"] = "Done."
+                    if path.startswith("/v1"):
+                        answers["default"] = _FAILURE
+                    if path == "/v1/orders":
+                        answers["201"] = answers.pop("200")
+            app.openapi_schema = found
+        return app.openapi_schema
+
+    app.openapi = describe  # type: ignore[method-assign]
 
 
 async def _body(request: Request, kind: type[T], limit_bytes: int = MAX_BODY_BYTES) -> T:

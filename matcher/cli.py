@@ -18,6 +18,13 @@ app = App("matcher", help="Match orders to machines: plan, route, open and settl
 registry = app.group("registry", help="Machines as the running matcher sees them.")
 
 
+class Kind(StrEnum):
+    """How a network is exported."""
+
+    JSON = "json"
+    GRAPHVIZ = "graphviz"
+
+
 class Form(StrEnum):
     """How a plan is shown."""
 
@@ -166,13 +173,45 @@ async def registry_ls(run: Run) -> None:
 
 @registry.command("show")
 async def registry_show(
-    run: Run, operator: Annotated[str, typer.Argument(help="Operator's address, or mnr_…")]
+    run: Run, operator: Annotated[str, typer.Argument(help="mnr_… or an operator's address.")]
 ) -> None:
     """One machine in full."""
     from core.protocol import ids
 
     found = (await _ask(run.settings, "/v1/miners"))["miners"]
     run.emit(ids.find(ids.Kind.MINER, operator, found, lambda miner: miner["operator"]))
+
+
+@registry.command("diff")
+async def registry_diff(
+    run: Run, peer: Annotated[str, typer.Argument(help="URL of another matcher.")]
+) -> None:
+    """Where another matcher sees machines otherwise than ours does."""
+    from matcher.comparing import differences
+
+    ours = (await _ask(run.settings, "/v1/miners"))["miners"]
+    theirs = (await _ask(run.settings, "/v1/miners", at=peer))["miners"]
+    run.emit(differences(ours, theirs))
+
+
+@app.command()
+async def export(
+    run: Run,
+    form: Annotated[
+        Kind, typer.Option("--format", help="json, or graphviz for `dot`.")
+    ] = Kind.JSON,
+) -> None:
+    """Machines, routes and models at this moment, for other programs."""
+    from matcher.comparing import network_dot
+
+    found = {
+        name: (await _ask(run.settings, f"/v1/{name}"))[name]
+        for name in ("models", "miners", "routes")
+    }
+    if form is Kind.GRAPHVIZ and not run.options.json:
+        typer.echo(network_dot(found["miners"], found["routes"]))
+        return
+    run.emit(found, human=lambda: json_text(found))
 
 
 @app.command()
@@ -201,13 +240,22 @@ def _host_and_port(listen: str | None) -> tuple[str | None, int | None]:
     return host.strip("[]"), int(port)
 
 
-async def _ask(settings: Settings, path: str, **params: str | None) -> Any:
+def json_text(found: Any) -> str:
+    """Indented, for people and for files."""
+    import json
+
+    return json.dumps(found, indent=2)
+
+
+async def _ask(
+    settings: Settings, path: str, *, at: str | None = None, **params: str | None
+) -> Any:
     import httpx2
 
     from core.protocol.errors import MatcherUnreachable, UsageError
 
     own = f"http://{settings.matcher.listen_host}:{settings.matcher.listen_port}"
-    url = (settings.network.matcher_url or own).rstrip("/")
+    url = (at or settings.network.matcher_url or own).rstrip("/")
     wanted = {key: value for key, value in params.items() if value is not None}
     try:
         async with httpx2.AsyncClient(timeout=10.0) as client:

@@ -150,7 +150,7 @@ def _check_parties(order: Order, terms: Terms, facts: Facts) -> HeadraceError | 
         return UsageError(
             "the order names an arbitrator that may not judge",
             why=f"{order.arbitrator} is not on the MinerRegistry's list",
-            next_step="use the network's JuryArbitrator",
+            next_step="use the network's ToleranceGame or JuryArbitrator",
         )
     if facts.nonce_revoked:
         return UsageError(

@@ -14,7 +14,7 @@ from core.protocol.ids import Kind, short
 from core.runtime.logs import get_logger
 from matcher.fleet_view import Standing, forget, merge, plannable
 from matcher.following import Following
-from matcher.jobs import ENDED
+from matcher.jobs import DISPUTED, ENDED
 from matcher.matching import Matchmaker
 from matcher.planner import nobody, plan, record_of, seen
 from matcher.settler import LONGEST_WAIT_S, Settler
@@ -61,9 +61,14 @@ PLANNING = Planning(partial=False, settle_ms=2_000, worth_share=0.25, rest_ms=5 
 
 @dataclass(frozen=True)
 class Rules:
-    """How this matcher behaves. `plan_s` is the most that one plan may take, `queue_s` how long an order waits for room."""
+    """How this matcher behaves. `plan_s` is the most that one plan may take, `queue_s` how long an order waits for room.
+
+    With `parts` an order's stage may be any part of what a machine holds. Who holds what is planned so that whole shards meet
+    (`planning.partial`): nobody then depends on it.
+    """
 
     planning: Planning = PLANNING
+    parts: bool = True
     patience: Patience = field(default_factory=Patience)
     replan_every_ms: int = 10_000
     plan_s: float = 20.0
@@ -89,7 +94,7 @@ class Daemon:
     ) -> None:
         self.chain, self.swarm, self.signer, self.store = chain, swarm, signer, store
         self.clock, self.rules = clock, rules
-        self.world = World(partial=rules.planning.partial)
+        self.world = World(partial=rules.parts)
         self.matchmaker = Matchmaker(
             chain, signer, peers, store, self.world, terms, clock, queue_s=rules.queue_s
         )
@@ -115,6 +120,12 @@ class Daemon:
         self._refused = metrics.counter("headrace_swarm_refused_total", "Records not believed")
         self._bugs = metrics.counter("headrace_loop_errors_total", "Phases that failed", ["phase"])
         self._serving = metrics.gauge("headrace_registry_peers", "Machines by state", ["state"])
+        age = metrics.gauge("headrace_registry_age_seconds", "Since the swarm was last read")
+        age.set_function(lambda: max(0.0, self._now_ms() - self.world.swarm.looked_at_ms) / 1000)
+        waiting = metrics.gauge("headrace_queue_length", "Orders that wait for room")
+        waiting.set_function(lambda: self.world.waiting)
+        self._chain_up = metrics.gauge("headrace_chain_up", "1 when the chain answered last")
+        self._disputes = metrics.gauge("headrace_disputes", "Disputes by state", ["state"])
         self._gas = metrics.gauge("headrace_balance_wei", "ETH for fees", ["account"])
         self._jobs = metrics.gauge("headrace_jobs", "Jobs by state", ["state"])
 
@@ -304,6 +315,7 @@ class Daemon:
     async def take_stock(self) -> None:
         """Numbers for those who watch, and who was seen, for those who ask later."""
         now_ms = self._now_ms()
+        self._chain_up.set(1 if self.world.chain.ok else 0)
         states = [s.record.state for s in self.world.sightings.values() if s.alive(now_ms)]
         for state in ("JOIN", "SERVING", "DRAINING"):
             self._serving.labels(state).set(states.count(state))
@@ -316,6 +328,7 @@ class Daemon:
         counts = await self.store.off_loop(self.store.counts)
         for state in {*counts, *ENDED}:
             self._jobs.labels(state).set(counts.get(state, 0))
+        self._disputes.labels("open").set(counts.get(DISPUTED, 0))
         if self.world.chain.ok:
             self._gas.labels("matcher").set(await self.chain.balance_wei(self.signer.address))
 

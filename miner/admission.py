@@ -56,6 +56,7 @@ class Standing:
     price_out: int
     free_requests: int
     draining: bool
+    takes_parts: bool = False  # requests may enter and leave these layers anywhere
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,7 @@ def _check_plan(offer: Offer, me: Standing, layers: LayerRange) -> Refusal | Non
         return Refusal(PLACE, f"stage {offer.stage} is {mine.operator}, not this miner")
     if sum(stage.operator.lower() == me.operator.lower() for stage in offer.plan) > 1:
         return Refusal(PLACE, "this miner stands in the plan twice")
-    if mine.layers != layers:
+    inside = layers.start <= mine.layer_from and mine.layer_to <= layers.end
+    if mine.layers != layers and not (me.takes_parts and inside):
         return Refusal(PLACE, f"this miner holds layers {layers}, the plan says {mine.layers}")
     return None

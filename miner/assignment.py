@@ -173,6 +173,7 @@ async def load(
         eos_ids=model.eos_ids,
         kv_tokens=kv_tokens,
         tokenizer=cache(partial(tokenizer_of, model.folder)),
+        root_of=model.shard_root,
     )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,13 +15,110 @@ from core.runtime.cli import App, Run
 
 if TYPE_CHECKING:
     from miner.assignment import ShardHook
+    from miner.defence import TraceHook
     from miner.home import Running
+    from miner.results import Earnings
 
 app = App("miner", help="Serve layers of a model and earn.")
-stake_commands = app.group("stake", help="Add and show stake.")
+stake_commands = app.group("stake", help="Add, withdraw and show stake.")
+operator_commands = app.group("operator", help="The key that signs work and cannot withdraw.")
+dispute_commands = app.group("disputes", help="Accusations against this miner.")
 
 LEFT_WITHIN_S = 20.0
+
+
+class By(StrEnum):
+    """What a row of `miner earnings` is."""
+
+    JOB = "job"
+    DAY = "day"
+    MODEL = "model"
+
+
 Layers = Annotated[str | None, typer.Option(help="auto, or A:B to hold layers A to B-1.")]
+
+
+@app.command()
+async def init(
+    run: Run,
+    name: Annotated[str | None, typer.Option(help="What you call this machine.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model to serve.")] = None,
+    price: Annotated[
+        str | None, typer.Option(help="IN,OUT, such as 0.10usd/Mtok,0.40usd/Mtok.")
+    ] = None,
+    memory_limit: Annotated[
+        str | None, typer.Option(help="For weights and cache, such as 6GiB.")
+    ] = None,
+    bench: Annotated[
+        bool, typer.Option("--bench/--no-bench", help="Also measure this machine.")
+    ] = True,
+) -> None:
+    """Set this machine up: five questions, a configuration file, a measurement, and what to type next."""
+    from miner.setting_up import init as go
+
+    run.emit(
+        await go(run, name=name, model=model, price=price, memory_limit=memory_limit, bench=bench)
+    )
+
+
+@app.command()
+async def bench(
+    run: Run,
+    model: Annotated[
+        str | None, typer.Option(help="Another model than the configured one.")
+    ] = None,
+    layers: Layers = None,
+    save: Annotated[
+        bool, typer.Option("--save/--no-save", help="Keep the numbers for `miner quote`.")
+    ] = True,
+) -> None:
+    """Measure this machine by real steps of the engine: memory, flops, time per layer, tokens per second."""
+    settings = run.load({"miner.model": model, "miner.layers": layers})
+    from core.protocol.types import LayerRange
+    from miner.bench import bench_lines, measure_machine
+
+    fixed = settings.miner.layers
+    found = await measure_machine(run, LayerRange(*fixed) if fixed else None, save=save)
+    run.emit(found, human=lambda: _lines(bench_lines(found)))
+
+
+@app.command()
+async def quote(
+    run: Run,
+    power_watts: Annotated[int, typer.Option(help="What the machine draws.", min=0)] = 0,
+    energy_price: Annotated[str | None, typer.Option(help="Such as 0.30usd/kWh.")] = None,
+    rent_per_hour: Annotated[str | None, typer.Option(help="Such as 0.35usd.")] = None,
+    utilisation: Annotated[
+        float, typer.Option(help="The share of the time with work.", min=0.0, max=1.0)
+    ] = 1.0,
+    tokens_per_s: Annotated[
+        float | None, typer.Option(help="Instead of what `miner bench` measured.", min=0.0)
+    ] = None,
+    price_in: Annotated[str | None, typer.Option(help="Such as 0.10usd/Mtok.")] = None,
+    price_out: Annotated[str | None, typer.Option(help="Such as 0.40usd/Mtok.")] = None,
+    prompt_ratio: Annotated[
+        float, typer.Option(help="Prompt tokens paid for with each answer token.", min=0.0)
+    ] = 0.0,
+    paper: Annotated[
+        bool,
+        typer.Option("--paper", help="DeServe's table instead: four machines at 0.90usd/Mtok."),
+    ] = False,
+) -> None:
+    """Say from how many tokens per second on this machine pays: cost per hour over price per token (M > C/P)."""
+    settings = run.load({"miner.price_in": price_in, "miner.price_out": price_out})
+    from miner import quote as model
+
+    if paper:
+        run.emit(model.paper_table(settings))
+        return
+    found = await model.quote(
+        settings,
+        model.Costs(rent_per_hour, power_watts, energy_price),
+        utilisation=utilisation,
+        prompt_ratio=prompt_ratio,
+        tokens_per_s=tokens_per_s,
+    )
+    run.emit(found, human=lambda: _lines(model.quote_lines(found)))
 
 
 @app.command()
@@ -71,23 +170,134 @@ async def start(
 
 
 async def run_daemon(
-    run: Run, flags: Mapping[str, Any] | None = None, shard_hook: ShardHook | None = None
+    run: Run,
+    flags: Mapping[str, Any] | None = None,
+    shard_hook: ShardHook | None = None,
+    trace_hook: TraceHook | None = None,
 ) -> None:
-    """Load the settings, open the operator's wallet and serve. `shard_hook` is for demonstrations and tests."""
+    """Load the settings, open the operator's wallet and serve. The hooks are for demonstrations and tests."""
     from miner.home import operator_wallet
 
     settings = run.load(flags)
     signer = run.unlock(operator_wallet(settings), password_file=settings.miner.password_file)
     from miner.daemon import serve
 
-    await serve(settings, signer, shard_hook=shard_hook)
+    await serve(settings, signer, shard_hook=shard_hook, trace_hook=trace_hook)
 
 
 @app.command()
-async def status(run: Run) -> None:
+async def update(
+    run: Run,
+    endpoint: Annotated[str | None, typer.Option(help="HOST:PORT that peers dial.")] = None,
+    price: Annotated[
+        str | None, typer.Option(help="IN,OUT, such as 0.10usd/Mtok,0.40usd/Mtok.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The model to serve.")] = None,
+    memory_limit: Annotated[str | None, typer.Option(help="Such as 6GiB.")] = None,
+    max_batch: Annotated[int | None, typer.Option(help="Requests at once.", min=1)] = None,
+    pause: Annotated[
+        bool | None,
+        typer.Option(
+            "--pause/--resume", help="The running miner takes no new work, or does again."
+        ),
+    ] = None,
+) -> None:
+    """Change this machine's terms; a running miner takes them up when it is started anew."""
+    from miner.setting_up import prices_of
+    from miner.setting_up import update as go
+
+    price_in, price_out = (None, None) if price is None else prices_of(price)
+    host, port = (None, None) if endpoint is None else _host_and_port(endpoint)
+    changes = {
+        "miner.announce_host": host,
+        "miner.announce_port": port,
+        "miner.price_in": price_in,
+        "miner.price_out": price_out,
+        "miner.model": model,
+        "miner.memory_limit": memory_limit,
+        "miner.max_batch": max_batch,
+    }
+    done = await go(run, changes, pause)
+    changed = [(key, str(value)) for key, value in done.changed.items()]
+    run.emit(done, human=lambda: _lines([*changed, ("file", done.file), ("next", done.next)]))
+
+
+@app.command()
+async def status(
+    run: Run,
+    follow: Annotated[
+        bool, typer.Option("--watch", help="Again every second, until it ends.")
+    ] = False,
+) -> None:
     """Show what the running miner does."""
-    found = await _ask(_running(run), "GET", "/status")
-    run.emit(found, human=lambda: _status_table(found))
+    from miner.live_view import picture, require_status, watch
+
+    if follow:
+        await watch(run, 1.0, whole_screen=False, count=None)
+        return
+    found = await require_status(run.settings)
+    run.emit(found, human=lambda: picture(found))
+
+
+@app.command()
+async def top(
+    run: Run,
+    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 1.0,
+    count: Annotated[int | None, typer.Option(help="End after so many looks.", min=1)] = None,
+) -> None:
+    """Watch the running miner on the whole screen; Ctrl-C ends the view, not the miner."""
+    from miner.live_view import watch
+
+    await watch(run, every, whole_screen=True, count=count)
+
+
+@app.command()
+async def why(run: Run) -> None:
+    """Say why this miner gets no work: each reason with its fact, the gravest first."""
+    from miner.facts import gather_facts
+    from miner.why import reasons
+
+    found = reasons(await gather_facts(run.settings))
+    run.emit(found, columns=("rank", "weight", "topic", "fact", "next"))
+
+
+@app.command()
+async def doctor(run: Run) -> None:
+    """Check ports, clock, chain, stake, model, compiler and memory, and say what to do; exit 9 when something is broken."""
+    from core.protocol.errors import CheckFailed
+    from miner.doctor import examine
+
+    found = await examine(run.settings)
+    run.emit(found, columns=("state", "check", "found", "next"))
+    broken = [check for check in found if check.state == "broken"]
+    if broken:
+        raise CheckFailed(
+            f"{len(broken)} of {len(found)} checks found something broken",
+            "; ".join(f"{check.check}: {check.found}" for check in broken),
+            next_step=broken[0].next,
+        )
+
+
+@app.command()
+async def earnings(
+    run: Run,
+    since: Annotated[str | None, typer.Option(help="Such as 7d; all of it if not said.")] = None,
+    by: Annotated[By, typer.Option(help="What a row is.")] = By.DAY,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Also write the rows here.")] = None,
+) -> None:
+    """Show what was delivered, settled, disputed and slashed, and what can be claimed."""
+    from miner.earnings import read_earnings
+
+    found = await read_earnings(run, by.value, since, csv)
+    run.emit(found, human=lambda: _earnings(found))
+
+
+@app.command()
+async def claim(run: Run) -> None:
+    """Take all earnings to the owner's wallet; the same as `withdraw --credits`."""
+    from miner.registration import withdraw_credits
+
+    run.emit(await withdraw_credits(run))
 
 
 @app.command()
@@ -140,6 +350,20 @@ async def add(run: Run, amount: Annotated[str, typer.Argument(help="Such as 500u
     run.emit(await add_stake(run, amount))
 
 
+@stake_commands.command("withdraw")
+async def stake_withdraw(
+    run: Run,
+    amount: Annotated[
+        str | None, typer.Argument(help="Part of the stake; all of it if not given.")
+    ] = None,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Keep the leaving stake instead.")
+    ] = False,
+) -> None:
+    """Take stake out: the first call starts the clock, a later one pays."""
+    await withdraw(run, amount, credits=False, cancel=cancel)
+
+
 @stake_commands.command("status")
 async def stake_status(run: Run) -> None:
     """Show stake, what is leaving, and what is owed."""
@@ -156,14 +380,47 @@ async def unjail(run: Run) -> None:
     run.emit(await go(run))
 
 
-@app.command()
-async def rotate_operator(
-    run: Run, name: Annotated[str, typer.Argument(help="Wallet of the new key; made when missing.")]
-) -> None:
-    """Name another key to sign work."""
+NewOperator = Annotated[str, typer.Argument(help="Wallet of the new key; made when missing.")]
+
+
+@operator_commands.command("rotate")
+async def operator_rotate(run: Run, name: NewOperator) -> None:
+    """Name another key to sign work; what the old one signed stays valid."""
     from miner.registration import rotate_operator as go
 
     run.emit(await go(run, name))
+
+
+@app.command(hidden=True)
+async def rotate_operator(run: Run, name: NewOperator) -> None:
+    """Name another key to sign work; the older spelling of `operator rotate`."""
+    await operator_rotate(run, name)
+
+
+@dispute_commands.command("ls")
+async def disputes_ls(run: Run) -> None:
+    """Accusations against this miner, newest first."""
+    from miner.accusations import accusations
+
+    run.emit(await accusations(run))
+
+
+@dispute_commands.command("show")
+async def disputes_show(
+    run: Run, dispute: Annotated[str, typer.Argument(help="Its id, or the beginning of it.")]
+) -> None:
+    """One accusation: who makes it, where it stands, what is at risk."""
+    from miner.accusations import accusation
+
+    run.emit(await accusation(run, dispute))
+
+
+@dispute_commands.command("respond")
+async def disputes_respond(run: Run) -> None:
+    """Answer open games from stored rows until they end; a running miner does so by itself."""
+    from miner.accusations import respond
+
+    run.emit(await respond(run))
 
 
 # --- talking to the daemon ---
@@ -184,33 +441,14 @@ def _running(run: Run) -> Running:
     return running
 
 
-async def _ask(running: Running, method: str, path: str) -> dict[str, Any]:
-    import httpx2
-
-    from core.protocol.errors import Unreachable
-
-    try:
-        async with httpx2.AsyncClient(timeout=5.0) as client:
-            response = await client.request(
-                method,
-                running.url + path,
-                headers={"authorization": f"Bearer {running.token}"},
-            )
-            found: dict[str, Any] = response.raise_for_status().json()
-    except (httpx2.HTTPError, ValueError) as error:
-        raise Unreachable(
-            "the miner does not answer", f"{running.url}: {error or type(error).__name__}"
-        ) from None
-    return found
-
-
 async def _leave(run: Run, within_s: float | None) -> None:
     from core.protocol.errors import Unreachable
+    from miner.facts import tell_daemon
     from miner.home import Home
 
     running, home = _running(run), Home.of(run.settings)
     query = "" if within_s is None else f"?timeout_s={within_s}"
-    found = await _ask(running, "POST", f"/drain{query}")
+    found = await tell_daemon(running, f"/drain{query}")
     run.note(f"{found['activeRequests']} requests are running; waiting for the miner to leave")
     patience_s = run.settings.miner.drain_timeout_s if within_s is None else within_s
     try:
@@ -226,31 +464,40 @@ async def _leave(run: Run, within_s: float | None) -> None:
     run.emit({"state": "LEFT", "operator": running.operator}, human="the miner has left")
 
 
-def _status_table(found: dict[str, Any]) -> Any:
+def _lines(lines: Sequence[tuple[str, str]]) -> Any:
+    from rich.markup import escape
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 3))
-    layers = f"{found['layers']} of 0-{found['modelLayers'] - 1}" if found["layers"] else "none yet"
-    rows = [
-        ("state", found["state"] + (f"  ({found['problem']})" if found["problem"] else "")),
-        ("operator", found["operator"]),
-        ("owner", found["owner"]),
-        ("model", found["model"]),
-        ("layers", layers),
-        ("endpoint", found["endpoint"]),
-        ("peers", ", ".join(f"{ms:.1f} ms" for ms in found["rhoMs"].values()) or "none seen"),
-        ("requests", f"{found['activeRequests']} running, {found['finishedRequests']} finished"),
-        ("slots", f"{found['freeRequests']} of {found['maxRequests']} free"),
-        ("tokens", f"{found['tokensIn']} in, {found['tokensOut']} out"),
-        ("decode", f"{found['tauMsPerLayer']:.2f} ms per layer"),
-        (
-            "chain",
-            "answers" if found["chainReachable"] else "does not answer; accepted work goes on",
-        ),
-    ]
-    for label, text in rows:
-        grid.add_row(label, text)
+    for label, text in lines:
+        grid.add_row(label, escape(text))
     return grid
+
+
+def _earnings(found: Earnings) -> Any:
+    from rich.console import Group
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    columns = ("jobs", "settled", "delivered", "disputed", "running", "ended", "paid", "pending")
+    for name in (found.by, *columns):
+        table.add_column(name, justify="left" if name == found.by else "right")
+    for row in found.rows:
+        table.add_row(row.key, *(str(getattr(row, name)) for name in columns))
+    total = (
+        f"paid {found.paid}, pending {found.pending}, disputed {found.disputed}, slashed {found.slashed}; "
+        f"{found.to_claim} to claim with `miner claim`"
+    )
+    return Group(table if found.rows else "no job yet", "", total)
+
+
+def _host_and_port(endpoint: str) -> tuple[str, int]:
+    from core.protocol.errors import UsageError
+
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(f"--endpoint {endpoint}", "it is not HOST:PORT")
+    return host.strip("[]"), int(port)
 
 
 main = app.main

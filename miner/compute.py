@@ -24,11 +24,12 @@ from miner.machine import held_up_s
 from miner.memory import Promises
 from miner.numbers import EngineNumbers
 from miner.pace import Pace, entry
-from miner.stepper import Stepped, Work, run_batch
+from miner.stepper import Stepped, Work, enters_as_ids, leaves_as_logits, run_batch
 
 if TYPE_CHECKING:
     from core.engine.blocks import Shard
     from core.engine.sampling import Choice, Sampler
+    from core.protocol.types import LayerRange
     from miner.stepper import Engine
 
 T = TypeVar("T")
@@ -52,10 +53,23 @@ log = get_logger(__name__)
 class _Guest:
     """One request from its first step to its drop; two of the same key never share anything."""
 
-    __slots__ = ("end", "futures", "is_open", "job", "left_at_s", "most_rows", "ring")
+    __slots__ = (
+        *("begins", "end", "ends", "futures", "is_open", "job", "layers", "left_at_s"),
+        *("most_rows", "ring"),
+    )
 
-    def __init__(self, job: Hashable, ring: Hashable, most_rows: int) -> None:
-        self.job, self.ring, self.most_rows = job, ring, most_rows
+    def __init__(
+        self,
+        job: Hashable,
+        ring: Hashable,
+        most_rows: int,
+        layers: LayerRange | None,
+        shard: Shard,
+    ) -> None:
+        """`layers` None are all of the shard's; `begins` and `ends`: it takes ids, it gives logits."""
+        self.job, self.ring, self.most_rows, self.layers = job, ring, most_rows, layers
+        self.begins = enters_as_ids(shard, layers)
+        self.ends = leaves_as_logits(shard, layers)
         self.end = 0  # positions submitted
         self.futures: list[asyncio.Future[Any]] = []  # of steps that are not done
         self.is_open = False  # in the engine
@@ -137,6 +151,11 @@ class Compute:
         """Requests that wait for memory."""
         return self._lineup.in_lobby if self._lineup is not None else 0
 
+    @property
+    def requests(self) -> int:
+        """Requests that are here, running or waiting."""
+        return len(self._guests)
+
     def is_waiting(self, key: Key) -> bool:
         """Whether a request waits here for memory, as opposed to for its peers."""
         guest, lineup = self._guests.get(key), self._lineup
@@ -183,6 +202,7 @@ class Compute:
             microbatches=choice.tickets if choice else 0,
             microbatch_rows=choice.rows if choice else 0,
             ring_latency_s=latency_s,
+            kv_bytes=engine.held_bytes(),
         )
 
     def longest_request(self, context: int) -> int:
@@ -233,15 +253,19 @@ class Compute:
         ring: Hashable = None,
         trace: list[int] | None = None,
         as_decodes: bool = False,
+        layers: LayerRange | None = None,
     ) -> bytes:
         """Feed token ids (first stage) or float32 rows; returns this stage's float32 rows.
 
         They stand at position `first`, by default after those fed so far. With the first rows of a request, `most_rows`
-        says how many it will have at most (0: the context), and `ring` who comes after this stage, by any name. A
+        says how many it will have at most (0: the context), `layers` which of the shard's it runs (all), and `ring` who
+        comes after this stage, by any name: requests of one ring run the same layers. A
         `trace` is lengthened by this step's numbers. `as_decodes` gives the bits of as many steps of one row.
         Raises CheckFailed for rows that hold NaN or infinity, ContextTooLong past the model's context.
         """
-        work = self._new_work(key, x, first, most_rows, ring, trace=trace, as_decodes=as_decodes)
+        work = self._new_work(
+            key, x, first, most_rows, ring, layers, trace=trace, as_decodes=as_decodes
+        )
         result: bytes = await work.future
         return result
 
@@ -256,6 +280,7 @@ class Compute:
         ring: Hashable = None,
         trace: list[int] | None = None,
         as_decodes: bool = False,
+        layers: LayerRange | None = None,
     ) -> Choice:
         """Feed a last stage and draw the sampler's next token from the last position; the sampler is not moved on."""
         work = self._new_work(
@@ -264,11 +289,40 @@ class Compute:
             first,
             most_rows,
             ring,
+            layers,
             draw=sampler,
             trace=trace,
             as_decodes=as_decodes,
         )
         result: Choice = await work.future
+        return result
+
+    async def tokens(
+        self,
+        key: Key,
+        x: Rows,
+        sampler: Sampler,
+        guesses: Sequence[int],
+        *,
+        first: int,
+        most_rows: int = 0,
+        ring: Hashable = None,
+        as_decodes: bool = True,
+        layers: LayerRange | None = None,
+    ) -> list[Choice]:
+        """Feed a last stage a row and those of `guesses`; as many draws as fit, and the one after. The sampler is not moved on."""
+        work = self._new_work(
+            key,
+            x,
+            first,
+            most_rows,
+            ring,
+            layers,
+            draw=sampler,
+            guesses=guesses,
+            as_decodes=as_decodes,
+        )
+        result: list[Choice] = await work.future
         return result
 
     async def feed(
@@ -280,9 +334,10 @@ class Compute:
         most_rows: int = 0,
         ring: Hashable = None,
         as_decodes: bool = False,
+        layers: LayerRange | None = None,
     ) -> None:
         """Feed a last stage what no token follows yet."""
-        await self._new_work(key, x, first, most_rows, ring, as_decodes=as_decodes).future
+        await self._new_work(key, x, first, most_rows, ring, layers, as_decodes=as_decodes).future
 
     async def drop(self, key: Key) -> None:
         """Forget a request: what waits of it is taken out at once, its pages are free when the running step ends."""
@@ -352,15 +407,24 @@ class Compute:
     # --- in the loop ---
 
     def _new_work(
-        self, key: Key, x: Rows, first: int | None, most_rows: int, ring: Hashable, **options: Any
+        self,
+        key: Key,
+        x: Rows,
+        first: int | None,
+        most_rows: int,
+        ring: Hashable,
+        layers: LayerRange | None,
+        **options: Any,
     ) -> Work:
         engine = self._engine
         assert engine is not None, "no shard is loaded"
         guest = self._guests.get(key)
         if guest is None:
-            guest = _Guest(key[0], ring, most_rows or engine.shard.context)
+            shard = engine.shard
+            layers = None if layers == shard.layers else layers
+            guest = _Guest(key[0], ring, most_rows or shard.context, layers, shard)
             self._guests[key] = guest
-        count = _count(x, None if engine.shard.is_first else engine.shard.hidden)
+        count = _count(x, None if guest.begins else engine.shard.hidden)
         if not 0 < count <= CHUNK_TOKENS:
             raise CheckFailed(
                 f"a step of {count} rows is refused", f"a frame holds 1 to {CHUNK_TOKENS}"
@@ -370,7 +434,7 @@ class Compute:
         loop = self._loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         guest.futures = [old for old in guest.futures if not old.done()] + [future]
-        work = Work(guest, at, guest.end, guest.job, x, future, **options)
+        work = Work(guest, at, guest.end, guest.job, x, future, layers=guest.layers, **options)
         if not self._new:
             # Steps that came in one frame are submitted in one turn of the loop; they should run in one batch.
             loop.call_soon(self._submit)
@@ -392,12 +456,12 @@ class Compute:
         if self._lineup is None or self._promises is None:
             return HeadraceError("the step is lost", "this stage holds no layers now")
         if guest not in self._lineup:
-            if not self._promises.expect(guest, guest.most_rows):
+            if not self._promises.expect(guest, guest.most_rows, guest.layers):
                 return UsageError(
                     f"a request of {guest.most_rows} positions does not fit",
                     f"this stage's memory holds {self._promises.capacity_tokens}",
                 )
-            self._lineup.open(guest, guest.job, guest.ring)
+            self._lineup.open(guest, guest.job, guest.ring, is_gated=guest.begins)
         elif work.end > guest.most_rows:
             return CheckFailed(
                 "more rows than were announced",
@@ -480,9 +544,12 @@ class Compute:
         if lineup is None or self._engine is None:
             return None
         if lineup.gated:
-            shard, now_s = self._engine.shard, time.perf_counter()
+            now_s = time.perf_counter()
             for name, tickets in lineup.rings():
-                chosen = self.pace.choice(name, len(tickets.members), now_s, is_alone=shard.is_last)
+                if tickets.tickets is None:  # it begins elsewhere
+                    continue
+                is_alone = any(isinstance(g, _Guest) and g.ends for g in tickets.members)
+                chosen = self.pace.choice(name, len(tickets.members), now_s, is_alone=is_alone)
                 tickets.tickets, tickets.rows = chosen.tickets, chosen.rows
         return lineup.form()
 
@@ -530,18 +597,18 @@ class Compute:
             return
         for work in works:
             if not work.request.is_open:
-                engine.open(work.request)
+                engine.open(work.request, work.request.layers)
                 work.request.is_open = True
         started = time.perf_counter()
         self._running = (self.steps, self._due_s(works, prompts))
         done = run_batch(engine, works)
         self._running = None
-        self._trace(done, started, prompts, lineup.gated)
+        self._trace(done, started, prompts)
         self.busy_s += done.seconds
         self.steps += 1
         self.stepped_rows += done.rows
         if done.ran and not prompts:
-            self.pace.own.observe(len(done.ran), done.seconds)
+            self.pace.own.observe(len(done.ran), done.seconds / _share(engine.shard, done.ran))
         elif done.ran:
             self._prompt_times.observe(done.rows, done.seconds)
         if self._on_step is not None:
@@ -559,9 +626,10 @@ class Compute:
             own.seconds(rows), self._prompt_times.seconds(rows) if prompts else 0.0
         )
 
-    def _trace(self, done: Stepped, started: float, prompts: int, begins: bool) -> None:
+    def _trace(self, done: Stepped, started: float, prompts: int) -> None:
         rows, ended, traced = 0 if prompts else len(done.ran), time.perf_counter(), set()
         for work in done.ran:
+            begins = work.request.begins
             if work.trace is None or not (begins or work.trace):
                 continue
             if begins:
@@ -636,6 +704,13 @@ def _probe_step(engine: Engine, names: Sequence[Hashable], position: int) -> flo
     started = time.perf_counter()
     engine.step([Piece(name, x, position) for name in names])
     return time.perf_counter() - started
+
+
+def _share(shard: Shard, works: Sequence[Work]) -> float:
+    """Which part of the shard's layers these steps ran in the mean: what times of whole steps are told from."""
+    whole = len(shard.layers)
+    ran = [whole if work.layers is None else len(work.layers) for work in works]
+    return sum(ran) / (whole * len(ran))
 
 
 def _count(x: Rows, hidden: int | None) -> int:

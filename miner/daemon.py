@@ -32,6 +32,7 @@ from core.protocol.errors import (
 )
 from core.protocol.follower import Position
 from core.protocol.records import Lifecycle, MinerRecord, SwarmCheck
+from core.runtime.alerts import Alerts
 from core.runtime.channel import Listener, Peers, StreamIdentity
 from core.runtime.clock import SystemClock
 from core.runtime.logs import get_logger
@@ -45,7 +46,7 @@ from miner.assignment import Assignment, LocalModel, ShardHook
 from miner.book import Book
 from miner.claims import Claims
 from miner.compute import Compute
-from miner.defence import Defence
+from miner.defence import OFFER_S, Defence, TraceHook
 from miner.desk import Desk, Terms
 from miner.home import Home, Running
 from miner.links import Links
@@ -54,6 +55,7 @@ from miner.neighbours import Neighbours
 from miner.numbers import MinerMetrics
 from miner.onchain import MinerChain, News
 from miner.stage import Stage
+from miner.standing import EVENTS, Standing
 from miner.status import serve_status
 from miner.store import Store
 
@@ -63,6 +65,7 @@ TEND_S = 1.0
 GOODBYE_S = 2.0
 PURGE_S = 600.0
 CLAIM_S = 5.0
+STANDING_S = 15.0
 #: A step that hangs for so long hangs for ever.
 STUCK_S = 60.0
 RELOAD_AFTER_FAILURE_S = 10.0
@@ -72,17 +75,22 @@ log = get_logger(__name__)
 
 
 async def serve(
-    settings: Settings, signer: signing.DigestSigner, *, shard_hook: ShardHook | None = None
+    settings: Settings,
+    signer: signing.DigestSigner,
+    *,
+    shard_hook: ShardHook | None = None,
+    trace_hook: TraceHook | None = None,
 ) -> None:
     """Serve until told to leave or cancelled; accepted work is finished first, within `miner.drain_timeout`.
 
-    `signer` holds the operator's key. `shard_hook` gets each shard after it was loaded; the product passes none.
+    `signer` holds the operator's key. `shard_hook` gets each shard after it was loaded, `trace_hook` the weights that a defence is made
+    of; the product passes none.
     Raises HeadraceError when it cannot start.
     """
     home = Home.of(settings)
     with home.locked():
         async with AsyncExitStack() as stack:
-            daemon = await _start(settings, signer, home, stack, shard_hook)
+            daemon = await _start(settings, signer, home, stack, shard_hook, trace_hook)
             try:
                 await daemon.run()
             except asyncio.CancelledError:
@@ -100,6 +108,7 @@ async def _start(
     home: Home,
     stack: AsyncExitStack,
     shard_hook: ShardHook | None,
+    trace_hook: TraceHook | None,
 ) -> Daemon:
     chain_id, rpc_url = settings.require_network()
     node = Chain(rpc_url, chain_id, dict(settings.network.contracts))
@@ -125,16 +134,22 @@ async def _start(
     stack.callback(swarm.close)
     store = Store(home.database)
     stack.callback(store.close)
-    daemon = Daemon(settings, signer, owner, chain, model, swarm, store, shard_hook)
+    daemon = Daemon(settings, signer, owner, chain, model, swarm, store, shard_hook, trace_hook)
     stack.push_async_callback(daemon.close)
     await daemon.listen()
     token = secrets.token_urlsafe(24)
+    ours, status_port = settings.miner, settings.miner.metrics_port or 0
+    if ours.metrics_host:
+        shown = await daemon.numbers.metrics.serve(status_port, ours.metrics_host)
+        stack.push_async_callback(shown.stop)
+        status_port = 0
     server = await serve_status(
         daemon.describe,
         daemon.numbers.metrics,
         daemon.ask_to_leave,
         token,
-        settings.miner.metrics_port or 0,
+        status_port,
+        pause=daemon.pause,
     )
     stack.push_async_callback(server.stop)
     home.write_running(Running(os.getpid(), server.url, token, signer.address, daemon.endpoint))
@@ -184,6 +199,7 @@ class Daemon:
         swarm: Swarm,
         store: Store,
         shard_hook: ShardHook | None,
+        trace_hook: TraceHook | None = None,
     ) -> None:
         self._settings, self._signer, self._owner = settings, signer, owner
         self._chain, self._model, self._swarm, self._store = chain, model, swarm, store
@@ -207,6 +223,7 @@ class Daemon:
             self._links,
             self._clock.monotonic,
             look_for_disputes=self._follow_chain,
+            on_shown=lambda peer, message, data: self._defence.shown(peer, message, data),
             neighbours=self._neighbours,
         )
         self._listener = Listener(identity, self._stage.handle)
@@ -226,6 +243,22 @@ class Daemon:
             SystemClock(),
             first_block=settings.network.deploy_block,
             folder=Home.of(settings).folder / "traces",
+            trace_hook=trace_hook,
+            patience_s=OFFER_S,
+        )
+        self._standing = Standing(
+            chain,
+            owner,
+            Alerts.of(
+                settings,
+                self.numbers.metrics,
+                self._clock,
+                daemon="miner",
+                account=signer.address,
+                events=EVENTS,
+            ),
+            settings.alerts,
+            settings.show_token,
         )
         self._news: News | None = None
         self._news_lock = asyncio.Lock()
@@ -265,6 +298,7 @@ class Daemon:
             _every(TEND_S, self._tend),
             _every(PURGE_S, self._purge),
             _every(CLAIM_S, self._claim),
+            _every(STANDING_S, self._look_at_standing),
             self._defence.watch(),
         ]
         async with asyncio.TaskGroup() as group:
@@ -304,6 +338,11 @@ class Daemon:
         self._leave_within = within_s
         self._desk.is_draining = True
         self._asked_to_leave.set()
+
+    def pause(self, paused: bool) -> None:
+        """Take nothing new, or go on; one that is asked to leave does not go on."""
+        if not self._asked_to_leave.is_set():
+            self._desk.is_draining = paused
 
     # --- its phases ---
 
@@ -440,6 +479,25 @@ class Daemon:
         except ChainUnreachable as error:
             log.debug("what is due is not known", why=str(error))
 
+    async def _look_at_standing(self) -> None:
+        """Numbers and alerts of what is at stake and what is owed."""
+        try:
+            seen = await self._standing.look(self._desk.jobs.values(), self._desk.terms.spec)
+        except ChainUnreachable as error:
+            log.debug("our standing is not known", why=str(error))
+            return
+        self.numbers.standing(seen.stake_units, seen.least_units, seen.gas_wei, seen.disputes)
+
+    @property
+    def _layers_held(self) -> int:
+        layers = self._desk.serving.layers if self._desk.serving else None
+        return layers.end - layers.start if layers else 0
+
+    @property
+    def _unpaid_units(self) -> int:
+        spec = self._desk.terms.spec
+        return sum(j.unpaid_units(spec) for j in self._desk.jobs.values() if j.is_open_order)
+
     async def _tend(self) -> None:
         self._look_whether_stuck()
         self._stage.tick()
@@ -454,6 +512,9 @@ class Daemon:
             engine=self._compute.numbers(),
             chain_up=self._chain.is_reachable,
             rho_ms=self._distances.rho_ms,
+            queued=sum(len(job.waiting) for job in self._desk.jobs.values()),
+            layers=self._layers_held,
+            unpaid_units=self._unpaid_units,
         )
 
     def _look_whether_stuck(self) -> None:
@@ -572,6 +633,7 @@ class Daemon:
 
     async def close(self) -> None:
         """End streams, requests and the compute thread."""
+        await self._standing.alerts.close()
         await self._stage.close()
         await self._links.close()
         await self._peers.close()

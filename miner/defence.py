@@ -19,18 +19,26 @@ from core.protocol.dispute import ACCUSED_TURNS, ACCUSER_TURNS, Phase, Verdict
 from core.protocol.errors import ContractRefused, HeadraceError
 from core.protocol.game_log import GAME, Opened, Seen, case_of, games, read_game
 from core.protocol.signing import DigestSigner
+from core.protocol.trace.layout import Place
 from core.runtime.clock import Clock
 from core.runtime.logs import get_logger
+from miner.desk import Refused
+from miner.shown import ShownNodes
 from miner.store import Store
 
 if TYPE_CHECKING:
     from core.engine.trace.held import ShardSources
+    from core.engine.trace.model import TraceModel
     from core.game.players import Accused, Move
 
 POLL_S = 0.5
 RETRY_S = 2.0
+#: An accuser that hands its trace over begins at once; another one costs us so much of a turn.
+OFFER_S = 10.0
+UNAUTHORISED, NOT_NOW, NOT_SHOWN = "E-PEER-AUTH", "E-GAME-NOT-NOW", "E-GAME-HASHES"
+TraceHook = Callable[["TraceModel"], "TraceModel"]
 _SIDES: tuple[wire.Side, wire.Side] = ("in", "out")
-_MOVED_ON = ("WrongPhase", "ClockRunning", "ClockOver", "PayoutNotReady")
+_MOVED_ON = ("WrongPhase", "ClockRunning", "ClockOver", "PayoutNotReady", "reverted")
 log = get_logger(__name__)
 
 
@@ -59,12 +67,25 @@ class Defence:
         first_block: int,
         folder: Path | None = None,
         on_move: Callable[[str, str], None] = lambda dispute, move: None,
+        trace_hook: TraceHook | None = None,
+        patience_s: float = 0.0,
     ) -> None:
-        """Games opened since `first_block` are looked for. Traces are kept under `folder`, in memory without one."""
+        """Games opened since `first_block` are looked for. Traces are kept under `folder`, in memory without one.
+
+        An accuser has `patience_s` to begin, or to go on, to show its trace off chain before we go down it on chain.
+        `trace_hook` is for demonstrations of miners that believe in other weights; the product passes none.
+        """
         self._chain, self._signer, self._owner = chain, signer, owner.lower()
         self._store, self._model_dir, self._clock = store, model_dir, clock
         self._next_block, self._folder, self._on_move = first_block, folder, on_move
+        self._trace_hook = trace_hook
         self._players: dict[str, Accused] = {}
+        self._patience_s = patience_s
+        self._open: dict[str, Opened] = {}
+        self._shown: dict[str, ShownNodes] = {}
+        self._wait_until: dict[str, float] = {}
+        self._preparing: dict[str, asyncio.Lock] = {}
+        self._standing: set[str] = set()  # games in which we found nothing to say
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def watch(self) -> None:
@@ -86,6 +107,7 @@ class Defence:
         head = await self._chain.block_number()
         for opened in await games(self._chain, self._next_block, head):
             if opened.accused.lower() == self._owner and opened.dispute not in self._tasks:
+                self._open[opened.dispute] = opened
                 task = asyncio.create_task(self._play(opened), name=f"game {opened.dispute[:10]}")
                 self._tasks[opened.dispute] = task
         self._next_block = head + 1
@@ -100,6 +122,45 @@ class Defence:
     async def done(self) -> None:
         """Wait until every game that was taken up has ended."""
         await asyncio.gather(*self._tasks.values())
+
+    async def shown(self, peer: str, message: wire.ShowNode, data: bytes) -> wire.Differs:
+        """What differs in what the accuser of one of our games shows of its trace. Raises Refused, ChainUnreachable."""
+        dispute = message.dispute
+        if dispute not in self._open:
+            await self.look()
+        opened = self._open.get(dispute)
+        if opened is None or opened.accuser.lower() != peer.lower():
+            raise Refused(UNAUTHORISED, f"{peer} accuses us of nothing there")
+        seen = await read_game(self._chain, opened)
+        if seen.phase != Phase.PICKING or seen.claim is None or not seen.claim.exact:
+            raise Refused(NOT_NOW, f"the dispute is {seen.phase.name.lower()}")
+        self._wait_until[dispute] = self._clock.monotonic() + self._patience_s
+        player = await self._player(seen)
+        nodes = self._shown.setdefault(dispute, ShownNodes(seen.claim.trace_root, player.trace))
+        try:
+            child = await asyncio.to_thread(nodes.differs, message.level, message.index, data)
+        except ValueError as error:
+            raise Refused(NOT_SHOWN, str(error)) from None
+        self._wait_until[dispute] = self._clock.monotonic() + self._patience_s
+        return wire.Differs(child)
+
+    async def _player(self, seen: Seen) -> Accused:
+        """Ours in this game, made once."""
+        dispute = seen.opened.dispute
+        async with self._preparing.setdefault(dispute, asyncio.Lock()):
+            if dispute not in self._players:
+                self._players[dispute] = await self._prepare(seen)
+            return self._players[dispute]
+
+    def _is_awaiting(self, seen: Seen, player: Accused) -> bool:
+        """Whether the accuser may still be about to show us what we would have to ask for on chain."""
+        assert seen.claim is not None
+        dispute = seen.opened.dispute
+        at_root = seen.phase == Phase.PICKING and "NodeOpened" not in seen.moves
+        if not at_root or seen.claim.trace_root == player.trace.tree.root:
+            return False
+        now = self._clock.monotonic()
+        return now < self._wait_until.setdefault(dispute, now + self._patience_s)
 
     async def _play(self, opened: Opened) -> None:
         await asyncio.to_thread(self._store.put_dispute, opened.dispute, opened.job, opened.stage)
@@ -116,7 +177,9 @@ class Defence:
                 log.error("cannot answer now", dispute=opened.dispute, error=str(error))
                 await self._clock.sleep(RETRY_S)
         await asyncio.to_thread(self._store.close_dispute, opened.dispute)
-        self._players.pop(opened.dispute, None)
+        for kept in (self._players, self._open, self._shown, self._wait_until, self._preparing):
+            kept.pop(opened.dispute, None)
+        self._standing.discard(opened.dispute)
         home = self._home(opened)
         if home is not None:
             await asyncio.to_thread(shutil.rmtree, home, ignore_errors=True)
@@ -145,15 +208,29 @@ class Defence:
             assert seen.asked is not None
             return reveal(seen.asked, await self._sources(seen))
         assert seen.claim is not None
+        if seen.opened.dispute in self._standing:
+            return None
         if seen.phase == Phase.PICKING and not seen.claim.exact:
             return Move("demand")
-        player = self._players.get(seen.opened.dispute)
-        if player is None:
-            player = await self._prepare(seen)
-            self._players[seen.opened.dispute] = player
-        move = await asyncio.to_thread(player.answer, seen)
+        player = await self._player(seen)
+        nodes = self._shown.get(seen.opened.dispute)
+        if seen.phase == Phase.PICKING and nodes is not None and nodes.place is not None:
+            move: Move | None = Move("point", (tuple(nodes.place),))
+        elif self._is_awaiting(seen, player):
+            return None
+        else:
+            move = await asyncio.to_thread(player.answer, seen)
         if move is None:
             log.warning("the accusation stands", dispute=seen.opened.dispute)
+            self._standing.add(seen.opened.dispute)
+        elif move.function == "point":
+            place = Place(*move.args[0])
+            log.warning(
+                "a value of the accuser's is not ours",
+                dispute=seen.opened.dispute,
+                place=list(place),
+                ours=player.value_at(place),
+            )
         return move
 
     async def _prepare(self, seen: Seen) -> Accused:
@@ -172,6 +249,8 @@ class Defence:
             if ours.program != case.program:
                 log.error("this machine makes another operator program of the model")
             model = ours.trace_model(self._model_dir)
+            if self._trace_hook is not None:
+                model = self._trace_hook(model)
             trace, sources = canonical(case, model, kept.inputs, kept.outputs, folder=home)
             return Accused(case, trace, sources, seen.listed)
 

@@ -77,6 +77,21 @@ class Serving:
     eos_ids: frozenset[int]
     kv_tokens: int  # positions of all requests that fit beside the weights
     tokenizer: Callable[[], Tokenizer] | None = None  # slow at the first call; stop strings need it
+    root_of: Callable[[t.LayerRange], str] | None = (
+        None  # of a part; without it whole shards are served
+    )
+
+    def can_run(self, layers: t.LayerRange) -> bool:
+        """Whether requests may run these layers here, all or a part of the shard's."""
+        if self.root_of is None:
+            return layers == self.layers
+        return self.layers.start <= layers.start and layers.end <= self.layers.end
+
+    def root(self, layers: t.LayerRange) -> str:
+        """The shard root that receipts over these layers carry."""
+        if layers == self.layers or self.root_of is None:
+            return self.shard_root
+        return self.root_of(layers)
 
 
 @dataclass
@@ -225,7 +240,7 @@ class Desk:
             accepted = self.book.accept(order_hash, plan_hash, message.stage, expiry)
             free_requests = self._standing(before, freed).free_requests
             reserved = admission.requests_reserved(order, free_requests, message.signed.terms)
-            shard_root = self.serving.shard_root
+            shard_root = self.serving.root(message.plan[message.stage].layers)
             await self.book.disk(
                 lambda: self.book.store.put_job(
                     message.signed,
@@ -280,6 +295,7 @@ class Desk:
             layers=self.serving.layers
             if self.serving and not (self.is_changing or self.is_stuck)
             else None,
+            takes_parts=self.serving is not None and self.serving.root_of is not None,
             price_in=self.terms.price_in,
             price_out=self.terms.price_out,
             free_requests=self.free_requests + own,
@@ -342,7 +358,7 @@ class Desk:
         state = job.stored.chain_state
         if state and state != JobState.MATCHED.name:
             raise Refused(JOB_OVER, f"on chain the job is {state.lower()}")
-        if self.serving is None or self.serving.layers != job.stored.place.layers:
+        if self.serving is None or not self.serving.can_run(job.stored.place.layers):
             raise Refused(
                 admission.NOT_SERVING,
                 f"this miner no longer holds layers {job.stored.place.layers}",

@@ -35,14 +35,15 @@ class Phase(StrEnum):
 OVER = frozenset({Phase.FINISHED, Phase.CANCELLED, Phase.FAILED})
 CHUNK_TOKENS = 128
 #: So many rows a stage may be ahead of the tokens that a client held when the pipeline broke.
-CUT_ROWS = 8
+CUT_ROWS = 16
 
 
 class Request(msgspec.Struct, frozen=True):
     """One request as one stage sees it.
 
     `rows` entered this stage, `produced` tokens were sampled (first and last stage only). `prompt_tokens` and
-    `max_new_tokens` are 0 until the client's Submit, and stay 0 in the middle of a pipeline.
+    `max_new_tokens` are 0 until the client's Submit, and stay 0 in the middle of a pipeline. At a later stage `guessed` rows more
+    are here that may turn out to be void.
     """
 
     index: int
@@ -55,6 +56,7 @@ class Request(msgspec.Struct, frozen=True):
     rows: int = 0
     produced: int = 0
     finish: str = ""
+    guessed: int = 0
 
     @property
     def is_over(self) -> bool:
@@ -98,27 +100,47 @@ def start(request: Request) -> Request:
     return replace(request, phase=Phase.RUNNING, rows=request.prompt_tokens)
 
 
-def rows_arrive(request: Request, first_row: int, count: int) -> Request | None:
-    """The stage before sent rows [first_row, first_row + count). None: they were here already."""
+def rows_arrive(request: Request, first_row: int, count: int, guessed: int = 0) -> Request | None:
+    """The stage before sent rows [first_row, first_row + count), the last `guessed` of them guesses. None: they were here already.
+
+    Guesses that came before count as far as `first_row`, the others are void.
+    """
     if request.is_first:
         raise _illegal(request, "a first stage takes tokens, not activations")
     if request.is_late:
         return None
     end = first_row + count
-    if end <= request.rows:
+    if end <= request.rows or (first_row < request.rows and end <= request.rows + request.guessed):
         return None
-    if first_row > request.rows:
+    if first_row > request.rows + request.guessed:
         raise PeerUnreachable(
             "the stage before", f"rows {request.rows} to {first_row - 1} were lost on the way"
         )
     if first_row < request.rows:
         raise _illegal(request, f"rows {first_row} to {end - 1} arrived after {request.rows} rows")
-    limit = request.context
+    if not 0 <= guessed < count:
+        raise _illegal(request, f"{guessed} of {count} rows are said to be guesses")
+    limit = most = request.context
     if request.is_last and request.is_submitted:
         limit = request.prompt_tokens + request.produced
-    if end > limit:
+        most = request.prompt_tokens + request.max_new_tokens
+    if end - guessed > limit or end > most:
         raise _illegal(request, f"row {end - 1} arrived where at most {limit} rows can be")
-    return replace(request, phase=Phase.RUNNING, rows=end)
+    if guessed and request.is_last and first_row < max(1, request.prompt_tokens):
+        raise _illegal(request, "nothing can be guessed before the answer begins")
+    return replace(request, phase=Phase.RUNNING, rows=end - guessed, guessed=guessed)
+
+
+def guess_fits(request: Request) -> Request:
+    """A last stage has drawn what was guessed: one of the guessed rows counts."""
+    if not request.guessed:
+        raise _illegal(request, "nothing is guessed")
+    return replace(request, rows=request.rows + 1, guessed=request.guessed - 1)
+
+
+def guesses_end(request: Request) -> Request:
+    """A last stage has drawn something else, or all that was guessed: no more of these rows count."""
+    return replace(request, guessed=0)
 
 
 def produce(request: Request, *, is_eos: bool) -> Request:
@@ -171,10 +193,12 @@ def end(request: Request, tokens_in: int, tokens_out: int) -> Request | None:
         return None
     if request.phase is not Phase.RUNNING:
         raise _illegal(request, "it has not begun")
-    if tokens_in < 1 or tokens_out < 1 or tokens_in + tokens_out - 1 != request.rows:
+    rows = tokens_in + tokens_out - 1
+    here = request.rows + request.guessed
+    if tokens_in < 1 or tokens_out < 1 or not request.rows <= rows <= here:
         raise _illegal(
             request,
-            f"{tokens_in} tokens in and {tokens_out} out are {tokens_in + tokens_out - 1} rows, "
+            f"{tokens_in} tokens in and {tokens_out} out are {rows} rows, "
             f"{request.rows} passed here",
         )
     if request.is_first or request.is_last:
@@ -186,7 +210,7 @@ def end(request: Request, tokens_in: int, tokens_out: int) -> Request | None:
                 f"{tokens_in} tokens in and {tokens_out} out, counted here "
                 f"{request.prompt_tokens} and {request.produced}",
             )
-    return replace(request, phase=Phase.FINISHED)
+    return replace(request, phase=Phase.FINISHED, rows=rows, guessed=0)
 
 
 def carry(request: Request, rows: int) -> Request:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from core.batching.kv_ledger import KvLedger
 from core.engine.pages import PAGE_TOKENS
+from core.protocol.types import LayerRange
 
 
 class Paged(Protocol):
@@ -23,7 +24,9 @@ class Paged(Protocol):
     @property
     def used_pages(self) -> list[int]: ...
 
-    def pages_for(self, tokens: int, layers: None = None, chunk_tokens: int = 1) -> list[int]: ...
+    def pages_for(
+        self, tokens: int, layers: LayerRange | None = None, chunk_tokens: int = 1
+    ) -> list[int]: ...
 
 
 @dataclass
@@ -37,11 +40,11 @@ class Promises:
     def __post_init__(self) -> None:
         self._ledgers = [KvLedger(pages) for pages in self.engine.pages]
 
-    def expect(self, request: Hashable, tokens: int) -> bool:
-        """A request of at most so many tokens is coming; False if it will never fit."""
-        if not self._would_fit(tokens):
+    def expect(self, request: Hashable, tokens: int, layers: LayerRange | None = None) -> bool:
+        """A request of at most so many tokens over these layers (all) is coming; False if it will never fit."""
+        if not self._would_fit(tokens, layers):
             return False
-        self._wanted[request] = self._pages_for(tokens)
+        self._wanted[request] = self._pages_for(tokens, layers)
         return True
 
     def try_admit(self, request: Hashable) -> bool:
@@ -86,12 +89,12 @@ class Promises:
         """Positions that are held."""
         return self._tokens(self.engine.used_pages)
 
-    def _would_fit(self, tokens: int) -> bool:
-        wanted = self._pages_for(tokens)
+    def _would_fit(self, tokens: int, layers: LayerRange | None = None) -> bool:
+        wanted = self._pages_for(tokens, layers)
         return all(n <= ledger.pages for n, ledger in zip(wanted, self._ledgers, strict=True))
 
-    def _pages_for(self, tokens: int) -> list[int]:
-        return self.engine.pages_for(tokens, chunk_tokens=self.chunk_tokens)
+    def _pages_for(self, tokens: int, layers: LayerRange | None = None) -> list[int]:
+        return self.engine.pages_for(tokens, layers, chunk_tokens=self.chunk_tokens)
 
     def _tokens(self, pages: Sequence[int]) -> int:
         per_block = self.engine.pages_for(1)

@@ -31,6 +31,7 @@ class EngineNumbers:
     microbatches: int = 0  # that this first stage keeps under way, in the ring with most
     microbatch_rows: int = 0
     ring_latency_s: float = 0.0
+    kv_bytes: Mapping[str, int] = field(default_factory=dict)  # held, by place
 
     @property
     def bubble_share(self) -> float:
@@ -78,7 +79,7 @@ class MinerMetrics:
             "headrace_waiting_requests", "Requests that wait for memory here"
         )
         self._microbatches = metrics.gauge(
-            "headrace_microbatches_count", "Microbatches that a first stage keeps under way"
+            "headrace_microbatches", "Microbatches that a first stage keeps under way"
         )
         self._microbatch_rows = metrics.gauge("headrace_microbatch_rows", "Rows of each")
         self._ring = metrics.gauge(
@@ -91,6 +92,31 @@ class MinerMetrics:
         self._links = metrics.gauge(
             "headrace_link_seconds", "One-way latency to the nearest and farthest peer", ["which"]
         )
+        self._kv_bytes = metrics.gauge(
+            "headrace_kv_bytes", "Memory of keys and values that is held, by place", ["place"]
+        )
+        self._queue = metrics.gauge(
+            "headrace_queue_length",
+            "Requests that wait here: for a slot, or for memory",
+            ["reason"],
+        )
+        self._layers = metrics.gauge("headrace_layers", "Layers that are held and served")
+        self._peers = metrics.gauge("headrace_peers", "Other machines that answered last")
+        self._stake = metrics.gauge("headrace_stake_units", "The owner's stake, in base units")
+        self._least = metrics.gauge(
+            "headrace_stake_least_units", "The least stake that may work, in base units"
+        )
+        self._unpaid = metrics.gauge(
+            "headrace_unpaid_units", "Work of open orders that nobody acknowledged, in base units"
+        )
+        self._gas = metrics.gauge("headrace_balance_wei", "ETH for fees", ["account"])
+        self._disputes = metrics.gauge("headrace_disputes", "Disputes by state", ["state"])
+        for outcome in ("finished", "failed"):
+            self._requests.labels(outcome)
+        for direction in ("in", "out"):
+            self._tokens.labels(direction)
+        for kind in ("prompt", "decode"):
+            self._step.labels(kind)
         self._seen: dict[str, Counter[str]] = {}
         self._engine = EngineNumbers()
 
@@ -112,6 +138,9 @@ class MinerMetrics:
         engine: EngineNumbers,
         chain_up: bool,
         rho_ms: Mapping[str, float],
+        queued: int = 0,
+        layers: int = 0,
+        unpaid_units: int = 0,
     ) -> None:
         """Bring every number up to date. Counters given here only grow."""
         failed = sum(n for what, n in counts.items() if what.startswith("request_failed_"))
@@ -124,9 +153,21 @@ class MinerMetrics:
         self._free.set(free)
         self._update_engine(engine)
         self._chain.set(1 if chain_up else 0)
+        self._queue.labels("slot").set(queued)
+        self._queue.labels("memory").set(engine.waiting_requests)
+        self._layers.set(layers)
+        self._peers.set(len(rho_ms))
+        self._unpaid.set(unpaid_units)
         if rho_ms:
             self._links.labels("nearest").set(min(rho_ms.values()) / 1000)
             self._links.labels("farthest").set(max(rho_ms.values()) / 1000)
+
+    def standing(self, stake_units: int, least_units: int, gas_wei: int, disputes: int) -> None:
+        """What the chain says of this miner."""
+        self._stake.set(stake_units)
+        self._least.set(least_units)
+        self._gas.labels("operator").set(gas_wei)
+        self._disputes.labels("open").set(disputes)
 
     def _update_engine(self, engine: EngineNumbers) -> None:
         before, self._engine = self._engine, engine
@@ -142,6 +183,8 @@ class MinerMetrics:
         self._microbatches.set(engine.microbatches)
         self._microbatch_rows.set(engine.microbatch_rows)
         self._ring.set(engine.ring_latency_s)
+        for place, held in engine.kv_bytes.items():
+            self._kv_bytes.labels(place).set(held)
         for rows, ms in engine.tau_ms_by_rows.items():
             self._tau.labels(str(rows)).set(ms / 1000)
 

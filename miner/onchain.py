@@ -118,6 +118,18 @@ class MinerChain:
         """The owner that registered this operator; the zero address if nobody did."""
         return str(await self._ask(self.chain.read("MinerRegistry", "ownerOf", self.operator)))
 
+    async def registered(self, owner: str) -> Any:
+        """The registry's record of an owner: stake, disputes, jail."""
+        return await self._ask(self.chain.read("MinerRegistry", "minerOf", owner))
+
+    async def least_stake(self) -> int:
+        """The least stake that may work at all."""
+        return int(await self._ask(self.chain.read("MinerRegistry", "minStake")))
+
+    async def gas_wei(self) -> int:
+        """What the operator's key has for fees."""
+        return int(await self._ask(self.chain.balance_wei(self.operator)))
+
     async def _job_limits(self) -> tuple[int, int]:
         if self._limits is None:
             found = await self._ask(self.chain.read("TaskRegistry", "params"))

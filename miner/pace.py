@@ -72,7 +72,7 @@ class Pace:
     def rings(self) -> dict[Hashable, tuple[Choice, float]]:
         """Of every ring: what was chosen, and the seconds that its links take."""
         return {
-            name: (ring.choice, ring.latency.mean_s)
+            name: (ring.choice, ring.latency.usual_s)
             for name, ring in self._rings.items()
             if ring.choice is not None
         }
@@ -93,7 +93,7 @@ class Pace:
             return Choice(tickets, min(-(-active // tickets), self._max_rows))
         return choose(
             [self.own.seconds, *(times.seconds for times in ring.later)],
-            ring.latency.mean_s,
+            ring.latency.usual_s,
             active,
             max_rows=self._max_rows,
             jitter_s=ring.latency.jitter_s,

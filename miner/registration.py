@@ -22,6 +22,7 @@ from core.protocol.errors import (
     UsageError,
     WalletMissing,
 )
+from core.protocol.game_log import GAME
 from core.protocol.keystore import DEVNET_CHAIN_IDS, Keystore, Signer, read_password
 from core.protocol.types import ZERO_ADDRESS, ZERO_HASH
 from core.protocol.units import format_duration, format_eth
@@ -33,6 +34,8 @@ REGISTRY = "MinerRegistry"
 STATES = ("None", "Active", "Cooldown", "Exited")
 ACTIVE, COOLDOWN = 1, 2
 #: Upper bounds for the summary, before an allowance exists against which the calls could be simulated.
+#: What an operator spends on a whole dispute against it: rows shown three times, and a dozen moves.
+DEFENCE_GAS = 2_500_000
 GAS_OF = {"approve": 70_000, "register": 300_000, "registerMachine": 180_000, "addStake": 120_000}
 _CLASS_CPU = "0x" + b"cpu\0".hex()
 
@@ -74,9 +77,12 @@ async def register(run: Run, stake: str, operator_name: str | None) -> dict[str,
                 next_step="add stake with `miner stake add AMOUNT`, or begin work with `miner start`",
             )
         await _need_tokens(run, chain, owner.address, units)
-        fee_wei = await _need_gas(chain, owner.address, "approve", "register", "registerMachine")
         name = _operator_name(settings, operator_name)
         existing = _existing_operator(run, name)
+        gift_wei = await _short_of_a_defence(chain, existing.address if existing else None)
+        fee_wei = await _need_gas(
+            chain, owner.address, "approve", "register", "registerMachine", more_wei=gift_wei
+        )
         if existing is not None:
             await _refuse_taken(chain, existing.address, owner.address)
         unbond_s = await chain.read(REGISTRY, "unbondSeconds")
@@ -87,7 +93,8 @@ async def register(run: Run, stake: str, operator_name: str | None) -> dict[str,
                 "operator": f"{name} {existing.address if existing else '(new)'} (signs work, cannot withdraw)",
                 "stake": f"{show(units)}, locked while registered; {format_duration(unbond_s)} to leave",
                 "at risk": "up to all of it, if a dispute finds a wrong signed result",
-                "fee": f"at most {format_eth(fee_wei)}",
+                "fee": f"at most {format_eth(fee_wei - gift_wei)}",
+                "to the operator": f"{format_eth(gift_wei)}, the gas of one dispute: without it an accused machine cannot answer",
             },
         )
         operator = existing or _new_operator(run, name)
@@ -100,6 +107,8 @@ async def register(run: Run, stake: str, operator_name: str | None) -> dict[str,
             owner, REGISTRY, "register", units, operator.address, _proof(chain, owner, operator)
         )
         await chain.transact(owner, REGISTRY, "registerMachine", *_machine(settings))
+        if gift_wei:
+            await chain.send_eth(owner, operator.address, gift_wei)
         return _sent(sent) | {
             "owner": owner.address,
             "operator": operator.address,
@@ -190,13 +199,14 @@ async def withdraw_credits(run: Run) -> dict[str, Any]:
     async with open_chain(run.settings) as chain:
         owed = {
             contract: int(await chain.read(contract, "creditOf", owner.address))
-            for contract in ("Escrow", REGISTRY)
+            for contract in ("Escrow", REGISTRY, GAME)
+            if contract in chain.addresses
         }
         due = {contract: units for contract, units in owed.items() if units}
         if not due:
             raise UsageError(
                 "there is nothing to withdraw",
-                f"the escrow owes {owner.address} nothing",
+                f"neither jobs nor won disputes owe {owner.address} anything",
                 next_step="work first: `miner start`, `miner status`",
             )
         run.confirm(
@@ -316,8 +326,15 @@ async def _need_tokens(run: Run, chain: Chain, address: str, units: int) -> None
         )
 
 
-async def _need_gas(chain: Chain, address: str, *calls: str) -> int:
-    fee_wei = await _fee_wei(chain, sum(GAS_OF[call] for call in calls))
+async def _short_of_a_defence(chain: Chain, operator: str | None) -> int:
+    """What this operator (None: a new one) lacks to answer a dispute, in wei."""
+    have = await chain.balance_wei(operator) if operator else 0
+    return max(0, await _fee_wei(chain, DEFENCE_GAS) - have)
+
+
+async def _need_gas(chain: Chain, address: str, *calls: str, more_wei: int = 0) -> int:
+    """The most that these calls cost, and `more_wei`. Raises GasShort."""
+    fee_wei = await _fee_wei(chain, sum(GAS_OF[call] for call in calls)) + more_wei
     have = await chain.balance_wei(address)
     if have < fee_wei:
         raise GasShort(

@@ -10,6 +10,7 @@ are neither computed nor sent again, unless the stage before sends other ones.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ import msgspec
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, HeadraceError, MalformedMessage, PeerUnreachable
+from core.protocol.ids import Kind, short
+from core.runtime import tracing
 from core.runtime.logs import get_logger
 from miner import jobs
 from miner.book import Book
@@ -28,7 +31,10 @@ from miner.links import Line
 from miner.store import Boundary, StoredJob
 
 if TYPE_CHECKING:
-    from core.engine.sampling import Sampler
+    from opentelemetry.trace import Span
+
+    from core.engine.guesses import Boldness, Guesser
+    from core.engine.sampling import Choice, Sampler
     from core.engine.stops import Ending
     from core.engine.tokenizer import Tokenizer
 
@@ -36,6 +42,8 @@ if TYPE_CHECKING:
 CHECKPOINT_ROWS = 32
 #: A receiver that has not seen one for so many rows stops.
 MAX_UNSIGNED_ROWS = 64
+#: Requests at a first stage up to which it guesses.
+GUESS_BELOW = 2
 log = get_logger(__name__)
 
 
@@ -51,6 +59,8 @@ class Bench:
     count: Callable[[str], None]
     monotonic: Callable[[], float]
     tokenizer: Callable[[], Tokenizer] | None = None
+    #: A first stage guesses ahead for requests while no more than so many are here: their rows would fill a step anyway.
+    guess_below: int = GUESS_BELOW
 
     def ending(self, sampling: t.SamplingParams, prompt: Sequence[int]) -> Ending:
         """Decides where an answer ends. Raises CheckFailed for stop strings where there is no tokenizer."""
@@ -79,6 +89,7 @@ class _Feed:
     rows: int
     data: bytes | Sequence[int]
     trace: list[int]  # what the stages before have spent; the compute thread adds this one
+    guessed: int = 0  # of the rows, the last ones
 
 
 @dataclass(frozen=True)
@@ -129,11 +140,23 @@ class Run:
         )
         self._again = False  # the next frame replaces rows that the next stage has
         self._is_taken = False  # another order goes on with it
+        self._has_end = False  # all its tokens are known
         self._carry: wire.Carry | None = None  # what the client's continuation lets us take over
         self._carried: wire.Carried | None = None
         self._checked_rows = 0  # rows covered by the newest checkpoint received
         self._signed_rows = 0  # rows covered by the newest checkpoint sent
         self._checkpoint: tuple[t.HopCheckpoint, str] | None = None
+        self._origin: wire.Origin | None = None  # told on to the next stage
+        self._has_told_origin = False
+        self._span: Span | None = None
+        self._sampling_span: Span | None = None
+        self._log = log.bind(
+            job=short(Kind.JOB, job.job_id), order=job.order_hash[:10], request=request.index
+        )
+        self._guesser: Guesser | None = None  # at both ends of a pipeline, once the prompt is known
+        self._boldness: Boldness | None = None
+        self._guesses: deque[int] = deque()  # fed by this first stage and not heard of yet
+        self._guessed = self._guessed_right = 0  # of the last step that carried guesses
         self._task = asyncio.create_task(self._work(), name=f"request {request.index}")
 
     @property
@@ -158,6 +181,21 @@ class Run:
 
     # --- what arrives ---
 
+    def named(self, origin: wire.Origin | None) -> None:
+        """What others call this request; the first word counts."""
+        if origin is None or self._origin is not None:
+            return
+        self._origin = origin
+        self._log = self._log.bind(request_id=origin.request)
+        stage = self.job.stage
+        self._span = tracing.begin(
+            f"stage {stage}",
+            origin.traceparent,
+            request_id=origin.request,
+            layers=f"{self.job.place.layer_from}:{self.job.place.layer_to}",
+        )
+        self._log.debug("request begins", stage=stage)
+
     def submit(self, prompt: Sequence[int], sampling: t.SamplingParams) -> None:
         """The client's part, already checked against the order. Raises CheckFailed."""
         self.request = jobs.submit(self.request, len(prompt), sampling.max_new_tokens)
@@ -165,6 +203,7 @@ class Run:
         if self.request.is_last:
             self._ending = self._bench.ending(sampling, prompt)
             self._sampler = _sampler(sampling, self.index, prompt, self._bench.eos_ids)
+        self._guesser, self._boldness = _guesser(prompt)
         self._most_rows = len(prompt) + sampling.max_new_tokens
         self._submitted.set()
         self._touch()
@@ -240,6 +279,11 @@ class Run:
         """The client gave it up."""
         self._leave(jobs.cancel(self.request))
 
+    def stop(self) -> None:
+        """Those after us go on no more; what has its end waits only for its signature."""
+        if not self._has_end and not self.request.finish:
+            self.strand()
+
     def strand(self, error: HeadraceError | None = None, lost: str | None = None) -> None:
         """Stop here and keep what was done: `lost` is a neighbour that fell silent, or another order goes on with it."""
         after = jobs.strand(self.request)
@@ -265,7 +309,9 @@ class Run:
     async def cut(self, tokens_in: int, tokens_out: int) -> t.SignedReceipt:
         """Sign for what a broken pipeline did up to the last token that the client holds. Raises CheckFailed."""
         self.strand()
-        after = jobs.cut(self.request, tokens_in, tokens_out, self._kept_rows)
+        # What was guessed counts as far as the client holds the tokens.
+        rows = min(tokens_in + tokens_out - 1, self._done_rows, len(self._in))
+        after = jobs.cut(self.request, tokens_in, tokens_out, max(self._kept_rows, rows))
         if after is None:
             raise CheckFailed(f"request {self.index} is not cut", f"it is {self.request.phase}")
         signed = await self._sign(tokens_in, tokens_out)
@@ -279,9 +325,7 @@ class Run:
         if after is None:
             return
         self._bench.count(f"request_failed_{error.code}")
-        log.warning(
-            "request failed", order=self.job.order_hash[:10], request=self.index, error=str(error)
-        )
+        self._log.warning("request failed", error=str(error))
         self._wires.to_client(
             wire.RequestFailed(
                 order_hash=self.job.order_hash,
@@ -309,7 +353,8 @@ class Run:
     def _take_rows(self, message: wire.Activations, payload: memoryview) -> None:
         if message.again:
             self._rewind(message.start)
-        after = jobs.rows_arrive(self.request, message.start, message.rows)
+        self.named(message.origin)
+        after = jobs.rows_arrive(self.request, message.start, message.rows, message.guessed)
         if after is None:
             self._bench.count("rows_repeated")
             return
@@ -319,13 +364,26 @@ class Run:
                 f"{message.rows} rows have {message.rows * self._row_bytes}",
             )
         data = bytes(payload)
+        self._keep_in(message.start, self._row_bytes)
         self._in.extend(data, self._row_bytes)
         self._in_data += data
         self._check_checkpoint(message)
         self.request = after
         self._touch()
         self._most_rows = message.most_rows or self._most_rows
-        self._inbox.put_nowait(_Feed(message.start, message.rows, data, message.trace or []))
+        self._inbox.put_nowait(
+            _Feed(message.start, message.rows, data, message.trace or [], message.guessed)
+        )
+
+    def _keep_in(self, rows: int, width: int) -> None:
+        """What was guessed from row `rows` on is void. Raises CheckFailed while nobody can know that."""
+        if rows >= len(self._in):
+            return
+        if self._done_rows < len(self._in):
+            raise CheckFailed("guesses are void too soon", f"row {rows} has not left this stage")
+        self._in = self._in.prefix(rows)
+        del self._in_data[rows * width :]
+        self._done_rows = rows
 
     def _rewind(self, first_row: int) -> None:
         until = self._carry.rows if self._carry is not None else -1
@@ -340,7 +398,7 @@ class Run:
         self._inbox.put_nowait(_Rewind(first_row))
 
     def _check_checkpoint(self, message: wire.Activations) -> None:
-        rows, checkpoint = len(self._in), message.checkpoint
+        rows, checkpoint = len(self._in) - message.guessed, message.checkpoint
         if checkpoint is not None:
             before = self.job.plan[self.job.stage - 1]
             said = t.HopCheckpoint(
@@ -349,7 +407,7 @@ class Run:
                 stage=self.job.stage - 1,
                 request_index=self.index,
                 rows=rows,
-                running_root=commit.to_hex(self._in.root()),
+                running_root=commit.to_hex(self._in.root(rows)),
             )
             signature = message.checkpoint_signature or ""
             if checkpoint != said or not signing.is_signed_by(
@@ -379,7 +437,7 @@ class Run:
         self._touch()
         self._bench.compute.heard(self.key, message.trace, is_last=bool(message.finish))
         if not message.finish:
-            self._feed_tokens(fed_at, (message.token,))
+            self._go_on(fed_at, message.token)
             return
         self._take_end(after.prompt_tokens, after.produced)
 
@@ -388,13 +446,36 @@ class Run:
             self._bench.count("ends_repeated")
             return
         self._touch()
+        self._has_end = True
         self._inbox.put_nowait(_End(tokens_in, tokens_out))
 
-    def _feed_tokens(self, first_row: int, ids: Sequence[int]) -> None:
+    def _go_on(self, row: int, token: int) -> None:
+        """Feed the newest token at its row, and what is guessed to follow; unless it was guessed and is fed."""
+        assert self._guesser is not None and self._boldness is not None, "a submitted request"
+        if not self.request.is_last:  # one that is both ends has pushed it when it was drawn
+            self._guesser.push(token)
+        if self._guesses and self._guesses[0] == token:
+            self._guesses.popleft()
+            self._guessed_right += 1
+            return
+        self._guesses.clear()
+        if self._guessed:
+            self._boldness.heard(self._guessed_right, self._guessed)
+        self._keep_in(row, 4)
+        left = self.request.max_new_tokens - self.request.produced - 1
+        most = min(self._boldness.guesses, left)
+        if self._bench.compute.requests > self._bench.guess_below:
+            most = 0
+        guesses = self._guesser.guess(most) if most > 0 else []
+        self._guesses.extend(guesses)
+        self._guessed, self._guessed_right = len(guesses), 0
+        self._feed_tokens(row, (token, *guesses), guessed=len(guesses))
+
+    def _feed_tokens(self, first_row: int, ids: Sequence[int], *, guessed: int = 0) -> None:
         data = commit.token_bytes(ids)
         self._in.extend(data, 4)
         self._in_data += data
-        self._inbox.put_nowait(_Feed(first_row, len(ids), ids, []))
+        self._inbox.put_nowait(_Feed(first_row, len(ids), ids, [], guessed))
 
     # --- the work ---
 
@@ -418,22 +499,33 @@ class Run:
         except HeadraceError as error:
             self.fail(error)
         except Exception as error:
-            log.exception("request broke", order=self.job.order_hash[:10], request=self.index)
+            self._log.exception("request broke")
             self.fail(HeadraceError("this stage has a bug", f"{type(error).__name__}: {error}"))
 
     async def _step(self, item: _Feed) -> None:
         assert self._wires.to_next is not None, "only the last stage has no next one"
         await self._wires.to_next.room()
         out = await self._bench.compute.rows(
-            self.key, item.data, trace=item.trace, **self._how(item.first_row, item.rows)
+            self.key,
+            item.data,
+            trace=item.trace,
+            **self._how(item.first_row, item.rows, item.guessed),
         )
         if self.request.is_late:
             return
         self._trace = item.trace
+        if item.first_row < len(self._out):  # guesses that are void
+            self._out = self._out.prefix(item.first_row)
+            del self._out_data[item.first_row * self._row_bytes :]
+            self._sent_rows = min(self._sent_rows, item.first_row)
         self._out.extend(out, self._row_bytes)
         self._out_data += out
         self._done_rows = len(self._out)
-        self._emit()
+        if item.guessed:
+            self._send(item.first_row, self._done_rows, item.guessed)
+            self._sent_rows = self._done_rows
+        else:
+            self._emit()
 
     def _emit(self) -> None:
         """Send on what the next stage has not got."""
@@ -449,20 +541,23 @@ class Run:
             self._send(start, end)
         self._sent_rows = done
 
-    def _send(self, start: int, end: int) -> None:
+    def _send(self, start: int, end: int, guessed: int = 0) -> None:
         checkpoint = signature = None
+        known = end - guessed  # nothing is signed that may turn out to be void
         if (
-            end - start > 1
+            known - start > 1
             or not self._signed_rows
             or self._again
-            or end - self._signed_rows >= CHECKPOINT_ROWS
+            or known - self._signed_rows >= CHECKPOINT_ROWS
         ):
-            self._signed_rows = end
+            self._signed_rows = known
             checkpoint, signature = self._bench.book.checkpoint(
-                self.job, self.index, end, self._out.root(end)
+                self.job, self.index, known, self._out.root(known)
             )
         again, self._again = self._again, False
         trace, self._trace = self._trace, []
+        origin = None if self._has_told_origin else self._origin
+        self._has_told_origin = True
         assert self._wires.to_next is not None, "only the last stage has no next one"
         self._wires.to_next.put(
             wire.Activations(
@@ -471,16 +566,21 @@ class Run:
                 start=start,
                 rows=end - start,
                 again=again,
+                guessed=guessed,
                 checkpoint=checkpoint,
                 checkpoint_signature=signature,
                 most_rows=0 if start else self._most_rows,
                 trace=trace or None,
+                origin=origin,
             ),
             bytes(self._out_data[start * self._row_bytes : end * self._row_bytes]),
             self._lost_next,
         )
 
     async def _step_of_last(self, item: _Feed) -> None:
+        if item.guessed:
+            await self._draw_along(item)
+            return
         end = item.first_row + item.rows
         prompt_tokens = self.request.prompt_tokens
         if item.first_row < prompt_tokens < end or (item.rows > 1 and end > prompt_tokens):
@@ -492,8 +592,6 @@ class Run:
             self._done_rows = end
             return
         assert self._sampler is not None, "a submitted request has a sampler at the last stage"
-        assert self._ending is not None, "and knows where it ends"
-        step = self.request.produced
         choice = await self._bench.compute.token(
             self.key,
             item.data,
@@ -504,8 +602,38 @@ class Run:
         if self.request.is_late:
             return
         self._done_rows = end
-        token = choice.token
+        if self._span is not None and self._sampling_span is None:
+            self._sampling_span = tracing.begin("sampling", self._span)
+        self._take_choice(choice, item.trace)
+
+    async def _draw_along(self, item: _Feed) -> None:
+        """A row and guesses of those after it: as many tokens as were guessed right, and one more."""
+        assert self._sampler is not None and self._guesser is not None, "a submitted request"
+        guesses = self._guesser.guess(item.guessed)
+        if item.rows != item.guessed + 1 or len(guesses) != item.guessed:
+            raise CheckFailed("activations are refused", "nothing can have been guessed here")
+        how = self._how(item.first_row, item.rows, item.guessed)
+        choices = await self._bench.compute.tokens(
+            self.key, item.data, self._sampler, guesses, **how
+        )
+        if self.request.is_late:
+            return
+        self._done_rows = item.first_row + item.rows
+        for number, choice in enumerate(choices):
+            if number and not self.request.is_first:
+                self.request = jobs.guess_fits(self.request)
+            self._take_choice(choice, item.trace if not number else [])
+            if self.request.finish:
+                break
+        self.request = jobs.guesses_end(self.request)
+
+    def _take_choice(self, choice: Choice, trace: list[int]) -> None:
+        """The next token is drawn."""
+        assert self._sampler is not None and self._guesser is not None, "a submitted request"
+        assert self._ending is not None, "and knows where it ends"
+        step, token = self.request.produced, choice.token
         self._sampler.take(token)
+        self._guesser.push(token)
         self.request = jobs.produce(self.request, is_eos=self._ending.push(token) == "stop")
         row = commit.token_bytes((token,))
         self._out.append(row)
@@ -521,7 +649,7 @@ class Run:
                 logprob=choice.logprob,
                 top=choice.top,
             ),
-            item.trace,
+            trace,
         )
 
     def _tell_token(self, message: wire.Token, trace: list[int]) -> None:
@@ -585,8 +713,8 @@ class Run:
 
     @property
     def _kept_rows(self) -> int:
-        """Rows that are whole here: taken in, computed, and handed on."""
-        return min(self._done_rows, len(self._in))
+        """Rows that are whole here and count: taken in, computed, and handed on."""
+        return min(self._done_rows, len(self._in), self.request.rows)
 
     def _take_over(self, old: Run | None, carry: wire.Carry) -> int:
         """Make what is left of `old` ours, at most what the message allows; how many rows that is."""
@@ -653,15 +781,16 @@ class Run:
             else:
                 await self._bench.compute.rows(self.key, again, **how)
 
-    def _how(self, first_row: int, rows: int) -> dict[str, Any]:
+    def _how(self, first_row: int, rows: int, guessed: int = 0) -> dict[str, Any]:
         """Where these rows stand, and whether they were decoded one at a time, so that they get the same bits again."""
         carry = self._carry
         decoded = carry is not None and rows > 1 and first_row >= carry.decoded_from
         return {
             "first": first_row,
-            "as_decodes": decoded,
+            "as_decodes": decoded or guessed > 0,
             "most_rows": self._most_rows,
             "ring": self.job.plan_hash,
+            "layers": self.job.place.layers,
         }
 
     def _lost_next(self, error: HeadraceError) -> None:
@@ -681,7 +810,21 @@ class Run:
         self.request = after
         if asyncio.current_task() is not self._task:
             self._task.cancel()
+        self._told_over()
         self._wires.is_over(self)
+
+    def _told_over(self) -> None:
+        """The last word about it in the log, and the end of its spans."""
+        phase, tokens_out = str(self.request.phase), self.request.produced
+        self._log.info(
+            "request over",
+            stage=self.job.stage,
+            phase=phase,
+            rows=self._done_rows,
+            tokens_out=tokens_out,
+        )
+        tracing.end(self._sampling_span, tokens=tokens_out)
+        tracing.end(self._span, phase=phase, rows=self._done_rows)
 
 
 def _sampler(
@@ -690,6 +833,12 @@ def _sampler(
     from core.engine.sampling import Sampler
 
     return Sampler(sampling, index, prompt, eos_ids)
+
+
+def _guesser(prompt: Sequence[int]) -> tuple[Guesser, Boldness]:
+    from core.engine.guesses import Boldness, Guesser
+
+    return Guesser(prompt), Boldness()
 
 
 def _equal_rows(one: Sequence[int], other: Sequence[int]) -> int:

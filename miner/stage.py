@@ -22,7 +22,7 @@ from miner.desk import Desk, OpenJob, Refused, Serving
 from miner.jobs import Phase
 from miner.links import Line, Links
 from miner.neighbours import Neighbours
-from miner.run import Bench, Run, Wires, token_ids
+from miner.run import GUESS_BELOW, Bench, Run, Wires, token_ids
 from miner.store import CLOSED_STATES
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ AWAY_S = 1.0
 #: What a broken pipeline has done is kept for so long, for another order to go on with and for a Cut.
 STRANDED_S = 60.0
 CLIENT_GONE_S = 15.0
+#: Nor longer than this where its client has left too: one that lost only its stream is back within a second.
+LEFT_S = 3.0
 ASK_NEXT_S = 2.0
 MAX_RUNS = 1024
 
@@ -58,9 +60,14 @@ class Stage:
         monotonic: Callable[[], float],
         *,
         look_for_disputes: Callable[[], Awaitable[None]] | None = None,
+        on_shown: Callable[[str, wire.ShowNode, bytes], Awaitable[wire.Differs]] | None = None,
         neighbours: Neighbours | None = None,
+        guess_below: int = GUESS_BELOW,
     ) -> None:
-        """`look_for_disputes` brings the desk's knowledge of disputes up to date before a stranger is turned away.
+        """`look_for_disputes` brings the desk's knowledge of disputes up to date before a stranger is turned away; `on_shown` is told what
+        accusers show of their traces.
+
+        Tokens are guessed ahead while no more than `guess_below` requests are here.
 
         `neighbours` watch the stages that we send to; without them only a stream that ends is noticed.
         """
@@ -70,7 +77,9 @@ class Stage:
         self._book = desk.book
         self._monotonic = monotonic
         self._look_for_disputes = look_for_disputes
+        self._on_shown = on_shown
         self._neighbours = neighbours
+        self._guess_below = guess_below
         if neighbours is not None:
             neighbours.on_lost = self._neighbour_lost
         self._bench: Bench | None = None
@@ -84,6 +93,7 @@ class Stage:
             wire.Waiting: self._waiting,
             wire.Carry: self._carry,
             wire.Token: self._token,
+            wire.Stopped: self._stopped,
             wire.FinishRequest: self._finish_request,
             wire.Cancel: self._cancel,
             wire.Cut: self._cut,
@@ -95,6 +105,7 @@ class Stage:
             wire.FetchOpening: self._fetch,
             wire.FetchRows: self._fetch,
             wire.FetchReceipts: self._fetch,
+            wire.ShowNode: self._show_node,
         }
 
     def serve(self, serving: Serving | None) -> None:
@@ -112,6 +123,7 @@ class Stage:
                 count=self._count,
                 monotonic=self._monotonic,
                 tokenizer=serving.tokenizer,
+                guess_below=self._guess_below,
             )
 
     async def handle(self, channel: Channel, frame: wire.Frame) -> Answer:
@@ -152,7 +164,8 @@ class Stage:
         for order_hash, job in list(self.desk.jobs.items()):
             if job.client is not None and not job.client.is_open and job.client_gone_at is None:
                 job.client_gone_at = now
-            gone = job.client_gone_at is not None and now - job.client_gone_at > CLIENT_GONE_S
+            alone_s = 0.0 if job.client_gone_at is None else now - job.client_gone_at
+            gone = alone_s > CLIENT_GONE_S
             closed = job.stored.chain_state in CLOSED_STATES
             late = self.desk.chain.now_s() > job.order.deadline
             for run in list(job.runs.values()):
@@ -161,7 +174,7 @@ class Stage:
                 if gone or closed or late:
                     run.cancel()
                 elif run.request.phase is Phase.STRANDED:
-                    if now - run.seen_at > STRANDED_S:
+                    if now - run.seen_at > STRANDED_S or alone_s > LEFT_S:
                         run.cancel()
                 elif self.compute.is_waiting(run.key):
                     run.wait()
@@ -302,6 +315,7 @@ class Stage:
         if run is None:
             jobs.submit(self._fresh(job, index), len(prompt), message.sampling.max_new_tokens)
             run = self._new_run(job, index)
+        run.named(message.origin)
         try:
             run.submit(prompt, message.sampling)
         except HeadraceError as error:
@@ -458,8 +472,9 @@ class Stage:
         job = await self.desk.prove(message.order_hash)
         _only(channel, _before(job))
         run = self._run_for(job, message.request, message.most_rows)
-        if run is None:
+        if run is None or run.request.is_late:
             self._count("rows_late")
+            self._stop_sender(job, message.request)
             return None
         await self.compute.room()
         run.take_rows(message, payload)
@@ -471,11 +486,29 @@ class Stage:
             raise Refused(WRONG_PLACE, "tokens go to the first stage")
         _only(channel, job.stored.plan[-1].operator)
         run = job.runs.get(message.request)
-        if run is None:
+        if run is None or run.request.is_late:
             self._count("tokens_late")
+            self._stop_sender(job, message.request)
             return None
         run.take_token(message)
         return None
+
+    async def _stopped(
+        self, channel: Channel, message: wire.Stopped, payload: memoryview
+    ) -> Answer:
+        job = await self.desk.find(message.order_hash)
+        _only(channel, *(operator for operator, _ in _after(job)))
+        run = job.runs.get(message.request)
+        if run is not None:
+            run.stop()
+        return None
+
+    def _stop_sender(self, job: OpenJob, index: int) -> None:
+        """Whoever sends us rows or tokens of a request that is stopped or over here slept when everybody was told."""
+        stages = len(job.stored.plan)
+        self._line_to(job, (job.stored.stage - 1) % stages).put(
+            wire.Stopped(order_hash=job.stored.order_hash, request=index)
+        )
 
     async def _waiting(
         self, channel: Channel, message: wire.Waiting, payload: memoryview
@@ -501,14 +534,14 @@ class Stage:
         if run is None:
             self._count("ends_late")
             return None
-        if not job.stored.is_last and run.request.phase is Phase.RUNNING:
+        is_new = message.request not in job.promised  # what comes again is not counted again
+        if is_new and not job.stored.is_last and run.request.phase is Phase.RUNNING:
             try:
                 self._check_caps(job, message.tokens_in, message.tokens_out)
             except Refused as refusal:
                 run.fail(CheckFailed("the stage before counts too many tokens", refusal.reason))
                 raise
-            if message.request not in job.promised:
-                self._promise(job, message.request, message.tokens_in, message.tokens_out)
+            self._promise(job, message.request, message.tokens_in, message.tokens_out)
         run.take_end(message.tokens_in, message.tokens_out)
         return None
 
@@ -546,6 +579,13 @@ class Stage:
         if not allowed([]) and not allowed(await self._jurors(stored.job_id)):
             raise Refused(UNAUTHORISED, f"{channel.peer} has no part in this job")
         return await self._book.disk(answers.answer, self._book.store, stored, message)
+
+    async def _show_node(
+        self, channel: Channel, message: wire.ShowNode, payload: memoryview
+    ) -> Answer:
+        if self._on_shown is None:
+            raise Refused(answers.NOT_KEPT, "this machine plays no disputes")
+        return await self._on_shown(channel.peer, message, bytes(payload))
 
     async def _jurors(self, job_id: str) -> list[str]:
         if self._look_for_disputes is not None:

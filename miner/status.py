@@ -10,6 +10,7 @@ from core.runtime.http_server import HttpServer
 from core.runtime.metrics import Metrics
 
 Leave = Callable[[float | None], None]
+Pause = Callable[[bool], None]
 MAX_DRAIN_S = 86400.0
 
 
@@ -19,10 +20,12 @@ async def serve_status(
     leave: Leave,
     token: str,
     port: int = 0,
+    pause: Pause = lambda paused: None,
 ) -> HttpServer:
-    """`/status`, `/metrics`, and `POST /drain` for whoever knows the token. Raises ConfigError if the port is taken.
+    """`/status`, `/metrics`, and `POST /drain` and `/pause` for whoever knows the token. Raises ConfigError if the port is taken.
 
-    `leave` gets the seconds that accepted work may still take, None for the configured time.
+    `leave` gets the seconds that accepted work may still take, None for the configured time; `pause` whether new work is
+    refused from now on.
     """
     from fastapi import FastAPI, Request, Response
     from fastapi.responses import JSONResponse
@@ -33,9 +36,12 @@ async def serve_status(
     async def status(request: Request) -> Response:
         return JSONResponse(describe())
 
-    async def drain(request: Request) -> Response:
+    def is_owner(request: Request) -> bool:
         given = request.headers.get("authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+        return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
+
+    async def drain(request: Request) -> Response:
+        if not is_owner(request):
             return JSONResponse({"error": "the token is missing or wrong"}, status_code=401)
         wanted = request.query_params.get("timeout_s")
         try:
@@ -47,6 +53,16 @@ async def serve_status(
         leave(timeout_s)
         return JSONResponse(describe(), status_code=202)
 
+    async def stop_or_go_on(request: Request) -> Response:
+        if not is_owner(request):
+            return JSONResponse({"error": "the token is missing or wrong"}, status_code=401)
+        wanted = request.query_params.get("paused")
+        if wanted not in ("true", "false"):
+            return JSONResponse({"error": "paused is neither true nor false"}, 400)
+        pause(wanted == "true")
+        return JSONResponse(describe(), status_code=202)
+
+    app.add_route("/pause", stop_or_go_on, methods=["POST"])
     app.add_route("/status", status, methods=["GET"])
     app.add_route("/drain", drain, methods=["POST"])
     server = HttpServer(app, "127.0.0.1", port)

@@ -13,9 +13,11 @@ from core.protocol.errors import CheckFailed, HeadraceError
 
 if TYPE_CHECKING:
     from core.engine.batch import BatchEngine
+    from core.engine.blocks import Shard
     from core.engine.compat import CompatEngine
     from core.engine.pieces import Piece
     from core.engine.sampling import Sampler
+    from core.protocol.types import LayerRange
 
     Engine = BatchEngine | CompatEngine
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 class Work(Step):
     """A request's step and who waits for it. Without `draw` a last stage says nothing, any other gives its rows."""
 
-    __slots__ = ("as_decodes", "data", "draw", "future", "queued_s", "trace")
+    __slots__ = ("as_decodes", "data", "draw", "future", "guesses", "queued_s", "trace")
 
     def __init__(
         self,
@@ -37,11 +39,17 @@ class Work(Step):
         draw: Sampler | None = None,
         trace: list[int] | None = None,
         as_decodes: bool = False,
+        guesses: Sequence[int] | None = None,
+        layers: LayerRange | None = None,
     ) -> None:
-        """`data` is token ids or the bytes of float32 rows; `trace` is lengthened in place once the step has run."""
-        super().__init__(request, first, end, job)
+        """`data` is token ids or the bytes of float32 rows; `trace` is lengthened in place once the step has run.
+
+        With `guesses` each row but the first stands for one, and what comes out is a list of draws: one, and one more for each guess
+        that fits the draw before.
+        """
+        super().__init__(request, first, end, job, layers)
         self.data, self.future, self.draw, self.trace = data, future, draw, trace
-        self.as_decodes = as_decodes
+        self.as_decodes, self.guesses = as_decodes, guesses
         self.queued_s = time.perf_counter()
 
 
@@ -93,6 +101,16 @@ def run_batch(engine: Engine, works: Sequence[Work]) -> Stepped:
     return Stepped(outcomes, deferred, ran, time.perf_counter() - started)
 
 
+def enters_as_ids(shard: Shard, layers: LayerRange | None) -> bool:
+    """Whether a request over these layers (all of the shard's) brings token ids."""
+    return shard.is_first and (layers is None or layers.start == shard.layers.start)
+
+
+def leaves_as_logits(shard: Shard, layers: LayerRange | None) -> bool:
+    """Whether a request over these layers (all of the shard's) leaves at the model's end."""
+    return shard.is_last and (layers is None or layers.end == shard.layers.end)
+
+
 def _once_each(works: Sequence[Work]) -> tuple[list[Work], list[Work]]:
     """The first step of every request, and the others, which must wait for it."""
     seen: set[Hashable] = set()
@@ -109,11 +127,22 @@ def _checked(
     """Works with their pieces; those that no step can run become outcomes."""
     from core.engine.pieces import ALL, LAST, NONE, Piece
 
-    takes_ids = engine.shard.is_first
-    tensors, are_good = _ids(engine, works) if takes_ids else _activations(engine, works)
+    shard = engine.shard
+    entering = [work for work in works if enters_as_ids(shard, work.layers)]
+    passing = [work for work in works if not enters_as_ids(shard, work.layers)]
+    tensors: dict[int, Any] = {}
+    are_good = True
+    for some, read in ((entering, _ids), (passing, _activations)):
+        if some:
+            found, good = read(engine, some)
+            tensors |= {id(work): x for work, x in zip(some, found, strict=True)}
+            are_good = are_good and good
     ready = []
-    for work, x in zip(works, tensors, strict=True):
-        logits = LAST if work.draw else NONE if engine.shard.is_last else ALL
+    for work in works:
+        x = tensors[id(work)]
+        logits = LAST if work.draw else NONE if leaves_as_logits(shard, work.layers) else ALL
+        if work.guesses is not None:
+            logits = ALL
         piece = Piece(work.request, x, work.first, logits, work.as_decodes)
         try:
             engine.check(piece, values=not are_good)
@@ -154,9 +183,32 @@ def _results(ran: Sequence[tuple[Work, Piece]], outs: Sequence[Any]) -> list[Any
 
     from core.engine.sampling import sample_batch
 
-    drawing = [(out[-1], w.draw) for (w, _), out in zip(ran, outs, strict=True) if w.draw]
+    drawing: list[tuple[Any, Sampler]] = []
+    for (work, _), out in zip(ran, outs, strict=True):
+        if work.draw and work.guesses is not None:
+            guesses = work.guesses
+            drawing += [(row, work.draw.fork(guesses[:i])) for i, row in enumerate(out)]
+        elif work.draw:
+            drawing.append((out[-1], work.draw))
     drawn = iter(sample_batch(*zip(*drawing, strict=True)) if drawing else ())
-    return [
-        next(drawn) if work.draw else out.to(torch.float32).cpu().contiguous().numpy().tobytes()
-        for (work, _), out in zip(ran, outs, strict=True)
-    ]
+    results: list[Any] = []
+    for (work, _), out in zip(ran, outs, strict=True):
+        if work.draw and work.guesses is not None:
+            results.append(_fitting([next(drawn) for _ in out], work.guesses))
+        elif work.draw:
+            results.append(next(drawn))
+        else:
+            results.append(out.to(torch.float32).cpu().contiguous().numpy().tobytes())
+    return results
+
+
+def _fitting(drawn: Sequence[Any], guesses: Sequence[int]) -> Any:
+    """Draws as far as they are what was guessed, and the one after; the error where the first failed."""
+    found: list[Any] = []
+    for i, choice in enumerate(drawn):
+        if isinstance(choice, Exception):
+            return found or choice
+        found.append(choice)
+        if i == len(guesses) or choice.token != guesses[i]:
+            break
+    return found

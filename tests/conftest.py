@@ -49,6 +49,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByDevnet(config, log)
 
 
+@pytest.fixture(autouse=True)
+def follows_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every JSON document that a command prints in a test is what its published schema says."""
+    from core.runtime import cli, console
+
+    print_json = console.print_json
+
+    def checked(document: Any) -> None:
+        from tests.schemas import check_document
+
+        check_document(document)
+        print_json(document)
+
+    for module in (cli, console):
+        monkeypatch.setattr(module, "print_json", checked)
+
+
 @pytest.fixture(scope="session")
 def signers() -> list[Signer]:
     """The ten accounts of Anvil's public phrase; each has 10 000 ETH on a fresh node."""

@@ -2,7 +2,8 @@
 
 Three stages with a replica each, in processes of their own, answer sixteen clients; in every round one stage of the pipeline
 gets SIGKILL or SIGSTOP at some moment between the first token and the last. The product's client goes on by itself. Orders are
-matched without a chain. `python -m benchmarks.engine.failover --rounds N` prints the pauses of so many rounds.
+matched without a chain. `python -m benchmarks.engine.failover --rounds N --within S` prints the pauses of so many rounds, of fewer
+when the time is up before. What happened in a round that took too long is told step by step.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from client.store import ClientStore
 from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.errors import HeadraceError
+from core.runtime import logs
 from core.runtime.clock import SystemClock
 
 STREAMS, PROMPT_TOKENS, NEW_TOKENS = 16, 216, 40
@@ -40,7 +42,8 @@ ROUNDS = 100
 KILLED, FROZEN = "killed", "frozen"
 #: The longest pause between two tokens of a stream, in seconds.
 REACH_S = {KILLED: 2.0, FROZEN: 3.0}
-ROUND_S = 120.0
+ROUND_S = 60.0
+WITHIN_S = 1800.0
 
 
 @dataclass
@@ -53,19 +56,24 @@ class Stream:
     losses: list[str] = field(default_factory=list)
     finish: str = ""
     jobs: int = 0
+    story: list[tuple[float, str]] = field(default_factory=list)
 
     @property
     def longest_gap_s(self) -> float:
         return max(b - a for a, b in pairwise(self.times))
 
-    def order_signed(self, order: t.Order, locked_units: int) -> None: ...
+    def order_signed(self, order: t.Order, locked_units: int) -> None:
+        self.story.append((time.monotonic(), "order signed"))
 
     def job_opened(self, match: Match) -> None:
         self.jobs += 1
+        self.story.append((time.monotonic(), "matched"))
 
     def token(self, custom_id: str, step: int, token: int) -> None:
         if step != len(self.tokens):
             self.errors.append(f"token {step} came after {len(self.tokens)}")
+        if not self.times or self.story[-1][1] == "matched":
+            self.story.append((time.monotonic(), f"token {step}"))
         self.tokens.append(token)
         self.times.append(time.monotonic())
 
@@ -74,6 +82,7 @@ class Stream:
 
     def pipeline_lost(self, reason: HeadraceError, finished: int, left: int) -> None:
         self.losses.append(str(reason))
+        self.story.append((time.monotonic(), f"lost: {reason}"))
 
     def acknowledged(self, match: Match, paid_units: int) -> None: ...
 
@@ -92,6 +101,8 @@ class Round:
     took_s: float
     again: tuple[str, ...] = ()
     """Why streams that had gone on once broke once more."""
+    story: tuple[str, ...] = ()
+    """What happened to the stream that paused longest, in seconds since the stage was hurt."""
 
     @property
     def longest_gap_s(self) -> float:
@@ -115,12 +126,14 @@ class Loads:
             for number, stream in enumerate(streams)
         ]
         how, stage = victim or ("", -1)
+        hurt_at = began
         try:
             async with asyncio.timeout(ROUND_S):
                 if victim is not None:
                     member = self._market.plan()[stage]
                     while sum(len(s.tokens) for s in streams) < after_tokens:
                         await asyncio.sleep(0.002)
+                    hurt_at = time.monotonic()
                     if how == KILLED:
                         await member.kill()
                     else:
@@ -140,7 +153,8 @@ class Loads:
             errors.append("nobody noticed")
         gaps = tuple(stream.longest_gap_s for stream in streams if len(stream.times) > 1)
         again = tuple(why for stream in streams for why in stream.losses[1:])
-        return Round(how, stage, gaps, tuple(errors), time.monotonic() - began, again)
+        took_s = time.monotonic() - began
+        return Round(how, stage, gaps, tuple(errors), took_s, again, _story(streams, hurt_at))
 
     def _faults(self, streams: Sequence[Stream]) -> list[str]:
         found = [error for stream in streams for error in stream.errors]
@@ -180,11 +194,11 @@ class Loads:
 
 def rows(rounds: int = ROUNDS) -> list[Row]:
     """A row for stages that were killed, and one for those that were frozen."""
-    measured = asyncio.run(_measure(rounds))
+    measured = asyncio.run(_measure(rounds, WITHIN_S))
     return [_row(how, [r for r in measured if r.how == how]) for how in REACH_S]
 
 
-async def _measure(rounds: int) -> list[Round]:
+async def _measure(rounds: int, within_s: float) -> list[Round]:
     from devnet.tiny_models import write_tiny_model
 
     chance, measured = random.Random(7), []
@@ -200,7 +214,11 @@ async def _measure(rounds: int) -> list[Round]:
                 if calm.errors:
                     raise RuntimeError(f"the undisturbed run failed: {calm.errors[0]}")
             _say(f"undisturbed: longest pause {calm.longest_gap_s:.2f} s of {calm.took_s:.1f} s")
+            ends_at = time.monotonic() + within_s
             for number in range(rounds):
+                if time.monotonic() > ends_at:
+                    _say(f"{within_s:g} s are over after {number} rounds")
+                    break
                 market.turn = number
                 # Every stage dies and freezes equally often.
                 victim = (
@@ -214,12 +232,27 @@ async def _measure(rounds: int) -> list[Round]:
                     f"round {number + 1}: stage {last.stage} {last.how} after {after} tokens, "
                     f"longest pause {last.longest_gap_s:.2f} s, {'; '.join(last.errors) or 'no error'}"
                 )
+                if last.longest_gap_s > REACH_S[last.how]:
+                    _say("\n".join(f"  {line}" for line in last.story))
                 for why, times in Counter(last.again).items():
                     _say(f"  {times} broke once more: {why}")
                 market.forget()
                 await fleet.heal()
             await market.close()
     return measured
+
+
+def _story(streams: Sequence[Stream], hurt_at: float) -> tuple[str, ...]:
+    slowest = max(
+        (stream for stream in streams if len(stream.times) > 1),
+        key=lambda stream: stream.longest_gap_s,
+        default=streams[0],
+    )
+    gap_s, at = max(
+        ((b - a, a) for a, b in pairwise(slowest.times)), default=(float("inf"), hurt_at)
+    )
+    lines = [(at, f"the pause of {gap_s:.2f} s begins"), *slowest.story]
+    return tuple(f"{when - hurt_at:+.2f} s {what}" for when, what in sorted(lines))
 
 
 def _row(how: str, measured: Sequence[Round]) -> Row:
@@ -263,7 +296,9 @@ def main() -> int:
     """Measure as many rounds as asked; 1 when the reach is missed."""
     asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     asked.add_argument("--rounds", type=int, default=ROUNDS)
-    measured = asyncio.run(_measure(asked.parse_args().rounds))
+    asked.add_argument("--within", type=float, default=WITHIN_S, help="begin no round later [s]")
+    chosen = asked.parse_args()
+    measured = asyncio.run(_measure(chosen.rounds, chosen.within))
     found = [_row(how, [r for r in measured if r.how == how]) for how in REACH_S]
     print(by_stage(measured), table(found), sep="\n")
     return 0 if all(row.reached for row in found) else 1
@@ -271,4 +306,5 @@ def main() -> int:
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    logs.set_up("failover", level="error")
     sys.exit(main())

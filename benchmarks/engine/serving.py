@@ -15,6 +15,8 @@ from benchmarks.engine.rig.rates import rate_without_bubbles, steady_rate, token
 from benchmarks.engine.rig.rig import Load, Ran, Rig
 from benchmarks.engine.rig.steps import decode_s
 from benchmarks.table import Row
+from core.engine.guesses import MOST_GUESSES
+from miner.run import GUESS_BELOW
 
 #: Where the second stage begins, so that both take about as long.
 CUTS = {"gemma": 17, "smollm": 17, "llama": 10}
@@ -45,7 +47,35 @@ async def _rows() -> list[Row]:
         wanted = list(REACH) if name == "llama" else [(1, None)]
         async with Rig(model_folder(name), [CUTS[name]]) as rig:
             found += await _model_rows(rig, NAMES[name], wanted)
+    found.append(await _guessing_row())
     return found
+
+
+async def _guessing_row() -> Row:
+    """One stream over links, with tokens guessed ahead and without, taking turns. The random Llama repeats itself soon."""
+    folder, cut, load = model_folder("llama"), [CUTS["llama"]], Load(1, new_tokens=2 * NEW_TOKENS)
+    ratios, rates, equal = [], [], True
+    async with (
+        Rig(folder, cut, peer=False) as plain,
+        Rig(folder, cut, peer=False, guess_below=GUESS_BELOW) as guessing,
+    ):
+        for rig in (plain, guessing):
+            await rig.run(Load(1, new_tokens=WARM_TOKENS), latency_ms=FAR_MS)
+        for _ in range(ROUNDS):
+            one = await plain.run(load, latency_ms=FAR_MS)
+            other = await guessing.run(load, latency_ms=FAR_MS)
+            rates.append((steady_rate(one.times), steady_rate(other.times)))
+            ratios.append(rates[-1][1] / rates[-1][0])
+            equal &= one.tokens == other.tokens
+    ratio = median(ratios)
+    return Row(
+        f"{NAMES['llama']}, one stream at {FAR_MS:g} ms one way on text that repeats, guessing ahead",
+        "≥ 1.5, tokens equal",
+        f"{ratio:.2f} ({median(r for _, r in rates):.1f} tokens/s), {'equal' if equal else 'not equal'}",
+        f"1 ({median(r for r, _ in rates):.1f} tokens/s: without guesses)",
+        f"{MOST_GUESSES + 1} (every guess right)",
+        ratio >= 1.5 and equal,
+    )
 
 
 async def _model_rows(rig: Rig, title: str, wanted: list[tuple[int, float | None]]) -> list[Row]:

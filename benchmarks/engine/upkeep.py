@@ -39,7 +39,7 @@ async def _rows() -> list[Row]:
         async with Rig(model_folder(name), [CUTS[name]], peer=False, kv_bytes=KV_BYTES) as rig:
             found.append(await _memory_row(rig, NAMES[name]))
             if name == "llama":
-                found.append(await _commitments_row(rig, NAMES[name]))
+                found.append(await commitments_row(rig, NAMES[name]))
                 found.append(await _cancel_row(rig, NAMES[name]))
     found.append(await _flat_row())
     return found
@@ -62,7 +62,7 @@ async def _memory_row(rig: Rig, title: str) -> Row:
     )
 
 
-async def _commitments_row(rig: Rig, title: str) -> Row:
+async def commitments_row(rig: Rig, title: str) -> Row:
     """Processor time, so that neighbours on the machine make no difference."""
     await rig.run(Load(CLIENTS, new_tokens=4))
     ran = await rig.run(Load(CLIENTS, new_tokens=NEW_TOKENS))

@@ -3,7 +3,7 @@
 Real stages in processes of their own, over real streams, with a small model. So that two cores can stand for several machines
 of different speed, a stage computes its layers and then sleeps until the pass has lasted as long as on the machine that it
 stands for (three times its own time, or more); links between regions have their latency. Pass times and message times
-are measured at a first load and fitted. Then another load is run, the arrivals and routes of its requests are
+are measured at two first loads, one of them a request at a time, and fitted. Then another load is run, the arrivals and routes of its requests are
 recorded and replayed in the simulator: once on the recorded routes, which tries the cost model, and where there is a
 choice once more with the router choosing by itself. One configuration runs at the engine's own speed.
 """
@@ -17,10 +17,11 @@ import tempfile
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import linear_regression, mean, median
+from statistics import linear_regression, mean
+from typing import NamedTuple
 
 from benchmarks.engine.rig.chain import DOMAIN, signer
 from benchmarks.engine.rig.rig import Load, Rig
@@ -44,7 +45,7 @@ from scheduler.workload import Arrival
 LAYERS, HIDDEN = 12, 256
 CHUNK_TOKENS = 128
 WARMUP_S, WINDOW_S = 8.0, 32.0
-CALIBRATION_S = 15.0
+CALIBRATION_S, ALONE_S = 15.0, 6.0
 SEEDS = (1, 2, 3)
 TOLERANCE = 0.05
 REQUESTER_KEY = 999
@@ -122,6 +123,9 @@ class Served:
     prompt_tokens: int
     new_tokens: int
     route: tuple[int, ...]
+    order_hash: str
+    began_s: float
+    """On the machine's monotonic clock, as the steps of its stages are."""
     times: list[float] = field(default_factory=list)
 
 
@@ -200,9 +204,15 @@ async def measure(config: Config) -> tuple[list[Outcome], float]:
             world = World(config)
             try:
                 await _run(rig, endpoints, streams, config, world, seed=0, seconds=CALIBRATION_S)
-                steps = [steps for steps, _ in await rig.take()]
+                loaded = [steps for steps, _ in await rig.take()]
+                one_by_one = replace(config, requests_per_s=None, streams=1)
+                alone = await _run(
+                    rig, endpoints, streams, one_by_one, world, seed=0, seconds=ALONE_S
+                )
+                steps = [[*a, *b] for a, (b, _) in zip(loaded, await rig.take(), strict=True)]
                 held_out = world.learn_passes(steps)
                 world.learn_messages(steps)
+                world.learn_opening(alone, steps)
                 outcomes = []
                 for seed in SEEDS:
                     served = await _run(
@@ -244,7 +254,8 @@ async def _run(
         stages = tuple(world.number[shard.machine_id] for shard in route.stages)
         load = Load(1, 1, new, prompt)
         client = await rig.client(load, endpoints, route=stages, streams=streams)
-        one = Served(time.monotonic() - started, prompt, new, stages)
+        now = time.monotonic()
+        one = Served(now - started, prompt, new, stages, client.order_hash, now)
         served.append(one)
         outcome = await client.session.run()
         for error in outcome.unfinished.values():
@@ -305,7 +316,7 @@ class World:
             Shard(name, LayerRange(*span)) for name, span in zip(names, config.layers, strict=True)
         )
         self.costs: dict[str, FittedCost] = {}
-        self.message_s = self.row_s = 0.0
+        self.message_s = self.step_s = self.row_s = self.opening_s = 0.0
         self.fleet = self._fleet()
 
     def router(self, kind: str) -> Router:
@@ -339,21 +350,47 @@ class World:
         return mean(errors)
 
     def learn_messages(self, steps: Sequence[Sequence[Step]]) -> None:
-        """What a frame costs between the end of a pass and the next stage's, where that stage was idle: a line over its rows."""
-        points = [point for route in self.config.routes for point in _gaps(route, steps)]
-        if len(_medians(points)) < 2:
-            self.message_s, self.row_s = median([gap for _, gap in points] or [0.0]), 0.0
-        else:
-            fitted = linear_regression(*zip(*points, strict=True))
-            self.row_s = max(0.0, fitted.slope)
-            self.message_s = max(0.0, fitted.intercept)
+        """What a frame costs between the end of a pass and the next stage's, where that stage was idle.
+
+        A line over the steps of decoding frames, which are requests to look up and answer for; another over the rows of
+        prompts, which are bytes.
+        """
+        frames = [frame for route in self.config.routes for frame in _frames(route, steps)]
+        decodes = [(frame.rows, frame.gap_s) for frame in frames if not frame.is_prompt]
+        prompts = [(frame.rows, frame.gap_s) for frame in frames if frame.is_prompt]
+        self.message_s, self.step_s = _line(decodes)
+        if prompts:
+            rows, gaps = zip(*prompts, strict=True)
+            self.row_s = max(0.0, mean(gaps) - self.message_s) / mean(rows)
+        self.fleet = self._fleet()
+
+    def learn_opening(self, alone: Sequence[Served], steps: Sequence[Sequence[Step]]) -> None:
+        """What passes between asking an idle pipeline and its first pass: a prompt is submitted, checked and booked."""
+        began = {
+            (first, step.job): step.began_s
+            for first in {route[0] for route in self.config.routes}
+            for step in steps[first]
+            if step.prompts and not step.context
+        }
+        waits = [
+            began[key] - one.began_s
+            for one in alone
+            if (key := (one.route[0], one.order_hash)) in began
+        ]
+        self.opening_s = mean(waits) - self.message_s
 
     def _fleet(self) -> Fleet:
-        """Links have their latency and no narrow rate: what rows cost, they cost where they are made and read."""
+        """Links have their latency, and the rate at which rows of prompts were seen to come through."""
         to_ms = self.config.to_ms or (0.0,) * len(self.names)
         first = next(i for i, (start, _) in enumerate(self.config.layers) if start == 0)
+        mbit_s = (
+            8 * self.model.activation_bytes_per_token / self.row_s / 1e6 if self.row_s else None
+        )
         pairs = {
-            (a, b): Link(to_ms[i]) for a in self.names for i, b in enumerate(self.names) if a != b
+            (a, b): Link(to_ms[i], mbit_s)
+            for a in self.names
+            for i, b in enumerate(self.names)
+            if a != b
         }
         # Tokens come home to the first stage; what is said to the client crosses no link.
         for name, (_, end) in zip(self.names, self.config.layers, strict=True):
@@ -370,7 +407,9 @@ class World:
         return Outcome(_real(served), self._simulated(served, replay), routed)
 
     def _simulated(self, served: Sequence[Served], router: Router) -> Figures:
-        trace = [Arrival(one.at_s, one.prompt_tokens, one.new_tokens) for one in served]
+        trace = [
+            Arrival(one.at_s + self.opening_s, one.prompt_tokens, one.new_tokens) for one in served
+        ]
         options = SimOptions(
             warmup_s=WARMUP_S,
             duration_s=WINDOW_S,
@@ -379,37 +418,49 @@ class World:
             decode_first=False,
             miner_rules=True,
             message_s=self.message_s,
-            step_s=self.row_s,
+            step_s=self.step_s,
         )
         report: SimReport = simulate(
             self.fleet, self.model, self.placement, router, trace, options, self.costs
         )
-        return Figures(
-            report.decode_tokens_per_s, report.prompt.mean_s - self.home_s, report.decode.mean_s
-        )
+        prompt_s = report.prompt.mean_s - self.home_s + self.opening_s
+        return Figures(report.decode_tokens_per_s, prompt_s, report.decode.mean_s)
 
 
-def _gaps(route: Sequence[int], steps: Sequence[Sequence[Step]]) -> list[tuple[int, float]]:
-    """(rows, seconds) from the end of a decoding pass to its rows' next pass, where that stage stood idle meanwhile."""
+class Frame(NamedTuple):
+    """Rows that went from one stage to the next, and the seconds from the end of one pass to the beginning of the other."""
+
+    is_prompt: bool
+    rows: int
+    gap_s: float
+
+
+def _frames(route: Sequence[int], steps: Sequence[Sequence[Step]]) -> list[Frame]:
+    """Frames of decode steps alone or of one prompt alone that came to a stage that stood idle meanwhile."""
     found = []
     for here, there in pairwise(route):
-        waiting = {(step.job, step.decodes, step.context): step for step in steps[there]}
-        ends = [step.ended_s for step in steps[there]]
+        waiting = {_content(step): step for step in steps[there]}
+        ends = sorted(step.ended_s for step in steps[there])
         for step in steps[here]:
-            after = waiting.get((step.job, step.decodes, step.context))
-            if step.prompts or after is None or after.prompts:
+            after = waiting.get(_content(step))
+            if after is None or step.prompts > 1 or (step.prompts and step.decodes):
                 continue
             before = bisect_left(ends, after.ended_s) - 1
             if before >= 0 and ends[before] < step.ended_s < after.began_s:
-                found.append((step.rows, after.began_s - step.ended_s))
+                found.append(Frame(bool(step.prompts), step.rows, after.began_s - step.ended_s))
     return found
 
 
-def _medians(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    by_rows: dict[int, list[float]] = {}
-    for rows, gap in points:
-        by_rows.setdefault(rows, []).append(gap)
-    return [(rows, median(gaps)) for rows, gaps in by_rows.items() if len(gaps) >= 5]
+def _content(step: Step) -> tuple[str, int, int, int]:
+    return step.job, step.rows, step.decodes, step.context
+
+
+def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """Seconds at none and for each more; nothing for each where there is but one count."""
+    if len({count for count, _ in points}) < 2:
+        return mean([gap for _, gap in points] or [0.0]), 0.0
+    fitted = linear_regression(*zip(*points, strict=True))
+    return max(0.0, fitted.intercept), max(0.0, fitted.slope)
 
 
 class Replay:

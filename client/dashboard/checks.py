@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from client.context import open_context
 from client.dashboard.sources import Sources
+from client.gateway.numbers import CHECKED
 from client.gateway.tables import RequestRow
 from client.history import verify_job
 from client.investigation import investigate
@@ -84,6 +85,7 @@ class Checks:
                 check, stage="over", is_over=True, is_ok=verdict, facts=tuple(dict.fromkeys(facts))
             )
         )
+        self._sources.gateway.numbers.audits.labels(CHECKED[verdict]).inc()
         if request_id is not None and verdict is not None:
             await self._remember(request_id, verdict)
 

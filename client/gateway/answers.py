@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import secrets
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -45,7 +44,8 @@ from client.gateway.writing import Piece, TokenTold, Writer
 from client.orders import Prompt
 from core.engine.stops import stop_strings
 from core.protocol.errors import DeadlinePassed, HeadraceError
-from core.runtime import logs
+from core.protocol.ids import Kind, short
+from core.runtime import logs, origin, tracing
 
 if TYPE_CHECKING:
     from client.gateway.gateway import Gateway
@@ -112,7 +112,7 @@ async def take(
         raise TwinDiffers("the Idempotency-Key is too long", "at most 255 characters")
     is_retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
     body_hash = hash_of(endpoint, data, headers)
-    request_id = f"req_{secrets.token_hex(12)}"
+    request_id = origin.current_id() or origin.new_id()
     exchange = Exchange(request_id, key.key_id, body_hash, named)
     if named is not None or is_retry:
         known = _under_way(gateway, exchange, is_retry) or await _ended(gateway, exchange)
@@ -133,7 +133,8 @@ async def take(
         gateway.exchanges.drop(exchange)
         _say_failed(exchange, error)
         raise
-    gateway.exchanges.start(exchange, _produce(gateway, exchange, work))
+    parent = headers.get("traceparent", "")
+    gateway.exchanges.start(exchange, _produce(gateway, exchange, work, parent))
     return exchange
 
 
@@ -312,9 +313,13 @@ def seed_of(seed: int, choice: int) -> int:
 # --- the work itself ---
 
 
-async def _produce(gateway: Gateway, exchange: Exchange, work: Work) -> None:
-    """Answer, to whoever follows the exchange. Ends in the ledger whatever happens, cancellation included."""
-    with logs.bound(request=exchange.request_id):
+async def _produce(gateway: Gateway, exchange: Exchange, work: Work, parent: str = "") -> None:
+    """Answer, to whoever follows the exchange. Ends in the ledger whatever happens, cancellation included.
+
+    `parent` is the `traceparent` of the caller's own span, if it has one.
+    """
+    name = exchange.request_id
+    with logs.bound(request_id=name), tracing.span("answer", parent, request_id=name):
         maker = _Maker(gateway, exchange, work)
         gateway.numbers.inflight.inc()
         try:
@@ -360,7 +365,7 @@ class _Maker:
         except HeadraceError as error:
             await self._end_broken(FAILED, error)
         except Exception as error:
-            log.exception("a request failed", request=self._exchange.request_id)
+            log.exception("a request failed")
             shown = HeadraceError("a bug on the gateway's side", type(error).__name__)
             await self._end_broken(FAILED, shown)
         else:
@@ -540,6 +545,15 @@ class _Maker:
 
     def _count(self, state: str, answers: tuple[Answered, ...], took_s: float) -> None:
         numbers, model = self._gateway.numbers, self._work.served.name
+        log.info(
+            "request over",
+            state=state,
+            model=model,
+            took_ms=round(took_s * 1000),
+            tokens_out=sum(answer.tokens_out for answer in answers),
+            jobs=[f"{short(Kind.JOB, a.job_id)}/{a.request_index}" for a in answers if a.job_id],
+        )
+        numbers.meet(model)
         numbers.requests.labels(model, state).inc()
         numbers.request.observe(took_s)
         if self._first_token_s is not None:

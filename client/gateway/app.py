@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +31,7 @@ from client.gateway.models import offer_json, unknown
 from client.gateway.responses import Following, failed, json_response
 from client.gateway.terms import terms_of
 from core.protocol.errors import HeadraceError, UsageError
+from core.runtime import logs, origin
 from core.runtime.logs import get_logger
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ def _add_completions(app: FastAPI, gateway: Gateway) -> None:
         try:
             exchange = await take(gateway, key, endpoint, data, request.headers)
         except HeadraceError as error:
+            log.info("request refused", code=error.code, who=key.key_id)
             gateway.numbers.requests.labels("", error.api_code).inc()
             return failed(error, headers=gateway.limiter.headers(key))
         return Following(gateway.exchanges, exchange)
@@ -433,7 +434,7 @@ def _describe(app: FastAPI) -> None:
 
 
 class _Timing:
-    """`openai-processing-ms` and `x-request-id` on every answer of the API that has none yet."""
+    """The name of each call of the API, in its log lines and as `x-request-id`; and `openai-processing-ms`."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self._app = app
@@ -442,7 +443,7 @@ class _Timing:
         if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
             await self._app(scope, receive, send)
             return
-        began = time.perf_counter()
+        began, request_id = time.perf_counter(), origin.new_id()
 
         async def timed(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -452,10 +453,11 @@ class _Timing:
                     took = round((time.perf_counter() - began) * 1000)
                     headers.append((b"openai-processing-ms", str(took).encode()))
                 if b"x-request-id" not in names:
-                    headers.append((b"x-request-id", f"req_{secrets.token_hex(12)}".encode()))
+                    headers.append((b"x-request-id", request_id.encode()))
             await send(message)
 
-        await self._app(scope, receive, timed)
+        with logs.bound(request_id=request_id):
+            await self._app(scope, receive, timed)
 
 
 def _own(key: Key) -> str | None:

@@ -30,6 +30,7 @@ from client.gateway.tables import BatchAnswerRow, BatchRow
 from client.gateway.terms import terms_from, terms_json
 from core.protocol import wire
 from core.protocol.errors import DeadlinePassed, HeadraceError, Interrupted, UsageError
+from core.runtime import logs, tracing
 from core.runtime.logs import get_logger
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 WINDOWS_S = {"24h": 24 * 3600}
 RUNNING = ("validating", "in_progress", "finalizing", "cancelling")
+OVER = ("completed", "failed", "expired", "cancelled")
 MOST_METADATA = 16
 
 
@@ -128,6 +130,10 @@ class Batches:
                 task.cancel()
         return await self.get(batch_id, key_id)
 
+    async def counts(self) -> dict[str, int]:
+        """How many batches there are, by status."""
+        return dict.fromkeys((*RUNNING, *OVER), 0) | await self._run(self._counts)
+
     async def wait(self, batch_id: str) -> None:
         """Until nothing is being done for it."""
         task = self._tasks.get(batch_id)
@@ -141,9 +147,13 @@ class Batches:
     # --- its life ---
 
     def _begin(self, batch_id: str) -> None:
-        task = asyncio.create_task(self._live(batch_id), name=batch_id)
+        task = asyncio.create_task(self._of_one_name(batch_id), name=batch_id)
         self._tasks[batch_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(batch_id, None))
+
+    async def _of_one_name(self, batch_id: str) -> None:
+        with logs.bound(request_id=batch_id), tracing.span("batch", request_id=batch_id):
+            await self._live(batch_id)
 
     async def _live(self, batch_id: str) -> None:
         row = await self.get(batch_id)
@@ -380,6 +390,11 @@ class Batches:
         with self.gateway.database.session() as session:
             wanted = select(BatchRow).where(col(BatchRow.status).in_(RUNNING))
             return list(session.exec(wanted.order_by(col(BatchRow.created_at))).all())
+
+    def _counts(self) -> dict[str, int]:
+        with self.gateway.database.session() as session:
+            wanted = select(BatchRow.status, func.count()).group_by(col(BatchRow.status))
+            return dict(session.exec(wanted).all())
 
     def _save(self, row: BatchRow) -> None:
         with self.gateway.database.session() as session:

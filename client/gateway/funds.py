@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from client.wallet import Balances, balances
 from core.protocol.errors import HeadraceError
+from core.runtime.alerts import Trouble
 from core.runtime.logs import get_logger
 
 if TYPE_CHECKING:
     from client.gateway.gateway import Gateway
+    from client.gateway.keyring import Key
 
 log = get_logger(__name__)
 LOOK_EVERY_S = 5.0
-WEBHOOK_TIMEOUT_S = 5.0
+#: The present rate is that of the last hour; of less than this nothing is concluded.
+RATE_OVER_S, RATE_LEAST_S = 3600.0, 60.0
+LOW_FUNDS, KEY_BUDGET = "low_funds", "key_budget"
+#: What a gateway watches.
+EVENTS = (LOW_FUNDS, KEY_BUDGET)
 
 
 @dataclass(frozen=True)
@@ -35,16 +42,21 @@ class Funds:
 
     gateway: Gateway
 
-    def __init__(self, low_units: int = 0, webhook: str = "") -> None:
-        self._low_units, self._webhook = low_units, webhook
+    def __init__(self, low_units: int = 0) -> None:
+        self._low_units = low_units
         self.seen: Seen | None = None
         self.problem = ""
-        self._was_low = False
+        self.lasts_s: float | None = None
+        self._spent: deque[tuple[float, int]] = deque()
 
     async def watch(self) -> None:
         """Look forever."""
         while True:
-            await self.look()
+            try:
+                await self.look()
+                await self._look_at_keys()
+            except Exception:  # such as a database that is away: looked at again in a moment
+                log.exception("the money was not looked at")
             await self.gateway.clock.sleep(LOOK_EVERY_S)
 
     async def look(self) -> Seen | None:
@@ -67,35 +79,69 @@ class Funds:
             numbers.balance.labels(account).set(units)
         totals = await gateway.ledger.totals()
         numbers.locked.set(totals["reserved_units"])
-        await self._warn(self.seen)
+        self._look_at_rate(self.seen, totals["spent_units"])
         return self.seen
 
-    async def _warn(self, seen: Seen) -> None:
-        is_low = seen.spendable_units < self._low_units
-        if is_low and not self._was_low:
-            show = self.gateway.show
-            log.warning(
-                "money runs out",
-                left=show(seen.spendable_units),
-                below=show(self._low_units),
-                address=self.gateway.payer,
-            )
-            if self._webhook:
-                asyncio.create_task(self._tell(seen))  # noqa: RUF006 - ends by its own timeout
-        self._was_low = is_low
+    def _look_at_rate(self, seen: Seen, spent_units: int) -> None:
+        gateway, show = self.gateway, self.gateway.show
+        self._spent.append((seen.at, spent_units))
+        while seen.at - self._spent[0][0] > RATE_OVER_S:
+            self._spent.popleft()
+        self.lasts_s = lasts_s(self._spent, seen.spendable_units)
+        gateway.numbers.lasts.set(float("inf") if self.lasts_s is None else self.lasts_s)
+        left, why = show(seen.spendable_units), []
+        if seen.spendable_units < self._low_units:
+            why.append(f"{left} are left, less than gateway.low_balance, {show(self._low_units)}")
+        least_s = gateway.settings.alerts.lasts_s
+        if self.lasts_s is not None and self.lasts_s < least_s:
+            hours = self.lasts_s / 3600
+            why.append(f"at the rate of the last hour {left} last {hours:.1f} hours")
+        trouble = Trouble(
+            "money runs out",
+            "; ".join(why),
+            f"send tokens to {gateway.payer}, or `client wallet deposit`",
+            values={
+                "left_units": str(seen.spendable_units),
+                "lasts_s": -1 if self.lasts_s is None else int(self.lasts_s),
+            },
+        )
+        gateway.alerts.tell(LOW_FUNDS, [trouble] if why else [])
 
-    async def _tell(self, seen: Seen) -> None:
-        import httpx2
+    async def _look_at_keys(self) -> None:
+        gateway = self.gateway
+        keys, now = await gateway.keys.ls(), gateway.clock.now()
+        gateway.alerts.tell(
+            KEY_BUDGET,
+            [
+                Trouble(
+                    f"the budget of key '{key.name}' runs out",
+                    f"{gateway.show(left)} of {gateway.show(budget)} are left",
+                    "`client keys new` makes one with a higher budget",
+                    subject=key.key_id,
+                    values={"left_units": str(left), "budget_units": str(budget)},
+                )
+                for key, left, budget in short_keys(keys, gateway.settings.alerts.budget_bps, now)
+            ],
+        )
+        for status, count in (await gateway.batches.counts()).items():
+            gateway.numbers.batches.labels(status).set(count)
 
-        body = {
-            "event": "low_balance",
-            "address": self.gateway.payer,
-            "left_units": str(seen.spendable_units),
-            "left": self.gateway.show(seen.spendable_units),
-            "fix": f"send tokens to {self.gateway.payer}, or `client wallet deposit`",
-        }
-        try:
-            async with httpx2.AsyncClient(timeout=WEBHOOK_TIMEOUT_S) as client:
-                await client.post(self._webhook, json=body)
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            log.warning("the low-balance webhook did not take it", reason=str(error))
+
+def lasts_s(spent: Sequence[tuple[float, int]], left_units: int) -> float | None:
+    """How long money lasts at the rate at which `(time, spent so far)` grew; None while nobody knows, or nothing is spent."""
+    if not spent or spent[-1][0] - spent[0][0] < RATE_LEAST_S:
+        return None
+    gone = spent[-1][1] - spent[0][1]
+    return left_units * (spent[-1][0] - spent[0][0]) / gone if gone > 0 else None
+
+
+def short_keys(keys: Iterable[Key], used_bps: int, now: float) -> list[tuple[Key, int, int]]:
+    """Keys in use of whose budget this much is gone, with what is left and the whole of it."""
+    found = []
+    for key in keys:
+        budget, left = key.limits.budget_units, key.left_units
+        if budget is None or left is None or key.state(now) != "active":
+            continue
+        if (budget - left) * 10_000 >= budget * used_bps:
+            found.append((key, left, budget))
+    return found

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from client.matcher_api import MatcherApi
     from client.store import ClientStore
     from core.protocol.signing import DigestSigner
+    from core.runtime.alerts import Alerts
     from core.runtime.clock import Clock
     from core.runtime.metrics import Metrics
     from core.runtime.settings import Settings
@@ -54,6 +55,7 @@ class Gateway:
     files: Files
     batches: Batches
     funds: Funds
+    alerts: Alerts
     metrics: Metrics
     numbers: Numbers
     #: Opens every page and call on this machine, in place of an API key; new at every start, told to its owner only.

@@ -9,6 +9,11 @@ if TYPE_CHECKING:
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _SLOW = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+#: How requests end; refused ones are counted by their error, without a model.
+OUTCOMES = ("done", "failed", "cancelled")
+#: Why an answer went on elsewhere, and what a check of one says.
+REROUTED = ("lost", "distrusted", "other")
+CHECKED = {True: "match", False: "mismatch", None: "unknown"}
 
 
 class Numbers:
@@ -37,6 +42,11 @@ class Numbers:
         self.balance = metrics.gauge(
             "headrace_balance_units", "What the payer holds, in base units.", ["account"]
         )
+        self._met: set[str] = set()
+        self.lasts = metrics.gauge(
+            "headrace_funds_left_seconds", "How long the money lasts at the rate of the last hour."
+        )
+        self.lasts.set(float("inf"))
         self.locked = metrics.gauge(
             "headrace_locked_units", "Reserved for requests on their way, in base units."
         )
@@ -47,3 +57,14 @@ class Numbers:
             "headrace_audit_checks_total", "Answers that were checked.", ["result"]
         )
         self.batches = metrics.gauge("headrace_batches", "Batches by status.", ["status"])
+        for reason in REROUTED:
+            self.reroutes.labels(reason)
+        for result in CHECKED.values():
+            self.audits.labels(result)
+
+    def meet(self, model: str) -> None:
+        """Count a model's outcomes from zero, so that the first failure is seen as one more."""
+        if model not in self._met:
+            self._met.add(model)
+            for outcome in OUTCOMES:
+                self.requests.labels(model, outcome)

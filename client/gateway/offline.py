@@ -104,7 +104,7 @@ class NetworkOffline:
         keep: Keep,
     ) -> dict[str, HeadraceError]:
         context, settings = self._context, self._context.settings
-        wishes = await within_limits(context, wishes_with(settings, terms), Choices())
+        wishes = await within_limits(context, model, wishes_with(settings, terms), Choices())
         prepared = Prepared(list(prompts), [])
         demands = demands_of(settings, terms)
         price = await self._matcher.quote(
@@ -115,7 +115,7 @@ class NetworkOffline:
             wishes = replace(wishes, max_cost=locked)  # a batch is held to its key's budget
         check_caps(settings, wishes, model.spec.layer_units, price, locked)
         policy = Policy(
-            terms_of=lambda now: replace(terms_for(context, wishes, price, now), demands=demands),
+            terms_of=lambda now: replace(terms_for(wishes, price, now), demands=demands),
             limits=limits_of(settings),
         )
         watcher = _Lines(prompts, keep)

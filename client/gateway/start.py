@@ -17,7 +17,7 @@ from client.gateway.batches import Batches
 from client.gateway.database import Database, database_url
 from client.gateway.exchange import Exchanges
 from client.gateway.files import Files
-from client.gateway.funds import Funds
+from client.gateway.funds import EVENTS, Funds
 from client.gateway.gateway import Gateway
 from client.gateway.keyring import Keyring
 from client.gateway.ledger import RUNNING, Ledger
@@ -30,6 +30,7 @@ from client.sessions import Sessions
 from client.store import match_of
 from core.protocol import pricing
 from core.protocol.errors import HeadraceError
+from core.runtime.alerts import Alerts
 from core.runtime.clock import SystemClock
 from core.runtime.folders import make_private
 from core.runtime.http_server import HttpServer
@@ -82,7 +83,8 @@ def assemble(
         exchanges=Exchanges(),
         files=Files(database, clock, make_private(folder) / "files"),
         batches=Batches(offline),
-        funds=Funds(settings.token(ours.low_balance), ours.low_balance_webhook),
+        funds=Funds(settings.token(ours.low_balance)),
+        alerts=Alerts.of(settings, metrics, clock, daemon="gateway", account=payer, events=EVENTS),
         metrics=metrics,
         numbers=Numbers(metrics),
         local_token=local_token or secrets.token_urlsafe(32),
@@ -106,6 +108,7 @@ async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gatew
         stack.push_async_callback(server.stop)
         if hasattr(app.state, "dashboard"):
             stack.callback(app.state.dashboard.end_live)
+        stack.push_async_callback(gateway.alerts.close)
         stack.push_async_callback(gateway.batches.close)
         stack.push_async_callback(gateway.exchanges.close)
         gateway.url = server.url
@@ -163,6 +166,7 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Gat
             matcher=matcher,
             store=store,
         )
+        answerer.on_reroute = lambda reason: gateway.numbers.reroutes.labels(reason).inc()
         gateway.signer = signer
         ours = settings.gateway
         yield await stack.enter_async_context(serving(gateway, ours.host, ours.port))

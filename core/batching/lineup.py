@@ -27,10 +27,10 @@ class Admission(Protocol):
 
 
 class _Guest:
-    __slots__ = ("early", "is_in", "job", "ring")
+    __slots__ = ("early", "is_gated", "is_in", "job", "ring")
 
-    def __init__(self, job: Hashable, ring: Hashable) -> None:
-        self.job, self.ring = job, ring
+    def __init__(self, job: Hashable, ring: Hashable, is_gated: bool = True) -> None:
+        self.job, self.ring, self.is_gated = job, ring, is_gated
         self.is_in = False
         self.early: list[Step] = []
 
@@ -88,11 +88,16 @@ class Lineup(Generic[S]):
         guest = self._guests.get(request)
         return guest is not None and not guest.is_in
 
-    def open(self, request: Hashable, job: Hashable, ring: Hashable = None) -> None:
-        """A request begins; it stands in the lobby. Raises StepError for one that is here."""
+    def open(
+        self, request: Hashable, job: Hashable, ring: Hashable = None, *, is_gated: bool = True
+    ) -> None:
+        """A request begins; it stands in the lobby. Raises StepError for one that is here.
+
+        At a gated stage all requests of a ring begin here, or none of them does and `is_gated` is False.
+        """
         if request in self._guests:
             raise StepError(f"request {request} is here already")
-        self._guests[request] = _Guest(job, ring)
+        self._guests[request] = _Guest(job, ring, is_gated)
         self._lobby.setdefault(job, deque()).append(request)
 
     def add(self, step: S) -> None:
@@ -133,8 +138,8 @@ class Lineup(Generic[S]):
         guest = self._guests.get(request)
         was_in = guest is not None and guest.is_in
         self.drop(request)
-        if was_in:
-            self._guests[request] = _Guest(job, ring)
+        if guest is not None and was_in:
+            self._guests[request] = _Guest(job, ring, guest.is_gated)
             self._enter(request)
         return was_in
 
@@ -199,7 +204,8 @@ class Lineup(Generic[S]):
         self._inside[guest.job] = self._inside.get(guest.job, 0) + 1
         ring = self._rings.get(guest.ring)
         if ring is None:
-            ring = self._rings[guest.ring] = Tickets(1 if self.gated else None)
+            is_gated = self.gated and guest.is_gated
+            ring = self._rings[guest.ring] = Tickets(1 if is_gated else None)
         ring.join(request)
         for step in guest.early:
             self._queue(guest, step)  # type: ignore[arg-type]

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 TOLERANCE = 0.03
 MAX_TICKETS = 64
 _SAMPLES = 32
-_EWMA = 0.2
 
 
 @dataclass(frozen=True)
@@ -60,17 +59,19 @@ def choose(
 class RingLatency:
     """What of the ring time no stage accounts for: links, queues of the network, programs in between."""
 
-    __slots__ = ("_samples", "mean_s")
+    __slots__ = ("_samples",)
 
     def __init__(self) -> None:
-        self.mean_s = 0.0
         self._samples: deque[float] = deque(maxlen=_SAMPLES)
 
     def observe(self, seconds: float) -> None:
         """One round; what clocks make negative counts as nothing."""
-        seconds = max(0.0, seconds)
-        self.mean_s = self.mean_s + _EWMA * (seconds - self.mean_s) if self._samples else seconds
-        self._samples.append(seconds)
+        self._samples.append(max(0.0, seconds))
+
+    @property
+    def usual_s(self) -> float:
+        """The median of the last rounds: a machine that slept through some of them has not got longer links."""
+        return sorted(self._samples)[len(self._samples) // 2] if self._samples else 0.0
 
     @property
     def jitter_s(self) -> float:

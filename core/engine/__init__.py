@@ -30,7 +30,8 @@ are `[T]`, activations `[T, D]`, logits `[T, V]`.
     paged_kv.py   a request's pages; prefix.py those that prompts share
     offload.py    pages swapped while another microbatch computes; sizing.py how many of them
     prepack.py    matrices in the order that the processor likes; lookup.py the embedding from its file
-    layouts.py    those orders; native.py our C kernels, compiled where they run: products.c, paged_rows.c; direct.py calls these
+    layouts.py    those orders; native.py our C kernels, compiled where they run: products.c, paged_rows.c, layers.c; direct.py calls these
+    plain_layers.py layers of the llama kind, whole runs of them in one call
     determinism.py  proof that company changes no bit
 
     sampling.py   logits to token, reproducible

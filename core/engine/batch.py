@@ -22,6 +22,7 @@ from core.engine.offload import SwapStore
 from core.engine.paged_kv import Held, PagedKv
 from core.engine.pages import Pages
 from core.engine.pieces import ALL, NONE, Piece, check_piece, relative_layers
+from core.engine.plain_layers import plain_layers
 from core.engine.plan import PassPlan, Rows
 from core.engine.prefix import PrefixIndex
 from core.engine.sizing import Offload, make_memory
@@ -48,6 +49,7 @@ class BatchEngine:
         """
         self.shard = shard
         self._least_rows = least_rows
+        self._plain = plain_layers(shard)
         self._gates = LayerGates(shard.decoder_layers)
         try:
             self.layout = learn_layout(shard, self._gates)
@@ -136,6 +138,15 @@ class BatchEngine:
     def used_pages(self) -> list[int]:
         """Those that are held now, by requests or for others with the same prompt."""
         return [a.used_pages for a in self.kv.allocators]
+
+    def held_bytes(self) -> dict[str, int]:
+        """Memory that requests hold, on the device and swapped out to the host."""
+        held, item_bytes = {"device": 0, "host": 0}, self.shard.dtype.itemsize
+        for shape, allocator in zip(self.layout.shapes, self.kv.allocators, strict=True):
+            page_bytes, resident = shape.page_bytes(item_bytes), allocator.used_resident_pages
+            held["device"] += resident * page_bytes
+            held["host"] += (allocator.used_pages - resident) * page_bytes
+        return held
 
     def pages_for(
         self, tokens: int, layers: LayerRange | None = None, chunk_tokens: int = 1
@@ -244,7 +255,7 @@ class BatchEngine:
         plan = PassPlan(self.kv, self._gates, planned, start, end, microbatch, shard.dtype)
         positions = torch.cat([torch.arange(r.position, r.position + r.count) for r in planned])
         x = torch.cat(list(inputs)) if len(inputs) > 1 else inputs[0]
-        if first < self._least_rows:
+        if first < self._least_rows and self._plain is None:
             spare = self._least_rows - first
             x, positions = (
                 torch.cat([x, *[x[-1:]] * spare]),
@@ -262,17 +273,24 @@ class BatchEngine:
         }
         at_end = shard.is_last and end == len(self._gates.layers)
         wanted = _wanted(pieces, planned) if at_end else []
-        with (
-            self._gates.only(start, end, None if from_ids else x[None]),
-            attending(shard.model.config, plan),
-        ):
-            if not wanted:
-                shard.model.base_model(**arguments)
-                hidden = self._gates.out[0]
-            else:
-                keep = wanted + wanted[-1:] * (self._least_rows - len(wanted))
-                keep_rows = torch.tensor(keep, device=shard.device)
-                logits = shard.model(**arguments, logits_to_keep=keep_rows).logits[0]
+        keep = wanted + wanted[-1:] * (self._least_rows - len(wanted)) if wanted else []
+        if self._plain is not None:
+            rows = shard.model.get_input_embeddings()(x) if from_ids else x
+            hidden = self._plain.run(plan, rows, positions, start, end)
+            if wanted:
+                normed = shard.model.base_model.norm(hidden[keep])
+                logits = shard.model.get_output_embeddings()(normed)
+        else:
+            with (
+                self._gates.only(start, end, None if from_ids else x[None]),
+                attending(shard.model.config, plan),
+            ):
+                if not wanted:
+                    shard.model.base_model(**arguments)
+                    hidden = self._gates.out[0]
+                else:
+                    keep_rows = torch.tensor(keep, device=shard.device)
+                    logits = shard.model(**arguments, logits_to_keep=keep_rows).logits[0]
         if not at_end:
             return [hidden[r.first : r.first + r.count] for r in planned]
         if not wanted:

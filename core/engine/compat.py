@@ -123,6 +123,10 @@ class CompatEngine:
         held = self._requests.values()
         return [sum(-(-r.length // PAGE_TOKENS) * (r.end - r.start) for r in held)]
 
+    def held_bytes(self) -> dict[str, int]:
+        """Memory that requests hold; all of it is on the device."""
+        return {"device": sum(self.used_pages) * PAGE_TOKENS * self._bytes_per_token, "host": 0}
+
     def pages_for(
         self, tokens: int, layers: LayerRange | None = None, chunk_tokens: int = 1
     ) -> list[int]:

@@ -71,6 +71,11 @@ class Seen:
         assert int(self._end.max()) <= most * PAGE_TOKENS
         self._at = (self._pages.ctypes.data, self._begin.ctypes.data, self._end.ctypes.data)
 
+    def at(self, layer: int) -> tuple[int, int, int, int]:
+        """Where a layer's pages, the rows' begins and ends lie, and how many pages a row has at most."""
+        pages, begin, end = self._at
+        return pages + self._pages.strides[0] * layer, begin, end, self._pages.shape[2]
+
     def attend(self, layer: int, query: Tensor, scaling: float) -> Tensor:
         """[R, H, d] of each row's new token → [R, H, e]; `layer` counts those that `pages` were given of."""
         if query.stride(2) != 1 or query.dtype != torch.float32:

@@ -1,6 +1,6 @@
 """How do our C kernels come to run on this very processor?
 
-They are two small files without dependencies, compiled when the first shard is loaded, by whatever compiler the machine has
+They are three small files without dependencies, compiled when the first shard is loaded, by whatever compiler the machine has
 (half a second), for the instructions that it has. A machine without a compiler does without them.
 """
 
@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 _log = logging.getLogger(__name__)
-SOURCES = [Path(__file__).with_name(name) for name in ("products.c", "paged_rows.c")]
+SOURCES = [Path(__file__).with_name(name) for name in ("products.c", "paged_rows.c", "layers.c")]
 #: Names any compiler that takes gcc's options; empty for none.
 VARIABLE = "HEADRACE_CC"
 _COMPILERS = ("cc", "gcc", "clang")
@@ -92,6 +92,13 @@ def open_kernels(file: Path) -> ctypes.CDLL:
     library.attend.restype = ctypes.c_int
     library.put.argtypes = [pointer, number, number, pointer, pointer, number, number, number]
     library.put.restype = None
+    steps = [pointer, number, ctypes.c_int]  # space, rows, threads
+    library.before_attention.argtypes = [pointer, pointer, pointer, pointer, pointer, *steps]
+    library.before_attention.restype = None
+    library.after_attention.argtypes = [pointer, pointer, pointer, *steps]
+    library.after_attention.restype = None
+    library.single_rows.argtypes = [pointer, pointer, number, pointer, pointer, pointer, *steps]
+    library.single_rows.restype = ctypes.c_int
     parallel = _torchs_parallel()
     library.share_threads(parallel)
     library.share_threads_to_attend(parallel)

@@ -47,6 +47,9 @@ class NumericsProfile:
     suspicious_q: float = 10.0
     #: T for windows of fewer than `window_rows` rows; empty: the same.
     short_by_depth: tuple[tuple[int, float], ...] = ()
+    #: Largest mean of min(margin, 1 nat) over `mean_tokens` tokens or more: what an answer may owe to near ties.
+    mean_margin: float = math.inf
+    mean_tokens: int = 64
 
     @property
     def is_shadow(self) -> bool:
@@ -94,6 +97,7 @@ BF16 = NumericsProfile(
     least_rows=16,
     clean_q=1.6,
     suspicious_q=1.8,
+    mean_margin=0.02,
 )
 PROFILES = {FP32.name: FP32}
 _PARTS = 10**12
@@ -290,14 +294,15 @@ def judge_tokens(
     worst = int(np.argmax(margins)) if margins else 0
     largest = margins[worst] if margins else 0.0
     limit = profile.token_margin * gain(params)
-    reasons = (
-        (
-            f"token {worst} ({tokens[worst]}) is {largest:.3g} nat behind the best, more than {limit:.3g}",
+    reasons = []
+    if largest > limit:
+        reasons.append(
+            f"token {worst} ({tokens[worst]}) is {largest:.3g} nat behind the best, more than {limit:.3g}"
         )
-        if largest > limit
-        else ()
-    )
-    return Verdict(bool(reasons), reasons, largest, limit, worst)
+    mean = float(np.minimum(margins, 1.0).mean()) if len(margins) >= profile.mean_tokens else 0.0
+    if mean > profile.mean_margin * gain(params):
+        reasons.append(f"{len(margins)} tokens are {mean:.3g} nat behind on average")
+    return Verdict(bool(reasons), tuple(reasons), largest, limit, worst)
 
 
 def reexecute(shard: Shard, inputs: Any, *, logit_rows: Sequence[int] | None = None) -> Tensor:

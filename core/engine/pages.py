@@ -51,6 +51,11 @@ class PageAllocator:
         total = self.resident - 1 + self.swapped * self.microbatches
         return total - self.free_pages
 
+    @property
+    def used_resident_pages(self) -> int:
+        """Of the used ones, those that never leave the device."""
+        return self.resident - 1 - len(self._free)
+
     def room(self, microbatch: int) -> int:
         """Pages that this microbatch can still get without anybody giving one back."""
         share = self.resident_share - self._paid[microbatch]

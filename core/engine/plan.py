@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -109,9 +110,36 @@ class PassPlan:
                 plan = _plan_class(kv, number, layers, rows, self._count, microbatch, dtype)
                 self._plans |= dict.fromkeys(layers, plan)
 
+    @property
+    def rows(self) -> int:
+        """Planned rows, padding left out."""
+        return self._count
+
     def attend(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
         """The library's call for the layer now running; rows beyond the planned ones are padding."""
-        layer = self._gates.layer
+        return self.attend_at(self._gates.layer, query, key, value, options)
+
+    def seen_alone(self, start: int, end: int) -> npt.NDArray[np.int64] | None:
+        """What `layers.c` needs to know of layers [start, end) where every row attends alone and directly, else None."""
+        plans = [self._plans[layer] for layer in range(start, end)]
+        if any(plan.chunks or plan.seen is None or not plan.is_direct for plan in plans):
+            return None
+        found = np.empty((end - start, 7), np.int64)
+        for row, (layer, plan) in enumerate(zip(range(start, end), plans, strict=True)):
+            assert plan.seen is not None
+            index = plan.index_of[layer]
+            found[row] = (
+                plan.pool.keys.data_ptr(),
+                plan.pool.values.data_ptr(),
+                plan.slots[index].data_ptr(),
+                *plan.seen.at(index),
+            )
+        return found
+
+    def attend_at(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
+    ) -> Tensor:
+        """As `attend`, for a layer by its number in the shard."""
         plan = self._plans[layer]
         index, pool, count = plan.index_of[layer], plan.pool, self._count
         if plan.is_direct:

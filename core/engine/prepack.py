@@ -56,10 +56,10 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        self._layout, self._packed = layout, layout.lay(weight)
+        self.layout, self.packed = layout, layout.lay(weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._layout.multiply(x, self._packed, self.bias, self.out_features)
+        return self.layout.multiply(x, self.packed, self.bias, self.out_features)
 
 
 class JoinedLinear(nn.Module):
@@ -82,6 +82,12 @@ class JoinedLinear(nn.Module):
         for part in parts:
             part._shared = parts[0]._shared
         return parts
+
+    @property
+    def whole(self) -> PackedLinear:
+        """The product that this is a part of."""
+        found: PackedLinear = self._shared["whole"]
+        return found
 
     def forward(self, x: Tensor) -> Tensor:
         shared = self._shared

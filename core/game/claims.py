@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from eth_utils.crypto import keccak
 
 from core.engine.numerics import whitened_relative_l2
 from core.engine.sampler import Sampler
-from core.protocol.trace.derive import Choice
+from core.protocol.trace.derive import Choice, How, delta_of
 from core.protocol.trace.draw import DrawError, prescribed
 from core.protocol.trace.judge import Claim
 from core.protocol.trace.layout import MAX_WINDOW_ROWS
@@ -18,12 +20,13 @@ from core.protocol.trace.program import Program
 from core.protocol.types import RequestLeaf, SamplingParams
 
 _PARTS = 10**12
+_CLEAR = 2.0  # times its tolerance: honest executions are at half of it
 _NO_ROOT = bytes(32)
 
 
 @dataclass(frozen=True)
 class Excess:
-    """The window that speaks most against a stage: its D/S and the T that it is held to."""
+    """A window that speaks against a stage: its D/S and the T that it is held to."""
 
     claim: Claim
     ratio: float
@@ -38,8 +41,10 @@ def deviation_claim(
     reference: Any,
     sigma: Any,
 ) -> Excess | None:
-    """The claim whose window lies furthest above its tolerance, its trace's root still open; None where none does.
+    """A claim whose window lies above its tolerance, its trace's root still open; None where none does.
 
+    The window that ends first among those at twice the tolerance or more, because both sides compute a trace up to there; where none is
+    so clear, the one that lies furthest above.
     `served` and `reference` are rows [T, D] of the stage; `sigma` [D] are the registered sizes of its channels.
     """
     depth, total = layers[1] - layers[0], len(served)
@@ -60,14 +65,20 @@ def deviation_claim(
                 continue
             squares = errors[rows:] - errors[:-rows], sizes[rows:] - sizes[:-rows]
             ratios = np.sqrt(squares[0] / np.where(squares[1] > 0, squares[1], 1.0))
-            at = int(np.argmax(ratios))
+            clear = np.flatnonzero(ratios >= _CLEAR * tolerance)
+            at = int(clear[0]) if len(clear) else int(np.argmax(ratios))
             claim = Claim(leaf, *layers, at + rows, at, number, _NO_ROOT, exact=True)
             excess = Excess(claim, float(ratios[at]), tolerance)
-            if excess.ratio > tolerance and (
-                found is None or excess.ratio / tolerance > found.ratio / found.tolerance
-            ):
+            if excess.ratio > tolerance and (found is None or _rank(excess) > _rank(found)):
                 found = excess
     return found
+
+
+def _rank(excess: Excess) -> tuple[bool, int, float]:
+    """Clear ones before others; of those what ends first, of the others what is largest."""
+    times = excess.ratio / excess.tolerance
+    is_clear = times >= _CLEAR
+    return is_clear, -excess.claim.positions if is_clear else 0, times
 
 
 def token_claim(
@@ -78,12 +89,52 @@ def token_claim(
     tokens: Sequence[int],
     produced: int,
     due: int,
+    logits: Any = None,
 ) -> Claim:
-    """The claim that token number `produced` of a request should have been `due`. Raises DrawError for one that no referee judges."""
+    """The claim that token number `produced` of a request should have been `due`.
+
+    Where float64 `logits` [V] say that a filter surely leaves the served token out, it claims that: a token outside may have drawn the
+    luckiest number of all. Raises DrawError for a token that no referee judges.
+    """
     choice = Choice(due, tokens[produced], 0, 0, (0, 0))
     choice = prescribed(sampling.canonical(), leaf.request_index, produced, choice)
+    if logits is not None:
+        choice = _outside(program, choice, np.asarray(logits, np.float64))
     positions = leaf.tokens_in + produced
     return Claim(leaf, *layers, positions, 0, 0, _NO_ROOT, choice, exact=True)
+
+
+def _outside(program: Program, choice: Choice, logits: Any) -> Choice:
+    """The choice as one of a token that a filter leaves out by more than δ, if one does."""
+    tau = choice.temperature_micro
+    if not tau:
+        return choice
+    scores = logits * (10**6 / tau)
+    delta = delta_of(program.delta_micro, tau) / 10**6
+    served, largest = scores[choice.served], int(np.argmax(scores))
+    if choice.min_p_micro:
+        behind = scores[largest] + math.log(choice.min_p_micro / 10**6) - served
+        if behind > delta:
+            return replace(choice, how=How.OUTSIDE_MIN_P, preferred=largest)
+    if choice.top_k:
+        ahead = likelier(logits, choice)
+        if len(ahead) == choice.top_k and min(scores[ahead]) - served > delta:
+            return replace(
+                choice, how=How.OUTSIDE_TOP_K, preferred=largest, listed=keccak(listed(ahead))
+            )
+    return choice
+
+
+def likelier(logits: Any, choice: Choice) -> list[int]:
+    """The likeliest tokens beside the served one, as many as top-k lets pass, in ascending order."""
+    order = np.argsort(-np.asarray(logits, np.float64), kind="stable")
+    others = [int(i) for i in order[: choice.top_k + 1] if i != choice.served]
+    return sorted(others[: choice.top_k])
+
+
+def listed(tokens: Sequence[int]) -> bytes:
+    """A list of tokens as a claim has its hash."""
+    return b"".join(token.to_bytes(4, "big") for token in tokens)
 
 
 def token_due(

@@ -119,6 +119,13 @@ class Player:
         op = self.case.layout.op(place.section, place.op)
         return self.trace.values.array(place.section, op.a)[0, 0]
 
+    def value_at(self, place: Place) -> float | None:
+        """Our own value there; None where a verdict stands, or nothing."""
+        layout = self.case.layout
+        if not layout.contains(place) or layout.op(place.section, place.op).form == Form.VERDICT:
+            return None
+        return self.trace[place]
+
     def partial_sums(self, place: Place) -> bytes:
         return self.evaluator.partial_sums(self.trace, place)
 

@@ -78,6 +78,17 @@ class ChainCall(msgspec.Struct, frozen=True):
     sender: str
 
 
+class Mined(msgspec.Struct, frozen=True):
+    """A transaction in a block, whoever sent it. `call` is None where it went to no contract that we know."""
+
+    tx_hash: str
+    block_number: int
+    sender: str
+    call: ChainCall | None
+    gas_used: int
+    calldata_bytes: int
+
+
 class Sent(msgspec.Struct, frozen=True):
     """A mined transaction."""
 
@@ -301,11 +312,24 @@ class Chain:
 
     async def transactions(self, number: int) -> list[tuple[ChainCall | None, int]]:
         """(decoded call, gas used) of every transaction in a block."""
+        return [(mined.call, mined.gas_used) for mined in await self.mined(number)]
+
+    async def mined(self, number: int) -> list[Mined]:
+        """Every transaction in a block, in order. Raises ChainUnreachable."""
         block = await self._guard(self._web3.eth.get_block(number, full_transactions=True))
         found = []
         for tx in block["transactions"]:
             receipt = await self._guard(self._web3.eth.get_transaction_receipt(tx["hash"]))
-            found.append((self._decode_call(tx), int(receipt["gasUsed"])))
+            found.append(
+                Mined(
+                    tx_hash="0x" + bytes(tx["hash"]).hex(),
+                    block_number=number,
+                    sender=str(tx["from"]),
+                    call=self._decode_call(tx),
+                    gas_used=int(receipt["gasUsed"]),
+                    calldata_bytes=len(bytes(tx["input"])),
+                )
+            )
         return found
 
     def _decode_log(self, entry: Any) -> ChainEvent | None:

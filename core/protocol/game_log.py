@@ -60,7 +60,7 @@ class Seen:
 
 async def games(chain: Chain, first_block: int, last_block: int | None = None) -> list[Opened]:
     """Every game that was opened in these blocks, oldest first. Raises ChainUnreachable."""
-    found = await _events(chain, first_block, last_block)
+    found = await game_events(chain, first_block, last_block)
     return [opened_in(event) for event in found if event.name == "GameOpened"]
 
 
@@ -86,7 +86,7 @@ async def read_game(chain: Chain, opened: Opened) -> Seen:
         game["child"],
         game["part"],
     )
-    for event in await _events(chain, opened.block, head):
+    for event in await game_events(chain, opened.block, head):
         if event.args.get("id") == opened.dispute and event.name in _SHOWN:
             calls = await calls_in(chain, event.tx_hash)
             seen = _SHOWN[event.name](seen, event, calls)
@@ -113,7 +113,8 @@ async def case_of(chain: Chain, opened: Opened, claim: Claim) -> Case:
     return Case(program, tuple(commit.unhex(root) for root in roots), claim)
 
 
-async def _events(chain: Chain, first: int, last: int | None) -> list[ChainEvent]:
+async def game_events(chain: Chain, first: int, last: int | None = None) -> list[ChainEvent]:
+    """Every event of every game in these blocks, oldest first. Raises ChainUnreachable."""
     head = await chain.block_number() if last is None else last
     found: list[ChainEvent] = []
     for start in range(first, head + 1, BLOCKS_PER_CALL):

@@ -37,8 +37,15 @@ Endpoint = Annotated[str, msgspec.Meta(max_length=255)]
 Endpoints = Annotated[list[Endpoint], msgspec.Meta(min_length=1, max_length=MAX_STAGES)]
 Logprob = Annotated[float, msgspec.Meta(ge=-1e4, le=0.0)]
 Text = Annotated[str, msgspec.Meta(max_length=2000)]
+#: Rows of guessed tokens that one frame may carry.
+MAX_GUESSED = 7
 Trace = Annotated[list[t.U32], msgspec.Meta(max_length=3 * MAX_STAGES)]
 """Of each stage passed so far: rows of its batch (0: prompts were among them), microseconds waited, microseconds computed."""
+
+RequestId = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[A-Za-z0-9_.:-]*\Z")]
+Traceparent = Annotated[
+    str, msgspec.Meta(max_length=55, pattern=r"^(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})?\Z")
+]
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, rename="camel", forbid_unknown_fields=True):
@@ -114,6 +121,13 @@ class JobOpened(Message, frozen=True):
 # --- one request ---
 
 
+class Origin(t.Value, frozen=True):
+    """What a request is called in everybody's logs, and the span (W3C Trace Context) that it belongs to. Nobody signs for it."""
+
+    request: RequestId = ""
+    traceparent: Traceparent = ""
+
+
 class Submit(Message, frozen=True):
     """Client to the first and the last stage: a prompt and how to sample from it. Payload: prompt ids, u32le.
 
@@ -128,6 +142,7 @@ class Submit(Message, frozen=True):
     sampling: t.SamplingParams
     sampling_proof: Proof
     opening: t.SignedOpening | None = None
+    origin: Origin | None = None
 
 
 class GoesOn(Message, frozen=True):
@@ -150,7 +165,8 @@ class Activations(Message, frozen=True, omit_defaults=True):
     """Stage i to stage i+1: rows [start, start + rows) of one request. Payload: float32 little-endian [rows, D].
 
     `again`: all rows from `start` on that were carried over are void, these come instead.
-    With the first ones, `most_rows` says how many there will be at most, 0 for nobody knows.
+    With the first ones, `most_rows` says how many there will be at most, 0 for nobody knows, and `origin` where they come from.
+    The last `guessed` rows are of guessed tokens: those from where the next frame begins are void.
     """
 
     order_hash: t.Hash32
@@ -158,10 +174,12 @@ class Activations(Message, frozen=True, omit_defaults=True):
     start: t.U32
     rows: Annotated[int, msgspec.Meta(ge=1, le=2**20)]
     again: bool = False
+    guessed: Annotated[int, msgspec.Meta(ge=0, le=MAX_GUESSED)] = 0
     checkpoint: t.HopCheckpoint | None = None
     checkpoint_signature: t.Signature | None = None
     most_rows: t.U32 = 0
     trace: Trace | None = None
+    origin: Origin | None = None
 
 
 class Carry(Message, frozen=True):
@@ -217,6 +235,16 @@ class Waiting(Message, frozen=True):
     stage: t.U16
 
 
+class Stopped(Message, frozen=True):
+    """Back to the stage that sent rows or a token of a request which is stopped or over here: send no more of it.
+
+    So a machine that slept learns that it was left out. It keeps what it did, as after the loss of a neighbour.
+    """
+
+    order_hash: t.Hash32
+    request: t.U32
+
+
 class RequestFailed(Message, frozen=True):
     """Stage to client: this request cannot go on here; other requests may.
 
@@ -255,7 +283,7 @@ class Receipt(Message, frozen=True):
     signed: t.SignedReceipt
 
 
-Push = Activations | Token | FinishRequest | RequestFailed | Cancel | Receipt
+Push = Activations | Token | FinishRequest | RequestFailed | Stopped | Cancel | Receipt
 
 
 class Bundle(Message, frozen=True):
@@ -356,11 +384,25 @@ class Receipts(Message, frozen=True):
     signed: list[t.SignedReceipt]
 
 
+class ShowNode(Message, frozen=True):
+    """Accuser: what is below a node of its trace, instead of opening it on chain. Payload: hashes, or at level 0 the chunk. → Differs | Failed"""
+
+    dispute: t.Hash32
+    level: t.U8
+    index: t.U63
+
+
+class Differs(Message, frozen=True):
+    """Which of the hashes shown is not ours; 0 of a chunk, in which the accused points on chain."""
+
+    child: t.U8
+
+
 AnyMessage = (
     Ping | Pong | Failed | Propose | Accepted | OpenJob | JobOpened | Submit | Submitted
     | Activations | Carry | Carried | Token | FinishRequest | RequestFailed | Cut | Cancel | Receipt | Bundle
-    | Progress | Finished | GoesOn | Acknowledge | EndJob | Waiting
-    | CloseJob | FetchOpening | Opening | FetchRows | Rows | FetchReceipts | Receipts
+    | Progress | Finished | GoesOn | Acknowledge | EndJob | Waiting | Stopped
+    | CloseJob | FetchOpening | Opening | FetchRows | Rows | FetchReceipts | Receipts | ShowNode | Differs
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

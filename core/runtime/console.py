@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -150,8 +151,10 @@ class Run:
         """Print a result: one JSON document with --json, otherwise ``human`` (text or rich) or a table.
 
         ``result`` is JSON-ready (amounts as strings with or without unit, ids in printed form). Commands
-        that follow something call it once per event: one JSON line each.
+        that follow something call it once per event: one JSON line each. Typed values (msgspec structs) become
+        what their schema says.
         """
+        result = _plain(result)
         if self.options.json:
             print_json({"schema": self.schema(schema), "ok": True, "result": result})
             return
@@ -338,6 +341,16 @@ def print_json(document: Mapping[str, Any]) -> None:
     print(json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=str), flush=True)
 
 
+def _plain(result: Any) -> Any:
+    """Structs as JSON-ready values; everything else as it is."""
+    one = result[0] if isinstance(result, list) and result else result
+    if not hasattr(one, "__struct_fields__"):
+        return result
+    import msgspec
+
+    return msgspec.to_builtins(result)
+
+
 def _as_table(result: Any, columns: Sequence[str] | None) -> Any:
     if isinstance(result, str):
         return result
@@ -346,7 +359,7 @@ def _as_table(result: Any, columns: Sequence[str] | None) -> Any:
     if isinstance(result, Mapping):
         grid = Table.grid(padding=(0, 3))
         for key, value in result.items():
-            grid.add_row(str(key), _cell(value))
+            grid.add_row(_label(str(key)), _cell(value))
         return grid
     rows = list(result)
     if not rows:
@@ -356,10 +369,15 @@ def _as_table(result: Any, columns: Sequence[str] | None) -> Any:
     names = list(columns or rows[0])
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in names:
-        table.add_column(name.replace("_", " "), overflow="fold")
+        table.add_column(_label(name), overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in names))
     return table
+
+
+def _label(name: str) -> str:
+    """``priceIn`` and ``price_in`` → ``price in``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ").lower()
 
 
 def _cell(value: Any) -> str:

@@ -1,6 +1,6 @@
 """How is a daemon's database opened and brought up to date?
 
-SQLite in WAL mode by default, any SQLAlchemy URL otherwise. Migrations travel inside the daemon's package and run at every
+SQLite in WAL mode by default, PostgreSQL by its URL. Migrations travel inside the daemon's package and run at every
 start; running them twice changes nothing.
 """
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import MetaData
     from sqlalchemy.engine import Connection, Engine
+
+
+#: The lock that transactions of one database hold one after the other: "headrace" as a number.
+TURN = int.from_bytes(b"headrace", "big")
 
 
 def sqlite_url(path: Path) -> str:
@@ -42,20 +46,31 @@ def open_engine(
 ) -> Engine:
     """An engine with SQLite set to WAL, foreign keys and patience. Raises ConfigError for a URL nobody can open.
 
-    `setting` is what the person set it by. `takes_turns` is for a SQLite file that several processes write: a transaction takes
-    the lock first, then reads.
+    `setting` is what the person set it by. `takes_turns` is for a database that several processes write: a transaction takes
+    the lock first, then reads. `postgres://` and `postgresql://` mean the driver that we come with.
     """
     from sqlalchemy import create_engine, event
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
     try:
-        engine = create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
-    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+        scheme, _, rest = url.partition("://")
+        if scheme in ("postgres", "postgresql"):
+            url = f"postgresql+psycopg://{rest}"
+        is_remote = url.startswith("postgresql")
+        more: dict[str, Any] = {"connect_args": {"connect_timeout": 10}} if is_remote else {}
+        engine = create_engine(url, pool_pre_ping=is_remote, **more)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{setting} cannot be used",
+            why=f"its driver {error.name} is not installed",
+            next_step="pip install 'headrace[postgres]'",
+        ) from None
+    except (ArgumentError, NoSuchModuleError) as error:
         name = setting.partition(".")[0]
         raise ConfigError(
             f"{setting} cannot be used",
             why=str(error).splitlines()[0],
-            next_step=f"give an SQLAlchemy URL such as sqlite:////path/{name}.db",
+            next_step=f"give a URL such as sqlite:////path/{name}.db or postgresql://USER:PASSWORD@HOST/{name}",
         ) from None
 
     def set_up(connection: Any, _: Any) -> None:
@@ -77,11 +92,17 @@ def open_engine(
         event.listen(engine, "connect", set_up)
         if takes_turns:
             event.listen(engine, "begin", _begin_immediate)
+    elif engine.dialect.name == "postgresql" and takes_turns:
+        event.listen(engine, "begin", _take_turn)
     return engine
 
 
 def _begin_immediate(connection: Any) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _take_turn(connection: Any) -> None:
+    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({TURN})")
 
 
 # --- migrations ---
@@ -103,6 +124,8 @@ def upgrade(engine: Engine, folder: Path) -> None:
 
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it narrates every start
     with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":  # two daemons may start at once
+            _take_turn(connection)
         command.upgrade(migration_config(connection, folder), "head")
 
 

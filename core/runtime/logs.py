@@ -31,6 +31,7 @@ get_logger = structlog.stdlib.get_logger
 bind = structlog.contextvars.bind_contextvars
 unbind = structlog.contextvars.unbind_contextvars
 bound = structlog.contextvars.bound_contextvars
+bound_now = structlog.contextvars.get_contextvars
 
 
 def set_up(

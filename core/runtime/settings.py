@@ -47,7 +47,9 @@ SHORT_VARIABLES: Final = {
 NOT_SETTINGS: Final = frozenset({"HEADRACE_HOME", "HEADRACE_CONFIG", "HEADRACE_CC"})
 #: A section given as one text means this key of it.
 SHORT_SECTIONS: Final = {"network": "name", "wallet": "name", "log": "format"}
-PATH_KEYS: Final = frozenset({"wallet.keystore_dir", "wallet.password_file", "miner.password_file"})
+PATH_KEYS: Final = frozenset(
+    {"wallet.keystore_dir", "wallet.password_file", "miner.password_file", "alerts.secret_file"}
+)
 
 
 # --- value types: text with a unit in, integer out ---------------------------------------------
@@ -120,18 +122,27 @@ class Network(_Section):
     """Which chain, which contracts, where to find the others."""
 
     name: str = "devnet"
+    """Which network file is read: a name in the networks folder, or a path."""
     chain_id: int | None = None
+    """The chain that orders and signatures are for."""
     rpc_url: str | None = None
+    """The chain's RPC endpoint."""
     contracts: dict[str, AnAddress] = {}
     """Contract name as in Solidity → address."""
     models: dict[str, str] = {}
     """Names that people type → model ids (0x hex); the chain knows only ids."""
     bootstrap_peers: Words = ()
+    """Multiaddresses of the swarm to join through."""
     matcher_url: str | None = None
+    """The matcher that orders are sent to."""
     token_symbol: str = units.TOKEN_SYMBOL
+    """The unit in which amounts of money are written."""
     token_decimals: Annotated[int, Field(ge=0, le=36)] = units.TOKEN_DECIMALS
+    """Digits of one unit after the point."""
     deploy_block: Annotated[int, Field(ge=0)] = 0
+    """The block from which events are read."""
     reorg_window_blocks: Annotated[int, Field(ge=0)] = 12
+    """How many blocks back are read again, in case the chain changed its mind."""
 
     def contract(self, name: str) -> Address:
         """The address of ``TaskRegistry``, ``Escrow`` and so on. Raises ConfigError."""
@@ -150,26 +161,36 @@ class Wallet(_Section):
     """Which key pays, and where keys lie."""
 
     name: str = ""
+    """Name or address of the wallet that signs and pays."""
     keystore_dir: Annotated[Path, BeforeValidator(_as_path)] = Path(
         "~/.foundry/keystores"
     ).expanduser()
+    """Where keystore files lie; the same folder as Foundry uses."""
     password_file: OptionalPath = None
+    """A file with the wallet's password, for programs that cannot ask. It must be readable by you alone."""
 
 
 class Miner(_Section):
     """One machine that serves layers."""
 
     name: str = ""
+    """What this machine calls itself to people."""
     operator: str = ""
     """Name of the wallet whose key signs work."""
     password_file: OptionalPath = None
     """Of the operator's wallet; the owner's is wallet.password_file."""
     model: str = "smollm2-135m"
+    """The model to serve, by its name in the network file."""
     price_in: TokenText = "0.10usd/Mtok"
+    """What it asks for the tokens of prompts, of the whole model."""
     price_out: TokenText = "0.40usd/Mtok"
+    """What it asks for the tokens of answers, of the whole model."""
     memory_limit_bytes: Annotated[SizeBytes | None, Field(alias="memory_limit")] = None
+    """For weights and cache; unset: what the machine has."""
     listen_host: str = "127.0.0.1"
+    """Where the data port listens."""
     listen_port: Port = 0
+    """The data port; 0: any that is free."""
     announce_host: str = ""
     """What peers dial, if it is not listen_host."""
     announce_port: Port = 0
@@ -177,13 +198,19 @@ class Miner(_Section):
     layers: Annotated[tuple[int, int] | None, BeforeValidator(_layers)] = None
     """[A, B), or None for auto: the matcher says."""
     announce_interval_s: Annotated[Seconds, Field(alias="announce_interval", ge=1)] = 1
+    """How often it tells the swarm what it can do now."""
     drain_timeout_s: Annotated[Seconds, Field(alias="drain_timeout")] = 60
+    """How long accepted work may take when stopping."""
     allow_matchers: Addresses = ()
     """Matchers whose work is taken; empty: any."""
     peers: Words = ()
     """Static peers beside discovery."""
     max_batch: Annotated[int, Field(ge=1)] = 16
+    """How many requests run at once."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Port of `/status` and `/metrics` on this machine; unset: any that is free."""
+    metrics_host: str = ""
+    """Where `/metrics`, and nothing else, is answered to other machines at that port; empty: on this one, beside `/status`."""
     max_unpaid: TokenText | None = None
     """Most that a session may owe this machine while it begins new requests; unset: as much as its requests at once can cost."""
 
@@ -192,16 +219,29 @@ class Client(_Section):
     """What a requester wants unless a command says otherwise."""
 
     model: str = "smollm2-135m"
+    """The model that is asked where a command names none."""
     max_cost_per_job: TokenText = "5usd"
+    """No order locks more than this."""
     price_cap_in: TokenText | None = None
+    """The highest price for the tokens of prompts; unset: any."""
     price_cap_out: TokenText | None = None
+    """The highest price for the tokens of answers; unset: any."""
     verify: Annotated[str, BeforeValidator(_sampling_of_checks)] = "none"
+    """What share of requests an order says will be audited; part of its signed terms."""
     replicas: Annotated[int, Field(ge=1, le=8)] = 1
+    """Nothing reads it yet."""
     deadline_s: Annotated[Seconds, Field(alias="deadline", ge=1)] = 3600
+    """How long a job may take."""
     window_s: Annotated[Seconds, Field(alias="window", ge=1)] = 86400
+    """How long after delivery a dispute may be opened."""
     trusted: Words = ()
+    """Only these operators may serve; empty: any."""
     avoid: Words = ()
+    """These operators may not serve."""
     auditor: AnAddress | None = None
+    """An address that may audit and dispute your jobs."""
+    arbitrator: str = ""
+    """Who settles disputes: game, jury or an address; empty: the game where the model has an operator program, else the jury."""
     account: AnAddress | None = None
     """Whose prepaid balance is spent, if the wallet is only a spender that it allows."""
 
@@ -210,9 +250,13 @@ class Sessions(_Section):
     """Open orders that a requester keeps for single requests. Each locks the price of all its tokens."""
 
     requests: Annotated[int, Field(ge=1, le=4096)] = 256
+    """How many requests one session takes."""
     tokens_in: Annotated[int, Field(ge=1, le=2**31)] = 131_072
+    """How many tokens of prompts one session takes."""
     tokens_out: Annotated[int, Field(ge=1, le=2**31)] = 65_536
+    """How many tokens of answers one session takes."""
     length_s: Annotated[Seconds, Field(alias="length", ge=30)] = 1200
+    """How long a session may last."""
     idle_s: Annotated[Seconds, Field(alias="idle", ge=1)] = 120
     """A session that nobody uses for so long is closed."""
     in_flight: Annotated[int, Field(ge=1, le=8)] = 4
@@ -227,14 +271,19 @@ class Matcher(_Section):
     """The off-chain matching daemon."""
 
     listen_host: str = "127.0.0.1"
+    """Where the API listens."""
     listen_port: Port = 7100
+    """Port of the API; 0: any that is free."""
     db_url: str = ""
     """Empty: SQLite in the state folder."""
     peers: Words = ()
     """Swarm peers to join through, beside network.bootstrap_peers."""
     swarm_host: str = "127.0.0.1"
+    """Where its peer of the swarm listens."""
     swarm_port: Port = 0
+    """Port of its peer of the swarm; 0: any that is free."""
     placement: Literal["auto", "parallax", "helix", "memory"] = "auto"
+    """How layers are given to machines when everybody is placed anew; auto: the utility plan, parallax: Parallax's score. The others are for `matcher plan`."""
     min_machines: Annotated[int, Field(ge=1)] = 1
     """Plan a model for the first time when so many machines are there."""
     settle_s: Annotated[Seconds, Field(alias="settle", ge=1)] = 2
@@ -244,15 +293,20 @@ class Matcher(_Section):
     queue_s: Annotated[Seconds, Field(alias="queue", ge=0)] = 30
     """An order that finds every machine taken waits for so long before it is refused."""
     replan_interval_s: Annotated[Seconds, Field(alias="replan_interval", ge=1)] = 10
+    """How often it looks whether layers should move."""
     fee_bps: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """What it asks of each job, in hundredths of a percent."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Metrics on a port of their own; unset: on the port of the API."""
 
 
 class Gateway(_Section):
     """The OpenAI-compatible front door of `client serve`."""
 
     host: str = "127.0.0.1"
+    """Where it listens; other than loopback only behind TLS."""
     port: Port = 8080
+    """0: any that is free."""
     db_url: str = ""
     """Empty: SQLite in the state folder."""
     daily_budget: TokenText | None = None
@@ -260,17 +314,27 @@ class Gateway(_Section):
     max_tokens: Annotated[int, Field(ge=1, le=2**20)] = 512
     """Of a conversation's answer, where the request does not say."""
     dashboard: bool = True
+    """Also serve the pages."""
     low_balance: TokenText = "1usd"
     """Warn when less than this can be spent."""
-    low_balance_webhook: str = ""
-    """A URL that is told so, once per fall below."""
+
+
+class Auditor(_Section):
+    """Whoever checks others' work, as a juror or on its own."""
+
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Port of a juror's `/metrics`; unset: nowhere, 0: any that is free."""
+    metrics_host: str = "127.0.0.1"
+    """Where it is answered."""
 
 
 class Engine(_Section):
     """How a model runs on this machine."""
 
     device: str = "auto"
+    """Such as cpu or cuda; auto: a GPU if there is one."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Precision of weights and activations."""
     threads: Annotated[int, Field(ge=0)] = 0
     """Of the tensor library; 0: one, which is best where stages share a machine."""
     kv_memory_bytes: Annotated[SizeBytes | None, Field(alias="kv_memory")] = None
@@ -281,13 +345,33 @@ class Failover(_Section):
     """When a silent machine counts as gone; a stream that ends is noticed at once."""
 
     ping_ms: Annotated[int, Field(ge=10, le=60_000)] = 250
+    """How often stages and requesters ask each other whether they are there."""
     missed_pings: Annotated[int, Field(ge=1, le=100)] = 3
+    """How many unanswered pings mean silence."""
+
+
+class Alerts(_Section):
+    """When is who told that money runs out?"""
+
+    webhook: str = ""
+    """A URL that every alert is posted to; empty: alerts are only logged and counted."""
+    secret_file: OptionalPath = None
+    """What alerts are signed with, in a file that only its owner may read; needed with a webhook."""
+    lasts_s: Annotated[Seconds, Field(alias="lasts", ge=0)] = 86400
+    """Of a requester: money that lasts no longer than this at the present rate."""
+    budget_bps: Annotated[int, Field(ge=1, le=10_000)] = 9000
+    """Of a requester: a key of whose budget this much is gone."""
+    stake_bps: Annotated[int, Field(ge=10_000, le=100_000)] = 11_000
+    """Of a miner: a stake below this much of the least that may work."""
+    unsettled_s: Annotated[Seconds, Field(alias="unsettled", ge=1)] = 3600
+    """Of a miner: finished work that nobody has acknowledged or settled for so long."""
 
 
 class Log(_Section):
     """What is said on stderr and kept in the state folder."""
 
     format: Literal["auto", "pretty", "json"] = "auto"
+    """auto: pretty on a terminal, JSON otherwise."""
     level: Literal["auto", "debug", "info", "warning", "error"] = "auto"
     """auto: info for daemons, warning for other commands."""
 
@@ -302,10 +386,13 @@ class Settings(_Section):
     sessions: Sessions = Sessions()
     matcher: Matcher = Matcher()
     gateway: Gateway = Gateway()
+    auditor: Auditor = Auditor()
     engine: Engine = Engine()
     failover: Failover = Failover()
+    alerts: Alerts = Alerts()
     log: Log = Log()
     offline: bool = False
+    """Nothing reads it yet."""
 
     _folders: Folders = PrivateAttr()
     _given: dict[str, Given] = PrivateAttr(default_factory=dict)

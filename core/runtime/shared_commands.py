@@ -1,4 +1,4 @@
-"""Which commands does every program have? ``config show|set|path`` and ``debug save``."""
+"""Which commands does every program have? ``config show|set|path``, ``schema`` and ``debug save``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def mount(app: App) -> None:
     config.command("show")(show)
     config.command("set")(set_)
     config.command("path")(path)
+    app.command("schema")(schema)
     debug = app.group("debug", help="Gather what a helper needs to see.")
     debug.command("save")(save)
 
@@ -70,6 +71,34 @@ def path(run: Run) -> None:
             "networks": str(folders.networks),
         }
     )
+
+
+def schema(
+    run: Run,
+    command: Annotated[
+        list[str] | None, typer.Argument(help="Such as jobs ls; the names of all if not said.")
+    ] = None,
+) -> None:
+    """Print the JSON Schema of what a command prints with --json."""
+    import json
+
+    from core.protocol.errors import UsageError
+    from core.runtime.schemas import error_schema, schemas_of
+
+    known = schemas_of(run.program)
+    name = f"headrace.{'.'.join([run.program, *(command or [])])}/1"
+    if command is None:
+        run.emit([*known, "headrace.error/1"])
+    elif command == ["error"]:
+        print(json.dumps(error_schema(), indent=2))
+    elif name in known:
+        print(json.dumps(known[name], indent=2))
+    else:
+        raise UsageError(
+            f"no schema of '{' '.join(command)}'",
+            f"{run.program} has {len(known)} commands that print one",
+            next_step=f"{run.program} schema",
+        )
 
 
 def save(run: Run, file: Annotated[Path, typer.Argument(help="Zip file to write.")]) -> None:

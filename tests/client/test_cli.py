@@ -23,10 +23,12 @@ COMMANDS = {
     "client": [
         "wallet new", "wallet import", "wallet ls", "wallet show", "wallet deposit", "wallet withdraw",
         "balance", "quote", "submit", "chat", "jobs ls", "jobs show", "receipts ls", "receipts verify",
-        "receipts delegate", "models", "miners",
+        "receipts delegate", "models", "miners ls", "miners show", "wallet allow", "jobs logs", "jobs wait", "jobs cancel",
+        "jobs fetch", "jobs retry-failed", "receipts show", "dispute",
     ],
     "auditor": [
-        "check", "dispute", "disputes ls", "jury stake", "jury serve", "jury status", "jury withdraw",
+        "check", "dispute", "disputes ls", "disputes show", "withdraw", "jury stake", "jury serve", "jury status", "jury withdraw",
+        "watch", "audits ls", "audits standings", "audits status",
     ],
 }  # fmt: skip
 MODULES = {"client": "client.cli", "auditor": "client.auditor_cli"}
@@ -213,9 +215,9 @@ def test_chain_that_is_not_there_is_exit_3(home: Home) -> None:
     assert home.fails("balance", "--rpc-url", "http://127.0.0.1:1") == (3, "E-NET-01")
 
 
-@pytest.mark.parametrize("command", ["models", "miners"])
+@pytest.mark.parametrize("command", ["models", "miners ls", "miners show mnr_1"])
 def test_matcher_that_is_not_there_is_exit_3(home: Home, command: str) -> None:
-    assert home.fails(command) == (3, "E-NET-02")
+    assert home.fails(*command.split()) == (3, "E-NET-02")
 
 
 @pytest.mark.parametrize("argv", [("chat",), ("chat", " "), ("chat", "hi", "--temperature", "nan")])

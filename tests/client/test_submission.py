@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from client.context import Context, Model
+from client.context import Model
 from client.jobs import BatchResult, Finished
 from client.matcher_api import Quote
 from client.session import Logprobs, RequestState
@@ -42,7 +42,7 @@ from core.protocol.types import ZERO_ADDRESS, SamplingParams
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
 from devnet.tiny_models import write_tiny_tokenizer
-from tests.client.world import ARBITRATOR, MODEL_ID, NOW_S, SPEC, FakeChain, key
+from tests.client.world import ARBITRATOR, MODEL_ID, NOW_S, SPEC, key
 
 MODEL = Model("tiny", MODEL_ID, SPEC)
 
@@ -192,6 +192,7 @@ def test_flags_win_over_settings(tmp_path: Path) -> None:
         (Choices(deadline="soon"), AmountInvalid),
         (Choices(window="8"), AmountUnitMissing),
         (Choices(auditor="0x12"), IdInvalid),
+        (Choices(arbitrator="judge"), IdInvalid),
     ],
 )
 def test_flags_that_cannot_be_read_are_refused_at_once(
@@ -237,9 +238,8 @@ def test_lock_above_the_limit_is_refused_with_both_amounts(tmp_path: Path) -> No
     assert caught.value.why == "it locks 0.500001usd, the limit is 0.5usd"
 
 
-def test_terms_are_the_offer_and_the_wishes_at_the_chains_time(tmp_path: Path) -> None:
-    context = Context(settings_of(tmp_path), FakeChain())  # type: ignore[arg-type]
-    made = terms_for(context, wishes(auditor=key(60).address), quote(), NOW_S)
+def test_terms_are_the_offer_and_the_wishes_at_the_chains_time() -> None:
+    made = terms_for(wishes(auditor=key(60).address, arbitrator=ARBITRATOR), quote(), NOW_S)
     assert (made.price_in, made.price_out, made.matcher_fee_bps) == (1000, 4000, 30)
     assert made.matcher == key(40).address
     assert (made.deadline, made.window) == (NOW_S + 60, 8)

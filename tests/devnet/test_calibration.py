@@ -25,3 +25,14 @@ def test_a_tolerance_with_too_little_room_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(calibration, "measured", lambda: {"families": {"llama": [entry]}})
     with pytest.raises(ValueError, match="too small"):
         calibration.calibrated("llama")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_kind_of_machine_is_not_enough_for_real_money(family: str) -> None:
+    reasons = calibration.in_shadow(family)
+    assert reasons.keys() == {(t.max_depth, t.min_rows) for t in FP32_TOLERANCES}
+    for why in reasons.values():
+        assert any("kinds of machines" in reason for reason in why)
+        assert not any("half of T" in reason for reason in why), (
+            "what is missing is evidence, not room"
+        )

@@ -22,8 +22,8 @@ async def begin(town: Town, watch: Watch, done: int = 6, requests: int = 3):  # 
     return batch, running
 
 
-@pytest.mark.parametrize("stage", [1, 2])
-async def test_a_later_stage_freezes_in_mid_answer_and_comes_back(town: Town, stage: int) -> None:
+@pytest.mark.parametrize("stage", [0, 2])
+async def test_a_stage_freezes_in_mid_answer_and_comes_back(town: Town, stage: int) -> None:
     await town.start(*CUTS, CUTS[stage])
     watch = Watch()
     batch, running = await begin(town, watch)
@@ -111,7 +111,7 @@ async def test_two_stages_freeze_at_once(town: Town) -> None:
     check_receipts(town, dead)
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize("stage", [0, 1])
 async def test_a_stage_that_answers_but_hangs_in_a_step_is_left(town: Town, stage: int) -> None:
     await town.start(*CUTS, CUTS[stage])
     watch = Watch()
@@ -158,38 +158,39 @@ def slow_down(machine: Mortal, seconds: float) -> None:
 # --- only the connection is lost ---
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
-async def test_a_client_that_loses_its_stream_goes_on_in_the_same_job(
-    town: Town, stage: int
-) -> None:
+async def test_a_client_that_loses_its_stream_goes_on_in_the_same_job(town: Town) -> None:
     await town.start(*CUTS)
-    watch = Watch()
-    batch, running = await begin(town, watch)
-    assert town.machine(town.matches[0].plan[stage].operator).reset(REQUESTER.address) == 1
-    result = await running
-    assert not result.unfinished
-    assert len(town.matches) == 1, "nothing was ordered anew"
-    assert not watch.lost
-    check_answers(town, watch, batch)
-    check_money(town, result, watch)
-    check_receipts(town)
+    for stage in range(3):
+        town.forget()
+        watch = Watch()
+        batch, running = await begin(town, watch)
+        victim = town.machine(town.matches[0].plan[stage].operator)
+        assert victim.reset(REQUESTER.address) == 1
+        result = await running
+        assert not result.unfinished
+        assert len(town.matches) == 1, "nothing was ordered anew"
+        assert not watch.lost
+        check_answers(town, watch, batch)
+        check_money(town, result, watch)
+        check_receipts(town)
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
-async def test_stages_lose_their_streams_to_each_other(town: Town, stage: int) -> None:
+async def test_stages_lose_their_streams_to_each_other(town: Town) -> None:
     """What was on the way is lost with the stream; nobody is called a liar or a dead machine for it."""
     await town.start(*CUTS)
-    watch = Watch()
-    batch, running = await begin(town, watch)
-    victim = town.machine(town.matches[0].plan[stage].operator)
-    for machine in town.machines:
-        victim.reset(machine.signer.address)
-    result = await running
-    assert not result.unfinished
-    assert all(not goes.lost for goes in town.goes if goes)
-    check_answers(town, watch, batch)
-    check_money(town, result, watch)
-    check_receipts(town)
+    for stage in range(3):
+        town.forget()
+        watch = Watch()
+        batch, running = await begin(town, watch)
+        victim = town.machine(town.matches[0].plan[stage].operator)
+        for machine in town.machines:
+            victim.reset(machine.signer.address)
+        result = await running
+        assert not result.unfinished
+        assert all(not goes.lost for goes in town.goes if goes)
+        check_answers(town, watch, batch)
+        check_money(town, result, watch)
+        check_receipts(town)
 
 
 async def test_a_stage_that_comes_back_empty_is_as_good_as_lost(town: Town) -> None:

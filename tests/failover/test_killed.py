@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from client.orders import Prompt
 from core.protocol import wire
 from core.protocol.errors import NoCapacity
+from core.runtime.channel import Channel
 from tests.failover.books import check_money, check_receipts
-from tests.failover.town import Mortal, Town, Watch, prompts
+from tests.failover.town import Hasty, Mortal, Town, Watch, prompts
 
 CUTS = ((0, 2), (2, 4), (4, 6))
 TOKENS = 24
@@ -27,8 +27,9 @@ def carried(town: Town) -> int:
     return sum(m.stage.counts["requests_carried_over"] for m in town.machines)
 
 
-@pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "seeded"])
-@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("stage", "sampled"), [(0, False), (1, True), (2, False)], ids=["first", "middle", "last"]
+)
 async def test_any_stage_is_killed_in_mid_answer(town: Town, stage: int, sampled: bool) -> None:
     await town.start(*CUTS, CUTS[stage])
     batch, watch = prompts(3, tokens=TOKENS, sampled=sampled), Watch()
@@ -50,77 +51,6 @@ async def test_any_stage_is_killed_in_mid_answer(town: Town, stage: int, sampled
     check_receipts(town, {dead})
 
 
-Moment = Callable[[Town, Watch, Mortal], Awaitable[None]]
-
-
-async def before_prefill(town: Town, watch: Watch, victim: Mortal) -> None:
-    """Its order is open, no prompt has come."""
-    await watch.until(lambda: bool(watch.opened))
-    await victim.kill()
-
-
-def on(message: type[wire.AnyMessage], count: int = 1) -> Moment:
-    """When the machine has taken so many of these messages."""
-
-    async def moment(town: Town, watch: Watch, victim: Mortal) -> None:
-        handle, seen = victim.stage.handle, asyncio.Event()
-        left = count
-
-        async def spy(channel: object, frame: wire.Frame) -> object:
-            nonlocal left
-            answer = await handle(channel, frame)  # type: ignore[arg-type]
-            if isinstance(frame.message, message):
-                left -= 1
-                if not left:
-                    seen.set()
-                    await asyncio.Event().wait()  # it says no more
-            return answer
-
-        victim.listener._handler = spy  # type: ignore[assignment]
-        await seen.wait()
-        await victim.kill()
-
-    return moment
-
-
-@pytest.mark.parametrize(
-    ("stage", "moment"),
-    [
-        (0, before_prefill),
-        (1, before_prefill),
-        (2, before_prefill),
-        (0, on(wire.Submit)),
-        (2, on(wire.Submit)),
-        (1, on(wire.Activations)),
-        (2, on(wire.Activations, 2)),
-        (0, on(wire.Token)),
-        (1, on(wire.FinishRequest)),
-        (2, on(wire.FinishRequest)),
-    ],
-    ids=[
-        "first, before the prompt",
-        "middle, before the prompt",
-        "last, before the prompt",
-        "first, as it takes the prompt",
-        "last, as it takes the prompt",
-        "middle, in the prompt",
-        "last, in the prompt",
-        "first, at the first token",
-        "middle, at the last token",
-        "last, at the last token",
-    ],
-)
-async def test_a_stage_is_killed_at_every_phase(town: Town, stage: int, moment: Moment) -> None:
-    machines = await town.start(*CUTS, CUTS[stage])
-    batch, watch = prompts(2, tokens=6, prompt_tokens=200), Watch()
-    killing = asyncio.create_task(moment(town, watch, machines[stage]))
-    result = await town.begin(batch, watch)
-    await killing
-    assert not result.unfinished
-    check_answers(town, watch, batch)
-    check_money(town, result, watch)
-
-
 async def test_two_stages_are_killed_at_once(town: Town) -> None:
     await town.start(*CUTS, CUTS[0], CUTS[2])
     batch, watch = prompts(3, tokens=TOKENS), Watch()
@@ -134,6 +64,68 @@ async def test_two_stages_are_killed_at_once(town: Town) -> None:
     assert carried(town) == 3, "the one in the middle recomputes nothing"
     check_money(town, result, watch)
     check_receipts(town, dead)
+
+
+async def test_another_machine_dies_as_it_is_asked_to_sign_for_its_part(town: Town) -> None:
+    """The broken job is settled while its answers go on with that machine, which breaks them once more."""
+    machines = await town.start(*CUTS, CUTS[1], CUTS[2])
+    batch, watch = prompts(2, tokens=TOKENS), Watch()
+    second, asked = machines[2], asyncio.Event()
+    handle = second.stage.handle
+
+    async def listen(channel: Channel, frame: wire.Frame) -> object:
+        if isinstance(frame.message, wire.Cut) and not asked.is_set():
+            asked.set()
+            await second.kill()
+        return await handle(channel, frame)
+
+    second.listener._handler = listen  # type: ignore[assignment]
+    running = town.begin(batch, watch)
+    await watch.until(lambda: all(watch.count(p.custom_id) >= 6 for p in batch))
+    dead = {second.signer.address, town.matches[0].plan[1].operator}
+    await machines[1].kill()
+    result = await running
+    assert asked.is_set()
+    assert not result.unfinished
+    check_answers(town, watch, batch)
+    check_money(town, result, watch)
+    check_receipts(town, dead)
+
+
+async def test_every_frame_comes_twice_and_nothing_is_done_or_paid_twice(town: Town) -> None:
+    """Each push of every stage, and all over again what a stage was told before a machine died."""
+    machines = await town.start(*CUTS, CUTS[1])
+    for machine in machines:
+        echo(machine)
+    batch, watch = prompts(2, tokens=TOKENS, prompt_tokens=200), Watch()
+    running = town.begin(batch, watch)
+    await watch.until(lambda: all(watch.count(p.custom_id) >= 6 for p in batch))
+    dead = town.matches[0].plan[1].operator
+    await town.machine(dead).kill()
+    result = await running
+    assert not result.unfinished
+    check_answers(town, watch, batch)
+    check_money(town, result, watch)
+    check_receipts(town, {dead})
+    repeated = sum(m.stage.counts["rows_repeated"] for m in machines)
+    assert repeated > TOKENS, "the echo was heard"
+    assert not any(m.stage.counts["request_failed_E-CHECK-01"] for m in machines)
+
+
+def echo(machine: Mortal) -> None:
+    """From now on this machine takes every push twice, and at the third the first ones again."""
+    handle = machine.stage.handle
+    told: list[tuple[Channel, wire.Frame]] = []
+
+    async def twice(channel: Channel, frame: wire.Frame) -> object:
+        answer = await handle(channel, frame)
+        if isinstance(frame.message, wire.Activations | wire.Token | wire.FinishRequest):
+            told.append((channel, frame))
+            for one in [told[-1]] if len(told) % 3 else [*told[:2], told[-1]]:
+                await handle(*one)
+        return answer
+
+    machine.listener._handler = twice  # type: ignore[assignment]
 
 
 async def test_the_stand_in_dies_as_well_and_answers_go_on(town: Town) -> None:
@@ -173,7 +165,7 @@ async def test_answers_that_went_on_twice_are_drawn_with_the_first_orders_noise(
 async def test_without_a_stand_in_what_was_given_is_kept_and_paid(town: Town) -> None:
     await town.start(*CUTS)
     batch, watch = prompts(2, tokens=TOKENS), Watch()
-    running = town.begin(batch, watch)
+    running = town.begin(batch, watch, clock=Hasty())
     await watch.until(lambda: all(watch.count(p.custom_id) >= 6 for p in batch))
     dead = town.matches[0].plan[1].operator
     await town.machine(dead).kill()

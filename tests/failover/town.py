@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -34,6 +34,8 @@ MATCHER, REQUESTER = key(40), key(50)
 FEE_BPS = 200
 PRICE_IN, PRICE_OUT = 1_000_000_003, 2_000_000_011  # nano base units: nothing divides evenly
 PREPAID = 10**12
+Moment = Callable[[Sequence["Mortal"]], Awaitable[None]]
+"""What happens then to the machines of the plan."""
 
 
 class Mortal(Machine):
@@ -118,6 +120,13 @@ class Mortal(Machine):
         return len(broken)
 
 
+class Hasty(SystemClock):
+    """For whom a pause is over at once."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.02))
+
+
 @dataclass
 class Ledger:
     """Base units by account, as Escrow has them."""
@@ -166,21 +175,59 @@ class Town:
         self.matches: list[Match] = []
         self.goes: list[Goes | None] = []
         self.acks: dict[str, t.Ack] = {}
+        #: Between the stages' acceptances and the transaction, and between that and the client's first stream.
+        self.while_matching: Moment | None = None
+        self.when_matched: Moment | None = None
+        self._born = self._begun = 0
+        self._tending: asyncio.Task[None] | None = None
         self._peers = Peers(StreamIdentity(MATCHER, DOMAIN))
 
     async def start(self, *cuts: tuple[int, int], **options: Any) -> list[Mortal]:
         prices = {"price_in": PRICE_IN, "price_out": PRICE_OUT}
-        begun = len(self.machines)
-        self.machines += [
-            Mortal(key(100 + begun + i), self.folder, self.model_dir, self.chain)
+        new = [
+            Mortal(key(100 + self._born + i), self.folder, self.model_dir, self.chain)
             for i in range(len(cuts))
         ]
+        self._born += len(cuts)
+        self.machines += new
         async with asyncio.TaskGroup() as group:
-            for machine, cut in zip(self.machines[begun:], cuts, strict=True):
+            for machine, cut in zip(new, cuts, strict=True):
                 group.create_task(machine.start(t.LayerRange(*cut), **prices, **options))
         return self.machines
 
+    def tend(self) -> None:
+        """From now on every machine that is awake looks at its clock, as the daemons do."""
+
+        async def tick() -> None:
+            while True:
+                for machine in self.machines:
+                    if not machine.is_dead:
+                        machine.stage.tick()
+                await asyncio.sleep(1.0)
+
+        self._tending = asyncio.create_task(tick())
+
+    def next_plan(self) -> list[Mortal]:
+        """Who will serve what is asked next."""
+        return self._route(set(), None)
+
+    async def replace(self, machine: Mortal) -> None:
+        """The owner of a dead machine takes it away and puts up a new one, with a key of its own."""
+        self.machines.remove(machine)
+        await machine.stop()
+        await self.start((machine.layers.start, machine.layers.end))
+
+    def forget(self) -> None:
+        """Of all jobs and their money, between one scene and the next; the machines stay as they are."""
+        self.matches.clear()
+        self.goes.clear()
+        self.acks.clear()
+        self.ledger = Ledger()
+        self.chain.balances[REQUESTER.address] = PREPAID
+
     async def close(self) -> None:
+        if self._tending is not None:
+            self._tending.cancel()
         await self._peers.close()
         for machine in self.machines:
             for channel in machine._channels():
@@ -209,6 +256,9 @@ class Town:
             if not refused:
                 break
             excluded |= refused
+        moment, self.while_matching = self.while_matching, None
+        if moment is not None:
+            await moment(plan)
         job_id = signing.job_id(domain, signed.order)
         stages = self._plan(plan)
         locked = pricing.max_amount(signed.order, self.spec)
@@ -219,6 +269,9 @@ class Town:
         self.chain.jobs[job_id] = JobOnChain(t.JobState.MATCHED, signing.plan_hash(stages))
         match = Match(job_id, signed, stages, tuple(m.endpoint for m in plan), "0x" + "00" * 32)
         self.matches.append(match)
+        moment, self.when_matched = self.when_matched, None
+        if moment is not None:
+            await moment(plan)
         return match
 
     async def acknowledge(self, job_id: str, ack: t.Ack, signature: str) -> dict[str, Any]:
@@ -286,16 +339,23 @@ class Town:
     # --- the requester ---
 
     def begin(
-        self, prompts: Sequence[Prompt], watch: Watch, *, in_flight: int = 16, **policy: Any
+        self,
+        prompts: Sequence[Prompt],
+        watch: Watch,
+        *,
+        in_flight: int = 16,
+        clock: SystemClock | None = None,
+        **policy: Any,
     ) -> asyncio.Task[BatchResult]:
         """The client's whole run of a batch."""
-        store = ClientStore(self.folder / f"client-{len(self.matches)}.sqlite")
+        self._begun += 1
+        store = ClientStore(self.folder / f"client-{self._begun}.sqlite")
         requester = Requester(
             ClientChain(self.chain, self.ledger, self.model_dir),  # type: ignore[arg-type]
             self,  # type: ignore[arg-type]
             REQUESTER,
             store,
-            SystemClock(),
+            clock or SystemClock(),
             signing.model_id(self.spec),
             self.spec,
         )

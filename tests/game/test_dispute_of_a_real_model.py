@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,14 @@ from core.game.prepare import canonical
 from core.protocol import commit
 from core.protocol.dispute import Verdict
 from core.protocol.game_log import case_of
-from core.protocol.signer import Signer
 from core.protocol.trace.families import SIGMA
 from core.protocol.trace.layout import Place
 from core.protocol.trace.sources import CommittedRows
 from core.protocol.types import SamplingParams
 from core.runtime.clock import SystemClock
 from devnet.faults import corrupt_layer_int8
-from devnet.tiny_models import write_tiny_model
 from miner.defence import Defence
 from miner.store import Store
-from tests.conftest import start_anvil
 from tests.game.world import TURN_S, Work, World
 
 pytestmark = [pytest.mark.chain, pytest.mark.timeout(900)]
@@ -48,25 +44,6 @@ def prompts(*samplings: SamplingParams) -> list[Prompt]:
     ]
 
 
-@pytest.fixture(scope="module")
-def node() -> Iterator[str]:
-    anvil = start_anvil("--block-time", "1", "--mixed-mining")
-    yield anvil.rpc_url
-    anvil.stop()
-
-
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny", "llama", layers=4)
-
-
-@pytest.fixture
-async def world(node: str, signers: list[Signer], model_dir: Path) -> AsyncIterator[World]:
-    made = await World.make(node, signers, model_dir)
-    yield made
-    await made.chain.close()
-
-
 async def operators(work: Work) -> ModelProgram:
     registered = await registered_program(work.world.chain, work.job.order.numerics_profile)
     return local_program(work.world.model_dir, registered)
@@ -74,6 +51,18 @@ async def operators(work: Work) -> ModelProgram:
 
 async def accuse_deviation(work: Work, stage: int, request: int = 0) -> tuple[Accusation, Any]:
     """What an auditor with the stage's rows accuses it of, and the opened game."""
+    ours, claim = await deviation(work, stage, request)
+    return await accuse(work, stage, request, ours, claim)
+
+
+async def accusation_of_deviation(work: Work, stage: int, opened: Any) -> Accusation:
+    """The same in a game that is open already."""
+    ours, claim = await deviation(work, stage, 0)
+    return await accusation_in(work, stage, 0, ours, claim, opened)
+
+
+async def deviation(work: Work, stage: int, request: int) -> tuple[ModelProgram, Any]:
+    """The claim that the stage's rows support."""
     import torch
 
     from core.engine.model import load_shard
@@ -95,7 +84,7 @@ async def accuse_deviation(work: Work, stage: int, request: int = 0) -> tuple[Ac
     sigma = ours.tables[SIGMA][place.layer_to]
     excess = deviation_claim(ours.program, leaf, layers, served, reference, sigma)
     assert excess is not None, "the stage is not off by more than T"
-    return await accuse(work, stage, request, ours, excess.claim)
+    return ours, excess.claim
 
 
 async def accuse(
@@ -103,11 +92,24 @@ async def accuse(
 ) -> tuple[Accusation, Any]:
     world = work.world
     opened = await open_game(world.chain, world.requester, work.job, work.receipts[stage])
+    return await accusation_in(work, stage, request, ours, claim, opened, drawn), opened
+
+
+async def accusation_in(
+    work: Work,
+    stage: int,
+    request: int,
+    ours: ModelProgram,
+    claim: Any,
+    opened: Any,
+    drawn: Any = None,
+) -> Accusation:
+    world = work.world
     case = await case_of(world.chain, opened, claim)
     rows = [work.rows[stage, side, request] for side in ("in", "out")]
     trace, sources = canonical(case, ours.trace_model(world.model_dir), rows[0], rows[1])
     player = Accuser(with_trace(case, trace), trace, sources)
-    return Accusation(work.receipts[stage], player, drawn), opened
+    return Accusation(work.receipts[stage], player, drawn)
 
 
 async def play(

@@ -94,8 +94,9 @@ class World:
         spoil: Spoil = lambda stage, shard: None,
         bend: Bend = lambda stage, request, row, x: x,
         swap: Swap = lambda request, step, token: token,
+        sign: Bend = lambda stage, request, row, x: x,
     ) -> Work:
-        """A job matched on chain, done by three stages and delivered."""
+        """A job matched on chain, done by three stages and delivered. `sign` makes what a stage signs of what it sends."""
         self.nonces += 1
         chain, batch = self.chain, Batch.of(list(prompts))
         spec = model_spec(self.model_dir)
@@ -123,7 +124,7 @@ class World:
             signing.sign(self.requester, chain.domain, order), list(plan), consents, signatures,
         )  # fmt: skip
         work = Work(self, job, batch)
-        work.run(spoil, bend, swap)
+        work.run(spoil, bend, swap, sign)
         await work.deliver(now)
         return work
 
@@ -156,17 +157,23 @@ class Work:
             request, roots[0], roots[1], len(self.batch.prompts[request].ids), tokens_out
         )
 
-    def run(self, spoil: Spoil, bend: Bend, swap: Swap) -> None:
+    def run(self, spoil: Spoil, bend: Bend, swap: Swap, sign: Bend) -> None:
         from core.engine.model import load_shard
 
         shards = [load_shard(self.world.model_dir, stage.layers) for stage in self.job.plan]
         for stage, shard in enumerate(shards):
             spoil(stage, shard)
         for request, prompt in enumerate(self.batch.prompts):
-            self._run_request(shards, request, prompt, bend, swap)
+            self._run_request(shards, request, prompt, bend, swap, sign)
 
     def _run_request(
-        self, shards: list[Shard], request: int, prompt: Prompt, bend: Bend, swap: Swap
+        self,
+        shards: list[Shard],
+        request: int,
+        prompt: Prompt,
+        bend: Bend,
+        swap: Swap,
+        sign: Bend,
     ) -> None:
         import torch
 
@@ -183,7 +190,8 @@ class Work:
                 x = shard.forward(x, caches[stage])
                 if not shard.is_last:
                     x = bend(stage, request, first, x)
-                    rows[stage + 1] += x.to(torch.float32).numpy().astype("<f4").tobytes()
+                    signed = sign(stage, request, first, x).to(torch.float32)
+                    rows[stage + 1] += signed.numpy().astype("<f4").tobytes()
             (choice,) = sample_batch(x[-1:], [sampler])
             token = swap(request, step, choice.token)
             first += len(fed)

@@ -23,13 +23,14 @@ from core.runtime.pulse import Beat
 from devnet.model_spec import spec_of_folder
 from miner.admission import ChainView
 from miner.book import Book
-from miner.compute import Compute
+from miner.compute import KV_BYTES, Compute
 from miner.desk import Desk, Serving
 from miner.desk import Terms as MinerTerms
 from miner.jobs import prompt_chunks
 from miner.links import Links
 from miner.neighbours import Neighbours
 from miner.onchain import JobOnChain
+from miner.run import GUESS_BELOW
 from miner.stage import Stage
 from miner.store import Store
 
@@ -103,11 +104,19 @@ class Machine:
     def now(self) -> float:
         return time.monotonic() + self.offset_s
 
-    async def start(self, layers: t.LayerRange, *, max_requests: int = 16, **terms: Any) -> None:
+    async def start(
+        self,
+        layers: t.LayerRange,
+        *,
+        max_requests: int = 16,
+        guess_below: int = GUESS_BELOW,
+        **terms: Any,
+    ) -> None:
         from core.engine.model import load_shard
         from core.engine.weights import model_manifest
 
         self.layers = layers
+        kv_bytes = terms.pop("kv_bytes", KV_BYTES)
         spec = spec_of(self.model_dir)
         self.terms = MinerTerms(
             operator=self.signer.address,
@@ -127,20 +136,30 @@ class Machine:
         self.peers = Peers(identity)
         self.links = Links(self.peers)
         neighbours = Neighbours(Peers(identity), Beat(), SystemClock())
-        self.stage = Stage(self.desk, self.compute, self.links, self.now, neighbours=neighbours)
-        shard = await self.compute.load(lambda: load_shard(self.model_dir, layers))
-        root = model_manifest(self.model_dir).shard_root(layers.start, layers.end)
+        self.stage = Stage(
+            self.desk,
+            self.compute,
+            self.links,
+            self.now,
+            neighbours=neighbours,
+            guess_below=guess_below,
+        )
+        shard = await self.compute.load(
+            lambda: load_shard(self.model_dir, layers), kv_bytes=kv_bytes
+        )
+        manifest = model_manifest(self.model_dir)
         self.shard = shard
         self.stage.serve(
             Serving(
                 layers=layers,
-                shard_root=commit.to_hex(root),
+                shard_root=commit.to_hex(manifest.shard_root(layers.start, layers.end)),
                 hidden=shard.hidden,
                 vocab=shard.vocab,
                 context=shard.context,
                 eos_ids=frozenset(self.eos_ids),
                 tokenizer=cache(partial(Tokenizer, self.model_dir)),
                 kv_tokens=100_000,
+                root_of=lambda part: commit.to_hex(manifest.shard_root(part.start, part.end)),
             )
         )
         self.listener = Listener(identity, self.stage.handle)
@@ -342,22 +361,37 @@ def greedy(max_new_tokens: int) -> t.SamplingParams:
     return t.SamplingParams(max_new_tokens=max_new_tokens)
 
 
+@cache
+def _whole(model_dir: Path) -> Any:
+    from core.engine.model import load_shard
+    from core.engine.shape import layer_count, read_config
+
+    return load_shard(model_dir, t.LayerRange(0, layer_count(read_config(model_dir))))
+
+
 def reference(
     model_dir: Path, ids: Sequence[int], sampling: t.SamplingParams, index: int
 ) -> list[int]:
     """The answer of the whole model in one shard, fed in the same canonical chunks."""
+    return list(_answer(model_dir, tuple(ids), sampling, index, frozenset(Machine.eos_ids)))
+
+
+@cache
+def _answer(
+    model_dir: Path,
+    ids: tuple[int, ...],
+    sampling: t.SamplingParams,
+    index: int,
+    eos_ids: frozenset[int],
+) -> tuple[int, ...]:
     import torch
 
-    from core.engine.model import load_shard
     from core.engine.sampling import Sampler, sample_batch
-    from core.engine.shape import layer_count, read_config
     from core.engine.stops import Ending
 
-    layers = layer_count(read_config(model_dir))
-    shard = load_shard(model_dir, t.LayerRange(0, layers))
+    shard = _whole(model_dir)
     cache = shard.new_cache()
     tokens: list[int] = []
-    eos_ids = frozenset(Machine.eos_ids)
     sampler = Sampler(sampling, index, ids, eos_ids)
     ending = Ending(sampling, eos_ids, Tokenizer(model_dir) if sampling.stop else None, ids)
     parts = [list(ids[start:end]) for start, end in prompt_chunks(len(ids))]
@@ -368,5 +402,5 @@ def reference(
         sampler.take(choice.token)
         tokens.append(choice.token)
         if ending.push(choice.token):
-            return tokens
+            return tuple(tokens)
         parts = [[choice.token]]

@@ -81,7 +81,7 @@ def test_counters_follow_their_sources_and_never_count_twice() -> None:
         "headrace_bubble_ratio 0.25",
         'headrace_kv_tokens{state="promised"} 700.0',
         'headrace_kv_tokens{state="held"} 100.0',
-        "headrace_microbatches_count 3.0",
+        "headrace_microbatches 3.0",
         "headrace_ring_latency_seconds 0.128",
         "headrace_chain_up 1.0",
     ):

@@ -92,18 +92,20 @@ class Rig:
         max_requests: int = 512,
         kv_bytes: int = 1024 * MIB,
         peer: bool = True,
+        guess_below: int = 0,
         layers: Sequence[tuple[int, int]] | None = None,
         emulate: Sequence[Sequence[float]] | None = None,
     ) -> None:
         """`cuts` are the layers at which a new stage begins; `layers` names the stages instead, replicas among them.
 
-        `kv_bytes` is what a stage has beside its weights. `emulate` slows each stage down (`stage_process.Spec`).
+        `kv_bytes` is what a stage has beside its weights, `guess_below` the most requests that it guesses ahead for. `emulate` slows each stage down (`stage_process.Spec`).
         """
         self.folder = folder
         bounds = [0, *cuts, layer_count(read_config(folder))]
         self.layers = list(itertools.pairwise(bounds)) if layers is None else list(layers)
         self._emulate = emulate
         self._max_requests, self._kv_bytes, self._wants_peer = max_requests, kv_bytes, peer
+        self._guess_below = guess_below
         self.stages: list[Child] = []
         self._generate: Child | None = None
         self._stack = AsyncExitStack()
@@ -272,6 +274,7 @@ class Rig:
                 "folder": str(scratch),
                 "memory_bytes": self._kv_bytes + self.shard_bytes(index),
                 "max_requests": self._max_requests,
+                "guess_below": self._guess_below,
                 "emulate": self._emulate[index] if self._emulate else None,
             },
         )

@@ -51,6 +51,7 @@ class Spec(msgspec.Struct):
     memory_bytes: int
     max_requests: int
     threads: int = 1
+    guess_below: int = 0  # tokens are guessed ahead while no more requests are here
     #: Milliseconds that a pass shall last at least: in all, and for each prompt token, decode step and position read.
     emulate: tuple[float, float, float, float] | None = None
     control: str = ""  # a named pipe with what is asked, instead of the input
@@ -93,7 +94,14 @@ class StageProcess:
         desk = Desk(terms, self._book, self._chain, time.monotonic)
         self._desk = desk
         neighbours = Neighbours(Peers(identity), Beat(), SystemClock())
-        self._stage = Stage(desk, self._compute, links, time.monotonic, neighbours=neighbours)
+        self._stage = Stage(
+            desk,
+            self._compute,
+            links,
+            time.monotonic,
+            neighbours=neighbours,
+            guess_below=spec.guess_below,
+        )
         if spec.emulate is not None:
             last_as_long(spec.emulate)
         before_bytes = memory_bytes()["VmRSS"]

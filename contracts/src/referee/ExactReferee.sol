@@ -10,8 +10,7 @@ import {Exp} from "./Exp.sol";
 import {Leaf} from "./Leaf.sol";
 import {Nearest} from "./Nearest.sol";
 import {Real, Reals} from "./Real.sol";
-import {SelectCheck} from "./SelectCheck.sol";
-import {WindowCheck} from "./WindowCheck.sol";
+import {Verdicts} from "./Verdicts.sol";
 
 /// Is this value of a canonical trace the one that there is? (docs/trust.md §5) Twin: core/protocol/referee/exact.py.
 ///
@@ -33,7 +32,7 @@ contract ExactReferee is IReferee {
 
     /// @inheritdoc IReferee
     function check(Kind kind, bytes calldata params, bytes calldata operands) external pure returns (Ruling) {
-        if (kind >= Kind.Exceeds) return _verdicts(kind, params, operands);
+        if (kind >= Kind.Exceeds) return Verdicts.rule(kind, params, operands);
         if (kind == Kind.Score && _isHidden(params, operands)) return _isMinusInfinity(operands);
         if (kind == Kind.Softcap && _isCapped(params, operands)) return _isMinusInfinity(operands);
         if (kind == Kind.Exp && _isMasked(params, operands)) {
@@ -229,15 +228,5 @@ contract ExactReferee is IReferee {
         assembly ("memory-safe") {
             bits := shr(192, mload(place))
         }
-    }
-
-    function _verdicts(Kind kind, bytes calldata params, bytes calldata operands) private pure returns (Ruling) {
-        if (kind == Kind.Exceeds) return WindowCheck.exceeds(params, operands);
-        if (kind == Kind.Count) return SelectCheck.count(params, operands);
-        if (kind == Kind.Maximum) return SelectCheck.maximum(params, operands);
-        if (kind == Kind.Greedy) return SelectCheck.greedy(params, operands);
-        if (kind == Kind.Gumbel) return SelectCheck.gumbelMax(params, operands);
-        if (kind == Kind.OutsideMinP) return SelectCheck.outsideMinP(params, operands);
-        return SelectCheck.outsideTopK(params, operands);
     }
 }

@@ -6,7 +6,7 @@ import {ActivationCheck} from "./ActivationCheck.sol";
 import {AttentionCheck} from "./AttentionCheck.sol";
 import {LinearCheck} from "./LinearCheck.sol";
 import {NormCheck} from "./NormCheck.sol";
-import {SelectCheck} from "./SelectCheck.sol";
+import {Verdicts} from "./Verdicts.sol";
 import {WindowCheck} from "./WindowCheck.sol";
 
 /// Does this leaf hold? One predicate for each operator kind, and no state: whoever asks gets the same answer for ever.
@@ -16,7 +16,9 @@ contract Referee is IReferee {
         if (kind <= Kind.Squares) return _sums(kind, params, operands);
         if (kind <= Kind.Probability) return _attention(kind, params, operands);
         if (kind <= Kind.Softcap) return _elements(kind, params, operands);
-        return _verdicts(kind, params, operands);
+        if (kind == Kind.WhitenDifference) return WindowCheck.whitenDifference(params, operands);
+        if (kind == Kind.WhitenReference) return WindowCheck.whitenReference(params, operands);
+        return Verdicts.rule(kind, params, operands);
     }
 
     function _sums(Kind kind, bytes calldata params, bytes calldata operands) private pure returns (Ruling) {
@@ -47,17 +49,5 @@ contract Referee is IReferee {
         if (kind == Kind.Add) return LinearCheck.add(params, operands);
         if (kind == Kind.Scale) return LinearCheck.scale(params, operands);
         return ActivationCheck.softcap(params, operands);
-    }
-
-    function _verdicts(Kind kind, bytes calldata params, bytes calldata operands) private pure returns (Ruling) {
-        if (kind == Kind.WhitenDifference) return WindowCheck.whitenDifference(params, operands);
-        if (kind == Kind.WhitenReference) return WindowCheck.whitenReference(params, operands);
-        if (kind == Kind.Exceeds) return WindowCheck.exceeds(params, operands);
-        if (kind == Kind.Count) return SelectCheck.count(params, operands);
-        if (kind == Kind.Maximum) return SelectCheck.maximum(params, operands);
-        if (kind == Kind.Greedy) return SelectCheck.greedy(params, operands);
-        if (kind == Kind.Gumbel) return SelectCheck.gumbelMax(params, operands);
-        if (kind == Kind.OutsideMinP) return SelectCheck.outsideMinP(params, operands);
-        return SelectCheck.outsideTopK(params, operands);
     }
 }

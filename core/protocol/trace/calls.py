@@ -68,6 +68,36 @@ def place_of(found: Mapping[str, Any]) -> Place:
     return Place(found["section"], found["op"], found["row"], found["segment"], found["index"])
 
 
+def evidence_of(found: Mapping[str, Any]) -> Evidence:
+    """The evidence in a decoded call."""
+    weights = found["weights"]
+    return Evidence(
+        result=_opening_of(found["result"]),
+        runs=tuple(_opening_of(run) for run in found["runs"]),
+        weights=WeightOpening(
+            _row_of(weights["row"]),
+            commit.unhex(weights["name"]),
+            commit.unhex(weights["tensorRoot"]),
+            tuple(map(commit.unhex, weights["tensorSiblings"])),
+        ),
+        row=_row_of(found["row"]),
+        witness=found["witness"],
+        tokens=commit.unhex(found["tokens"]),
+    )
+
+
+def _opening_of(found: Mapping[str, Any]) -> Opening:
+    return Opening(commit.unhex(found["data"]), tuple(map(commit.unhex, found["siblings"])))
+
+
+def _row_of(found: Mapping[str, Any]) -> RowOpening:
+    return RowOpening(
+        commit.unhex(found["part"]),
+        tuple(map(commit.unhex, found["partSiblings"])),
+        tuple(map(commit.unhex, found["rowSiblings"])),
+    )
+
+
 def opening_tuple(found: Opening) -> tuple[Any, ...]:
     return (found.data, list(found.siblings))
 

@@ -201,6 +201,28 @@ class Case:
             result = open_run(self.layout, self.claim.trace_root, Run(place, 1), evidence.result)
         return self._rule(trial.whole, result + stated, evidence)
 
+    def opened(self, place: Place, evidence: Evidence, stated: bytes) -> RefereeLeaf | None:
+        """The leaf of the value at `place` with its opened operands, as the referee gets it; None where no leaf is looked at.
+
+        Raises EvidenceError where the contract reverts.
+        """
+        if self.layout.op(place.section, place.op).kind == Kind.GREEDY:
+            return None
+        trial = self.trial(place, evidence.witness)
+        result = b""
+        if self.layout.op(place.section, place.op).form != Form.VERDICT:
+            result = open_run(self.layout, self.claim.trace_root, Run(place, 1), evidence.result)
+        found = self._referee_leaf(trial.whole, result + stated, evidence)
+        return found if isinstance(found, RefereeLeaf) else None
+
+    def opened_part(
+        self, place: Place, part: int, evidence: Evidence, stated: bytes
+    ) -> RefereeLeaf | None:
+        """The same of partial sum `part` of those stated."""
+        result = stated[part * VALUE_BYTES : (part + 1) * VALUE_BYTES]
+        found = self._referee_leaf(self.derivation.part(place, part), result, evidence)
+        return found if isinstance(found, RefereeLeaf) else None
+
     def rule_part(self, place: Place, part: int, evidence: Evidence, stated: bytes) -> Ruling:
         """On partial sum `part` of those stated for the value at `place`."""
         leaf = self.derivation.part(place, part)
@@ -208,6 +230,12 @@ class Case:
         return self._rule(leaf, result, evidence)
 
     def _rule(self, leaf: Leaf, first: bytes, evidence: Evidence) -> Ruling:
+        found = self._referee_leaf(leaf, first, evidence)
+        if isinstance(found, Ruling):
+            return found
+        return (check_exact if self.claim.exact else check)(found)
+
+    def _referee_leaf(self, leaf: Leaf, first: bytes, evidence: Evidence) -> RefereeLeaf | Ruling:
         if len(evidence.runs) != len(leaf.runs):
             raise EvidenceError(f"{len(evidence.runs)} runs instead of {len(leaf.runs)}")
         pairs = zip(leaf.runs, evidence.runs, strict=True)
@@ -224,8 +252,7 @@ class Case:
                 return Ruling.ROW_MALFORMED
             root = self.program.tables_root if want.part == -2 else self.part_roots[want.part + 1]
             data += open_weights(root, want, evidence.weights)
-        rule = check_exact if self.claim.exact else check
-        return rule(RefereeLeaf(leaf.kind, leaf.params, data + row))
+        return RefereeLeaf(leaf.kind, leaf.params, data + row)
 
     def _row(self, element: RowElement, by_token: bool, evidence: Evidence) -> bytes:
         claim = self.claim

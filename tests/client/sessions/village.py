@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from client.allowance import Life
 from client.answering import Answered, Ask, AskTerms, Said
 from client.context import Context, Model
 from client.matcher_api import Goes, Quote
@@ -66,6 +67,7 @@ class Village(Town):
         self.is_away = False
         self.most_open = 10**9
         self.running: list[Sessions] = []
+        self._terms: t.Terms | None = None
 
     async def close(self) -> None:
         for sessions in self.running:
@@ -85,6 +87,14 @@ class Village(Town):
         assert signing.binds_its_terms(signed)
         self._terms = signed.terms
         return await super().open_job(signed, domain, goes_on)
+
+    def next_plan(self) -> list[Mortal]:
+        """A session that takes requests has its machines already."""
+        for sessions in self.running:
+            for session in sessions.sessions():
+                if session.use.life is Life.OPEN:
+                    return [self.machine(stage.operator) for stage in session.match.plan]
+        return super().next_plan()
 
     def _route(self, excluded: set[str], before: Match | None) -> list[Mortal]:
         terms = self._terms

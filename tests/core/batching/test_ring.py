@@ -90,14 +90,27 @@ def test_nothing_active_is_an_error() -> None:
         choose(EQUAL, 0.0, 0, max_rows=4)
 
 
+def test_a_round_that_was_slept_through_makes_no_link_longer() -> None:
+    latency = RingLatency()
+    for _ in range(8):
+        latency.observe(0.1)
+    for _ in range(7):
+        latency.observe(30.0)
+    assert latency.usual_s == 0.1
+    for _ in range(32):
+        latency.observe(0.4)
+    assert latency.usual_s == 0.4
+
+
 def test_latency_is_smoothed_and_its_spread_known() -> None:
     latency = RingLatency()
+    assert latency.usual_s == 0.0
     latency.observe(-1.0)
-    assert latency.mean_s == 0.0
+    assert latency.usual_s == 0.0
     latency = RingLatency()
     for _ in range(20):
         latency.observe(0.1)
-    assert latency.mean_s == pytest.approx(0.1)
+    assert latency.usual_s == pytest.approx(0.1)
     assert latency.jitter_s == pytest.approx(0.0)
     for number in range(20):
         latency.observe(0.1 + 0.1 * (number % 5 == 0))

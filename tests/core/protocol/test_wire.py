@@ -93,6 +93,8 @@ MESSAGES: list[wire.AnyMessage] = [
     wire.Rows(0, 100, 2304, 250),
     wire.FetchReceipts(HASH),
     wire.Receipts([RECEIPT, RECEIPT]),
+    wire.ShowNode(HASH, 29, 2**34),
+    wire.Differs(31),
 ]
 any_message = st.sampled_from(MESSAGES)
 u32 = st.integers(0, 2**32 - 1)

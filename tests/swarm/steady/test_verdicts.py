@@ -1,4 +1,4 @@
-"""Is exactly the liar slashed, and does a false accusation cost its accuser?
+"""Where an order names the jury: is exactly the liar slashed, and does a false accusation cost its accuser?
 
 The last file of its folder: without its stake, the liar's machine is missing in the devnet.
 """
@@ -27,6 +27,7 @@ pytestmark = MARKS
 JURORS = ("juror-1", "juror-2", "juror-3")
 LINES = [prompt(f"q{i}", text, 8) for i, text in enumerate(("Why is the sky blue?", "Count."))]
 DRAWN_WITHIN_S = 300.0
+JURY = ("--arbitrator", "jury")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="package", autouse=True)
@@ -70,7 +71,7 @@ async def test_an_honest_job_passes_the_check_and_a_false_accusation_costs_the_b
     world: World,
 ) -> None:
     before = await world.holdings()
-    done, _ = await world.submit(world.requests("honest", LINES), "--window", "10m")
+    done, _ = await world.submit(world.requests("honest", LINES), "--window", "10m", *JURY)
     name = done.result["jobs"][0]
     (job,) = await world.jobs_of(done.result)
     job = await world.ended(job.job_id, JobState.SETTLED)
@@ -112,7 +113,7 @@ async def test_a_liar_is_named_and_slashed_though_a_juror_dies_between_commit_an
     before = await world.holdings()
     done, _ = await world.submit(
         world.requests("doubted", LINES), "--ack", "later", "--window", "10m",
-        "--auditor", net.addresses["auditor-1"],
+        "--auditor", net.addresses["auditor-1"], *JURY,
     )  # fmt: skip
     name = done.result["jobs"][0]
     (job,) = await world.jobs_of(done.result)

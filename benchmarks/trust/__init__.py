@@ -1,0 +1,1 @@
+"""What the trust machinery reaches: the table of `python -m benchmarks.trust`."""

@@ -1,0 +1,14 @@
+"""Print the trust table: `python -m benchmarks.trust [--json] [--only PART]`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from benchmarks.table import run
+
+PARTS = ("honest", "elements", "cheats", "steering", "disputes", "cost", "overhead")
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    sys.exit(run("benchmarks.trust", PARTS))

@@ -1,0 +1,179 @@
+"""Does the referee find fault with any element of honest traces?
+
+    python -m benchmarks.trust.elements [--sampled N]     judge N elements of each kind of trace with the integer twin
+
+Every value of a plain float64 trace is compared with the exact one of its own operands, rounded once, under the bounds of
+`docs/trust.md`; and elements drawn at random, of that trace and of the canonical one, are judged by the Python-integer twin of the contract.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.table import Row, table
+from benchmarks.trust.town import Town, columns, honest, town
+from core.engine.trace.build import Builder
+from core.engine.trace.held import ShardTrace, boundaries_of, build_trace, sources_of
+from core.engine.trace.nearest import Nearest
+from core.engine.trace.program import model_program
+from core.protocol.referee import Kind, Ruling
+from core.protocol.trace.check import Checker
+from core.protocol.trace.derive import Derivation
+from core.protocol.trace.families import FP32_TOLERANCES
+from core.protocol.trace.layout import Layout, Place
+from core.protocol.trace.program import INPUT, Form
+from core.protocol.types import LayerRange
+
+STAGE, SAMPLED, WHOLE = 1, 20_000, 10**6
+#: Layers and positions of the plain trace whose values are all judged, and of the canonical one that is only sampled.
+_LAYERS, _POSITIONS, _SHORT = 2, 40, 12
+_U, _TRANSCENDENTAL = 2.0**-50, 2.0**-40
+_CURVED = (Kind.EXP, Kind.SILU, Kind.GELU_TANH, Kind.SOFTCAP)
+
+
+def rows(sampled: int = SAMPLED) -> list[Row]:
+    """All values of one trace, and a sample judged in integers."""
+    torch.set_num_threads(1)
+    with town(*columns()[0]) as here:
+        return list(_rows(here, sampled))
+
+
+def _rows(here: Town, sampled: int) -> Iterator[Row]:
+    start = here.spans[STAGE].start
+    program = model_program(here.folder, FP32_TOLERANCES)
+    model = program.trace_model(here.folder)
+    (prompt,) = here.prompts(1, _POSITIONS)
+    x = honest(here.shards[0], 0)(torch.tensor(prompt))
+    served = honest(here.load(LayerRange(start, start + _LAYERS)), 0)(x)
+    inputs, outputs = (t.float().numpy().astype("<f4").tobytes() for t in (x, served))
+
+    def trace_of(
+        layers: int, positions: int, *, exact: bool
+    ) -> tuple[ShardTrace, Checker, Builder]:
+        layout = Layout(program.program, start, start + layers, positions, 0, True)
+        boundaries = boundaries_of(layout, inputs, outputs)
+        arithmetic = Nearest(program.program.part_terms)
+        trace = build_trace(layout, model, boundaries, arithmetic=arithmetic if exact else None)
+        derivation = Derivation(layout, FP32_TOLERANCES[1].parts_per_trillion, None)
+        checker = Checker(derivation, layout, sources_of(layout, model, inputs, outputs), exact)
+        return trace, checker, Builder(layout, model, boundaries, arithmetic)
+
+    plain, checker, builder = trace_of(_LAYERS, _POSITIONS, exact=False)
+    judged, faults, used = _judge_all(plain, builder)
+    yield Row(
+        f"{here.name}: elements of an honest float64 trace, all of {_LAYERS} layers, against exact arithmetic",
+        "0 faults in 10^6",
+        f"{faults} faults in {judged:,}; at most {100 * used:.1f} % of a bound used",
+        "–",
+        "0",
+        faults == 0 and judged >= WHOLE,
+    )
+    canonical, exactly, _ = trace_of(1, _SHORT, exact=True)
+    found = {}
+    for name, trace, judge in (("plain", plain, checker), ("canonical", canonical, exactly)):
+        places = _drawn(trace, sampled // 2, random.Random(7))
+        found[name] = (len(places), sum(judge.ruling(trace, p) != Ruling.HOLDS for p in places))
+    yield Row(
+        f"{here.name}: elements drawn at random, judged by the integer twin of the contract",
+        "0 faults",
+        ", ".join(f"{wrong} faults in {count:,} of a {name} trace" for name, (count, wrong) in found.items()),
+        "–",
+        "0",
+        all(not wrong and count for count, wrong in found.values()),
+    )  # fmt: skip
+
+
+def _drawn(trace: ShardTrace, count: int, rng: random.Random) -> list[Place]:
+    """Random elements, every operator as often as any other."""
+    layout = trace.layout
+    keys = [(s, o) for s, o in trace.values.keys if layout.op(s, o).form != Form.VERDICT]
+    found = []
+    for number in range(count):
+        section, op = keys[number % len(keys)]
+        shape = layout.shape(layout.op(section, op).form)
+        row, segment, item = (rng.randrange(size) for size in shape)
+        found.append(Place(section, op, row, segment, item))
+    return found
+
+
+# --- every value, as vectors ---
+
+
+def _judge_all(trace: ShardTrace, builder: Builder) -> tuple[int, int, float]:
+    """How many values were judged, how many lie outside their bound, and the largest share of a bound that one uses."""
+    judged = faults = 0
+    used = 0.0
+    layout, values = trace.layout, trace.values
+    for section, number in values.keys:
+        op = layout.op(section, number)
+        if op.form == Form.VERDICT:
+            continue
+        stated = values.array(section, number)
+        exact = np.zeros(stated.shape)
+        builder.evaluate(section, number, values.array, exact)
+        seen = np.isfinite(exact)  # what a mask hides is −∞ by index
+        if not np.array_equal(stated[~seen], exact[~seen]):
+            faults += int((stated[~seen] != exact[~seen]).sum())
+        off = np.abs(np.subtract(stated, exact, where=seen, out=np.zeros(stated.shape)))
+        bound = _bound(builder, trace, section, number, exact)
+        # Half a unit in the last place of the exact value was lost when it was rounded.
+        room = bound + np.abs(exact, where=seen, out=np.zeros(stated.shape)) * 2.0**-53
+        faults += int((off > room)[seen].sum())
+        judged += stated.size
+        share = np.divide(off, room, where=seen & (room > 0), out=np.zeros(stated.shape))
+        used = max(used, float(share.max()))
+    return judged, faults, used
+
+
+def _bound(builder: Builder, trace: ShardTrace, section: int, number: int, exact: Any) -> Any:
+    """What the referee allows each value, at most: sums by the sizes of their terms, the rest by the value's own."""
+    layout, values = trace.layout, trace.values
+    op, size = layout.op(section, number), np.where(np.isfinite(exact), np.abs(exact), 0.0)
+
+    def of(source: int) -> Any:
+        if source == INPUT:
+            return values.array(section - 1, len(layout.section(section - 1).ops) - 1)
+        return values.array(section, source)
+
+    match op.kind:
+        case Kind.LINEAR:
+            weight = builder._tensor(section, op.tensor)
+            terms = np.abs(of(op.a)[:, 0]) @ np.abs(weight.astype(np.float64)).T
+            return (weight.shape[1] + 1) * _U * terms.reshape(exact.shape)
+        case Kind.SCORE | Kind.MIX | Kind.ROPE:
+            sizes = _Sizes(builder)
+            sizes.evaluate(section, number, lambda s, o: np.abs(values.array(s, o)), out := np.zeros(exact.shape))  # fmt: skip
+            terms = {Kind.SCORE: layout.program.head_dim + 2, Kind.MIX: layout.positions, Kind.ROPE: 3}  # fmt: skip
+            return terms[op.kind] * _U * np.where(np.isfinite(out), out, 0.0)
+        case Kind.SUM | Kind.SQUARES:
+            return layout.program.hidden * _U * size
+    if op.kind in _CURVED:
+        return _TRANSCENDENTAL * (size + np.abs(of(op.a)) if op.kind != Kind.EXP else size)
+    return 16 * _U * size
+
+
+class _Sizes(Builder):
+    """Evaluates sums over the sizes of their terms."""
+
+    def __init__(self, other: Builder) -> None:
+        super().__init__(other._at, other._model, other._rows)
+
+    def _tensor(self, section: int, number: int) -> Any:
+        return np.abs(super()._tensor(section, number))
+
+    def _rope(self, section: int, op: Any, array: Any, out: Any) -> None:
+        x, half = array(section, op.a)[:, 0], self._p.head_dim // 2
+        heads = x.reshape(len(x), -1, 2, half)
+        out[:, 0] = np.broadcast_to(heads.sum(axis=2, keepdims=True), heads.shape).reshape(x.shape)
+
+
+if __name__ == "__main__":
+    asked = argparse.ArgumentParser(prog="python -m benchmarks.trust.elements")
+    asked.add_argument("--sampled", type=int, default=SAMPLED, help="elements judged in integers")
+    print(table(rows(asked.parse_args().sampled)))

@@ -1,0 +1,250 @@
+"""Is anybody honest accused, whatever kernels, batches, orders of summation and threads it computes with?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.table import Row
+from benchmarks.trust.judging import Finding, Judge
+from benchmarks.trust.town import SAMPLED, Served, Town, attention, columns, town
+from core.engine import native
+from core.engine.batch import BatchEngine
+from core.engine.blocks import Shard
+from core.engine.pieces import Piece
+from core.engine.prepack import prepack
+from core.engine.sampling import Sampler, sample_batch
+
+REQUESTS, PROMPT_TOKENS, NEW_TOKENS = 2, 60, 12
+CHUNK, BLOCK = 16, 16
+#: Rows (or logits) of one request through a stage, from what the stage was given.
+Kernel = Callable[[Tensor], Tensor]
+
+
+@dataclass
+class Tally:
+    """What was judged, and how near the limits it came."""
+
+    executions: int = 0
+    rows: int = 0
+    tokens: int = 0
+    accused: int = 0
+    suspected: int = 0
+    excess: float = 0.0
+    q: float = 0.0
+
+
+def rows() -> list[Row]:
+    """One row a model and profile."""
+    torch.set_num_threads(1)
+    found = []
+    for model, profile in columns():
+        with town(model, profile) as here:
+            found.append(_row(here, profile))
+    return found
+
+
+def _row(here: Town, profile: str) -> Row:
+    tally, kinds = Tally(), dict.fromkeys(())
+    prompts = here.prompts(REQUESTS, PROMPT_TOKENS)
+    jobs = [here.serve(i, prompt, NEW_TOKENS) for i, prompt in enumerate(prompts)]
+    judge = Judge(here)
+    for stage in here.audited:
+        for name, kernel in _kernels(here, stage):
+            kinds[name] = None
+            for job in jobs:
+                _count(tally, judge, _again(here, job, stage, kernel), stage, len(here.spans))
+    said = (
+        f"{tally.accused} accused, {tally.suspected} suspected in {tally.executions} executions "
+        f"({tally.rows} rows, {tally.tokens} tokens; {len(kinds)} kernels: {', '.join(kinds)}); "
+        f"at most {tally.excess:.2f} T, studentised {tally.q:.2f}"
+    )
+    return Row(
+        f"{here.name}, {profile}: honest executions",
+        "0 accusations",
+        said,
+        "–",
+        "0",
+        tally.accused == 0 and tally.suspected == 0 and tally.executions > 0,
+    )
+
+
+def _count(tally: Tally, judge: Judge, served: Served, stage: int, stages: int) -> None:
+    judged = judge.stage(served, stage)
+    tally.executions += 1
+    if stage < stages - 1:
+        tally.rows += len(served.rows[stage])
+    else:
+        tally.tokens += len(served.tokens)
+    tally.accused += judged.finding == Finding.SLASHED
+    tally.suspected += judged.finding == Finding.SUSPICIOUS
+    tally.excess = max(tally.excess, judged.excess)
+    tally.q = max(tally.q, judged.q)
+
+
+def _again(here: Town, job: Served, stage: int, kernel: Kernel) -> Served:
+    """The job with this stage's part done by another kernel, from the same committed inputs."""
+    given = job.entering(stage)
+    x = given if stage == 0 else given.to(here.shards[stage].dtype)
+    out = kernel(x)
+    if stage < len(here.spans) - 1:
+        changed = list(job.rows)
+        changed[stage] = out.float().numpy()
+        return replace(job, rows=tuple(changed))
+    sampler, tokens = Sampler(SAMPLED, job.request, job.prompt, frozenset()), []
+    for step in range(len(job.tokens)):
+        (choice,) = sample_batch(out[len(job.prompt) - 1 + step][None], [sampler])
+        tokens.append(int(choice.token))
+        sampler.take(job.tokens[step])
+    # Positions after one that another kernel would draw otherwise are fed what was served: judged as drawn there.
+    return replace(job, tokens=_where_alike(job, tokens))
+
+
+def _where_alike(job: Served, tokens: list[int]) -> tuple[int, ...]:
+    """Drawn tokens up to and with the first that differs from what was fed on."""
+    for step, (ours, theirs) in enumerate(zip(tokens, job.tokens, strict=True)):
+        if ours != theirs:
+            return tuple(tokens[: step + 1])
+    return tuple(tokens)
+
+
+def _kernels(here: Town, stage: int) -> Iterator[tuple[str, Kernel]]:
+    shard = here.shards[stage]
+    yield "whole, eager attention", attention(shard, "eager")(shard, 0)
+    yield "whole, fused attention", _fresh(shard, lambda x: shard.forward(x, shard.new_cache()))
+    yield f"chunks of {CHUNK}", lambda x: _by_pieces(shard, x, CHUNK)
+    yield "decoded one by one", lambda x: _by_pieces(shard, x, 1)
+    yield "two threads", lambda x: _on_threads(shard, x, 2)
+    for name, product in _PRODUCTS.items():
+        yield name, _with_products(shard, product)
+    for batch in (1, 8, 32):
+        yield f"batch of {batch}, torch's kernels", _batched(shard, batch, bare=True)
+    packed = here.load(here.spans[stage])
+    least = prepack(packed, model_dir=here.folder).least_rows
+    for batch in (1, 8, 32):
+        yield f"batch of {batch}, our kernels", _batched(packed, batch, least_rows=least)
+
+
+def _fresh(shard: Shard, run: Kernel) -> Kernel:
+    def fused(x: Tensor) -> Tensor:
+        return attention(shard, "sdpa")(shard, 0)(x)
+
+    return fused if shard.model.config._attn_implementation != "sdpa" else run
+
+
+def _by_pieces(shard: Shard, x: Tensor, length: int) -> Tensor:
+    cache = shard.new_cache()
+    return torch.cat([shard.forward(x[i : i + length], cache) for i in range(0, len(x), length)])
+
+
+def _on_threads(shard: Shard, x: Tensor, threads: int) -> Tensor:
+    torch.set_num_threads(threads)
+    try:
+        return shard.forward(x, shard.new_cache())
+    finally:
+        torch.set_num_threads(1)
+
+
+# --- other orders of summation, accumulated in float32 as every profile demands ---
+
+Product = Callable[[Tensor, Tensor], Tensor]
+
+
+def _blocked(x: Tensor, w: Tensor) -> Tensor:
+    """Sums of 16 terms, added one after the other."""
+    total = torch.zeros(*x.shape[:-1], len(w))
+    for at in range(0, w.shape[1], BLOCK):
+        total += x[..., at : at + BLOCK].float() @ w[:, at : at + BLOCK].float().T
+    return total
+
+
+def _split(x: Tensor, w: Tensor) -> Tensor:
+    """Sixteen partial sums over interleaved terms, added at the end."""
+    return torch.stack([x[..., i::BLOCK].float() @ w[:, i::BLOCK].float().T for i in range(BLOCK)]).sum(0)  # fmt: skip
+
+
+def _reordered(x: Tensor, w: Tensor) -> Tensor:
+    order = torch.randperm(w.shape[1], generator=torch.Generator().manual_seed(w.shape[1]))
+    return x[..., order].float() @ w[:, order].float().T
+
+
+_PRODUCTS: dict[str, Product] = {
+    "sums in blocks": _blocked,
+    "split sums": _split,
+    "reordered sums": _reordered,
+}
+
+
+def _with_products(shard: Shard, product: Product) -> Kernel:
+    linears = [m for m in shard.decoder_layers.modules() if isinstance(m, nn.Linear)]
+
+    def run(x: Tensor) -> Tensor:
+        with ExitStack() as stack:
+            for linear in linears:
+                stack.enter_context(_multiplying(linear, product))
+            return shard.forward(x, shard.new_cache())
+
+    return run
+
+
+@contextmanager
+def _multiplying(linear: nn.Linear, product: Product) -> Iterator[None]:
+    def forward(x: Tensor) -> Tensor:
+        out = product(x, linear.weight)
+        if linear.bias is not None:
+            out = out + linear.bias.float()
+        return out.to(x.dtype)
+
+    linear.forward = forward  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del linear.forward
+
+
+# --- batches ---
+
+
+def _batched(shard: Shard, batch: int, *, bare: bool = False, least_rows: int = 2) -> Kernel:
+    """Prompt and single steps in the company of others, at the engine's own pages; `bare` without our C kernels."""
+
+    def run(x: Tensor) -> Tensor:
+        with _no_kernels() if bare else ExitStack():
+            engine = BatchEngine(shard, kv_bytes=2**27, prefix_share=0, least_rows=least_rows)
+            try:
+                return _in_company(engine, x, batch)
+            finally:
+                engine.close()
+
+    return run
+
+
+def _in_company(engine: BatchEngine, x: Tensor, batch: int) -> Tensor:
+    head, got = PROMPT_TOKENS, []
+    others = list(range(batch - 1))
+    for name in ("r", *others):
+        engine.open(name)
+    ends = [head, *range(head + 1, len(x) + 1)]
+    for first, end in zip([0, *ends], ends, strict=False):
+        pieces = [Piece("r", x[first:end], first, "all")]
+        for i in others:
+            # Each of another length, so that rows of many positions meet in one step.
+            fed = x[i % 7 : i % 7 + 1 + (i % 5 if first == 0 else 0)]
+            pieces.append(Piece(i, fed, engine.length(i), "last"))
+        got.append(engine.step(pieces)[0])
+    return torch.cat(got)
+
+
+@contextmanager
+def _no_kernels() -> Iterator[None]:
+    made: Any = native._made_once
+    native._made_once = lambda: "left out to be measured without"  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        native._made_once = made

@@ -1,0 +1,95 @@
+"""What does an auditor say about a served request: who is slashed, who is evicted, whether the job is void?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from benchmarks.trust.town import SAMPLED, Served, Town, attention, honest
+from core.engine.numerics import (
+    Standing,
+    judge_rows,
+    judge_tokens,
+    reexecute,
+    standing_of,
+    studentised,
+    whitened_relative_l2,
+)
+from core.protocol.types import LayerRange
+
+
+class Finding(IntEnum):
+    """From nothing to the harshest; `SUSPICIOUS` is unpaid until cleared, and evicted."""
+
+    CLEAN = 0
+    SUSPICIOUS = 1
+    SLASHED = 2
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One stage on one request. `excess` is D/S over T, or nats over δ; `q` the studentised deviation, 0 where none was taken."""
+
+    stage: int
+    finding: Finding
+    excess: float
+    q: float = 0.0
+
+
+class Judge:
+    """An auditor of one town. What depends on a stage's inputs alone is computed once for all that is judged on them."""
+
+    def __init__(self, town: Town) -> None:
+        self._town = town
+        self._references: dict[tuple[LayerRange, bytes], Any] = {}
+        self._noises: dict[tuple[LayerRange, bytes], Any] = {}
+
+    def stage(self, served: Served, stage: int, *, student: bool = True) -> Judged:
+        """Re-run one stage in float64 from what it was given, and compare once; `student`: with own executions, too."""
+        town, given = self._town, served.entering(stage)
+        span, profile = town.spans[stage], town.profile
+        key = (span, sha256(given.numpy().tobytes()).digest())
+        if stage == len(town.spans) - 1:
+            return self._tokens(served, stage, key)
+        if key not in self._references:
+            self._references[key] = reexecute(town.exact(span), given).numpy()
+        reference, sigma = self._references[key], town.sigma[span.end]
+        verdict = judge_rows(profile, len(span), served.rows[stage], reference, sigma)
+        q = 0.0
+        if student:
+            if key not in self._noises:
+                self._noises[key] = self._noise(stage, given, reference)
+            rows = whitened_relative_l2(served.rows[stage], reference, sigma).rows
+            q = studentised(rows, self._noises[key])
+        finding = Finding.CLEAN
+        if standing_of(profile, q) == Standing.SUSPICIOUS:
+            finding = Finding.SUSPICIOUS
+        if verdict.at_fault:
+            finding = Finding.SLASHED
+        return Judged(stage, finding, verdict.ratio / verdict.limit, q)
+
+    def _tokens(self, served: Served, stage: int, key: tuple[LayerRange, bytes]) -> Judged:
+        first = len(served.prompt) - 1
+        if key not in self._references:
+            wanted = range(first, len(served.entering(stage)))
+            exact = self._town.exact(self._town.spans[stage])
+            self._references[key] = reexecute(exact, served.entering(stage), logit_rows=wanted).numpy()  # fmt: skip
+        logits = self._references[key][: len(served.tokens)]
+        verdict = judge_tokens(self._town.profile, logits, served.tokens, SAMPLED, served.request, prompt=served.prompt)  # fmt: skip
+        finding = Finding.SLASHED if verdict.at_fault else Finding.CLEAN
+        return Judged(stage, finding, verdict.ratio / verdict.limit)
+
+    def _noise(self, stage: int, given: Any, reference: Any) -> Any:
+        """Rms by row of the auditor's own executions in the served precision, by two kernels."""
+        own = self._town.shards[stage]
+        x = given if stage == 0 else given.to(own.dtype)
+        sigma = self._town.sigma[self._town.spans[stage].end]
+        squares = []
+        for worker in (honest, attention(own, "eager")):
+            rows = worker(own, 0)(x).float().numpy()
+            squares.append(whitened_relative_l2(rows, reference, sigma).rows ** 2)
+        return np.sqrt(np.mean(squares, axis=0))

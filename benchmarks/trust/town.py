@@ -1,0 +1,201 @@
+"""Which jobs are audited here: real models cut in three, prompts, and what an honest or a lying pipeline signs for them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.engine.models import NAMES, model_folder
+from core.engine.blocks import Shard
+from core.engine.model import load_shard
+from core.engine.numerics import BF16, FP32, NumericsProfile, profile_of
+from core.engine.sampling import Sampler, sample_batch
+from core.engine.tokenizer import Tokenizer
+from core.engine.trace.program import model_program
+from core.engine.trace.tables import corpus_texts
+from core.protocol.trace.families import FP32_TOLERANCES, SIGMA
+from core.protocol.types import LayerRange, SamplingParams
+
+#: First layer of the second and of the third stage; the second is as deep as a checkpoint of the profiles' tables.
+CUTS = {"smollm": (12, 18, 30), "gemma": (6, 12, 18)}
+SAMPLED = SamplingParams(temperature_micro=800_000, max_new_tokens=2**10, seed=11, ignore_eos=True)
+FORMS = {"fp32": "float32", "bf16": "bfloat16"}
+#: What a stage does with the rows of one call; state of a request, if any, is its own.
+Work = Callable[[Tensor], Tensor]
+#: Makes the work of one request.
+Worker = Callable[[Shard, int], Work]
+
+
+def honest(shard: Shard, request: int) -> Work:
+    """Rows as they are, through the shard."""
+    cache = shard.new_cache()
+    return lambda x: shard.forward(x, cache)
+
+
+@dataclass(frozen=True)
+class Served:
+    """One request as it was signed: ids fed to the first stage, rows at each inner boundary, tokens that came out."""
+
+    request: int
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    rows: tuple[Any, ...]  # float32 [T, D] after each stage but the last
+
+    @property
+    def fed(self) -> Tensor:
+        return torch.tensor(self.prompt + self.tokens[:-1])
+
+    def entering(self, stage: int) -> Tensor:
+        """What stage `stage` was given, as an auditor takes it."""
+        return self.fed if stage == 0 else torch.from_numpy(self.rows[stage - 1]).double()
+
+
+class Town:
+    """One model in one numerics profile, cut in three. Shards are loaded when they are asked for."""
+
+    def __init__(self, model: str, profile: str, cuts: Sequence[int] = ()) -> None:
+        self.model, self.name, self.folder = model, NAMES[model], model_folder(model)
+        self.form = FORMS[profile]
+        bounds = (0, *(cuts or CUTS[model]))
+        self.spans = [LayerRange(a, b) for a, b in pairwise(bounds)]
+        self._exact: dict[LayerRange, Shard] = {}
+
+    @property
+    def audited(self) -> Sequence[int]:
+        """Stages that the matrices judge: all, of the larger model only the second one."""
+        return range(len(self.spans)) if self.model == "smollm" else (1,)
+
+    @cached_property
+    def profile(self) -> NumericsProfile:
+        """What an auditor holds machines to: the registered program's entries in float32, the published table in bfloat16."""
+        if self.form == FORMS["bf16"]:
+            return BF16
+        return profile_of(model_program(self.folder, FP32_TOLERANCES).program)
+
+    @cached_property
+    def sigma(self) -> Any:
+        """Sizes of channels at each boundary."""
+        return model_program(self.folder).tables[SIGMA].astype(np.float64)
+
+    def load(self, span: LayerRange) -> Shard:
+        return load_shard(self.folder, span, numerics=self.form)
+
+    @cached_property
+    def shards(self) -> list[Shard]:
+        """The honest pipeline."""
+        return [self.load(span) for span in self.spans]
+
+    def exact(self, span: LayerRange) -> Shard:
+        """The float64 reference of machines of this profile."""
+        if span not in self._exact:
+            self._exact[span] = load_shard(self.folder, span, numerics=self.form, reference=True)
+        return self._exact[span]
+
+    def prompts(self, count: int, tokens: int) -> list[tuple[int, ...]]:
+        """Prompts of exactly so many tokens: texts of many kinds, one after the other until they are long enough."""
+        tokenizer, texts = Tokenizer(self.folder), corpus_texts()
+        found = []
+        for first in range(count):
+            ids: list[int] = []
+            for i in range(len(texts)):
+                ids += tokenizer.encode(texts[(first + i) % len(texts)])
+                if len(ids) >= tokens:
+                    break
+            found.append(tuple(ids[:tokens]))
+        return found
+
+    def serve(
+        self,
+        request: int,
+        prompt: Sequence[int],
+        new_tokens: int,
+        workers: Sequence[Worker] = (honest, honest, honest),
+        shards: Sequence[Shard] = (),
+        choose: Callable[[int, int], int] = lambda step, token: token,
+    ) -> Served:
+        """Prefill and decode through three stages, each doing its work; `choose` may put another token in a drawn one's place."""
+        held = list(shards) or self.shards
+        works = [worker(shard, request) for worker, shard in zip(workers, held, strict=True)]
+        sampler = Sampler(SAMPLED, request, prompt, frozenset())
+        rows: list[list[Any]] = [[] for _ in works[1:]]
+        fed, tokens = torch.tensor(list(prompt)), list[int]()
+        for step in range(new_tokens):
+            x = fed
+            for stage, work in enumerate(works):
+                x = work(x)
+                if stage < len(works) - 1:
+                    rows[stage].append(x.float().numpy())
+            (choice,) = sample_batch(x[-1:], [sampler])
+            token = choose(step, int(choice.token))
+            sampler.take(token)
+            tokens.append(token)
+            fed = torch.tensor([token])
+        return Served(request, tuple(prompt), tuple(tokens), tuple(np.concatenate(r) for r in rows))
+
+    @cached_property
+    def cheap(self) -> list[Shard]:
+        """The same pipeline with every layer's matrices in four bits."""
+        from benchmarks.trust.lies import int4, spoil
+
+        made = [self.load(span) for span in self.spans]
+        for shard in made:
+            spoil(shard, int4, len(shard.layers))
+        return made
+
+    def close(self) -> None:
+        """Let the weights go."""
+        for made in ("shards", "cheap"):
+            self.__dict__.pop(made, None)
+        self._exact.clear()
+        gc.collect()
+
+
+@contextmanager
+def town(model: str, profile: str, cuts: Sequence[int] = ()) -> Iterator[Town]:
+    """A town that is torn down afterwards; `cuts` as in `CUTS`."""
+    made = Town(model, profile, cuts)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def columns() -> list[tuple[str, str]]:
+    """(model, profile) of the table, of the models that are installed here: SmolLM2 in both profiles, Gemma in float32."""
+    wanted = (("smollm", "fp32"), ("smollm", "bf16"), ("gemma", "fp32"))
+    return [(model, profile) for model, profile in wanted if model_folder(model).exists()]
+
+
+def attention(shard: Shard, kind: str) -> Worker:
+    """Honest work with one of the library's attention kernels: `eager` or `sdpa` (fused)."""
+
+    def worker(_: Shard, request: int) -> Work:
+        cache = shard.new_cache()
+
+        def work(x: Tensor) -> Tensor:
+            config = shard.model.config
+            before = config._attn_implementation
+            config._attn_implementation = kind
+            try:
+                return shard.forward(x, cache)
+            finally:
+                config._attn_implementation = before
+
+        return work
+
+    return worker
+
+
+__all__ = [
+    "BF16", "CUTS", "FORMS", "FP32", "SAMPLED", "Path", "Served", "Town", "Work", "Worker", "attention", "columns", "honest", "town",
+]  # fmt: skip

@@ -1,0 +1,116 @@
+"""What do the auditor's commands print with --json? One type per command; published schemas are made from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from client.results import Dispute
+from core.runtime.results import Result
+
+
+class Stage(Result, frozen=True, forbid_unknown_fields=False):
+    """`check`: how far a stage's outputs are from an honest run, and what follows."""
+
+    stage: int
+    operator: str
+    layers: str
+    requests: int
+    deviation: str
+    allowed: str
+    first_divergent_step: str
+    verdict: str
+    why: str
+
+
+class Layer(Result, frozen=True, forbid_unknown_fields=False):
+    """`check --explain`: a second document, a row per layer."""
+
+    stage: str
+    after_layer: str
+    honest_here: str
+    served: str
+    allowed: str
+
+
+class Juror(Result, frozen=True):
+    """`jury stake`, `jury status` and `jury withdraw`."""
+
+    juror: str
+    stake: str
+    leaving: str
+    open_disputes: int
+    credit: str
+
+
+class Bundled(Result, frozen=True):
+    """`bundle`: what a third party needs to check a job without asking anybody."""
+
+    file: str
+    job: str
+    receipts: int
+    requests: int
+    bytes: int
+
+
+class BundleVerified(Result, frozen=True):
+    """`verify`: what holds, and what only chain and model can tell."""
+
+    job: str
+    order: str
+    receipts: str
+    tokens_in: int
+    tokens_out: int
+    due: str
+    still_to_check: str
+
+
+class Audited(Result, frozen=True):
+    """`audits ls`: one stage of one job that watching has re-run."""
+
+    job: str
+    stage: int
+    operator: str
+    verdict: str
+    requests: int
+    in_float64: int
+    deviation: str
+    allowed: str
+    dispute: str
+    why: str
+
+
+class OperatorStanding(Result, frozen=True):
+    """`audits standings`: what audits of an operator came to."""
+
+    operator: str
+    jobs: int
+    clean: int
+    faults: int
+    withheld: int
+    avoid: bool
+
+
+class Watched(Result, frozen=True):
+    """`audits status`."""
+
+    auditor: str
+    secret_hash: str
+    jobs: dict[str, int]
+    only_measured: int
+    largest_measured: str
+    not_accused_yet: int
+
+
+RESULTS: dict[str, tuple[Any, ...]] = {
+    "audits ls": (list[Audited],),
+    "audits standings": (list[OperatorStanding],),
+    "audits status": (Watched,),
+    "bundle": (Bundled,),
+    "verify": (BundleVerified,),
+    "check": (list[Stage], list[Layer]),
+    "dispute": (Dispute,),
+    "disputes ls": (list[Dispute],),
+    "jury stake": (Juror,),
+    "jury status": (Juror,),
+    "jury withdraw": (Juror,),
+}

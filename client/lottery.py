@@ -1,0 +1,39 @@
+"""Which requests does an auditor look at? (`docs/trust.md` §9)
+
+Nobody can know before the receipts are signed: the draw takes the hash of the block in which the job was delivered or paid, and a
+secret. The auditor cannot choose either: it published the secret's hash before, and can show the secret afterwards.
+"""
+
+from __future__ import annotations
+
+import hmac
+from hashlib import sha256
+
+FULL_BPS = 10_000
+#: Of an operator's first jobs, and after it was found suspicious: so much is looked at, at least.
+NEWCOMER_BPS, NEWCOMER_JOBS = 2_000, 100
+_DOMAIN = b"headrace/audit/1"
+
+
+def commitment(secret: bytes) -> str:
+    """What is published of a secret before anything is drawn with it."""
+    return "0x" + sha256(_DOMAIN + b"/secret" + secret).hexdigest()
+
+
+def is_drawn(secret: bytes, beacon: str, job_id: str, request: int, rate_bps: int) -> bool:
+    """Whether a request is audited: with probability `rate_bps` / 10 000 over secrets, the same for anyone who holds the secret.
+
+    `beacon` is the hash of the block whose event showed that the job's receipts were signed; both ids are 0x-hex of 32 bytes.
+    """
+    said = b"".join(
+        (_DOMAIN, bytes.fromhex(beacon[2:]), bytes.fromhex(job_id[2:]), request.to_bytes(4, "big"))
+    )
+    ticket = int.from_bytes(hmac.digest(secret, said, "sha256")[:8], "big")
+    return ticket * FULL_BPS < rate_bps << 64
+
+
+def rate_for(base_bps: int, jobs: int, *, is_suspected: bool) -> int:
+    """The share of an operator's requests that is audited after so many jobs of it were seen."""
+    if is_suspected or jobs < NEWCOMER_JOBS:
+        return max(base_bps, NEWCOMER_BPS)
+    return base_bps

@@ -1,0 +1,168 @@
+"""What does an accuser do where the rows to accuse with are withheld, or are no rows: ask on chain, and what do the answers prove?"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from core.game.players import Accuser, Move
+from core.protocol import commit
+from core.protocol.errors import CheckFailed, HeadraceError
+from core.protocol.game_log import Opened, Seen
+from core.protocol.trace.calls import leaf_tuple, row_tuple
+from core.protocol.trace.derive import Boundary
+from core.protocol.trace.evidence import RowOpening
+from core.protocol.trace.program import Program
+from core.protocol.trace.rows import MAX_SPOTS, SignedRows, Spot
+from core.protocol.trace.sources import CommittedRows
+from core.protocol.types import RequestLeaf, SignedReceipt
+
+MAX_ASKS = 3  # that a game takes
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """A part of a row that a stage signed as its own and that is no part of a row."""
+
+    spot: Spot
+    opening: RowOpening
+
+
+@dataclass(frozen=True)
+class Doubted:
+    """The rows of one request that a stage signed for, and the receipt that it did it in."""
+
+    accused: SignedReceipt
+    program: Program
+    leaf: RequestLeaf
+
+    @property
+    def rows(self) -> SignedRows:
+        receipt = self.accused.receipt
+        return SignedRows(self.program, self.leaf, receipt.layer_from, receipt.layer_to)
+
+    def proven(self) -> tuple[int, list[bytes]]:
+        """Where the request stands under its receipt's root. Raises CheckFailed if it does not."""
+        leaves = self.accused.leaves
+        if self.leaf not in leaves:
+            raise CheckFailed(
+                "the accused receipt is not over this request",
+                f"request {self.leaf.request_index}",
+            )
+        hashes = [commit.leaf_hash(commit.request_leaf_bytes(leaf)) for leaf in leaves]
+        position = leaves.index(self.leaf)
+        return position, list(commit.merkle_proof(hashes, position))
+
+    def malformed(self, outputs: bytes) -> Malformed | None:
+        """The first part of these rows, which the stage sent, that is no number or no token; None if all are."""
+        rows, width = self.rows, self.rows.row_bytes(Boundary.OUT)
+        held: CommittedRows | None = None
+        for number in range(len(outputs) // width):
+            row = outputs[number * width : (number + 1) * width]
+            for part, start in enumerate(range(0, width, commit.PART_BYTES)):
+                spot = Spot(Boundary.OUT, number, part)
+                if _is_sound(rows, spot, row[start : start + commit.PART_BYTES]):
+                    continue
+                if held is None:
+                    held = CommittedRows(
+                        [outputs[at : at + width] for at in range(0, len(outputs), width)]
+                    )
+                return Malformed(spot, held.open(number, start))
+        return None
+
+    def spots(self, boundaries: Sequence[Boundary], rng: random.Random) -> list[Spot]:
+        """As many random parts of these boundaries' rows as one question takes, no part twice."""
+        rows = self.rows
+        each = {b: -(-rows.row_bytes(b) // commit.PART_BYTES) for b in boundaries}
+        total = sum(rows.count(b) * parts for b, parts in each.items())
+        found = []
+        for number in sorted(rng.sample(range(total), min(MAX_SPOTS, total))):
+            for boundary, parts in each.items():
+                size = rows.count(boundary) * parts
+                if number < size:
+                    found.append(Spot(boundary, number // parts, number % parts))
+                    break
+                number -= size
+        return found
+
+
+def _is_sound(rows: SignedRows, spot: Spot, part: bytes) -> bool:
+    from core.protocol.referee.formats import decode
+
+    if rows.tokens(spot.boundary):
+        return int.from_bytes(part, "little") < rows.program.vocab
+    return decode(part, rows.program.row_format) is not None
+
+
+class Inquest:
+    """What is brought before there is an accusation: malformed rows, or questions for rows that nobody hands over.
+
+    Once the rows come, off chain after a question, `accuse` makes the accusation of them that is then played.
+    """
+
+    def __init__(
+        self,
+        doubted: Doubted,
+        rng: random.Random,
+        *,
+        missing: Sequence[Boundary] = (),
+        malformed: Malformed | None = None,
+        accuse: Callable[[], Awaitable[Any]] | None = None,
+    ) -> None:
+        """`accuse` fetches again and returns an `Accusation`; it raises HeadraceError while it cannot."""
+        self._doubted, self._rng = doubted, rng
+        self._missing, self._malformed, self._accuse = tuple(missing), malformed, accuse
+        self._accusation: Any = None
+
+    def then(self, accuse: Callable[[], Awaitable[Any]]) -> Inquest:
+        """The same, with what makes an accusation of rows that have come."""
+        return Inquest(
+            self._doubted,
+            self._rng,
+            missing=self._missing,
+            malformed=self._malformed,
+            accuse=accuse,
+        )
+
+    def describe(self) -> str:
+        """What is done first, for whoever pays the bond."""
+        request = self._doubted.leaf.request_index
+        if self._malformed is not None:
+            return f"prove that row {self._malformed.spot.row} of request {request} is none"
+        sides = " and ".join(b.name.lower() for b in self._missing)
+        return f"ask for random rows of request {request} ({sides}), up to {MAX_ASKS} times"
+
+    @property
+    def player(self) -> Accuser | None:
+        """Who opens the trace, once there is one."""
+        return self._accusation.player if self._accusation is not None else None
+
+    async def opening(self, opened: Opened, seen: Seen) -> Move | None:
+        """The move of a game that has no accusation yet; None when there is nothing left to say, and the bond is lost."""
+        rows = (opened.model, leaf_tuple(self._doubted.leaf), *self._doubted.rows[2:])
+        position, proof = self._doubted.proven()
+        receipt = self._doubted.accused.receipt
+        if self._malformed is not None:
+            spot, found = self._malformed.spot, self._malformed.opening
+            return Move(
+                "proveMalformed", (receipt, rows, position, proof, _spot(spot), row_tuple(found))
+            )
+        asked = seen.moves.count("Asked")
+        if asked and self._accuse is not None:
+            try:
+                self._accusation = await self._accuse()
+            except HeadraceError:
+                self._accusation = None  # still withheld, or nothing in them to accuse of
+            if self._accusation is not None:
+                first: Move | None = await self._accusation.opening(opened, seen)
+                return first
+        if asked >= MAX_ASKS or not self._missing:
+            return None
+        spots = [_spot(spot) for spot in self._doubted.spots(self._missing, self._rng)]
+        return Move("ask", (receipt, rows, position, proof, spots))
+
+
+def _spot(spot: Spot) -> tuple[bool, int, int]:
+    return (spot.boundary == Boundary.OUT, spot.row, spot.part)

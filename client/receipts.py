@@ -1,0 +1,125 @@
+"""What does one receipt say, and does a file of receipts hold without anything else of ours?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from client.context import Context, open_context, open_store
+from client.evidence import Case, case_of_job, events_named
+from client.registered import shard_roots
+from client.store import match_of, receipt_hash
+from client.verify import check_receipt
+from core.protocol import ids
+from core.protocol.errors import CheckFailed, UsageError
+from core.protocol.types import SignedReceipt
+from core.runtime.settings import Settings
+
+Json = dict[str, Any]
+
+
+def show_receipt(settings: Settings, typed: str) -> Json:
+    """Everything that a stage signed for. Raises IdInvalid."""
+    store = open_store(settings)
+    try:
+        row, signed = store.find_receipt(typed)
+        match = match_of(store.find_job(row.job_id))
+    finally:
+        store.close()
+    receipt = signed.receipt
+    return {
+        "receipt": ids.full(ids.Kind.RECEIPT, row.receipt_id),
+        "job": ids.short(ids.Kind.JOB, row.job_id),
+        "stage": receipt.stage,
+        "operator": match.plan[receipt.stage].operator,
+        "layers": f"{receipt.layer_from}-{receipt.layer_to - 1}",
+        "requests": receipt.requests,
+        "tokens_in": receipt.tokens_in,
+        "tokens_out": receipt.tokens_out,
+        "input_root": receipt.input_root,
+        "output_root": receipt.output_root,
+        "shard_root": receipt.shard_root,
+        "signed_at": receipt.signed_at,
+        "signature": signed.signature,
+    }
+
+
+async def verify_file(settings: Settings, file: Path) -> Json:
+    """Check every receipt of a JSONL file, as `client jobs fetch` writes it: form, signer, place in the plan, shard.
+
+    The plan and the order are read from the chain, so that a stranger can check what somebody hands him. Raises CheckFailed
+    naming the line, UsageError for what is no such file.
+    """
+    found = read_receipts(file)
+    async with open_context(settings) as context:
+        cases = await _cases(context, {signed.receipt.plan_hash for _, signed in found})
+        for number, signed in found:
+            await _check_line(context, number, signed, cases)
+    return {
+        "file": str(file),
+        "receipts": len(found),
+        "distinct": len({receipt_hash(signed) for _, signed in found}),
+        "jobs": sorted({ids.short(ids.Kind.JOB, case.job_id) for case in cases.values()}),
+        "signatures": "all by the operators of the plans on chain",
+    }
+
+
+async def _cases(context: Context, plan_hashes: set[str]) -> dict[tuple[str, str], Case]:
+    """The jobs on chain with these plans, by order hash and plan hash."""
+    first = context.settings.network.deploy_block
+    found = {}
+    for event in await events_named(context.chain, "JobMatched", first):
+        if event.args["planHash"] in plan_hashes:
+            case = await case_of_job(context.chain, event.args["job"], first)
+            found[case.order_hash, case.plan_hash] = case
+    return found
+
+
+async def _check_line(
+    context: Context, number: int, signed: SignedReceipt, cases: dict[tuple[str, str], Case]
+) -> None:
+    receipt = signed.receipt
+    case = cases.get((receipt.order_hash, receipt.plan_hash))
+    if case is None or receipt.stage >= len(case.plan):
+        raise CheckFailed(
+            f"line {number} is about no job of this chain",
+            f"order {receipt.order_hash}, plan {receipt.plan_hash}, stage {receipt.stage}",
+        )
+    roots = await shard_roots(context.chain, case.order.model_id, case.plan)
+    try:
+        check_receipt(
+            signed,
+            domain=context.chain.domain,
+            order=case.order,
+            plan=case.plan,
+            stage=receipt.stage,
+            shard_root_of=lambda a, b: roots[a, b],
+        )
+    except CheckFailed as error:
+        raise CheckFailed(f"line {number} does not hold: {error.what}", error.why) from None
+
+
+def read_receipts(file: Path) -> list[tuple[int, SignedReceipt]]:
+    """(line number, receipt) of a JSONL file. Raises UsageError."""
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UsageError(f"cannot read {file}", error.strerror or str(error)) from None
+    found = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            found.append((number, msgspec.convert(json.loads(line), SignedReceipt)))
+        except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+            raise UsageError(
+                f"line {number} of {file} is no receipt",
+                str(error),
+                next_step="`client jobs fetch JOB` writes such a file",
+            ) from None
+    if not found:
+        raise UsageError(f"{file} holds no receipt", "it is empty")
+    return found

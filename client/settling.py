@@ -1,0 +1,43 @@
+"""Who settles an order's disputes: the tolerance game where the chain knows the model's operators, else the jury, or whom the person names."""
+
+from __future__ import annotations
+
+from core.protocol import ids
+from core.protocol.chain import Chain
+from core.protocol.errors import UsageError
+from core.protocol.game_log import GAME
+
+JURY = "JuryArbitrator"
+NAMED = ("", "game", "jury")
+
+
+def check_named(named: str) -> str:
+    """What a person wrote for an arbitrator: "" (the network's default), game, jury, or an address. Raises IdInvalid."""
+    return named if named in NAMED else ids.address(named)
+
+
+async def is_playable(chain: Chain, numerics_profile: str) -> bool:
+    """Whether disputes about a model can be played: the chain has the game and holds the model's operator program."""
+    if GAME not in chain.addresses or "ProgramStore" not in chain.addresses:
+        return False
+    return bool(await chain.read("ProgramStore", "has", numerics_profile))
+
+
+async def arbitrator_of(chain: Chain, numerics_profile: str, named: str = "") -> str:
+    """The address that an order for a model of this profile names.
+
+    Raises UsageError for a game about a model whose operators the referee does not know.
+    """
+    if named == "jury":
+        return chain.addresses[JURY]
+    if named not in NAMED:
+        return named
+    if await is_playable(chain, numerics_profile):
+        return chain.addresses[GAME]
+    if named == "game":
+        raise UsageError(
+            "disputes about this model cannot be played",
+            "no operator program is registered for it, so its disputes are the jury's",
+            next_step="leave --arbitrator away, or name the jury",
+        )
+    return chain.addresses[JURY]

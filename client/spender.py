@@ -1,0 +1,72 @@
+"""Who besides the wallet may spend its prepaid balance, and how much? `client wallet allow`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from client.context import open_context
+from core.protocol import ids
+from core.protocol.errors import UsageError
+from core.protocol.keystore import Keystore
+from core.protocol.units import format_duration, parse_duration
+from core.runtime.console import Run
+
+Json = dict[str, Any]
+
+
+async def allow_spender(run: Run, spender: str, limit: str, valid: str) -> Json:
+    """Let another key sign orders against the prepaid balance, up to a limit; it can withdraw nothing.
+
+    `spender` is a wallet's name or an address. A limit of zero takes the permission back. Raises UsageError for the wallet itself.
+    """
+    settings, show = run.settings, run.settings.show_token
+    units, valid_s = settings.token(limit), parse_duration(valid)
+    who = spender_address(run, spender)
+    signer = run.unlock()
+    if who.lower() == signer.address.lower():
+        raise UsageError(
+            "a wallet needs no permission of its own",
+            f"{who} is the wallet itself",
+            next_step="name another wallet; `client wallet new NAME` makes one",
+        )
+    async with open_context(settings) as context:
+        chain = context.chain
+        expiry = await chain.now() + valid_s
+        before = await chain.read("Escrow", "spenderOf", signer.address, who)
+        await chain.simulate(signer.address, "Escrow", "setSpender", who, units, expiry)
+        run.confirm(
+            "Allow it?" if units else "Take the permission back?",
+            {
+                "account": f"{signer.address}, whose prepaid balance is spent",
+                "spender": f"{who} may open and pay jobs, and withdraw nothing",
+                "limit": f"{show(units)} in all, {show(before['used'])} of it used",
+                "until": f"in {format_duration(valid_s)}",
+            },
+        )
+        sent = await chain.transact(signer, "Escrow", "setSpender", who, units, expiry)
+        now = await chain.read("Escrow", "spenderOf", signer.address, who)
+    return {
+        "account": signer.address,
+        "spender": who,
+        "limit": show(now["limit"]),
+        "used": show(now["used"]),
+        "expires_at": now["expiry"],
+        "tx": sent.tx_hash,
+        "next": f"on the spender's machine: client config set client.account {signer.address}",
+    }
+
+
+def spender_address(run: Run, typed: str) -> str:
+    """An address as it is, or that of a wallet here. Raises IdInvalid, UsageError when its file does not say it."""
+    if typed.startswith("0x"):
+        return ids.address(typed)
+    keystore = Keystore(run.settings.wallet.keystore_dir)
+    keystore.path(typed)
+    found = next(w for w in keystore.ls() if w.name == typed)
+    if found.address is None:
+        raise UsageError(
+            f"the file of '{typed}' does not say its address",
+            "Foundry writes none",
+            next_step=f"type the address; `cast wallet address --account {typed}` tells it",
+        )
+    return str(found.address)

@@ -1,0 +1,263 @@
+"""What must an auditor that watches not forget? Its secret, the jobs it has seen, what it drew and what it found."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from core.protocol.follower import Position
+from core.runtime.folders import make_private
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS job (
+  job TEXT PRIMARY KEY, matched_tx TEXT NOT NULL, matched_block INTEGER NOT NULL, beacon TEXT NOT NULL DEFAULT '',
+  signed_block INTEGER NOT NULL DEFAULT 0, state TEXT NOT NULL DEFAULT 'running', tries INTEGER NOT NULL DEFAULT 0,
+  not_before_s REAL NOT NULL DEFAULT 0, why TEXT NOT NULL DEFAULT '');
+CREATE TABLE IF NOT EXISTS looked (job TEXT NOT NULL, request INTEGER NOT NULL, drawn INTEGER NOT NULL, judged INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (job, request));
+CREATE TABLE IF NOT EXISTS verdict (
+  number INTEGER PRIMARY KEY, job TEXT NOT NULL, stage INTEGER NOT NULL, operator TEXT NOT NULL, verdict TEXT NOT NULL,
+  requests INTEGER NOT NULL, in_float64 INTEGER NOT NULL, ratio REAL NOT NULL, allowed REAL NOT NULL, why TEXT NOT NULL,
+  dispute TEXT NOT NULL DEFAULT '', at_s REAL NOT NULL);
+CREATE INDEX IF NOT EXISTS verdict_of_operator ON verdict (operator);
+CREATE INDEX IF NOT EXISTS job_state ON job (state);
+"""
+
+
+class Found(StrEnum):
+    """What an audit of one stage ended in. `SHADOW` is measured and held against nobody."""
+
+    CLEAN = "clean"
+    FAULT = "fault"
+    WITHHELD = "withheld"
+    SHADOW = "shadow"
+
+
+class JobState(StrEnum):
+    """Where a job stands: receipts not signed yet, to be drawn and audited, done, or given up."""
+
+    RUNNING = "running"
+    DUE = "due"
+    DONE = "done"
+    GIVEN_UP = "given up"
+
+
+@dataclass(frozen=True)
+class WatchedJob:
+    """A job that we serve as its auditor."""
+
+    job_id: str
+    matched_tx: str
+    beacon: str
+    signed_block: int
+    tries: int
+
+
+@dataclass(frozen=True)
+class StageVerdict:
+    """One stage of one audited job, as it is kept."""
+
+    job_id: str
+    stage: int
+    operator: str
+    found: Found
+    requests: int
+    in_float64: int
+    ratio: float
+    allowed: float
+    why: str
+    dispute: str = ""
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What an operator's audits come to."""
+
+    operator: str
+    jobs: int
+    clean: int
+    faults: int
+    withheld: int
+    last_fault_s: float
+
+    @property
+    def is_suspected(self) -> bool:
+        """Whether anything speaks against it."""
+        return self.faults + self.withheld > 0
+
+
+class WatchBook:
+    """SQLite; what is written is on disk before it is acted on."""
+
+    def __init__(self, path: Path) -> None:
+        make_private(path.parent)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        self._db = sqlite3.connect(path, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.executescript(_TABLES)
+
+    def close(self) -> None:
+        self._db.close()
+
+    # --- what the draw needs ---
+
+    def secret(self) -> bytes:
+        """32 random bytes, made once."""
+        self._db.execute("INSERT OR IGNORE INTO kept VALUES ('secret', ?)", (os.urandom(32),))
+        (value,) = self._db.execute("SELECT value FROM kept WHERE name = 'secret'").fetchone()
+        return bytes(value)
+
+    def position(self) -> Position:
+        """How far the chain was read."""
+        row = self._db.execute("SELECT value FROM kept WHERE name = 'position'").fetchone()
+        return msgspec.json.decode(row[0], type=Position) if row else Position()
+
+    def advance(self, position: Position) -> None:
+        """Events up to here are taken in."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO kept VALUES ('position', ?)", (msgspec.json.encode(position),)
+        )
+
+    def roll_back(self, block: int) -> None:
+        """Blocks above this one are gone: so are jobs that were matched there, and signings that were seen there."""
+        self._db.execute("DELETE FROM job WHERE matched_block > ?", (block,))
+        self._db.execute(
+            "UPDATE job SET state = 'running', beacon = '', signed_block = 0"
+            " WHERE signed_block > ? AND state = 'due'",
+            (block,),
+        )
+
+    # --- jobs ---
+
+    def matched(self, job_id: str, tx: str, block: int) -> None:
+        self._db.execute(
+            "INSERT OR IGNORE INTO job (job, matched_tx, matched_block) VALUES (?, ?, ?)",
+            (job_id, tx, block),
+        )
+
+    def signed(self, job_id: str, beacon: str, block: int) -> None:
+        """The chain shows that receipts of this job are signed; one that goes on is looked at again."""
+        self._db.execute(
+            "UPDATE job SET state = 'due', beacon = ?, signed_block = ?, tries = 0, not_before_s = 0"
+            " WHERE job = ? AND signed_block < ?",
+            (beacon, block, job_id, block),
+        )
+
+    def due(self, now_s: float) -> list[WatchedJob]:
+        """Jobs to draw from, oldest first."""
+        rows = self._db.execute(
+            "SELECT job, matched_tx, beacon, signed_block, tries FROM job"
+            " WHERE state = 'due' AND not_before_s <= ? ORDER BY signed_block, job",
+            (now_s,),
+        )
+        return [WatchedJob(*row) for row in rows]
+
+    def done(self, job: WatchedJob) -> None:
+        """Nothing is left to do, unless more was signed meanwhile."""
+        self._db.execute(
+            "UPDATE job SET state = 'done', why = '' WHERE job = ? AND signed_block = ?",
+            (job.job_id, job.signed_block),
+        )
+
+    def put_off(self, job: WatchedJob, not_before_s: float, why: str, *, give_up: bool) -> None:
+        self._db.execute(
+            "UPDATE job SET tries = tries + 1, not_before_s = ?, why = ?, state = ? WHERE job = ?",
+            (not_before_s, why[:500], JobState.GIVEN_UP if give_up else JobState.DUE, job.job_id),
+        )
+
+    def drawn(self, job_id: str) -> dict[int, bool]:
+        """Requests of a job that were drawn for already, and how it fell."""
+        rows = self._db.execute("SELECT request, drawn FROM looked WHERE job = ?", (job_id,))
+        return {request: bool(drawn) for request, drawn in rows}
+
+    def draw(self, job_id: str, fell: dict[int, bool]) -> None:
+        """How the lots of requests fell; the first time stands."""
+        self._db.executemany(
+            "INSERT OR IGNORE INTO looked (job, request, drawn) VALUES (?, ?, ?)",
+            [(job_id, request, int(drawn)) for request, drawn in fell.items()],
+        )
+
+    # --- verdicts ---
+
+    def judged_requests(self, job_id: str) -> frozenset[int]:
+        """Requests of a job whose verdicts are kept."""
+        rows = self._db.execute(
+            "SELECT request FROM looked WHERE job = ? AND judged = 1", (job_id,)
+        )
+        return frozenset(request for (request,) in rows)
+
+    def keep(
+        self, verdicts: Sequence[StageVerdict], at: float, *, judged: Collection[int] = ()
+    ) -> None:
+        """All stages of one audit, or none, and that these requests need not be looked at again."""
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany(
+                "INSERT INTO verdict (job, stage, operator, verdict, requests, in_float64, ratio, allowed, why, dispute, at_s)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (v.job_id, v.stage, v.operator.lower(), v.found, v.requests, v.in_float64, v.ratio, v.allowed, v.why, v.dispute, at)
+                    for v in verdicts
+                ],
+            )  # fmt: skip
+            self._db.executemany(
+                "UPDATE looked SET judged = 1 WHERE job = ? AND request = ?",
+                [(job_id, r) for job_id in {v.job_id for v in verdicts} for r in judged],
+            )
+
+    def disputed(self, job_id: str, stage: int, dispute: str) -> None:
+        """What became of accusing a stage."""
+        self._db.execute(
+            "UPDATE verdict SET dispute = ? WHERE job = ? AND stage = ?", (dispute, job_id, stage)
+        )
+
+    def verdicts(self, job_id: str | None = None, limit: int = 100) -> list[StageVerdict]:
+        """Newest first."""
+        where, args = ("WHERE job = ?", [job_id]) if job_id else ("", [])
+        rows = self._db.execute(
+            "SELECT job, stage, operator, verdict, requests, in_float64, ratio, allowed, why, dispute, at_s"
+            f" FROM verdict {where} ORDER BY number DESC LIMIT ?",
+            (*args, limit),
+        )
+        return [StageVerdict(*row[:3], Found(row[3]), *row[4:]) for row in rows]
+
+    def undisputed(self) -> list[tuple[str, int]]:
+        """(job, stage) of faults that nobody was accused of yet, the first stage of each job only, oldest first."""
+        rows = self._db.execute(
+            "SELECT job, MIN(stage) FROM verdict WHERE verdict IN ('fault', 'withheld') GROUP BY job"
+            " HAVING SUM(dispute != '') = 0 ORDER BY MIN(number)"
+        )
+        return [(str(job), int(stage)) for job, stage in rows]
+
+    def standings(self) -> list[Standing]:
+        """Every operator that was audited, the worst first."""
+        rows = self._db.execute(
+            "SELECT operator, COUNT(DISTINCT job), SUM(verdict = 'clean'), SUM(verdict = 'fault'), SUM(verdict = 'withheld'),"
+            " COALESCE(MAX(CASE WHEN verdict IN ('fault', 'withheld') THEN at_s END), 0)"
+            " FROM verdict GROUP BY operator ORDER BY 4 DESC, 5 DESC, operator"
+        )
+        return [Standing(*row) for row in rows]
+
+    def standing_of(self, operator: str) -> Standing:
+        """What is known of one operator, nothing if it was never audited."""
+        known = {standing.operator: standing for standing in self.standings()}
+        return known.get(operator.lower(), Standing(operator.lower(), 0, 0, 0, 0, 0.0))
+
+    def counts(self) -> dict[str, int]:
+        """Jobs by state."""
+        rows = dict(self._db.execute("SELECT state, COUNT(*) FROM job GROUP BY state"))
+        return {str(state): int(rows.get(state, 0)) for state in JobState}
+
+    def shadow(self) -> tuple[int, float]:
+        """How many stages were only measured, and the largest D/S among them."""
+        row = self._db.execute(
+            "SELECT COUNT(*), COALESCE(MAX(ratio), 0) FROM verdict WHERE verdict = 'shadow'"
+        ).fetchone()
+        return int(row[0]), float(row[1])

@@ -1,0 +1,263 @@
+"""`auditor watch`: the watching auditor with real connections, what Prometheus reads of it, and what it has found so far."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from client.audit import audit_job
+from client.context import Context, open_context
+from client.dispute import check_standing, open_dispute
+from client.evidence import Case, Delegation
+from client.investigation import investigate, open_evidence, read_delegation, source_of
+from client.lottery import commitment
+from client.playing import is_played, play_dispute
+from client.registered import shard_roots
+from client.watch_book import Found, StageVerdict, WatchBook
+from client.watching import Hands, Looked, Watcher
+from core.protocol import ids
+from core.protocol.errors import CheckFailed
+from core.protocol.follower import EventFollower
+from core.protocol.signing import DigestSigner
+from core.protocol.types import SignedReceipt
+from core.runtime.clock import SystemClock
+from core.runtime.console import Run
+from core.runtime.logs import get_logger
+from core.runtime.metrics import Metrics
+from core.runtime.settings import Settings
+
+log = get_logger(__name__)
+COUNT_EVERY_S = 5.0
+
+
+async def watch(
+    run: Run,
+    *,
+    rate_bps: int,
+    serves: Collection[str],
+    delegation_files: Collection[Path],
+    disputes: bool,
+) -> None:
+    """Audit until stopped. `serves` are requesters whose orders we may look into beside those that name us."""
+    settings = run.settings
+    delegations = {
+        d.delegation.order_hash: d
+        for d in (read_delegation(file) for file in delegation_files)
+        if d is not None
+    }
+    signer = run.unlock()
+    async with AsyncExitStack() as stack:
+        context = await stack.enter_async_context(open_context(settings))
+        book = open_book(settings, signer.address)
+        stack.callback(book.close)
+        numbers = WatchNumbers()
+        work = _Work(run, context, signer, delegations)
+        start = settings.network.deploy_block
+        watcher = Watcher(
+            context.chain,
+            book,
+            SystemClock(),
+            EventFollower(context.chain, start_block=start, position=book.position()),
+            Hands(work.receipts_of, work.look, work.accuse),
+            auditor=signer.address,
+            serves=serves,
+            rate_bps=rate_bps,
+            disputes=disputes,
+            on_verdict=numbers.judged,
+        )
+        if settings.auditor.metrics_port is not None:
+            server = await numbers.metrics.serve(settings.auditor.metrics_port)
+            stack.push_async_callback(server.stop)
+            log.info("metrics are served", url=f"{server.url}/metrics")
+        counting = asyncio.create_task(numbers.follow(book, watcher))
+        stack.callback(counting.cancel)
+        # Whoever keeps this line can hold us to our lots once we show the secret.
+        log.info("watching", auditor=signer.address, rate_bps=rate_bps, secret_hash=commitment(book.secret()))  # fmt: skip
+        await watcher.run()
+
+
+class _Work:
+    """What the daemon does with a job, one shard in memory at a time."""
+
+    def __init__(
+        self,
+        run: Run,
+        context: Context,
+        signer: DigestSigner,
+        delegations: dict[str, Delegation],
+    ) -> None:
+        self._run, self._context, self._signer = run, context, signer
+        self._delegations = delegations
+
+    def _delegation(self, case: Case) -> Delegation | None:
+        return self._delegations.get(case.order_hash)
+
+    async def receipts_of(self, case: Case) -> list[list[SignedReceipt]]:
+        found = await investigate(
+            self._context,
+            self._signer,
+            case.job_id,
+            self._delegation(case),
+            lambda *_: None,
+            rerun=False,
+        )
+        return found.pipelines
+
+    async def look(
+        self, case: Case, pipelines: list[list[SignedReceipt]], drawn: frozenset[int]
+    ) -> Looked:
+        source = await source_of(self._context, case)
+        roots = await shard_roots(self._context.chain, case.order.model_id, case.plan)
+        counts = [0] * len(case.plan)
+        async with open_evidence(
+            self._context, self._signer, case, self._delegation(case)
+        ) as evidence:
+            findings = await audit_job(
+                evidence,
+                source,
+                [
+                    [
+                        leaf
+                        for receipts in pipelines
+                        for leaf in receipts[stage].leaves
+                        if leaf.request_index in drawn
+                    ]
+                    for stage in range(len(case.plan))
+                ],
+                [roots[stage.layer_from, stage.layer_to] for stage in case.plan],
+                precheck=True,
+                in_float64=counts.__setitem__,
+            )
+        return Looked(findings, counts, source.profile.is_shadow)
+
+    async def accuse(self, job_id: str, stage: int) -> str:
+        """Re-runs the job whole, in float64: money is staked on what that says, and on nothing that was remembered."""
+        context, signer = self._context, self._signer
+        first = await investigate(context, signer, job_id, None, lambda *_: None, rerun=False)
+        delegation = self._delegation(first.case)
+        check_standing(first.case, signer.address, delegation)
+        found = await investigate(context, signer, job_id, delegation, lambda *_: None)
+        if found.guilty is None:
+            raise CheckFailed("no stage is at fault any more", "the re-run in float64 is clean")
+        accused = found.accused(found.guilty.stage)
+        if is_played(context, found):
+            agreed = Run(
+                self._run.program,
+                self._run.command,
+                replace(self._run.options, yes=True),
+                daemon=True,
+                folders=self._run.folders,
+            )
+            ended = await play_dispute(agreed, context, signer, found, accused, delegation)
+            return str(ended["verdict"])
+        await open_dispute(context.chain, signer, found.case, accused, delegation)
+        return "before the jury"
+
+
+def open_book(settings: Settings, auditor: str) -> WatchBook:
+    """What this auditor remembers, apart per network."""
+    return WatchBook(settings.folders.state / f"watch-{settings.network.name}-{auditor}.sqlite")
+
+
+class WatchNumbers:
+    """A watching auditor's metrics."""
+
+    def __init__(self) -> None:
+        metrics = self.metrics = Metrics()
+        self._checks = metrics.counter(
+            "headrace_audit_checks_total", "Stages that were re-run, by result", ["result"]
+        )
+        self._float64 = metrics.counter(
+            "headrace_audit_float64_requests_total", "Requests that float32 left in doubt"
+        )
+        self._jobs = metrics.gauge("headrace_audit_jobs", "Jobs that are watched", ["state"])
+        self._chain = metrics.gauge("headrace_chain_up", "1 when the chain answered last")
+        for found in Found:
+            self._checks.labels(found)
+
+    def judged(self, verdict: StageVerdict) -> None:
+        """Count and say one stage's verdict: what others may take for its reputation."""
+        self._checks.labels(verdict.found).inc()
+        self._float64.inc(verdict.in_float64)
+        say = log.warning if verdict.found in (Found.FAULT, Found.WITHHELD) else log.info
+        say(
+            "audited",
+            job=ids.short(ids.Kind.JOB, verdict.job_id),
+            stage=verdict.stage,
+            operator=verdict.operator,
+            verdict=str(verdict.found),
+            ratio=f"{verdict.ratio:.2e}",
+            allowed=f"{verdict.allowed:.0e}",
+            why=verdict.why,
+        )
+
+    async def follow(self, book: WatchBook, watcher: Watcher) -> None:
+        """Keep the gauges current, until cancelled."""
+        while True:
+            for state, count in book.counts().items():
+                self._jobs.labels(state).set(count)
+            self._chain.set(watcher.is_chain_up)
+            await asyncio.sleep(COUNT_EVERY_S)
+
+
+def watch_status(settings: Settings, auditor: str) -> dict[str, Any]:
+    """What an auditor that watches, here, has done so far."""
+    book = open_book(settings, auditor)
+    try:
+        shadowed, largest = book.shadow()
+        return {
+            "auditor": auditor,
+            "secret_hash": commitment(book.secret()),
+            "jobs": book.counts(),
+            "only_measured": shadowed,
+            "largest_measured": f"{largest:.2e}",
+            "not_accused_yet": len(book.undisputed()),
+        }
+    finally:
+        book.close()
+
+
+def list_verdicts(settings: Settings, auditor: str) -> list[dict[str, Any]]:
+    """Verdicts, newest first."""
+    book = open_book(settings, auditor)
+    try:
+        return [
+            {
+                "job": ids.short(ids.Kind.JOB, v.job_id),
+                "stage": v.stage,
+                "operator": v.operator,
+                "verdict": str(v.found),
+                "requests": v.requests,
+                "in_float64": v.in_float64,
+                "deviation": f"{v.ratio:.2e}",
+                "allowed": f"{v.allowed:.0e}",
+                "dispute": v.dispute,
+                "why": v.why,
+            }
+            for v in book.verdicts()
+        ]
+    finally:
+        book.close()
+
+
+def list_standings(settings: Settings, auditor: str) -> list[dict[str, Any]]:
+    """Every operator that was audited, the worst first; those with faults belong into an order's `avoided`."""
+    book = open_book(settings, auditor)
+    try:
+        return [
+            {
+                "operator": s.operator,
+                "jobs": s.jobs,
+                "clean": s.clean,
+                "faults": s.faults,
+                "withheld": s.withheld,
+                "avoid": s.is_suspected,
+            }
+            for s in book.standings()
+        ]
+    finally:
+        book.close()

@@ -1,0 +1,267 @@
+"""How does a run of plain decoder layers take one call instead of thirty operators each?
+
+Layers of the llama kind (norm, joined products, rotary halves, norm, gated products) go through `layers.c`: between two products
+nothing is dispatched. Every layer is first compared with the library's own module; whatever differs, has other parts or lies
+elsewhere runs through the library as before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from core.engine import boundary
+from core.engine.attention import PassThrough, attending
+from core.engine.blocks import Shard
+from core.engine.direct import is_plain
+from core.engine.layouts import Panels
+from core.engine.native import NoKernels, kernels
+from core.engine.plan import PassPlan
+from core.engine.prepack import JoinedLinear, PackedLinear
+
+#: Decoders whose layers are looked at. Others could pass the comparison and do more on other rows.
+_KINDS = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+_PROOF_ROWS = 3
+_TOLERANCE = 1e-5
+
+
+class _Layer(ctypes.Structure):
+    """`Layer` of layers.c."""
+
+    _fields_ = [
+        *(
+            (name, ctypes.c_void_p)
+            for name in (
+                *("norm", "qkv", "qkv_bias", "query_norm", "key_norm", "out", "out_bias"),
+                *("inner_norm", "gate_up", "gate_up_bias", "down", "down_bias"),
+            )
+        ),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("hidden", "heads", "kv_heads", "head_width", "inner")
+        ),
+        *((name, ctypes.c_float) for name in ("epsilon", "inner_epsilon", "head_epsilon", "scale")),
+    ]
+
+
+class _Unlike(Exception):
+    """A layer is not of this kind."""
+
+
+class PlainLayers:
+    """The owned layers of one shard, in C. Called from the compute thread alone."""
+
+    def __init__(self, shard: Shard) -> None:
+        """Raises _Unlike where a layer is not plain; see `plain_layers`."""
+        self._library = kernels()
+        self._rotary: nn.Module = shard.model.base_model.rotary_emb
+        self._layers = (_Layer * len(shard.decoder_layers))(
+            *(_described(layer) for layer in shard.decoder_layers)
+        )
+        self._space = torch.empty(0)
+        for number, layer in enumerate(shard.decoder_layers):
+            self._prove(shard, number, layer)
+
+    def run(self, plan: PassPlan, x: Tensor, positions: Tensor, start: int, end: int) -> Tensor:
+        """Layers [start, end) for rows x [T, D] float32 of a plan → [T, D]."""
+        rows, first = len(x), self._layers[start]
+        assert rows == plan.rows, "rows that nobody planned have no pages"
+        out = x.clone(memory_format=torch.contiguous_format)
+        cosine, sine = self._angles(positions)
+        threads = torch.get_num_threads()
+        heads = (2 * first.heads + 2 * first.kv_heads) * first.head_width
+        space = self._room(rows * (first.hidden + heads + 3 * first.inner))
+        seen = plan.seen_alone(start, end)
+        at = ctypes.addressof(self._layers)
+        size = ctypes.sizeof(_Layer)
+        if seen is not None:
+            if self._library.single_rows(
+                at + start * size,
+                seen.ctypes.data,
+                end - start,
+                out.data_ptr(),
+                cosine.data_ptr(),
+                sine.data_ptr(),
+                space.data_ptr(),
+                rows,
+                threads,
+            ):
+                raise MemoryError("no memory for the scores of a step")
+            return out
+        width, query_width = first.heads + 2 * first.kv_heads, first.heads
+        for number in range(start, end):
+            here = at + number * size
+            qkv = torch.empty(rows, width, first.head_width)
+            self._library.before_attention(
+                here,
+                out.data_ptr(),
+                cosine.data_ptr(),
+                sine.data_ptr(),
+                qkv.data_ptr(),
+                space.data_ptr(),
+                rows,
+                threads,
+            )
+            query, key, value = qkv.transpose(0, 1)[None].split(
+                [query_width, first.kv_heads, first.kv_heads], 1
+            )
+            options = {"scaling": self._layers[number].scale}
+            attended = plan.attend_at(number, query, key, value, options).contiguous()
+            self._library.after_attention(
+                here, out.data_ptr(), attended.data_ptr(), space.data_ptr(), rows, threads
+            )
+        return out
+
+    def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin [T, d] as the model itself makes them."""
+        cosine, sine = self._rotary(torch.empty(0), position_ids=positions[None])
+        return cosine[0].contiguous(), sine[0].contiguous()
+
+    def _room(self, count: int) -> Tensor:
+        if len(self._space) < count:
+            self._space = torch.empty(count)
+        return self._space
+
+    def _prove(self, shard: Shard, number: int, layer: Any) -> None:
+        """The library's layer and ours on the same rows, attention replaced by given numbers. Raises _Unlike."""
+        made = torch.Generator().manual_seed(number)
+        mine = self._layers[number]
+        x = torch.randn(_PROOF_ROWS, mine.hidden, generator=made)
+        attended = torch.randn(_PROOF_ROWS, mine.heads, mine.head_width, generator=made)
+        positions = torch.tensor([0, 5, 131])[:_PROOF_ROWS]
+        probe = _Probe(attended)
+        cosine, sine = self._angles(positions)
+        with torch.inference_mode(), attending(shard.model.config, probe):
+            theirs = layer.forward(
+                x[None],
+                position_embeddings=(cosine[None], sine[None]),
+                position_ids=positions[None],
+                past_key_values=PassThrough(),
+                use_cache=True,
+            )
+        theirs = theirs[0] if isinstance(theirs, tuple) else theirs
+        if probe.seen is None or not is_plain(probe.options):
+            raise _Unlike("its attention is not plain")
+        mine.scale = probe.options["scaling"]
+        given = torch.cat([part[0].transpose(0, 1) for part in probe.seen], 1)
+        qkv, ours = torch.empty_like(given, memory_format=torch.contiguous_format), x.clone()
+        space = self._room(_PROOF_ROWS * (mine.hidden + 3 * mine.inner))
+        here = ctypes.addressof(mine)
+        self._library.before_attention(
+            here,
+            x.data_ptr(),
+            cosine.data_ptr(),
+            sine.data_ptr(),
+            qkv.data_ptr(),
+            space.data_ptr(),
+            _PROOF_ROWS,
+            1,
+        )
+        self._library.after_attention(
+            here, ours.data_ptr(), attended.data_ptr(), space.data_ptr(), _PROOF_ROWS, 1
+        )
+        for one, other in ((qkv, given), (ours, theirs.reshape(ours.shape))):
+            off = float((one - other).abs().max() / other.abs().max().clamp_min(1e-30))
+            if not off <= _TOLERANCE:
+                raise _Unlike(f"layer {number} is off by {off:.1e}")
+
+
+class _Probe:
+    """Attention that remembers what it was asked and answers with given rows."""
+
+    def __init__(self, answer: Tensor) -> None:
+        self._answer = answer
+        self.seen: tuple[Tensor, Tensor, Tensor] | None = None
+        self.options: dict[str, Any] = {}
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
+        self.seen, self.options = (query, key, value), options
+        return self._answer[None]
+
+
+def plain_layers(shard: Shard) -> PlainLayers | None:
+    """The shard's layers in C, None where they are not all plain, packed, float32 and here."""
+    if shard.model.config.model_type not in _KINDS or shard.dtype != torch.float32:
+        return None
+    if shard.device.type != "cpu" or _is_watched(shard):
+        return None
+    try:
+        return PlainLayers(shard)
+    except (NoKernels, _Unlike, AttributeError):
+        return None
+
+
+def _is_watched(shard: Shard) -> bool:
+    """Whether somebody has put code of their own around what the library runs: it would see nothing of ours."""
+    inside = [module for layer in shard.decoder_layers for module in layer.modules()]
+    for module in (shard.model, shard.model.base_model, *inside):
+        hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        if "forward" in vars(module) or any(h.__module__ != boundary.__name__ for h in hooks):
+            return True
+    return False
+
+
+def _described(layer: Any) -> _Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    if type(mlp.act_fn).__name__ not in ("SiLU", "SiLUActivation"):
+        raise _Unlike("gates are not silu")
+    qkv, qkv_bias, sizes = _joined([attention.q_proj, attention.k_proj, attention.v_proj])
+    gate_up, gate_up_bias, inner = _joined([mlp.gate_proj, mlp.up_proj])
+    width = attention.head_dim
+    if sizes[1] != sizes[2] or inner[0] != inner[1] or width % 2 or sizes[0] % sizes[1]:
+        raise _Unlike("its parts are of other sizes")
+    out, out_bias = _packed(attention.o_proj)
+    down, down_bias = _packed(mlp.down_proj)
+    head_norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+    epsilons = {norm.variance_epsilon for norm in head_norms if norm is not None}
+    if len(epsilons) > 1:
+        raise _Unlike("queries and keys are normed unlike")
+    return _Layer(
+        _number(layer.input_layernorm.weight),
+        qkv,
+        qkv_bias,
+        *(None if norm is None else _number(norm.weight) for norm in head_norms),
+        out,
+        out_bias,
+        _number(layer.post_attention_layernorm.weight),
+        gate_up,
+        gate_up_bias,
+        down,
+        down_bias,
+        len(layer.input_layernorm.weight),
+        sizes[0] // width,
+        sizes[1] // width,
+        width,
+        inner[0],
+        layer.input_layernorm.variance_epsilon,
+        layer.post_attention_layernorm.variance_epsilon,
+        next(iter(epsilons), 0.0),
+        0.0,  # the scale is learnt from the layer's own call
+    )
+
+
+def _joined(parts: Sequence[nn.Module]) -> tuple[int, int | None, list[int]]:
+    if not all(isinstance(part, JoinedLinear) for part in parts):
+        raise _Unlike("its products are not joined")
+    wholes = {id(part.whole): part for part in parts if isinstance(part, JoinedLinear)}
+    if len(wholes) > 1:
+        raise _Unlike("its products are not one")
+    one = next(iter(wholes.values()))
+    return *_packed(one.whole), [int(part.out_features) for part in parts]
+
+
+def _packed(module: nn.Module) -> tuple[int, int | None]:
+    if not isinstance(module, PackedLinear) or not isinstance(module.layout, Panels):
+        raise _Unlike("a product does not lie in panels")
+    return module.packed.data_ptr(), None if module.bias is None else _number(module.bias)
+
+
+def _number(tensor: Tensor) -> int:
+    """Where a float32 vector lies."""
+    if tensor.dtype != torch.float32 or not tensor.is_contiguous() or tensor.is_meta:
+        raise _Unlike(f"a vector of {tensor.dtype}")
+    return tensor.data_ptr()

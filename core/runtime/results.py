@@ -1,0 +1,74 @@
+"""What do the commands that every program has print with --json, and what does any program print that fails or only rehearses?"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one command answers."""
+
+
+class Setting(Result, frozen=True):
+    """`config show`: one effective setting and who set it."""
+
+    key: str
+    value: Any
+    origin: str
+
+
+class Changed(Result, frozen=True):
+    """`config set`."""
+
+    key: str
+    value: Any
+    file: str
+
+
+class Places(Result, frozen=True):
+    """`config path`."""
+
+    config: str
+    state: str
+    cache: str
+    networks: str
+
+
+class Bundle(Result, frozen=True):
+    """`debug save`."""
+
+    file: str
+    contents: list[str]
+
+
+class Rehearsed(Result, frozen=True):
+    """Any command with --dry-run, where it would have asked: nothing was signed."""
+
+    dry_run: Literal[True]
+    question: str
+    summary: dict[str, str]
+
+
+class Failure(Result, frozen=True):
+    """Why a command failed: the four lines for people, and values for programs."""
+
+    code: str
+    type: str
+    reason: str
+    what: str
+    why: str
+    state: str
+    next: str
+    details: dict[str, Any]
+
+
+#: Of every program.
+RESULTS: dict[str, tuple[Any, ...]] = {
+    "config show": (list[Setting],),
+    "config set": (Changed,),
+    "config path": (Places,),
+    "debug save": (Bundle,),
+    "schema": (list[str],),
+}

@@ -1,0 +1,34 @@
+"""What does the matcher say about models, machines and jobs?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.protocol.errors import MatcherUnreachable
+from core.runtime.settings import Settings
+
+ANSWER_WITHIN_S = 10.0
+
+
+async def ask(settings: Settings, path: str, **params: str) -> dict[str, Any]:
+    """The JSON document at a path of the network's matcher. Raises ConfigError without one, MatcherUnreachable."""
+    import httpx2
+
+    url = settings.require_matcher_url().rstrip("/")
+    try:
+        async with httpx2.AsyncClient(timeout=ANSWER_WITHIN_S) as client:
+            response = await client.get(url + path, params=params)
+            found = response.raise_for_status().json()
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+        raise MatcherUnreachable(
+            f"no matcher answers at {url}", str(error) or type(error).__name__
+        ) from None
+    if not isinstance(found, dict):
+        raise MatcherUnreachable(f"{url} does not answer like a matcher", f"{path} is no table")
+    return found
+
+
+def model_id_of(settings: Settings) -> str:
+    """The id of the configured model, in lower case; its name where the network knows no such model."""
+    name = settings.miner.model
+    return settings.network.models.get(name, name).lower()

@@ -1,0 +1,307 @@
+"""What do the miner's commands print with --json?
+
+One type per command; the schemas that are published are made from them. Amounts are texts with a unit, rates are per second.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """What one command answers."""
+
+
+class Sent(Result, frozen=True):
+    """A transaction that was mined."""
+
+    tx: str
+    block: int
+
+
+class Stake(Result, frozen=True):
+    """`stake status`: what the registry has of an owner. Null where nothing leaves, or nobody is in jail."""
+
+    owner: str
+    operator: str
+    state: str
+    stake: str
+    minimum: str
+    leaving: str
+    ready_in_s: int | None = msgspec.field(name="readyInS")
+    jailed_for_s: int | None = msgspec.field(name="jailedForS")
+    strikes: int
+    open_disputes: int
+    credit: str
+
+
+class StakeChanged(Stake, frozen=True):
+    """`stake add`, `withdraw --cancel` and `unjail`: the transaction, and the stake after it."""
+
+    tx: str
+    block: int
+
+
+class Registered(Sent, frozen=True):
+    """`register`."""
+
+    owner: str
+    operator: str
+    operator_wallet: str
+    stake: str
+    next: str
+
+
+class Leaving(Sent, frozen=True):
+    """`withdraw` the first time: how much leaves, and when it can be taken."""
+
+    leaving: str
+    ready_in_s: int = msgspec.field(name="readyInS")
+    ready_at: str
+    next: str
+
+
+class Withdrawn(Sent, frozen=True):
+    """`withdraw` the second time, `withdraw --credits` and `claim`: what came to which wallet."""
+
+    withdrawn: str
+    to: str
+
+
+class Rotated(Sent, frozen=True):
+    """`operator rotate`."""
+
+    operator: str
+    operator_wallet: str
+
+
+class Left(Result, frozen=True):
+    """`drain` and `stop`."""
+
+    state: Literal["LEFT"]
+    operator: str
+
+
+class Updated(Result, frozen=True):
+    """`update`: what was written, and whether a daemon still runs with what was before."""
+
+    changed: dict[str, Any]
+    file: str
+    restart_needed: bool
+    next: str
+
+
+class Initialised(Result, frozen=True):
+    """`init`."""
+
+    file: str
+    wallet: str
+    operator_wallet: str
+    model: str
+    price_in: str
+    price_out: str
+    memory_limit: str
+    benchmarked: bool
+    next: str
+
+
+class PeerDistance(Result, frozen=True):
+    """Round trip to another machine's data port; null when it does not answer."""
+
+    miner: str
+    endpoint: str
+    round_trip_ms: float | None
+
+
+class Bench(Result, frozen=True):
+    """`bench`: this machine by the engine's own steps. τ is milliseconds per layer of one decode step."""
+
+    model: str
+    layers: str
+    model_layers: int
+    weights_bytes: int
+    memory_limit_bytes: int
+    kv_tokens: int
+    tflops: float
+    bandwidth_gb_s: float = msgspec.field(name="bandwidthGbS")
+    tau_ms_per_layer: float
+    tau_ms_by_rows: dict[str, float]
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    batch_rows: int
+    batch_tokens_per_s: float
+    kernels: str
+    peers: list[PeerDistance]
+    #: As `matcher plan --nodes` takes it.
+    machine: dict[str, Any]
+    measured_at: int
+    saved: str | None
+
+
+class Market(Result, frozen=True):
+    """What others ask for the same model now, through the whole of it."""
+
+    machines: int
+    lowest_out: str | None
+    highest_out: str | None
+    fee_bps: int
+
+
+class Profit(Result, frozen=True):
+    """`quote`: M > C/P. Rates are tokens of the model that pass through this machine."""
+
+    cost_per_hour: str
+    price_in: str
+    price_out: str
+    share: str
+    break_even_tokens_per_s: float | None
+    measured_tokens_per_s: float | None
+    utilisation: float
+    profit_per_day: str | None
+    pays: bool | None
+    market: Market | None
+    notes: list[str]
+
+
+class PaperRow(Result, frozen=True):
+    """`quote --paper`: a row of DeServe's table."""
+
+    cost_per_hour: str
+    price_out: str
+    break_even_tokens_per_s: float
+    printed_in_paper: int
+
+
+class Reason(Result, frozen=True):
+    """`why`: one reason, the gravest first."""
+
+    rank: int
+    topic: str
+    weight: Literal["blocks", "costs", "fine", "unknown"]
+    fact: str
+    next: str
+
+
+class Check(Result, frozen=True):
+    """`doctor`: one thing that was looked at."""
+
+    check: str
+    state: Literal["ok", "warning", "broken"]
+    found: str
+    next: str
+
+
+class EarnedRow(Result, frozen=True):
+    """`earnings`: a job, a day or a model, and what became of its pay."""
+
+    key: str
+    jobs: int
+    settled: int
+    delivered: int
+    disputed: int
+    running: int
+    ended: int
+    paid: str
+    pending: str
+
+
+class Earnings(Result, frozen=True):
+    """`earnings`: the rows, and what the chain says in all."""
+
+    owner: str
+    operator: str
+    since: str | None
+    by: Literal["job", "day", "model"]
+    rows: list[EarnedRow]
+    paid: str
+    pending: str
+    disputed: str
+    slashed: str
+    to_claim: str
+
+
+class DisputeRow(Result, frozen=True):
+    """`disputes ls`: an accusation against this miner."""
+
+    dispute: str
+    arbiter: str
+    job: str
+    stage: int
+    accuser: str
+    state: str
+    verdict: str
+    bond: str
+    at_risk: str
+
+
+class Status(Result, frozen=True, forbid_unknown_fields=False):
+    """`status` and `top`: what the running daemon says of itself. A later version may say more."""
+
+    state: str
+    name: str | None
+    operator: str
+    owner: str
+    endpoint: str
+    swarm: list[str]
+    model: str
+    model_id: str
+    layers: str | None
+    model_layers: int
+    allocation: int
+    matcher: str | None
+    problem: str | None
+    tau_ms_per_layer: float
+    rho_ms: dict[str, float]
+    active_requests: int
+    free_requests: int
+    max_requests: int
+    open_jobs: int
+    finished_requests: int
+    tokens_in: int
+    tokens_out: int
+    kv_tokens: int
+    kv_capacity_tokens: int
+    kv_free_tokens: int
+    waiting_requests: int
+    tau_ms_by_rows: dict[str, float]
+    microbatches: int
+    microbatch_rows: int
+    ring_latency_ms: float
+    bubble_share: float
+    step_rows: float
+    chain_reachable: bool
+    chain_time: int
+    announcement_failures: int
+    counts: dict[str, int]
+    stream_faults: dict[str, int]
+    pid: int
+
+
+#: Command → its type; several where what it prints depends on its options.
+RESULTS: dict[str, tuple[Any, ...]] = {
+    "init": (Initialised,),
+    "bench": (Bench,),
+    "quote": (Profit, list[PaperRow]),
+    "register": (Registered,),
+    "update": (Updated,),
+    "status": (Status,),
+    "top": (Status,),
+    "why": (list[Reason],),
+    "doctor": (list[Check],),
+    "earnings": (Earnings,),
+    "claim": (Withdrawn,),
+    "drain": (Left,),
+    "stop": (Left,),
+    "withdraw": (Leaving, Withdrawn, StakeChanged),
+    "stake add": (StakeChanged,),
+    "stake withdraw": (Leaving, Withdrawn, StakeChanged),
+    "stake status": (Stake,),
+    "unjail": (StakeChanged,),
+    "rotate-operator": (Rotated,),
+    "operator rotate": (Rotated,),
+    "disputes ls": (list[DisputeRow],),
+    "disputes show": (DisputeRow,),
+    "disputes respond": (list[DisputeRow],),
+}

@@ -1,0 +1,431 @@
+"""A watching auditor finds its jobs, lets lots fall that nobody could know, names the stage that lied, and outlives restarts and reorganisations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.audit import RequestFinding, StageFinding
+from client.context import Context
+from client.lottery import NEWCOMER_BPS, NEWCOMER_JOBS, commitment, is_drawn, rate_for
+from client.watch_book import Found, StageVerdict, WatchBook
+from client.watch_service import WatchNumbers, _Work
+from client.watching import MAX_TRIES, Hands, Looked, Watcher
+from core.protocol import types as t
+from core.protocol.chain import ChainCall, ChainEvent
+from core.protocol.errors import ChainUnreachable, CheckFailed, PeerUnreachable
+from core.protocol.follower import EventFollower
+from core.runtime.folders import Folders
+from core.runtime.settings import load
+from devnet.faults import corrupt_layer_int8
+from devnet.tiny_models import write_tiny_model
+from tests.client.keepers import Keepers
+from tests.client.pipeline_of_tiny_model import run_pipeline, shard_roots
+from tests.client.world import (
+    MODEL_ID,
+    REQUESTER,
+    SPANS,
+    FakeChain,
+    InstantClock,
+    Stages,
+    key,
+    prompts,
+    signed_order,
+)
+
+AUDITOR = key(77).address
+JOB = "0x" + "0b" * 32
+OTHER = "0x" + "0c" * 32
+ALL = 10_000
+
+
+def beacon(number: int) -> str:
+    return f"0x{number:064x}"
+
+
+# --- the draw ---
+
+
+def test_share_of_drawn_requests_is_the_rate() -> None:
+    secret, jobs = b"s" * 32, [beacon(n) for n in range(100)]
+    for rate in (0, 200, 2_000, ALL):
+        fell = sum(is_drawn(secret, beacon(1), job, r, rate) for job in jobs for r in range(40))
+        expected = 4000 * rate / ALL
+        assert abs(fell - expected) <= 4 * (expected * (1 - rate / ALL)) ** 0.5
+
+
+@given(st.binary(min_size=32, max_size=32), st.integers(0, 2**32 - 1), st.integers(0, ALL))
+def test_higher_rates_draw_what_lower_ones_drew(secret: bytes, request: int, rate: int) -> None:
+    drawn = [is_drawn(secret, beacon(9), JOB, request, r) for r in (rate, ALL)]
+    assert drawn == sorted(drawn)
+    assert drawn[1], "everything is drawn at 100 %"
+    assert not is_drawn(secret, beacon(9), JOB, request, 0)
+
+
+def test_lot_depends_on_secret_block_job_and_request() -> None:
+    def lots(secret: bytes = b"s" * 32, at: int = 1, job: str = JOB) -> list[bool]:
+        return [is_drawn(secret, beacon(at), job, r, 5_000) for r in range(64)]
+
+    assert lots() == lots()
+    assert len({tuple(x) for x in (lots(), lots(b"t" * 32), lots(at=2), lots(job=OTHER))}) == 4
+    assert commitment(b"s" * 32) != commitment(b"t" * 32)
+
+
+def test_newcomers_and_suspects_are_looked_at_more_often() -> None:
+    assert rate_for(200, 0, is_suspected=False) == NEWCOMER_BPS
+    assert rate_for(200, NEWCOMER_JOBS - 1, is_suspected=False) == NEWCOMER_BPS
+    assert rate_for(200, NEWCOMER_JOBS, is_suspected=False) == 200
+    assert rate_for(200, NEWCOMER_JOBS, is_suspected=True) == NEWCOMER_BPS
+    assert rate_for(ALL, 0, is_suspected=True) == ALL
+
+
+# --- the loop ---
+
+
+class Chain:
+    """Blocks with jobs that are matched and signed."""
+
+    def __init__(self) -> None:
+        self.head, self.fork, self.forked_at = 100, 0, 10**9
+        self.logs: list[ChainEvent] = []
+        self.calls: dict[str, ChainCall] = {}
+        self.down = 0
+        self.stages = Stages()
+        self.stages.match(_batch(), signed_order(_batch()))
+
+    async def block_number(self) -> int:
+        if self.down:
+            self.down -= 1
+            raise ChainUnreachable("no answer", "it is down")
+        return self.head
+
+    async def block_hash(self, number: int) -> str | None:
+        fork = self.fork if number > self.forked_at else 0
+        return beacon(number * 10 + fork) if number <= self.head else None
+
+    async def events(self, first: int, last: int) -> list[ChainEvent]:
+        return [e for e in self.logs if first <= e.block_number <= last]
+
+    async def call_of(self, tx_hash: str) -> ChainCall | None:
+        return self.calls.get(tx_hash)
+
+    def emit(self, name: str, job: str, tx: str = "") -> None:
+        self.head += 1
+        self.logs.append(
+            ChainEvent("TaskRegistry", name, {"job": job}, self.head, beacon(self.head), tx, 0)
+        )
+
+    def match(self, job: str = JOB, *, auditor: str = AUDITOR, requester: str = "") -> None:
+        order = msgspec.to_builtins(self.stages.signed.order) | {"auditor": auditor}
+        if requester:
+            order["requester"] = requester
+        values = {"order": order, "plan": [msgspec.to_builtins(s) for s in self.stages.plan]}
+        tx = f"0xt{job[:4]}{len(self.calls)}"
+        self.calls[tx] = ChainCall("TaskRegistry", "openMatched", values, t.ZERO_ADDRESS)
+        self.emit("JobMatched", job, tx)
+
+    def receipts(self, requests: int = 2) -> list[list[t.SignedReceipt]]:
+        answers = {i: self.stages.answer(i) for i in range(requests)}
+        return [[self.stages.receipt(stage, answers) for stage in range(len(SPANS))]]
+
+
+def _batch() -> Any:
+    from client.orders import Batch
+
+    return Batch.of(prompts(2))
+
+
+def finding(stage: int, requests: Any, *, fault: bool = False, withheld: str = "") -> StageFinding:
+    found = tuple(RequestFinding(r, fault, ("off",) if fault else (), 2.0 if fault else 0.1, 1.0, None) for r in requests)  # fmt: skip
+    return StageFinding(stage, key(100 + stage).address, SPANS[stage], found, withheld)
+
+
+class World:
+    """A watcher over that chain, with hands that do as they are told."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.chain, self.path, self.options = Chain(), path, {"rate_bps": ALL} | options
+        self.looks: list[frozenset[int]] = []
+        self.accused: list[tuple[str, int]] = []
+        self.fault: int | None = None
+        self.withheld = ""
+        self.shadow = False
+        self.errors: list[Exception] = []
+        self.requests = 2
+        self.clock = InstantClock()
+        self.start()
+
+    def start(self) -> None:
+        self.book = WatchBook(self.path)
+        follower = EventFollower(self.chain, start_block=1, position=self.book.position())
+        chain: Any = self.chain
+        self.watcher = Watcher(chain, self.book, self.clock, follower, Hands(self.receipts, self.look, self.accuse), auditor=AUDITOR, **self.options)  # fmt: skip
+
+    def restart(self) -> None:
+        self.book.close()
+        self.start()
+
+    async def receipts(self, case: Any) -> Any:
+        if self.errors:
+            raise self.errors.pop(0)
+        return self.chain.receipts(self.requests)
+
+    async def look(self, case: Any, pipelines: Any, drawn: frozenset[int]) -> Looked:
+        self.looks.append(drawn)
+        findings = [
+            finding(s, sorted(drawn), fault=s == self.fault, withheld=self.withheld if s == 2 else "")
+            for s in range(3)
+        ]  # fmt: skip
+        return Looked(findings, [0, 1, 0], self.shadow)
+
+    async def accuse(self, job: str, stage: int) -> str:
+        self.accused.append((job, stage))
+        return "fault"
+
+    def found(self) -> list[Found]:
+        return [v.found for v in reversed(self.book.verdicts())]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "watch.sqlite")
+    yield made
+    made.book.close()
+
+
+async def test_job_is_drawn_once_it_is_signed_and_not_before(world: World) -> None:
+    world.chain.match()
+    await world.watcher.step()
+    assert world.looks == []
+    world.chain.emit("JobDelivered", JOB)
+    await world.watcher.step()
+    await world.watcher.step()
+    assert world.looks == [frozenset({0, 1})]
+    assert world.found() == [Found.CLEAN] * 3
+    assert [v.in_float64 for v in reversed(world.book.verdicts())] == [0, 1, 0]
+    assert world.book.counts()["done"] == 1
+
+
+async def test_only_orders_of_ours_are_looked_into(world: World) -> None:
+    stranger, served = key(90).address, key(91).address
+    world.options["serves"] = [served]
+    world.restart()
+    world.chain.match(JOB, auditor=t.ZERO_ADDRESS, requester=stranger)
+    world.chain.match(OTHER, auditor=stranger, requester=served.lower())
+    for job in (JOB, OTHER):
+        world.chain.emit("JobPaid", job)
+    await world.watcher.step()
+    assert {v.job_id for v in world.book.verdicts()} == {OTHER}
+
+
+async def test_lots_of_nobody_are_no_work(world: World) -> None:
+    world.options["rate_bps"] = 0
+    for stage in range(3):  # known for long, so that no newcomer's rate applies
+        operator = key(100 + stage).address
+        for n in range(NEWCOMER_JOBS):
+            world.book.keep([StageVerdict(beacon(n), stage, operator, Found.CLEAN, 1, 0, 0.1, 1, "")], 1.0)  # fmt: skip
+    world.restart()
+    world.chain.match()
+    world.chain.emit("JobSettled", JOB)
+    await world.watcher.step()
+    assert world.looks == []
+    assert world.book.counts()["done"] == 1
+
+
+async def test_first_stage_at_fault_is_accused_once_and_only_when_told(world: World) -> None:
+    world.fault, world.withheld = 1, "gone"
+    world.chain.match()
+    world.chain.emit("JobDelivered", JOB)
+    await world.watcher.step()
+    assert world.found() == [Found.CLEAN, Found.FAULT, Found.WITHHELD]
+    assert world.accused == []
+    assert world.book.undisputed() == [(JOB, 1)]
+    world.options["disputes"] = True
+    world.restart()
+    await world.watcher.step()
+    await world.watcher.step()
+    assert world.accused == [(JOB, 1)], "faults found before are accused, once"
+    bad = [s.operator for s in world.book.standings() if s.is_suspected]
+    assert bad == [key(101).address.lower(), key(102).address.lower()]
+
+
+async def test_in_shadow_deviations_are_measured_and_held_against_nobody(world: World) -> None:
+    world.fault, world.shadow = 1, True
+    world.options["disputes"] = True
+    world.restart()
+    world.chain.match()
+    world.chain.emit("JobDelivered", JOB)
+    await world.watcher.step()
+    assert world.found() == [Found.SHADOW] * 3
+    assert world.accused == []
+    assert world.book.shadow() == (3, 2.0)
+    assert not any(s.is_suspected for s in world.book.standings())
+
+
+async def test_restart_keeps_the_lots_and_begins_unfinished_work_again(world: World) -> None:
+    world.options["rate_bps"] = 5_000
+    world.restart()
+    world.errors = [PeerUnreachable("gone")]
+    world.chain.match()
+    world.chain.emit("JobDelivered", JOB)
+    await world.watcher.step()
+    assert (world.looks, world.book.counts()["due"]) == ([], 1)
+    secret = world.book.secret()
+    world.restart()
+    assert world.book.secret() == secret
+    await world.watcher.step()
+    assert world.looks == [], "not before its time"
+    await world.clock.sleep(60)
+    await world.watcher.step()
+    drawn = {r for r, fell in world.book.drawn(JOB).items() if fell}
+    assert world.looks == ([frozenset(drawn)] if drawn else [])
+    assert world.book.counts()["done"] == 1
+
+
+async def test_stages_that_never_answer_are_given_up_with_the_reason(world: World) -> None:
+    world.errors = [CheckFailed("no receipts", "silent")] * MAX_TRIES
+    world.chain.match()
+    world.chain.emit("JobDelivered", JOB)
+    for _ in range(MAX_TRIES):
+        await world.watcher.step()
+        await world.clock.sleep(10_000)
+    assert world.book.counts()["given up"] == 1
+    await world.watcher.step()
+    assert world.looks == []
+
+
+async def test_session_that_goes_on_is_looked_at_again_for_what_is_new(world: World) -> None:
+    world.requests = 1
+    world.chain.match()
+    world.chain.emit("JobPaid", JOB)
+    await world.watcher.step()
+    world.requests = 2
+    world.chain.emit("JobPaid", JOB)
+    await world.watcher.step()
+    assert world.looks == [frozenset({0}), frozenset({1})]
+
+
+async def test_reorganised_jobs_are_forgotten(world: World) -> None:
+    world.chain.match()
+    await world.watcher.step()
+    world.chain.fork, world.chain.forked_at = 1, 100
+    world.chain.logs.clear()
+    await world.watcher.step()
+    assert sum(world.book.counts().values()) == 0
+
+
+async def test_chain_that_is_down_is_waited_for(world: World) -> None:
+    world.chain.down = 1
+    world.chain.match()
+    world.chain.emit("JobDelivered", JOB)
+    running = asyncio.create_task(world.watcher.run())
+    async with asyncio.timeout(10):
+        while not world.looks:
+            await asyncio.sleep(0.01)
+    running.cancel()
+    assert world.clock.slept
+
+
+def test_metrics_count_verdicts(world: World) -> None:
+    numbers = WatchNumbers()
+    numbers.judged(StageVerdict(JOB, 0, AUDITOR, Found.FAULT, 2, 1, 2.0, 1.0, "off"))
+    text = numbers.metrics.render()[0].decode()
+    assert 'headrace_audit_checks_total{result="fault"} 1.0' in text
+    assert "headrace_audit_float64_requests_total 1.0" in text
+
+
+# --- with real stages ---
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny", "llama", layers=6)
+
+
+@pytest.fixture
+async def liars(model_dir: Path) -> AsyncIterator[Keepers]:
+    def spoil(stage: int, shard: Any) -> None:
+        if stage == 1:
+            corrupt_layer_int8(shard, 3)
+
+    keepers = await asyncio.to_thread(run_pipeline, model_dir, spoil=spoil)
+    await keepers.start()
+    yield keepers
+    await keepers.close()
+
+
+class RealChain(FakeChain):
+    """A chain that has matched and delivered the keepers' job of a registered model."""
+
+    def __init__(self, keepers: Keepers, model_dir: Path) -> None:
+        super().__init__()
+        self.roots = dict(zip(SPANS, shard_roots(model_dir), strict=True))
+        job = {"job": keepers.case.job_id}
+        self.logs = [
+            ChainEvent("TaskRegistry", "JobMatched", job, 7, beacon(7), "0xt", 0),
+            ChainEvent("TaskRegistry", "JobDelivered", job, 8, beacon(8), "0xu", 0),
+        ]
+        values = {
+            "order": msgspec.to_builtins(keepers.case.order),
+            "plan": [msgspec.to_builtins(stage) for stage in keepers.case.plan],
+        }
+        self.call = ChainCall("TaskRegistry", "openMatched", values, t.ZERO_ADDRESS)
+
+    async def block_number(self) -> int:
+        return 9
+
+    async def block_hash(self, number: int) -> str | None:
+        return beacon(number)
+
+    async def events(self, first: int, last: int) -> list[ChainEvent]:
+        return [e for e in self.logs if first <= e.block_number <= last]
+
+    async def call_of(self, tx_hash: str) -> ChainCall:
+        return self.call
+
+    async def read(self, contract: str, function: str, *args: Any, block: int | None = None) -> Any:
+        if function == "shardRoot":
+            return self.roots[args[1], args[2]]
+        return await super().read(contract, function, *args)
+
+
+async def test_liar_among_real_stages_is_named_and_float64_is_spent_on_nobody_else(
+    liars: Keepers, model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = Folders.at(tmp_path)
+    settings = load(flags={"network.models.tiny": MODEL_ID}, environ={}, folders=folders)
+    (folders.cache / "models").mkdir(parents=True)
+    (folders.cache / "models" / "tiny").symlink_to(model_dir)
+    chain: Any = RealChain(liars, model_dir)
+    context = Context(settings, chain)
+
+    class Miners:
+        async def miners(self) -> list[dict[str, Any]]:
+            known = liars.evidence()._endpoints
+            return [{"operator": o, "endpoint": e} for o, e in known.items()]
+
+        async def close(self) -> None: ...
+
+    monkeypatch.setattr(Context, "matcher", lambda self: Miners())
+    run: Any = SimpleNamespace(settings=settings)
+    work = _Work(run, context, REQUESTER, {})
+    book = WatchBook(tmp_path / "watch.sqlite")
+    watcher = Watcher(
+        chain, book, InstantClock(), EventFollower(chain, start_block=1),
+        Hands(work.receipts_of, work.look, work.accuse), auditor=REQUESTER.address, rate_bps=ALL,
+    )  # fmt: skip
+    await watcher.step()
+    verdicts = list(reversed(book.verdicts()))
+    assert [v.found for v in verdicts] == [Found.CLEAN, Found.FAULT, Found.CLEAN]
+    assert [v.in_float64 for v in verdicts] == [0, 2, 0]
+    assert verdicts[1].operator == liars.operators[1].address.lower()
+    assert book.undisputed() == [(liars.case.job_id, 1)]
+    book.close()

@@ -1,0 +1,36 @@
+"""Both sets of parameters pass every check that the contracts' constructors make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from core.protocol.chain import Chain
+from core.protocol.signer import Signer
+from devnet.deploy import PRODUCTION, Parameters, deploy
+from tests.conftest import CHAIN_ID, start_anvil
+
+pytestmark = pytest.mark.chain
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[str]:
+    anvil = start_anvil()
+    yield anvil.rpc_url
+    anvil.stop()
+
+
+@pytest.mark.parametrize("parameters", [Parameters(), PRODUCTION], ids=["devnet", "production"])
+async def test_parameters_fit_each_other(
+    node: str, signers: list[Signer], parameters: Parameters
+) -> None:
+    chain = Chain(node, CHAIN_ID, {})
+    try:
+        await deploy(chain, signers[0], signers[1].address, parameters)
+        longest = await chain.read("ToleranceGame", "maxDisputeSeconds")
+        turns = await chain.read("ToleranceGame", "MAX_TURNS")
+        assert longest == turns * parameters.turn_s + parameters.payout_delay_s
+        assert longest <= await chain.read("MinerRegistry", "maxDisputeSeconds")
+    finally:
+        await chain.close()

@@ -1,0 +1,229 @@
+"""Rows that nobody hands over are asked for on chain, rows that are none convict by themselves, and a defence goes on after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.accusing import inquest_of
+from client.audit import ShardSource, StageFinding
+from client.evidence import Evidence
+from client.questions import MAX_ASKS, Doubted, Inquest
+from client.trace_game import Played, Prosecution, open_game
+from core.engine.numerics import profile_of
+from core.protocol import wire
+from core.protocol.dispute import Phase, Verdict
+from core.protocol.errors import RowsWithheld
+from core.protocol.game_log import Opened, read_game
+from core.protocol.trace.derive import Boundary
+from core.protocol.trace.layout import Place
+from core.protocol.types import RequestLeaf, SignedReceipt, StageReceipt
+from core.runtime.clock import SystemClock
+from miner.defence import Defence
+from miner.store import Boundary as KeptRows
+from miner.store import Store
+from tests.game.test_dispute_of_a_real_model import (
+    GREEDY,
+    SPANS,
+    false_accusation,
+    operators,
+    prompts,
+)
+from tests.game.world import TURN_S, Work, World
+
+pytestmark = [pytest.mark.chain, pytest.mark.timeout(600)]
+STAGE = 1
+
+
+class Holders(Evidence):
+    """What a job's stages hand over: all they signed, but for the sides that both holders keep to themselves."""
+
+    def __init__(self, work: Work, *withheld: wire.Side) -> None:
+        self.case, self._work, self._withheld = work.job, work, withheld
+
+    async def rows(self, stage: int, side: wire.Side, leaf: RequestLeaf, row_bytes: int) -> bytes:
+        if side in self._withheld:
+            raise RowsWithheld("rows are missing", "both holders are silent", stage=stage)
+        return self._work.rows[stage, side, leaf.request_index]
+
+
+async def inquest(work: Work, *withheld: wire.Side) -> Inquest | None:
+    ours, place = await operators(work), work.job.plan[STAGE]
+    source = ShardSource(work.world.model_dir, profile_of(ours.program), ours.program)
+    span = (place.layer_from, place.layer_to)
+    finding = StageFinding(STAGE, place.operator, span, withheld="rows are missing")
+    return await inquest_of(Holders(work, *withheld), source, work.receipts[STAGE], finding)
+
+
+def defence(work: Work, store: Store, opened: Opened, answers: list[str]) -> Defence:
+    world = work.world
+    return Defence(
+        world.chain, world.operators[STAGE], world.owners[STAGE].address, store, world.model_dir, SystemClock(),
+        first_block=opened.block, on_move=lambda _, move: answers.append(move),
+    )  # fmt: skip
+
+
+async def ask(
+    work: Work, brought: Any, opened: Opened, store: Store | None, silent: Phase | None = None
+) -> tuple[Verdict, list[str], list[str]]:
+    """The accuser's program against the miner's, if it has a store; whose turn it is in the phase `silent` is skipped over."""
+    moves, answers = list[Played](), list[str]()
+    game = Prosecution(
+        work.world.chain, work.world.requester, SystemClock(), opened, brought, moves.append
+    )
+    playing = asyncio.create_task(game.play())
+    miner = None if store is None else defence(work, store, opened, answers)
+    if miner is not None:
+        await miner.look()
+    async with asyncio.timeout(300):
+        while not playing.done():
+            await asyncio.sleep(0.5)
+            seen = await read_game(work.world.chain, opened)
+            asked = seen.moves.count("Asked")
+            if seen.phase == silent and (silent != Phase.OPENED or asked == MAX_ASKS):
+                await asyncio.sleep(2.0)  # whoever would say something has had a look at it
+                await work.world.skip(TURN_S + 1)
+                silent = None
+        verdict = await playing
+    if miner is not None:
+        await miner.close()
+    return verdict, [move.function for move in moves], answers
+
+
+async def opened_game(work: Work) -> Opened:
+    world = work.world
+    return await open_game(world.chain, world.requester, work.job, work.receipts[STAGE])
+
+
+async def test_a_stage_that_shows_nobody_its_rows_loses_by_its_silence(world: World) -> None:
+    work = await world.work(SPANS, prompts(GREEDY))
+    brought = await inquest(work, "in", "out")
+    assert brought is not None and "in and out" in brought.describe()
+    verdict, moves, _ = await ask(work, brought, await opened_game(work), None, Phase.ASKED)
+    assert (verdict, moves) == (Verdict.FAULT, ["ask", "timeout", "execute"])
+    assert await world.stake(STAGE) == 0
+
+
+async def test_rows_shown_in_time_and_nothing_to_accuse_of_cost_the_bond(
+    world: World, tmp_path: Path
+) -> None:
+    work = await world.work(SPANS, prompts(GREEDY))
+    brought, opened = await inquest(work, "out"), await opened_game(work)
+    assert brought is not None
+    store = work.keep(STAGE, Store(tmp_path / "miner.sqlite"))
+    verdict, moves, answers = await ask(work, brought, opened, store, Phase.OPENED)
+    assert (moves[:3], answers[:3]) == (["ask"] * 3, ["reveal"] * 3)
+    assert verdict == Verdict.NO_FAULT, "the stage has shown all it was asked for"
+    won = await world.chain.read("ToleranceGame", "creditOf", world.owners[STAGE].address)
+    assert won == opened.bond
+    store.close()
+
+
+async def test_other_bytes_than_the_signed_ones_are_no_answer(world: World, tmp_path: Path) -> None:
+    work = await world.work(SPANS, prompts(GREEDY))
+    brought = await inquest(work, "out")
+    store = Store(tmp_path / "miner.sqlite")
+    width = work.width(STAGE, "out")
+    rows = work.rows[STAGE, "in", 0], bytes(len(work.rows[STAGE, "out", 0]))
+    kept = [KeptRows(width, data) for data in rows]
+    store.put_leaf(work.job.order_hash, work.job.plan_hash, work.leaf(STAGE, 0), kept[0], kept[1])
+    verdict, moves, answers = await ask(work, brought, await opened_game(work), store, Phase.ASKED)
+    assert (verdict, moves[:2], answers) == (Verdict.FAULT, ["ask", "timeout"], [])
+    store.close()
+
+
+async def test_rows_that_come_after_a_question_are_accused_with(
+    world: World, tmp_path: Path
+) -> None:
+    """The stage lies and withholds; asked, it shows parts, and then hands over its rows: the accusation follows in the same game."""
+    from client.trace_game import Accusation
+    from tests.game.test_dispute_of_a_real_model import accusation_of_deviation
+
+    def bend(stage: int, request: int, first: int, x: Any) -> Any:
+        return x * 1.01 if stage == STAGE else x
+
+    work = await world.work(SPANS, prompts(GREEDY), bend=bend)
+    opened = await opened_game(work)
+
+    async def accuse() -> Accusation:
+        return await accusation_of_deviation(work, STAGE, opened)
+
+    brought = await inquest(work, "out")
+    assert brought is not None
+    store = work.keep(STAGE, Store(tmp_path / "miner.sqlite"))
+    verdict, moves, answers = await ask(work, brought.then(accuse), opened, store, Phase.PICKING)
+    assert (moves[:2], answers) == (["ask", "accuse"], ["reveal"])
+    assert verdict == Verdict.FAULT
+    store.close()
+
+
+async def test_a_row_that_is_no_number_convicts_by_itself(world: World) -> None:
+    def sign(stage: int, request: int, first: int, x: Any) -> Any:
+        if stage == STAGE and first <= 25 < first + len(x):
+            x = x.clone()
+            x[25 - first, 3] = float("nan")
+        return x
+
+    work = await world.work(SPANS, prompts(GREEDY), sign=sign)
+    brought = await inquest(work)
+    assert brought is not None and "row 25 " in brought.describe()
+    verdict, moves, _ = await ask(work, brought, await opened_game(work), None)
+    assert (verdict, moves) == (Verdict.FAULT, ["proveMalformed", "execute"])
+
+
+async def test_rows_that_are_here_and_are_rows_need_no_question(world: World) -> None:
+    work = await world.work(SPANS, prompts(GREEDY))
+    assert await inquest(work) is None
+
+
+def test_questions_name_different_parts_of_the_missing_side_alone() -> None:
+    from tests.core.protocol.trace import toy
+
+    program = toy.Toy.make(toy.LLAMA).program
+    leaf = RequestLeaf(0, "0x" + "11" * 32, "0x" + "22" * 32, 5, 3)
+    receipt = StageReceipt(
+        *["0x" + "00" * 32] * 2, 0, 0, 1, *["0x" + "00" * 32] * 4, requests=1, tokens_in=5, tokens_out=3, started_at=0, signed_at=1
+    )  # fmt: skip
+    doubted = Doubted(SignedReceipt(receipt, "0x", [leaf]), program, leaf)
+    for seed in range(50):
+        spots = doubted.spots([Boundary.OUT], random.Random(seed))
+        assert len(set(spots)) == len(spots) <= 6
+        doubted.rows.check_asked(spots)
+        assert {spot.boundary for spot in spots} == {Boundary.OUT}
+        both = doubted.spots([Boundary.IN, Boundary.OUT], random.Random(seed))
+        doubted.rows.check_asked(both)
+
+
+async def test_a_defence_that_is_restarted_goes_on_where_it_was(
+    world: World, tmp_path: Path
+) -> None:
+    """Its rows lie in SQLite and its moves on chain; a new process with the same file makes the next move."""
+    work = await world.work(SPANS, prompts(GREEDY))
+    accusation, opened = await false_accusation(work, STAGE, Place(1, 4, 11, 0, 17), 0.5)
+    work.keep(STAGE, Store(tmp_path / "miner.sqlite")).close()
+    moves, answers = list[Played](), list[str]()
+    game = Prosecution(
+        world.chain, world.requester, SystemClock(), opened, accusation, moves.append
+    )
+    playing = asyncio.create_task(game.play())
+    lives = 0
+    async with asyncio.timeout(300):
+        while not playing.done():
+            lives += 1
+            store = Store(tmp_path / "miner.sqlite")
+            miner = defence(work, store, opened, answers)
+            before = len(answers)
+            await miner.look()
+            while len(answers) == before and not playing.done():
+                await asyncio.sleep(0.05)
+            await miner.close()
+            store.close()
+        verdict = await playing
+    seen = await read_game(world.chain, opened)
+    assert (verdict, seen.phase) == (Verdict.NO_FAULT, Phase.EXECUTED)
+    assert lives >= 3, f"every life makes one move: {answers}"
+    assert answers.count("point") == 1

@@ -1,0 +1,147 @@
+"""Does `miner why` name what keeps work away, and first what keeps all of it away?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.runtime.folders import Folders
+from core.runtime.settings import Settings, load
+from miner.facts import Facts, OnChain
+from miner.results import Reason
+from miner.why import ACTIVE, COOLDOWN, NONE, reasons
+
+OPERATOR, OTHER, OWNER = ("0x" + c * 40 for c in "abc")
+MODEL = "0x" + "12" * 32
+USD = 10**6
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    flags = {"network.models.tiny": MODEL, "miner.model": "tiny"}
+    return load(folders=Folders.at(tmp_path), environ={}, flags=flags)
+
+
+def machine(operator: str, **changes: Any) -> dict[str, Any]:
+    values = {
+        "operator": operator, "alive": True, "state": "SERVING", "modelId": MODEL, "ageMs": 400, "standby": False,
+        "layers": [0, 4], "priceIn": 100, "priceOut": 400, "priceInShown": "0.1usd/Mtok", "priceOutShown": "0.4usd/Mtok",
+        "stakeUnits": 500 * USD, "rhoMs": {}, "endpoint": "127.0.0.1:7001",
+    }  # fmt: skip
+    return values | changes
+
+
+@pytest.fixture
+def healthy(settings: Settings) -> Facts:
+    """A miner that has everything: nothing blocks it."""
+    chain = OnChain(OWNER, OPERATOR, ACTIVE, 500 * USD, 100 * USD, 0, 0, 0, 0, True, 10**18, 10_000)
+    daemon = {
+        "state": "SERVING", "problem": None, "layers": "0-3", "model": "tiny", "chainReachable": True,
+        "freeRequests": 3, "maxRequests": 4, "endpoint": "127.0.0.1:7001",
+    }  # fmt: skip
+    job = {"modelId": MODEL, "createdAt": 9_000, "requests": 2, "stages": [{"operator": OPERATOR}]}
+    return Facts(
+        settings, OPERATOR, "", daemon, "", chain, "",
+        miners=[machine(OPERATOR), machine(OTHER, rhoMs={OPERATOR: 1.0})],
+        models=[{"modelId": MODEL, "covered": True, "copies": 2, "layers": 4, "coveredTo": 4}],
+        jobs=[job], reached=True,
+    )  # fmt: skip
+
+
+def of(found: list[Reason], topic: str) -> Reason:
+    (one,) = (reason for reason in found if reason.topic == topic)
+    return one
+
+
+def on_chain(facts: Facts, **changes: Any) -> Facts:
+    assert facts.chain is not None
+    return replace(facts, chain=replace(facts.chain, **changes))
+
+
+def test_nothing_is_wrong_with_a_healthy_miner_and_every_fact_is_told(healthy: Facts) -> None:
+    found = reasons(healthy)
+    assert {reason.weight for reason in found} == {"fine"}
+    assert {reason.topic for reason in found} == {
+        "registration", "stake", "reputation", "daemon", "record", "reachability", "coverage", "price", "demand", "room",
+    }  # fmt: skip
+    assert all(reason.fact and not reason.next for reason in found)
+    assert [reason.rank for reason in found] == list(range(1, len(found) + 1))
+
+
+@pytest.mark.parametrize(
+    ("topic", "fact", "fix", "changes"),
+    [
+        ("registration", "no miner", "register --stake 100usd", {"state": NONE}),
+        ("registration", "another operator", "miner.operator", {"operator": OTHER}),
+        ("stake", "below the minimum", "stake add 60usd", {"stake": 40 * USD, "can_work": False}),
+        ("stake", "taken out", "--cancel", {"state": COOLDOWN, "leaving": USD, "can_work": False}),
+        ("reputation", "jailed for 1h", "unjail", {"jailed_for_s": 3600, "strikes": 1, "can_work": False}),
+        ("reputation", "is over", "unjail", {"strikes": 2, "can_work": False}),
+    ],
+)  # fmt: skip
+def test_what_the_chain_holds_against_it_comes_first(
+    healthy: Facts, topic: str, fact: str, fix: str, changes: dict[str, Any]
+) -> None:
+    first = reasons(on_chain(healthy, **changes))[0]
+    assert (first.topic, first.weight) == (topic, "blocks")
+    assert fact in first.fact
+    assert fix in first.next
+
+
+def test_a_strike_costs_work_but_does_not_end_it(healthy: Facts) -> None:
+    assert of(reasons(on_chain(healthy, strikes=1)), "reputation").weight == "costs"
+
+
+def test_a_dearer_machine_is_told_by_how_many_and_what_the_lowest_asks(healthy: Facts) -> None:
+    low = machine(OTHER, priceOut=300, priceOutShown="0.3usd/Mtok", rhoMs={OPERATOR: 1.0})
+    apart = machine("0x" + "d" * 40, priceOut=1, layers=[4, 8])
+    found = of(reasons(replace(healthy, miners=[machine(OPERATOR), low, apart])), "price")
+    assert found.weight == "costs"
+    assert "above 1 of 1 others" in found.fact, "who holds other layers is no rival"
+    assert found.next == "miner update --price 0.1usd/Mtok,0.3usd/Mtok"
+
+
+def test_a_port_that_nobody_answers_blocks_and_one_that_nobody_else_reached_costs(
+    healthy: Facts,
+) -> None:
+    closed = replace(healthy, reached=False, reach_problem="refused")
+    assert of(reasons(closed), "reachability").weight == "blocks"
+    unseen = replace(healthy, miners=[machine(OPERATOR), machine(OTHER)])
+    assert of(reasons(unseen), "reachability").weight == "costs"
+
+
+def test_a_hole_in_the_model_blocks_and_says_where(healthy: Facts) -> None:
+    holed = [{"modelId": MODEL, "covered": False, "copies": 0, "layers": 4, "coveredTo": 2}]
+    found = of(reasons(replace(healthy, models=holed)), "coverage")
+    assert found.weight == "blocks"
+    assert "layer 2" in found.fact
+
+
+def test_what_could_not_be_asked_is_unknown_and_not_fine(healthy: Facts) -> None:
+    blind = replace(
+        healthy, chain=None, chain_problem="no answer", miners=[], models=[], jobs=[], reached=None,
+        matcher_problem="no matcher answers",
+    )  # fmt: skip
+    found = reasons(blind)
+    assert {r.topic: r.weight for r in found} == {
+        "registration": "unknown", "record": "unknown", "daemon": "fine", "room": "fine",
+    }  # fmt: skip
+
+
+def test_a_miner_that_does_not_run_or_that_nobody_sees_or_asks_for_is_told_so(
+    healthy: Facts,
+) -> None:
+    asleep = replace(healthy, daemon=None, daemon_problem="it is not running", reached=None)
+    assert reasons(asleep)[0].next == "miner start"
+    silent = replace(asleep, daemon_problem="no answer", is_running=True)
+    assert of(reasons(silent), "daemon").weight == "unknown", "a busy machine is not a stopped one"
+    assert healthy.daemon is not None
+    paused = replace(healthy, daemon=healthy.daemon | {"state": "DRAINING"})
+    assert "--resume" in of(reasons(paused), "daemon").next
+    unseen = replace(healthy, miners=[machine(OTHER)])
+    assert of(reasons(unseen), "record").weight == "blocks"
+    unasked = replace(healthy, jobs=[])
+    assert of(reasons(unasked), "demand").weight == "costs"
