@@ -55,7 +55,7 @@ test-python: setup model
 	$(BIN)/pytest -n 2 --dist loadgroup
 
 docs: setup ## the documentation site, in .build/site; it opens from the disk
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
 	rm -rf out cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -13,6 +13,7 @@ app = App("auditor", help="Re-run what you doubt, and take a liar's stake on cha
 jury = app.group("jury", help="Stake, and judge other people's disputes.")
 disputes = app.group("disputes", help="Disputes on chain.")
 audits = app.group("audits", help="What `auditor watch` has found.")
+canaries = app.group("canaries", help="Requests whose answer is known beforehand.")
 
 JobArgument = Annotated[str, typer.Argument(help="Job or receipt: id or prefix.")]
 DelegationOption = Annotated[
@@ -149,6 +150,36 @@ async def withdraw(run: Run) -> None:
     from client.collecting import withdraw_credits
 
     run.emit(await withdraw_credits(run))
+
+
+@canaries.command("mix")
+def canaries_mix(
+    run: Run,
+    requests: Annotated[Path, typer.Argument(help="Requests to mix them into (JSONL).")],
+    asked: Annotated[Path, typer.Argument(help="Earlier requests (JSONL).")],
+    answered: Annotated[Path, typer.Argument(help="Their results, of jobs that are clean.")],
+    out: Annotated[Path, typer.Option("--out", help="File to write; it must not exist.")],
+    count: Annotated[int, typer.Option(help="How many.", min=1)] = 1,
+) -> None:
+    """Put requests with known answers among others, so that no stage can tell them apart."""
+    from client.canaries import mix_files
+
+    run.emit(mix_files(requests, [(asked, answered)], count, out))
+
+
+@canaries.command("check")
+def canaries_check(
+    run: Run,
+    secret: Annotated[Path, typer.Argument(help="Written by `auditor canaries mix`.")],
+    results: Annotated[Path, typer.Argument(help="What came back (JSONL).")],
+) -> None:
+    """Compare what came back with what was known; exit 9 when a canary differs."""
+    from client.canaries import check_files, suspicion
+
+    rows = check_files(secret, results)
+    run.emit(rows)
+    if (error := suspicion(rows)) is not None:
+        raise error
 
 
 @jury.command("stake")

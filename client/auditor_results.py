@@ -101,7 +101,46 @@ class Watched(Result, frozen=True):
     not_accused_yet: int
 
 
+class Move(Result, frozen=True):
+    """`disputes show`: one transaction of a game."""
+
+    player: str
+    function: str
+    what: str
+    gas: int
+    calldata_bytes: int
+    block: int
+    tx_hash: str
+
+
+class Collected(Result, frozen=True, forbid_unknown_fields=False):
+    """`withdraw`: all that disputes owed, and beside it how much of it each contract did."""
+
+    withdrawn: str
+    to: str
+
+
+class CanariesMixed(Result, frozen=True):
+    """`canaries mix`."""
+
+    file: str
+    canaries: int
+    requests: int
+    secret: str
+
+
+class Canary(Result, frozen=True):
+    """`canaries check`: one request whose answer was known."""
+
+    custom_id: str
+    job: str
+    same: bool
+    first_difference: str
+
+
 RESULTS: dict[str, tuple[Any, ...]] = {
+    "canaries mix": (CanariesMixed,),
+    "canaries check": (list[Canary],),
     "audits ls": (list[Audited],),
     "audits standings": (list[OperatorStanding],),
     "audits status": (Watched,),
@@ -110,6 +149,8 @@ RESULTS: dict[str, tuple[Any, ...]] = {
     "check": (list[Stage], list[Layer]),
     "dispute": (Dispute,),
     "disputes ls": (list[Dispute],),
+    "disputes show": (list[Move], dict[str, str]),
+    "withdraw": (Collected,),
     "jury stake": (Juror,),
     "jury status": (Juror,),
     "jury withdraw": (Juror,),

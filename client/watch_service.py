@@ -69,8 +69,9 @@ async def watch(
             disputes=disputes,
             on_verdict=numbers.judged,
         )
-        if settings.auditor.metrics_port is not None:
-            server = await numbers.metrics.serve(settings.auditor.metrics_port)
+        ours = settings.auditor
+        if ours.metrics_port is not None:
+            server = await numbers.metrics.serve(ours.metrics_port, ours.metrics_host)
             stack.push_async_callback(server.stop)
             log.info("metrics are served", url=f"{server.url}/metrics")
         counting = asyncio.create_task(numbers.follow(book, watcher))

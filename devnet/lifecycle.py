@@ -323,12 +323,12 @@ def _link_rows(links: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 async def tell_story(run: Run, *, keep: bool, story: str) -> None:
     """Run the demonstration in a folder of its own and remove every trace of it, whatever happens."""
-    from devnet.story import STORIES, Story
+    from devnet.story import PATIENT, STORIES, Story
 
     if story not in STORIES:
         raise UsageError(f"there is no story '{story}'", f"there are {', '.join(STORIES)}")
     root = Path(tempfile.mkdtemp(prefix="headrace-demo-"))
-    net = Devnet(Layout(root))
+    net = Devnet(Layout(root), parameters=PATIENT)
     failed = True
     try:
         await Story(net, run.out, story).tell()

@@ -140,6 +140,8 @@ async def _flat_row() -> Row:
             held: dict[int, list[int]] = {}
             for done in range(PER_ROUND, REQUESTS + 1, PER_ROUND):
                 await _soak(rig)
+                for stage in rig.stages:
+                    await stage.ask("empty", within_s=10.0)
                 memory = [await stage.ask("memory") for stage in rig.stages]
                 held[done] = [answer["RssAnon"] for answer in memory]
             left = sum(answer["kv_tokens"] + answer["active"] for answer in memory)

@@ -53,17 +53,22 @@ def _row(here: Town, profile: str) -> Row:
     tally, kinds = Tally(), dict.fromkeys(())
     prompts = here.prompts(REQUESTS, PROMPT_TOKENS)
     jobs = [here.serve(i, prompt, NEW_TOKENS) for i, prompt in enumerate(prompts)]
-    judge = Judge(here)
+    judge, named = Judge(here), set[str]()
     for stage in here.audited:
         for name, kernel in _kernels(here, stage):
             kinds[name] = None
             for job in jobs:
+                before = tally.accused + tally.suspected
                 _count(tally, judge, _again(here, job, stage, kernel), stage, len(here.spans))
+                if tally.accused + tally.suspected > before:
+                    named.add(f"{name} at stage {stage}")
     said = (
         f"{tally.accused} accused, {tally.suspected} suspected in {tally.executions} executions "
         f"({tally.rows} rows, {tally.tokens} tokens; {len(kinds)} kernels: {', '.join(kinds)}); "
         f"at most {tally.excess:.2f} T, studentised {tally.q:.2f}"
     )
+    if named:
+        said += f"; spoken against: {', '.join(sorted(named))}"
     return Row(
         f"{here.name}, {profile}: honest executions",
         "0 accusations",
@@ -115,8 +120,8 @@ def _where_alike(job: Served, tokens: list[int]) -> tuple[int, ...]:
 
 def _kernels(here: Town, stage: int) -> Iterator[tuple[str, Kernel]]:
     shard = here.shards[stage]
-    yield "whole, eager attention", attention(shard, "eager")(shard, 0)
-    yield "whole, fused attention", _fresh(shard, lambda x: shard.forward(x, shard.new_cache()))
+    yield "whole, eager attention", lambda x: attention(shard, "eager")(shard, 0)(x)
+    yield "whole, fused attention", lambda x: attention(shard, "sdpa")(shard, 0)(x)
     yield f"chunks of {CHUNK}", lambda x: _by_pieces(shard, x, CHUNK)
     yield "decoded one by one", lambda x: _by_pieces(shard, x, 1)
     yield "two threads", lambda x: _on_threads(shard, x, 2)
@@ -128,13 +133,6 @@ def _kernels(here: Town, stage: int) -> Iterator[tuple[str, Kernel]]:
     least = prepack(packed, model_dir=here.folder).least_rows
     for batch in (1, 8, 32):
         yield f"batch of {batch}, our kernels", _batched(packed, batch, least_rows=least)
-
-
-def _fresh(shard: Shard, run: Kernel) -> Kernel:
-    def fused(x: Tensor) -> Tensor:
-        return attention(shard, "sdpa")(shard, 0)(x)
-
-    return fused if shard.model.config._attn_implementation != "sdpa" else run
 
 
 def _by_pieces(shard: Shard, x: Tensor, length: int) -> Tensor:

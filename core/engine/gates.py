@@ -30,7 +30,10 @@ class LayerGates:
     def remove(self) -> None:
         """Give the layers their own `forward` back."""
         for layer in self.layers:
-            layer.forward = layer.forward.__wrapped__
+            inner = layer.forward.__wrapped__
+            del layer.forward
+            if layer.forward != inner:  # somebody had put another one there
+                layer.forward = inner
 
     @contextmanager
     def only(self, start: int, end: int, rows: Tensor | None) -> Iterator[LayerGates]:

@@ -323,7 +323,7 @@ class Auditor(_Section):
     """Whoever checks others' work, as a juror or on its own."""
 
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
-    """Port of a juror's `/metrics`; unset: nowhere, 0: any that is free."""
+    """Port of `/metrics` of a juror or a watching auditor; unset: nowhere, 0: any that is free."""
     metrics_host: str = "127.0.0.1"
     """Where it is answered."""
 

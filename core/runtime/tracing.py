@@ -90,23 +90,17 @@ def span(
     return found
 
 
-def begin(
-    name: str,
-    parent: str | Span | None = None,
-    start_s: float | None = None,
-    **attributes: Attribute,
-) -> Span | None:
-    """A span that `end` ends, in whatever task; None where nobody collects them. `start_s` is Unix time if it is not now."""
+def begin(name: str, parent: str | Span = "", **attributes: Attribute) -> Span | None:
+    """A span that `end` ends, in whatever task; None where nobody collects them. `parent` as for `span`, or a span itself."""
     if _tracer is None:
         return None
     from opentelemetry import trace
 
-    is_text = parent is None or isinstance(parent, str)
-    context = _context(parent or "") if is_text else trace.set_span_in_context(parent)
-    start_ns = None if start_s is None else int(start_s * 1e9)
-    found: Span = _tracer.start_span(
-        name, context=context, attributes=attributes, start_time=start_ns
-    )
+    if isinstance(parent, str):
+        context = _context(parent)
+    else:
+        context = trace.set_span_in_context(parent)
+    found: Span = _tracer.start_span(name, context=context, attributes=attributes)
     return found
 
 

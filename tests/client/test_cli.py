@@ -28,7 +28,7 @@ COMMANDS = {
     ],
     "auditor": [
         "check", "dispute", "disputes ls", "disputes show", "withdraw", "jury stake", "jury serve", "jury status", "jury withdraw",
-        "watch", "audits ls", "audits standings", "audits status",
+        "watch", "audits ls", "audits standings", "audits status", "canaries mix", "canaries check",
     ],
 }  # fmt: skip
 MODULES = {"client": "client.cli", "auditor": "client.auditor_cli"}

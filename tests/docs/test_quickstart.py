@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.docs.shell import blocks
 from tests.swarm.traces import listening_ports, mentioning
 
 PAGE = ROOT / "docs" / "quickstart.md"
-WITHIN_S = 400  # a minute on a machine of its own
+WITHIN_S = 600  # a minute on a machine of its own
 
 
 @pytest.mark.swarm
@@ -42,7 +43,8 @@ def test_every_command_of_the_quick_start_does_what_the_page_says(tmp_path: Path
             cwd=work,
             env=environ,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             timeout=WITHIN_S,
             check=False,
@@ -50,14 +52,9 @@ def test_every_command_of_the_quick_start_does_what_the_page_says(tmp_path: Path
     finally:
         left = mentioning(str(tmp_path))
         ports = listening_ports(left)
-        if left:
-            subprocess.run(
-                [ROOT / ".venv" / "bin" / "devnet", "down"],
-                env={**environ, "HEADRACE_HOME": str(tmp_path / "headrace-try")},
-                check=False,
-                timeout=60,
-            )
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert done.returncode == 0, done.stdout[-6000:]
     said = re.split(r"=== \d+\n", done.stdout)
     network, money, chat, batch, checked, openai, stopped, _ = said
     assert re.search(r"^gateway +http://127\.0\.0\.1:\d+", network, re.MULTILINE)

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import pytest
+
 from core.protocol import signing, wire
 from core.runtime.channel import Channel
 from tests.failover.books import check_money
@@ -154,6 +156,7 @@ async def play(town: Town, scene: Scene, hurt: str) -> None:
             assert victims[0].signer.address not in {stage.operator for stage in match.plan}
 
 
+@pytest.mark.timeout(600)
 async def test_a_machine_dies_at_every_moment_of_an_order(town: Town) -> None:
     await town.start(*CUTS, *CUTS)
     town.tend()
@@ -175,6 +178,7 @@ FREEZING = [
 ]
 
 
+@pytest.mark.timeout(600)
 async def test_a_machine_freezes_at_every_moment_of_an_order_and_serves_the_next(
     town: Town,
 ) -> None:

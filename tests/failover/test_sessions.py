@@ -46,6 +46,7 @@ async def village(
     await village.close()
 
 
+@pytest.mark.timeout(600)
 async def test_a_machine_is_lost_at_every_moment_of_a_session(village: Village) -> None:
     await village.start(*CUTS, *CUTS)
     village.tend()

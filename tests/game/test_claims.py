@@ -66,7 +66,7 @@ def test_the_window_is_the_first_that_is_clear() -> None:
     hidden, rows = PROGRAM.hidden, 40
     reference = np.ones((rows, hidden))
     largest, least = (
-        pick(t.parts_per_trillion for t in PROGRAM.tolerances if t.max_depth >= 1) / 10**12
+        pick(t.parts_per_trillion for t in PROGRAM.tolerances if t.min_rows <= rows) / 10**12
         for pick in (max, min)
     )
     served = reference * (1 + 3 * largest)

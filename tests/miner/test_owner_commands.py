@@ -137,7 +137,11 @@ def test_an_owner_finds_out_what_is_missing_and_mends_it(
     assert (found["stake"]["state"], found["stake"]["found"]) == (
         "ok", "500usd, the minimum is 100usd",
     )  # fmt: skip
-    assert found["fees"]["state"] == "warning", "a new operator has no ETH"
+    assert found["fees"]["state"] == "ok", "registering gives the operator its first gas"
+    operator = run("stake", "status")[1]["result"]["operator"]
+    town.with_chain(lambda chain: chain.rpc("anvil_setBalance", operator, "0x0"))
+    fees = checks()[1]["fees"]
+    assert (fees["state"], "send it" in fees["next"]) == ("warning", True)
     (home / "password").chmod(0o644)
     assert checks()[1]["operator password"]["next"].startswith("chmod 600")
     (home / "password").chmod(0o600)

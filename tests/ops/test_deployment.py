@@ -184,15 +184,14 @@ def test_what_prometheus_asks_in_compose_is_who_answers_there(tmp_path: Path) ->
     }
     alone = yaml.safe_load((OPS / "prometheus" / "prometheus.yml").read_text())
     ports = {s["job_name"]: s["static_configs"][0]["targets"][0] for s in alone["scrape_configs"]}
+    targets = {s["job_name"]: s["static_configs"][0]["targets"] for s in alone["scrape_configs"]}
     units = {path.stem: unit(path)["Service"]["Environment"] for path in UNITS}
-    assert (
-        f"HEADRACE_MINER__METRICS_PORT={ports['miner'].rpartition(':')[2]}"
-        in units["headrace-miner"]
-    )
-    assert (
-        f"HEADRACE_AUDITOR__METRICS_PORT={ports['auditor'].rpartition(':')[2]}"
-        in units["headrace-juror"]
-    )
+    for name, variable, target in (
+        ("headrace-miner", "HEADRACE_MINER__METRICS_PORT", targets["miner"][0]),
+        ("headrace-juror", "HEADRACE_AUDITOR__METRICS_PORT", targets["auditor"][0]),
+        ("headrace-auditor", "HEADRACE_AUDITOR__METRICS_PORT", targets["auditor"][1]),
+    ):
+        assert f"{variable}={target.rpartition(':')[2]}" in units[name]
     defaults = settings_of({}, tmp_path)
     assert ports["gateway"].endswith(f":{defaults.gateway.port}")
     assert ports["matcher"].endswith(f":{defaults.matcher.listen_port}")

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from client.gateway.funds import EVENTS as OF_GATEWAY
 from client.gateway.numbers import Numbers
 from client.jury_service import JuryNumbers
+from client.watch_service import WatchNumbers
 from core.runtime.alerts import Alerts
 from core.runtime.clock import SystemClock
 from core.runtime.metrics import Metrics
@@ -88,6 +89,7 @@ def rendered(tmp_path: Path) -> dict[str, str]:
         "matcher": of_matcher(tmp_path),
         "miner": of_miner(),
         "auditor": of_auditor(),
+        "watch": WatchNumbers().metrics,
     }
     return {job: metrics.render()[0].decode() for job, metrics in made.items()}
 
@@ -115,6 +117,7 @@ def test_the_metrics_of_the_design_are_there(rendered: dict[str, str]) -> None:
         "inflight_requests cost_units_total balance_units locked_units reroutes_total audit_checks_total alerts",
         "matcher": "disputes registry_peers registry_age_seconds orders_total jobs balance_wei chain_up queue_length",
         "miner": "requests_total stage_seconds batch_rows kv_bytes link_seconds queue_length stake_units disputes alerts",
+        "watch": "audit_checks_total audit_jobs chain_up",
         "auditor": "disputes votes_total chain_up stake_units balance_wei",
     }.items():
         missing = {f"headrace_{name}" for name in wanted.split()} - names_in(rendered[job])

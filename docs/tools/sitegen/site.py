@@ -12,10 +12,13 @@ from sitegen.operations import operations_page
 from sitegen.papers import papers_page
 from sitegen.peer_codes import peer_codes_page
 
+#: Pages of wide tables, which need the room of the table of contents.
+WIDE = ("papers.md", "reference/configuration.md", "errors/contracts.md", "errors/peers.md")
+
 
 def generated() -> dict[str, str]:
     """Path below the docs folder → content."""
-    return {
+    pages = {
         **error_pages(),
         **contract_errors_page(),
         **peer_codes_page(),
@@ -26,3 +29,6 @@ def generated() -> dict[str, str]:
         **benchmark_page(),
         **operations_page(),
     }
+    for path in WIDE:
+        pages[path] = f"---\nhide:\n  - toc\n---\n\n{pages[path]}"
+    return pages

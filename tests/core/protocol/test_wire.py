@@ -77,6 +77,7 @@ MESSAGES: list[wire.AnyMessage] = [
     wire.RequestFailed(HASH, 7, "E-CHECK-01", "rows differ"),
     wire.RequestFailed(HASH, 7, "E-NET-03", "it is gone", ADDRESS),
     wire.Waiting(HASH, 7, 1),
+    wire.Stopped(HASH, 7),
     wire.Cut(HASH, 7, 5, 3),
     wire.Cancel(HASH, 7),
     wire.Receipt(RECEIPT),
