@@ -26,7 +26,7 @@ def _row(game: str, kept: dict[str, int]) -> Row:
     within = (total <= MAX_GAS, moves <= MAX_TRANSACTIONS, largest <= MAX_MOVE_GAS, calldata <= MAX_CALLDATA)  # fmt: skip
     said = f"{total:,} gas, {moves} transactions, largest {largest:,} gas and {calldata:,} bytes"
     if not all(within):
-        said += f"; {total - MAX_GAS:,} gas too many: every level of the trace is opened on chain" if any(d in game for d in _DESCENTS) else "; too much"  # fmt: skip
+        said += f"; {total - MAX_GAS:,} gas too many: the accuser shows nothing off chain and opens every level itself" if any(d in game for d in _DESCENTS) else "; too much"  # fmt: skip
     return Row(
         f"dispute, {game}",
         "≤ 1.5 M gas, ≤ 20 transactions, each ≤ 500 k gas and ≤ 16 KiB",
