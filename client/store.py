@@ -5,7 +5,6 @@ Prompts and salts are kept because a dispute needs them; the file is the owner's
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from sqlite3 import Connection
@@ -17,7 +16,7 @@ from sqlmodel import Field, Session, SQLModel, col, create_engine, select, text
 
 from core.protocol import ids, signing
 from core.protocol.types import SignedOrder, SignedReceipt, Stage
-from core.runtime.folders import make_private
+from core.runtime.folders import make_private_file
 
 if TYPE_CHECKING:
     from client.orders import Batch, Prompt
@@ -80,9 +79,7 @@ class ClientStore:
     """The requester's records."""
 
     def __init__(self, path: Path) -> None:
-        make_private(path.parent)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-        path.chmod(0o600)  # also a file that somebody opened up
+        make_private_file(path)
         self._engine = create_engine(f"sqlite:///{path}")
         event.listen(self._engine, "connect", _prepare)
         names = ("job", "request", "receipt", "session")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from core.runtime.folders import make_private
+from core.runtime.folders import make_private_file
 
 
 class VoteKind(IntEnum):
@@ -32,8 +31,7 @@ class VoteBook:
     """Our votes and salts, on disk before they are committed to."""
 
     def __init__(self, path: Path) -> None:
-        make_private(path.parent)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        make_private_file(path)
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute(

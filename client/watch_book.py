@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from core.protocol.follower import Position
-from core.runtime.folders import make_private
+from core.runtime.folders import make_private_file
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, value BLOB NOT NULL);
@@ -97,8 +97,7 @@ class WatchBook:
     """SQLite; what is written is on disk before it is acted on."""
 
     def __init__(self, path: Path) -> None:
-        make_private(path.parent)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        make_private_file(path)
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.executescript(_TABLES)

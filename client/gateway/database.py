@@ -6,7 +6,6 @@ SQLite in WAL mode by default, any SQLAlchemy URL otherwise. What is committed s
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from sqlmodel import Session
 
 from core.runtime.database import open_database, sqlite_url
-from core.runtime.folders import make_private
+from core.runtime.folders import make_private, make_private_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,9 +39,7 @@ def database_url(settings: Settings) -> str:
 
 def private_sqlite_url(path: Path) -> str:
     """The URL of a database file that nobody else may read."""
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    path.chmod(0o600)
-    return sqlite_url(path)
+    return sqlite_url(make_private_file(path))
 
 
 class Database:

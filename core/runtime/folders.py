@@ -63,3 +63,17 @@ def make_private(folder: Path) -> Path:
     """Create a folder (and its parents) that only its owner may enter; returns it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
+
+
+def make_private_file(path: Path) -> Path:
+    """Create an empty file that only its owner may read, in a folder of the same kind; one that is there loses what others may.
+
+    A file that is there is not opened: closing it would drop all locks that this process holds on it, and SQLite's next visitor
+    would take the write-ahead log of a database in use for left behind.
+    """
+    make_private(path.parent)
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        path.chmod(0o600)
+    return path
