@@ -135,24 +135,12 @@ async def test_slow_steps_are_no_hang(town: Town) -> None:
     watch = Watch()
     batch, running = await begin(town, watch)
     for machine in machines:
-        slow_down(machine, 0.05)
+        machine.slow_down(0.05)
     result = await running
     assert not watch.lost
     assert len(town.matches) == 1
     assert not result.unfinished
     check_answers(town, watch, batch)
-
-
-def slow_down(machine: Mortal, seconds: float) -> None:
-    engine = machine.compute._engine
-    assert engine is not None
-    step = engine.step
-
-    def slow(*pieces, **options):  # type: ignore[no-untyped-def]
-        time.sleep(seconds)
-        return step(*pieces, **options)
-
-    engine.step = slow  # type: ignore[method-assign]
 
 
 # --- only the connection is lost ---

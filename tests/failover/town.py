@@ -57,6 +57,18 @@ class Mortal(Machine):
         for channel in self._channels():
             channel._writer.transport.abort()
 
+    def slow_down(self, seconds: float) -> None:
+        """Every step takes so much longer."""
+        engine = self.compute._engine
+        assert engine is not None
+        step = engine.step
+
+        def slow(*pieces: Any, **options: Any) -> Any:
+            time.sleep(seconds)
+            return step(*pieces, **options)
+
+        engine.step = slow  # type: ignore[method-assign]
+
     async def freeze(self) -> None:
         """As SIGSTOP: streams stay open and nothing is read or written; the kernel still takes connections."""
         self.is_dead = True

@@ -80,8 +80,8 @@ async def test_a_request_waits_for_memory_longer_than_any_silence(
         await asyncio.gather(*(machine.compute.drop(each) for each in squatters))
         await requester.finished([0])
         assert requester.tokens[0] == reference(machine.model_dir, PROMPT, greedy(6), 0)
+        await requester.until(lambda: not any(m.compute.kv_tokens for m in machines))
         await requester.close()
-    assert all(machine.compute.kv_tokens == 0 for machine in machines)
 
 
 def is_fresh(machine: Machine, order_hash: str) -> bool:

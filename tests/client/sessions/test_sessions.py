@@ -222,10 +222,11 @@ async def test_a_price_cap_below_the_offer_is_refused_before_anything_is_locked(
 
 
 async def test_an_answer_that_takes_too_long_ends_with_what_came(village: Village) -> None:
-    await village.start((0, 6))
+    (machine,) = await village.start((0, 6))
     sessions = village.sessions()
     prompt = prompts(1, tokens=400)[0]
     await hear(sessions.answer(ask(village, prompts(1, tokens=1)[0])))
+    machine.slow_down(0.03)
     with pytest.raises(DeadlinePassed) as raised:
         await hear(sessions.answer(ask(village, prompt, deadline_s=1)))
     part = raised.value.details["answered"]
