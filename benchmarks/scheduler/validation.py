@@ -205,7 +205,7 @@ async def measure(config: Config) -> tuple[list[Outcome], float]:
             try:
                 await _run(rig, endpoints, streams, config, world, seed=0, seconds=CALIBRATION_S)
                 loaded = [steps for steps, _ in await rig.take()]
-                one_by_one = replace(config, requests_per_s=None, streams=1)
+                one_by_one = replace(config, requests_per_s=None, streams=1, new_tokens=(2, 2))
                 alone = await _run(
                     rig, endpoints, streams, one_by_one, world, seed=0, seconds=ALONE_S
                 )
@@ -355,7 +355,8 @@ class World:
         A line over the steps of decoding frames, which are requests to look up and answer for; another over the rows of
         prompts, which are bytes.
         """
-        frames = [frame for route in self.config.routes for frame in _frames(route, steps)]
+        links_s = [ms / 1e3 for ms in self.config.to_ms] or [0.0] * len(self.names)
+        frames = [frame for route in self.config.routes for frame in _frames(route, steps, links_s)]
         decodes = [(frame.rows, frame.gap_s) for frame in frames if not frame.is_prompt]
         prompts = [(frame.rows, frame.gap_s) for frame in frames if frame.is_prompt]
         self.message_s, self.step_s = _line(decodes)
@@ -428,15 +429,20 @@ class World:
 
 
 class Frame(NamedTuple):
-    """Rows that went from one stage to the next, and the seconds from the end of one pass to the beginning of the other."""
+    """Rows that went from one stage to the next, and the seconds between the passes that are not the link's latency."""
 
     is_prompt: bool
     rows: int
     gap_s: float
 
 
-def _frames(route: Sequence[int], steps: Sequence[Sequence[Step]]) -> list[Frame]:
-    """Frames of decode steps alone or of one prompt alone that came to a stage that stood idle meanwhile."""
+def _frames(
+    route: Sequence[int], steps: Sequence[Sequence[Step]], links_s: Sequence[float]
+) -> list[Frame]:
+    """Frames of decode steps alone or of one prompt alone that came to a stage that stood idle meanwhile.
+
+    `links_s` is what the way to each stage takes, which is not theirs.
+    """
     found = []
     for here, there in pairwise(route):
         waiting = {_content(step): step for step in steps[there]}
@@ -447,7 +453,8 @@ def _frames(route: Sequence[int], steps: Sequence[Sequence[Step]]) -> list[Frame
                 continue
             before = bisect_left(ends, after.ended_s) - 1
             if before >= 0 and ends[before] < step.ended_s < after.began_s:
-                found.append(Frame(bool(step.prompts), step.rows, after.began_s - step.ended_s))
+                gap_s = after.began_s - step.ended_s - links_s[there]
+                found.append(Frame(bool(step.prompts), step.rows, gap_s))
     return found
 
 
