@@ -15,7 +15,7 @@ import msgspec
 from client.orders import Prompt, opening_of
 from client.verify import complete_sets, disjoint
 from core.protocol import commit, signing, wire
-from core.protocol.chain import Chain, ChainCall, ChainEvent
+from core.protocol.chain import Chain, ChainCall, ChainEvent, history
 from core.protocol.errors import CheckFailed, HeadraceError, IdInvalid, RowsWithheld
 from core.protocol.spending import payers
 from core.protocol.types import (
@@ -31,7 +31,6 @@ from core.protocol.types import (
 from core.runtime.channel import Peers
 
 _ROW_BYTES_PER_CALL = 8 * 2**20
-_BLOCKS_PER_CALL = 2000
 PATIENCE_S = 30.0  # for all rows of one request at one boundary
 
 
@@ -79,14 +78,19 @@ async def case_of_job(chain: Chain, job_id: str, deploy_block: int) -> Case:
     for event in matched:
         if event.args["job"] != job_id:
             continue
-        call = await chain.call_of(event.tx_hash)
-        if call is None or call.function not in ("openMatched", "matchJob"):
-            raise CheckFailed(
-                f"job {job_id} cannot be read from the chain",
-                f"transaction {event.tx_hash} matched it through another contract",
-            )
-        return case_in(job_id, call)
+        return await case_matched(chain, job_id, event.tx_hash)
     raise IdInvalid(f"no job {job_id}", f"chain {chain.chain_id} has not matched such a job")
+
+
+async def case_matched(chain: Chain, job_id: str, tx_hash: str) -> Case:
+    """The order and plan that this transaction matched. Raises CheckFailed when it does not show them."""
+    call = await chain.call_of(tx_hash)
+    if call is None or call.function not in ("openMatched", "matchJob"):
+        raise CheckFailed(
+            f"job {job_id} cannot be read from the chain",
+            f"transaction {tx_hash} matched it through another contract",
+        )
+    return case_in(job_id, call)
 
 
 def case_in(job_id: str, call: ChainCall) -> Case:
@@ -101,12 +105,22 @@ def case_in(job_id: str, call: ChainCall) -> Case:
 
 async def events_named(chain: Chain, name: str, deploy_block: int) -> list[ChainEvent]:
     """Every event of this name, oldest first. Raises ChainUnreachable."""
-    head = await chain.block_number()
-    found: list[ChainEvent] = []
-    for first in range(deploy_block, head + 1, _BLOCKS_PER_CALL):
-        events = await chain.events(first, min(head, first + _BLOCKS_PER_CALL - 1))
-        found += [event for event in events if event.name == name]
-    return found
+    return [
+        event
+        async for _, events in history(chain, deploy_block)
+        for event in events
+        if event.name == name
+    ]
+
+
+async def events_of_job(chain: Chain, job_id: str, deploy_block: int) -> list[ChainEvent]:
+    """Every event about this job, oldest first. Raises ChainUnreachable."""
+    return [
+        event
+        async for _, events in history(chain, deploy_block)
+        for event in events
+        if str(event.args.get("job", "")).lower() == job_id.lower()
+    ]
 
 
 def leaves_match(receipt: StageReceipt, leaves: Sequence[RequestLeaf]) -> bool:

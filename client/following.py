@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from client.context import Context, model_folder, model_name, open_context, open_store
-from client.evidence import events_named
+from client.evidence import events_of_job
 from client.store import JobRow, RequestRow, match_of
 from core.protocol import ids, units
 from core.protocol.errors import DeadlinePassed, UsageError
@@ -50,12 +50,7 @@ async def job_log(settings: Settings, typed: str) -> list[Json]:
 
 async def _events(context: Context, job_id: str) -> list[Json]:
     first = context.settings.network.deploy_block
-    found = []
-    for name in EVENTS:
-        for event in await events_named(context.chain, name, first):
-            if str(event.args["job"]).lower() == job_id.lower():
-                found.append(event)
-    found.sort(key=lambda event: (event.block_number, event.log_index))
+    found = await events_of_job(context.chain, job_id, first)
     return [
         {
             "what": "event",
@@ -67,6 +62,7 @@ async def _events(context: Context, job_id: str) -> list[Json]:
             "transaction": event.tx_hash,
         }
         for event in found
+        if event.name in EVENTS
     ]
 
 
@@ -105,12 +101,10 @@ async def wait_for_job(run: Run, typed: str) -> Json:
 
 async def _ending(context: Context, job_id: str, state: JobState) -> Json:
     show = context.settings.show_token
-    names = ("JobSettled", "JobCancelled", "JobExpired")
     paid = refunded = 0
-    for name in names:
-        for event in await events_named(context.chain, name, context.settings.network.deploy_block):
-            if str(event.args["job"]).lower() == job_id.lower():
-                paid, refunded = event.args.get("paid", 0), event.args["refunded"]
+    for event in await events_of_job(context.chain, job_id, context.settings.network.deploy_block):
+        if event.name in ("JobSettled", "JobCancelled", "JobExpired"):
+            paid, refunded = event.args.get("paid", 0), event.args["refunded"]
     return {
         "job": ids.short(ids.Kind.JOB, job_id),
         "on_chain": state.name.lower(),
@@ -173,6 +167,7 @@ def fetch_job(run: Run, typed: str, out: Path | None) -> Json:
 
     Raises IdInvalid, ModelMissing when the words cannot be made from the tokens here.
     """
+    from client.answer_lines import answer_line
     from core.engine.tokenizer import Tokenizer
 
     settings = run.settings
@@ -187,7 +182,20 @@ def fetch_job(run: Run, typed: str, out: Path | None) -> Json:
     tokenizer = Tokenizer(model_folder(model, settings))
     folder = out or Path(ids.short(ids.Kind.JOB, row.job_id))
     finished = [request for request in requests if request.finish]
-    lines = [answer_line(row.job_id, model, request, tokenizer) for request in finished]
+    lines = [
+        answer_line(
+            request.custom_id,
+            row.job_id,
+            request.request_index,
+            model=model,
+            tokenizer=tokenizer,
+            prompt_tokens=len(json.loads(request.prompt_ids)),
+            tokens=json.loads(request.tokens),
+            finish=request.finish,
+            sampling=msgspec.json.decode(request.sampling, type=SamplingParams),
+        )
+        for request in finished
+    ]
     signed = [msgspec.to_builtins(receipt) for _, receipt in held]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -203,35 +211,6 @@ def fetch_job(run: Run, typed: str, out: Path | None) -> Json:
         "results": str(folder / "output.jsonl"),
         "receipts": str(folder / "receipts.jsonl"),
     }
-
-
-def answer_line(job_id: str, model: str, request: RequestRow, tokenizer: Any) -> Json:
-    """An answer as `client submit` writes it, in the OpenAI batch format."""
-    from core.engine.stops import cut_at_stop, stop_strings
-
-    tokens, prompt_ids = json.loads(request.tokens), json.loads(request.prompt_ids)
-    sampling = msgspec.json.decode(request.sampling, type=SamplingParams)
-    job = ids.full(ids.Kind.JOB, job_id)
-    content = cut_at_stop(tokenizer.decode(tokens), stop_strings(sampling))
-    body = {
-        "id": f"{job}-{request.request_index}",
-        "object": "chat.completion",
-        "model": model,
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": content},
-                "finish_reason": request.finish,
-            }
-        ],
-        "usage": {
-            "prompt_tokens": len(prompt_ids),
-            "completion_tokens": len(tokens),
-            "total_tokens": len(prompt_ids) + len(tokens),
-        },
-    }
-    response = {"status_code": 200, "request_id": job, "body": body}
-    return {"custom_id": request.custom_id, "response": response, "error": None}
 
 
 def unanswered(settings: Settings, typed: str, file: Path) -> list[bytes]:

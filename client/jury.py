@@ -20,6 +20,7 @@ from client.evidence import Case, Evidence, case_in
 from client.registered import shard_roots
 from client.votes import VoteBook, VoteKind
 from core.protocol.chain import Chain, ChainEvent
+from core.protocol.dispute import JuryPhase as Phase
 from core.protocol.errors import (
     ChainUnreachable,
     CheckFailed,
@@ -37,17 +38,6 @@ from core.runtime.logs import get_logger
 log = get_logger(__name__)
 POLL_S = 0.5
 RETRY_S = 5.0
-
-
-class Phase(IntEnum):
-    """As `IJuryArbitrator.Phase`."""
-
-    NONE = 0
-    OPENED = 1
-    COMMITTING = 2
-    REVEALING = 3
-    RULED = 4
-    EXECUTED = 5
 
 
 class Action(IntEnum):

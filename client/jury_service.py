@@ -55,11 +55,8 @@ async def serve(run: Run) -> None:
         async with AsyncExitStack() as stack:
             stack.callback(book.close)
             stack.push_async_callback(peers.close)
-            if settings.auditor.metrics_port is not None:
-                ours = settings.auditor
-                server = await numbers.metrics.serve(ours.metrics_port or 0, ours.metrics_host)
-                stack.push_async_callback(server.stop)
-                log.info("metrics are served", url=f"{server.url}/metrics")
+            ours = settings.auditor
+            await numbers.metrics.serve_while(stack, ours.metrics_port, ours.metrics_host)
             look = asyncio.create_task(_look_at_stake(context.chain, signer.address, numbers))
             stack.callback(look.cancel)
             log.info("juror ready", juror=signer.address)

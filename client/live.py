@@ -322,12 +322,15 @@ class LiveSession(Pipeline):
         return list(found.values())
 
     async def _acknowledge(self) -> None:
+        self.ack = self._signed_ack()
+        self._ack_changed.set()
+        await self._push(wire.Acknowledge(*self.ack))
+
+    def _signed_ack(self) -> tuple[Ack, str]:
+        """What is due for everything that is written down; nothing at first."""
         leaves = [self._leaves[index] for index in sorted(self._leaves)]
         ack = ack_of_leaves(leaves, self.match.signed.order, self.match.plan)
-        signature = signing.sign(self._requester.signer, self._identity.domain, ack)
-        self.ack = (ack, signature)
-        self._ack_changed.set()
-        await self._push(wire.Acknowledge(ack=ack, signature=signature))
+        return ack, signing.sign(self._requester.signer, self._identity.domain, ack)
 
     async def _push(self, message: wire.AnyMessage) -> None:
         """Tell every stage that hears. Nobody waits for one that does not read."""
@@ -355,9 +358,14 @@ class LiveSession(Pipeline):
             await self._requester.clock.sleep(max(ACK_EVERY_S, pause_s))
 
     async def _hand_in(self, *, closing: bool = False) -> None:
-        if self.ack is None or (self.ack[0] == self._told and not closing):
+        newest = self.ack
+        if newest is None and closing:
+            newest = (
+                self._signed_ack()
+            )  # of nothing: what the order locks comes back before its deadline
+        if newest is None or (newest[0] == self._told and not closing):
             return
-        (ack, signature), matcher = self.ack, self._requester.matcher
+        (ack, signature), matcher = newest, self._requester.matcher
         await matcher.acknowledge(self.match.job_id, ack, signature, closing=closing)
         self._told = ack
 
@@ -392,7 +400,7 @@ class LiveSession(Pipeline):
 
     async def _close_books(self) -> bool:
         """The last acknowledgement to the matcher, and what became of the session into the records."""
-        state, is_told = "abandoned" if self.ack is None else "unacknowledged", False
+        state, is_told = "unacknowledged", False
         for attempt in range(ACK_TRIES):
             try:
                 await self._hand_in(closing=True)

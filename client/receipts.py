@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from client.context import Context, open_context, open_store
-from client.evidence import Case, case_of_job, events_named
+from client.evidence import Case, case_matched, events_named
 from client.registered import shard_roots
 from client.store import match_of, receipt_hash
 from client.verify import check_receipt
@@ -19,6 +19,7 @@ from core.protocol.types import SignedReceipt
 from core.runtime.settings import Settings
 
 Json = dict[str, Any]
+Cases = dict[tuple[str, str], tuple[Case, dict[tuple[int, int], str]]]
 
 
 def show_receipt(settings: Settings, typed: str) -> Json:
@@ -57,38 +58,36 @@ async def verify_file(settings: Settings, file: Path) -> Json:
     async with open_context(settings) as context:
         cases = await _cases(context, {signed.receipt.plan_hash for _, signed in found})
         for number, signed in found:
-            await _check_line(context, number, signed, cases)
+            _check_line(context, number, signed, cases)
     return {
         "file": str(file),
         "receipts": len(found),
         "distinct": len({receipt_hash(signed) for _, signed in found}),
-        "jobs": sorted({ids.short(ids.Kind.JOB, case.job_id) for case in cases.values()}),
+        "jobs": sorted({ids.short(ids.Kind.JOB, case.job_id) for case, _ in cases.values()}),
         "signatures": "all by the operators of the plans on chain",
     }
 
 
-async def _cases(context: Context, plan_hashes: set[str]) -> dict[tuple[str, str], Case]:
-    """The jobs on chain with these plans, by order hash and plan hash."""
+async def _cases(context: Context, plan_hashes: set[str]) -> Cases:
+    """The jobs on chain with these plans, and their shards' roots, by order hash and plan hash."""
     first = context.settings.network.deploy_block
-    found = {}
+    found: Cases = {}
     for event in await events_named(context.chain, "JobMatched", first):
         if event.args["planHash"] in plan_hashes:
-            case = await case_of_job(context.chain, event.args["job"], first)
-            found[case.order_hash, case.plan_hash] = case
+            case = await case_matched(context.chain, event.args["job"], event.tx_hash)
+            roots = await shard_roots(context.chain, case.order.model_id, case.plan)
+            found[case.order_hash, case.plan_hash] = case, roots
     return found
 
 
-async def _check_line(
-    context: Context, number: int, signed: SignedReceipt, cases: dict[tuple[str, str], Case]
-) -> None:
+def _check_line(context: Context, number: int, signed: SignedReceipt, cases: Cases) -> None:
     receipt = signed.receipt
-    case = cases.get((receipt.order_hash, receipt.plan_hash))
+    case, roots = cases.get((receipt.order_hash, receipt.plan_hash), (None, {}))
     if case is None or receipt.stage >= len(case.plan):
         raise CheckFailed(
             f"line {number} is about no job of this chain",
             f"order {receipt.order_hash}, plan {receipt.plan_hash}, stage {receipt.stage}",
         )
-    roots = await shard_roots(context.chain, case.order.model_id, case.plan)
     try:
         check_receipt(
             signed,

@@ -56,11 +56,10 @@ async def _settle(
         return False
     store.adopt_session(row.job_id, keeper.name)
     answers = delivered(store, row.job_id)
-    if answers:
-        store.set_state(row.job_id, "unacknowledged")
-        ack = ack_of_answers(answers, order, match.plan)
-        signature = signing.sign(signer, domain, ack)
-        await matcher.acknowledge(row.job_id, ack, signature, closing=True)
+    store.set_state(row.job_id, "unacknowledged")
+    ack = ack_of_answers(answers, order, match.plan)  # of nothing: what the order locks comes back
+    signature = signing.sign(signer, domain, ack)
+    await matcher.acknowledge(row.job_id, ack, signature, closing=True)
     store.set_state(row.job_id, "acknowledged" if answers else "abandoned")
     log.info("an earlier session is settled", job=row.job_id[:10], requests=len(answers))
     return True

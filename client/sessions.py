@@ -351,32 +351,31 @@ class Sessions:
                 name = ids.short(ids.Kind.JOB, match.job_id)
                 log.info("session matched", job=name, stages=len(match.plan))
         self._store.add_session(self._keeper.name, match, int(self._clock.now()))
-        try:
-            check_plan(match.plan, pool.demands)
-            await check_on_chain(requester, match)
-            await self._learn_roots(model, match.plan)
-            budget = Budget(
+        session = LiveSession(
+            match,
+            Budget(
                 allowed.requests,
                 allowed.tokens_in,
                 allowed.tokens_out,
                 pool.demands.in_flight,
                 now_s,
                 order.deadline,
-            )
-            session = LiveSession(
-                match,
-                budget,
-                requester,
-                lambda start, end: self._roots[model.model_id, start, end],
-                limits=self._limits,
-                streams=self._streams,
-                disk=self._disk,
-                chain_now=self._chain_now,
-                on_change=pool.stir,
-            )
+            ),
+            requester,
+            lambda start, end: self._roots[model.model_id, start, end],
+            limits=self._limits,
+            streams=self._streams,
+            disk=self._disk,
+            chain_now=self._chain_now,
+            on_change=pool.stir,
+        )
+        try:
+            check_plan(match.plan, pool.demands)
+            await check_on_chain(requester, match)
+            await self._learn_roots(model, match.plan)
             await session.open()
         except HeadraceError:
-            self._store.set_state(match.job_id, "abandoned")
+            self._spawn(self._ended(session))
             raise
         pool.sessions.append(session)
         pool.stir()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from client.answer_lines import answer_line
 from client.context import Context, Model, open_context
 from client.jobs import BatchResult, Finished, Policy, Requester, new_submission_id, run_batch
 from client.matcher_api import Quote
@@ -18,7 +19,7 @@ from client.requests import ChatRequest, read_requests
 from client.session import Limits, Logprobs
 from client.settling import arbitrator_of, check_named
 from client.wallet import balances
-from core.engine.stops import Ending, cut_at_stop, stop_strings
+from core.engine.stops import Ending, stop_strings
 from core.engine.tokenizer import Tokenizer
 from core.protocol import ids, pricing, units, wire
 from core.protocol.errors import (
@@ -396,33 +397,21 @@ def write_results(
 def _answer_line(
     prompt: Prompt, done: Finished, tokenizer: Tokenizer, model: str
 ) -> dict[str, Any]:
-    tokens, prompt_tokens = done.state.tokens, len(prompt.ids)
-    text = cut_at_stop(tokenizer.decode(tokens), stop_strings(prompt.sampling))
-    job = ids.full(ids.Kind.JOB, done.job_id)
-    choice: dict[str, Any] = {
-        "index": 0,
-        "message": {"role": "assistant", "content": text},
-        "finish_reason": done.state.finish,
-    }
+    state, shown = done.state, None
     if prompt.sampling.n_logprobs is not None:
-        shown = logprobs_shown(tokens, done.state.logprobs, tokenizer)
-        choice["logprobs"] = {"content": shown}
-    body = {
-        "id": f"{job}-{done.request_index}",
-        "object": "chat.completion",
-        "model": model,
-        "choices": [choice],
-        "usage": {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": len(tokens),
-            "total_tokens": prompt_tokens + len(tokens),
-        },
-    }
-    return {
-        "custom_id": prompt.custom_id,
-        "response": {"status_code": 200, "request_id": job, "body": body},
-        "error": None,
-    }
+        shown = logprobs_shown(state.tokens, state.logprobs, tokenizer)
+    return answer_line(
+        prompt.custom_id,
+        done.job_id,
+        done.request_index,
+        model=model,
+        tokenizer=tokenizer,
+        prompt_tokens=len(prompt.ids),
+        tokens=state.tokens,
+        finish=state.finish,
+        sampling=prompt.sampling,
+        logprobs=shown,
+    )
 
 
 def logprobs_shown(

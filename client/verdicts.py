@@ -22,6 +22,7 @@ from client.jury import Phase
 from client.playing import is_played, play_dispute
 from core.protocol import ids
 from core.protocol.chain import ChainEvent
+from core.protocol.dispute import STATUSES
 from core.protocol.dispute import Phase as GamePhase
 from core.protocol.errors import CheckFailed, DeadlinePassed, UsageError
 from core.protocol.game_log import GAME, Opened, games
@@ -30,8 +31,6 @@ from core.protocol.types import SignedReceipt
 from core.runtime.clock import SystemClock
 from core.runtime.console import Run
 from core.runtime.settings import Settings
-
-STATUSES = ("none", "open", "fault", "no fault", "no ruling")
 
 
 async def check_job(

@@ -70,10 +70,7 @@ async def watch(
             on_verdict=numbers.judged,
         )
         ours = settings.auditor
-        if ours.metrics_port is not None:
-            server = await numbers.metrics.serve(ours.metrics_port, ours.metrics_host)
-            stack.push_async_callback(server.stop)
-            log.info("metrics are served", url=f"{server.url}/metrics")
+        await numbers.metrics.serve_while(stack, ours.metrics_port, ours.metrics_host)
         counting = asyncio.create_task(numbers.follow(book, watcher))
         stack.callback(counting.cancel)
         # Whoever keeps this line can hold us to our lots once we show the secret.

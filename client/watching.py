@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from client.audit import StageFinding
-from client.evidence import Case, case_in
+from client.evidence import Case, case_matched
 from client.lottery import is_drawn, rate_for
 from client.watch_book import Found, StageVerdict, WatchBook, WatchedJob
 from core.protocol.chain import Chain, ChainEvent
@@ -27,7 +27,6 @@ POLL_S = 2.0
 FIRST_RETRY_S, MAX_TRIES = 10.0, 8
 #: Events that say that a job's stages have signed receipts.
 _SIGNED = frozenset({"JobDelivered", "JobPaid", "JobSettled"})
-_MATCHING = frozenset({"openMatched", "matchJob"})
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class Watcher:
 
     async def _matched(self, event: ChainEvent) -> None:
         try:
-            case = await self._case(event.args["job"], event.tx_hash)
+            case = await case_matched(self._chain, event.args["job"], event.tx_hash)
         except CheckFailed as error:
             log.info("job left out", job=event.args["job"], reason=error.why)
             return
@@ -121,17 +120,11 @@ class Watcher:
         if order.requester.lower() in self._served or order.auditor.lower() == self._auditor:
             self._book.matched(case.job_id, event.tx_hash, event.block_number)
 
-    async def _case(self, job_id: str, tx_hash: str) -> Case:
-        call = await self._chain.call_of(tx_hash)
-        if call is None or call.function not in _MATCHING:
-            raise CheckFailed(f"job {job_id} cannot be read from the chain", f"transaction {tx_hash}")  # fmt: skip
-        return case_in(job_id, call)
-
     # --- audits ---
 
     async def _audit(self, job: WatchedJob) -> None:
         try:
-            case = await self._case(job.job_id, job.matched_tx)
+            case = await case_matched(self._chain, job.job_id, job.matched_tx)
             pipelines = await self._hands.receipts_of(case)
             drawn = self._draw(job, case, pipelines)
             if drawn:

@@ -5,19 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from core.protocol import ids
-from core.protocol.chain import Chain, ChainEvent
-from core.protocol.dispute import Phase
+from core.protocol.chain import Chain, ChainEvent, history
+from core.protocol.dispute import STATUSES, JuryPhase, Phase
 from core.protocol.errors import UsageError
 from core.protocol.types import ZERO_ADDRESS
 from core.runtime.console import Run
-from miner.earnings import BLOCKS_PER_CALL
 from miner.facts import operator_address
 from miner.results import DisputeRow
 
 GAME, JURY = "ToleranceGame", "JuryArbitrator"
-#: `IJuryArbitrator.Phase` and `IArbitrator.Status`.
-JURY_PHASES = ("none", "opened", "committing", "revealing", "ruled", "executed")
-VERDICTS = ("none", "open", "fault", "no fault", "no ruling")
 _OPENED = {"GameOpened": ("id", "accuser"), "DisputeOpened": ("dispute", "challenger")}
 
 
@@ -109,12 +105,12 @@ async def respond(run: Run) -> list[DisputeRow]:
 
 
 async def _opened(chain: Chain, deploy_block: int, owner: str) -> list[ChainEvent]:
-    head = await chain.block_number()
-    found: list[ChainEvent] = []
-    for first in range(deploy_block, head + 1, BLOCKS_PER_CALL):
-        events = await chain.events(first, min(head, first + BLOCKS_PER_CALL - 1))
-        found += [e for e in events if e.name in _OPENED and e.args["accused"].lower() == owner]
-    return found
+    return [
+        event
+        async for _, events in history(chain, deploy_block)
+        for event in events
+        if event.name in _OPENED and event.args["accused"].lower() == owner
+    ]
 
 
 async def _row(run: Run, chain: Chain, event: ChainEvent, stake: int) -> DisputeRow:
@@ -122,10 +118,8 @@ async def _row(run: Run, chain: Chain, event: ChainEvent, stake: int) -> Dispute
     dispute = str(event.args[id_name])
     function = "gameOf" if event.contract == GAME else "disputeOf"
     found: dict[str, Any] = await chain.read(event.contract, function, dispute)
-    if event.contract == GAME:
-        state = Phase(found["phase"]).name.lower().replace("_", " ")
-    else:
-        state = JURY_PHASES[found["phase"]]
+    phases = Phase if event.contract == GAME else JuryPhase
+    state = phases(found["phase"]).name.lower().replace("_", " ")
     show = run.settings.show_token
     return DisputeRow(
         dispute=ids.short(ids.Kind.DISPUTE, dispute),
@@ -134,7 +128,7 @@ async def _row(run: Run, chain: Chain, event: ChainEvent, stake: int) -> Dispute
         stage=event.args["stage"],
         accuser=event.args[accuser_name],
         state=state,
-        verdict=VERDICTS[found["status"]],
+        verdict=STATUSES[found["status"]],
         bond=show(event.args["bond"]),
         at_risk=show(0 if state == "executed" else stake),
     )

@@ -22,6 +22,7 @@ from core.protocol.types import LayerRange
 from core.runtime.console import Run
 from core.runtime.folders import make_private
 from core.runtime.settings import Settings
+from miner.facts import dial
 from miner.market import ask, model_id_of
 from miner.results import Bench, PeerDistance
 
@@ -109,14 +110,20 @@ def fitting_layers(shape: ModelShape, wanted: LayerRange | None, limit_bytes: in
                 next_step=f"name layers between 0 and {shape.layers}, such as --layers 0:{shape.layers}",
             )
         return wanted
-    for end in range(shape.layers, 0, -1):
-        if shape.shard_bytes(0, end) + KV_BYTES <= limit_bytes:
-            return LayerRange(0, end)
+    count = most_layers(shape, limit_bytes)
+    if count:
+        return LayerRange(0, count)
     raise UsageError(
         "not one layer fits",
         f"the first takes {shape.shard_bytes(0, 1)} bytes and the cache {KV_BYTES}, allowed are {limit_bytes}",
         next_step="raise miner.memory_limit",
     )
+
+
+def most_layers(shape: ModelShape, limit_bytes: int) -> int:
+    """How many of the first layers fit beside a little cache."""
+    counts = range(shape.layers, 0, -1)
+    return next((n for n in counts if shape.shard_bytes(0, n) + KV_BYTES <= limit_bytes), 0)
 
 
 def model_folder(settings: Settings) -> Path:
@@ -229,17 +236,13 @@ async def _peers(settings: Settings) -> tuple[list[PeerDistance], str]:
 
 async def round_trip_ms(endpoint: str) -> float | None:
     """The shortest of a few connections to host:port, which take one round trip each; None when nobody answers."""
-    host, _, port = endpoint.rpartition(":")
     found: list[float] = []
     for _ in range(DIALS):
         started = time.perf_counter()
-        try:
-            async with asyncio.timeout(DIAL_WITHIN_S):
-                _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-        except (OSError, ValueError, TimeoutError):
+        reached, _ = await dial(endpoint, DIAL_WITHIN_S)
+        if not reached:
             return None
         found.append((time.perf_counter() - started) * 1e3)
-        writer.close()
     return round(min(found), 3)
 
 

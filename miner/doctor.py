@@ -17,7 +17,7 @@ from pathlib import Path
 from core.protocol.errors import ChainUnreachable, HeadraceError, ModelMissing
 from core.protocol.units import format_eth
 from core.runtime.settings import Settings
-from miner.bench import KV_BYTES, model_folder
+from miner.bench import model_folder, most_layers
 from miner.facts import daemon_status, dial, operator_address
 from miner.market import ask, model_id_of
 from miner.results import Check
@@ -150,7 +150,7 @@ async def _model(settings: Settings) -> AsyncIterator[Check]:
     yield _ok("model files", f"{name} in {folder}: {shape.layers} layers, {shape.parameters:,} parameters")  # fmt: skip
     yield await _registered(settings, folder)
     limit, whole = memory_limit_bytes(settings), shape.shard_bytes(0, shape.layers)
-    fits = next((n for n in range(shape.layers, 0, -1) if shape.shard_bytes(0, n) + KV_BYTES <= limit), 0)  # fmt: skip
+    fits = most_layers(shape, limit)
     if not fits:
         yield _broken("memory", f"not one layer fits into the limit of {limit / 2**20:,.0f} MiB", "miner config set miner.memory_limit SIZE")  # fmt: skip
     else:

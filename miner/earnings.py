@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from core.protocol import ids, pricing, units
-from core.protocol.chain import Chain, ChainEvent
+from core.protocol.chain import Chain, ChainEvent, history
 from core.protocol.errors import UsageError
 from core.protocol.types import ZERO_ADDRESS, ModelSpec
 from core.runtime.console import Run
@@ -26,7 +26,6 @@ from miner.facts import operator_address
 from miner.results import EarnedRow, Earnings
 
 By = Literal["job", "day", "model"]
-BLOCKS_PER_CALL = 2000
 TIMES_AT_ONCE = 20
 _ENDS = {"JobSettled": "settled", "JobCancelled": "ended", "JobExpired": "ended"}
 
@@ -198,9 +197,7 @@ async def _read(run: Run, chain: Chain, owner: str, deploy_block: int, first: in
     with run.stage(
         1, 1, "reading the chain", total=head + 1 - deploy_block, unit="blocks"
     ) as stage:
-        for start in range(deploy_block, head + 1, BLOCKS_PER_CALL):
-            end = min(head, start + BLOCKS_PER_CALL - 1)
-            events = await chain.events(start, end)
+        async for end, events in history(chain, deploy_block, head):
             take_in(before, [e for e in events if e.block_number < first], owner)
             books.operators |= before.operators
             books.models |= before.models

@@ -126,14 +126,14 @@ def _is_running(settings: Settings) -> bool:
         return False
 
 
-async def dial(endpoint: str) -> tuple[bool, str]:
+async def dial(endpoint: str, within_s: float = DIAL_WITHIN_S) -> tuple[bool, str]:
     """Whether somebody accepts a connection at host:port, and why not."""
     host, _, port = endpoint.rpartition(":")
     try:
-        async with asyncio.timeout(DIAL_WITHIN_S):
+        async with asyncio.timeout(within_s):
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     except TimeoutError:
-        return False, f"no answer within {DIAL_WITHIN_S:g} s"
+        return False, f"no answer within {within_s:g} s"
     except (OSError, ValueError) as error:
         return False, getattr(error, "strerror", None) or str(error)
     writer.close()
@@ -142,35 +142,23 @@ async def dial(endpoint: str) -> tuple[bool, str]:
 
 async def daemon_status(settings: Settings) -> Json | None:
     """What the running daemon says; None when none runs. Raises Unreachable when it does not answer."""
-    import httpx2
-
-    from core.protocol.errors import Unreachable
-
     running = Home.of(settings).read_running()
-    if running is None:
-        return None
-    try:
-        async with httpx2.AsyncClient(timeout=5.0) as client:
-            response = await client.get(f"{running.url}/status")
-            found: Json = response.raise_for_status().json()
-    except (httpx2.HTTPError, ValueError) as error:
-        raise Unreachable(
-            "the miner does not answer", f"{running.url}: {error or type(error).__name__}"
-        ) from None
-    return found
+    return None if running is None else await _call(running, "GET", "/status")
 
 
 async def tell_daemon(running: Running, path: str) -> Json:
     """Ask a running daemon for something that only its owner may. Raises Unreachable when it does not answer."""
+    return await _call(running, "POST", path, authorization=f"Bearer {running.token}")
+
+
+async def _call(running: Running, method: str, path: str, **headers: str) -> Json:
     import httpx2
 
     from core.protocol.errors import Unreachable
 
     try:
         async with httpx2.AsyncClient(timeout=5.0) as client:
-            response = await client.post(
-                running.url + path, headers={"authorization": f"Bearer {running.token}"}
-            )
+            response = await client.request(method, running.url + path, headers=headers)
             found: Json = response.raise_for_status().json()
     except (httpx2.HTTPError, ValueError) as error:
         raise Unreachable(

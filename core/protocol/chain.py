@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from core.protocol.units import format_eth
 if TYPE_CHECKING:
     from web3.contract import AsyncContract
 
+BLOCKS_PER_CALL = 2000
 #: What a network consists of; all others exist before TaskRegistry, whose address they foretell.
 CONTRACTS = (
     "TestUSD",
@@ -568,3 +569,16 @@ def _sign_transaction(signer: DigestSigner, fields: dict[str, Any]) -> bytes:
         "s": int.from_bytes(signature[32:64], "big"),
     }
     return bytes(TypedTransaction.from_dict(signed).encode())
+
+
+async def history(
+    chain: Chain, first: int, last: int | None = None
+) -> AsyncIterator[tuple[int, list[ChainEvent]]]:
+    """Every event of our contracts in blocks [first, last] (the newest), in chain order and in as many calls as nodes allow.
+
+    Yields the last block of each part, and its events. Raises ChainUnreachable.
+    """
+    head = await chain.block_number() if last is None else last
+    for start in range(first, head + 1, BLOCKS_PER_CALL):
+        end = min(head, start + BLOCKS_PER_CALL - 1)
+        yield end, await chain.events(start, end)

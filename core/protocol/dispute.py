@@ -71,6 +71,21 @@ class Verdict(IntEnum):
     NO_RULING = 4
 
 
+#: In people's words.
+STATUSES = tuple(verdict.name.lower().replace("_", " ") for verdict in Verdict)
+
+
+class JuryPhase(IntEnum):
+    """`IJuryArbitrator.Phase`."""
+
+    NONE = 0
+    OPENED = 1
+    COMMITTING = 2
+    REVEALING = 3
+    RULED = 4
+    EXECUTED = 5
+
+
 class GameError(Exception):
     """A move that the contract refuses; `name` is its error there."""
 

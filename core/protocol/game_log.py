@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from core.protocol import commit
-from core.protocol.chain import Chain, ChainCall, ChainEvent
+from core.protocol.chain import Chain, ChainCall, ChainEvent, history
 from core.protocol.dispute import Phase, Verdict
 from core.protocol.errors import CheckFailed
 from core.protocol.trace.calls import claim_of, place_of
@@ -16,7 +16,6 @@ from core.protocol.trace.layout import Place
 from core.protocol.trace.program import Program
 
 GAME = "ToleranceGame"
-BLOCKS_PER_CALL = 2000
 
 
 @dataclass(frozen=True)
@@ -115,12 +114,12 @@ async def case_of(chain: Chain, opened: Opened, claim: Claim) -> Case:
 
 async def game_events(chain: Chain, first: int, last: int | None = None) -> list[ChainEvent]:
     """Every event of every game in these blocks, oldest first. Raises ChainUnreachable."""
-    head = await chain.block_number() if last is None else last
-    found: list[ChainEvent] = []
-    for start in range(first, head + 1, BLOCKS_PER_CALL):
-        events = await chain.events(start, min(head, start + BLOCKS_PER_CALL - 1))
-        found += [event for event in events if event.contract == GAME]
-    return found
+    return [
+        event
+        async for _, events in history(chain, first, last)
+        for event in events
+        if event.contract == GAME
+    ]
 
 
 def _last(calls: Sequence[ChainCall], *names: str) -> dict[str, Any]:

@@ -6,12 +6,17 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from core.runtime.logs import get_logger
+
 if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
     from fastapi import FastAPI
     from prometheus_client import Counter, Gauge, Histogram
 
     from core.runtime.http_server import HttpServer
 
+log = get_logger(__name__)
 NAME = re.compile(r"headrace_[a-z0-9]+(_[a-z0-9]+)*")
 LATENCY_BUCKETS_S = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0
@@ -89,6 +94,16 @@ class Metrics:
         server = HttpServer(app, host, port)
         await server.start()
         return server
+
+    async def serve_while(
+        self, stack: AsyncExitStack, port: int | None, host: str = "127.0.0.1"
+    ) -> None:
+        """Serve until the stack ends, and say where in the log; nothing without a port."""
+        if port is None:
+            return
+        server = await self.serve(port, host)
+        stack.push_async_callback(server.stop)
+        log.info("metrics are served", url=f"{server.url}/metrics")
 
     def _get(
         self, kind: type[M], name: str, help_text: str, labels: Sequence[str], **options: Any

@@ -84,7 +84,8 @@ async def test_guessing_changes_neither_tokens_nor_receipts(
                 len(PROMPT),
                 len(requester.tokens[index]),
             )
-        assert machine.compute.kv_tokens == 0
+        # Memory is given back between passes, after the last token is told.
+        await requester.until(lambda: machine.compute.kv_tokens == 0)  # noqa: B023
     await requester.close()
 
 

@@ -38,6 +38,9 @@ WITHIN_S = 120.0
 SERVE_WITHIN_S = 240.0
 POLL_S = 0.1
 LINGERS_S = 20.0
+LINE_BYTES = 2**26
+DECODE_STEPS = 'headrace_stage_seconds_count{kind="decode"}'
+TELLING_STEPS = 4
 #: For `pytestmark`: the tests of one devnet run in one event loop, and the first of them waits for it to be built.
 MARKS = [pytest.mark.swarm, pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(600)]
 
@@ -102,6 +105,19 @@ class Done:
         return found
 
 
+async def _hear(process: asyncio.subprocess.Process, lines: list[bytes]) -> tuple[bytes, bytes]:
+    """What a program says until it ends, on both streams; its output is in `lines` as soon as it comes."""
+    assert process.stdout is not None and process.stderr is not None
+
+    async def output(stream: asyncio.StreamReader) -> None:
+        async for line in stream:
+            lines.append(line)
+
+    _, err = await asyncio.gather(output(process.stdout), process.stderr.read())
+    await process.wait()
+    return b"".join(lines), err
+
+
 @dataclass
 class Ongoing:
     """A program that still runs."""
@@ -109,6 +125,7 @@ class Ongoing:
     argv: Sequence[str]
     process: asyncio.subprocess.Process
     ended: asyncio.Task[tuple[bytes, bytes]]
+    lines: list[bytes]  # of its output so far
 
     @property
     def is_running(self) -> bool:
@@ -228,8 +245,10 @@ class World:
             cwd=self.folder,
             env={**clean_environ(), **environ_of(self.net.layout, party), **(environ or {})},
             start_new_session=True,
+            limit=LINE_BYTES,
         )
-        ongoing = Ongoing(argv[1:], process, asyncio.create_task(process.communicate()))
+        lines: list[bytes] = []
+        ongoing = Ongoing(argv[1:], process, asyncio.create_task(_hear(process, lines)), lines)
         self.begun.append(ongoing)
         return ongoing
 
@@ -312,15 +331,24 @@ class World:
         return seen
 
     async def under_way(self, known: int, ongoing: Ongoing) -> JobSeen:
-        """The same, once its requests are running at the last stage."""
+        """The same, once the last stage has told some tokens of its answers."""
         job = await self.matched(known, ongoing)
         last = await self.party_of(job.plan[-1].operator)
+        before = await self._decode_steps(last)
 
-        async def works() -> bool:
-            return bool((await self.status_of(last))["activeRequests"])
+        async def answers() -> bool:
+            if not ongoing.is_running:
+                (await ongoing.done()).expect(-1)
+            return await self._decode_steps(last) >= before + TELLING_STEPS
 
-        await until(works, within_s=PROGRAM_WITHIN_S, what="the work has begun", poll_s=0.02)
+        await until(answers, within_s=PROGRAM_WITHIN_S, what="answers have begun", poll_s=0.02)
         return job
+
+    async def _decode_steps(self, party: str) -> int:
+        """How many a miner has computed, by its metrics."""
+        text = await self.get(self.running(party).url + "/metrics")
+        samples = (line.split() for line in text.splitlines() if line.startswith(DECODE_STEPS))
+        return sum(int(float(value)) for _, value in samples)
 
     async def jobs_of(self, summary: Mapping[str, Any]) -> list[JobSeen]:
         """The jobs that one `client submit` needed."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from client.dashboard.chain_log import LoggedEvent
 from client.jury import Phase
+from core.protocol.dispute import STATUSES
 
 OPENED = {"DisputeOpened": "dispute", "GameOpened": "id"}
-JURY_STATUS = ("none", "open", "fault", "no fault", "no ruling")
 #: How a move reads, and what of its arguments says where it went.
 MOVES = {
     "DisputeOpened": "The challenger accuses the stage and pays the bond",
@@ -151,7 +151,7 @@ def dispute_line(opened: LoggedEvent, state: Mapping[str, Any]) -> DisputeLine:
         challenger=str(args.get("challenger") or args.get("accuser") or ""),
         bond_units=int(args["bond"]),
         phase=phase,
-        verdict=JURY_STATUS[status] if status < len(JURY_STATUS) else f"status {status}",
+        verdict=STATUSES[status] if status < len(STATUSES) else f"status {status}",
         at_s=opened.at_s,
         block=opened.block,
     )
@@ -261,7 +261,7 @@ def _shown(name: str, value: Any) -> str:
     if name == "vote":
         return {1: "fault", 2: "no fault"}.get(int(value), str(value))
     if name == "status":
-        return JURY_STATUS[int(value)] if int(value) < len(JURY_STATUS) else str(value)
+        return STATUSES[int(value)] if int(value) < len(STATUSES) else str(value)
     return str(value)
 
 

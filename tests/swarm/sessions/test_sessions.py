@@ -59,7 +59,12 @@ async def test_a_stage_killed_in_mid_answer_is_a_pause_and_both_sessions_are_pai
     await world.session_closed((await world.jobs())[-1].job_id)
     before, known = await world.holdings(), len(await world.jobs())
     ongoing = await ask(world, 3, 3, 60)
-    job = await world.under_way(known, ongoing)
+    job = await world.matched(known, ongoing)
+
+    async def all_answer() -> bool:
+        return sum(b'"began"' in line for line in ongoing.lines) == 3
+
+    await until(all_answer, within_s=WITHIN_S, what="three answers have begun", poll_s=0.01)
     await world.net.processes.kill(await world.party_of(job.plan[1].operator))
     done = (await ongoing.done()).expect(0)
     answers = [line for line in heard(done.out) if "answered" in line]
