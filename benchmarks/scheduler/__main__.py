@@ -12,6 +12,7 @@ PARTS = (
     "helix_flow",
     "helix_served",
     "simulator",
+    "validation",
     "fabric",
     "routing",
     "load",

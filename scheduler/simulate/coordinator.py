@@ -164,9 +164,9 @@ class Coordinator:
         for running, epoch in home:
             self.token(running, epoch, now)
         self._together = None
-        self.network.send_framed(
-            (visit for visit in together if not visit.is_dead), now + self.options.coordinator_s
-        )
+        alive = (visit for visit in together if not visit.is_dead)
+        send = self.network.hand_over if self.options.miner_rules else self.network.send_framed
+        send(alive, now + self.options.coordinator_s)
 
     def token(self, running: Running, epoch: int, now: float) -> None:
         """A token came home: count it, then send the next step or end the request."""

@@ -135,6 +135,14 @@ class Network:
             worker.decodes_in += [(arrival, next_seq(), visit) for visit in together]
             self._wake(worker, arrival)
 
+    def hand_over(self, visits: Iterable[Visit], now: float) -> None:
+        """Decode steps are at their first stages as soon as their tokens are: in a ring of miners one message says both."""
+        for visit in visits:
+            visit.sent_s = now
+            arrival = now + visit.link.latency_s
+            visit.worker.decodes_in.append((arrival, self.next_seq(), visit))
+            self._wake(visit.worker, arrival)
+
     def _wake(self, worker: Worker, arrival: float) -> None:
         if arrival < worker.wake_at:
             worker.wake_at = arrival

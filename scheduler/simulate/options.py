@@ -41,7 +41,7 @@ class SimOptions:
     ``coordinator_s`` what the coordinator takes between a token and its next step. ``helix_rules`` charges as Helix's
     simulator does: a lone decode step twice, and a copy of every input (and counts one decode step more per request).
     ``miner_rules`` queues as miners do (`miner_line`): microbatches by tickets, one chunk of a prompt at a time, the next ``chunk_gap_s`` after
-    it; it wants ``frames``, ``chunk_tokens`` and no ``decode_first``. ``prompt_limit_s`` and ``decode_limit_s`` define goodput: tokens that came in time of requests whose prompt did.
+    it, a token's way home ends at the first stage; it wants ``frames``, ``chunk_tokens`` and no ``decode_first``. ``prompt_limit_s`` and ``decode_limit_s`` define goodput: tokens that came in time of requests whose prompt did.
     """
 
     warmup_s: float = 60.0

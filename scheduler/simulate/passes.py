@@ -67,9 +67,14 @@ def _former(machine: Machine, many: int, options: SimOptions) -> BatchFormer[Vis
 
 
 def microbatches(visits: Iterable[Visit]) -> Choice:
-    """How many microbatches the requests of a ring should be (`core.batching.ring`), by what its stages really take."""
+    """How many microbatches the requests of a ring should be (`core.batching.ring`), by what its stages really take.
+
+    One where the ring is a single stage: its next batch need not wait for anybody.
+    """
     members = [visit.running for visit in visits]
     one = members[0]
+    if len(one.visits) == 1:
+        return Choice(1, min(len(members), MAX_ROWS))
     context = sum(running.context for running in members) / len(members)
     home = one.home
     latency_s = sum(visit.link.latency_s + visit.link.decode_s for visit in one.visits)
