@@ -7,7 +7,7 @@ machines computed is ever compared with each other. One stage's shard is in memo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
@@ -387,10 +387,13 @@ async def audit_job(
     *,
     precheck: bool = False,
     in_float64: Callable[[int, int], None] = lambda stage, requests: None,
+    stages: Collection[int] | None = None,
 ) -> list[StageFinding]:
-    """Re-run every stage of a job, one shard in memory at a time; `precheck` and `in_float64` as in `audit_stage`."""
+    """Re-run every stage of a job, or only these, one shard in memory at a time; `precheck` and `in_float64` as in `audit_stage`."""
     findings = []
     for stage, leaves in enumerate(leaves_by_stage):
+        if stages is not None and stage not in stages:
+            continue
         findings.append(
             await audit_stage(
                 evidence,

@@ -29,11 +29,23 @@ async def check(
     explain: Annotated[
         bool, typer.Option("--explain", help="Also show each layer's deviation.")
     ] = False,
+    layers: Annotated[
+        str | None, typer.Option("--layers", help="Only stages that hold some of layers A:B.")
+    ] = None,
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            "--tolerance",
+            help="So many times the registered one, to look closer.",
+            min=1e-6,
+            max=1e6,
+        ),
+    ] = 1.0,
 ) -> None:
     """Re-run every stage of a job from its committed inputs; exit 9 when one lied."""
-    from client.verdicts import check_job
+    from client.verdicts import Looking, check_job
 
-    await check_job(run, job, delegation, explain=explain)
+    await check_job(run, job, delegation, Looking(layers, tolerance, explain))
 
 
 @app.command()
@@ -142,6 +154,35 @@ async def disputes_show(
     from client.verdicts import show_game
 
     await show_game(run, dispute)
+
+
+DisputeArgument = Annotated[str, typer.Argument(help="A dispute: id or prefix.")]
+
+
+@disputes.command("move")
+async def disputes_move(
+    run: Run, dispute: DisputeArgument, delegation: DelegationOption = None
+) -> None:
+    """Make the one move of a game that is ours now; `auditor dispute` makes them all."""
+    from client.by_hand import move
+
+    await move(run, dispute, delegation)
+
+
+@disputes.command("resolve")
+async def disputes_resolve(run: Run, dispute: DisputeArgument) -> None:
+    """Move a dispute on whose clock has run out: who was silent loses, and a verdict is carried out."""
+    from client.by_hand import resolve
+
+    await resolve(run, dispute)
+
+
+@disputes.command("claim")
+async def disputes_claim(run: Run, dispute: DisputeArgument) -> None:
+    """Take what a dispute that is over owes this wallet: bond, reward, refund."""
+    from client.by_hand import claim
+
+    await claim(run, dispute)
 
 
 @app.command()

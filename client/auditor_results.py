@@ -18,6 +18,7 @@ class Stage(Result, frozen=True, forbid_unknown_fields=False):
     deviation: str
     allowed: str
     first_divergent_step: str
+    tolerance: str
     verdict: str
     why: str
 
@@ -113,6 +114,17 @@ class Move(Result, frozen=True):
     tx_hash: str
 
 
+class Moved(Result, frozen=True):
+    """`disputes move` and `disputes resolve`: the call that was made, and where the dispute stands now."""
+
+    dispute: str
+    before: str
+    done: str
+    phase: str
+    verdict: str
+    clock_s: int
+
+
 class Collected(Result, frozen=True, forbid_unknown_fields=False):
     """`withdraw`: all that disputes owed, and beside it how much of it each contract did."""
 
@@ -150,6 +162,9 @@ RESULTS: dict[str, tuple[Any, ...]] = {
     "dispute": (Dispute,),
     "disputes ls": (list[Dispute],),
     "disputes show": (list[Move], dict[str, str]),
+    "disputes move": (Moved,),
+    "disputes resolve": (Moved,),
+    "disputes claim": (Collected,),
     "withdraw": (Collected,),
     "jury stake": (Juror,),
     "jury status": (Juror,),

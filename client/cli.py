@@ -31,6 +31,24 @@ MaxCost = Annotated[str | None, typer.Option("--max-cost", help="Most to lock, s
 PriceCap = Annotated[
     str | None, typer.Option("--price-cap", help="Highest price per token, such as 0.60usd/Mtok.")
 ]
+Trusted = Annotated[
+    list[str] | None,
+    typer.Option("--trusted", help="Only this operator may serve (mnr_… or address); repeatable."),
+]
+Avoid = Annotated[
+    list[str] | None,
+    typer.Option("--avoid", help="This operator may not serve (mnr_… or address); repeatable."),
+]
+Verify = Annotated[
+    str | None,
+    typer.Option("--verify", help="Share to be audited: none, sample, sample=0.05 or full."),
+]
+Replicas = Annotated[
+    int | None,
+    typer.Option(
+        "--replicas", help="Buy so many times on disjoint machines, and compare.", min=1, max=8
+    ),
+]
 Temperature = Annotated[
     float | None, typer.Option("--temperature", help="0 takes the likeliest token (the default).")
 ]
@@ -209,13 +227,28 @@ async def wallet_allow(
 
 @app.command()
 async def quote(
-    run: Run, file: FileArgument, model: ModelOption = None, max_tokens: MaxTokens = 128
+    run: Run,
+    file: FileArgument,
+    model: ModelOption = None,
+    max_tokens: MaxTokens = 128,
+    trusted: Trusted = None,
+    avoid: Avoid = None,
+    verify: Verify = None,
+    replicas: Replicas = None,
 ) -> None:
     """What a file would cost: tokens, price, route. Nothing is signed."""
-    from client.submission import quote_file
+    from client.submission import Choices
+    from client.submitting import quote_file
     from core.protocol.types import SamplingParams
 
-    run.emit(await quote_file(run, file, model, SamplingParams(max_new_tokens=max_tokens)))
+    choices = Choices(
+        SamplingParams(max_new_tokens=max_tokens),
+        trusted=tuple(trusted or ()),
+        avoid=tuple(avoid or ()),
+        verify=verify,
+        replicas=replicas,
+    )
+    run.emit(await quote_file(run, file, model, choices))
 
 
 @app.command()
@@ -236,6 +269,17 @@ async def submit(
         str | None,
         typer.Option(help="Who settles disputes: game, jury or an address; by default the game."),
     ] = None,
+    trusted: Trusted = None,
+    avoid: Avoid = None,
+    verify: Verify = None,
+    replicas: Replicas = None,
+    name: Annotated[str, typer.Option("--name", help="What `client jobs` calls it.")] = "",
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait/--detach", help="Stay to the end, or only until the order is open on chain."
+        ),
+    ] = True,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for results.")] = None,
     text: Annotated[
         bool, typer.Option("--text/--no-text", help="Show answers as they come.")
@@ -258,11 +302,27 @@ async def submit(
 
     How tokens are drawn can be said here for all lines, and in a line for that one.
     """
-    from client.submission import Choices, submit_file
+    from client.submission import Choices
+    from client.submitting import submit_file
 
     sampling = _sampling(locals())
     choices = Choices(
-        sampling, max_cost, price_cap, deadline, window, ack, auditor, out, text, arbitrator
+        sampling,
+        max_cost,
+        price_cap,
+        deadline,
+        window,
+        ack,
+        auditor,
+        out,
+        text,
+        arbitrator,
+        trusted=tuple(trusted or ()),
+        avoid=tuple(avoid or ()),
+        verify=verify,
+        replicas=replicas,
+        name=name,
+        detach=not wait,
     )
     await submit_file(run, file, model, choices)
 
@@ -343,7 +403,7 @@ async def jobs_wait(run: Run, job: JobArgument) -> None:
 
 @jobs.command("cancel")
 async def jobs_cancel(run: Run, job: JobArgument) -> None:
-    """Take the locked money back from a job that nobody took, or that missed its deadline."""
+    """End a job that a program here runs, or take back the lock of one that nobody took or that missed its deadline."""
     from client.following import cancel_job
 
     run.emit(await cancel_job(run, job))

@@ -7,12 +7,13 @@ import sys
 import time
 from dataclasses import dataclass
 
-from client.answering import Answered, Answerer, Ask
+from client.answering import Answered, Answerer, Ask, AskTerms
 from client.context import Context, Model, open_context
 from client.orders import make_prompt
 from client.render import ChatView, short_address
 from client.sessions import Sessions
-from client.submission import Prepared, ask_price, describe, logprobs_shown
+from client.submission import Choices, Prepared, describe, logprobs_shown, wishes_of
+from client.submitting import ask_price
 from core.engine.stops import cut_at_stop, stop_strings
 from core.engine.tokenizer import Tokenizer
 from core.protocol import ids
@@ -101,7 +102,8 @@ async def _turn(
     stops = stop_strings(conversation.sampling)
     view = ChatView(tokenizer, (lambda text: None) if quiet else _write, stops)
     tokens, logprobs, done = [], [], None
-    items = answerer.answer(Ask("chat", model, prompt))
+    terms = AskTerms(audit_bps=wishes_of(settings, Choices()).audit_bps)
+    items = answerer.answer(Ask("chat", model, prompt, terms))
     try:
         async for item in items:
             if isinstance(item, Answered):

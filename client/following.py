@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import msgspec
 
 from client.context import Context, model_folder, model_name, open_context, open_store
 from client.evidence import events_of_job
+from client.history import keeper_pid
 from client.store import JobRow, RequestRow, match_of
 from core.protocol import ids, units
 from core.protocol.errors import DeadlinePassed, UsageError
@@ -21,6 +24,7 @@ from core.runtime.settings import Settings
 
 ENDED = (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)
 POLL_S = 1.0
+ENDS_WITHIN_S, SETTLED_WITHIN_S = 90.0, 15.0
 EVENTS = (
     "JobOpened", "JobMatched", "JobDelivered", "JobPaid", "JobClosing", "JobSettled", "JobCancelled",
     "JobExpired", "JobDisputed", "JobResolved", "JobLocked", "JobReleased",
@@ -81,6 +85,7 @@ async def wait_for_job(run: Run, typed: str) -> Json:
     settings, clock = run.settings, SystemClock()
     row, _ = _find(settings, typed)
     order = match_of(row).signed.order
+    _tell_if_left(run, row)
     async with open_context(settings) as context:
         with run.stage(1, 1, f"waiting for {ids.short(ids.Kind.JOB, row.job_id)}") as stage:
             while True:
@@ -116,7 +121,8 @@ async def _ending(context: Context, job_id: str, state: JobState) -> Json:
 async def cancel_job(run: Run, typed: str) -> Json:
     """Take the locked money back, where the contract allows it now: an unmatched job, or one past its deadline.
 
-    Raises UsageError for a job that still runs or is over.
+    A job that a program of ours still runs is ended through it: it pays for what was delivered. Raises UsageError for one that
+    machines work on and no such program, and for one that is over.
     """
     settings = run.settings
     row, _ = _find(settings, typed)
@@ -127,6 +133,11 @@ async def cancel_job(run: Run, typed: str) -> Json:
         job = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
         lock = await context.chain.read("Escrow", "lockOf", row.job_id)
         state, now = JobState(job["state"]), await context.chain.now()
+        pid = _keeper(settings, row)
+        if state is JobState.MATCHED and pid and now <= order.deadline:
+            run.confirm("End it?", {"job": name, "by": f"program {pid}, which pays for what came"})
+            await _interrupt(settings, row, pid)
+            return await _settled(context, row.job_id)
         function = _way_out(name, state, order.deadline - now)
         await context.chain.simulate(signer.address, "TaskRegistry", function, row.job_id)
         run.confirm(
@@ -141,6 +152,52 @@ async def cancel_job(run: Run, typed: str) -> Json:
         sent = await context.chain.transact(signer, "TaskRegistry", function, row.job_id)
         ended = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
         return await _ending(context, row.job_id, JobState(ended["state"])) | {"tx": sent.tx_hash}
+
+
+def _keeper(settings: Settings, row: JobRow) -> int | None:
+    store = open_store(settings)
+    try:
+        return keeper_pid(settings, store, row)
+    finally:
+        store.close()
+
+
+def _tell_if_left(run: Run, row: JobRow) -> None:
+    """A submission that nobody streams any more gives no more answers."""
+    store = open_store(run.settings)
+    try:
+        is_ours = store.submission(row.submission) is not None
+        is_left = is_ours and keeper_pid(run.settings, store, row) is None
+    finally:
+        store.close()
+    if row.state == "open" and is_left:
+        name = ids.short(ids.Kind.JOB, row.job_id)
+        run.note(f"no program here runs {name}; `client jobs retry-failed {name} FILE` asks again")
+
+
+async def _interrupt(settings: Settings, row: JobRow, pid: int) -> None:
+    """Ctrl-C for the program that runs a job, and wait until it has paid. Raises DeadlinePassed when it does not end."""
+    os.kill(pid, signal.SIGINT)
+    for _ in range(round(ENDS_WITHIN_S / POLL_S)):
+        if _keeper(settings, row) is None:
+            return
+        await asyncio.sleep(POLL_S)
+    name = ids.short(ids.Kind.JOB, row.job_id)
+    raise DeadlinePassed(
+        f"the program that runs {name} does not end",
+        f"process {pid}, {ENDS_WITHIN_S:g} s after it was asked to",
+        resume=f"client jobs cancel {name}",
+    )
+
+
+async def _settled(context: Context, job_id: str) -> Json:
+    """How the job stands, once the chain says that it is over, or soon."""
+    for _ in range(round(SETTLED_WITHIN_S / POLL_S)):
+        job = await context.chain.read("TaskRegistry", "jobOf", job_id)
+        if JobState(job["state"]) in ENDED:
+            break
+        await asyncio.sleep(POLL_S)
+    return await _ending(context, job_id, JobState(job["state"]))
 
 
 def _way_out(name: str, state: JobState, left_s: int) -> str:

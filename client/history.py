@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from client.context import open_context, open_store
+from client.keeper import keepers_of, living
 from client.registered import shard_roots
 from client.session import Match
 from client.store import ClientStore, JobRow, match_of
@@ -23,16 +24,24 @@ def list_jobs(settings: Settings) -> list[dict[str, Any]]:
     """Newest first, from our own records."""
     store = open_store(settings)
     try:
-        return [_job_line(store, row) for row in store.jobs()]
+        return [_job_line(settings, store, row) for row in store.jobs()]
     finally:
         store.close()
 
 
-def _job_line(store: ClientStore, row: JobRow) -> dict[str, Any]:
-    requests = store.requests(row.job_id)
+def keeper_pid(settings: Settings, store: ClientStore, row: JobRow) -> int | None:
+    """The program on this machine that sees to a submitted job; None where none does."""
+    known = store.submission(row.submission)
+    return None if known is None else living(keepers_of(settings), known.keeper)
+
+
+def _job_line(settings: Settings, store: ClientStore, row: JobRow) -> dict[str, Any]:
+    requests, known = store.requests(row.job_id), store.submission(row.submission)
     return {
         "job": ids.short(ids.Kind.JOB, row.job_id),
+        "name": "" if known is None else known.name,
         "state": row.state,
+        "running": row.state == "open" and keeper_pid(settings, store, row) is not None,
         "requests": len(requests),
         "finished": sum(bool(r.finish) for r in requests),
         "tokens": sum(len(json.loads(r.tokens)) for r in requests),
@@ -45,7 +54,7 @@ async def show_job(settings: Settings, typed: str) -> dict[str, Any]:
     store = open_store(settings)
     try:
         row = store.find_job(typed)
-        line = _job_line(store, row)
+        line = _job_line(settings, store, row)
     finally:
         store.close()
     async with open_context(settings) as context:

@@ -14,6 +14,7 @@ import msgspec
 from client.audit import ShardSource, StageFinding, audit_job
 from client.context import Context, model_folder, model_name, open_store
 from client.evidence import Case, Delegation, Evidence, case_of_job, events_named
+from client.precheck import scaled
 from client.programs import profile_named
 from client.registered import shard_roots
 from client.store import match_of
@@ -26,7 +27,7 @@ from core.protocol.errors import (
     ModelUnknown,
     UsageError,
 )
-from core.protocol.types import AuditorDelegation, Signature, SignedReceipt
+from core.protocol.types import AuditorDelegation, LayerRange, Signature, SignedReceipt
 from core.runtime.channel import Peers, StreamIdentity
 
 
@@ -163,10 +164,12 @@ async def investigate(
     progress: Callable[[int, int, int], None],
     *,
     rerun: bool = True,
+    layers: LayerRange | None = None,
+    tolerance: float = 1.0,
 ) -> Investigation:
-    """Check a job's receipts and, unless told otherwise, re-run every stage of it.
+    """Check a job's receipts and, unless told otherwise, re-run every stage of it, or those that hold some of the `layers`.
 
-    Raises CheckFailed when the receipts alone do not hold.
+    They are held to `tolerance` times what the model's profile allows. Raises CheckFailed when the receipts alone do not hold.
     """
     job_id = await resolve_job(context, typed)
     case = await case_of_job(context.chain, job_id, context.settings.network.deploy_block)
@@ -183,17 +186,35 @@ async def investigate(
             )
         findings: list[StageFinding] = []
         if rerun:
+            source = await source_of(context, case)
+            if tolerance != 1.0:
+                source.profile = scaled(source.profile, tolerance)
             findings = await audit_job(
                 evidence,
-                await source_of(context, case),
+                source,
                 [
                     [leaf for receipts in pipelines for leaf in receipts[stage].leaves]
                     for stage in range(len(case.plan))
                 ],
                 [roots[stage.layer_from, stage.layer_to] for stage in case.plan],
                 progress,
+                stages=None if layers is None else stages_with(case, layers),
             )
     return Investigation(case, pipelines, findings)
+
+
+def stages_with(case: Case, layers: LayerRange) -> list[int]:
+    """The stages that hold some of these layers: a stage is re-run whole, for it signs its ends. Raises UsageError where none does."""
+    found = [
+        number
+        for number, place in enumerate(case.plan)
+        if place.layer_from < layers.end and layers.start < place.layer_to
+    ]
+    if not found:
+        raise UsageError(
+            f"no stage holds layers {layers}", f"the model has {case.plan[-1].layer_to}"
+        )
+    return found
 
 
 def _held(context: Context, case: Case) -> list[list[SignedReceipt]]:
@@ -206,8 +227,8 @@ def _held(context: Context, case: Case) -> list[list[SignedReceipt]]:
     return disjoint(complete_sets(receipts, len(case.plan)))
 
 
-def describe_finding(finding: StageFinding) -> dict[str, Any]:
-    """A row of the auditor's table."""
+def describe_finding(finding: StageFinding, tolerance: float = 1.0) -> dict[str, Any]:
+    """A row of the auditor's table. By another `tolerance` than the network's nobody is at fault, only outside of it."""
     worst = finding.worst
     return {
         "stage": finding.stage,
@@ -217,9 +238,16 @@ def describe_finding(finding: StageFinding) -> dict[str, Any]:
         "deviation": f"{worst.ratio:.2e}" if worst else "–",
         "allowed": f"{worst.limit:.0e}" if worst else "–",
         "first_divergent_step": _first_step(finding),
-        "verdict": "FAULT" if finding.at_fault else "ok",
+        "tolerance": "the network's" if tolerance == 1.0 else f"{tolerance:g} x the network's",
+        "verdict": _verdict(finding, tolerance),
         "why": finding.withheld or ("; ".join(worst.reasons) if worst else ""),
     }
+
+
+def _verdict(finding: StageFinding, tolerance: float) -> str:
+    if finding.withheld or tolerance == 1.0:
+        return "FAULT" if finding.at_fault else "ok"
+    return "outside" if finding.at_fault else "inside"
 
 
 def _first_step(finding: StageFinding) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -89,6 +90,18 @@ class Policy:
     limits: Limits = field(default_factory=Limits)
     acknowledge: bool = True
     deposit_missing: bool = True
+    #: Held while an order is made and matched: those who must not get the same machines take turns.
+    turn: AbstractAsyncContextManager[object] = field(default_factory=nullcontext)
+    #: Where what is due is put down instead of being acknowledged; None: it is acknowledged at once.
+    due: list[Due] | None = None
+
+
+@dataclass(frozen=True)
+class Due:
+    """What a job gave, by request index, and nobody has acknowledged yet."""
+
+    match: Match
+    answers: Mapping[int, Answer]
 
 
 @dataclass(frozen=True)
@@ -211,7 +224,11 @@ class _Submission:
         self._settling |= {asyncio.create_task(self._settle(*job)) for job in behind}
 
     async def _open(self, answers: Sequence[Ongoing]) -> tuple[Match, Batch]:
-        """Sign an order for these answers and have it matched and locked on chain."""
+        """Sign an order for these answers and have it matched and locked on chain, when it is our turn."""
+        async with self._policy.turn:
+            return await self._open_now(answers)
+
+    async def _open_now(self, answers: Sequence[Ongoing]) -> tuple[Match, Batch]:
         requester, policy = self._requester, self._policy
         batch = Batch.of([answer.next_prompt(os.urandom) for answer in answers])
         terms = policy.terms_of(await self._chain_now())
@@ -351,7 +368,7 @@ class _Submission:
         finally:
             await session.close()
         answers = {i: state.answer for i, state in (outcome.finished | outcome.begun).items()}
-        await _pay(requester, match, answers, self._policy, self._watcher)
+        await pay(requester, Due(match, answers), self._policy, self._watcher)
 
 
 def pause_s(failures: int, first_s: float = PAUSE_S) -> float:
@@ -405,19 +422,17 @@ async def _close_job(session: JobSession, indices: list[int]) -> list[SignedRece
         return []
 
 
-async def _pay(
-    requester: Requester,
-    match: Match,
-    answers: Mapping[int, Answer],
-    policy: Policy,
-    watcher: Watcher,
-) -> None:
-    """Acknowledge these answers. A matcher that cannot be told loses nothing: it delivers whole jobs' receipts itself."""
+async def pay(requester: Requester, due: Due, policy: Policy, watcher: Watcher) -> None:
+    """Acknowledge what a job gave. A matcher that cannot be told loses nothing: it delivers whole jobs' receipts itself."""
+    match, answers = due.match, due.answers
     if not answers:
         requester.store.set_state(match.job_id, "abandoned")
         return
     requester.store.set_state(match.job_id, "unacknowledged")
     if not policy.acknowledge:
+        return
+    if policy.due is not None:
+        policy.due.append(due)
         return
     for attempt in range(ACK_TRIES):
         try:

@@ -1,12 +1,21 @@
-"""Which running program keeps a session? A lock that the system frees when a program dies tells the living from the dead."""
+"""Which running program keeps a session or sees to a submission? A lock that the system frees when a program dies tells the living from the dead."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from core.runtime.folders import make_private
+
+if TYPE_CHECKING:
+    from core.runtime.settings import Settings
+
+
+def keepers_of(settings: Settings) -> Path:
+    """The folder with the locks of all programs of this state folder."""
+    return settings.folders.state / "keepers"
 
 
 class Keeper:
@@ -17,20 +26,12 @@ class Keeper:
         self.name = os.urandom(8).hex()
         self._file = self._path(self.name).open("w")
         fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._file.write(str(os.getpid()))
+        self._file.flush()
 
     def is_alive(self, name: str) -> bool:
         """Whether the program of this name still runs."""
-        if name == self.name:
-            return True
-        try:
-            with self._path(name).open("r+") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except BlockingIOError:
-            return True
-        self._path(name).unlink(missing_ok=True)
-        return False
+        return name == self.name or living(self._folder, name) is not None
 
     def close(self) -> None:
         """Leave. Sessions that are still kept belong to whoever comes next."""
@@ -38,4 +39,23 @@ class Keeper:
         self._file.close()
 
     def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.lock"
+        return _path(self._folder, name)
+
+
+def living(folder: Path, name: str) -> int | None:
+    """Process id of the keeper of this name, None once it is dead."""
+    path = _path(folder, name)
+    try:
+        with path.open("r+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read() or 0)
+    except FileNotFoundError:
+        return None
+    path.unlink(missing_ok=True)
+    return None
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / f"{name}.lock"

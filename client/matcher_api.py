@@ -15,7 +15,7 @@ from core.protocol.errors import (
     HeadraceError,
     MatcherUnreachable,
     UsageError,
-    every_error,
+    error_from,
 )
 from core.runtime import origin
 
@@ -193,19 +193,9 @@ def _refusal(content: bytes, status: int) -> HeadraceError:
         failure = _table(_table(msgspec.json.decode(content)).get("error"))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         failure = {}
-    code = failure.get("code")
-    other = MatcherUnreachable if status >= 500 else UsageError
-    kind = next((known for known in every_error() if known.code == code), other)
-    error = kind.__new__(kind)
-    HeadraceError.__init__(
-        error,
-        str(failure.get("what") or "the matcher refused"),
-        str(failure.get("why") or f"HTTP {status}"),
-        str(failure.get("state") or ""),
-        str(failure.get("next") or ""),
-    )
-    error.details = _table(failure.get("details"))
-    return error
+    said = {"what": "the matcher refused", "why": f"HTTP {status}"}
+    said |= {name: value for name, value in failure.items() if value}
+    return error_from(said, MatcherUnreachable if status >= 500 else UsageError)
 
 
 def _table(value: Any) -> dict[str, Any]:

@@ -84,11 +84,7 @@ async def play_dispute(
         moves.append(played)
         run.note(f"  {played.function}  {played.sent.gas_used:,} gas")
 
-    brought: Brought
-    if inquest is None:
-        brought = await trial.accusation(opened)
-    else:
-        brought = inquest.then(partial(trial.accuse_again, opened))
+    brought = await trial.brought(opened, inquest)
     async with trial.showing() as showing:
         game = Prosecution(chain, signer, SystemClock(), opened, brought, show, showing)
         verdict = await game.play()
@@ -103,6 +99,43 @@ async def play_dispute(
         "gas": sum(played.sent.gas_used for played in moves),
         "bond": run.settings.show_token(opened.bond),
     }
+
+
+async def next_move(
+    context: Context,
+    signer: DigestSigner,
+    found: Investigation,
+    opened: Opened,
+    delegation: Delegation | None,
+) -> Played | None:
+    """Make the move that is due in a game of ours, and no other; None where none was.
+
+    Raises CheckFailed for what the referee would not convict, or a receipt that is not here.
+    """
+    accused = next(
+        (
+            pipeline[opened.stage]
+            for pipeline in found.pipelines
+            if pipeline[opened.stage].receipt.requests_root == opened.requests_root
+        ),
+        None,
+    )
+    if accused is None:
+        raise CheckFailed(
+            "the accused receipt is not here",
+            f"none of stage {opened.stage} has the requests root {opened.requests_root}",
+        )
+    source = await source_of(context, found.case)
+    trial = _Preparing(context, signer, found, accused, delegation, source)
+    seen = await read_game(context.chain, opened)
+    inquest = None if seen.claim is not None else await trial.inquest()
+    if inquest is None:
+        await trial.charge(seen.claim)
+    brought = await trial.brought(opened, inquest)
+    moves: list[Played] = []
+    game = Prosecution(context.chain, signer, SystemClock(), opened, brought, moves.append)
+    await game.step(await read_game(context.chain, opened))
+    return moves[-1] if moves else None
 
 
 class _Preparing:
@@ -152,6 +185,12 @@ class _Preparing:
         assert self._charge is not None
         folder = self._folder(self._charge)
         return await accusation(self._context.chain, self._source, opened, self._charge, folder)
+
+    async def brought(self, opened: Opened, inquest: Inquest | None) -> Brought:
+        """What the accuser of this game comes with."""
+        if inquest is None:
+            return await self.accusation(opened)
+        return inquest.then(partial(self.accuse_again, opened))
 
     async def accuse_again(self, opened: Opened) -> Accusation:
         """Audit anew, now that rows may have come. Raises HeadraceError while there is nothing to accuse with."""

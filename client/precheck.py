@@ -16,16 +16,21 @@ if TYPE_CHECKING:
     from core.protocol.types import SamplingParams
 
 
-def halved(profile: NumericsProfile) -> NumericsProfile:
-    """The same promises with half the room."""
+def scaled(profile: NumericsProfile, factor: float) -> NumericsProfile:
+    """The same promises with so many times the room."""
     return replace(
         profile,
-        tolerance_by_depth=tuple((depth, t / 2) for depth, t in profile.tolerance_by_depth),
-        short_by_depth=tuple((depth, t / 2) for depth, t in profile.short_by_depth),
-        single_row=profile.single_row / 2,
-        token_margin=profile.token_margin / 2,
-        mean_margin=profile.mean_margin / 2,
+        tolerance_by_depth=tuple((depth, t * factor) for depth, t in profile.tolerance_by_depth),
+        short_by_depth=tuple((depth, t * factor) for depth, t in profile.short_by_depth),
+        single_row=profile.single_row * factor,
+        token_margin=profile.token_margin * factor,
+        mean_margin=profile.mean_margin * factor,
     )
+
+
+def halved(profile: NumericsProfile) -> NumericsProfile:
+    """The same promises with half the room."""
+    return scaled(profile, 0.5)
 
 
 def rows_clear(

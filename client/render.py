@@ -45,9 +45,11 @@ class BatchView:
         stage: Progress,
         *,
         stream_text: bool,
+        label: str = "",
     ) -> None:
+        """`label` begins every line about orders and money."""
         self._run, self._show, self._stage = run, show_units, stage
-        self._tokenizer, self._stream_text = tokenizer, stream_text
+        self._tokenizer, self._stream_text, self._label = tokenizer, stream_text, label
         self._streams: dict[str, _ShownStream] = {}
         self._stops: dict[str, tuple[str, ...]] = {}
         self._shown: dict[str, int] = {}
@@ -119,7 +121,7 @@ class BatchView:
     def _note(self, text: str) -> None:
         from rich.markup import escape
 
-        self._run.note(escape(printable(text)))
+        self._run.note(escape(printable(self._label + text)))
 
     def _print(self, custom_id: str, text: str) -> None:
         """Several answers stream at once, so each line of text carries whose it is."""

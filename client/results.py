@@ -73,13 +73,17 @@ class Offer(Result, frozen=True):
     price: str
     cost: str
     route: str
+    replicas: str | msgspec.UnsetType = msgspec.UNSET
+    other_routes: str | msgspec.UnsetType = msgspec.UNSET
+    audited: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Submitted(Result, frozen=True):
-    """`submit` and `jobs retry-failed`."""
+    """`submit` and `jobs retry-failed`. The last four are of several replicas."""
 
     jobs: list[str]
     job_ids: list[str]
+    name: str
     finished: int
     failed: int
     tokens: int
@@ -89,6 +93,20 @@ class Submitted(Result, frozen=True):
     spent: str
     prepaid: str
     results: str
+    replicas: int | msgspec.UnsetType = msgspec.UNSET
+    same: int | msgspec.UnsetType = msgspec.UNSET
+    different: int | msgspec.UnsetType = msgspec.UNSET
+    differences: str | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class Detached(Result, frozen=True):
+    """`submit --detach`: who goes on with it, and how to follow."""
+
+    jobs: list[str]
+    job_ids: list[str]
+    pid: int
+    log: str
+    next: str
 
 
 class Answer(Result, frozen=True):
@@ -103,10 +121,12 @@ class Answer(Result, frozen=True):
 
 
 class JobLine(Result, frozen=True):
-    """`jobs ls`."""
+    """`jobs ls`. `running`: a program on this machine sees to it."""
 
     job: str
+    name: str
     state: str
+    running: bool
     requests: int
     finished: int
     tokens: int
@@ -310,7 +330,7 @@ RESULTS: dict[str, tuple[Any, ...]] = {
     "wallet allow": (Allowed,),
     "balance": (Balance,),
     "quote": (Offer,),
-    "submit": (Submitted,),
+    "submit": (Submitted, Detached),
     "chat": (Answer,),
     "jobs ls": (list[JobLine],),
     "jobs show": (Job,),

@@ -6,7 +6,8 @@ import tempfile
 from pathlib import Path
 
 from client.following import unanswered
-from client.submission import Choices, submit_file
+from client.submission import Choices
+from client.submitting import submit_file
 from core.protocol.errors import UsageError
 from core.runtime.console import Run
 

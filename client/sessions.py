@@ -31,7 +31,7 @@ from client.jobs import (
     match_order,
     pause_s,
 )
-from client.keeper import Keeper
+from client.keeper import Keeper, keepers_of
 from client.live import LiveSession, Turn
 from client.matcher_api import Goes, Quote
 from client.orders import Allowance, Prompt, make_open_order
@@ -132,7 +132,7 @@ class Sessions:
             connect_s=self._limits.connect_s,
             beat=self._limits.beat,
         )
-        self._keeper = Keeper(self._settings.folders.state / "keepers")
+        self._keeper = Keeper(keepers_of(self._settings))
         self._disk = ThreadPoolExecutor(1, "client-store")
         self._pools: dict[tuple[Any, ...], _Pool] = {}
         self._tokenizers: dict[str, Tokenizer] = {}

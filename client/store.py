@@ -70,6 +70,15 @@ class SessionRow(SQLModel, table=True):
     keeper: str = Field(index=True)
 
 
+class SubmissionRow(SQLModel, table=True):
+    """One `client submit`: what its owner calls it, and which running program sees to it."""
+
+    __tablename__ = "client_submission"
+    submission: str = Field(primary_key=True)
+    name: str
+    keeper: str
+
+
 def receipt_hash(signed: SignedReceipt) -> str:
     """Struct hash of a receipt: its id."""
     return signing.struct_hash(signed.receipt)
@@ -82,7 +91,7 @@ class ClientStore:
         make_private_file(path)
         self._engine = create_engine(f"sqlite:///{path}")
         event.listen(self._engine, "connect", _prepare)
-        names = ("job", "request", "receipt", "session")
+        names = ("job", "request", "receipt", "session", "submission")
         tables = [SQLModel.metadata.tables[f"client_{name}"] for name in names]
         SQLModel.metadata.create_all(self._engine, tables=tables)
 
@@ -103,6 +112,17 @@ class ClientStore:
             session.add(_job_row(keeper, match, created_at))
             session.add(SessionRow(job_id=match.job_id, keeper=keeper))
             session.commit()
+
+    def add_submission(self, submission: str, name: str, keeper: str) -> None:
+        """Record a submission before its first job."""
+        with Session(self._engine) as session:
+            session.add(SubmissionRow(submission=submission, name=name, keeper=keeper))
+            session.commit()
+
+    def submission(self, submission: str) -> SubmissionRow | None:
+        """What is known of one; None for those that programs make for others, such as a gateway's batches."""
+        with Session(self._engine) as session:
+            return session.get(SubmissionRow, submission)
 
     def add_request(self, job_id: str, index: int, prompt: Prompt) -> None:
         """Record a request of an open order before its first token."""

@@ -1,4 +1,4 @@
-"""`client submit` and `client quote`: a file in, answers, receipts and the money's story out."""
+"""What does a submission ask for, is the offer within it, and which files does it end in?"""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from client.answer_lines import answer_line
-from client.context import Context, Model, open_context
-from client.jobs import BatchResult, Finished, Policy, Requester, new_submission_id, run_batch
+from client.context import Context, Model
+from client.demands import audit_bps
+from client.jobs import BatchResult, Finished
 from client.matcher_api import Quote
 from client.orders import Prompt, Terms, make_prompt
-from client.render import BatchView, printable, route_text
+from client.render import route_text
 from client.requests import ChatRequest, read_requests
 from client.session import Limits, Logprobs
 from client.settling import arbitrator_of, check_named
-from client.wallet import balances
-from core.engine.stops import Ending, stop_strings
+from core.engine.stops import Ending
 from core.engine.tokenizer import Tokenizer
 from core.protocol import ids, pricing, units, wire
 from core.protocol.errors import (
@@ -30,8 +30,6 @@ from core.protocol.errors import (
     UsageError,
 )
 from core.protocol.types import ZERO_ADDRESS, SamplingParams
-from core.runtime.clock import SystemClock
-from core.runtime.console import Run
 from core.runtime.pulse import Beat
 from core.runtime.settings import Settings
 
@@ -53,6 +51,12 @@ class Choices:
     out: Path | None = None
     text: bool = True
     arbitrator: str | None = None
+    trusted: tuple[str, ...] = ()
+    avoid: tuple[str, ...] = ()
+    verify: str | None = None
+    replicas: int | None = None
+    name: str = ""
+    detach: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class Wishes:
     auditor: str
     acknowledge: bool
     arbitrator: str = ""
+    audit_bps: int = 0
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,7 @@ def wishes_of(settings: Settings, choices: Choices) -> Wishes:
         auditor=ids.address(choices.auditor) if choices.auditor else ours.auditor or ZERO_ADDRESS,
         acknowledge=choices.ack == "now",
         arbitrator=check_named(choices.arbitrator or ours.arbitrator),
+        audit_bps=audit_bps(choices.verify or ours.verify, ours.verify),
     )
 
 
@@ -190,15 +196,6 @@ def _token_ids(request: ChatRequest, tokenizer: Tokenizer) -> list[int]:
     return tokenizer.encode_chat([{"role": m.role, "content": m.content} for m in request.messages])
 
 
-async def ask_price(context: Context, model: Model, prepared: Prepared) -> Quote:
-    """The matcher's lowest price for this much work. Raises NoCapacity."""
-    api = context.matcher()
-    try:
-        return await api.quote(model.model_id, prepared.tokens_in, prepared.max_tokens_out)
-    finally:
-        await api.close()
-
-
 def check_caps(
     settings: Settings, wishes: Wishes, layer_units: int, price: Quote, locked: int
 ) -> None:
@@ -247,91 +244,7 @@ def describe(settings: Settings, model: Model, price: Quote, prepared: Prepared)
     }
 
 
-async def quote_file(run: Run, file: Path, model_name: str | None, defaults: SamplingParams) -> Any:
-    """What the file would cost now."""
-    good, bad = read_file(file, defaults)
-    async with open_context(run.settings) as context:
-        model = await context.model(model_name or run.settings.client.model)
-        tokenizer = Tokenizer(model.folder(run.settings))
-        prepared = prepare(good, bad, tokenizer, model.spec.context)
-        price = await ask_price(context, model, prepared)
-        return describe(run.settings, model, price, prepared)
-
-
-async def submit_file(run: Run, file: Path, model_name: str | None, choices: Choices) -> None:
-    """Run the file and report; exit with the first failure's error when a request could not be answered."""
-    settings, wishes = run.settings, wishes_of(run.settings, choices)
-    good, bad = read_file(file, choices.sampling)
-    _check_writable(choices.out or Path())
-    signer = run.unlock()
-    async with open_context(settings) as context:
-        model = await context.model(model_name or settings.client.model)
-        tokenizer = Tokenizer(model.folder(settings))
-        prepared = prepare(good, bad, tokenizer, model.spec.context)
-        _tell_rejected(run, prepared)
-        wishes = await within_limits(context, model, wishes, choices)
-        price = await ask_price(context, model, prepared)
-        locked = maximum(model, price, prepared)
-        check_caps(settings, wishes, model.spec.layer_units, price, locked)
-        offer = describe(settings, model, price, prepared)
-        offer["wallet"] = f"{signer.address}; at most {settings.show_token(locked)} is locked"
-        run.confirm("Sign and lock it?", offer)
-        policy = Policy(
-            terms_of=lambda now: terms_for(wishes, price, now),
-            limits=limits_of(settings),
-            acknowledge=wishes.acknowledge,
-        )
-        before = await balances(context.chain, signer.address)
-        store, matcher = context.store(), context.matcher()
-        requester = Requester(
-            context.chain,
-            matcher,
-            signer,
-            store,
-            SystemClock(),
-            model.model_id,
-            model.spec,
-            ending_by(tokenizer),
-        )
-        try:
-            with run.stage(1, 1, "generating", total=len(prepared.prompts)) as stage:
-                view = BatchView(
-                    run,
-                    tokenizer,
-                    settings.show_token,
-                    stage,
-                    stream_text=choices.text and not run.options.quiet,
-                )
-                view.stop_at({p.custom_id: stop_strings(p.sampling) for p in prepared.prompts})
-                submission = new_submission_id()
-                result = await run_batch(requester, prepared.prompts, policy, view, submission)
-        finally:
-            await matcher.close()
-            store.close()
-        folder = choices.out or Path(ids.short(ids.Kind.JOB, result.matches[0].job_id))
-        write_results(folder, result, prepared, tokenizer, model.name)
-        after = await balances(context.chain, signer.address)
-    spent = before.wallet + before.deposited - after.wallet - after.deposited
-    summary = {
-        "jobs": [ids.short(ids.Kind.JOB, m.job_id) for m in result.matches],
-        "job_ids": [ids.full(ids.Kind.JOB, m.job_id) for m in result.matches],
-        "finished": len(result.finished),
-        "failed": len(result.unfinished) + len(prepared.rejected),
-        "tokens": view.tokens,
-        "tokens_per_s": round(view.tokens_per_s, 2),
-        "paid": settings.show_token(view.paid_units),
-        "still_locked": settings.show_token(max(0, spent - view.paid_units)),
-        "spent": settings.show_token(spent),
-        "prepaid": settings.show_token(after.deposited),
-        "results": str(folder / "output.jsonl"),
-    }
-    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    run.emit(summary)
-    if result.unfinished:
-        raise next(iter(result.unfinished.values()))
-
-
-def _check_writable(folder: Path) -> None:
+def check_writable(folder: Path) -> None:
     """Raise UsageError when results could not be kept, before anything is paid for."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -341,15 +254,8 @@ def _check_writable(folder: Path) -> None:
         raise UsageError(f"cannot write into {folder.absolute()}", next_step="name a folder: --out")
 
 
-def _tell_rejected(run: Run, prepared: Prepared) -> None:
-    from rich.markup import escape
-
-    for name, error in prepared.rejected:
-        run.note(escape(printable(f"skipped  {name}: {error.what}: {error.why}")))
-
-
 def terms_for(wishes: Wishes, price: Quote, chain_now: int) -> Terms:
-    """What an order made at this chain time insists on. `wishes` are `within_limits`."""
+    """What an order made at this chain time insists on, but for its demands. `wishes` are `within_limits`."""
     return Terms(
         price_in=price.price_in,
         price_out=price.price_out,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,35 +27,54 @@ from core.protocol.dispute import Phase as GamePhase
 from core.protocol.errors import CheckFailed, DeadlinePassed, UsageError
 from core.protocol.game_log import GAME, Opened, games
 from core.protocol.signing import DigestSigner
-from core.protocol.types import SignedReceipt
+from core.protocol.types import LayerRange, SignedReceipt
 from core.runtime.clock import SystemClock
 from core.runtime.console import Run
 from core.runtime.settings import Settings
 
 
+@dataclass(frozen=True)
+class Looking:
+    """How a job is looked at: which layers, and by how many times the network's tolerance."""
+
+    layers: str | None = None
+    tolerance: float = 1.0
+    explain: bool = False
+
+
 async def check_job(
-    run: Run, typed: str, delegation_file: Path | None, *, explain: bool = False
+    run: Run, typed: str, delegation_file: Path | None, looking: Looking = Looking()
 ) -> None:
-    """Print a row per stage; raise CheckFailed naming the guilty one. `explain` adds a row per layer."""
-    delegation = read_delegation(delegation_file)
+    """Print a row per stage, and to explain it a row per layer; raise CheckFailed naming the guilty one."""
+    delegation, layers = read_delegation(delegation_file), _layers(looking.layers)
     signer = run.unlock()
     async with open_context(run.settings) as context:
-        found = await _rerun(run, context, signer, typed, delegation)
-        layers = await _explained(context, signer, found, delegation) if explain else []
-    run.emit([describe_finding(f) for f in found.findings])
-    if explain:
-        run.emit(layers)
+        found = await _rerun(run, context, signer, typed, delegation, layers, looking.tolerance)
+        by_layer = await _explained(context, signer, found, delegation) if looking.explain else []
+    run.emit([describe_finding(f, looking.tolerance) for f in found.findings])
+    if looking.explain:
+        run.emit(by_layer)
     guilty = found.guilty
-    if guilty is not None:
-        job = ids.short(ids.Kind.JOB, found.case.job_id)
+    if guilty is None:
+        return
+    job = ids.short(ids.Kind.JOB, found.case.job_id)
+    if looking.tolerance != 1.0:
         raise CheckFailed(
-            f"stage {guilty.stage} (layers {guilty.layers[0]}-{guilty.layers[1] - 1}) did not do what it signed",
-            str(describe_finding(guilty)["why"]),
-            state=f"operator {guilty.operator}; at fault: stage {', '.join(_faulty(found))}",
-            next_step=f"auditor dispute {job} --stage {guilty.stage}",
+            f"stage {guilty.stage} lies outside {looking.tolerance:g} times the network's tolerance",
+            str(describe_finding(guilty, looking.tolerance)["why"]),
+            state="by that alone nobody is at fault: the tolerance that counts is the registered one",
+            next_step=f"auditor check {job}",
             stage=guilty.stage,
             operator=guilty.operator,
         )
+    raise CheckFailed(
+        f"stage {guilty.stage} (layers {guilty.layers[0]}-{guilty.layers[1] - 1}) did not do what it signed",
+        str(describe_finding(guilty)["why"]),
+        state=f"operator {guilty.operator}; at fault: stage {', '.join(_faulty(found))}",
+        next_step=f"auditor dispute {job} --stage {guilty.stage}",
+        stage=guilty.stage,
+        operator=guilty.operator,
+    )
 
 
 async def _explained(
@@ -84,8 +103,27 @@ def _faulty(found: Investigation) -> list[str]:
     return [str(finding.stage) for finding in found.findings if finding.at_fault]
 
 
+def _layers(typed: str | None) -> LayerRange | None:
+    """`A:B` as the layers from A to before B. Raises UsageError."""
+    if typed is None:
+        return None
+    first, _, end = typed.partition(":")
+    try:
+        return LayerRange(int(first), int(end))
+    except ValueError:
+        raise UsageError(
+            f"--layers {typed}", "it is A:B with A < B, such as 4:8; layer B is not included"
+        ) from None
+
+
 async def _rerun(
-    run: Run, context: Context, signer: DigestSigner, typed: str, delegation: Delegation | None
+    run: Run,
+    context: Context,
+    signer: DigestSigner,
+    typed: str,
+    delegation: Delegation | None,
+    layers: LayerRange | None = None,
+    tolerance: float = 1.0,
 ) -> Investigation:
     with run.stage(1, 1, "re-running in float64", unit="requests") as stage:
         return await investigate(
@@ -94,6 +132,8 @@ async def _rerun(
             typed,
             delegation,
             lambda index, done, total: stage.set(done, f"stage {index}", total=total),
+            layers=layers,
+            tolerance=tolerance,
         )
 
 

@@ -93,7 +93,7 @@ class Processes:
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"{name}.log"
         with log.open("ab") as output:
-            pid, end = await self._launch(argv, environ or {}, output.fileno(), output.fileno())
+            pid, end = await self.launch(argv, environ or {}, output.fileno(), output.fileno())
         running = Running(name, pid, log)
         self._ends[pid] = end
         self._running[name] = running
@@ -113,7 +113,7 @@ class Processes:
         Cancelled, it asks the program to end and waits until it has.
         """
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            pid, end = await self._launch(
+            pid, end = await self.launch(
                 argv,
                 environ,
                 out.fileno() if stdout is None else stdout,
@@ -129,13 +129,20 @@ class Processes:
             err.seek(0)
             return code, out.read().decode(errors="replace"), err.read().decode(errors="replace")
 
-    async def _launch(
-        self, argv: Sequence[str], environ: Mapping[str, str], stdout: int, stderr: int
+    async def launch(
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        stdout: int,
+        stderr: int,
+        *,
+        folder: Path | None = None,
     ) -> tuple[int, asyncio.Future[int]]:
-        """Start a program in a session of its own: its process id and, once it has ended, its exit code."""
+        """Start a program in a session of its own that is on no list: its process id and, once it has ended, its exit code."""
         full = {**clean_environ(), **environ}
         if self._warm is not None and list(argv[:2]) == [sys.executable, "-m"]:
-            started = await self._warm.start(argv[2], argv[3:], full, stdout, stderr)
+            where = None if folder is None else str(folder)
+            started = await self._warm.start(argv[2], argv[3:], full, stdout, stderr, where)
             return started.pid, started.ended
         process = await asyncio.create_subprocess_exec(
             *argv,
@@ -143,6 +150,7 @@ class Processes:
             stdout=stdout,
             stderr=stderr,
             env=full,
+            cwd=folder,
             start_new_session=True,
         )
         return process.pid, asyncio.ensure_future(process.wait())

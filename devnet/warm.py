@@ -89,8 +89,9 @@ class WarmStart:
         environ: Mapping[str, str],
         stdout: int,
         stderr: int,
+        folder: str | None = None,
     ) -> Started:
-        """Run `module.main()` with this command line and nothing to read, writing to these file descriptors.
+        """Run `module.main()` with this command line and nothing to read, writing to these file descriptors, in this folder or ours.
 
         Raises ConnectionError when the interpreter has ended.
         """
@@ -100,6 +101,7 @@ class WarmStart:
             "module": module,
             "arguments": list(arguments),
             "environ": dict(environ),
+            "folder": folder,
         }
         answer: asyncio.Future[Started] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
@@ -224,6 +226,8 @@ def _become(request: Mapping[str, Any], streams: Sequence[int], control: socket.
         sys.stdout, sys.stderr = _text(1), _text(2)
         os.environ.clear()
         os.environ.update(request["environ"])
+        if request["folder"] is not None:
+            os.chdir(request["folder"])
         module = request["module"]
         sys.argv = [module, *request["arguments"]]
         try:

@@ -29,18 +29,14 @@ from matcher.settling import Patience
 from matcher.store import Store
 
 SHORTEST_WINDOW_BLOCKS = 64
+#: What plans for many machines at once, by `matcher.placement`: a name in `scheduler.methods`.
+PLACEMENTS = {"auto": "utility", "parallax": "score", "helix": "helix", "memory": "memory"}
 log = get_logger(__name__)
 
 
 def rules_of(settings: Settings) -> Rules:
     """The daemon's rules. Raises ConfigError for what this matcher cannot do."""
     matcher = settings.matcher
-    if matcher.placement not in ("auto", "parallax"):
-        raise ConfigError(
-            f"matcher.placement {matcher.placement} is not available",
-            why="machines are given disjoint pipelines: by throughput and latency, or by Parallax's score",
-            next_step="set it to auto or parallax",
-        )
     if matcher.fee_bps > MAX_MATCHER_FEE_BPS:
         raise ConfigError(
             f"matcher.fee_bps {matcher.fee_bps} is too high",
@@ -49,7 +45,7 @@ def rules_of(settings: Settings) -> Rules:
     return Rules(
         planning=replace(
             PLANNING,
-            method="score" if matcher.placement == "parallax" else "utility",
+            method=PLACEMENTS[matcher.placement],
             min_machines=matcher.min_machines,
             settle_ms=matcher.settle_s * 1000,
         ),

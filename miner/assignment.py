@@ -15,6 +15,7 @@ from core.protocol.records import AllocationRecord
 from core.runtime.logs import get_logger
 from miner.compute import Compute
 from miner.desk import Serving
+from miner.tiers import SecondTier
 
 if TYPE_CHECKING:
     from core.engine.blocks import Shard
@@ -115,6 +116,8 @@ async def load(
     memory_bytes: int,
     kv_bytes: int | None = None,
     max_requests: int | None = None,
+    offload_bytes: int = 0,
+    offload_folder: Path | None = None,
     dtype: str = "float32",
     device: str = "cpu",
     hook: ShardHook | None = None,
@@ -122,7 +125,8 @@ async def load(
     """Put a shard into memory and measure it.
 
     Keys and values get what the weights leave of `memory_bytes`, at most `kv_bytes`, and no more than `max_requests` of
-    the longest requests can fill. `hook` gets the shard before it serves; the product passes none, tests and demonstrations
+    the longest requests can fill. Beside them up to `offload_bytes` lie in files in `offload_folder`, or in ordinary memory,
+    which counts. `hook` gets the shard before it serves; the product passes none, tests and demonstrations
     do. Raises ModelError, or UsageError for layers that the model lacks or that do not fit into `memory_bytes`.
     """
     context = model.spec.context
@@ -142,6 +146,8 @@ async def load(
     def room(shard: Shard) -> int:
         token_bytes = model.kv_bytes_per_token_layer * len(layers)
         left = memory_bytes - shard.bytes
+        if offload_folder is None and device == "cpu":
+            left -= offload_bytes
         if left < _LEAST_TOKENS * token_bytes:
             raise UsageError(
                 f"layers {layers} do not fit",
@@ -156,8 +162,14 @@ async def load(
             wanted.append((max_requests * pages + 1) * _PAGE_TOKENS * token_bytes)
         return min(wanted)
 
+    second = SecondTier(offload_bytes, offload_folder, context, max_requests or 0)
     try:
-        shard = await compute.load(in_thread, kv_bytes=room, model_dir=model.folder)
+        shard = await compute.load(
+            in_thread,
+            kv_bytes=room,
+            model_dir=model.folder,
+            second=second if offload_bytes else None,
+        )
         tau_ms = await compute.measure()
     except (ModelError, UsageError):
         await compute.unload()

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,10 +26,14 @@ from miner.memory import Promises
 from miner.numbers import EngineNumbers
 from miner.pace import Pace, entry
 from miner.stepper import Stepped, Work, enters_as_ids, leaves_as_logits, run_batch
+from miner.tiers import SecondTier, choose_offload
 
 if TYPE_CHECKING:
+    from core.batching.batch_former import Batch
+    from core.batching.tickets import Tickets
     from core.engine.blocks import Shard
     from core.engine.sampling import Choice, Sampler
+    from core.engine.sizing import Offload
     from core.protocol.types import LayerRange
     from miner.stepper import Engine
 
@@ -54,7 +59,7 @@ class _Guest:
     """One request from its first step to its drop; two of the same key never share anything."""
 
     __slots__ = (
-        *("begins", "end", "ends", "futures", "is_open", "job", "layers", "left_at_s"),
+        *("begins", "company", "end", "ends", "futures", "is_open", "job", "layers", "left_at_s"),
         *("most_rows", "ring"),
     )
 
@@ -65,8 +70,10 @@ class _Guest:
         most_rows: int,
         layers: LayerRange | None,
         shard: Shard,
+        company: int | None = None,
     ) -> None:
         """`layers` None are all of the shard's; `begins` and `ends`: it takes ids, it gives logits."""
+        self.company = company
         self.job, self.ring, self.most_rows, self.layers = job, ring, most_rows, layers
         self.begins = enters_as_ids(shard, layers)
         self.ends = leaves_as_logits(shard, layers)
@@ -98,6 +105,7 @@ class Compute:
         self.pace = Pace(max_rows=MAX_ROWS)
         self.busy_s = self.idle_s = 0.0  # idle: while requests were open
         self.steps = self.stepped_rows = 0
+        self._swapped = 0, 0.0  # bytes and seconds of shards that were unloaded
         self._threads, self._on_step = threads, on_step
         self._loop: asyncio.AbstractEventLoop | None = None
         self._guests: dict[Key, _Guest] = {}
@@ -156,6 +164,13 @@ class Compute:
         """Requests that are here, running or waiting."""
         return len(self._guests)
 
+    def company(self, key: Key) -> int | None:
+        """The group in which a request has its pages, whose requests leave here together; None where there are no groups."""
+        guest, promises = self._guests.get(key), self._promises
+        if guest is None or not guest.is_open or promises is None or promises.engine.groups < 2:
+            return None
+        return promises.group_of(guest)
+
     def is_waiting(self, key: Key) -> bool:
         """Whether a request waits here for memory, as opposed to for its peers."""
         guest, lineup = self._guests.get(key), self._lineup
@@ -181,7 +196,16 @@ class Compute:
         """All that is counted and measured here."""
         engine, rings = self._engine, self.pace.rings()
         if engine is None:
-            return EngineNumbers(self.busy_s, self.idle_s, self.steps, self.stepped_rows)
+            swapped_bytes, waited_s = self._swapped
+            return EngineNumbers(
+                self.busy_s,
+                self.idle_s,
+                self.steps,
+                self.stepped_rows,
+                swapped_bytes=swapped_bytes,
+                swap_waited_s=waited_s,
+            )
+        swapped_bytes, waited_s = engine.swapped
         layers = len(engine.shard.layers)
         choice, latency_s = max(
             rings.values(), key=lambda ring: ring[0].tickets, default=(None, 0.0)
@@ -203,6 +227,8 @@ class Compute:
             microbatch_rows=choice.rows if choice else 0,
             ring_latency_s=latency_s,
             kv_bytes=engine.held_bytes(),
+            swapped_bytes=self._swapped[0] + swapped_bytes,
+            swap_waited_s=self._swapped[1] + waited_s,
         )
 
     def longest_request(self, context: int) -> int:
@@ -217,15 +243,18 @@ class Compute:
         *,
         kv_bytes: int | Callable[[Shard], int] = KV_BYTES,
         model_dir: Path | None = None,
+        second: SecondTier | Offload | None = None,
     ) -> Shard:
         """Replace the shard, with so many bytes for keys and values. The old one is freed first; no request may be running.
 
-        `kv_bytes` may be asked of the shard when it is there; what it raises is raised, and nothing is loaded.
+        `kv_bytes` may be asked of the shard when it is there; what it raises is raised, and nothing is loaded. `second` is
+        where more keys and values may lie than that, of requests whose turn is not near; it is measured how much may, unless an
+        `Offload` says it.
 
         `model_dir` is where an embedding that the head shares may be read from instead of being held twice.
         """
         self._lose_all()
-        return await self._run(lambda: self._load(loader, kv_bytes, model_dir))
+        return await self._run(lambda: self._load(loader, kv_bytes, model_dir, second))
 
     async def unload(self) -> None:
         """Free the shard and every request's memory; steps that wait fail."""
@@ -254,17 +283,19 @@ class Compute:
         trace: list[int] | None = None,
         as_decodes: bool = False,
         layers: LayerRange | None = None,
+        company: int | None = None,
     ) -> bytes:
         """Feed token ids (first stage) or float32 rows; returns this stage's float32 rows.
 
         They stand at position `first`, by default after those fed so far. With the first rows of a request, `most_rows`
         says how many it will have at most (0: the context), `layers` which of the shard's it runs (all), and `ring` who
-        comes after this stage, by any name: requests of one ring run the same layers. A
-        `trace` is lengthened by this step's numbers. `as_decodes` gives the bits of as many steps of one row.
+        comes after this stage, by any name: requests of one ring run the same layers. Requests of one `company` come together
+        from the stage before (see `company`). A `trace` is lengthened by this step's numbers. `as_decodes` gives the bits of as
+        many steps of one row.
         Raises CheckFailed for rows that hold NaN or infinity, ContextTooLong past the model's context.
         """
         work = self._new_work(
-            key, x, first, most_rows, ring, layers, trace=trace, as_decodes=as_decodes
+            key, x, first, most_rows, ring, layers, company, trace=trace, as_decodes=as_decodes
         )
         result: bytes = await work.future
         return result
@@ -281,6 +312,7 @@ class Compute:
         trace: list[int] | None = None,
         as_decodes: bool = False,
         layers: LayerRange | None = None,
+        company: int | None = None,
     ) -> Choice:
         """Feed a last stage and draw the sampler's next token from the last position; the sampler is not moved on."""
         work = self._new_work(
@@ -290,6 +322,7 @@ class Compute:
             most_rows,
             ring,
             layers,
+            company,
             draw=sampler,
             trace=trace,
             as_decodes=as_decodes,
@@ -309,6 +342,7 @@ class Compute:
         ring: Hashable = None,
         as_decodes: bool = True,
         layers: LayerRange | None = None,
+        company: int | None = None,
     ) -> list[Choice]:
         """Feed a last stage a row and those of `guesses`; as many draws as fit, and the one after. The sampler is not moved on."""
         work = self._new_work(
@@ -318,6 +352,7 @@ class Compute:
             most_rows,
             ring,
             layers,
+            company,
             draw=sampler,
             guesses=guesses,
             as_decodes=as_decodes,
@@ -335,9 +370,12 @@ class Compute:
         ring: Hashable = None,
         as_decodes: bool = False,
         layers: LayerRange | None = None,
+        company: int | None = None,
     ) -> None:
         """Feed a last stage what no token follows yet."""
-        await self._new_work(key, x, first, most_rows, ring, layers, as_decodes=as_decodes).future
+        await self._new_work(
+            key, x, first, most_rows, ring, layers, company, as_decodes=as_decodes
+        ).future
 
     async def drop(self, key: Key) -> None:
         """Forget a request: what waits of it is taken out at once, its pages are free when the running step ends."""
@@ -414,6 +452,7 @@ class Compute:
         most_rows: int,
         ring: Hashable,
         layers: LayerRange | None,
+        company: int | None,
         **options: Any,
     ) -> Work:
         engine = self._engine
@@ -422,7 +461,7 @@ class Compute:
         if guest is None:
             shard = engine.shard
             layers = None if layers == shard.layers else layers
-            guest = _Guest(key[0], ring, most_rows or shard.context, layers, shard)
+            guest = _Guest(key[0], ring, most_rows or shard.context, layers, shard, company)
             self._guests[key] = guest
         count = _count(x, None if guest.begins else engine.shard.hidden)
         if not 0 < count <= CHUNK_TOKENS:
@@ -453,13 +492,15 @@ class Compute:
         self._look_for_room(waiting)
 
     def _admit(self, guest: _Guest, work: Work) -> HeadraceError | None:
-        if self._lineup is None or self._promises is None:
+        engine = self._engine
+        if self._lineup is None or self._promises is None or engine is None:
             return HeadraceError("the step is lost", "this stage holds no layers now")
         if guest not in self._lineup:
-            if not self._promises.expect(guest, guest.most_rows, guest.layers):
+            if not self._promises.expect(guest, guest.most_rows, guest.layers, guest.company):
+                holds = self._promises.capacity_tokens // engine.groups
                 return UsageError(
                     f"a request of {guest.most_rows} positions does not fit",
-                    f"this stage's memory holds {self._promises.capacity_tokens}",
+                    f"this stage's memory holds {holds}",
                 )
             self._lineup.open(guest, guest.job, guest.ring, is_gated=guest.begins)
         elif work.end > guest.most_rows:
@@ -537,21 +578,33 @@ class Compute:
             if errand is not None:
                 self._do(*errand)
             if batch is not None:
-                self._step([*batch.decodes, *batch.prefills], len(batch.prefills))
+                self._step(batch)
 
-    def _form(self) -> Any:
+    def _form(self) -> Batch[Work] | None:
         lineup = self._lineup
         if lineup is None or self._engine is None:
             return None
         if lineup.gated:
-            now_s = time.perf_counter()
-            for name, tickets in lineup.rings():
-                if tickets.tickets is None:  # it begins elsewhere
-                    continue
-                is_alone = any(isinstance(g, _Guest) and g.ends for g in tickets.members)
-                chosen = self.pace.choice(name, len(tickets.members), now_s, is_alone=is_alone)
-                tickets.tickets, tickets.rows = chosen.tickets, chosen.rows
+            self._choose_tickets(lineup)
         return lineup.form()
+
+    def _choose_tickets(self, lineup: Lineup[Work]) -> None:
+        now_s = time.perf_counter()
+        rings: dict[Hashable, list[Tickets[Work]]] = {}
+        for name, tickets in lineup.rings():
+            if tickets.tickets is not None:  # else it begins elsewhere
+                rings.setdefault(name, []).append(tickets)
+        for name, groups in rings.items():
+            members = [guest for tickets in groups for guest in tickets.members]
+            is_alone = any(isinstance(g, _Guest) and g.ends for g in members)
+            chosen = self.pace.choice(name, len(members), now_s, is_alone=is_alone)
+            if len(groups) == 1:
+                groups[0].tickets, groups[0].rows = chosen.tickets, chosen.rows
+                continue
+            each = -(-chosen.tickets // len(groups))  # all groups together make up the microbatches
+            for tickets in groups:
+                tickets.tickets = each
+                tickets.rows = min(-(-len(tickets.members) // each), MAX_ROWS)
 
     def _free(self, dropped: deque[tuple[_Guest, asyncio.Future[None]]]) -> None:
         for guest, _ in dropped:
@@ -584,9 +637,10 @@ class Compute:
             return 0
         return rows
 
-    def _step(self, works: list[Work], prompts: int) -> None:
+    def _step(self, batch: Batch[Work]) -> None:
         engine, lineup = self._engine, self._lineup
         assert engine is not None and lineup is not None, "a batch was formed"
+        works, prompts = [*batch.decodes, *batch.prefills], len(batch.prefills)
         gone = [work for work in works if work.future.cancelled()]
         if gone:
             works = [work for work in works if not work.future.cancelled()]
@@ -597,11 +651,11 @@ class Compute:
             return
         for work in works:
             if not work.request.is_open:
-                engine.open(work.request, work.request.layers)
+                engine.open(work.request, work.request.layers, microbatch=batch.group)
                 work.request.is_open = True
         started = time.perf_counter()
         self._running = (self.steps, self._due_s(works, prompts))
-        done = run_batch(engine, works)
+        done = run_batch(engine, works, batch.group, batch.following)
         self._running = None
         self._trace(done, started, prompts)
         self.busy_s += done.seconds
@@ -652,6 +706,7 @@ class Compute:
         loader: Callable[[], Shard],
         kv_bytes: int | Callable[[Shard], int],
         model_dir: Path | None,
+        second: SecondTier | Offload | None,
     ) -> Shard:
         import torch
 
@@ -664,11 +719,15 @@ class Compute:
         shard = loader()
         size = kv_bytes if isinstance(kv_bytes, int) else kv_bytes(shard)
         packed = prepack(shard, model_dir=model_dir)
-        engine = make_engine(shard, kv_bytes=size, prefix_share=0, least_rows=packed.least_rows)
+        make = partial(make_engine, shard, prefix_share=0, least_rows=packed.least_rows)
+        offload = choose_offload(make, size, second) if isinstance(second, SecondTier) else second
+        engine = make(kv_bytes=size, offload=offload)
         promises = Promises(engine, CHUNK_TOKENS)
         with self._changed:
             self._engine, self._promises = engine, promises
-            self._lineup = Lineup(promises, gated=shard.is_first, max_rows=MAX_ROWS)
+            self._lineup = Lineup(
+                promises, gated=shard.is_first, max_rows=MAX_ROWS, group_of=promises.group_of
+            )
             self.pace, self._prompt_times = Pace(max_rows=MAX_ROWS), StepTimes()
         return shard
 
@@ -678,6 +737,8 @@ class Compute:
             self._promises = self._lineup = None
         if engine is not None:
             engine.close()
+            copied_bytes, waited_s = engine.swapped
+            self._swapped = self._swapped[0] + copied_bytes, self._swapped[1] + waited_s
 
     def _probe(self) -> None:
         engine = self._engine

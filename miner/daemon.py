@@ -424,6 +424,8 @@ class Daemon:
                         memory_bytes=self._memory_bytes,
                         kv_bytes=self._settings.engine.kv_memory_bytes,
                         max_requests=self._desk.terms.max_requests,
+                        offload_bytes=self._settings.engine.offload_bytes,
+                        offload_folder=self._settings.engine.offload_folder,
                         device=self._device(),
                         dtype=self._dtype(),
                         hook=self._hook,

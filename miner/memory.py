@@ -1,7 +1,8 @@
 """How much memory is promised to requests, so that none of them runs out of it?
 
 A request is promised the most pages that it can come to hold, and waits in the lobby until they are there. The engine's
-own free lists stay the only truth about which pages are held; promises are never more than they have.
+own free lists stay the only truth about which pages are held; promises are never more than they have. Where pages are swapped,
+requests are in groups with pages of their own, and a request is promised all of its pages in one of them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ class Paged(Protocol):
     """The part of an engine that knows about pages."""
 
     @property
-    def pages(self) -> list[int]: ...
+    def groups(self) -> int: ...
+
+    @property
+    def pages_of_group(self) -> list[int]: ...
 
     @property
     def used_pages(self) -> list[int]: ...
@@ -31,40 +35,57 @@ class Paged(Protocol):
 
 @dataclass
 class Promises:
-    """One ledger for each of an engine's pools. The `Admission` of a stage's lineup."""
+    """One ledger for each of an engine's pools, in each group of requests. The `Admission` of a stage's lineup."""
 
     engine: Paged
     chunk_tokens: int
-    _wanted: dict[Hashable, list[int]] = field(default_factory=dict)
+    _wanted: dict[Hashable, tuple[list[int], int | None]] = field(default_factory=dict)
+    _group_of: dict[Hashable, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._ledgers = [KvLedger(pages) for pages in self.engine.pages]
+        pages = self.engine.pages_of_group
+        self._groups = [[KvLedger(count) for count in pages] for _ in range(self.engine.groups)]
 
-    def expect(self, request: Hashable, tokens: int, layers: LayerRange | None = None) -> bool:
-        """A request of at most so many tokens over these layers (all) is coming; False if it will never fit."""
+    def expect(
+        self,
+        request: Hashable,
+        tokens: int,
+        layers: LayerRange | None = None,
+        company: int | None = None,
+    ) -> bool:
+        """A request of at most so many tokens over these layers (all) is coming; False if it will never fit.
+
+        Those of the same `company` should be in one group, because they come together.
+        """
         if not self._would_fit(tokens, layers):
             return False
-        self._wanted[request] = self._pages_for(tokens, layers)
+        self._wanted[request] = self._pages_for(tokens, layers), company
         return True
 
     def try_admit(self, request: Hashable) -> bool:
         """Promise the expected pages, of every pool or none."""
-        booked = []
-        for ledger, pages in zip(self._ledgers, self._wanted[request], strict=True):
-            if not ledger.try_book(request, pages):
-                for done in booked:
-                    done.release(request)
-                return False
-            booked.append(ledger)
-        del self._wanted[request]
-        return True
+        pages, company = self._wanted[request]
+        for group in self._in_order(company):
+            ledgers = self._groups[group]
+            if all(n <= ledger.free_pages for n, ledger in zip(pages, ledgers, strict=True)):
+                for n, ledger in zip(pages, ledgers, strict=True):
+                    ledger.try_book(request, n)
+                self._group_of[request] = group
+                del self._wanted[request]
+                return True
+        return False
+
+    def group_of(self, request: Hashable) -> int:
+        """The group in which an admitted request has its pages. Raises KeyError for any other."""
+        return self._group_of[request]
 
     def release(self, request: Hashable) -> None:
         """The request is over, promised or only expected."""
-        if self._wanted.pop(request, None) is None:
-            for ledger in self._ledgers:
-                if ledger.holds(request):
-                    ledger.release(request)
+        self._wanted.pop(request, None)
+        group = self._group_of.pop(request, None)
+        if group is not None:
+            for ledger in self._groups[group]:
+                ledger.release(request)
 
     def longest(self, tokens: int) -> int:
         """The most positions, up to `tokens`, that one request alone may have."""
@@ -77,12 +98,14 @@ class Promises:
     @property
     def capacity_tokens(self) -> int:
         """Positions of all requests that fit, when none of them is longer than a window."""
-        return self._tokens([ledger.pages for ledger in self._ledgers])
+        return self.engine.groups * self._tokens(self.engine.pages_of_group)
 
     @property
     def free_tokens(self) -> int:
         """Positions that nobody has been promised."""
-        return self._tokens([ledger.free_pages for ledger in self._ledgers])
+        return sum(
+            self._tokens([ledger.free_pages for ledger in ledgers]) for ledgers in self._groups
+        )
 
     @property
     def used_tokens(self) -> int:
@@ -91,7 +114,13 @@ class Promises:
 
     def _would_fit(self, tokens: int, layers: LayerRange | None = None) -> bool:
         wanted = self._pages_for(tokens, layers)
-        return all(n <= ledger.pages for n, ledger in zip(wanted, self._ledgers, strict=True))
+        return all(n <= have for n, have in zip(wanted, self.engine.pages_of_group, strict=True))
+
+    def _in_order(self, company: int | None) -> list[int]:
+        """Groups by who should get a request first: its company's, then the fullest, for a step costs much the same for few."""
+        count = len(self._groups)
+        first = None if company is None else company % count
+        return sorted(range(count), key=lambda g: (g != first, -self._groups[g][0].requests, g))
 
     def _pages_for(self, tokens: int, layers: LayerRange | None = None) -> list[int]:
         return self.engine.pages_for(tokens, layers, chunk_tokens=self.chunk_tokens)

@@ -32,6 +32,8 @@ class EngineNumbers:
     microbatch_rows: int = 0
     ring_latency_s: float = 0.0
     kv_bytes: Mapping[str, int] = field(default_factory=dict)  # held, by place
+    swapped_bytes: int = 0  # copied between those places
+    swap_waited_s: float = 0.0  # by steps, for such copies
 
     @property
     def bubble_share(self) -> float:
@@ -94,6 +96,12 @@ class MinerMetrics:
         )
         self._kv_bytes = metrics.gauge(
             "headrace_kv_bytes", "Memory of keys and values that is held, by place", ["place"]
+        )
+        self._swapped = metrics.counter(
+            "headrace_kv_swapped_bytes_total", "Keys and values copied between the places"
+        )
+        self._swap_waits = metrics.counter(
+            "headrace_kv_swap_wait_seconds_total", "Time that steps have waited for such copies"
         )
         self._queue = metrics.gauge(
             "headrace_queue_length",
@@ -185,6 +193,8 @@ class MinerMetrics:
         self._ring.set(engine.ring_latency_s)
         for place, held in engine.kv_bytes.items():
             self._kv_bytes.labels(place).set(held)
+        self._swapped.inc(max(0, engine.swapped_bytes - before.swapped_bytes))
+        self._swap_waits.inc(max(0.0, engine.swap_waited_s - before.swap_waited_s))
         for rows, ms in engine.tau_ms_by_rows.items():
             self._tau.labels(str(rows)).set(ms / 1000)
 

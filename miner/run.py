@@ -132,6 +132,7 @@ class Run:
         self._in_data, self._out_data = bytearray(), bytearray()
         self._row_bytes = 4 * bench.hidden
         self._most_rows = 0  # that will come at most, 0 while nobody has said
+        self._company = 0  # who comes together, 0 while nobody has said
         self._trace: list[int] = []  # goes with the next frame or token
         self._done_rows = 0  # rows that the compute thread remembers
         self._sent_rows = 0  # rows of ours that the next stage has or is about to have
@@ -371,6 +372,7 @@ class Run:
         self.request = after
         self._touch()
         self._most_rows = message.most_rows or self._most_rows
+        self._company = message.company or self._company
         self._inbox.put_nowait(
             _Feed(message.start, message.rows, data, message.trace or [], message.guessed)
         )
@@ -570,6 +572,7 @@ class Run:
                 checkpoint=checkpoint,
                 checkpoint_signature=signature,
                 most_rows=0 if start else self._most_rows,
+                company=0 if start else self._leaves_with(),
                 trace=trace or None,
                 origin=origin,
             ),
@@ -791,7 +794,13 @@ class Run:
             "most_rows": self._most_rows,
             "ring": self.job.plan_hash,
             "layers": self.job.place.layers,
+            "company": self._company - 1 if self._company else None,
         }
+
+    def _leaves_with(self) -> int:
+        """Those that leave here together have one number: the group that they are in here, else the one they came with."""
+        group = self._bench.compute.company(self.key)
+        return self._company if group is None else group + 1
 
     def _lost_next(self, error: HeadraceError) -> None:
         self.strand(error, self.job.plan[self.job.stage + 1].operator)

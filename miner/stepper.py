@@ -71,9 +71,12 @@ class Stepped:
         return sum(work.tokens for work in self.ran)
 
 
-def run_batch(engine: Engine, works: Sequence[Work]) -> Stepped:
+def run_batch(
+    engine: Engine, works: Sequence[Work], group: int = 0, following: int | None = None
+) -> Stepped:
     """One pass over the works that can run, the first ones where pages are short.
 
+    All are of one `group` of the engine's; `following` is whose pages it may fetch meanwhile.
     A fault of one request is its own outcome; whatever breaks the pass is the outcome of all that were in it.
     """
     from core.engine.paged_kv import KvShort
@@ -84,7 +87,8 @@ def run_batch(engine: Engine, works: Sequence[Work]) -> Stepped:
     ready = _checked(engine, works, outcomes)
     while ready:
         try:
-            outs = engine.step([piece for _, piece in ready], checked=True)
+            pieces = [piece for _, piece in ready]
+            outs = engine.step(pieces, microbatch=group, following=following, checked=True)
             outcomes += zip([work for work, _ in ready], _results(ready, outs), strict=True)
             break
         except KvShort:

@@ -12,7 +12,9 @@ from scheduler.explain_plan import explain_plan
 from scheduler.fleet import Fleet, Machine, ModelShape, Shard
 from scheduler.methods import Budget, plan_by
 from scheduler.rebalance import join
-from scheduler.slices import Holding, dearest_slice
+from scheduler.slices import Holding, dearest_slice, is_whole
+
+DEFAULT_METHOD = "utility"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Rules:
     tokens pass until ``horizon_s``, and nothing has changed for ``rest_ms``.
     """
 
-    method: str = "utility"
+    method: str = DEFAULT_METHOD
     partial: bool = True
     min_machines: int = 1
     settle_ms: int = 0
@@ -41,7 +43,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Pipelines:
-    """Slices of disjoint pipelines and why; none, and what is short, where the machines do not suffice."""
+    """Slices that cover the model and why; none, and what is short, where the machines do not suffice."""
 
     holding: Holding
     why: tuple[str, ...]
@@ -50,15 +52,26 @@ class Pipelines:
 def pipelines_of(
     fleet: Fleet, model: ModelShape, rules: Rules, budget: Budget = Budget()
 ) -> Pipelines:
-    """Whole pipelines over these machines alone, by the method of the rules; without a solver where there is none."""
-    try:
+    """Slices over these machines alone, by the method of the rules; by the utility plan where that finds none.
+
+    Without a solver where there is none.
+    """
+    refused: list[str] = []
+    for method in dict.fromkeys((rules.method, DEFAULT_METHOD)):
         try:
-            found = plan_by(rules.method, fleet, model, budget)
-        except ImportError:
-            found = plan_by("greedy", fleet, model, budget)
-    except FleetError as error:
-        return Pipelines({}, (str(error),))
-    return Pipelines(dict(found.placement), explain_plan(found, fleet, model).sentences)
+            try:
+                found = plan_by(method, fleet, model, budget)
+            except ImportError:
+                found = plan_by("greedy", fleet, model, budget)
+        except FleetError as error:
+            refused.append(str(error))
+            continue
+        if not found.disjoint and not is_whole(fleet, model, dict(found.placement), rules.partial):
+            refused.append(f"method {method} makes slices that no machines here use whole")
+            continue
+        sentences = explain_plan(found, fleet, model).sentences
+        return Pipelines(dict(found.placement), (*refused, *sentences))
+    return Pipelines({}, tuple(dict.fromkeys(refused)))
 
 
 def with_standby(

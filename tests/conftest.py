@@ -30,23 +30,50 @@ settings.load_profile("shared machine")
 ROOT = Path(__file__).resolve().parents[1]
 ANVIL_PACKAGE = "@foundry-rs/anvil-linux-amd64/bin/anvil"
 CHAIN_ID = 31337
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
+SWARM = "tests/swarm/"
+#: What takes minutes, then what takes tens of seconds; what is not here follows.
+LONGEST_FIRST = (
+    SWARM,
+    "tests/core/engine/",
+    "tests/game/",
+    "tests/twins/",
+    "tests/api/",
+    "tests/benchmarks/",
+    "tests/docs/",
+    "tests/browser/",
+    "tests/failover/",
+    "tests/miner/",
+    "tests/client/",
+)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A folder below `tests/swarm` shares a devnet, and so a worker; every other test goes to whichever worker is free.
+    """A file is one worker's, so that what its tests share is made once; `tests/swarm` is too, so that never two devnets compute.
 
     The mark `xdist_group` cannot say so: pytest 9.2 keeps it from xdist 3.8, which then spreads the tests without a word.
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByDevnet(LoadScopeScheduling):
+    class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            folder = nodeid.partition("::")[0].rpartition("/")[0]
-            return folder if folder.startswith("tests/swarm/") else nodeid
+            file = nodeid.partition("::")[0]
+            return SWARM if file.startswith(SWARM) else file
 
-    return ByDevnet(config, log)
+    config.option.loadscopereorder = False  # the order is that of `LONGEST_FIRST`
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Workers begin with what takes longest: a long file that comes last is waited for by all of them."""
+
+    def rank(item: pytest.Item) -> int:
+        ranks = (i for i, start in enumerate(LONGEST_FIRST) if item.nodeid.startswith(start))
+        return next(ranks, len(LONGEST_FIRST))
+
+    if hasattr(config, "workerinput"):
+        items.sort(key=rank)
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.engine import offload_ring
 from benchmarks.engine.models import model_folder, packed_shard
 from benchmarks.table import Row
 from core.engine.batch import BatchEngine
@@ -91,6 +92,7 @@ def rows() -> list[Row]:
             "bit-equal",
             equal,
         ),
+        *offload_ring.rows(),
     ]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from client.answering import AskTerms, wishes_with
 from client.context import Context, Model
+from client.demands import demanded
 from client.gateway.ledger import Bill
 from client.jobs import Policy, Requester, acknowledge, run_batch
 from client.orders import Prompt
@@ -202,9 +203,7 @@ def demands_of(settings: Settings, terms: AskTerms) -> DemandedTerms | None:
     """Whom an order under these terms may be served by, bound by its hash; None where anybody may."""
     trusted = terms.trusted or frozenset(settings.client.trusted)
     avoided = terms.avoided | frozenset(settings.client.avoid)
-    if not (trusted or avoided or terms.audit_bps):
-        return None
-    return DemandedTerms.of(limits_of(settings).in_flight, trusted, avoided, terms.audit_bps)
+    return demanded(limits_of(settings).in_flight, trusted, avoided, terms.audit_bps)
 
 
 class _Lines:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from client import demands
 from client.answering import AskTerms
 from client.gateway.errors import BadParameter
-from core.protocol import ids, units
+from core.protocol import units
 from core.protocol.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ HEADERS = (
     "x-verify",
     "x-deadline",
 )
-SAMPLE_BPS = 500  # X-Verify: sample, where the settings do not say how many
-_MOST_PROVIDERS = 64
 
 
 def terms_of(
@@ -84,17 +83,9 @@ def _caps(text: str, settings: Settings) -> tuple[int | None, int | None]:
 def _providers(
     header: str, said: Mapping[str, str], default: Collection[str], known: Collection[str]
 ) -> frozenset[str]:
-    names = [name.strip() for name in said[header].split(",")] if said[header] else list(default)
-    if len(names) > _MOST_PROVIDERS:
-        raise BadParameter(header, f"at most {_MOST_PROVIDERS}")
-    return frozenset(_provider(header, name, known) for name in names if name)
-
-
-def _provider(header: str, name: str, known: Collection[str]) -> str:
+    names = said[header].split(",") if said[header] else default
     try:
-        if name.startswith("0x") and len(name) == 42:
-            return ids.address(name)
-        return ids.address(ids.find(ids.Kind.MINER, name, known, lambda operator: operator))
+        return demands.operators_of(names, known)
     except HeadraceError as error:
         raise BadParameter(header, f"{error.what}: {error.why}") from None
 
@@ -111,16 +102,8 @@ def _deadline(text: str) -> int | None:
     return found
 
 
-def _audit_bps(text: str, default: str) -> int:
-    if text == "sample":
-        text = default if default.startswith("sample=") else f"sample={SAMPLE_BPS / 10_000}"
-    if text in ("none", "full"):
-        return 0 if text == "none" else 10_000
-    share = text.removeprefix("sample=")
+def _audit_bps(level: str, default: str) -> int:
     try:
-        bps = round(float(share) * 10_000)
-    except (ValueError, OverflowError):
-        bps = -1
-    if share == text or not 0 <= bps <= 10_000:
-        raise BadParameter("X-Verify", "it is none, sample, sample=0.05 or full")
-    return bps
+        return demands.audit_bps(level, default)
+    except HeadraceError as error:
+        raise BadParameter("X-Verify", error.why) from None

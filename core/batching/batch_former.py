@@ -18,14 +18,25 @@ S = TypeVar("S", bound=Step)
 
 
 class Batch(Generic[S]):
-    """What one pass runs: decode steps of one token each, and prompt chunks in the order they must run."""
+    """What one pass runs: decode steps of one token each, and prompt chunks in the order they must run.
 
-    __slots__ = ("decodes", "prefill_tokens", "prefills")
+    All are of one `group` of requests, where requests are in groups; `following` is the group that likely comes next.
+    """
 
-    def __init__(self, decodes: list[S], prefills: list[S], prefill_tokens: int) -> None:
+    __slots__ = ("decodes", "following", "group", "prefill_tokens", "prefills")
+
+    def __init__(
+        self,
+        decodes: list[S],
+        prefills: list[S],
+        prefill_tokens: int,
+        group: int = 0,
+        following: int | None = None,
+    ) -> None:
         self.decodes = decodes
         self.prefills = prefills
         self.prefill_tokens = prefill_tokens
+        self.group, self.following = group, following
 
     def __len__(self) -> int:
         return len(self.decodes) + len(self.prefills)

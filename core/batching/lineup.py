@@ -1,13 +1,14 @@
 """Who waits in front of a stage, and which steps does its next batch take?
 
 A new request stands in the lobby until memory is promised to it, jobs taking turns; its steps wait with it. Then decode
-steps leave by tickets, and prompts fill up to a budget of tokens, a small one while anybody decodes. Pure: no clock, no tensors.
+steps leave by tickets, and prompts fill up to a budget of tokens, a small one while anybody decodes. Where requests are in
+groups, each of which has memory of its own, a batch is of one group, and the groups take turns. Pure: no clock, no tensors.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 from core.batching.batch_former import Batch, BatchFormer
@@ -27,12 +28,28 @@ class Admission(Protocol):
 
 
 class _Guest:
-    __slots__ = ("early", "is_gated", "is_in", "job", "ring")
+    __slots__ = ("early", "group", "is_gated", "is_in", "job", "ring")
 
     def __init__(self, job: Hashable, ring: Hashable, is_gated: bool = True) -> None:
         self.job, self.ring, self.is_gated = job, ring, is_gated
         self.is_in = False
+        self.group = 0
         self.early: list[Step] = []
+
+
+class _Group(Generic[S]):
+    """Requests whose steps may run together: their tickets by ring, and their prompts."""
+
+    __slots__ = ("prompts", "rings")
+
+    def __init__(self, budget_tokens: int) -> None:
+        self.rings: dict[Hashable, Tickets[S]] = {}
+        self.prompts: BatchFormer[S] = BatchFormer(budget_tokens=budget_tokens)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether something of it could run now."""
+        return bool(len(self.prompts)) or any(ring.may_leave for ring in self.rings.values())
 
 
 class Lineup(Generic[S]):
@@ -50,16 +67,20 @@ class Lineup(Generic[S]):
         max_rows: int = 256,
         budget_tokens: int = 128,
         quiet_budget_tokens: int = 512,
+        group_of: Callable[[Hashable], int] | None = None,
     ) -> None:
-        """A batch has at most `max_rows` decode steps, and `quiet_budget_tokens` of prompts while nobody decodes."""
+        """A batch has at most `max_rows` decode steps, and `quiet_budget_tokens` of prompts while nobody decodes.
+
+        `group_of` says of an admitted request which group it is in; None: there is only one.
+        """
         self.gated, self.max_rows = gated, max_rows
         self._admission = admission
         self._budgets = budget_tokens, quiet_budget_tokens
         self._guests: dict[Hashable, _Guest] = {}
         self._lobby: dict[Hashable, deque[Hashable]] = {}
         self._inside: dict[Hashable, int] = {}  # admitted requests by job
-        self._rings: dict[Hashable, Tickets[S]] = {}
-        self._prompts: BatchFormer[S] = BatchFormer(budget_tokens=quiet_budget_tokens)
+        self._group_of = group_of
+        self._groups: dict[int, _Group[S]] = {}  # whose turn was longest ago first
         self._decoding: set[Hashable] = set()
 
     def __contains__(self, request: Hashable) -> bool:
@@ -77,12 +98,12 @@ class Lineup(Generic[S]):
     @property
     def waiting_rows(self) -> int:
         """Rows that could run if the stage were free."""
-        decodes = sum(len(ring) for ring in self._rings.values())
-        return decodes + self._prompts.waiting_prefill_tokens
+        decodes = sum(len(tickets) for _, tickets in self.rings())
+        return decodes + sum(g.prompts.waiting_prefill_tokens for g in self._groups.values())
 
     def rings(self) -> Iterable[tuple[Hashable, Tickets[S]]]:
-        """The tickets of every ring that has requests."""
-        return self._rings.items()
+        """The tickets of every ring that has requests; a ring in several groups has some in each."""
+        return (named for group in self._groups.values() for named in group.rings.items())
 
     def is_in_lobby(self, request: Hashable) -> bool:
         guest = self._guests.get(request)
@@ -120,11 +141,12 @@ class Lineup(Generic[S]):
             self._inside[guest.job] -= 1
             if not self._inside[guest.job]:
                 del self._inside[guest.job]
-            self._prompts.cancel(request)
-            tickets = self._rings[guest.ring]
+            group = self._groups[guest.group]
+            group.prompts.cancel(request)
+            tickets = group.rings[guest.ring]
             tickets.drop(request)
             if not tickets.members:
-                del self._rings[guest.ring]
+                del group.rings[guest.ring]
         else:
             self._lobby[guest.job].remove(request)
             if not self._lobby[guest.job]:
@@ -147,23 +169,35 @@ class Lineup(Generic[S]):
         """What left for this request came home and is its last."""
         guest = self._guests.get(request)
         if guest is not None and guest.is_in:
-            self._rings[guest.ring].land(request)
+            self._groups[guest.group].rings[guest.ring].land(request)
 
     def form(self) -> Batch[S] | None:
         """Take the next batch; None when nothing may run now."""
         self._admit()
-        decodes: list[S] = []
-        for name in list(self._rings):
-            left = self._rings[name].leave(self.max_rows - len(decodes))
+        for number in list(self._groups):
+            batch = self._form_of(number)
+            if batch is not None:
+                self._groups[number] = self._groups.pop(number)  # last next time
+                batch.following = self._following(number)
+                return batch
+        return None
+
+    def _form_of(self, number: int) -> Batch[S] | None:
+        rings, decodes = self._groups[number].rings, list[S]()
+        for name in list(rings):
+            left = rings[name].leave(self.max_rows - len(decodes))
             if left:
                 decodes += left
-                self._rings[name] = self._rings.pop(
-                    name
-                )  # last next time, should the rows not suffice
-        prefills, tokens = self._take_prompts()
+                rings[name] = rings.pop(name)  # last next time, should the rows not suffice
+        prefills, tokens = self._take_prompts(self._groups[number].prompts)
         if not decodes and not prefills:
             return None
-        return Batch(decodes, prefills, tokens)
+        return Batch(decodes, prefills, tokens, number)
+
+    def _following(self, number: int) -> int | None:
+        """Of the other groups with requests: the first whose turn is and that is ready, else the first."""
+        others = [at for at, group in self._groups.items() if at != number and group.rings]
+        return next((at for at in others if self._groups[at].is_ready), next(iter(others), None))
 
     def put_back(self, steps: list[S]) -> None:
         """Steps of a batch that could not run now."""
@@ -172,20 +206,21 @@ class Lineup(Generic[S]):
             if guest is not None:
                 self._queue(guest, step)
 
-    def _take_prompts(self) -> tuple[list[S], int]:
-        if not len(self._prompts):
+    def _take_prompts(self, prompts: BatchFormer[S]) -> tuple[list[S], int]:
+        if not len(prompts):
             return [], 0
-        self._prompts.budget_tokens = self._budgets[0 if self._decoding else 1]
-        batch = self._prompts.form()
+        prompts.budget_tokens = self._budgets[0 if self._decoding else 1]
+        batch = prompts.form()
         return ([], 0) if batch is None else (batch.prefills, batch.prefill_tokens)
 
     def _queue(self, guest: _Guest, step: S) -> None:
+        group = self._groups[guest.group]
         if step.tokens == 1 and step.first > 0:
             self._decoding.add(step.request)
-            self._rings[guest.ring].add(step)
+            group.rings[guest.ring].add(step)
         else:
-            self._rings[guest.ring].land(step.request)
-            self._prompts.add_prefill(step)
+            group.rings[guest.ring].land(step.request)
+            group.prompts.add_prefill(step)
 
     def _admit(self) -> None:
         while self._lobby:
@@ -202,10 +237,15 @@ class Lineup(Generic[S]):
         guest = self._guests[request]
         guest.is_in = True
         self._inside[guest.job] = self._inside.get(guest.job, 0) + 1
-        ring = self._rings.get(guest.ring)
+        if self._group_of is not None:
+            guest.group = self._group_of(request)
+        group = self._groups.get(guest.group)
+        if group is None:
+            group = self._groups[guest.group] = _Group(self._budgets[1])
+        ring = group.rings.get(guest.ring)
         if ring is None:
             is_gated = self.gated and guest.is_gated
-            ring = self._rings[guest.ring] = Tickets(1 if is_gated else None)
+            ring = group.rings[guest.ring] = Tickets(1 if is_gated else None)
         ring.join(request)
         for step in guest.early:
             self._queue(guest, step)  # type: ignore[arg-type]

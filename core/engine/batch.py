@@ -135,17 +135,36 @@ class BatchEngine:
         return [a.free_pages + a.used_pages for a in self.kv.allocators]
 
     @property
+    def groups(self) -> int:
+        """Microbatches that requests are divided into; pages of one are of no use to another."""
+        return self.store.microbatches if isinstance(self.store, SwapStore) else 1
+
+    @property
+    def pages_of_group(self) -> list[int]:
+        """Pages of each pool that the requests of one microbatch can hold together."""
+        if isinstance(self.store, SwapStore):
+            return [plan.pages_of_microbatch for plan in self.store.plans]
+        return self.pages
+
+    @property
+    def swapped(self) -> tuple[int, float]:
+        """Bytes that were copied between the places so far, and the seconds that steps have waited for it."""
+        store = self.store
+        return (store.copied_bytes, store.stalled_s) if isinstance(store, SwapStore) else (0, 0.0)
+
+    @property
     def used_pages(self) -> list[int]:
         """Those that are held now, by requests or for others with the same prompt."""
         return [a.used_pages for a in self.kv.allocators]
 
     def held_bytes(self) -> dict[str, int]:
-        """Memory that requests hold, on the device and swapped out to the host."""
-        held, item_bytes = {"device": 0, "host": 0}, self.shard.dtype.itemsize
+        """Memory that requests hold: on the device, and what may be swapped out to the host or into files."""
+        held, item_bytes = {"device": 0, "host": 0, "files": 0}, self.shard.dtype.itemsize
+        away = "files" if isinstance(self.store, SwapStore) and self.store.is_in_files else "host"
         for shape, allocator in zip(self.layout.shapes, self.kv.allocators, strict=True):
             page_bytes, resident = shape.page_bytes(item_bytes), allocator.used_resident_pages
             held["device"] += resident * page_bytes
-            held["host"] += (allocator.used_pages - resident) * page_bytes
+            held[away] += (allocator.used_pages - resident) * page_bytes
         return held
 
     def pages_for(

@@ -119,6 +119,18 @@ class CompatEngine:
         return [self._kv_bytes // (2 * self._bytes_per_token * PAGE_TOKENS)]
 
     @property
+    def groups(self) -> int:
+        return 1
+
+    @property
+    def pages_of_group(self) -> list[int]:
+        return self.pages
+
+    @property
+    def swapped(self) -> tuple[int, float]:
+        return 0, 0.0
+
+    @property
     def used_pages(self) -> list[int]:
         held = self._requests.values()
         return [sum(-(-r.length // PAGE_TOKENS) * (r.end - r.start) for r in held)]

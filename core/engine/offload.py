@@ -7,6 +7,8 @@ what a turn has changed: keys and values are appended, so the rest of a page's c
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +23,7 @@ from torch import Tensor
 from core.engine.layout import PageShape
 from core.engine.pages import Pages
 from core.engine.pool import Content, HotStore, Pool
+from core.protocol.errors import UsageError
 
 _COPY_BYTES = 4 * 2**20
 
@@ -110,16 +113,21 @@ class SwapStore(HotStore):
         throttle: Throttle | None = None,
         device: torch.device | None = None,
     ) -> None:
-        """`folder` keeps the cold tier in memory-mapped files there, None in ordinary memory."""
+        """`folder` keeps the cold tier in memory-mapped files there, None in ordinary memory.
+
+        The files have no name: nobody else can open them, and nothing is left of them when the process ends. Raises
+        UsageError where the folder has no room for all of them.
+        """
         device = device or torch.device("cpu")
         self.plans = list(plans)
         hot = [plan.hot_pages + 1 for plan in plans]
         super().__init__(shapes, hot, dtype, device)
         self._resident = [plan.microbatches * plan.local + 1 for plan in plans]
         self.microbatches = plans[0].microbatches
+        self.is_in_files = folder is not None
         self._cold = [
-            _cold_pool(shape, plan, dtype, folder, number)
-            for number, (shape, plan) in enumerate(zip(shapes, plans, strict=True))
+            _cold_pool(shape, plan, dtype, folder)
+            for shape, plan in zip(shapes, plans, strict=True)
         ]
         self._dirty = [np.zeros((self.microbatches, plan.swapped), bool) for plan in plans]
         self._slots = (_Slot(), _Slot())
@@ -310,20 +318,35 @@ class SwapStore(HotStore):
             raise RuntimeError("the copier of KV pages has failed") from self._failure
 
 
-def _cold_pool(
-    shape: PageShape,
-    plan: ArenaPlan,
-    dtype: torch.dtype,
-    folder: Path | None,
-    number: int,
-) -> Pool:
+def _cold_pool(shape: PageShape, plan: ArenaPlan, dtype: torch.dtype, folder: Path | None) -> Pool:
     pages = plan.microbatches * plan.swapped
     if folder is None:
         return Pool(shape, max(1, pages), dtype, torch.device("cpu"))
     pool = Pool(shape, 0, dtype, torch.device("cpu"))
+    rows = max(1, pages) * shape.kv_heads
     for name, width in (("keys", pool.keys.shape[1]), ("values", pool.values.shape[1])):
-        rows = max(1, pages) * shape.kv_heads
-        path = folder / f"kv-{number}-{name}.bin"
-        flat = torch.from_file(str(path), shared=True, size=rows * width, dtype=dtype)
-        setattr(pool, name, flat.view(rows, width))
+        setattr(pool, name, mapped(folder, rows * width, dtype).view(rows, width))
     return pool
+
+
+def mapped(folder: Path, size: int, dtype: torch.dtype) -> Tensor:
+    """So many zeros in a file of this folder that has lost its name. Raises UsageError where they do not fit."""
+    path = ""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, path = tempfile.mkstemp(prefix="kv-", dir=folder)
+        try:
+            # A hole that cannot be filled later would end the process at a write.
+            os.posix_fallocate(handle, 0, size * dtype.itemsize)
+        finally:
+            os.close(handle)
+        return torch.from_file(path, shared=True, size=size, dtype=dtype)
+    except (OSError, RuntimeError) as error:
+        raise UsageError(
+            f"{folder} cannot hold keys and values",
+            why=str(error),
+            next_step="make room there, name another engine.offload_folder, or lower engine.offload",
+        ) from error
+    finally:
+        if path:
+            Path(path).unlink()

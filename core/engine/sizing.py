@@ -10,12 +10,22 @@ from pathlib import Path
 import torch
 
 from core.engine.layout import KvLayout
-from core.engine.offload import ArenaPlan, SwapStore, Throttle, global_pool_bytes, plan_arena
+from core.engine.offload import (
+    ArenaPlan,
+    SwapStore,
+    Throttle,
+    global_pool_bytes,
+    mapped,
+    plan_arena,
+)
 from core.engine.pages import PageAllocator
 from core.engine.pool import HotStore
 from core.protocol.errors import UsageError
 
 _PROBE_BYTES = 32 * 2**20
+#: A step of few costs much the same as one of many, so requests are not divided further.
+_MAX_MICROBATCHES = 16
+_WORTHWHILE = 1.25
 
 
 @dataclass(frozen=True)
@@ -39,18 +49,51 @@ def measured_offload(
     kv_bytes: int, microbatches: int, stage_s: float, folder: Path | None = None
 ) -> Offload:
     """M_G = W · T_S with W measured now, no larger than half of hot memory (DeServe, formula 2)."""
-    wanted = global_pool_bytes(copy_bytes_per_s(), stage_s)
+    wanted = global_pool_bytes(copy_bytes_per_s(folder), stage_s)
     return Offload(microbatches, min(0.5, wanted / kv_bytes), folder)
 
 
-def copy_bytes_per_s(size_bytes: int = _PROBE_BYTES) -> float:
-    """W: how fast this machine copies between two memories, the median of a few."""
-    source, target = torch.ones(size_bytes // 4), torch.empty(size_bytes // 4)
-    target.copy_(source)
+def fitting_offload(
+    hot_bytes: int,
+    cold_bytes: int,
+    *,
+    bytes_per_s: float,
+    stage_s: float,
+    least_bytes: int,
+    most_bytes: int | None = None,
+    folder: Path | None = None,
+) -> Offload | None:
+    """As many microbatches as `cold_bytes` hold the swapped pages of; None where swapping would not pay.
+
+    No step is to wait for the copier: M_G = W · T_S, or half of hot memory where that is less (DeServe, formula 2). Each
+    microbatch can hold `least_bytes` (formula 1), so that no request is too long which was not before, and there are
+    no more of them than `most_bytes` in all fill. To pay is to hold a quarter more than hot memory alone.
+    """
+    pool = min(hot_bytes // 2, global_pool_bytes(bytes_per_s, stage_s))
+    count = min(_MAX_MICROBATCHES, cold_bytes // max(1, pool))
+    if least_bytes > pool:
+        count = min(count, (hot_bytes - 2 * pool) // (least_bytes - pool))
+    if most_bytes is not None and pool:
+        count = min(count, max(0, -(-(most_bytes - hot_bytes) // pool) + 2))
+    if hot_bytes + (count - 2) * pool < _WORTHWHILE * hot_bytes:
+        return None
+    return Offload(count, pool / hot_bytes, folder)
+
+
+def copy_bytes_per_s(folder: Path | None = None, size_bytes: int = _PROBE_BYTES) -> float:
+    """W: how fast this machine copies into memory and out of it again, or a file in `folder`; the median of a few."""
+    near = torch.ones(size_bytes // 8)
+    far = (
+        torch.empty(size_bytes // 8)
+        if folder is None
+        else mapped(folder, size_bytes // 8, torch.float32)
+    )
+    far.copy_(near)
     taken = []
     for _ in range(5):
         started = time.perf_counter()
-        target.copy_(source)
+        far.copy_(near)
+        near.copy_(far)
         taken.append(time.perf_counter() - started)
     return size_bytes / sorted(taken)[2]
 

@@ -678,6 +678,17 @@ def every_error() -> Iterator[type[HeadraceError]]:
         pending.extend(kind.__subclasses__())
 
 
+def error_from(document: Mapping[str, Any], unknown: type[HeadraceError]) -> HeadraceError:
+    """The error that `to_dict` was made of, of its own class; of `unknown` where its code is none of ours. What it lacks is empty."""
+    kind = next((k for k in every_error() if k.code == document.get("code")), unknown)
+    error = kind.__new__(kind)
+    words = (str(document.get(name) or "") for name in ("what", "why", "state", "next"))
+    HeadraceError.__init__(error, *words)
+    details = document.get("details")
+    error.details = dict(details) if isinstance(details, Mapping) else {}
+    return error
+
+
 def _first_doc_line(kind: type[HeadraceError]) -> str:
     return (kind.__doc__ or "").strip().splitlines()[0].rstrip(".")
 

@@ -183,6 +183,11 @@ class App(Group):
         return HeadraceError("a bug on our side", why, state, fix)
 
 
+def as_typed() -> tuple[str, ...]:
+    """The program's name and its arguments, as this run was begun with."""
+    return _typed.get()
+
+
 # --- running a command -------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from core.runtime.folders import Folders
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from core.protocol.keystore import Keystore
     from core.protocol.signer import Signer
     from core.runtime.settings import Settings
 
@@ -113,12 +114,37 @@ class Run:
             self.program, level=level, form=form, folder=self.folders.logs, file=self.log_file
         )
 
-    def unlock(self, wallet: str | None = None, *, password_file: Path | None = None) -> Signer:
+    def unlock(
+        self,
+        wallet: str | None = None,
+        *,
+        password_file: Path | None = None,
+        password: str | None = None,
+    ) -> Signer:
         """Open a wallet (the configured one) for the configured chain.
 
-        The password comes from the file, else from a hidden prompt. Raises WalletError, ConfigError.
+        The password is given, or comes from the file, else from a hidden prompt. Raises WalletError, ConfigError.
         """
-        from core.protocol.keystore import Keystore, read_password
+        keystore, name = self._keystore(wallet)
+        chain_id, _ = self.settings.require_network()
+        if password is None:
+            password = self.password(wallet, password_file=password_file)
+        return keystore.unlock(name, password, chain_id=chain_id)
+
+    def password(self, wallet: str | None = None, *, password_file: Path | None = None) -> str:
+        """The wallet's password, from the file, else from a hidden prompt. Raises WalletError, ConfigError."""
+        from core.protocol.keystore import read_password
+
+        _, name = self._keystore(wallet)
+        return read_password(
+            name,
+            file=password_file or self.settings.wallet.password_file,
+            prompt=self.ask_secret if self.can_ask else None,
+        )
+
+    def _keystore(self, wallet: str | None) -> tuple[Keystore, str]:
+        """Where the wallet lies, and its name there."""
+        from core.protocol.keystore import Keystore
 
         settings = self.settings
         name = wallet or settings.wallet.name
@@ -128,15 +154,10 @@ class Run:
                 why="neither --wallet nor wallet.name says which",
                 next_step="pass --wallet NAME; see `client wallet ls`, `client wallet new NAME`",
             )
-        chain_id, _ = settings.require_network()
+        settings.require_network()
         keystore = Keystore(settings.wallet.keystore_dir)
         keystore.path(name)
-        password = read_password(
-            name,
-            file=password_file or settings.wallet.password_file,
-            prompt=self.ask_secret if self.can_ask else None,
-        )
-        return keystore.unlock(name, password, chain_id=chain_id)
+        return keystore, name
 
     # --- results ---
 

@@ -229,7 +229,7 @@ class Client(_Section):
     verify: Annotated[str, BeforeValidator(_sampling_of_checks)] = "none"
     """What share of requests an order says will be audited; part of its signed terms."""
     replicas: Annotated[int, Field(ge=1, le=8)] = 1
-    """Nothing reads it yet."""
+    """How often `client submit` buys the same work, each time on other machines, to compare the answers."""
     deadline_s: Annotated[Seconds, Field(alias="deadline", ge=1)] = 3600
     """How long a job may take."""
     window_s: Annotated[Seconds, Field(alias="window", ge=1)] = 86400
@@ -283,7 +283,7 @@ class Matcher(_Section):
     swarm_port: Port = 0
     """Port of its peer of the swarm; 0: any that is free."""
     placement: Literal["auto", "parallax", "helix", "memory"] = "auto"
-    """How layers are given to machines when everybody is placed anew; auto: the utility plan, parallax: Parallax's score. The others are for `matcher plan`."""
+    """How layers are given to machines when everybody is placed anew: auto is the utility plan, parallax Parallax's score, helix Helix's program, memory HyperCluster's shares of memory. Where one of them finds no plan, the utility plan is taken."""
     min_machines: Annotated[int, Field(ge=1)] = 1
     """Plan a model for the first time when so many machines are there."""
     settle_s: Annotated[Seconds, Field(alias="settle", ge=1)] = 2
@@ -339,6 +339,10 @@ class Engine(_Section):
     """Of the tensor library; 0: one, which is best where stages share a machine."""
     kv_memory_bytes: Annotated[SizeBytes | None, Field(alias="kv_memory")] = None
     """For keys and values; None: what the weights leave of miner.memory_limit, as far as requests can fill it."""
+    offload_bytes: Annotated[SizeBytes, Field(alias="offload", ge=0)] = 0
+    """For more keys and values than that, of requests whose turn is not near; they are copied there and back. 0: none."""
+    offload_folder: OptionalPath = None
+    """Where these lie, in files that have no name; None: in ordinary memory, which counts."""
 
 
 class Failover(_Section):
@@ -391,8 +395,6 @@ class Settings(_Section):
     failover: Failover = Failover()
     alerts: Alerts = Alerts()
     log: Log = Log()
-    offline: bool = False
-    """Nothing reads it yet."""
 
     _folders: Folders = PrivateAttr()
     _given: dict[str, Given] = PrivateAttr(default_factory=dict)
@@ -559,8 +561,6 @@ def known_keys() -> dict[str, tuple[type[_Section], str]]:
         if isinstance(kind, type) and issubclass(kind, _Section):
             for attribute, inner in kind.model_fields.items():
                 keys[f"{section}.{inner.alias or attribute}"] = (kind, attribute)
-        else:
-            keys[section] = (Settings, section)
     return keys
 
 

@@ -61,7 +61,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
             world.fill()
             http = world.client()
             world.until(
-                lambda: http.get("/api/explorer").json()["total_events"] == len(chain.past), 20
+                lambda: http.get("/api/explorer").json()["total_events"] == len(chain.past), 60
             )
             http.close()
             yield world

@@ -1,8 +1,8 @@
 // What a new user does: makes a key, asks, looks at the receipt, has the answer checked; sends a file of requests and takes the answers.
-import { readFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { asked, open, tell } from "./browser.mjs";
 
-const { login, base, flow, prompt, file, shots } = asked();
+const { login, base, flow, prompt, file, ready, shots } = asked();
 const shot = async (page, name) => { if (shots) await page.screenshot({ path: `${shots}/${flow}-${name}.png`, fullPage: true }); };
 
 const flows = {
@@ -65,6 +65,8 @@ const flows = {
     await page.locator("details > summary").first().click();
     await page.locator("tbody a[href^='/miners/']").first().focus();
     const focused = await page.evaluate(() => document.activeElement.getAttribute("href"));
+    await page.waitForFunction(() => (window.ticks ?? 0) > 0);
+    writeFileSync(ready, "");
     await page.locator(".tag", { hasText: "gone" }).waitFor({ timeout: 30000 });
     const before = await ticks();
     await page.waitForFunction((least) => (window.ticks ?? 0) > least, before);

@@ -60,19 +60,27 @@ def test_a_chat_that_is_stopped_stops_the_miners(pages: PagesWorld, drive: Drive
     finally:
         pages.answerer.token_s = 0.0
     assert found["text"]
-    pages.until(lambda: pages.answerer.running == 0, 5)
+    pages.until(lambda: pages.answerer.running == 0, 30)
 
 
 def test_an_open_page_follows_the_network_and_leaves_the_person_where_they_are(
-    pages: PagesWorld, drive: Drive
+    pages: PagesWorld, drive: Drive, tmp_path: Path
 ) -> None:
     lost = pages.told["/v1/miners"]["miners"][0]
-    timer = threading.Timer(8.0, lambda: lost.update(alive=False))
-    timer.start()
+    ready, over = tmp_path / "ready", threading.Event()
+
+    def lose() -> None:
+        while not ready.exists() and not over.wait(0.05):
+            continue
+        lost.update(alive=False)
+
+    losing = threading.Thread(target=lose)
+    losing.start()
     try:
-        found = drive("flows", flow="live", login=pages.login_url, base=pages.url)
+        found = drive("flows", flow="live", login=pages.login_url, base=pages.url, ready=str(ready))
     finally:
-        timer.cancel()
+        over.set()
+        losing.join()
         lost["alive"] = True
     assert found["told"] == QUIET
     assert found["ticks"] >= 2 and found["open"] is True

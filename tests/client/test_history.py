@@ -111,7 +111,7 @@ async def test_jobs_and_receipts_are_listed(desk: Desk) -> None:
     desk.keep()
     (line,) = history.list_jobs(desk.settings)
     assert line == {
-        "job": desk.typed, "state": "open", "requests": 2, "finished": 2, "tokens": 8, "stages": 3,
+        "job": desk.typed, "name": "", "state": "open", "running": False, "requests": 2, "finished": 2, "tokens": 8, "stages": 3,
     }  # fmt: skip
     shown = await history.show_job(desk.settings, desk.typed)
     assert shown["on_chain"] == "settled"

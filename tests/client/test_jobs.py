@@ -562,7 +562,7 @@ async def test_interrupted_batch_pays_for_what_was_delivered(bench: Bench, stage
 
     stages.script = script
     running = asyncio.create_task(bench.submit(stages))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not bench.watch.named("finished"):
             await asyncio.sleep(0.005)
     running.cancel()

@@ -434,7 +434,7 @@ async def test_chain_that_is_silent_is_waited_for(court: Court) -> None:
     with pytest.raises(ChainUnreachable):
         await court.daemon.step()
     running = asyncio.create_task(court.daemon.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while "commitVote" not in court.mine:
             await asyncio.sleep(0)
     running.cancel()

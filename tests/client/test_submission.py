@@ -18,8 +18,8 @@ from client.submission import (
     Choices,
     Prepared,
     Wishes,
-    _check_writable,
     check_caps,
+    check_writable,
     describe,
     maximum,
     prepare,
@@ -328,11 +328,11 @@ def test_no_errors_file_when_nothing_failed(tmp_path: Path, tokenizer: Tokenizer
 def test_folder_that_cannot_hold_results_is_refused_before_anything_is_paid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _check_writable(tmp_path / "a" / "b")
+    check_writable(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="cannot make"):
-        _check_writable(tmp_path / "file" / "b")
+        check_writable(tmp_path / "file" / "b")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(UsageError, match="cannot write into"):
-        _check_writable(tmp_path)
+        check_writable(tmp_path)

@@ -327,7 +327,7 @@ async def test_chain_that_is_down_is_waited_for(world: World) -> None:
     world.chain.match()
     world.chain.emit("JobDelivered", JOB)
     running = asyncio.create_task(world.watcher.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not world.looks:
             await asyncio.sleep(0.01)
     running.cancel()

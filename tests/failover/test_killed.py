@@ -10,8 +10,9 @@ from client.orders import Prompt
 from core.protocol import wire
 from core.protocol.errors import NoCapacity
 from core.runtime.channel import Channel
+from tests.clocks import Hasty
 from tests.failover.books import check_money, check_receipts
-from tests.failover.town import Hasty, Mortal, Town, Watch, prompts
+from tests.failover.town import Mortal, Town, Watch, prompts
 
 CUTS = ((0, 2), (2, 4), (4, 6))
 TOKENS = 24

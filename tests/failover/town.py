@@ -132,13 +132,6 @@ class Mortal(Machine):
         return len(broken)
 
 
-class Hasty(SystemClock):
-    """For whom a pause is over at once."""
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(min(seconds, 0.02))
-
-
 @dataclass
 class Ledger:
     """Base units by account, as Escrow has them."""
@@ -338,8 +331,8 @@ class Town:
                 continues=before.order_hash if before else None,
             )
             try:
-                stream = await self._peers.get(operator, plan[stage].endpoint, timeout_s=0.5)
-                answer = (await stream.call(message, timeout_s=2.0)).message
+                stream = await self._peers.get(operator, plan[stage].endpoint, timeout_s=2.0)
+                answer = (await stream.call(message, timeout_s=5.0)).message
             except HeadraceError:
                 return operator
             assert isinstance(answer, wire.Accepted), answer

@@ -23,14 +23,15 @@ from core.protocol.trace.families import SIGMA
 from core.protocol.trace.layout import Place
 from core.protocol.trace.sources import CommittedRows
 from core.protocol.types import SamplingParams
-from core.runtime.clock import SystemClock
 from devnet.faults import corrupt_layer_int8
 from miner.defence import Defence
 from miner.store import Store
+from tests.clocks import Hasty
 from tests.game.world import TURN_S, Work, World
 
 pytestmark = [pytest.mark.chain, pytest.mark.timeout(900)]
 SPANS = ((0, 1), (1, 3), (3, 4))
+LOOK_S = 0.1
 GREEDY = SamplingParams(max_new_tokens=6, ignore_eos=True)
 SEEDED = SamplingParams(temperature_micro=800_000, max_new_tokens=6, seed=11, ignore_eos=True)
 
@@ -122,27 +123,36 @@ async def play(
     is_guilty: bool = False,
 ) -> tuple[Verdict, list[Played], list[str]]:
     """The accuser's program against the miner's; a guilty one has nothing to say, and its turn is skipped over."""
-    world, moves, answers = work.world, [], []
+    world, moves, answers, clock = work.world, [], [], Hasty(LOOK_S)
     store = work.keep(stage, Store(tmp_path / "miner.sqlite"))
     defence = Defence(
-        world.chain, world.operators[stage], world.owners[stage].address, store, world.model_dir, SystemClock(),
+        world.chain, world.operators[stage], world.owners[stage].address, store, world.model_dir, clock,
         first_block=opened.block, folder=tmp_path / "traces", on_move=lambda _, move: answers.append(move),
     )  # fmt: skip
     await defence.look()
     game = Prosecution(
-        world.chain, world.requester, SystemClock(), opened, accusation, moves.append
+        world.chain, world.requester, Hasty(LOOK_S), opened, accusation, moves.append
     )
-    playing = asyncio.create_task(game.play())
+    playing, skipped = asyncio.create_task(game.play()), 0
     async with asyncio.timeout(800):
         while is_guilty and not playing.done():
-            await asyncio.sleep(2)
-            if moves and not answers:
+            await asyncio.sleep(LOOK_S)
+            if len(moves) > skipped and not answers:
+                skipped = len(moves)
+                await had_a_look(clock, playing)
                 await world.skip(TURN_S + 1)
         verdict = await playing
         await defence.done()
     await defence.close()
     store.close()
     return verdict, moves, answers
+
+
+async def had_a_look(clock: Hasty, playing: asyncio.Task[Any]) -> None:
+    """Whoever lives by this clock has looked at all there is now, and had nothing to say, or all is over."""
+    before = clock.pauses
+    while clock.pauses < before + 2 and not playing.done():
+        await asyncio.sleep(LOOK_S / 2)
 
 
 async def honest_stake(work: Work) -> list[int]:

@@ -12,11 +12,17 @@ from client.trace_game import Played, Prosecution
 from core.protocol import wire
 from core.protocol.dispute import Verdict
 from core.protocol.trace.layout import Place
-from core.runtime.clock import SystemClock
 from miner.defence import Defence
 from miner.desk import Refused
 from miner.store import Store
-from tests.game.test_dispute_of_a_real_model import GREEDY, SPANS, false_accusation, prompts
+from tests.clocks import Hasty
+from tests.game.test_dispute_of_a_real_model import (
+    GREEDY,
+    LOOK_S,
+    SPANS,
+    false_accusation,
+    prompts,
+)
 from tests.game.world import World
 
 pytestmark = [pytest.mark.chain, pytest.mark.timeout(600)]
@@ -47,7 +53,7 @@ async def test_a_trace_that_is_shown_off_chain_is_pointed_at_at_once(
     store = work.keep(STAGE, Store(tmp_path / "miner.sqlite"))
     moves, answers = list[Played](), list[str]()
     defence = Defence(
-        world.chain, world.operators[STAGE], world.owners[STAGE].address, store, world.model_dir, SystemClock(),
+        world.chain, world.operators[STAGE], world.owners[STAGE].address, store, world.model_dir, Hasty(LOOK_S),
         first_block=opened.block, on_move=lambda _, move: answers.append(move), patience_s=120.0,
     )  # fmt: skip
     line = Line(defence, world.requester.address)
@@ -61,7 +67,7 @@ async def test_a_trace_that_is_shown_off_chain_is_pointed_at_at_once(
     with pytest.raises(Refused, match="accuses us of nothing"):
         await defence.shown(world.owners[0].address, early, b"")
     game = Prosecution(
-        world.chain, world.requester, SystemClock(), opened, accusation, moves.append, Showing(connect)  # type: ignore[arg-type]
+        world.chain, world.requester, Hasty(LOOK_S), opened, accusation, moves.append, Showing(connect)  # type: ignore[arg-type]
     )  # fmt: skip
     async with asyncio.timeout(500):
         verdict = await game.play()

@@ -22,14 +22,16 @@ from core.protocol.game_log import Opened, read_game
 from core.protocol.trace.derive import Boundary
 from core.protocol.trace.layout import Place
 from core.protocol.types import RequestLeaf, SignedReceipt, StageReceipt
-from core.runtime.clock import SystemClock
 from miner.defence import Defence
 from miner.store import Boundary as KeptRows
 from miner.store import Store
+from tests.clocks import Hasty
 from tests.game.test_dispute_of_a_real_model import (
     GREEDY,
+    LOOK_S,
     SPANS,
     false_accusation,
+    had_a_look,
     operators,
     prompts,
 )
@@ -59,10 +61,10 @@ async def inquest(work: Work, *withheld: wire.Side) -> Inquest | None:
     return await inquest_of(Holders(work, *withheld), source, work.receipts[STAGE], finding)
 
 
-def defence(work: Work, store: Store, opened: Opened, answers: list[str]) -> Defence:
+def defence(work: Work, store: Store, opened: Opened, answers: list[str], clock: Hasty) -> Defence:
     world = work.world
     return Defence(
-        world.chain, world.operators[STAGE], world.owners[STAGE].address, store, world.model_dir, SystemClock(),
+        world.chain, world.operators[STAGE], world.owners[STAGE].address, store, world.model_dir, clock,
         first_block=opened.block, on_move=lambda _, move: answers.append(move),
     )  # fmt: skip
 
@@ -73,19 +75,21 @@ async def ask(
     """The accuser's program against the miner's, if it has a store; whose turn it is in the phase `silent` is skipped over."""
     moves, answers = list[Played](), list[str]()
     game = Prosecution(
-        work.world.chain, work.world.requester, SystemClock(), opened, brought, moves.append
+        work.world.chain, work.world.requester, Hasty(LOOK_S), opened, brought, moves.append
     )
+    clock = Hasty(LOOK_S)
     playing = asyncio.create_task(game.play())
-    miner = None if store is None else defence(work, store, opened, answers)
+    miner = None if store is None else defence(work, store, opened, answers, clock)
     if miner is not None:
         await miner.look()
     async with asyncio.timeout(300):
         while not playing.done():
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(LOOK_S)
             seen = await read_game(work.world.chain, opened)
             asked = seen.moves.count("Asked")
             if seen.phase == silent and (silent != Phase.OPENED or asked == MAX_ASKS):
-                await asyncio.sleep(2.0)  # whoever would say something has had a look at it
+                if miner is not None:
+                    await had_a_look(clock, playing)
                 await work.world.skip(TURN_S + 1)
                 silent = None
         verdict = await playing
@@ -207,7 +211,7 @@ async def test_a_defence_that_is_restarted_goes_on_where_it_was(
     work.keep(STAGE, Store(tmp_path / "miner.sqlite")).close()
     moves, answers = list[Played](), list[str]()
     game = Prosecution(
-        world.chain, world.requester, SystemClock(), opened, accusation, moves.append
+        world.chain, world.requester, Hasty(LOOK_S), opened, accusation, moves.append
     )
     playing = asyncio.create_task(game.play())
     lives = 0
@@ -215,7 +219,7 @@ async def test_a_defence_that_is_restarted_goes_on_where_it_was(
         while not playing.done():
             lives += 1
             store = Store(tmp_path / "miner.sqlite")
-            miner = defence(work, store, opened, answers)
+            miner = defence(work, store, opened, answers, Hasty(LOOK_S))
             before = len(answers)
             await miner.look()
             while len(answers) == before and not playing.done():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -241,11 +240,11 @@ def test_help_is_fast_and_loads_nothing_heavy() -> None:
     code = (
         "import sys, matcher.cli\n"
         "heavy = {'web3', 'torch', 'hivemind', 'sqlmodel', 'fastapi', 'highspy', 'eth_account'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
+        "import time; print(time.process_time(), sorted(heavy & set(sys.modules)))"
     )
-    began = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
-    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
-    assert time.perf_counter() - began < 10
+    used_s, _, loaded = done.stdout.strip().partition(" ")
+    assert (done.returncode, loaded) == (0, "[]"), done.stderr
+    assert float(used_s) < 5

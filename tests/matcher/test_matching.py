@@ -297,7 +297,7 @@ async def test_orders_that_find_every_slot_taken_are_matched_first_come_first_se
     assert patient.daemon.world.waiting == 3 and not any(task.done() for task in waiting)
     for number, job in enumerate(running):
         patient.daemon.world.release(job.job_id, int(patient.clock.now() * 1000))
-        assert (await asyncio.wait_for(waiting[number], 5)).state == "Matched"
+        assert (await asyncio.wait_for(waiting[number], 30)).state == "Matched"
     assert not waiting[2].done() and patient.daemon.world.waiting == 1
     waiting[2].cancel()
 
@@ -309,7 +309,7 @@ async def test_a_machine_that_joins_ends_the_wait(patient: Net) -> None:
     waiting = [await in_line(patient, nonce) for nonce in (3, 4)]
     patient.serve((2, 0, 30), max_requests=4, memory_bytes=2**30)
     await patient.tick()
-    jobs = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    jobs = await asyncio.wait_for(asyncio.gather(*waiting), 30)
     assert {job.plan[0].operator for job in jobs} == {machine_key(2).address}
 
 
@@ -322,7 +322,7 @@ async def test_who_waits_too_long_is_refused_with_the_reason(patient: Net) -> No
     assert not task.done()
     await patient.clock.advance(2)
     with pytest.raises(NoCapacity, match="every pipeline"):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 30)
     assert patient.daemon.world.waiting == 0
 
 
@@ -331,9 +331,9 @@ async def test_an_order_does_not_wait_for_what_it_could_never_have(patient: Net)
     for nonce in (1, 2):
         await opened(patient, nonce)
     with pytest.raises(NoCapacity, match="pays"):
-        await asyncio.wait_for(opened(patient, 3, price_in=1), 5)
+        await asyncio.wait_for(opened(patient, 3, price_in=1), 30)
     with pytest.raises(NoCapacity, match="stake"):
-        await asyncio.wait_for(opened(patient, 4, min_stake=10**12), 5)
+        await asyncio.wait_for(opened(patient, 4, min_stake=10**12), 30)
 
 
 async def test_half_of_the_time_that_is_left_is_kept_for_the_work(patient: Net) -> None:
@@ -345,7 +345,7 @@ async def test_half_of_the_time_that_is_left_is_kept_for_the_work(patient: Net) 
     assert not task.done()
     await patient.clock.advance(2)
     with pytest.raises(NoCapacity):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 30)
 
 
 async def test_whoever_waits_for_cheap_machines_holds_up_nobody_else(patient: Net) -> None:
@@ -355,7 +355,7 @@ async def test_whoever_waits_for_cheap_machines_holds_up_nobody_else(patient: Ne
     for nonce in (1, 2):
         await opened(patient, nonce)
     cheap = await in_line(patient, 3)
-    rich = await asyncio.wait_for(opened(patient, 4, **dear), 5)
+    rich = await asyncio.wait_for(opened(patient, 4, **dear), 30)
     assert rich.plan[0].operator == machine_key(2).address
     assert not cheap.done()
     cheap.cancel()

@@ -15,6 +15,7 @@ from core.runtime.settings import Settings, load
 from core.runtime.transport import Swarm
 from matcher.start import chain_of, database_url, join_swarm, rules_of
 from matcher.store import Store
+from scheduler.methods import METHODS
 from tests.matcher.worlds import DOMAIN, NOW_S
 
 CHECK = SwarmCheck(DOMAIN)
@@ -87,7 +88,19 @@ def test_settings_become_rules(tmp_path: Path) -> None:
     assert rules.queue_s == 45 and not rules.planning.partial
 
 
-@pytest.mark.parametrize("flags", [{"matcher.placement": "helix"}, {"matcher.fee_bps": 501}])
+@pytest.mark.parametrize(
+    ("placement", "method"),
+    [("auto", "utility"), ("parallax", "score"), ("helix", "helix"), ("memory", "memory")],
+)
+def test_every_placement_is_one_of_the_planners_methods(
+    tmp_path: Path, placement: str, method: str
+) -> None:
+    given = settings(tmp_path, **{"matcher.placement": placement})
+    assert rules_of(given).planning.method == method
+    assert method in METHODS
+
+
+@pytest.mark.parametrize("flags", [{"matcher.placement": "best"}, {"matcher.fee_bps": 501}])
 def test_what_this_matcher_cannot_do_is_refused_at_the_start(
     tmp_path: Path, flags: dict[str, object]
 ) -> None:

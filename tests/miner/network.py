@@ -116,7 +116,7 @@ class Machine:
         from core.engine.weights import model_manifest
 
         self.layers = layers
-        kv_bytes = terms.pop("kv_bytes", KV_BYTES)
+        kv_bytes, second = terms.pop("kv_bytes", KV_BYTES), terms.pop("second", None)
         spec = spec_of(self.model_dir)
         self.terms = MinerTerms(
             operator=self.signer.address,
@@ -145,7 +145,7 @@ class Machine:
             guess_below=guess_below,
         )
         shard = await self.compute.load(
-            lambda: load_shard(self.model_dir, layers), kv_bytes=kv_bytes
+            lambda: load_shard(self.model_dir, layers), kv_bytes=kv_bytes, second=second
         )
         manifest = model_manifest(self.model_dir)
         self.shard = shard

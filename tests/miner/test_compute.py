@@ -415,4 +415,4 @@ async def test_errors_after_the_end_reach_nobody(make: Make) -> None:
     await asyncio.sleep(0)
     await compute.unload()
     with pytest.raises((HeadraceError, asyncio.CancelledError)):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 30)

@@ -142,5 +142,5 @@ async def test_who_makes_more_than_the_peer_takes_is_asked_to_wait() -> None:
     await asyncio.sleep(0.02)
     assert not waiting.done()
     sink.gate.set()
-    await asyncio.wait_for(waiting, 5.0)
+    await asyncio.wait_for(waiting, 30.0)
     await line.close()

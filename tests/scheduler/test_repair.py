@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from scheduler.fleet import Links, Machine
 from scheduler.improve import Rules
 from scheduler.migrate import throughput
 from scheduler.parallax_route import Route, RouteQuery, route
-from scheduler.repair import apply
+from scheduler.repair import apply, decide
 from scheduler.routing_table import prepare
 from scheduler.slices import is_whole
 from tests.scheduler.worlds import holding, toy_model
@@ -38,6 +39,22 @@ def left(cluster: Cluster, machine_id: str) -> Cluster:
 
 def told(cluster: Cluster) -> dict[str, tuple[int, int]]:
     return {i: (layers.start, layers.end) for i, layers in cluster.placement}
+
+
+@pytest.mark.parametrize("method", ["utility", "score", "helix", "memory"])
+def test_whoever_plans_anew_makes_slices_that_are_used_whole(method: str) -> None:
+    before = serving(8, ("a", 4, 0, 0), ("b", 4, 0, 0), ("c", 4, 0, 0), ("d", 4, 0, 0))
+    after, change = decide(before, NOW, Rules(method=method, partial=False))
+    assert change.step == "anew" and change.is_covered
+    assert is_whole(after.fleet, after.model, dict(after.placement), False)
+    assert decide(after, NOW, Rules(method=method, partial=False))[1].told == ()
+
+
+def test_a_method_that_finds_no_plan_leaves_it_to_the_utility_plan_and_says_so() -> None:
+    before = serving(2, ("a", 2, 0, 0), ("b", 2, 0, 0), ("c", 2, 0, 0))
+    after, change = decide(before, NOW, Rules(method="memory", partial=False))
+    assert change.is_covered and len(after.placement) == 3
+    assert any("method memory finds no plan" in line for line in change.why)
 
 
 def test_spare_machine_lost_moves_nothing() -> None:

@@ -25,7 +25,7 @@ def tell(**what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 
-async def main(asks: int, at_once: int, max_tokens: int, prefix: str) -> None:
+async def talk(asks: int, at_once: int, max_tokens: int, prefix: str = "Tell me") -> None:
     run = Run("client", "ask", GlobalOptions(yes=True))
     settings = run.load()
     async with open_context(settings) as context:
@@ -66,5 +66,11 @@ async def main(asks: int, at_once: int, max_tokens: int, prefix: str) -> None:
         tell(closed=True)
 
 
+def main() -> int:
+    asks, at_once, max_tokens = map(int, sys.argv[1:4])
+    asyncio.run(talk(asks, at_once, max_tokens, *sys.argv[4:]))
+    return 0
+
+
 if __name__ == "__main__":
-    asyncio.run(main(*map(int, sys.argv[1:4]), sys.argv[4] if len(sys.argv) > 4 else "Tell me"))  # type: ignore[arg-type]
+    sys.exit(main())

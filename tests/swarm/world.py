@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -25,7 +26,6 @@ from core.runtime.settings import Settings, load
 from devnet.accounts import environ_of
 from devnet.ledger import Holdings, snapshot
 from devnet.network import Devnet, MinerProfile, program
-from devnet.processes import clean_environ
 from miner.home import Home, Running
 from tests.swarm.traces import listening_ports, mentioning, nobody_listens, of_sessions
 
@@ -105,17 +105,30 @@ class Done:
         return found
 
 
-async def _hear(process: asyncio.subprocess.Process, lines: list[bytes]) -> tuple[bytes, bytes]:
-    """What a program says until it ends, on both streams; its output is in `lines` as soon as it comes."""
-    assert process.stdout is not None and process.stderr is not None
+async def _stream(fd: int) -> asyncio.StreamReader:
+    """What comes out of a pipe; it is closed at its end."""
+    stream = asyncio.StreamReader(limit=LINE_BYTES)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(fd, "rb", buffering=0)
+    )
+    return stream
 
-    async def output(stream: asyncio.StreamReader) -> None:
-        async for line in stream:
+
+async def _hear(
+    out: asyncio.StreamReader,
+    err: asyncio.StreamReader,
+    code: asyncio.Future[int],
+    lines: list[bytes],
+) -> tuple[bytes, bytes]:
+    """What a program says until it ends, on both streams; its output is in `lines` as soon as it comes."""
+
+    async def output() -> None:
+        async for line in out:
             lines.append(line)
 
-    _, err = await asyncio.gather(output(process.stdout), process.stderr.read())
-    await process.wait()
-    return b"".join(lines), err
+    _, said = await asyncio.gather(output(), err.read())
+    await code
+    return b"".join(lines), said
 
 
 @dataclass
@@ -123,7 +136,8 @@ class Ongoing:
     """A program that still runs."""
 
     argv: Sequence[str]
-    process: asyncio.subprocess.Process
+    pid: int
+    code: asyncio.Future[int]
     ended: asyncio.Task[tuple[bytes, bytes]]
     lines: list[bytes]  # of its output so far
 
@@ -139,13 +153,13 @@ class Ongoing:
             _, err = await self.ended
             pytest.fail(f"{' '.join(self.argv)} ran longer than {within_s:g} s\n{err.decode()}")
         out, err = self.ended.result()
-        assert self.process.returncode is not None
-        return Done(self.argv, self.process.returncode, out.decode(), err.decode())
+        return Done(self.argv, self.code.result(), out.decode(), err.decode())
 
     def kill(self) -> None:
         """SIGKILL, also to its children."""
-        if self.process.returncode is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+        if not self.code.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
@@ -236,19 +250,21 @@ class World:
         argv = program(name, *arguments)
         if name.startswith("tests."):
             argv = [sys.executable, "-m", name, *arguments]
-            environ = {"PYTHONPATH": str(Path(__file__).parents[2]), **(environ or {})}
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=self.folder,
-            env={**clean_environ(), **environ_of(self.net.layout, party), **(environ or {})},
-            start_new_session=True,
-            limit=LINE_BYTES,
-        )
+        pipes = [os.pipe(), os.pipe()]
+        try:
+            pid, code = await self.net.processes.launch(
+                argv,
+                {**environ_of(self.net.layout, party), **(environ or {})},
+                *(theirs for _, theirs in pipes),
+                folder=self.folder,
+            )
+        finally:
+            for _, theirs in pipes:
+                os.close(theirs)
+        out, err = [await _stream(ours) for ours, _ in pipes]
         lines: list[bytes] = []
-        ongoing = Ongoing(argv[1:], process, asyncio.create_task(_hear(process, lines)), lines)
+        hearing = asyncio.create_task(_hear(out, err, code, lines))
+        ongoing = Ongoing(argv[1:], pid, code, hearing, lines)
         self.begun.append(ongoing)
         return ongoing
 

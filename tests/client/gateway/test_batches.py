@@ -43,7 +43,7 @@ def begin(client: openai.OpenAI, lines: list[Any], **more: Any) -> Any:
     )
 
 
-def wait(client: openai.OpenAI, batch_id: str, within_s: float = 30) -> Any:
+def wait(client: openai.OpenAI, batch_id: str, within_s: float = 60) -> Any:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         batch = client.batches.retrieve(batch_id)

@@ -215,11 +215,11 @@ def test_a_client_that_leaves_stops_the_miners_and_pays_for_what_it_got(world: W
         left_at = time.monotonic()
         stream.close()
     (stopped_at,) = world.until(lambda: list(world.answerer.stopped_at.values()))
-    assert stopped_at - left_at < 2.0
+    assert stopped_at - left_at < 20.0  # of the sixty that the whole answer would take
     world.until(lambda: world.gateway.exchanges.running == 0)
     (row,) = _rows(world)
     assert row.state == "cancelled"
-    assert row.tokens_out < 150
+    assert row.tokens_out < 1000
     assert row.cost_units == cost(row.tokens_in, row.tokens_out) == world.bank.total_units
     key = world.key(secret)
     assert key.spent_units == row.cost_units and key.reserved_units == 0

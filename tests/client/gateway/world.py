@@ -119,7 +119,7 @@ class World:
     def base_url(self) -> str:
         return f"{self.gateway.url}/v1"
 
-    def run(self, work: Coroutine[Any, Any, T], within_s: float = 20) -> T:
+    def run(self, work: Coroutine[Any, Any, T], within_s: float = 60) -> T:
         """Run a coroutine in the gateway's loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(within_s)
 
@@ -133,7 +133,7 @@ class World:
         assert found is not None
         return found
 
-    def until(self, check: Callable[[], Any], within_s: float = 10) -> Any:
+    def until(self, check: Callable[[], Any], within_s: float = 30) -> Any:
         """Poll until the check finds something."""
         import time
 

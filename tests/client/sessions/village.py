@@ -19,6 +19,7 @@ from client.store import ClientStore
 from core.protocol import pricing, signing
 from core.protocol import types as t
 from core.protocol.errors import NoCapacity
+from core.runtime.clock import SystemClock
 from core.runtime.folders import Folders
 from core.runtime.settings import Sessions as Sizes
 from core.runtime.settings import load
@@ -145,10 +146,12 @@ class Village(Town):
     def model(self) -> Model:
         return Model("tiny", signing.model_id(self.spec), self.spec)
 
-    def sessions(self, sizes: Sizes = SMALL, **settings: Any) -> Sessions:
+    def sessions(
+        self, sizes: Sizes = SMALL, *, clock: SystemClock | None = None, **settings: Any
+    ) -> Sessions:
         """The requester's program; another one after it finds the same records."""
         context = _Context(self, settings)
-        sessions = Sessions(context, REQUESTER, sizes=sizes)
+        sessions = Sessions(context, REQUESTER, sizes=sizes, clock=clock)
         self.running.append(sessions)
         return sessions
 

@@ -214,3 +214,54 @@ def test_every_step_of_those_who_stay_runs_once_and_in_order(data: st.DataObject
         pass
     assert set(position) == dropped, "nobody waits for ever"
     assert (line.open_requests, line.waiting_rows, memory.ledger.used_pages) == (0, 0, 0)
+
+
+def groups_of(line: Lineup[Step]) -> list[tuple[set[int], int | None]]:
+    """Of every batch that runs now: the groups (tens of the requests' numbers) in it, and which is said to follow."""
+    found = []
+    while (batch := line.form()) is not None:
+        steps = [*batch.decodes, *batch.prefills]
+        assert {int(s.request) // 10 for s in steps} == {batch.group}  # type: ignore[call-overload]
+        found.append(({int(s.request) for s in steps}, batch.following))  # type: ignore[call-overload]
+    return found
+
+
+def in_groups(pages: int = 99, *, gated: bool = False) -> Lineup[Step]:
+    """Requests 0 to 9 are in group 0, 10 to 19 in group 1, and so on."""
+    return Lineup(Pages(pages), gated=gated, group_of=lambda request: int(request) // 10)  # type: ignore[call-overload]
+
+
+def test_groups_take_turns_and_a_batch_is_of_one() -> None:
+    line = in_groups()
+    for request in (1, 10, 2, 20, 11):
+        begin(line, request)
+    assert groups_of(line) == [({1, 2}, 1), ({10, 11}, 2), ({20}, 0)]
+    for request in (10, 2, 20):
+        line.add(Step(request, 10, 11))
+    assert groups_of(line) == [({2}, 1), ({10}, 2), ({20}, 0)], "longest ago first"
+    line.add(Step(20, 11, 12))
+    batch = line.form()
+    assert batch is not None
+    assert (batch.group, batch.following) == (2, 0), "nobody else is ready: whose turn is"
+    for request in (1, 2):
+        line.drop(request)
+    line.add(Step(20, 12, 13))
+    assert groups_of(line) == [({20}, 1)], "nobody is in group 0"
+
+
+def test_each_group_of_a_ring_has_tickets_of_its_own() -> None:
+    line = in_groups(gated=True)
+    for request in (0, 1, 10, 11):
+        begin(line, request)
+    groups_of(line)
+    for request in (0, 1, 10, 11):
+        line.add(Step(request, 10, 11))
+    assert [len(tickets.members) for _, tickets in line.rings()] == [2, 2]
+    assert groups_of(line) == [({0, 1}, 1), ({10, 11}, 0)]
+    line.add(Step(10, 11, 12))
+    assert line.form() is None, "its company is not home"
+    line.land(11)
+    assert groups_of(line) == [({10}, 0)]
+    assert line.recall(10, 0, None)
+    line.add(Step(10, 12, 13))
+    assert groups_of(line) == [({10}, 0)]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from core.engine.batch import BatchEngine
 from core.engine.layout import KvClass, KvLayout, PageShape
@@ -18,9 +21,16 @@ from core.engine.offload import (
     microbatch_bytes,
     plan_arena,
 )
-from core.engine.paged_kv import KvShort, PagedKv
+from core.engine.paged_kv import Held, KvShort, PagedKv
 from core.engine.pieces import Piece
-from core.engine.sizing import Offload, allocators_of, copy_bytes_per_s, measured_offload
+from core.engine.sizing import (
+    Offload,
+    allocators_of,
+    copy_bytes_per_s,
+    fitting_offload,
+    measured_offload,
+)
+from core.protocol.errors import UsageError
 from tests.core.engine.serving import ids_of, make_stages
 
 PAGE_BYTES = 2 * 16 * 2 * 16 * 4  # of the tiny models: keys and values, 2 heads of 16, float32
@@ -52,7 +62,7 @@ def test_formula_two() -> None:
 
 
 def test_pools_come_from_measured_bandwidth_and_stage_time() -> None:
-    assert copy_bytes_per_s(2**20) > 1e7
+    assert copy_bytes_per_s(size_bytes=2**20) > 1e7
     assert measured_offload(2**20, 4, 10.0).global_share == 0.5
     small = measured_offload(2**34, 4, 1e-3).global_share
     assert 0 < small < 0.5
@@ -178,8 +188,15 @@ def test_swapping_within_the_bandwidth_hides_behind_compute(tmp_path: Path) -> N
         store.close()
         return spent / 4
 
-    assert waited(2 * size / stage_s) < 0.3 * stage_s
-    excess = waited(size / stage_s / 2)
+    def least(bandwidth: float, enough_s: float, tries: int = 5) -> float:
+        """Of a few tries: what others do on this machine only ever adds to one."""
+        found = waited(bandwidth)
+        while found > enough_s and (tries := tries - 1):
+            found = min(found, waited(bandwidth))
+        return found
+
+    assert least(2 * size / stage_s, 0.3 * stage_s) < 0.3 * stage_s
+    excess = least(size / stage_s / 2, 2.5 * stage_s)
     assert 0.6 * stage_s < excess < 2.5 * stage_s
 
 
@@ -195,3 +212,122 @@ def test_a_failed_copier_is_told_to_the_next_turn() -> None:
     with pytest.raises(RuntimeError, match="copier"):
         store.turn(0, lambda m: pages, 1)
     store.close()
+
+
+@given(
+    hot=st.integers(10**4, 10**9),
+    cold=st.integers(0, 10**10),
+    bytes_per_s=st.floats(1e3, 1e11),
+    stage_s=st.floats(1e-4, 1.0),
+    least=st.floats(0, 1),
+    most=st.none() | st.floats(0, 20),
+)
+@settings(max_examples=300, deadline=None)
+def test_what_is_swapped_fits_hides_and_makes_nobody_too_long(
+    hot: int, cold: int, bytes_per_s: float, stage_s: float, least: float, most: float | None
+) -> None:
+    found = fitting_offload(
+        hot,
+        cold,
+        bytes_per_s=bytes_per_s,
+        stage_s=stage_s,
+        least_bytes=int(least * hot),
+        most_bytes=None if most is None else int(most * hot),
+    )
+    if found is None:
+        return
+    pool, count = found.global_share * hot, found.microbatches
+    assert pool <= hot / 2 and pool <= bytes_per_s * stage_s + 1, "a turn hides its copies"
+    assert count * pool <= cold + 1
+    each = (hot - 2 * pool) / count + pool
+    assert each >= int(least * hot) - 1
+    assert count * each >= 1.24 * hot
+    if most is not None:
+        assert (count - 1) * pool + hot - 2 * pool <= max(most, 1) * hot + 1, "none to spare"
+
+
+def test_a_tier_that_gains_nothing_is_not_used() -> None:
+    fast = {"bytes_per_s": 1e10, "stage_s": 1.0, "least_bytes": 10}
+    assert fitting_offload(1000, 4000, **fast) == Offload(8, 0.5)
+    assert fitting_offload(1000, 1500, **fast) == Offload(3, 0.5)
+    assert fitting_offload(1000, 1000, **fast) is None
+    assert fitting_offload(1000, 4000, **fast | {"least_bytes": 501}) is None
+    assert fitting_offload(1000, 4000, **fast, most_bytes=1000) is None
+    assert fitting_offload(1000, 4000, **fast, most_bytes=1800) == Offload(4, 0.5)
+    slow = fast | {"bytes_per_s": 50.0}
+    assert fitting_offload(1000, 4000, **slow) == Offload(16, 0.05)
+    assert fitting_offload(1000, 4000, **fast | {"bytes_per_s": 5.0}) is None
+
+
+def test_files_of_the_second_tier_have_no_name_and_room_for_all(tmp_path: Path) -> None:
+    shape, plan = PageShape(1, 2, 2), plan_arena(20, 8, 3)
+    folder = tmp_path / "made" / "here"
+    store = SwapStore((shape,), [plan], torch.float32, folder=folder)
+    assert store.is_in_files and list(folder.iterdir()) == []
+    store.close()
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot hold"):
+        SwapStore((shape,), [plan], torch.float32, folder=tmp_path / "file")
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_pages_come_back_as_they_were_and_are_never_in_two_hands(data: st.DataObject) -> None:
+    """Requests write what only they would, in any order of turns, and read all of it again at each of them."""
+    shape, groups = PageShape(1, 2, 2), data.draw(st.integers(2, 4))
+    layout = KvLayout((shape,), (KvClass(0, 0, (0, 1)),))
+    plan = plan_arena(16, data.draw(st.integers(4, 8)), groups)
+    store = SwapStore((shape,), [plan], torch.float32)
+    kv = PagedKv(layout, allocators_of([plan]), store)
+
+    def swapped(group: int) -> list[np.ndarray]:
+        pages = [h.tables[0].held() for h in kv.requests.values() if h.microbatch == group]
+        every = np.concatenate([*pages, np.zeros(0, np.int64)])
+        return [every[every >= kv.allocators[0].resident]]
+
+    names = 0
+    for _ in range(data.draw(st.integers(5, 40))):
+        group = data.draw(st.integers(0, groups - 1))
+        members = {n: h for n, h in kv.requests.items() if h.microbatch == group}
+        match data.draw(st.sampled_from(["open", "turn", "turn", "turn", "end", "cut"])):
+            case "open":
+                names += 1
+                kv.open(names, 0, 2, group)
+            case "end" if kv.requests:  # most of them are cold
+                kv.free(data.draw(st.sampled_from(sorted(kv.requests))))
+            case "cut" if members:
+                held = members[data.draw(st.sampled_from(sorted(members)))]
+                kv.truncate(held, data.draw(st.integers(0, held.length)))
+            case "turn" if members:
+                more = data.draw(st.sampled_from([1, 16, 33]))
+                growth = [(held, held.length + more) for held in members.values()]
+                with suppress(KvShort):
+                    kv.grow(growth)
+                    store.turn(group, swapped, data.draw(st.integers(0, groups - 1)))
+                    kv.prepare_pages()
+                    for name, held in members.items():
+                        _write_and_read(kv, name, held, held.length + more)
+        taken = [(h.microbatch, p) for h in kv.requests.values() for p in h.tables[0].held()]
+        own = [(m if p >= kv.allocators[0].resident else -1, p) for m, p in taken]
+        assert len(own) == len(set(own)) == kv.used_pages
+    for name in list(kv.requests):
+        kv.free(name)
+    assert kv.used_pages == 0
+    assert all(kv.allocators[0].room(m) == plan.pages_of_microbatch for m in range(groups))
+    store.close()
+
+
+def _write_and_read(kv: PagedKv, name: int, held: Held, length: int) -> None:
+    """Each position of a request holds its name and itself, in every layer."""
+    pool, keys = kv.store.pools[0], kv.store.pools[0].keys.view(-1, 2)
+    for layer in range(2):
+        pages = held.tables[0].pages[layer]
+        at = np.arange(length)
+        rows = pool.rows(kv.store.physical(0, pages, held.microbatch))[0]
+        slots = torch.from_numpy(rows[at // 16] * 16 + at % 16)
+        is_new = torch.arange(length) >= held.length
+        said = torch.stack([torch.full((length,), float(name)), torch.arange(length) + 0.5], -1)
+        keys[slots[is_new]] = said[is_new]
+        kv.store.touched(0, np.unique(pages[at[held.length :] // 16]), held.microbatch)
+        assert torch.equal(keys[slots], said), "somebody else's, or old"
+    kv.grown(held, length)

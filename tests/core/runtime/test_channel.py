@@ -17,8 +17,8 @@ from core.protocol.signing import Domain
 from core.runtime import channel as channels
 from core.runtime.channel import Answer, Channel, Listener, Peers, StreamIdentity, connect
 
-DEADLINE_S = 10.0
-HANDSHAKE_S = 0.3
+DEADLINE_S = 30.0
+HANDSHAKE_S = 1.0
 HASH = "0x" + "ab" * 32
 GREETING_BYTES = 72
 SIGNATURE_BYTES = 65

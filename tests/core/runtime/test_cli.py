@@ -303,9 +303,8 @@ def test_help_imports_nothing_heavy_and_is_quick(environ):
         "except SystemExit: pass\n"
         "heavy = {'pydantic', 'structlog', 'torch', 'transformers', 'web3', 'hivemind', 'eth_account',"
         " 'eth_keyfile', 'fastapi', 'numpy', 'sqlmodel', 'prometheus_client'} & set(sys.modules)\n"
-        "print(sorted(heavy), file=sys.stderr)"
+        "print(sorted(heavy), time.process_time(), file=sys.stderr)"
     )
-    began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", probe],
         env=environ,
@@ -314,9 +313,10 @@ def test_help_imports_nothing_heavy_and_is_quick(environ):
         timeout=60,
         check=True,
     )
-    assert done.stderr.strip() == "[]"
+    heavy, _, used_s = done.stderr.strip().rpartition(" ")
+    assert heavy == "[]"
     assert "Exit codes" in done.stdout
-    assert time.monotonic() - began < 5  # 0.3 s alone; wide because other tests share the machine
+    assert float(used_s) < 3  # 0.3 s alone; crowded processors count more
 
 
 def test_the_wallet_opens_with_a_password_file_and_not_with_a_wrong_one(call, tmp_path):

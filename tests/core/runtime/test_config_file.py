@@ -39,7 +39,7 @@ def value(folders, key):
         ("miner.layers", "0:10", "0:10"),
         ("miner.peers", "a,b", ["a", "b"]),
         ("miner.allow_matchers", "0x" + "11" * 20, ["0x" + "11" * 20]),
-        ("offline", "true", True),
+        ("gateway.dashboard", "false", False),
         ("network.rpc_url", "http://x", "http://x"),
         ("network.chain_id", "5", 5),
         ("wallet", "alice", "alice"),
@@ -74,7 +74,7 @@ def test_a_first_value_makes_the_file(tmp_path):
         ("miner", "x", ConfigKeyUnknown),
         ("miner.price_in", "1", ConfigError),
         ("miner.listen_port", "many", ConfigError),
-        ("offline", "perhaps", ConfigError),
+        ("gateway.dashboard", "perhaps", ConfigError),
         ("log.level", "loud", ConfigError),
     ],
 )

@@ -189,7 +189,7 @@ def test_unknown_keys_are_errors_with_a_suggestion_and_their_origin(
         ("log.level", "loud"),
         ("network.contracts.Escrow", "0x12"),
         ("network.chain_id", "one"),
-        ("offline", "perhaps"),
+        ("gateway.dashboard", "perhaps"),
     ],
 )
 def test_a_bad_value_names_its_key_its_value_and_its_origin(folders, key, value):

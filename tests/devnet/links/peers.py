@@ -65,7 +65,7 @@ def sink(*, reply: bool = False, reads: bool = True) -> Iterator[Sink]:
         made.close()
 
 
-def dial(endpoint: str, timeout_s: float = 10.0) -> socket.socket:
+def dial(endpoint: str, timeout_s: float = 30.0) -> socket.socket:
     host, _, port = endpoint.rpartition(":")
     made = socket.create_connection((host, int(port)), timeout=timeout_s)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -82,7 +82,7 @@ def read(connection: socket.socket, count: int) -> bytes:
     return found
 
 
-def until(is_so: Callable[[], bool], limit_s: float = 10.0) -> None:
+def until(is_so: Callable[[], bool], limit_s: float = 30.0) -> None:
     """Wait for something that another thread brings about."""
     deadline = time.monotonic() + limit_s
     while not is_so():

@@ -1,0 +1,57 @@
+"""Does a submission go on without the program that began it, and who may serve it?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from core.protocol.types import JobState
+from tests.swarm.world import MARKS, WITHIN_S, World, answers_in, prompt, until
+
+pytestmark = MARKS
+
+
+async def test_a_detached_submission_is_followed_and_fetched_by_its_job(world: World) -> None:
+    lines = [prompt(f"d{i}", f"River number {i}?", 12) for i in range(2)]
+    done, out = await world.submit(
+        world.requests("detached", lines), "--detach", "--name", "rivers", "--verify", "full"
+    )
+    (job,) = done.result["jobs"]
+    listed = (await world.run("requester-1", "client", "jobs", "ls", "--json")).result
+    assert next(row for row in listed if row["job"] == job)["name"] == "rivers"
+    waited = await world.run("requester-1", "client", "jobs", "wait", job, "--json")
+    assert waited.result["on_chain"] == "settled"
+    (seen,) = await world.jobs_of(done.result)
+    assert seen.order.terms_hash != "0x" + "00" * 32, "what is to be audited is signed"
+    fetched = await world.run(
+        "requester-1", "client", "jobs", "fetch", job, "--out", str(out), "--json"
+    )
+    assert fetched.result["missing"] == []
+    assert sorted(answers_in(out)) == ["d0", "d1"]
+
+
+async def test_a_detached_submission_is_ended_by_cancelling_its_job_and_pays_for_what_came(
+    world: World,
+) -> None:
+    lines = [prompt(f"e{i}", "Tell me everything.", 400) for i in range(16)]
+    done, _ = await world.submit(world.requests("endless", lines), "--detach")
+    (job,), log = done.result["jobs"], Path(done.result["log"])
+
+    async def has_text() -> bool:
+        return any(line.startswith("  e") for line in log.read_text().splitlines())
+
+    await until(has_text, within_s=WITHIN_S, what="an answer has begun")
+    await world.run("requester-1", "client", "jobs", "cancel", job, "--yes", "--json")
+    (seen,) = await world.jobs_of(done.result)
+    seen = await world.ended(seen.job_id, JobState.SETTLED)
+    assert seen.tokens_out < 16 * 400
+    said = (await world.run("requester-1", "client", "jobs", "show", job, "--json")).result
+    assert (said["running"], said["tokens"]) == (False, seen.tokens_out)
+
+
+async def test_machines_that_an_order_avoids_or_replicas_share_are_not_used(world: World) -> None:
+    file = world.requests("choosy", [prompt("q", "Who serves?", 4)])
+    miners = (await world.run("requester-1", "client", "miners", "ls", "--json")).result
+    for option in (["--avoid", miners[0]["miner"]], ["--replicas", "2"]):
+        refused, _ = await world.submit(file, *option, expect=7)
+        assert json.loads(refused.out.splitlines()[-1])["error"]["code"] == "E-MATCH-01"
