@@ -143,10 +143,12 @@ contract SystemHandler is Court {
         if (settled || state == ITaskRegistry.State.Cancelled || state == ITaskRegistry.State.Expired) task.end = state;
 
         uint256 t = vm.getBlockTimestamp();
-        bool disputable = state == ITaskRegistry.State.Disputed || (state == ITaskRegistry.State.Matched && t <= job.deadline)
-            || ((settled || state == ITaskRegistry.State.Delivered || state == ITaskRegistry.State.Matched) && t <= job.finalAt);
-        if (!disputable) return;
+        // A dispute that nobody moves on may outlast everybody's stake but that of the stages it is about.
+        bool disputable = (state == ITaskRegistry.State.Matched && t <= job.deadline)
+            || ((settled || state == ITaskRegistry.State.Delivered || state == ITaskRegistry.State.Disputed || state == ITaskRegistry.State.Matched)
+                && t <= job.finalAt);
         for (uint256 s; s < task.owners.length; ++s) {
+            if (!disputable && job.openMask >> s & 1 == 0) continue;
             IMinerRegistry.Miner memory m = miners.minerOf(task.owners[s]);
             if (uint256(m.stake) + m.leaving == 0 && m.strikes == 0) stakeLeftEarly = true;
         }
