@@ -7,6 +7,8 @@ FORGE := node_modules/.bin/forge
 SOURCES := $(shell find contracts/src contracts/tools core/protocol/abi foundry.toml package-lock.json -type f -not -path '*/__pycache__/*')
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
+# Hundreds of programs are started: what one has compiled the next need not.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-contracts test-python lint docs ready setup contracts model clean
 

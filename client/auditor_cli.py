@@ -55,7 +55,9 @@ async def dispute(
     stage: Annotated[
         int | None, typer.Option(help="The guilty stage; without it, found first.")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until the verdict.")] = True,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Stay until the verdict, or only open it.")
+    ] = True,
     delegation: DelegationOption = None,
 ) -> None:
     """Pay the bond, name the guilty stage on chain, and see the verdict."""

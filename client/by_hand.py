@@ -117,11 +117,11 @@ def _ours_to_move(seen: Standing, who: str) -> Opened:
             next_step="choose its wallet with --wallet; the accused answers with `miner disputes respond`",
         )
     if seen.phase in (Phase.RULED, Phase.EXECUTED) or seen.left_s < 0:
+        is_over = seen.phase in (Phase.RULED, Phase.EXECUTED)
+        late = f"the clock ran out {units.format_duration(-seen.left_s)} ago"
         raise UsageError(
             f"no move is left in {name}",
-            f"it is {seen.phase.name.lower()}"
-            if seen.left_s >= 0
-            else f"the clock ran out {units.format_duration(-seen.left_s)} ago",
+            f"it is {seen.phase.name.lower()}" if is_over else late,
             next_step=f"auditor disputes resolve {name}",
         )
     if seen.phase in ACCUSED_TURNS:

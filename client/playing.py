@@ -52,8 +52,12 @@ async def play_dispute(
     found: Investigation,
     accused: SignedReceipt,
     delegation: Delegation | None,
+    *,
+    wait: bool = True,
 ) -> dict[str, Any]:
     """Accuse the stage that signed `accused` and play to the verdict; taken up where it was if it had begun.
+
+    Without waiting, only the move that is due now is made.
 
     Where its rows are withheld it is asked for them on chain, and where they are no rows that is proven, before there is a trace.
     Raises CheckFailed, before anything is paid, for what the referee would not convict.
@@ -87,14 +91,18 @@ async def play_dispute(
     brought = await trial.brought(opened, inquest)
     async with trial.showing() as showing:
         game = Prosecution(chain, signer, SystemClock(), opened, brought, show, showing)
-        verdict = await game.play()
-    trial.forget()
+        if wait:
+            verdict = VERDICTS[await game.play()]
+            trial.forget()
+        else:
+            await game.step(await read_game(chain, opened))
+            verdict = f"none yet; `auditor disputes move {ids.short(ids.Kind.DISPUTE, opened.dispute)}` when it is our turn"
     return {
         "dispute": ids.short(ids.Kind.DISPUTE, opened.dispute),
         "job": ids.short(ids.Kind.JOB, found.case.job_id),
         "stage": stage,
         "accused": opened.accused,
-        "verdict": VERDICTS[verdict],
+        "verdict": verdict,
         "moves": len(moves),
         "gas": sum(played.sent.gas_used for played in moves),
         "bond": run.settings.show_token(opened.bond),

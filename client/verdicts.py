@@ -153,7 +153,8 @@ async def dispute_job(
         check_standing(found.case, signer.address, delegation)
         accused = _accused(found, stage)
         if is_played(context, found):
-            run.emit(await play_dispute(run, context, signer, found, accused, delegation))
+            played = await play_dispute(run, context, signer, found, accused, delegation, wait=wait)
+            run.emit(played)
             return
         cost = await challenge_cost(context.chain)
         show = settings.show_token

@@ -38,20 +38,33 @@ BandwidthOption = Annotated[
 @app.command()
 async def up(
     run: Run,
-    miners: Annotated[int, typer.Option(help="How many of the three miners.", min=1, max=3)] = 3,
+    miners: Annotated[
+        int | None, typer.Option(help="How many of the fleet's; all if not said.", min=1, max=4)
+    ] = None,
     jurors: Annotated[int, typer.Option(help="How many of the three jurors.", min=0, max=3)] = 3,
     keep: Annotated[bool, typer.Option("--keep/--fresh", help="Continue the last chain.")] = False,
+    model: Annotated[
+        str | None, typer.Option(help="What the miners serve, such as gemma3-270m.")
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(help="The fleet: hetero, equal, or a file with machines, speeds and regions."),
+    ] = None,
+    block_time: Annotated[
+        int, typer.Option("--block-time", help="Seconds between blocks at most.", min=1, max=3600)
+    ] = 1,
     latency_ms: LatencyOption = None,
     jitter_ms: JitterOption = None,
     mbit_s: BandwidthOption = None,
 ) -> None:
     """Start a devnet in the background."""
-    from devnet.lifecycle import bring_up
+    from devnet.lifecycle import Wanted, bring_up
     from devnet.links.conditions import Conditions
 
     given = _conditions(latency_ms, jitter_ms, mbit_s)
     links = Conditions(**given) if given else None
-    run.emit(await bring_up(run, miners, jurors, keep=keep, links=links))
+    wanted = Wanted(miners, jurors, model, profile, block_time, links)
+    run.emit(await bring_up(run, wanted, keep=keep))
 
 
 @app.command()

@@ -51,5 +51,10 @@ class Layout:
         return self.root / "links.json"
 
     @property
+    def fleet_file(self) -> Path:
+        """Its machines, what they are like, and how far away (`devnet/fleets.py`)."""
+        return self.root / "fleet.json"
+
+    @property
     def chain_state_file(self) -> Path:
         return self.root / "chain.json"

@@ -9,6 +9,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from core.protocol.chain import Chain
 from core.protocol.errors import HeadraceError, Unreachable, UsageError
 from core.runtime.console import Run
 from devnet.accounts import PARTIES, signer_of
+from devnet.fleets import Fleet, fleet_of
 from devnet.layout import Layout
 from devnet.ledger import snapshot
 from devnet.links.conditions import WAYS, Conditions
 from devnet.links.service import ask
-from devnet.network import HETEROGENEOUS, Devnet, MinerProfile
+from devnet.models import DEFAULT_MODEL
+from devnet.network import Devnet, MinerProfile
 from devnet.ports import free_port_like
 from devnet.processes import Processes, log_end
 
@@ -42,25 +45,59 @@ def load(layout: Layout) -> Devnet:
     net.bootstrap = document.get("bootstrap_peers", [])
     net.deploy_block = document["deploy_block"]
     (net.model, net.model_id), *_ = document["models"].items()
-    net.addresses = {party: signer_of(party).address for party in PARTIES}
+    net.parties = tuple(dict.fromkeys([*PARTIES, *Fleet.load(layout.fleet_file).machines]))
+    net.addresses = {party: signer_of(party).address for party in net.parties}
     return net
 
 
-async def bring_up(
-    run: Run, miners: int, jurors: int, *, keep: bool, links: Conditions | None = None
-) -> dict[str, Any]:
-    """Start everything; a failure half-way stops what was started. `links`: miners are that far from everybody."""
+@dataclass(frozen=True)
+class Wanted:
+    """What a devnet is to be like. None: as it was, or as usual. `links`: miners are that far from everybody."""
+
+    miners: int | None = None
+    jurors: int = 3
+    model: str | None = None
+    profile: str | None = None
+    block_time_s: int = 1
+    links: Conditions | None = None
+
+
+def _new_or_kept(layout: Layout, wanted: Wanted, *, keep: bool) -> tuple[Devnet, Fleet, bool]:
+    """The devnet to start, its machines, and whether it goes on from where it was.
+
+    Raises UsageError for a profile that is none, and for another model or fleet than what is gone on with; ModelMissing.
+    """
+    if keep and layout.network_file.is_file() and layout.chain_state_file.is_file():
+        net, fleet = load(layout), Fleet.load(layout.fleet_file)
+        if wanted.profile is not None or wanted.model not in (None, net.model):
+            raise UsageError(
+                "a devnet goes on as it was",
+                f"this one has the model {net.model} and {len(fleet.machines)} machines",
+                next_step="begin another one: --fresh",
+            )
+        return net, fleet.first(wanted.miners), True
+    net = Devnet(layout, model=wanted.model or DEFAULT_MODEL)
+    fleet = fleet_of(wanted.profile or "hetero", net.model_folder).first(wanted.miners)
+    net.parties = tuple(dict.fromkeys([*PARTIES, *fleet.machines]))
+    return net, fleet, False
+
+
+async def bring_up(run: Run, wanted: Wanted, *, keep: bool) -> dict[str, Any]:
+    """Start everything; a failure half-way stops what was started."""
     layout = Layout.default()
     running = Processes.load(layout.processes_file, layout.logs)
     if any(r.is_alive for r in running.running):
         raise UsageError(
             "a devnet already runs", f"in {layout.root}", next_step="devnet status, or devnet down"
         )
-    continued = keep and layout.network_file.is_file() and layout.chain_state_file.is_file()
-    if not continued and layout.root.exists():
-        shutil.rmtree(layout.root)
-    net = load(layout) if continued else Devnet(layout)
-    parties = list(HETEROGENEOUS)[:miners]
+    net, fleet, continued = _new_or_kept(layout, wanted, keep=keep)
+    if not continued:
+        if layout.root.exists():
+            shutil.rmtree(layout.root)
+        layout.root.mkdir(parents=True)
+        fleet.save(layout.fleet_file)
+    parties, jurors, links = list(fleet.machines), wanted.jurors, wanted.links
+    net.min_machines, net.block_time_s = len(parties), wanted.block_time_s
     try:
         await net.warm_up()
         with run.stage(1, 5, "chain and contracts"):
@@ -70,12 +107,14 @@ async def bring_up(
         with run.stage(2, 5, "matcher"):
             await net.start_matcher()
         with run.stage(3, 5, "miners"):
-            if links is not None or layout.links_file.is_file():
+            if links is not None or fleet.links or layout.links_file.is_file():
                 await net.start_links(parties, links)
+                for party, link in fleet.links.items():
+                    ask(layout.links_file, do="change", link=party, changes=asdict(link))
             for party in parties:
                 if not continued:
                     await net.register_miner(party, "500usd")
-                await net.start_miner(party, HETEROGENEOUS[party])
+                await net.start_miner(party, fleet.machines[party])
             await net.wait_serving(len(parties))
         with run.stage(4, 5, "jurors"):
             for index in range(1, jurors + 1):
@@ -270,19 +309,20 @@ def signal_program(name: str, number: str) -> dict[str, Any]:
 
 async def make_liar(name: str, layer: int) -> dict[str, Any]:
     """Restart a miner that rounds one layer."""
-    profile = HETEROGENEOUS[name]
-    return await _restart(name, MinerProfile(profile.memory, profile.slow_ms_per_layer, layer))
+    return await _restart(name, lie_layer=layer)
 
 
 async def make_slow(name: str, ms_per_layer: float) -> dict[str, Any]:
     """Restart a miner that takes longer."""
-    return await _restart(name, MinerProfile(HETEROGENEOUS[name].memory, ms_per_layer))
+    return await _restart(name, slow_ms_per_layer=ms_per_layer)
 
 
-async def _restart(name: str, profile: MinerProfile) -> dict[str, Any]:
-    if name not in HETEROGENEOUS:
-        raise UsageError(f"{name} is not a miner", f"miners are {', '.join(HETEROGENEOUS)}")
+async def _restart(name: str, **changes: Any) -> dict[str, Any]:
     net = load(Layout.default())
+    machines = Fleet.load(net.layout.fleet_file).machines
+    if name not in machines:
+        raise UsageError(f"{name} is not a miner", f"miners are {', '.join(machines)}")
+    profile: MinerProfile = replace(machines[name], **changes)
     await net.processes.stop(name)
     await net.start_miner(name, profile)
     await net._chain().close()

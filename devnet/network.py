@@ -70,6 +70,7 @@ class Devnet:
     model_id: str = ""
     deploy_block: int = 0
     rpc_port: int = 0
+    block_time_s: int = 1
     min_machines: int = len(HETEROGENEOUS)
     matcher_port: int = 0
     matcher_url: str = ""
@@ -95,6 +96,7 @@ class Devnet:
             self.processes,
             self.rpc_port,
             state_file=self.layout.chain_state_file if keep else None,
+            block_time_s=self.block_time_s,
         )
         self.chain = self.chain or Chain(f"http://127.0.0.1:{self.rpc_port}", CHAIN_ID, {})
         return self.chain

@@ -18,7 +18,9 @@ import msgspec
 
 from core.protocol.errors import HeadraceError, UsageError
 from core.protocol.ids import Kind, short
+from core.protocol.signing import Domain
 from core.protocol.types import LayerRange
+from core.protocol.wire import Ping
 from core.runtime.console import Run
 from core.runtime.folders import make_private
 from core.runtime.settings import Settings
@@ -28,6 +30,7 @@ from miner.results import Bench, PeerDistance
 
 if TYPE_CHECKING:
     from core.engine.shape import ModelShape
+    from core.runtime.channel import Channel, Peers
     from miner.compute import Compute
 
 KV_BYTES = 64 * 2**20
@@ -35,6 +38,9 @@ CHUNKS = 5
 DIAL_WITHIN_S = 2.0
 DIALS = 3
 MAX_PEERS = 16
+#: What is sent to see how fast a link is: a few seconds' worth of the slowest line that could serve at all.
+SENT_BYTES, SENDS, SENT_WITHIN_S = 2**20, 2, 5.0
+LEAST_S = 1e-6
 
 
 async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) -> Bench:
@@ -228,10 +234,52 @@ async def _peers(settings: Settings) -> tuple[list[PeerDistance], str]:
     model_id = model_id_of(settings)
     others = [m for m in known if m["alive"] and m["modelId"].lower() == model_id][:MAX_PEERS]
     times = await asyncio.gather(*(round_trip_ms(m["endpoint"]) for m in others))
+    rates = await _rates(settings, others)
     return [
-        PeerDistance(short(Kind.MINER, m["operator"]), m["endpoint"], ms)
-        for m, ms in zip(others, times, strict=True)
+        PeerDistance(short(Kind.MINER, m["operator"]), m["endpoint"], ms, rate)
+        for m, ms, rate in zip(others, times, rates, strict=True)
     ], ""
+
+
+async def _rates(settings: Settings, others: Sequence[dict[str, Any]]) -> list[float | None]:
+    """How fast each takes bytes, one after another: at the same time they would share our own line.
+
+    Under a key of its own, for a stream has to be somebody's, and whose matters to nobody here.
+    """
+    from core.protocol.signer import Signer
+    from core.runtime.channel import Peers, StreamIdentity
+
+    if not others:
+        return []
+    chain_id, _ = settings.require_network()
+    domain = Domain(chain_id, settings.network.contract("TaskRegistry"))
+    peers = Peers(StreamIdentity(Signer(os.urandom(32), chain_id=chain_id), domain))
+    try:
+        return [await sends_mbit_s(peers, m["operator"], m["endpoint"]) for m in others]
+    finally:
+        await peers.close()
+
+
+async def sends_mbit_s(peers: Peers, operator: str, endpoint: str) -> float | None:
+    """How fast an authenticated stream takes a mebibyte, the best of a few; None where there is none, or not within seconds.
+
+    The bytes are the payload of a ping, which whoever answers reads and forgets. What comes back is a pong, so the other direction
+    is for the other machine to measure.
+    """
+    payload = os.urandom(SENT_BYTES)
+    try:
+        channel = await peers.get(operator, endpoint, timeout_s=DIAL_WITHIN_S)
+        empty_s = min([await _ping_s(channel, b"") for _ in range(DIALS)])
+        full_s = min([await _ping_s(channel, payload) for _ in range(SENDS)])
+    except HeadraceError:
+        return None
+    return round(8e-6 * SENT_BYTES / max(full_s - empty_s, LEAST_S), 1)
+
+
+async def _ping_s(channel: Channel, payload: bytes) -> float:
+    started = time.perf_counter()
+    await channel.call(Ping(), payload, timeout_s=SENT_WITHIN_S)
+    return time.perf_counter() - started
 
 
 async def round_trip_ms(endpoint: str) -> float | None:
@@ -249,6 +297,7 @@ async def round_trip_ms(endpoint: str) -> float | None:
 def bench_lines(found: Bench) -> Sequence[tuple[str, str]]:
     """What a person reads."""
     reached = [p.round_trip_ms for p in found.peers if p.round_trip_ms is not None]
+    rates = [p.sends_mbit_s for p in found.peers if p.sends_mbit_s is not None]
     return [
         ("model", f"{found.model}, layers {found.layers} of {found.model_layers}"),
         ("memory", f"{found.weights_bytes / 2**20:,.0f} MiB of weights, {found.kv_tokens:,} tokens of cache, limit {found.memory_limit_bytes / 2**20:,.0f} MiB"),
@@ -256,6 +305,6 @@ def bench_lines(found: Bench) -> Sequence[tuple[str, str]]:
         ("one layer", ", ".join(f"{ms:.3f} ms for {rows} rows" for rows, ms in found.tau_ms_by_rows.items())),
         ("prompts", f"{found.prefill_tokens_per_s:,.0f} tokens/s through these layers"),
         ("answers", f"{found.decode_tokens_per_s:,.0f} tokens/s alone, {found.batch_tokens_per_s:,.0f} tokens/s for {found.batch_rows} at once"),
-        ("other machines", f"{len(found.peers)} known, {len(reached)} answer" + (f", nearest after {min(reached):.1f} ms" if reached else "")),
+        ("other machines", f"{len(found.peers)} known, {len(reached)} answer" + (f", nearest after {min(reached):.1f} ms" if reached else "") + (f", take {min(rates):,.0f} to {max(rates):,.0f} Mbit/s" if rates else "")),
         ("kept in", found.saved or "nowhere"),
     ]  # fmt: skip

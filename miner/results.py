@@ -108,11 +108,12 @@ class Initialised(Result, frozen=True):
 
 
 class PeerDistance(Result, frozen=True):
-    """Round trip to another machine's data port; null when it does not answer."""
+    """Round trip to another machine's data port, and how fast it takes bytes from here; null when it does not answer."""
 
     miner: str
     endpoint: str
     round_trip_ms: float | None
+    sends_mbit_s: float | None = None
 
 
 class Bench(Result, frozen=True):

@@ -50,7 +50,7 @@ LONGEST_FIRST = (
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file is one worker's, so that what its tests share is made once; `tests/swarm` is too, so that never two devnets compute.
+    """A file is one worker's, so that what its tests share is made once; `tests/swarm` is too, so that its devnets run one at a time.
 
     The mark `xdist_group` cannot say so: pytest 9.2 keeps it from xdist 3.8, which then spreads the tests without a word.
     """

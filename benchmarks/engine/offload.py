@@ -1,6 +1,6 @@
 """How many more requests does the same hot memory serve when pages are swapped, how fast, and with the same bits?
 
-Two engines on the same weights decode the same sequences in the same microbatches: one has memory for all of them, the other
+Two engines on equal weights decode the same sequences in the same microbatches: one has memory for all of them, the other
 for less than a third and a copier. Whole rounds take turns, so that the copier gets no time as a present.
 """
 
@@ -36,8 +36,9 @@ def rows() -> list[Row]:
     swapped = int(wanted * 0.95)
     hot = MICROBATCHES * (wanted - swapped) + 2 * swapped
     capacity = microbatch_bytes(hot, swapped, MICROBATCHES)
+    # A shard of its own: gates of another engine in its layers would keep the fast kernels away from this one.
     tight = BatchEngine(
-        shard,
+        packed_shard(model_folder("llama"))[0],
         kv_bytes=(hot + 1) * page_bytes,
         prefix_share=0,
         offload=Offload(MICROBATCHES, (swapped + 0.5) / hot),

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from core.engine.sizing import Offload
     from miner.compute import Compute
 
-SEQUENCES, PROMPT_TOKENS, TOKENS, BURSTS = 48, 40, 8, 6
-GROUPS = 8
-LATENCIES_S = (0.0, 0.064)
+SEQUENCES, PROMPT_TOKENS, TOKENS, BURSTS = 48, 24, 6, 4
+GROUPS = 6
+LATENCIES_S = (0.0, 0.064, 0.256)
 HALVES = ((0, 9), (9, 18))
 
 

@@ -27,7 +27,7 @@ COMMANDS = {
         "jobs fetch", "jobs retry-failed", "receipts show", "dispute",
     ],
     "auditor": [
-        "check", "dispute", "disputes ls", "disputes show", "withdraw", "jury stake", "jury serve", "jury status", "jury withdraw",
+        "check", "dispute", "disputes ls", "disputes show", "disputes move", "disputes resolve", "disputes claim", "withdraw", "jury stake", "jury serve", "jury status", "jury withdraw",
         "watch", "audits ls", "audits standings", "audits status", "canaries mix", "canaries check",
     ],
 }  # fmt: skip

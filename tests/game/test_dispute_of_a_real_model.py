@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from client import by_hand, collecting
+from client.context import Context
 from client.orders import Prompt
 from client.programs import local_program, registered_program
 from client.trace_game import Accusation, OrderedDraw, Played, Prosecution, open_game
@@ -16,13 +21,17 @@ from core.engine.trace.program import ModelProgram
 from core.game.claims import deviation_claim, token_claim, token_due
 from core.game.players import Accuser, with_trace
 from core.game.prepare import canonical
-from core.protocol import commit
+from core.protocol import commit, ids
 from core.protocol.dispute import Verdict
-from core.protocol.game_log import case_of
+from core.protocol.errors import UsageError
+from core.protocol.game_log import case_of, read_game
 from core.protocol.trace.families import SIGMA
 from core.protocol.trace.layout import Place
 from core.protocol.trace.sources import CommittedRows
 from core.protocol.types import SamplingParams
+from core.runtime.console import GlobalOptions, Run
+from core.runtime.folders import Folders
+from core.runtime.settings import load
 from devnet.faults import corrupt_layer_int8
 from miner.defence import Defence
 from miner.store import Store
@@ -174,6 +183,55 @@ async def test_int8_weights_in_one_layer_cost_the_stake(world: World, tmp_path: 
     after = await honest_stake(work)
     assert after == [before[0], 0, before[2]]
     assert [move.function for move in moves] == ["accuse", "timeout", "execute"]
+
+
+async def test_a_silent_stage_is_convicted_and_its_stake_claimed_by_hand(
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def spoil(stage: int, shard: Any) -> None:
+        if stage == 1:
+            corrupt_layer_int8(shard, 2)
+
+    work = await world.work(SPANS, prompts(GREEDY), spoil=spoil)
+    accusation, opened = await accuse_deviation(work, 1)
+    game = Prosecution(world.chain, world.requester, Hasty(LOOK_S), opened, accusation)
+    assert await game.step(await read_game(world.chain, opened)), "the accusation"
+
+    @asynccontextmanager
+    async def open_context(settings: Any) -> AsyncIterator[Context]:
+        yield Context(settings, world.chain)
+
+    for module in (by_hand, collecting):
+        monkeypatch.setattr(module, "open_context", open_context)
+    run = Run(
+        "auditor",
+        "disputes resolve",
+        GlobalOptions(yes=True, json=True),
+        folders=Folders.at(tmp_path),
+    )
+    run._settings = load(environ={}, folders=run.folders)
+    run.unlock = lambda *_, **__: world.requester  # type: ignore[method-assign, assignment]
+    name = ids.short(ids.Kind.DISPUTE, opened.dispute)
+    with pytest.raises(UsageError, match="still runs"):
+        await by_hand.resolve(run, name)
+    with pytest.raises(UsageError, match="owes nothing yet"):
+        await by_hand.claim(run, name)
+    await world.skip(TURN_S + 1)
+    for _ in ("timeout", "execute"):
+        await by_hand.resolve(run, name)
+    with pytest.raises(UsageError, match="is over"):
+        await by_hand.resolve(run, name)
+    assert await world.stake(1) == 0
+    run.command = "disputes claim"
+    await by_hand.claim(run, name)
+    *_, timeout, execute, claimed = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (timeout["result"]["done"], timeout["result"]["phase"]) == ("timeout", "ruled")
+    assert (execute["result"]["done"], execute["result"]["verdict"]) == ("execute", "fault")
+    assert claimed["result"]["ToleranceGame"] == run.settings.show_token(opened.bond)
+    assert await world.chain.read("ToleranceGame", "creditOf", world.requester.address) == 0
 
 
 async def test_one_perturbed_row_costs_the_stake(world: World, tmp_path: Path) -> None:

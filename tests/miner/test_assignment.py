@@ -103,3 +103,24 @@ async def test_a_shard_that_does_not_fit_is_refused_with_the_numbers(model_dir: 
     with pytest.raises(UsageError, match="there are no layers"):
         await load(compute, model, t.LayerRange(2, 9), memory_bytes=2**24)
     compute.close()
+
+
+async def test_what_is_swapped_is_measured_counted_and_makes_no_request_too_long(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.engine.sizing.copy_bytes_per_s", lambda folder: 1e12)
+    spec, layers = spec_of(model_dir), t.LayerRange(1, 3)
+    model, compute = open_model("tiny", signing.model_id(spec), spec, model_dir), Compute()
+    token_bytes = model.kv_bytes_per_token_layer * 2
+    hot = {"memory_bytes": 2**24, "kv_bytes": 1200 * token_bytes}
+    alone = await load(compute, model, layers, **hot)
+    cold = {"offload_bytes": 4000 * token_bytes, "offload_folder": tmp_path}
+    swapped = await load(compute, model, layers, **hot, **cold)
+    assert 2.8 * alone.kv_tokens < swapped.kv_tokens == compute.kv_capacity_tokens
+    assert swapped.context == alone.context == 512
+    assert compute.tau_ms_per_layer > 0 and compute.kv_tokens == 0
+    fewer = await load(compute, model, layers, **hot, **cold, max_requests=4)
+    assert fewer.kv_tokens < 5 * 512, "no more than so many requests can fill"
+    with pytest.raises(UsageError, match="leaves no room"):
+        await load(compute, model, layers, **hot, offload_bytes=2**24)
+    compute.close()

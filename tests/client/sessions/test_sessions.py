@@ -272,3 +272,26 @@ async def test_where_nothing_can_go_on_the_error_says_what_was_paid(village: Vil
     await sessions.close()
     village.running.clear()
     assert village.paid_units == part.cost_units
+
+
+async def test_a_session_that_gave_nothing_is_closed_and_its_whole_lock_comes_back(
+    village: Village, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await village.start((0, 3), (3, 6))
+    open_job = village.open_job
+
+    async def dies_when_matched(*asked: Any) -> Any:
+        match = await open_job(*asked)
+        await village.machines[1].kill()
+        return match
+
+    monkeypatch.setattr(village, "open_job", dies_when_matched)
+    sessions = village.sessions()
+    with pytest.raises(HeadraceError):
+        await hear(sessions.answer(ask(village, prompts(1)[0])))
+    await sessions.close()
+    village.running.clear()
+    assert village.closed == {match.job_id for match in village.matches} != set()
+    assert village.ledger.prepaid == PREPAID and village.paid_units == 0
+    states = {row.state for row in ClientStore(village.folder / "client.sqlite").jobs()}
+    assert states == {"abandoned"}

@@ -6,7 +6,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from statistics import median
 
 import pytest
 
@@ -51,13 +50,13 @@ def test_the_latency_is_added_to_each_way_within_a_millisecond(links: Links) -> 
 
         def late_ms() -> float:
             links.change(latency_ms=0)
-            without = median(_round_trips_ms(endpoint, 25)[1:])
+            without = min(_round_trips_ms(endpoint, 25)[1:])
             links.change(latency_ms=30)
             taken = _round_trips_ms(endpoint, 20)[1:]
             assert min(taken) >= 60
-            return sorted(taken)[len(taken) // 4] - without - 60
+            return min(taken) - without - 60
 
-        # Half of the calls are at most so much too late; there and back are two ways. Neighbours may steal some.
+        # There and back are two ways. Only the quickest calls are the link's alone; others on this machine delay the rest.
         assert _least(late_ms, 2 * 1.0) <= 2 * 1.0
 
 

@@ -1,4 +1,4 @@
-"""A devnet of three miners, none of which (nor any two) holds the whole model, with a gateway before it."""
+"""A devnet of three miners, none of which (nor any two) serves the whole model, with a gateway before it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.swarm.conftest import UNEQUAL, devnet_of
+from devnet.network import MinerProfile
+from tests.swarm.conftest import devnet_of
 from tests.swarm.world import World
+
+#: With room for several sessions at once: in a full one, the next waits for half a minute until a promise lapses.
+ROOMY = {
+    "miner-1": MinerProfile("1GiB", layers=(0, 4)),
+    "miner-2": MinerProfile("1GiB", layers=(4, 7)),
+    "miner-3": MinerProfile("1GiB", layers=(7, 8)),
+}
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def world(tmp_path_factory: pytest.TempPathFactory, tiny_cache: Path) -> AsyncIterator[World]:
-    async with devnet_of(tmp_path_factory.mktemp("front"), tiny_cache, UNEQUAL) as world:
+    async with devnet_of(tmp_path_factory.mktemp("front"), tiny_cache, ROOMY) as world:
         await world.net.start_gateway()
         yield world
