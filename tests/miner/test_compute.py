@@ -392,15 +392,20 @@ async def test_memory_stays_flat_over_thousands_of_requests(make: Make) -> None:
         for at in range(start, start + count, 50):
             await asyncio.gather(*(one(n) for n in range(at, at + 50)))
 
+    # What leaks does so every time; caches, and what other tests of this process left behind, come and go.
+    grown_objects, grown_bytes = [], []
     await some(0, 500)
-    seen(compute).batches.clear()
-    gc.collect()
-    objects, held = len(gc.get_objects()), _resident_bytes()
-    await some(500, 2000)
-    seen(compute).batches.clear()
-    gc.collect()
-    assert len(gc.get_objects()) < objects + 1000, "one for every second request"
-    assert _resident_bytes() < held + 16 * 2**20
+    for start in (500, 1200, 1900, 2600):
+        seen(compute).batches.clear()
+        gc.collect()
+        objects, held = len(gc.get_objects()), _resident_bytes()
+        await some(start, 700)
+        seen(compute).batches.clear()
+        gc.collect()
+        grown_objects.append(len(gc.get_objects()) - objects)
+        grown_bytes.append(_resident_bytes() - held)
+    assert min(grown_objects) < 350, "one for every second request"
+    assert min(grown_bytes) < 4 * 2**20, "six KB a request"
     assert (compute.kv_tokens, len(compute._guests)) == (0, 0)
 
 
