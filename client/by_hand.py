@@ -12,7 +12,7 @@ from client.investigation import investigate, read_delegation
 from client.jury import Action, Memory, View, next_action
 from client.playing import next_move
 from core.protocol import ids, units
-from core.protocol.dispute import ACCUSED_TURNS, STATUSES, JuryPhase, Phase
+from core.protocol.dispute import ACCUSED_TURNS, JURY, STATUSES, JuryPhase, Phase
 from core.protocol.errors import UsageError
 from core.protocol.game_log import GAME, Opened, games
 from core.runtime.clock import SystemClock
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from core.protocol.chain import ChainEvent
     from core.runtime.console import Run
 
-JURY = "JuryArbitrator"
 Json = dict[str, Any]
 
 
@@ -176,13 +175,7 @@ async def _due_of_jury(context: Context, seen: Standing) -> str:
     if seen.phase is JuryPhase.EXECUTED:
         raise _over(seen)
     found = await context.chain.read(JURY, "disputeOf", seen.dispute)
-    view = View(
-        JuryPhase(found["phase"]),
-        found["drawBlock"],
-        found["phaseEndsAt"],
-        found["payoutAt"],
-        on_panel=False,
-    )
+    view = View.of(found, on_panel=False)
     action = next_action(view, Memory(), block=await context.chain.block_number(), now=seen.now)
     calls = {Action.DRAW: "draw", Action.ADVANCE: "advance", Action.EXECUTE: "execute"}
     if action not in calls:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from client.context import open_store
-from client.keeper import keepers_of, living
+from client.history import keeper_pid
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, error_from
 from core.runtime.cli import as_typed
@@ -86,15 +86,16 @@ def _start(argv: Sequence[str], password: str, said: Path, log: Path) -> subproc
 
 def _jobs_of(settings: Settings, pid: int) -> list[str]:
     """Jobs whose submission this program sees to."""
-    store, folder = open_store(settings), keepers_of(settings)
+    store = open_store(settings)
     try:
-        for row in store.jobs():
-            known = store.submission(row.submission)
-            if known is not None and living(folder, known.keeper) == pid:
-                return [job.job_id for job in store.jobs() if job.submission == row.submission]
+        jobs = store.jobs()
+        theirs = {
+            name: keeper_pid(settings, store.submission(name))
+            for name in {job.submission for job in jobs}
+        }
     finally:
         store.close()
-    return []
+    return [job.job_id for job in jobs if theirs[job.submission] == pid]
 
 
 def _ended(said: Path, log: Path) -> dict[str, Any]:

@@ -157,7 +157,7 @@ async def cancel_job(run: Run, typed: str) -> Json:
 def _keeper(settings: Settings, row: JobRow) -> int | None:
     store = open_store(settings)
     try:
-        return keeper_pid(settings, store, row)
+        return keeper_pid(settings, store.submission(row.submission))
     finally:
         store.close()
 
@@ -166,8 +166,8 @@ def _tell_if_left(run: Run, row: JobRow) -> None:
     """A submission that nobody streams any more gives no more answers."""
     store = open_store(run.settings)
     try:
-        is_ours = store.submission(row.submission) is not None
-        is_left = is_ours and keeper_pid(run.settings, store, row) is None
+        known = store.submission(row.submission)
+        is_left = known is not None and keeper_pid(run.settings, known) is None
     finally:
         store.close()
     if row.state == "open" and is_left:

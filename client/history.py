@@ -11,7 +11,7 @@ from client.context import open_context, open_store
 from client.keeper import keepers_of, living
 from client.registered import shard_roots
 from client.session import Match
-from client.store import ClientStore, JobRow, match_of
+from client.store import ClientStore, JobRow, SubmissionRow, match_of
 from client.verify import Answer, check_answers, check_pipeline, complete_sets, covered
 from core.protocol import ids, pricing, signing, units
 from core.protocol.errors import CheckFailed
@@ -29,9 +29,8 @@ def list_jobs(settings: Settings) -> list[dict[str, Any]]:
         store.close()
 
 
-def keeper_pid(settings: Settings, store: ClientStore, row: JobRow) -> int | None:
-    """The program on this machine that sees to a submitted job; None where none does."""
-    known = store.submission(row.submission)
+def keeper_pid(settings: Settings, known: SubmissionRow | None) -> int | None:
+    """The program on this machine that sees to a submission; None where none does."""
     return None if known is None else living(keepers_of(settings), known.keeper)
 
 
@@ -41,7 +40,7 @@ def _job_line(settings: Settings, store: ClientStore, row: JobRow) -> dict[str, 
         "job": ids.short(ids.Kind.JOB, row.job_id),
         "name": "" if known is None else known.name,
         "state": row.state,
-        "running": row.state == "open" and keeper_pid(settings, store, row) is not None,
+        "running": row.state == "open" and keeper_pid(settings, known) is not None,
         "requests": len(requests),
         "finished": sum(bool(r.finish) for r in requests),
         "tokens": sum(len(json.loads(r.tokens)) for r in requests),
@@ -183,11 +182,19 @@ async def delegate(run: Run, typed: str, auditor: str, valid: str) -> dict[str, 
     finally:
         store.close()
     signer = run.unlock()
+    valid_s = units.parse_duration(valid)
     async with open_context(settings) as context:
         permission = AuditorDelegation(
-            match.order_hash,
-            ids.address(auditor),
-            await context.chain.now() + units.parse_duration(valid),
+            match.order_hash, ids.address(auditor), await context.chain.now() + valid_s
+        )
+        run.confirm(
+            "Sign it?",
+            {
+                "job": ids.short(ids.Kind.JOB, match.job_id),
+                "auditor": f"{permission.auditor} may read its evidence and dispute it for you",
+                "until": f"in {units.format_duration(valid_s)}",
+                "costs": "nothing; it is not sent to the chain",
+            },
         )
         signature = signing.sign(signer, context.chain.domain, permission)
     return {

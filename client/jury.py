@@ -20,6 +20,7 @@ from client.evidence import Case, Evidence, case_in
 from client.registered import shard_roots
 from client.votes import VoteBook, VoteKind
 from core.protocol.chain import Chain, ChainEvent
+from core.protocol.dispute import JURY
 from core.protocol.dispute import JuryPhase as Phase
 from core.protocol.errors import (
     ChainUnreachable,
@@ -61,6 +62,12 @@ class View:
     phase_ends_at: int
     payout_at: int
     on_panel: bool
+
+    @classmethod
+    def of(cls, found: dict[str, Any], *, on_panel: bool) -> View:
+        """From the contract's `disputeOf`."""
+        ends = (found["drawBlock"], found["phaseEndsAt"], found["payoutAt"])
+        return cls(Phase(found["phase"]), *ends, on_panel)
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,7 @@ class JurorDaemon:
         if batch.rolled_back_to is not None:
             self._roll_back(batch.rolled_back_to)
         for event in batch.events:
-            if event.contract == "JuryArbitrator" and event.name == "DisputeOpened":
+            if event.contract == JURY and event.name == "DisputeOpened":
                 self._open[event.args["dispute"]] = event
         for dispute in list(self._open):
             if self._clock.monotonic() >= self._not_before.get(dispute, 0.0):
@@ -225,7 +232,7 @@ class JurorDaemon:
             self._start_judging(dispute)
             return
         commitment = await self._chain.read(
-            "JuryArbitrator",
+            JURY,
             "commitmentHash",
             dispute,
             self._signer.address,
@@ -299,19 +306,13 @@ class JurorDaemon:
         return (VoteKind.FAULT if finding.at_fault else VoteKind.NO_FAULT), finding
 
     async def _view(self, dispute: str) -> View:
-        found: dict[str, Any] = await self._chain.read("JuryArbitrator", "disputeOf", dispute)
-        panel = await self._chain.read("JuryArbitrator", "panelOf", dispute)
+        found: dict[str, Any] = await self._chain.read(JURY, "disputeOf", dispute)
+        panel = await self._chain.read(JURY, "panelOf", dispute)
         me = self._signer.address.lower()
-        return View(
-            phase=Phase(found["phase"]),
-            draw_block=found["drawBlock"],
-            phase_ends_at=found["phaseEndsAt"],
-            payout_at=found["payoutAt"],
-            on_panel=any(juror.lower() == me for juror in panel),
-        )
+        return View.of(found, on_panel=any(juror.lower() == me for juror in panel))
 
     async def _send(self, function: str, *args: Any) -> None:
-        await self._chain.transact(self._signer, "JuryArbitrator", function, *args)
+        await self._chain.transact(self._signer, JURY, function, *args)
 
     async def _send_once(self, function: str, done_error: str, *args: Any) -> None:
         """Send, taking "you did that already" for success: we crashed between sending and remembering."""

@@ -7,10 +7,9 @@ from typing import Any
 from client.context import open_context
 from client.wallet_files import wallet_address
 from core.protocol.chain import Chain
+from core.protocol.dispute import JURY
 from core.protocol.errors import DeadlinePassed, StakeTooLow, TokenShort, UsageError
 from core.runtime.console import Run
-
-CONTRACT = "JuryArbitrator"
 
 
 async def stake_juror(run: Run, amount: str) -> dict[str, Any]:
@@ -20,8 +19,8 @@ async def stake_juror(run: Run, amount: str) -> dict[str, Any]:
     async with open_context(run.settings) as context:
         chain = context.chain
         have = await chain.read("TestUSD", "balanceOf", signer.address)
-        juror = await chain.read(CONTRACT, "jurorOf", signer.address)
-        least = await chain.read(CONTRACT, "minJurorStake")
+        juror = await chain.read(JURY, "jurorOf", signer.address)
+        least = await chain.read(JURY, "minJurorStake")
         if juror["stake"] + units < least:
             raise StakeTooLow(
                 "the stake is below the jury's minimum",
@@ -51,8 +50,8 @@ async def stake_juror(run: Run, amount: str) -> dict[str, Any]:
                 "back": "`auditor jury withdraw`, after the unbonding time",
             },
         )
-        await chain.transact(signer, "TestUSD", "approve", chain.addresses[CONTRACT], units)
-        await chain.transact(signer, CONTRACT, "stakeJuror", units)
+        await chain.transact(signer, "TestUSD", "approve", chain.addresses[JURY], units)
+        await chain.transact(signer, JURY, "stakeJuror", units)
         return await _status(run, chain, signer.address)
 
 
@@ -64,15 +63,19 @@ async def juror_status(run: Run) -> dict[str, Any]:
 
 
 async def _status(run: Run, chain: Chain, address: str) -> dict[str, Any]:
-    juror = await chain.read(CONTRACT, "jurorOf", address)
+    juror = await chain.read(JURY, "jurorOf", address)
     show = run.settings.show_token
     return {
         "juror": address,
         "stake": show(juror["stake"]),
         "leaving": show(juror["leaving"]),
         "open_disputes": juror["openDisputes"],
-        "credit": show(await chain.read(CONTRACT, "creditOf", address)),
+        "credit": show(await chain.read(JURY, "creditOf", address)),
     }
+
+
+def _taken(run: Run, what: str, units: int, address: str) -> dict[str, str]:
+    return {what: run.settings.show_token(units), "to": f"wallet {address}"}
 
 
 async def withdraw_juror(run: Run, amount: str | None) -> dict[str, Any]:
@@ -80,11 +83,11 @@ async def withdraw_juror(run: Run, amount: str | None) -> dict[str, Any]:
     signer = run.unlock()
     async with open_context(run.settings) as context:
         chain = context.chain
-        juror = await chain.read(CONTRACT, "jurorOf", signer.address)
+        juror = await chain.read(JURY, "jurorOf", signer.address)
         if amount is not None:
             units = run.settings.token(amount)
             run.confirm("Start unbonding?", {"amount": run.settings.show_token(units)})
-            await chain.transact(signer, CONTRACT, "requestJurorExit", units)
+            await chain.transact(signer, JURY, "requestJurorExit", units)
         elif juror["leaving"]:
             wait_s = juror["leaveAt"] - await chain.now()
             if wait_s > 0:
@@ -93,9 +96,12 @@ async def withdraw_juror(run: Run, amount: str | None) -> dict[str, Any]:
                     f"{wait_s} s left",
                     resume="auditor jury withdraw",
                 )
-            await chain.transact(signer, CONTRACT, "withdrawJuror")
-        elif await chain.read(CONTRACT, "creditOf", signer.address):
-            await chain.transact(signer, CONTRACT, "withdrawCredit")
+            await chain.simulate(signer.address, JURY, "withdrawJuror")
+            run.confirm("Take it?", _taken(run, "stake", juror["leaving"], signer.address))
+            await chain.transact(signer, JURY, "withdrawJuror")
+        elif credit := await chain.read(JURY, "creditOf", signer.address):
+            run.confirm("Take it?", _taken(run, "fees earned", credit, signer.address))
+            await chain.transact(signer, JURY, "withdrawCredit")
         else:
             raise UsageError(
                 "there is nothing to take", next_step="name an amount: auditor jury withdraw 100usd"

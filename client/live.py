@@ -358,11 +358,8 @@ class LiveSession(Pipeline):
             await self._requester.clock.sleep(max(ACK_EVERY_S, pause_s))
 
     async def _hand_in(self, *, closing: bool = False) -> None:
-        newest = self.ack
-        if newest is None and closing:
-            newest = (
-                self._signed_ack()
-            )  # of nothing: what the order locks comes back before its deadline
+        # Of nothing, where nothing came: what the order locks comes back before its deadline.
+        newest = self.ack or (self._signed_ack() if closing else None)
         if newest is None or (newest[0] == self._told and not closing):
             return
         (ack, signature), matcher = newest, self._requester.matcher

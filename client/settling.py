@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from core.protocol import ids
 from core.protocol.chain import Chain
+from core.protocol.dispute import JURY
 from core.protocol.errors import UsageError
 from core.protocol.game_log import GAME
 
-JURY = "JuryArbitrator"
 NAMED = ("", "game", "jury")
 
 

@@ -12,6 +12,9 @@ from devnet.processes import Processes, Running
 CHAIN_ID = 31337
 #: Accounts of the public phrase that start with ETH; each devnet party is one of them.
 ACCOUNTS = 12
+#: Beyond the states it holds in memory (the newest six hundred and more) Anvil writes each block's whole state to a file.
+#: Nothing here reads that far back; left alone it fills gigabytes, in the user's home, and leaves them there when killed.
+STATES_ON_DISK = 16
 PROJECT = Path(__file__).resolve().parent.parent
 
 
@@ -25,13 +28,25 @@ def find_anvil() -> Path:
     raise ConfigError("there is no anvil", "npm did not install it", next_step="make setup")
 
 
+def _make_empty(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+
+
 async def start_anvil(
-    processes: Processes, port: int, *, state_file: Path | None = None, block_time_s: int = 1
+    processes: Processes,
+    port: int,
+    *,
+    states: Path,
+    state_file: Path | None = None,
+    block_time_s: int = 1,
 ) -> Running:
     """Start a chain: a block for every transaction and one every `block_time_s`, so that clocks move by themselves.
 
-    With a `state_file` the chain is kept there, and continued if the file exists.
+    Old states go to the folder `states`, as few as there can be. With a `state_file` the chain is kept there, and
+    continued if the file exists.
     """
+    _make_empty(states)
     argv = [
         str(find_anvil()),
         "--host", "127.0.0.1",
@@ -41,10 +56,12 @@ async def start_anvil(
         "--block-time", str(block_time_s),
         "--mixed-mining",
         "--hardfork", "prague",
+        "--cache-path", str(states),
+        "--max-persisted-states", str(STATES_ON_DISK),
         "--silent",
     ]  # fmt: skip
     if state_file is not None:
-        argv += ["--state", str(state_file), "--preserve-historical-states"]
+        argv += ["--state", str(state_file)]
     running = await processes.start("anvil", argv)
     chain = Chain(f"http://127.0.0.1:{port}", CHAIN_ID, {})
 

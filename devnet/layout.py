@@ -56,5 +56,10 @@ class Layout:
         return self.root / "fleet.json"
 
     @property
+    def chain_states(self) -> Path:
+        """Folder of the few old states that the chain does not hold in memory."""
+        return self.root / "chain-states"
+
+    @property
     def chain_state_file(self) -> Path:
         return self.root / "chain.json"

@@ -7,6 +7,7 @@ the user's cache. After that nothing touches the network.
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import shutil
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -70,6 +71,11 @@ SOURCES = {
 DEFAULT_MODEL = "smollm2-135m"
 
 
+def is_ready(name: str, cache_dir: Path | None = None) -> bool:
+    """Whether the converted model is on this machine."""
+    return (model_path(name, cache_dir) / "config.json").is_file()
+
+
 def ensure_model(
     name: str = DEFAULT_MODEL,
     cache_dir: Path | None = None,
@@ -93,12 +99,12 @@ def ensure_model(
         )
     say = progress or _log.info
     target = model_path(name, cache_dir)
-    if (target / "config.json").is_file():
+    if is_ready(name, cache_dir):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(target.parent / f".{name}.lock", timeout=_LOCK_LIMIT_S):
-            if (target / "config.json").is_file():
+            if is_ready(name, cache_dir):
                 return target
             work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
             try:
@@ -203,10 +209,12 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else ""
 
 
-def main() -> int:
-    """`python -m devnet.models`: have the default model ready, saying what is done if it takes time."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m devnet.models [NAME]`: have a model ready, saying what is done if it takes time."""
+    asked = argparse.ArgumentParser(prog="python -m devnet.models", description=main.__doc__)
+    asked.add_argument("name", nargs="?", default=DEFAULT_MODEL, help=", ".join(SOURCES))
     try:
-        ensure_model(progress=lambda text: print(text, flush=True))
+        ensure_model(asked.parse_args(arguments).name, progress=lambda text: print(text, flush=True))
     except HeadraceError as error:
         print("\n".join(error.lines()), file=sys.stderr)
         return error.exit_code

@@ -95,6 +95,7 @@ class Devnet:
         await start_anvil(
             self.processes,
             self.rpc_port,
+            states=self.layout.chain_states,
             state_file=self.layout.chain_state_file if keep else None,
             block_time_s=self.block_time_s,
         )
@@ -228,11 +229,11 @@ class Devnet:
             await self.run(party, program("auditor", "jury", "stake", stake, "--yes"))
         return await self._start(party, program("auditor", "jury", "serve"))
 
-    async def start_gateway(self, party: str = "requester-1") -> Running:
+    async def start_gateway(self, party: str = "requester-1", *, pages: bool = True) -> Running:
         """`client serve`, paid by this party. Started again, it listens where it did."""
         if not self.gateway_port:
             (self.gateway_port,) = free_ports(1)
-        gateway = {"host": "127.0.0.1", "port": self.gateway_port}
+        gateway = {"host": "127.0.0.1", "port": self.gateway_port, "dashboard": pages}
         self.write_home(party, {"client": self._client_section, "gateway": gateway})
         argv = program("client", "serve")
         running = await self.processes.start("gateway", argv, environ_of(self.layout, party))
@@ -312,10 +313,15 @@ class Devnet:
             ) from None
 
     async def close(self) -> None:
-        """Stop every program and the connection; safe to call at any time."""
+        """Stop every program and the connections; safe to call at any time."""
         await self.processes.stop_all()
+        await self.disconnect()
+
+    async def disconnect(self) -> None:
+        """End our connections and leave the programs as they are."""
         if self._http is not None:
             await self._http.aclose()
+            self._http = None
         if self.chain is not None:
             await self.chain.close()
 

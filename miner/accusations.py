@@ -8,12 +8,12 @@ from core.protocol import ids
 from core.protocol.chain import Chain, ChainEvent, history
 from core.protocol.dispute import STATUSES, JuryPhase, Phase
 from core.protocol.errors import UsageError
+from core.protocol.game_log import GAME
 from core.protocol.types import ZERO_ADDRESS
 from core.runtime.console import Run
 from miner.facts import operator_address
 from miner.results import DisputeRow
 
-GAME, JURY = "ToleranceGame", "JuryArbitrator"
 _OPENED = {"GameOpened": ("id", "accuser"), "DisputeOpened": ("dispute", "challenger")}
 
 

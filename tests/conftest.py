@@ -8,8 +8,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import json
+import shutil
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -23,6 +25,7 @@ from hypothesis import settings
 
 from core.protocol.signer import DEVNET_PHRASE, Signer, devnet_accounts
 from core.protocol.signing import Domain
+from devnet.anvil import STATES_ON_DISK
 
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
@@ -122,11 +125,13 @@ class Anvil:
 
     rpc_url: str
     process: subprocess.Popen[bytes]
+    states: Path
 
     def stop(self) -> None:
-        """End the node. Safe to call twice."""
+        """End the node and remove what it wrote. Safe to call twice."""
         self.process.kill()
         self.process.wait()
+        shutil.rmtree(self.states, ignore_errors=True)
 
 
 def start_anvil(*options: str, port: int | None = None) -> Anvil:
@@ -138,12 +143,14 @@ def start_anvil(*options: str, port: int | None = None) -> Anvil:
     if not binary.exists():
         pytest.fail(f"{binary} is missing: run `npm ci`")
     port = port or take_free_port()
+    states = Path(tempfile.mkdtemp(prefix="headrace-anvil-"))
+    kept = ("--cache-path", str(states), "--max-persisted-states", str(STATES_ON_DISK))
     process = subprocess.Popen(
-        [binary, "--port", str(port), "--silent", "--mnemonic", DEVNET_PHRASE, *options],
+        [binary, "--port", str(port), "--silent", "--mnemonic", DEVNET_PHRASE, *kept, *options],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    anvil = Anvil(f"http://127.0.0.1:{port}", process)
+    anvil = Anvil(f"http://127.0.0.1:{port}", process, states)
     deadline = time.monotonic() + START_TIMEOUT_S
     while not _answers(anvil.rpc_url):
         if process.poll() is not None or time.monotonic() > deadline:

@@ -16,21 +16,30 @@ MODELS = Path.home() / ".cache" / "headrace" / "models"
 
 @cache
 def model_folder(name: str) -> Path:
-    """`gemma` (Gemma 3 270M) and `smollm` (SmolLM2 135M) where they are installed, `llama`: random, 18 layers of 640."""
+    """`gemma` (Gemma 3 270M) and `smollm` (SmolLM2 135M) where they are installed, `llama`: random, 18 layers of 640.
+
+    The random one is written once, beside the others: half a gigabyte for each run, left behind by each that is
+    killed, fills a disk.
+    """
     if name != "llama":
         return MODELS / {"gemma": "gemma3-270m", "smollm": "smollm2-135m"}[name]
     from devnet.tiny_models import write_tiny_model
 
-    return write_tiny_model(
-        Path(tempfile.mkdtemp(prefix="headrace-llama-")),
-        "llama",
-        layers=18,
-        hidden=640,
-        vocab=32000,
-        context=2048,
-        weight_std=0.02,
-        options={"intermediate_size": 2048, "num_key_value_heads": 4},
-    )
+    target = MODELS / "random-llama-18x640"
+    if not target.exists():
+        MODELS.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=MODELS) as work:
+            write_tiny_model(
+                Path(work) / "model",
+                "llama",
+                layers=18,
+                hidden=640,
+                vocab=32000,
+                context=2048,
+                weight_std=0.02,
+                options={"intermediate_size": 2048, "num_key_value_heads": 4},
+            ).rename(target)
+    return target
 
 
 def whole_shard(folder: Path) -> Shard:

