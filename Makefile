@@ -24,11 +24,12 @@ ready: # Python and npm packages side by side, then artifacts and model
 
 setup: $(VENV)/.installed node_modules/.installed
 
-# One command installs torch beside everything else, so that the pin decides which build is taken.
+# One command installs torch beside everything else, so that the pin decides which build is taken. Most of what is installed
+# is never imported: the rest is compiled when it is.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing Python packages (pinned in constraints.txt)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0 -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt torch==2.13.0 -e '.[dev]'
 	@touch $@
 
 # Not `npm ci`: it refuses a lock file that leaves out other platforms' builds of the tools.
