@@ -7,6 +7,7 @@ machines computed is ever compared with each other. One stage's shard is in memo
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,6 +19,7 @@ import msgspec
 
 from client.evidence import Evidence, PromptOpening, tokens_in
 from client.precheck import rows_clear, tokens_clear
+from client.suspicion import is_due, suspicion
 from core.protocol.errors import CheckFailed, RowsWithheld
 from core.protocol.types import RequestLeaf, Stage
 
@@ -31,7 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RequestFinding:
-    """One request at one stage. `ratio` against `limit` is D/S against T, or nats against δ for tokens."""
+    """One request at one stage. `ratio` against `limit` is D/S against T, or nats against δ for tokens.
+
+    `suspicion` says why work that is within them stands out all the same (`client/suspicion.py`); nobody is accused of it.
+    """
 
     request_index: int
     at_fault: bool
@@ -39,6 +44,7 @@ class RequestFinding:
     ratio: float
     limit: float
     first_divergent_step: int | None
+    suspicion: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,13 @@ class StageFinding:
         return bool(self.withheld) or any(r.at_fault for r in self.requests)
 
     @property
+    def suspicion(self) -> str:
+        """What stands out of honest noise in a stage that is not at fault; "" for nothing."""
+        return (
+            "" if self.at_fault else next((r.suspicion for r in self.requests if r.suspicion), "")
+        )
+
+    @property
     def worst(self) -> RequestFinding | None:
         """The request that speaks most against the stage."""
         return max(self.requests, key=lambda r: (r.at_fault, r.ratio / r.limit), default=None)
@@ -63,6 +76,14 @@ class StageFinding:
     def digest(self) -> bytes:
         """SHA-256 of the finding: what a juror's vote refers to."""
         return sha256(msgspec.json.encode(self)).digest()
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What looking at a stage took: requests that were judged in float64, and seconds of computing (not of loading and fetching)."""
+
+    in_float64: int
+    spent_s: float
 
 
 class ShardSource:
@@ -80,18 +101,29 @@ class ShardSource:
 
         return to_hex(model_manifest(self.model_dir).shard_root(stage.layer_from, stage.layer_to))
 
-    def load(self, stage: Stage) -> Shard:
-        import torch
+    @property
+    def numerics(self) -> str:
+        """What the model's machines hold weights and compute in."""
+        from core.engine.numerics import BF16
 
+        return "bfloat16" if self.profile.name == BF16.name else "float32"
+
+    def load(self, stage: Stage) -> Shard:
         from core.engine.model import load_shard
 
-        return load_shard(self.model_dir, stage.layers, dtype=torch.float64)
+        return load_shard(self.model_dir, stage.layers, numerics=self.numerics, reference=True)
 
     def load_rough(self, stage: Stage) -> Shard:
-        """The same layers as machines run them, for `client/precheck.py`."""
+        """The same layers in float32, for `client/precheck.py`."""
         from core.engine.model import load_shard
 
         return load_shard(self.model_dir, stage.layers)
+
+    def load_own(self, stage: Stage) -> Shard:
+        """The same layers as their machines run them, for `client/suspicion.py`."""
+        from core.engine.model import load_shard
+
+        return load_shard(self.model_dir, stage.layers, numerics=self.numerics)
 
     @cached_property
     def operators(self) -> ModelProgram | None:
@@ -133,6 +165,7 @@ class _Shards:
         self._has_rough = precheck and not source.profile.is_shadow
         #: Requests that were judged in float64.
         self.in_float64 = 0
+        self._spent_s = 0.0
 
     @cached_property
     def exact(self) -> Shard:
@@ -142,6 +175,11 @@ class _Shards:
     def rough(self) -> Shard | None:
         return self._source.load_rough(self._place) if self._has_rough else None
 
+    @cached_property
+    def own(self) -> Shard:
+        is_float32 = self._source.numerics == "float32"
+        return (self.rough if is_float32 else None) or self._source.load_own(self._place)
+
     @property
     def either(self) -> Shard:
         """For what both know: widths, layers, vocabulary."""
@@ -150,6 +188,29 @@ class _Shards:
     def judge(self) -> Shard:
         self.in_float64 += 1
         return self.exact
+
+    async def off_loop(self, judge: Callable[..., RequestFinding], *args: Any) -> RequestFinding:
+        """Judge in a thread, and count the time."""
+        started = time.perf_counter()
+        try:
+            return await asyncio.to_thread(judge, *args)
+        finally:
+            self._spent_s += time.perf_counter() - started
+
+    @property
+    def effort(self) -> Effort:
+        return Effort(self.in_float64, self._spent_s)
+
+
+def check_weights(source: ShardSource, place: Stage, registered_shard_root: str) -> None:
+    """Raises CheckFailed when our own copy of a stage's weights is not the registered model."""
+    ours = source.shard_root(place)
+    if ours != registered_shard_root:
+        raise CheckFailed(
+            f"our copy of layers {place.layers} is not the registered model",
+            f"shard root {ours}, registered {registered_shard_root}",
+            next_step="unpack the model again",
+        )
 
 
 async def audit_stage(
@@ -161,22 +222,16 @@ async def audit_stage(
     progress: Callable[[int, int], None] = lambda done, total: None,
     *,
     precheck: bool = False,
-    in_float64: Callable[[int], None] = lambda requests: None,
+    effort: Callable[[Effort], None] = lambda effort: None,
 ) -> StageFinding:
     """Re-run one stage on these requests.
 
-    With `precheck` a request that a float32 re-run clears is not re-run in float64; `in_float64` is told how many were.
+    With `precheck` a request that a float32 re-run clears is not re-run in float64; `effort` is told what it took.
     A stage whose rows nobody hands over is at fault (`withheld`): it must answer for what it signed. Raises CheckFailed when our
     own copy of the weights is not the registered model.
     """
     place = evidence.case.plan[stage]
-    ours = await asyncio.to_thread(source.shard_root, place)
-    if ours != registered_shard_root:
-        raise CheckFailed(
-            f"our copy of layers {place.layers} is not the registered model",
-            f"shard root {ours}, registered {registered_shard_root}",
-            next_step="unpack the model again",
-        )
+    await asyncio.to_thread(check_weights, source, place, registered_shard_root)
     shards = _Shards(source, place, precheck=precheck)
     await asyncio.to_thread(lambda: shards.either)
     findings = []
@@ -193,7 +248,7 @@ async def audit_stage(
             withheld=f"{error.what}: {error.why}",
         )
     finally:
-        in_float64(shards.in_float64)
+        effort(shards.effort)
     progress(len(leaves), len(leaves))
     return StageFinding(stage, place.operator, (place.layer_from, place.layer_to), tuple(findings))
 
@@ -217,17 +272,15 @@ async def _audit_request(
     if len(outputs) != expected * out_bytes:
         return _plain_fault(leaf, f"{len(outputs) // out_bytes} output rows for {expected} due")
     if not first and not last:
-        return await asyncio.to_thread(_judge_rows, source, shards, leaf, inputs, outputs)
+        return await shards.off_loop(_judge_rows, source, shards, leaf, inputs, outputs)
     opening = await evidence.opening(leaf.request_index)
     disordered = _disordered(leaf, opening, tokens_in(inputs) if first else None)
     foreign = [t for t in (tokens_in(inputs) if first else ()) if t >= shard.vocab]
     if disordered or foreign:
         return _plain_fault(leaf, disordered or f"fed token {foreign[0]} of {shard.vocab}")
     if last:
-        return await asyncio.to_thread(
-            _judge_tokens, source, shards, leaf, inputs, outputs, opening
-        )
-    return await asyncio.to_thread(_judge_rows, source, shards, leaf, inputs, outputs)
+        return await shards.off_loop(_judge_tokens, source, shards, leaf, inputs, outputs, opening)
+    return await shards.off_loop(_judge_rows, source, shards, leaf, inputs, outputs)
 
 
 def _plain_fault(leaf: RequestLeaf, reason: str) -> RequestFinding:
@@ -263,8 +316,12 @@ def _judge_rows(
         sigma, served = source.sigma(rough.layers.end), _floats(outputs, rough.hidden)
         seen = rows_clear(source.profile, rough, _inputs(rough, inputs), served, sigma)
         if seen is not None:
+            verdict, ours = seen
             limit = source.profile.tolerance(len(rough.layers), len(served))
-            return RequestFinding(leaf.request_index, False, (), seen.ratio, limit, None)
+            stands_out = _stands_out(source, shards, verdict.ratio, limit, inputs, served, ours)
+            return RequestFinding(
+                leaf.request_index, False, (), verdict.ratio, limit, None, stands_out
+            )
     shard = shards.judge()
     reference = reexecute(shard, _inputs(shard, inputs)).numpy()
     served = _floats(outputs, shard.hidden)
@@ -274,6 +331,11 @@ def _judge_rows(
     limit = source.profile.tolerance(depth, len(served))
     rows = whitened_relative_l2(served, reference, sigma).rows
     divergent = next((i for i, dev in enumerate(rows) if dev > limit), None)
+    stands_out = ""
+    if not verdict.at_fault:
+        stands_out = _stands_out(
+            source, shards, verdict.ratio, verdict.limit, inputs, served, reference
+        )
     return RequestFinding(
         leaf.request_index,
         verdict.at_fault,
@@ -281,7 +343,23 @@ def _judge_rows(
         verdict.ratio,
         verdict.limit,
         (verdict.worst_row if divergent is None else divergent) if verdict.at_fault else None,
+        stands_out,
     )
+
+
+def _stands_out(
+    source: ShardSource,
+    shards: _Shards,
+    ratio: float,
+    limit: float,
+    inputs: bytes,
+    served: Any,
+    reference: Any,
+) -> str:
+    if not is_due(source.profile, ratio, limit):
+        return ""
+    own, sigma = shards.own, source.sigma(shards.either.layers.end)
+    return suspicion(source.profile, own, _inputs(own, inputs), served, reference, sigma)
 
 
 def _judge_tokens(
@@ -386,10 +464,10 @@ async def audit_job(
     progress: Callable[[int, int, int], None] = lambda stage, done, total: None,
     *,
     precheck: bool = False,
-    in_float64: Callable[[int, int], None] = lambda stage, requests: None,
+    effort: Callable[[int, Effort], None] = lambda stage, effort: None,
     stages: Collection[int] | None = None,
 ) -> list[StageFinding]:
-    """Re-run every stage of a job, or only these, one shard in memory at a time; `precheck` and `in_float64` as in `audit_stage`."""
+    """Re-run every stage of a job, or only these, one shard in memory at a time; `precheck` and `effort` as in `audit_stage`."""
     findings = []
     for stage, leaves in enumerate(leaves_by_stage):
         if stages is not None and stage not in stages:
@@ -403,7 +481,7 @@ async def audit_job(
                 shard_roots[stage],
                 partial(progress, stage),
                 precheck=precheck,
-                in_float64=partial(in_float64, stage),
+                effort=partial(effort, stage),
             )
         )
     return findings

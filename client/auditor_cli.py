@@ -49,6 +49,14 @@ async def check(
 
 
 @app.command()
+async def replay(run: Run, job: JobArgument, delegation: DelegationOption = None) -> None:
+    """Run the whole model over a job's prompts and tokens, believing no stage; exit 9 when an answer does not follow."""
+    from client.replay import replay_job
+
+    await replay_job(run, job, delegation)
+
+
+@app.command()
 async def dispute(
     run: Run,
     job: JobArgument,
@@ -103,6 +111,9 @@ async def watch(
     dispute: Annotated[
         bool, typer.Option("--dispute", help="Accuse whoever is at fault, and pay the bond.")
     ] = False,
+    tell: Annotated[
+        bool, typer.Option("--tell", help="Tell the matcher what audits of operators come to.")
+    ] = False,
 ) -> None:
     """Follow jobs, re-run what the lot falls on, keep the verdicts. Until stopped."""
     from client.watch_service import watch as serve
@@ -113,6 +124,7 @@ async def watch(
         serves=requester or (),
         delegation_files=delegation or (),
         disputes=dispute,
+        tells=tell,
     )
 
 
@@ -132,6 +144,14 @@ def audits_standings(run: Run) -> None:
     run.emit(list_standings(run.settings, run.unlock().address))
 
 
+@audits.command("tell")
+async def audits_tell(run: Run) -> None:
+    """Sign what audits of operators came to, and hand it to the matcher; `watch --tell` does it by itself."""
+    from client.watch_service import tell_by_hand
+
+    run.emit(await tell_by_hand(run))
+
+
 @audits.command("status")
 def audits_status(run: Run) -> None:
     """Jobs watched, audits that were only measured, accusations that are due."""
@@ -141,10 +161,15 @@ def audits_status(run: Run) -> None:
 
 
 @disputes.command("ls")
-async def disputes_ls(run: Run) -> None:
+async def disputes_ls(
+    run: Run,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
+) -> None:
     """Every dispute, games and those before the jury, in the order in which they were opened."""
     from client.verdicts import list_disputes
 
+    if watch:
+        await run.follow(lambda: list_disputes(run.settings))
     run.emit(await list_disputes(run.settings))
 
 

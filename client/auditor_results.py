@@ -9,7 +9,7 @@ from core.runtime.results import Result
 
 
 class Stage(Result, frozen=True, forbid_unknown_fields=False):
-    """`check`: how far a stage's outputs are from an honest run, and what follows."""
+    """`check`: how far a stage's outputs are from an honest run, what follows, and what looking took beside what serving did."""
 
     stage: int
     operator: str
@@ -20,6 +20,21 @@ class Stage(Result, frozen=True, forbid_unknown_fields=False):
     first_divergent_step: str
     tolerance: str
     verdict: str
+    why: str
+    re_run_s: str
+    of_serving: str
+
+
+class Replayed(Result, frozen=True):
+    """`replay`: how far a request's tokens are from what the model itself says, through all of its layers."""
+
+    request: int
+    tokens: int
+    behind: int
+    largest_nat: str
+    at_token: int
+    allowed_nat: str
+    follows: bool
     why: str
 
 
@@ -88,7 +103,17 @@ class OperatorStanding(Result, frozen=True):
     clean: int
     faults: int
     withheld: int
+    suspicious: int
     avoid: bool
+
+
+class Told(Result, frozen=True):
+    """`audits tell`: what the matcher has taken."""
+
+    auditor: str
+    matcher: str
+    operators: int
+    at_fault: int
 
 
 class Watched(Result, frozen=True):
@@ -156,9 +181,11 @@ RESULTS: dict[str, tuple[Any, ...]] = {
     "audits ls": (list[Audited],),
     "audits standings": (list[OperatorStanding],),
     "audits status": (Watched,),
+    "audits tell": (Told,),
     "bundle": (Bundled,),
     "verify": (BundleVerified,),
     "check": (list[Stage], list[Layer]),
+    "replay": (list[Replayed],),
     "dispute": (Dispute,),
     "disputes ls": (list[Dispute],),
     "disputes show": (list[Move], dict[str, str]),

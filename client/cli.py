@@ -131,7 +131,7 @@ def wallet_ls(run: Run) -> None:
 
 @wallet.command("show")
 async def wallet_show(run: Run) -> None:
-    """What the wallet holds, what is prepaid, what is on its way out."""
+    """What the wallet holds, what is prepaid, locked and on its way out, and how long it lasts."""
     await _show_balances(run)
 
 
@@ -142,25 +142,10 @@ async def balance(run: Run) -> None:
 
 
 async def _show_balances(run: Run) -> None:
-    from client.context import open_context
-    from client.wallet import balances
+    from client.holdings import holdings
     from client.wallet_files import wallet_address
-    from core.protocol.units import format_eth
 
-    address = wallet_address(run)
-    async with open_context(run.settings) as context:
-        found = await balances(context.chain, address)
-    show = run.settings.show_token
-    run.emit(
-        {
-            "address": address,
-            "wallet": show(found.wallet),
-            "prepaid": show(found.deposited),
-            "leaving": show(found.thawing),
-            "credit": show(found.credit),
-            "gas": format_eth(found.gas_wei),
-        }
-    )
+    run.emit(await holdings(run.settings, wallet_address(run)))
 
 
 @wallet.command("deposit")
@@ -356,6 +341,18 @@ async def chat(
     await converse(run, prompt, model, Conversation(system, _sampling(locals())))
 
 
+def _log_row(line: dict[str, Any]) -> dict[str, Any]:
+    """A line of `jobs logs` that fits a terminal."""
+    tx = line["transaction"]
+    return line | {"transaction": tx and f"{tx[:10]}…{tx[-4:]}"}
+
+
+def _date(at_s: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
 def _file_of(typed: str) -> Path | None:
     path = Path(typed)
     return path if path.is_file() else None
@@ -370,10 +367,17 @@ def _sampling(options: dict[str, Any]) -> SamplingParams:
 
 
 @jobs.command("ls")
-def jobs_ls(run: Run) -> None:
+async def jobs_ls(
+    run: Run,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
+) -> None:
     """Your jobs, newest first."""
+    import asyncio
+
     from client.history import list_jobs
 
+    if watch:
+        await run.follow(lambda: asyncio.to_thread(list_jobs, run.settings))
     run.emit(list_jobs(run.settings))
 
 
@@ -390,7 +394,8 @@ async def jobs_logs(run: Run, job: JobArgument) -> None:
     """What happened to a job: its requests here, and its events on chain."""
     from client.following import job_log
 
-    run.emit(await job_log(run.settings, job))
+    found = await job_log(run.settings, job)
+    run.emit(found if run.options.json else [_log_row(line) for line in found])
 
 
 @jobs.command("wait")
@@ -455,7 +460,8 @@ def receipts_show(
     """Everything that one receipt says, and who signed it."""
     from client.receipts import show_receipt
 
-    run.emit(show_receipt(run.settings, receipt))
+    found = show_receipt(run.settings, receipt)
+    run.emit(found if run.options.json else found | {"signed_at": _date(found["signed_at"])})
 
 
 @receipts.command("verify")

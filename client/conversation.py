@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from client.answering import Answered, Answerer, Ask, AskTerms
@@ -61,6 +62,13 @@ async def converse(
             await sessions.close()
 
 
+def prompt_ids(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    """A conversation as the model's template has it; for a base model, which has none, the text of all turns."""
+    if tokenizer.can_chat:
+        return tokenizer.encode_chat(messages)
+    return tokenizer.encode("\n".join(message["content"] for message in messages))
+
+
 def _sessions(context: Context, signer: Signer, *, is_one: bool) -> Answerer:
     """For one prompt a session of one request, which locks no more than it can cost."""
     sizes = context.settings.sessions
@@ -89,12 +97,14 @@ async def _turn(
 ) -> str:
     prompt = make_prompt(
         "chat",
-        tokenizer.encode_chat(messages),
+        prompt_ids(tokenizer, messages),
         conversation.sampling,
         model.spec.context,
         os.urandom,
     )
     settings, quiet = run.settings, run.options.json
+    if not tokenizer.can_chat and all(m["role"] != "assistant" for m in messages):
+        run.note(f"[dim]{model.name} is a base model: it goes on from the text[/dim]")
     if run.options.dry_run:
         price = await ask_price(context, model, Prepared([prompt], []))
         offer = describe(settings, model, price, Prepared([prompt], []))

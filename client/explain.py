@@ -52,16 +52,21 @@ async def explain_stage(
         return None
     inputs = await evidence.rows(stage, "in", leaf, 4 if shard.is_first else 4 * shard.hidden)
     outputs = await evidence.rows(stage, "out", leaf, 4 * shard.hidden)
-    return await asyncio.to_thread(_explain, source, shard, stage, leaf, inputs, outputs)
+    own = await asyncio.to_thread(source.load_own, place)
+    return await asyncio.to_thread(_explain, source, shard, own, stage, leaf, inputs, outputs)
 
 
 def _explain(
-    source: ShardSource, exact: Shard, stage: int, leaf: RequestLeaf, inputs: bytes, outputs: bytes
+    source: ShardSource,
+    exact: Shard,
+    own: Shard,
+    stage: int,
+    leaf: RequestLeaf,
+    inputs: bytes,
+    outputs: bytes,
 ) -> Explained:
-    from core.engine.model import load_shard
     from core.engine.numerics import standing_of, studentised, whitened_relative_l2
 
-    own = load_shard(source.model_dir, exact.layers)
     x = source.inputs_of(exact, inputs)
     true_rows, own_rows = _by_layer(exact, x), _by_layer(own, x)
     served = source.rows_of(exact, outputs)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from client.audit import ShardSource, StageFinding, audit_job
+from client.audit import Effort, ShardSource, StageFinding, audit_job
 from client.context import Context, model_folder, model_name, open_store
 from client.evidence import Case, Delegation, Evidence, case_of_job, events_named
 from client.precheck import scaled
@@ -33,11 +33,12 @@ from core.runtime.channel import Peers, StreamIdentity
 
 @dataclass(frozen=True)
 class Investigation:
-    """A job, its receipts and what re-running it found (nothing yet, if it was not re-run)."""
+    """A job, its receipts and what re-running it found (nothing yet, if it was not re-run), and what that took, by stage."""
 
     case: Case
     pipelines: list[list[SignedReceipt]]
     findings: list[StageFinding]
+    efforts: Mapping[int, Effort] = field(default_factory=dict)
 
     @property
     def guilty(self) -> StageFinding | None:
@@ -185,6 +186,7 @@ async def investigate(
                 shard_root_of=lambda a, b: roots[a, b],
             )
         findings: list[StageFinding] = []
+        efforts: dict[int, Effort] = {}
         if rerun:
             source = await source_of(context, case)
             if tolerance != 1.0:
@@ -198,9 +200,10 @@ async def investigate(
                 ],
                 [roots[stage.layer_from, stage.layer_to] for stage in case.plan],
                 progress,
+                effort=efforts.__setitem__,
                 stages=None if layers is None else stages_with(case, layers),
             )
-    return Investigation(case, pipelines, findings)
+    return Investigation(case, pipelines, findings, efforts)
 
 
 def stages_with(case: Case, layers: LayerRange) -> list[int]:
@@ -240,13 +243,26 @@ def describe_finding(finding: StageFinding, tolerance: float = 1.0) -> dict[str,
         "first_divergent_step": _first_step(finding),
         "tolerance": "the network's" if tolerance == 1.0 else f"{tolerance:g} x the network's",
         "verdict": _verdict(finding, tolerance),
-        "why": finding.withheld or ("; ".join(worst.reasons) if worst else ""),
+        "why": finding.withheld or finding.suspicion or ("; ".join(worst.reasons) if worst else ""),
+    }
+
+
+def describe_cost(found: Investigation, stage: int) -> dict[str, str]:
+    """What looking at a stage took, beside how long the stage says that it served: whole seconds, of its receipts."""
+    effort = found.efforts.get(stage)
+    receipts = [pipeline[stage].receipt for pipeline in found.pipelines]
+    served_s = sum(max(1, receipt.signed_at - receipt.started_at) for receipt in receipts)
+    if effort is None or not served_s:
+        return {"re_run_s": "–", "of_serving": "–"}
+    return {
+        "re_run_s": f"{effort.spent_s:.2f}",
+        "of_serving": f"{100 * effort.spent_s / served_s:.1f} % of {served_s} s",
     }
 
 
 def _verdict(finding: StageFinding, tolerance: float) -> str:
     if finding.withheld or tolerance == 1.0:
-        return "FAULT" if finding.at_fault else "ok"
+        return "FAULT" if finding.at_fault else "suspicious" if finding.suspicion else "ok"
     return "outside" if finding.at_fault else "inside"
 
 

@@ -17,6 +17,7 @@ from core.protocol.errors import (
     UsageError,
     error_from,
 )
+from core.protocol.standing import SignedReport
 from core.runtime import origin
 
 ANSWER_TIMEOUT_S = 30.0
@@ -151,6 +152,10 @@ class MatcherApi:
         if closing:
             body["closing"] = True
         return await self._ask(dict[str, Any], "POST", f"/v1/jobs/{job_id}/ack", body=body)
+
+    async def tell(self, report: SignedReport) -> None:
+        """Hand in an auditor's report. Raises UsageError where the matcher does not go by that auditor."""
+        await self._ask(dict[str, Any], "POST", "/v1/audits", body=report)
 
     async def _ask(
         self,

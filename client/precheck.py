@@ -35,8 +35,8 @@ def halved(profile: NumericsProfile) -> NumericsProfile:
 
 def rows_clear(
     profile: NumericsProfile, shard: Shard, inputs: Any, served: Any, sigma: Any
-) -> Verdict | None:
-    """What is measured against our own float32 rows, where that clears the stage; None where it is in doubt.
+) -> tuple[Verdict, Any] | None:
+    """What is measured against our own float32 rows, and these, where that clears the stage; None where it is in doubt.
 
     `inputs` are ids [T] or activations [T, D], `served` rows [T, D]. One row alone is held to the row's bound, or to T where
     the profile has none for so deep a shard.
@@ -47,7 +47,7 @@ def rows_clear(
     if ours is None:
         return None
     verdict = judge_rows(halved(profile), len(shard.layers), served, ours.numpy(), sigma)
-    return None if verdict.at_fault or verdict.ratio > verdict.limit else verdict
+    return None if verdict.at_fault or verdict.ratio > verdict.limit else (verdict, ours.numpy())
 
 
 def tokens_clear(

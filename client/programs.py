@@ -52,7 +52,7 @@ def local_program(model_dir: Path, registered: Program) -> ModelProgram:
     """
     from core.engine.trace.program import model_program
 
-    found = model_program(model_dir, registered.tolerances)
+    found = model_program(model_dir, registered.tolerances, registered.delta_micro)
     if found.program != registered:
         raise CheckFailed(
             "this machine makes another operator program of the model",

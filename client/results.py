@@ -26,6 +26,10 @@ class Balance(Result, frozen=True):
     address: str
     wallet: str
     prepaid: str
+    locked: str
+    locked_by: list[str]
+    spendable: str
+    lasts: str
     leaving: str
     credit: str
     gas: str

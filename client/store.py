@@ -180,6 +180,13 @@ class ClientStore:
             newest_first = (col(JobRow.created_at).desc(), text("rowid DESC"))
             return list(session.exec(select(JobRow).order_by(*newest_first)))
 
+    def open_jobs(self) -> list[JobRow]:
+        """Jobs that nobody has paid, given up or left yet, newest first."""
+        with Session(self._engine) as session:
+            newest_first = (col(JobRow.created_at).desc(), text("rowid DESC"))
+            open_ones = select(JobRow).where(JobRow.state == "open")
+            return list(session.exec(open_ones.order_by(*newest_first)))
+
     def find_job(self, typed: str) -> JobRow:
         """The job a person means by a full id or a unique prefix. Raises IdInvalid."""
         return ids.find(ids.Kind.JOB, typed, self.jobs(), lambda row: row.job_id)

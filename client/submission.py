@@ -235,13 +235,17 @@ def describe(settings: Settings, model: Model, price: Quote, prepared: Prepared)
     at_least = pricing.cost(layer_units, prepared.tokens_in, 0, price.price_in, price.price_out)
     return {
         "model": model.name,
-        "requests": f"{len(prepared.prompts)} ({len(prepared.rejected)} lines rejected)",
+        "requests": f"{len(prepared.prompts)} ({_lines(len(prepared.rejected))} rejected)",
         "tokens": f"{prepared.tokens_in} in, at most {prepared.max_tokens_out} out",
         "price": f"{settings.show_price(units.price_of_nano(price.price_in, layer_units))} in, "
         f"{settings.show_price(units.price_of_nano(price.price_out, layer_units))} out",
         "cost": f"{settings.show_token(at_least)} to {settings.show_token(maximum(model, price, prepared))}",
         "route": route_text(price.plan),
     }
+
+
+def _lines(count: int) -> str:
+    return "1 line" if count == 1 else f"{count} lines"
 
 
 def check_writable(folder: Path) -> None:

@@ -12,6 +12,7 @@ from client.evidence import Delegation, events_named
 from client.explain import explain_stage, rows_of
 from client.investigation import (
     Investigation,
+    describe_cost,
     describe_finding,
     investigate,
     open_evidence,
@@ -51,7 +52,12 @@ async def check_job(
     async with open_context(run.settings) as context:
         found = await _rerun(run, context, signer, typed, delegation, layers, looking.tolerance)
         by_layer = await _explained(context, signer, found, delegation) if looking.explain else []
-    run.emit([describe_finding(f, looking.tolerance) for f in found.findings])
+    run.emit(
+        [
+            describe_finding(f, looking.tolerance) | describe_cost(found, f.stage)
+            for f in found.findings
+        ]
+    )
     if looking.explain:
         run.emit(by_layer)
     guilty = found.guilty

@@ -31,9 +31,10 @@ CREATE INDEX IF NOT EXISTS job_state ON job (state);
 
 
 class Found(StrEnum):
-    """What an audit of one stage ended in. `SHADOW` is measured and held against nobody."""
+    """What an audit of one stage ended in. `SUSPICIOUS` is no fault, but to be avoided; `SHADOW` is measured and held against nobody."""
 
     CLEAN = "clean"
+    SUSPICIOUS = "suspicious"
     FAULT = "fault"
     WITHHELD = "withheld"
     SHADOW = "shadow"
@@ -85,12 +86,14 @@ class Standing:
     clean: int
     faults: int
     withheld: int
-    last_fault_s: float
+    suspicious: int
+    last_fault_s: float  # of a fault, or of something suspicious; 0: never
+    last_withheld_s: float
 
     @property
     def is_suspected(self) -> bool:
         """Whether anything speaks against it."""
-        return self.faults + self.withheld > 0
+        return self.faults + self.withheld + self.suspicious > 0
 
 
 class WatchBook:
@@ -239,15 +242,29 @@ class WatchBook:
         """Every operator that was audited, the worst first."""
         rows = self._db.execute(
             "SELECT operator, COUNT(DISTINCT job), SUM(verdict = 'clean'), SUM(verdict = 'fault'), SUM(verdict = 'withheld'),"
-            " COALESCE(MAX(CASE WHEN verdict IN ('fault', 'withheld') THEN at_s END), 0)"
-            " FROM verdict GROUP BY operator ORDER BY 4 DESC, 5 DESC, operator"
+            " SUM(verdict = 'suspicious'),"
+            " COALESCE(MAX(CASE WHEN verdict IN ('fault', 'suspicious') THEN at_s END), 0),"
+            " COALESCE(MAX(CASE WHEN verdict = 'withheld' THEN at_s END), 0)"
+            " FROM verdict GROUP BY operator ORDER BY 4 DESC, 6 DESC, 5 DESC, operator"
         )
         return [Standing(*row) for row in rows]
 
     def standing_of(self, operator: str) -> Standing:
         """What is known of one operator, nothing if it was never audited."""
         known = {standing.operator: standing for standing in self.standings()}
-        return known.get(operator.lower(), Standing(operator.lower(), 0, 0, 0, 0, 0.0))
+        return known.get(operator.lower(), Standing(operator.lower(), 0, 0, 0, 0, 0, 0.0, 0.0))
+
+    # --- what others are told ---
+
+    def untold(self) -> int:
+        """The number of the newest verdict, if it is newer than what was told last; 0 when there is nothing new."""
+        (newest,) = self._db.execute("SELECT COALESCE(MAX(number), 0) FROM verdict").fetchone()
+        row = self._db.execute("SELECT value FROM kept WHERE name = 'told'").fetchone()
+        return int(newest) if int(newest) > (int(row[0]) if row else 0) else 0
+
+    def told(self, number: int) -> None:
+        """Everything up to this verdict was told."""
+        self._db.execute("INSERT OR REPLACE INTO kept VALUES ('told', ?)", (number,))
 
     def counts(self) -> dict[str, int]:
         """Jobs by state."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from client.audit import audit_job
+from client.audit import Effort, audit_job
 from client.context import Context, open_context
 from client.dispute import check_standing, open_dispute
 from client.evidence import Case, Delegation
@@ -17,12 +17,13 @@ from client.investigation import investigate, open_evidence, read_delegation, so
 from client.lottery import commitment
 from client.playing import is_played, play_dispute
 from client.registered import shard_roots
-from client.watch_book import Found, StageVerdict, WatchBook
+from client.watch_book import Found, StageVerdict, Standing, WatchBook
 from client.watching import Hands, Looked, Watcher
 from core.protocol import ids
 from core.protocol.errors import CheckFailed
 from core.protocol.follower import EventFollower
 from core.protocol.signing import DigestSigner
+from core.protocol.standing import AuditReport, OperatorAudits, report_of, sign_report
 from core.protocol.types import SignedReceipt
 from core.runtime.clock import SystemClock
 from core.runtime.console import Run
@@ -41,8 +42,12 @@ async def watch(
     serves: Collection[str],
     delegation_files: Collection[Path],
     disputes: bool,
+    tells: bool,
 ) -> None:
-    """Audit until stopped. `serves` are requesters whose orders we may look into beside those that name us."""
+    """Audit until stopped. `serves` are requesters whose orders we may look into beside those that name us.
+
+    `disputes`: whoever is at fault is accused; `tells`: the matcher is told what is found.
+    """
     settings = run.settings
     delegations = {
         d.delegation.order_hash: d
@@ -62,7 +67,7 @@ async def watch(
             book,
             SystemClock(),
             EventFollower(context.chain, start_block=start, position=book.position()),
-            Hands(work.receipts_of, work.look, work.accuse),
+            Hands(work.receipts_of, work.look, work.accuse, work.tell if tells else None),
             auditor=signer.address,
             serves=serves,
             rate_bps=rate_bps,
@@ -110,7 +115,7 @@ class _Work:
     ) -> Looked:
         source = await source_of(self._context, case)
         roots = await shard_roots(self._context.chain, case.order.model_id, case.plan)
-        counts = [0] * len(case.plan)
+        efforts = [Effort(0, 0.0)] * len(case.plan)
         async with open_evidence(
             self._context, self._signer, case, self._delegation(case)
         ) as evidence:
@@ -128,9 +133,13 @@ class _Work:
                 ],
                 [roots[stage.layer_from, stage.layer_to] for stage in case.plan],
                 precheck=True,
-                in_float64=counts.__setitem__,
+                effort=efforts.__setitem__,
             )
-        return Looked(findings, counts, source.profile.is_shadow)
+        return Looked(findings, [e.in_float64 for e in efforts], source.profile.is_shadow)
+
+    async def tell(self, standings: Sequence[Standing]) -> None:
+        """Everything that we have found out about operators, to the network's matcher."""
+        await tell_matcher(self._context, self._signer, standings)
 
     async def accuse(self, job_id: str, stage: int) -> str:
         """Re-runs the job whole, in float64: money is staked on what that says, and on nothing that was remembered."""
@@ -161,6 +170,53 @@ def open_book(settings: Settings, auditor: str) -> WatchBook:
     return WatchBook(settings.folders.state / f"watch-{settings.network.name}-{auditor}.sqlite")
 
 
+async def tell_matcher(
+    context: Context, signer: DigestSigner, standings: Sequence[Standing]
+) -> AuditReport:
+    """Sign what audits came to and hand it to the network's matcher. Raises MatcherUnreachable, ConfigError, or what the matcher answers."""
+    sequence = int(SystemClock().now() * 1000)
+    report = report_of(signer.address, sequence, (_audits(s) for s in standings))
+    api = context.matcher()
+    try:
+        await api.tell(sign_report(report, signer, context.chain.domain))
+    finally:
+        await api.close()
+    return report
+
+
+def _audits(standing: Standing) -> OperatorAudits:
+    return OperatorAudits(
+        operator=standing.operator,
+        jobs=standing.jobs,
+        clean=standing.clean,
+        faults=standing.faults,
+        withheld=standing.withheld,
+        suspicious=standing.suspicious,
+        last_fault_at=int(standing.last_fault_s),
+        last_withheld_at=int(standing.last_withheld_s),
+    )
+
+
+async def tell_by_hand(run: Run) -> dict[str, Any]:
+    """`auditor audits tell`."""
+    signer = run.unlock()
+    async with open_context(run.settings) as context:
+        book = open_book(run.settings, signer.address)
+        try:
+            newest, standings = book.untold(), book.standings()
+            report = await tell_matcher(context, signer, standings)
+            if newest:
+                book.told(newest)
+        finally:
+            book.close()
+    return {
+        "auditor": signer.address,
+        "matcher": run.settings.require_matcher_url(),
+        "operators": len(report.operators),
+        "at_fault": sum(1 for o in report.operators if o.faults or o.suspicious),
+    }
+
+
 class WatchNumbers:
     """A watching auditor's metrics."""
 
@@ -181,7 +237,7 @@ class WatchNumbers:
         """Count and say one stage's verdict: what others may take for its reputation."""
         self._checks.labels(verdict.found).inc()
         self._float64.inc(verdict.in_float64)
-        say = log.warning if verdict.found in (Found.FAULT, Found.WITHHELD) else log.info
+        say = log.info if verdict.found in (Found.CLEAN, Found.SHADOW) else log.warning
         say(
             "audited",
             job=ids.short(ids.Kind.JOB, verdict.job_id),
@@ -253,6 +309,7 @@ def list_standings(settings: Settings, auditor: str) -> list[dict[str, Any]]:
                 "clean": s.clean,
                 "faults": s.faults,
                 "withheld": s.withheld,
+                "suspicious": s.suspicious,
                 "avoid": s.is_suspected,
             }
             for s in book.standings()

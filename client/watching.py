@@ -7,13 +7,13 @@ begun again, and lots stay as they fell.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from client.audit import StageFinding
 from client.evidence import Case, case_matched
 from client.lottery import is_drawn, rate_for
-from client.watch_book import Found, StageVerdict, WatchBook, WatchedJob
+from client.watch_book import Found, StageVerdict, Standing, WatchBook, WatchedJob
 from core.protocol.chain import Chain, ChainEvent
 from core.protocol.errors import ChainUnreachable, CheckFailed, HeadraceError
 from core.protocol.follower import EventFollower
@@ -25,6 +25,8 @@ log = get_logger(__name__)
 POLL_S = 2.0
 #: A job whose stages do not answer is tried again, ever more rarely, and given up after so many times.
 FIRST_RETRY_S, MAX_TRIES = 10.0, 8
+#: A matcher that does not take what it is told is told again so much later.
+TELL_AGAIN_S = 60.0
 #: Events that say that a job's stages have signed receipts.
 _SIGNED = frozenset({"JobDelivered", "JobPaid", "JobSettled"})
 
@@ -48,6 +50,8 @@ class Hands:
     look: Callable[[Case, list[list[SignedReceipt]], frozenset[int]], Awaitable[Looked]]
     #: Accuses a stage and plays to the verdict, whose words it returns. Raises HeadraceError.
     accuse: Callable[[str, int], Awaitable[str]]
+    #: Tells the matcher what audits of operators came to; None: nobody is told. Raises HeadraceError.
+    tell: Callable[[Sequence[Standing]], Awaitable[None]] | None = None
 
 
 class Watcher:
@@ -73,6 +77,7 @@ class Watcher:
         self._auditor = auditor.lower()
         self._served = {a.lower() for a in serves} | {self._auditor}
         self._on_verdict = on_verdict
+        self._tell_at_s = 0.0
         self.is_chain_up = False
 
     async def run(self) -> None:
@@ -91,6 +96,7 @@ class Watcher:
         await self._follow()
         for job in self._book.due(self._clock.now()):
             await self._audit(job)
+        await self._tell()
         if self._disputes:
             for job_id, stage in self._book.undisputed():
                 await self._accuse(job_id, stage)
@@ -173,6 +179,19 @@ class Watcher:
         for verdict in verdicts:
             self._on_verdict(verdict)
 
+    # --- what others are told ---
+
+    async def _tell(self) -> None:
+        newest = self._book.untold()
+        if self._hands.tell is None or not newest or self._clock.now() < self._tell_at_s:
+            return
+        try:
+            await self._hands.tell(self._book.standings())
+            self._book.told(newest)
+        except HeadraceError as error:
+            self._tell_at_s = self._clock.now() + TELL_AGAIN_S
+            log.warning("the matcher did not listen", reason=str(error), again_s=TELL_AGAIN_S)
+
     # --- disputes ---
 
     async def _accuse(self, job_id: str, stage: int) -> None:
@@ -197,6 +216,8 @@ def _verdict_of(
         found = Found.WITHHELD
     elif finding.at_fault:
         found = Found.FAULT
+    elif finding.suspicion:
+        found = Found.SUSPICIOUS
     return StageVerdict(
         job_id=job_id,
         stage=finding.stage,
@@ -206,5 +227,5 @@ def _verdict_of(
         in_float64=in_float64,
         ratio=worst.ratio if worst else 0.0,
         allowed=worst.limit if worst else 0.0,
-        why=finding.withheld or ("; ".join(worst.reasons) if worst else ""),
+        why=finding.withheld or finding.suspicion or ("; ".join(worst.reasons) if worst else ""),
     )

@@ -7,6 +7,7 @@ from typing import Any
 from core.protocol.chain import Chain
 from core.protocol.errors import DeadlinePassed, DepositShort, UsageError
 from core.protocol.signing import DigestSigner
+from core.protocol.units import format_duration
 from core.runtime.console import Run
 
 
@@ -26,7 +27,15 @@ async def request_withdrawal(
             show=show,
             chain_id=chain.chain_id,
         )
-    run.confirm("Ask for it?", {"amount": show(units), "to": f"wallet {signer.address}"})
+    delay_s = await chain.read("Escrow", "withdrawDelaySeconds")
+    run.confirm(
+        "Ask for it?",
+        {
+            "amount": show(units),
+            "to": f"wallet {signer.address}",
+            "after": f"{format_duration(delay_s)}; until then no order can spend it",
+        },
+    )
     await chain.transact(signer, "Escrow", "requestWithdraw", units)
     thaw = await chain.read("Escrow", "thawOf", signer.address)
     wait_s = max(0, thaw["readyAt"] - await chain.now())
@@ -52,5 +61,7 @@ async def take_withdrawal(run: Run, chain: Chain, signer: DigestSigner) -> dict[
             f"{show(thaw['amount'])} can be taken in {wait_s} s",
             resume="client wallet withdraw",
         )
+    await chain.simulate(signer.address, "Escrow", "withdraw")
+    run.confirm("Take it?", {"amount": show(thaw["amount"]), "to": f"wallet {signer.address}"})
     await chain.transact(signer, "Escrow", "withdraw")
     return {"withdrawn": show(thaw["amount"])}

@@ -1,9 +1,10 @@
 """How far are honest machines from float64? Measures what `calibration.json` holds.
 
-    python -m devnet.calibrate FILE [MODEL …]     tiny models of every family, and the named real ones
+    python -m devnet.calibrate FILE NUMERICS [MODEL …]
 
-Every span of a depth is run from the same committed inputs as a whole, in pieces, token by token, beside other requests, and
-on one and two threads; each is compared with a float64 execution, whitened by the model's σ.
+measures machines of these numerics (float32 or bfloat16) on tiny models of every family and on the named real ones; what FILE holds of other
+numerics stays. Every span of a depth is run from the same committed inputs as a whole, in pieces, token by token, with either kind of
+attention, on one and two threads, and by our own kernels; each is compared with a float64 execution, whitened by the model's σ.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import json
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,9 @@ from core.engine.prepack import prepack
 from core.engine.shape import describe_model
 from core.engine.store import model_path
 from core.engine.trace.program import model_program
-from core.protocol.trace.families import FP32_TOLERANCES, SIGMA
+from core.protocol.trace.calibration import tolerance_for
+from core.protocol.trace.families import BF16_TOLERANCES, FP32_TOLERANCES, SIGMA
+from core.protocol.trace.program import Tolerance
 from core.protocol.types import LayerRange
 from devnet.tiny_models import write_tiny_model
 
@@ -34,7 +38,30 @@ TINY = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3")
 _ROWS = 129
 _SEQUENCES = 1
 _TINY_LAYERS = 12
+_DEPTHS = (1, 6, 10, 18, 29)
 Kernel = Callable[[Shard, torch.Tensor], torch.Tensor]
+#: (max_depth, min_rows) → the largest D/S of an honest window, and how many windows there were.
+Largest = dict[tuple[int, int], tuple[float, int]]
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """What machines compute in, in words, and what is published of it."""
+
+    name: str
+    meaning: str
+    tolerances: tuple[Tolerance, ...]
+
+
+NUMERICS = {
+    numerics.name: numerics
+    for numerics in (
+        Numerics("float32", "float32 weights, activations, accumulation and wire", FP32_TOLERANCES),
+        Numerics(
+            "bfloat16", "bfloat16 weights, activations and wire, sums in float32", BF16_TOLERANCES
+        ),
+    )
+}
 
 
 def whole(shard: Shard, x: torch.Tensor) -> torch.Tensor:
@@ -63,16 +90,38 @@ def on_threads(threads: int) -> Kernel:
     return run
 
 
-PACKED = "our kernels"
+def attending(kind: str) -> Kernel:
+    def run(shard: Shard, x: torch.Tensor) -> torch.Tensor:
+        config = shard.model.config
+        before, config._attn_implementation = config._attn_implementation, kind
+        try:
+            return whole(shard, x)
+        finally:
+            config._attn_implementation = before
+
+    return run
+
+
+PACKED, FUSED = "our kernels", "fused attention"
 KERNELS: dict[str, Kernel] = {
     "prefill": whole,
     "chunks of 16": by_pieces(16),
     "decode": by_pieces(1),
     "two threads": on_threads(2),
+    "eager attention": attending("eager"),
+    FUSED: attending("sdpa"),
 }
 
 
-def deviations(model_dir: Path, depths: tuple[int, ...], seed: int) -> Iterator[tuple[int, Any]]:
+def _kernels_for(shard: Shard) -> list[Kernel]:
+    """Scores with a soft cap have no fused attention."""
+    has_cap = getattr(shard.model.config, "attn_logit_softcapping", None) is not None
+    return [kernel for name, kernel in KERNELS.items() if not (has_cap and name == FUSED)]
+
+
+def deviations(
+    model_dir: Path, depths: tuple[int, ...], seed: int, numerics: str
+) -> Iterator[tuple[int, Any]]:
     """(depth, whitened errors and sizes by row) of every kernel on every span."""
     shape, rng = describe_model(model_dir), np.random.default_rng(seed)
     sigma = model_program(model_dir).tables[SIGMA].astype(np.float64)
@@ -81,26 +130,30 @@ def deviations(model_dir: Path, depths: tuple[int, ...], seed: int) -> Iterator[
         entering = list(texts)
         for start in range(0, shape.layers - 1, depth):
             span = LayerRange(start, min(start + depth, shape.layers - 1))
-            exact = load_shard(model_dir, span, dtype=torch.float64)
-            served, packed = load_shard(model_dir, span), load_shard(model_dir, span)
+            exact = load_shard(model_dir, span, numerics=numerics, reference=True)
+            served, packed = (load_shard(model_dir, span, numerics=numerics) for _ in range(2))
             prepack(packed)
             for i, x in enumerate(entering):
                 reference = reexecute(exact, x if start == 0 else x.double()).numpy()
-                for shard, kernel in (*((served, k) for k in KERNELS.values()), (packed, whole)):
-                    y = kernel(shard, x).numpy()
+                for shard, kernel in (
+                    *((served, k) for k in _kernels_for(served)),
+                    (packed, whole),
+                ):
+                    y = kernel(shard, x).float().numpy()
                     yield len(span), (y[1:], reference[1:], sigma[span.end])
                 entering[i] = whole(served, x)
             if len(span) < depth:
                 break
 
 
-def largest(model_dir: Path, seed: int = 0) -> dict[tuple[int, int], tuple[float, int]]:
-    """(max_depth, min_rows) → the largest D/S of an honest window, and how many windows there were."""
+def largest(model_dir: Path, numerics: Numerics, seed: int = 0) -> Largest:
+    """What machines of these numerics come to, for every tolerance that is published."""
     layers = describe_model(model_dir).layers
-    wanted = [(t.max_depth, t.min_rows) for t in FP32_TOLERANCES]
+    wanted = [(t.max_depth, t.min_rows) for t in numerics.tolerances]
     found = dict.fromkeys(wanted, (0.0, 0))
-    depths = tuple(d for d in (1, 6, 10, 29) if d < layers)
-    for depth, (served, reference, sigma) in deviations(model_dir, depths, seed):
+    deepest = max(t.max_depth for t in numerics.tolerances)
+    depths = tuple(d for d in _DEPTHS if d < layers and d <= deepest)
+    for depth, (served, reference, sigma) in deviations(model_dir, depths, seed, numerics.name):
         for max_depth, rows in wanted:
             if depth > max_depth:
                 continue
@@ -115,17 +168,17 @@ def largest(model_dir: Path, seed: int = 0) -> dict[tuple[int, int], tuple[float
     return found
 
 
-def entries(results: list[dict[tuple[int, int], tuple[float, int]]]) -> list[dict[str, Any]]:
+def entries(results: list[Largest], tolerances: Sequence[Tolerance]) -> list[dict[str, Any]]:
     rows = []
-    for tolerance in FP32_TOLERANCES:
+    for tolerance in tolerances:
         key = (tolerance.max_depth, tolerance.min_rows)
         rows.append(
             {
                 "max_depth": tolerance.max_depth,
                 "min_rows": tolerance.min_rows,
-                "largest": max(float(f"{r[key][0]:.3g}") for r in results),
+                "largest": (most := max(float(f"{r[key][0]:.3g}") for r in results)),
                 "windows": sum(r[key][1] for r in results),
-                "parts_per_trillion": tolerance.parts_per_trillion,
+                "parts_per_trillion": tolerance_for(most, tolerance.parts_per_trillion),
             }
         )
     return rows
@@ -136,31 +189,28 @@ def machine() -> str:
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
 
 
-def main(file: Path, real: list[str]) -> None:
-    families: dict[str, list[dict[tuple[int, int], tuple[float, int]]]] = {}
+def main(file: Path, numerics: Numerics, real: Sequence[str]) -> None:
+    found: dict[str, list[Largest]] = {}
     models: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name in TINY:
-            path = write_tiny_model(Path(folder) / name, name, layers=_TINY_LAYERS)
+        tiny = {f"{name} of {_TINY_LAYERS} random layers": write_tiny_model(Path(folder) / name, name, layers=_TINY_LAYERS) for name in TINY}  # fmt: skip
+        for name, path in {**tiny, **{name: model_path(name) for name in real}}.items():
             architecture = describe_model(path).architecture
-            families.setdefault(architecture, []).append(largest(path))
-            models.setdefault(architecture, []).append(f"{name} of {_TINY_LAYERS} random layers")
-            print(name, families[architecture][-1], flush=True)
-        for name in real:
-            path = model_path(name)
-            architecture = describe_model(path).architecture
-            families.setdefault(architecture, []).append(largest(path))
+            found.setdefault(architecture, []).append(largest(path, numerics))
             models.setdefault(architecture, []).append(name)
-            print(name, families[architecture][-1], flush=True)
-    document = {
-        "profile": "float32 weights, activations, accumulation and wire",
+            print(name, found[architecture][-1], flush=True)
+    document = json.loads(file.read_text("utf-8")) if file.exists() else {"profiles": {}}
+    document["profiles"][numerics.name] = {
+        "meaning": numerics.meaning,
         "kernels": sorted((*KERNELS, PACKED)),
         "machines": [machine()],
         "models": models,
-        "families": {name: entries(results) for name, results in sorted(families.items())},
+        "families": {
+            name: entries(results, numerics.tolerances) for name, results in sorted(found.items())
+        },
     }
     file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]), NUMERICS[sys.argv[2]], sys.argv[3:])

@@ -1,7 +1,8 @@
 """How far may honest machines be from float64, by what was measured on the devnet's models? (`calibration.json`)
 
 Each entry says what it rests on: how many honest windows, over which kernels, and the largest deviation among them. T is a round
-number at least twice that. A family without an entry is in shadow: its deviations are measured and nobody is accused of one.
+number at least twice that. A family without an entry is in shadow: its deviations are measured and nobody is accused of one. Machines that compute
+in float32 and those that compute in bfloat16 were measured apart.
 """
 
 from __future__ import annotations
@@ -14,22 +15,28 @@ from core.protocol.trace.calibration import LEAST_ROOM, Measured, in_shadow_beca
 from core.protocol.trace.program import Tolerance
 
 CALIBRATION_FILE = "calibration.json"
+FLOAT32 = "float32"
 
 
 def measured() -> dict[str, Any]:
-    """The shipped measurements by family."""
+    """The shipped measurements: `profiles` by numerics, and in each `families`."""
     found: dict[str, Any] = json.loads(
         resources.files("devnet").joinpath(CALIBRATION_FILE).read_text("utf-8")
     )
     return found
 
 
-def calibrated(architecture: str) -> tuple[Tolerance, ...]:
+def _profile(numerics: str) -> dict[str, Any]:
+    found: dict[str, Any] = measured()["profiles"].get(numerics, {})
+    return found
+
+
+def calibrated(architecture: str, numerics: str = FLOAT32) -> tuple[Tolerance, ...]:
     """Tolerances of a family, none for one that was not measured.
 
     Raises ValueError for a measurement that its own T does not cover twice.
     """
-    entries = measured()["families"].get(architecture, [])
+    entries = _profile(numerics).get("families", {}).get(architecture, [])
     for entry in entries:
         if entry["parts_per_trillion"] < LEAST_ROOM * entry["largest"] * 10**12:
             raise ValueError(f"T of {architecture} at depth {entry['max_depth']} is too small")
@@ -39,13 +46,13 @@ def calibrated(architecture: str) -> tuple[Tolerance, ...]:
     )
 
 
-def in_shadow(architecture: str) -> dict[tuple[int, int], list[str]]:
+def in_shadow(architecture: str, numerics: str = FLOAT32) -> dict[tuple[int, int], list[str]]:
     """(max_depth, min_rows) → what would keep that tolerance in shadow where money is real; on a devnet it is promised all the same."""
-    document = measured()
+    profile = _profile(numerics)
     return {
         (entry["max_depth"], entry["min_rows"]): in_shadow_because(
-            Measured(entry["windows"], entry["largest"], document.get("machines", ["one"])),
+            Measured(entry["windows"], entry["largest"], profile["machines"]),
             entry["parts_per_trillion"],
         )
-        for entry in document["families"].get(architecture, [])
+        for entry in profile.get("families", {}).get(architecture, [])
     }

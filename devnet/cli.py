@@ -18,6 +18,9 @@ links = app.group(
 )
 
 NameArgument = Annotated[str, typer.Argument(help="A party, such as miner-2; see `devnet status`.")]
+AfterOption = Annotated[
+    str | None, typer.Option("--after", help="Wait so long first, such as 10s.")
+]
 LinkArgument = Annotated[
     str | None, typer.Argument(help="The miner that the link leads to; every link if not said.")
 ]
@@ -53,6 +56,9 @@ async def up(
     block_time: Annotated[
         int, typer.Option("--block-time", help="Seconds between blocks at most.", min=1, max=3600)
     ] = 1,
+    pages: Annotated[
+        bool, typer.Option("--dashboard/--no-dashboard", help="The gateway also serves pages.")
+    ] = True,
     latency_ms: LatencyOption = None,
     jitter_ms: JitterOption = None,
     mbit_s: BandwidthOption = None,
@@ -63,7 +69,7 @@ async def up(
 
     given = _conditions(latency_ms, jitter_ms, mbit_s)
     links = Conditions(**given) if given else None
-    wanted = Wanted(miners, jurors, model, profile, block_time, links)
+    wanted = Wanted(miners, jurors, model, profile, block_time, links, pages)
     run.emit(await bring_up(run, wanted, keep=keep))
 
 
@@ -80,10 +86,12 @@ async def down(
 
 @app.command()
 async def status(run: Run) -> None:
-    """Which programs run, and what the matcher sees."""
+    """Which programs run, where they answer, and which layers each machine holds."""
     from devnet.lifecycle import describe
 
-    run.emit(await describe())
+    found = await describe()
+    down = None if found else "nothing runs; `devnet up --keep` goes on, `devnet up` begins anew"
+    run.emit(found, human=down, columns=("program", "state", "layers", "at", "pid"))
 
 
 @app.command()
@@ -147,10 +155,12 @@ async def revert(
 @app.command()
 async def logs(
     run: Run,
-    name: NameArgument,
+    name: Annotated[
+        str | None, typer.Argument(help="A party, such as miner-2; every program if not said.")
+    ] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="And what comes after.")] = False,
 ) -> None:
-    """The end of a program's log."""
+    """The end of a program's log, or of all of them."""
     from devnet.lifecycle import follow_log, show_log
 
     print(show_log(name), flush=True)
@@ -186,18 +196,28 @@ def measure_generate(run: Run, file: Annotated[Path, typer.Argument()]) -> None:
 
 
 @chaos.command()
-async def kill(run: Run, name: NameArgument) -> None:
+async def kill(run: Run, name: NameArgument, after: AfterOption = None) -> None:
     """Kill a program as a power cut would."""
-    from devnet.lifecycle import kill_program
+    from devnet.lifecycle import in_a_moment, kill_program
 
+    await in_a_moment(run, name, after)
     run.emit(await kill_program(name))
 
 
 @chaos.command()
-async def freeze(run: Run, name: NameArgument) -> None:
-    """Stop a program's clock (SIGSTOP); `devnet chaos thaw` continues it."""
-    from devnet.lifecycle import signal_program
+async def restart(run: Run, name: NameArgument) -> None:
+    """Start a miner again as it was, after `kill`, `lie` or `slow`."""
+    from devnet.lifecycle import start_again
 
+    run.emit(await start_again(name))
+
+
+@chaos.command()
+async def freeze(run: Run, name: NameArgument, after: AfterOption = None) -> None:
+    """Stop a program's clock (SIGSTOP); `devnet chaos thaw` continues it."""
+    from devnet.lifecycle import in_a_moment, signal_program
+
+    await in_a_moment(run, name, after)
     run.emit(signal_program(name, "SIGSTOP"))
 
 

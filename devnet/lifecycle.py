@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from core.protocol import units
+from core.protocol import ids, units
 from core.protocol.chain import Chain
 from core.protocol.errors import HeadraceError, Unreachable, UsageError
 from core.runtime.console import Run
@@ -23,12 +23,13 @@ from devnet.layout import Layout
 from devnet.ledger import snapshot
 from devnet.links.conditions import WAYS, Conditions
 from devnet.links.service import ask
-from devnet.models import DEFAULT_MODEL
+from devnet.models import DEFAULT_MODEL, SOURCES, ensure_model, is_ready
 from devnet.network import Devnet, MinerProfile
 from devnet.ports import free_port_like
-from devnet.processes import Processes, log_end
+from devnet.processes import Processes, Running, log_lines
 
 GAS_GIFT_WEI = 10**18
+FOLLOW_EVERY_S = 0.2
 GATEWAY_PORT = 8080  # where it is free
 
 
@@ -60,6 +61,7 @@ class Wanted:
     profile: str | None = None
     block_time_s: int = 1
     links: Conditions | None = None
+    pages: bool = True
 
 
 def _new_or_kept(layout: Layout, wanted: Wanted, *, keep: bool) -> tuple[Devnet, Fleet, bool]:
@@ -82,14 +84,25 @@ def _new_or_kept(layout: Layout, wanted: Wanted, *, keep: bool) -> tuple[Devnet,
     return net, fleet, False
 
 
+async def _fetch_model(run: Run, name: str, stages: int) -> None:
+    """Have a model on this machine that is not there yet, as the first stage of so many. Raises Unreachable."""
+    with run.stage(1, stages, f"model {name}") as stage:
+        await asyncio.to_thread(ensure_model, name, progress=lambda text: stage.set(0, text))
+
+
 async def bring_up(run: Run, wanted: Wanted, *, keep: bool) -> dict[str, Any]:
-    """Start everything; a failure half-way stops what was started."""
+    """Start everything; a failure half-way stops what was started. A known model that is not here is fetched first."""
     layout = Layout.default()
     running = Processes.load(layout.processes_file, layout.logs)
     if any(r.is_alive for r in running.running):
         raise UsageError(
             "a devnet already runs", f"in {layout.root}", next_step="devnet status, or devnet down"
         )
+    name = wanted.model or DEFAULT_MODEL
+    is_new = name in SOURCES and not is_ready(name) and not (keep and layout.network_file.is_file())
+    first, stages = (2, 6) if is_new else (1, 5)
+    if is_new:
+        await _fetch_model(run, name, stages)
     net, fleet, continued = _new_or_kept(layout, wanted, keep=keep)
     if not continued:
         if layout.root.exists():
@@ -100,13 +113,13 @@ async def bring_up(run: Run, wanted: Wanted, *, keep: bool) -> dict[str, Any]:
     net.min_machines, net.block_time_s = len(parties), wanted.block_time_s
     try:
         await net.warm_up()
-        with run.stage(1, 5, "chain and contracts"):
+        with run.stage(first, stages, "chain and contracts"):
             await net.start_chain(keep=True)
             if not continued:
                 await net.deploy()
-        with run.stage(2, 5, "matcher"):
+        with run.stage(first + 1, stages, "matcher"):
             await net.start_matcher()
-        with run.stage(3, 5, "miners"):
+        with run.stage(first + 2, stages, "miners"):
             if links is not None or fleet.links or layout.links_file.is_file():
                 await net.start_links(parties, links)
                 for party, link in fleet.links.items():
@@ -116,12 +129,12 @@ async def bring_up(run: Run, wanted: Wanted, *, keep: bool) -> dict[str, Any]:
                     await net.register_miner(party, "500usd")
                 await net.start_miner(party, fleet.machines[party])
             await net.wait_serving(len(parties))
-        with run.stage(4, 5, "jurors"):
+        with run.stage(first + 3, stages, "jurors"):
             for index in range(1, jurors + 1):
                 await net.start_juror(f"juror-{index}", None if continued else "100usd")
-        with run.stage(5, 5, "gateway"):
+        with run.stage(first + 4, stages, "gateway"):
             net.gateway_port = free_port_like(GATEWAY_PORT)
-            await net.start_gateway()
+            await net.start_gateway(pages=wanted.pages)
             key = await net.new_key("devnet")
     except BaseException:
         await net.processes.stop_all()
@@ -137,7 +150,7 @@ async def bring_up(run: Run, wanted: Wanted, *, keep: bool) -> dict[str, Any]:
         "gateway": net.gateway_url,
         "try": f'HEADRACE_HOME={home} client chat "hello"',
         "or": f"export OPENAI_BASE_URL={net.gateway_url}/v1 OPENAI_API_KEY={key}",
-        "watch": pages_of(layout) or net.gateway_url,
+        "watch": pages_of(layout) if wanted.pages else "no pages (--no-dashboard)",
         "stop": "devnet down",
     }
 
@@ -162,26 +175,47 @@ async def bring_down(*, purge: bool) -> dict[str, Any]:
 
 
 async def describe() -> list[dict[str, Any]]:
-    """A row per program."""
+    """A row per program: whether it runs, where it answers, and of a machine what the matcher sees."""
     net = load(Layout.default())
+    party_of = {address.lower(): party for party, address in net.addresses.items()}
     try:
-        serving = {m.get("name") or m["operator"]: m for m in await net.serving()}
-    except HeadraceError:
-        serving = {}
-    rows = []
-    for running in net.processes.running:
-        miner = serving.get(running.name)
-        rows.append(
-            {
-                "program": running.name,
-                "pid": running.pid,
-                "alive": running.is_alive,
-                "layers": f"{miner['layers'][0]}-{miner['layers'][1] - 1}" if miner else "",
-                "log": str(running.log),
-            }
-        )
-    await net._chain().close()
-    return rows
+        miners = (await net.ask_matcher("/v1/miners"))["miners"]
+    except HeadraceError:  # then no machine is seen by anybody, which is what the rows say
+        miners = []
+    finally:
+        await net.disconnect()
+    seen = {party_of.get(str(m["owner"]).lower()): m for m in miners if m["alive"]}
+    machines = Fleet.load(net.layout.fleet_file).machines
+    return [
+        _program_row(net, running, seen.get(running.name), is_machine=running.name in machines)
+        for running in net.processes.running
+    ]
+
+
+def _program_row(
+    net: Devnet, running: Running, miner: dict[str, Any] | None, *, is_machine: bool
+) -> dict[str, Any]:
+    if not running.is_alive:
+        state = "ended"
+    elif running.is_frozen:
+        state = "frozen"
+    elif is_machine:
+        state = miner["state"].lower() if miner else "not seen by the matcher"
+    else:
+        state = "running"
+    urls = {"anvil": f"http://127.0.0.1:{net.rpc_port}", "matcher-1": net.matcher_url}
+    if running.name == "gateway":
+        urls["gateway"] = pages_of(net.layout)
+    layers = miner["layers"] if miner else None
+    return {
+        "program": running.name,
+        "state": state,
+        "layers": f"{layers[0]}-{layers[1] - 1}" if layers else "",
+        "at": urls.get(running.name) or (miner["endpoint"] if miner else ""),
+        "pid": running.pid,
+        "alive": running.is_alive,
+        "log": str(running.log),
+    }
 
 
 async def list_accounts() -> list[dict[str, Any]]:
@@ -206,10 +240,15 @@ async def list_accounts() -> list[dict[str, Any]]:
 
 
 async def give(run: Run, address: str, amount: str) -> dict[str, Any]:
-    """Mint tokens to an account, and send it gas money if it has none."""
+    """Mint tokens to an account, and send it gas money if it has none. Raises UsageError for nobody's name or address."""
     net = load(Layout.default())
+    if address not in net.addresses and not address.startswith("0x"):
+        raise UsageError(
+            f"there is no party '{address}'",
+            f"there are {', '.join(net.addresses)}, or any address",
+        )
+    to = net.addresses.get(address) or ids.address(address)
     chain = net._chain()
-    to = net.addresses.get(address, address)
     try:
         deployer = signer_of("deployer")
         await chain.transact(deployer, "TestUSD", "mint", to, units.parse_token(amount))
@@ -270,31 +309,80 @@ async def revert_to(name: str) -> dict[str, Any]:
         await chain.close()
 
 
-def show_log(name: str) -> str:
-    """The last lines of a program's log."""
-    return log_end(load(Layout.default()).processes.get(name).log, lines=60).replace(" | ", "\n")
+def show_log(name: str | None) -> str:
+    """The last lines of a program's log, or a few of every program's."""
+    running = _logged(name)
+    count = 60 if name else 8
+    parts = [
+        "\n".join([f"== {one.name}: {one.log}", *(log_lines(one.log, count) or ["it is empty"])])
+        for one in running
+    ]
+    return "\n\n".join(parts)
 
 
-async def follow_log(name: str, say: Callable[[str], None]) -> None:
-    """Say what is added to a program's log, until the program ends or the caller is cancelled."""
-    running = load(Layout.default()).processes.get(name)
-    with running.log.open(errors="replace") as handle:
-        handle.seek(0, os.SEEK_END)
-        while True:
-            alive = running.is_alive
-            if text := handle.read():
-                say(text)
-            elif not alive:
-                return
-            await asyncio.sleep(0.2)
+async def follow_log(name: str | None, say: Callable[[str], None]) -> None:
+    """Say the lines that are added to a program's log, or with its name to any program's.
+
+    Until the programs end or the caller is cancelled.
+    """
+    tails = [_Tail(one, f"{one.name:<10} " if name is None else "") for one in _logged(name)]
+    try:
+        while tails:
+            alive = [tail.running.is_alive for tail in tails]  # what one says last, it says before
+            for tail in tails:
+                tail.say_new(say)
+            for tail in [tail for tail, runs in zip(tails, alive, strict=True) if not runs]:
+                tail.say_rest(say)
+                tail.close()
+                tails.remove(tail)
+            await asyncio.sleep(FOLLOW_EVERY_S)
+    finally:
+        for tail in tails:
+            tail.close()
+
+
+class _Tail:
+    """What comes to one program's log from now on, line by line."""
+
+    def __init__(self, running: Running, label: str) -> None:
+        self.running, self._label, self._begun = running, label, ""
+        self._file = running.log.open(errors="replace")
+        self._file.seek(0, os.SEEK_END)
+
+    def say_new(self, say: Callable[[str], None]) -> None:
+        *lines, self._begun = (self._begun + self._file.read()).split("\n")
+        for line in lines:
+            say(f"{self._label}{line}\n")
+
+    def say_rest(self, say: Callable[[str], None]) -> None:
+        if self._begun:
+            say(f"{self._label}{self._begun}\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _logged(name: str | None) -> list[Running]:
+    """Raises Unreachable when there is no such program, or none at all."""
+    processes = load(Layout.default()).processes
+    if name is None and not processes.running:
+        raise Unreachable("no program runs here", "the devnet is down", next_step="devnet up")
+    return processes.running if name is None else [processes.get(name)]
 
 
 async def kill_program(name: str) -> dict[str, Any]:
     """SIGKILL a program and its children."""
-    net = load(Layout.default())
-    await net.processes.kill(name)
-    await net._chain().close()
+    await load(Layout.default()).processes.kill(name)
     return {"killed": name}
+
+
+async def in_a_moment(run: Run, name: str, after: str | None) -> None:
+    """Wait so long, if anything was said, before a fault strikes a program. Raises Unreachable when there is none."""
+    if after is not None:
+        wait_s = units.parse_duration(after)
+        load(Layout.default()).processes.get(name)
+        run.note(f"{name} in {after}")
+        await asyncio.sleep(wait_s)
 
 
 def signal_program(name: str, number: str) -> dict[str, Any]:
@@ -317,15 +405,20 @@ async def make_slow(name: str, ms_per_layer: float) -> dict[str, Any]:
     return await _restart(name, slow_ms_per_layer=ms_per_layer)
 
 
+async def start_again(name: str) -> dict[str, Any]:
+    """Start a miner as the fleet has it, whether it was killed or changed."""
+    return await _restart(name)
+
+
 async def _restart(name: str, **changes: Any) -> dict[str, Any]:
     net = load(Layout.default())
     machines = Fleet.load(net.layout.fleet_file).machines
     if name not in machines:
         raise UsageError(f"{name} is not a miner", f"miners are {', '.join(machines)}")
     profile: MinerProfile = replace(machines[name], **changes)
-    await net.processes.stop(name)
+    if any(running.name == name for running in net.processes.running):
+        await net.processes.stop(name)
     await net.start_miner(name, profile)
-    await net._chain().close()
     return {"restarted": name, "profile": str(profile)}
 
 

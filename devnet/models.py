@@ -214,7 +214,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = argparse.ArgumentParser(prog="python -m devnet.models", description=main.__doc__)
     asked.add_argument("name", nargs="?", default=DEFAULT_MODEL, help=", ".join(SOURCES))
     try:
-        ensure_model(asked.parse_args(arguments).name, progress=lambda text: print(text, flush=True))
+        ensure_model(
+            asked.parse_args(arguments).name, progress=lambda text: print(text, flush=True)
+        )
     except HeadraceError as error:
         print("\n".join(error.lines()), file=sys.stderr)
         return error.exit_code

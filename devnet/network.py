@@ -171,6 +171,11 @@ class Devnet:
                     "replan_interval": "1s",
                     "min_machines": self.min_machines,
                     "ack_grace": "3s",
+                    "auditors": [
+                        address
+                        for party, address in self.addresses.items()
+                        if party.startswith("auditor")
+                    ],
                 }
             },
         )

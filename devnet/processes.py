@@ -43,6 +43,11 @@ class Running:
         """Whether its leader still runs (a zombie that we did not reap yet does not)."""
         return _leader_state(self.pid) not in (None, "Z")
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether its clock was stopped (SIGSTOP)."""
+        return _leader_state(self.pid) == "T"
+
 
 class Processes:
     """The programs of one devnet."""
@@ -224,11 +229,16 @@ def clean_environ() -> dict[str, str]:
     }
 
 
+def log_lines(log: Path, count: int) -> list[str]:
+    """The last lines of a log; none where there is no log."""
+    return log.read_text(errors="replace").splitlines()[-count:] if log.is_file() else []
+
+
 def log_end(log: Path, lines: int = 12) -> str:
     """The last lines of a log, for an error message."""
     if not log.is_file():
         return "it wrote no log"
-    text = log.read_text(errors="replace").splitlines()[-lines:]
+    text = log_lines(log, lines)
     return f"{log}: " + " | ".join(text) if text else f"{log} is empty"
 
 

@@ -31,9 +31,11 @@ class Program(Result, frozen=True):
     """`status`: one program."""
 
     program: str
+    state: str
+    layers: str
+    at: str
     pid: int
     alive: bool
-    layers: str
     log: str
 
 
@@ -83,7 +85,7 @@ class Signalled(Result, frozen=True):
 
 
 class Restarted(Result, frozen=True):
-    """`chaos lie` and `chaos slow`."""
+    """`chaos lie`, `chaos slow` and `chaos restart`."""
 
     restarted: str
     profile: str
@@ -133,6 +135,7 @@ RESULTS: dict[str, tuple[Any, ...]] = {
     "chaos thaw": (Signalled,),
     "chaos lie": (Restarted,),
     "chaos slow": (Restarted,),
+    "chaos restart": (Restarted,),
     "links show": (list[Way],),
     "links set": (list[Way],),
     "links freeze": (list[Way],),

@@ -36,6 +36,7 @@ PRELOADED = (
     "matcher.start",
     "scheduler.explain",
     "uvicorn",
+    "core.engine.library",  # before transformers, of which it leaves out what would complain
     "transformers.models.llama.modeling_llama",
     "core.engine.model",
     "core.engine.numerics",

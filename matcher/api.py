@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid, ModelUnknown, UsageError
+from core.protocol.standing import SignedReport
 from core.protocol.types import Ack, Address, Hash32, Order, Signature, SignedOrder, Terms, Value
 from core.runtime import origin
 from core.runtime.logs import get_logger
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from core.runtime.clock import Clock
     from core.runtime.metrics import Metrics
     from matcher.matching import Matchmaker
+    from matcher.reports import Reports
     from matcher.settler import Settler
     from matcher.store import Store
     from matcher.world import World
@@ -80,6 +82,7 @@ def make_app(
     store: Store,
     matchmaker: Matchmaker,
     settler: Settler,
+    reports: Reports,
     metrics: Metrics,
     clock: Clock,
     identity: dict[str, Any],
@@ -251,6 +254,13 @@ def make_app(
             {**views.job_json(done), "txHash": done.end_tx}, status=200 if settled else 202
         )
 
+    @app.post("/v1/audits")
+    async def audits(request: Request) -> Response:
+        """Take a signed report of an auditor that this matcher goes by: what audits of operators came to."""
+        signed = await _body(request, SignedReport)
+        await reports.take(signed)
+        return _json({"operators": len(signed.report.operators)})
+
     @app.get("/health")
     @app.head("/health", include_in_schema=False)
     async def health() -> Response:
@@ -269,7 +279,12 @@ def make_app(
 
 
 #: What the calls with a body read, for the description alone: bodies are decoded by `_body`.
-_BODIES = {"/v1/plan": PlanBody, "/v1/orders": OrderBody, "/v1/jobs/{job}/ack": AckBody}
+_BODIES = {
+    "/v1/plan": PlanBody,
+    "/v1/orders": OrderBody,
+    "/v1/jobs/{job}/ack": AckBody,
+    "/v1/audits": SignedReport,
+}
 
 
 _FAILURE = {

@@ -179,7 +179,9 @@ async def registry_show(
     from core.protocol import ids
 
     found = (await _ask(run.settings, "/v1/miners"))["miners"]
-    run.emit(ids.find(ids.Kind.MINER, operator, found, lambda miner: miner["operator"]))
+    one = ids.find(ids.Kind.MINER, operator, found, lambda miner: miner["operator"])
+    shown = {key: _layers(one[key]) for key in ("layers", "assigned")}
+    run.emit(one if run.options.json else one | shown)
 
 
 @registry.command("diff")
@@ -278,6 +280,7 @@ def _miner_row(miner: dict[str, Any]) -> dict[str, Any]:
         "layers": _layers(miner["layers"]),
         "assigned": "owner" if miner["fixedByOwner"] else _layers(miner["assigned"]),
         "may work": miner["canWork"],
+        "standing": miner["standing"],
         "stake": miner["stake"],
         "ms/layer": miner["tauMsPerLayer"],
         "slots": f"{max(miner['activeRequests'], miner['reservedRequests'])}/{miner['maxRequests']}",

@@ -44,11 +44,15 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Standing:
-    """What the chain says of an operator: `can_work` is the contract's own answer for the general minimum stake."""
+    """What the chain says of an operator: `can_work` is the contract's own answer for the general minimum stake.
+
+    `strikes` is how often its owner was slashed, ever.
+    """
 
     owner: str
     stake_units: int
     can_work: bool
+    strikes: int = 0
 
 
 Sightings = Mapping[str, Sighting]

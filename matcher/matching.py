@@ -245,10 +245,13 @@ class Matchmaker:
             order = signed.order
             routes, now_ms = self._world.routes[order.model_id], self._now_ms()
             gone = excluded | self._world.avoided(now_ms) | self._world.barred(signed.terms)
-            slots = slots_of(signed)
-            mended = routes.mend(job_id, order, broken.job.plan, now_ms, gone, slots=slots)
-            if isinstance(mended, Chosen):
-                return mended
+            slots, plan = slots_of(signed), broken.job.plan
+            # Whoever computes already goes on, slashed before or not; of those who could stand in, the blameless come first.
+            last = self._world.marks.last.keys() - {stage.operator for stage in plan}
+            for passed_over in (gone | last, gone) if last else (gone,):
+                mended = routes.mend(job_id, order, plan, now_ms, passed_over, slots=slots)
+                if isinstance(mended, Chosen):
+                    return mended
         return await self._take_place(job_id, signed, excluded)
 
     async def _take_place(
@@ -278,7 +281,7 @@ class Matchmaker:
         order, slots = signed.order, slots_of(signed)
         routes, now_ms = self._world.routes[order.model_id], self._now_ms()
         excluded |= self._world.barred(signed.terms)
-        careful = excluded | self._world.avoided(now_ms)
+        careful = excluded | self._world.avoided(now_ms) | frozenset(self._world.marks.last)
         chosen = routes.take(job_id, order, now_ms, careful, slots=slots)
         if isinstance(chosen, HeadraceError) and careful != excluded:
             return routes.take(job_id, order, now_ms, excluded, slots=slots)

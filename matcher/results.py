@@ -67,6 +67,8 @@ class Machine(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):
     layers: list[int] | None
     assigned: list[int] | None
     can_work: bool
+    standing: str
+    standing_why: str
 
 
 class Route(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):

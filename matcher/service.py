@@ -17,6 +17,7 @@ from matcher.following import Following
 from matcher.jobs import DISPUTED, ENDED
 from matcher.matching import Matchmaker
 from matcher.planner import nobody, plan, record_of, seen
+from matcher.reports import Reports
 from matcher.settler import LONGEST_WAIT_S, Settler
 from matcher.settling import Patience
 from matcher.store import MinerSeen, Store
@@ -75,6 +76,9 @@ class Rules:
     queue_s: float = 30.0
     start_block: int = 0
     window_blocks: int = 64
+    #: Auditors whose reports are believed, and how long a finding of theirs counts.
+    auditors: frozenset[str] = frozenset()
+    memory_s: int = 30 * 86_400
 
 
 class Daemon:
@@ -100,6 +104,14 @@ class Daemon:
         )
         self.settler = Settler(
             chain, signer, peers, store, self.world, self.matchmaker, clock, rules.patience
+        )
+        self.reports = Reports(
+            chain,
+            store,
+            self.world,
+            clock,
+            auditors=rules.auditors,
+            memory_s=rules.memory_s,
         )
         self._following = Following(
             chain,
@@ -134,6 +146,7 @@ class Daemon:
         domain = self.chain.domain
         await self.store.off_loop(self.store.bind, domain.chain_id, domain.verifying_contract)
         self.world.learn_models(await self.store.off_loop(self.store.models))
+        await self.reports.prepare()
         unfinished = await self.store.off_loop(self.store.unfinished)
         self.world.restore(unfinished, self._now_ms())
         if unfinished:
@@ -146,6 +159,7 @@ class Daemon:
             await self._phase(self.follow_chain)
             await self._phase(self.look_at_swarm)
             await self._phase(self.read_standings)
+            await self._phase(self.weigh_standings)
             await self._phase(self.refresh_routes)
             await self._phase(self.replan)
             await self._phase(self.publish_allocations)
@@ -242,6 +256,11 @@ class Daemon:
             if op in self.world.sightings
         }
         self._standing_at |= dict.fromkeys(stale, now)
+
+    async def weigh_standings(self) -> None:
+        """Who is left out, or comes last, by what the chain and auditors say."""
+        if self.world.chain.ok:
+            await self.reports.weigh()
 
     def refresh_routes(self) -> None:
         """Let the routers know who serves now, how fast, how near and how busy."""
@@ -348,7 +367,7 @@ class Daemon:
             self.chain.read("MinerRegistry", "minerOf", owner),
             self.chain.read("MinerRegistry", "canWork", operator, 0),
         )
-        return Standing(owner, int(miner["stake"]), bool(can_work))
+        return Standing(owner, int(miner["stake"]), bool(can_work), int(miner["strikes"]))
 
     def _seen(self, now_ms: int) -> Sequence[MinerSeen]:
         return [

@@ -52,6 +52,8 @@ def rules_of(settings: Settings) -> Rules:
         patience=Patience(ack_grace_s=matcher.ack_grace_s),
         replan_every_ms=matcher.replan_interval_s * 1000,
         queue_s=matcher.queue_s,
+        auditors=frozenset(auditor.lower() for auditor in matcher.auditors),
+        memory_s=matcher.audit_memory_s,
         start_block=settings.network.deploy_block,
         window_blocks=max(SHORTEST_WINDOW_BLOCKS, settings.network.reorg_window_blocks),
     )
@@ -131,7 +133,14 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[dic
             "swarm": swarm.addresses(),
         }
         app = make_app(
-            daemon.world, store, daemon.matchmaker, daemon.settler, metrics, clock, identity
+            daemon.world,
+            store,
+            daemon.matchmaker,
+            daemon.settler,
+            daemon.reports,
+            metrics,
+            clock,
+            identity,
         )
         server = HttpServer(app, settings.matcher.listen_host, settings.matcher.listen_port)
         await server.start()

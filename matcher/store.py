@@ -22,6 +22,7 @@ from sqlmodel import Session, col, select
 from core.protocol import signing
 from core.protocol.errors import ConfigError
 from core.protocol.follower import Position
+from core.protocol.standing import SignedReport
 from core.protocol.types import (
     Acceptance,
     Ack,
@@ -37,6 +38,7 @@ from matcher.jobs import ENDED, FAILED, SETTLED, Job, SignedAck
 from matcher.tables import (
     AcceptanceRow,
     AckRow,
+    AuditReportRow,
     CursorRow,
     JobRow,
     MinerRow,
@@ -203,6 +205,31 @@ class Store:
             query = select(SwarmPeerRow).order_by(col(SwarmPeerRow.seen_at).desc())
             rows = session.exec(query).all()
         return [r.address for r in rows if r.is_self], [r.address for r in rows if not r.is_self]
+
+    # --- what auditors say ---
+
+    def save_report(self, signed: SignedReport, now: int) -> bool:
+        """Keep an auditor's report in place of its last one; False for one that is not newer."""
+        report = signed.report
+        with self._session() as session:
+            known = session.get(AuditReportRow, report.auditor.lower())
+            if known is not None and known.sequence >= report.sequence:
+                return False
+            session.merge(
+                AuditReportRow(
+                    auditor=report.auditor.lower(),
+                    sequence=report.sequence,
+                    signed=to_text(signed),
+                    received_at=now,
+                )
+            )
+            return True
+
+    def reports(self) -> dict[str, SignedReport]:
+        """The newest report of each auditor, by its address in lower case."""
+        with self._session() as session:
+            rows = session.exec(select(AuditReportRow)).all()
+        return {row.auditor: msgspec.json.decode(row.signed, type=SignedReport) for row in rows}
 
     # --- jobs ---
 

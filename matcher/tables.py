@@ -142,6 +142,16 @@ class AckRow(Base, table=True):
     received_at: int = Field(sa_column=_big())
 
 
+class AuditReportRow(Base, table=True):
+    """The newest report of an auditor that was believed when it came."""
+
+    __tablename__ = "audit_reports"
+    auditor: str = Field(sa_column=Column(String(42), primary_key=True, nullable=False))
+    sequence: int = Field(sa_column=_big())
+    signed: str = Field(sa_column=_text())
+    received_at: int = Field(sa_column=_big())
+
+
 class SwarmPeerRow(Base, table=True):
     """A multiaddress of the swarm: of ours in an earlier life, or of somebody through whom we can join again."""
 

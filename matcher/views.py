@@ -86,6 +86,7 @@ def miner_json(world: World, sighting: Sighting, now_ms: int) -> Json:
     """One machine: its own words, the chain's, and ours."""
     record = sighting.record
     standing = world.standings.get(sighting.operator)
+    place, why = world.marks.of(sighting.operator)
     spec, placement = world.models.get(record.model_id), world.placements.get(record.model_id)
     told = placement.assignments.get(sighting.operator) if placement is not None else None
     shown = price_json(Price(record.price_in, record.price_out), spec) if spec else {}
@@ -96,6 +97,8 @@ def miner_json(world: World, sighting: Sighting, now_ms: int) -> Json:
         "stakeUnits": standing.stake_units if standing else None,
         "stake": format_token(standing.stake_units) if standing else None,
         "canWork": bool(standing and standing.can_work),
+        "standing": place,
+        "standingWhy": why,
         "state": record.state,
         "alive": sighting.alive(now_ms),
         "ageMs": sighting.age_ms(now_ms),
@@ -149,7 +152,23 @@ def quote_json(
     spec = world.models.get(model_id)
     if spec is None or model_id not in world.shapes:
         return ModelUnknown(f"no model {model_id}", why="it is not in the ModelRegistry")
-    barred = world.barred(terms)
+    barred, last = world.barred(terms), frozenset(world.marks.last)
+    found = _quote(world, spec, model_id, tokens_in, tokens_out, fee_bps, now_ms, barred | last)
+    if isinstance(found, HeadraceError) and last:
+        found = _quote(world, spec, model_id, tokens_in, tokens_out, fee_bps, now_ms, barred)
+    return found
+
+
+def _quote(
+    world: World,
+    spec: ModelSpec,
+    model_id: str,
+    tokens_in: int,
+    tokens_out: int,
+    fee_bps: int,
+    now_ms: int,
+    barred: frozenset[str],
+) -> Json | HeadraceError:
     offers = [o for o in world.offers(model_id, now_ms) if o.operator not in barred]
     partial = world.partial
     free = [offer for offer in offers if offer.free]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from core.protocol.errors import ModelUnsupported
+from core.protocol.standing import SignedReport
 from core.protocol.types import ModelSpec, Terms
 from matcher.fleet_view import Sighting, Standing, present
 from matcher.jobs import Job
@@ -18,6 +19,7 @@ from matcher.offers import Offer
 from matcher.planner import Placement
 from matcher.routes import LiveRoutes
 from matcher.shapes import shape_of
+from matcher.standing import Marks
 from scheduler.churn import Cluster
 from scheduler.fleet import ModelShape
 
@@ -50,7 +52,8 @@ class SwarmHealth:
 class World:
     """The live view. Operators are checksummed addresses everywhere.
 
-    `partial` tells whether stages may be parts of shards. Miners accept whole ones only, so far.
+    `partial` tells whether stages may be parts of shards. Miners accept whole ones only, so far. `reports` are those that are
+    believed, by auditor in lower case; `marks` is what follows from them and from the chain.
     """
 
     models: Mapping[str, ModelSpec] = field(default_factory=dict)
@@ -64,6 +67,8 @@ class World:
     chain: ChainHealth = field(default_factory=ChainHealth)
     swarm: SwarmHealth = field(default_factory=SwarmHealth)
     avoid_until_ms: dict[str, int] = field(default_factory=dict)
+    reports: Mapping[str, SignedReport] = field(default_factory=dict)
+    marks: Marks = field(default_factory=Marks)
     partial: bool = False
 
     def learn_models(self, models: Mapping[str, ModelSpec]) -> None:
@@ -121,8 +126,9 @@ class World:
         return sum(len(line) for line in self.lines.values())
 
     def present(self, model_id: str, now_ms: int) -> tuple[Sighting, ...]:
-        """Machines of a model that are alive and may work."""
-        return present(self.sightings, self.standings, model_id, now_ms)
+        """Machines of a model that are alive, may work and have done nothing for which they are left out."""
+        found = present(self.sightings, self.standings, model_id, now_ms)
+        return tuple(s for s in found if s.operator not in self.marks.left_out)
 
     def offers(self, model_id: str, now_ms: int) -> tuple[Offer, ...]:
         """What serves a model now, with every promised slot counted."""

@@ -13,7 +13,7 @@ from core.protocol import types as t
 from core.protocol.errors import CheckFailed, ModelError, UsageError
 from core.protocol.records import AllocationRecord
 from core.runtime.logs import get_logger
-from miner.compute import Compute
+from miner.compute import PREFIX_SHARE, Compute
 from miner.desk import Serving
 from miner.tiers import SecondTier
 
@@ -118,6 +118,7 @@ async def load(
     max_requests: int | None = None,
     offload_bytes: int = 0,
     offload_folder: Path | None = None,
+    prefix_share: float = PREFIX_SHARE,
     dtype: str = "float32",
     device: str = "cpu",
     hook: ShardHook | None = None,
@@ -126,8 +127,9 @@ async def load(
 
     Keys and values get what the weights leave of `memory_bytes`, at most `kv_bytes`, and no more than `max_requests` of
     the longest requests can fill. Beside them up to `offload_bytes` lie in files in `offload_folder`, or in ordinary memory,
-    which counts. `hook` gets the shard before it serves; the product passes none, tests and demonstrations
-    do. Raises ModelError, or UsageError for layers that the model lacks or that do not fit into `memory_bytes`.
+    which counts. `prefix_share` of the former may keep prompts for their owners' next ones. `hook` gets the shard before it
+    serves; the product passes none, tests and demonstrations do. Raises ModelError, or UsageError for layers that the model lacks
+    or that do not fit into `memory_bytes`.
     """
     context = model.spec.context
 
@@ -148,6 +150,9 @@ async def load(
         left = memory_bytes - shard.bytes
         if offload_folder is None and device == "cpu":
             left -= offload_bytes
+        # Beside the pages of kept prompts lie the rows that left with them.
+        row_bytes = shard.hidden * shard.dtype.itemsize
+        left = int(left / (1 + prefix_share * min(1.0, row_bytes / token_bytes)))
         if left < _LEAST_TOKENS * token_bytes:
             raise UsageError(
                 f"layers {layers} do not fit",
@@ -169,6 +174,7 @@ async def load(
             kv_bytes=room,
             model_dir=model.folder,
             second=second if offload_bytes else None,
+            prefix_share=prefix_share,
         )
         tau_ms = await compute.measure()
     except (ModelError, UsageError):

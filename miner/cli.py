@@ -149,6 +149,10 @@ async def start(
         str | None, typer.Option(help="For weights and cache, such as 6GiB.")
     ] = None,
     max_batch: Annotated[int | None, typer.Option(help="Requests at once.")] = None,
+    offload: Annotated[
+        str | None,
+        typer.Option(help="More room for requests whose turn is not near, such as 8GiB, or off."),
+    ] = None,
     port: Annotated[int | None, typer.Option(help="Data port; 0: any.")] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Port of /status and /metrics.")] = None,
     peers: Annotated[str | None, typer.Option(help="Multiaddresses to bootstrap from.")] = None,
@@ -161,6 +165,7 @@ async def start(
         "miner.layers": layers,
         "miner.memory_limit": memory_limit,
         "miner.max_batch": max_batch,
+        "engine.offload": "0B" if offload == "off" else offload,
         "miner.listen_port": port,
         "miner.metrics_port": metrics_port,
         "miner.peers": peers,
@@ -218,7 +223,8 @@ async def update(
         "miner.max_batch": max_batch,
     }
     done = await go(run, changes, pause)
-    changed = [(key, str(value)) for key, value in done.changed.items()]
+    words = {True: "yes", False: "no"}
+    changed = [(key, words.get(value, str(value))) for key, value in done.changed.items()]
     run.emit(done, human=lambda: _lines([*changed, ("file", done.file), ("next", done.next)]))
 
 

@@ -25,6 +25,7 @@ from miner.machine import held_up_s
 from miner.memory import Promises
 from miner.numbers import EngineNumbers
 from miner.pace import Pace, entry
+from miner.prefixes import Chain, note_run, sort_out
 from miner.stepper import Stepped, Work, enters_as_ids, leaves_as_logits, run_batch
 from miner.tiers import SecondTier, choose_offload
 
@@ -46,6 +47,8 @@ MAX_ROWS = 256
 #: Who brings more while so many rows wait is asked to wait.
 MAX_WAITING_ROWS = 4096
 KV_BYTES = 64 * 2**20
+#: Of these, how much may keep prompts for whoever comes with the same.
+PREFIX_SHARE = 0.25
 #: Between two looks at a running step; after longer it counts as new.
 LOOK_S = 2.5
 #: A step may take this long to end when the thread is asked to.
@@ -59,8 +62,8 @@ class _Guest:
     """One request from its first step to its drop; two of the same key never share anything."""
 
     __slots__ = (
-        *("begins", "company", "end", "ends", "futures", "is_open", "job", "layers", "left_at_s"),
-        *("most_rows", "ring"),
+        *("begins", "chain", "company", "end", "ends", "futures", "is_open", "job", "layers"),
+        *("left_at_s", "most_rows", "ring"),
     )
 
     def __init__(
@@ -71,9 +74,11 @@ class _Guest:
         layers: LayerRange | None,
         shard: Shard,
         company: int | None = None,
+        owner: str = "",
     ) -> None:
         """`layers` None are all of the shard's; `begins` and `ends`: it takes ids, it gives logits."""
         self.company = company
+        self.chain = Chain(owner) if owner else None
         self.job, self.ring, self.most_rows, self.layers = job, ring, most_rows, layers
         self.begins = enters_as_ids(shard, layers)
         self.ends = leaves_as_logits(shard, layers)
@@ -104,7 +109,7 @@ class Compute:
         """`on_step` hears of every batch, and how many of its steps were prompts, in the compute thread."""
         self.pace = Pace(max_rows=MAX_ROWS)
         self.busy_s = self.idle_s = 0.0  # idle: while requests were open
-        self.steps = self.stepped_rows = 0
+        self.steps = self.stepped_rows = self.prefix_tokens = 0
         self._swapped = 0, 0.0  # bytes and seconds of shards that were unloaded
         self._threads, self._on_step = threads, on_step
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -204,6 +209,7 @@ class Compute:
                 self.stepped_rows,
                 swapped_bytes=swapped_bytes,
                 swap_waited_s=waited_s,
+                prefix_tokens=self.prefix_tokens,
             )
         swapped_bytes, waited_s = engine.swapped
         layers = len(engine.shard.layers)
@@ -229,6 +235,7 @@ class Compute:
             kv_bytes=engine.held_bytes(),
             swapped_bytes=self._swapped[0] + swapped_bytes,
             swap_waited_s=self._swapped[1] + waited_s,
+            prefix_tokens=self.prefix_tokens,
         )
 
     def longest_request(self, context: int) -> int:
@@ -244,17 +251,21 @@ class Compute:
         kv_bytes: int | Callable[[Shard], int] = KV_BYTES,
         model_dir: Path | None = None,
         second: SecondTier | Offload | None = None,
+        prefix_share: float = PREFIX_SHARE,
     ) -> Shard:
         """Replace the shard, with so many bytes for keys and values. The old one is freed first; no request may be running.
 
         `kv_bytes` may be asked of the shard when it is there; what it raises is raised, and nothing is loaded. `second` is
         where more keys and values may lie than that, of requests whose turn is not near; it is measured how much may, unless an
-        `Offload` says it.
+        `Offload` says it. Up to `prefix_share` of `kv_bytes` keep prompts for their owner's next ones (0: none) until requests
+        need it, and rows beside them take at most as much again.
 
         `model_dir` is where an embedding that the head shares may be read from instead of being held twice.
         """
         self._lose_all()
-        return await self._run(lambda: self._load(loader, kv_bytes, model_dir, second))
+        return await self._run(
+            lambda: self._load(loader, kv_bytes, model_dir, second, prefix_share)
+        )
 
     async def unload(self) -> None:
         """Free the shard and every request's memory; steps that wait fail."""
@@ -284,18 +295,29 @@ class Compute:
         as_decodes: bool = False,
         layers: LayerRange | None = None,
         company: int | None = None,
+        owner: str = "",
     ) -> bytes:
         """Feed token ids (first stage) or float32 rows; returns this stage's float32 rows.
 
         They stand at position `first`, by default after those fed so far. With the first rows of a request, `most_rows`
         says how many it will have at most (0: the context), `layers` which of the shard's it runs (all), and `ring` who
         comes after this stage, by any name: requests of one ring run the same layers. Requests of one `company` come together
-        from the stage before (see `company`). A `trace` is lengthened by this step's numbers. `as_decodes` gives the bits of as
+        from the stage before (see `company`). What the prompts of one `owner` have in common is computed once
+        (`miner.prefixes`). A `trace` is lengthened by this step's numbers. `as_decodes` gives the bits of as
         many steps of one row.
         Raises CheckFailed for rows that hold NaN or infinity, ContextTooLong past the model's context.
         """
         work = self._new_work(
-            key, x, first, most_rows, ring, layers, company, trace=trace, as_decodes=as_decodes
+            key,
+            x,
+            first,
+            most_rows,
+            ring,
+            layers,
+            company,
+            owner,
+            trace=trace,
+            as_decodes=as_decodes,
         )
         result: bytes = await work.future
         return result
@@ -313,6 +335,7 @@ class Compute:
         as_decodes: bool = False,
         layers: LayerRange | None = None,
         company: int | None = None,
+        owner: str = "",
     ) -> Choice:
         """Feed a last stage and draw the sampler's next token from the last position; the sampler is not moved on."""
         work = self._new_work(
@@ -323,6 +346,7 @@ class Compute:
             ring,
             layers,
             company,
+            owner,
             draw=sampler,
             trace=trace,
             as_decodes=as_decodes,
@@ -343,6 +367,7 @@ class Compute:
         as_decodes: bool = True,
         layers: LayerRange | None = None,
         company: int | None = None,
+        owner: str = "",
     ) -> list[Choice]:
         """Feed a last stage a row and those of `guesses`; as many draws as fit, and the one after. The sampler is not moved on."""
         work = self._new_work(
@@ -353,6 +378,7 @@ class Compute:
             ring,
             layers,
             company,
+            owner,
             draw=sampler,
             guesses=guesses,
             as_decodes=as_decodes,
@@ -371,10 +397,11 @@ class Compute:
         as_decodes: bool = False,
         layers: LayerRange | None = None,
         company: int | None = None,
+        owner: str = "",
     ) -> None:
         """Feed a last stage what no token follows yet."""
         await self._new_work(
-            key, x, first, most_rows, ring, layers, company, as_decodes=as_decodes
+            key, x, first, most_rows, ring, layers, company, owner, as_decodes=as_decodes
         ).future
 
     async def drop(self, key: Key) -> None:
@@ -453,6 +480,7 @@ class Compute:
         ring: Hashable,
         layers: LayerRange | None,
         company: int | None,
+        owner: str,
         **options: Any,
     ) -> Work:
         engine = self._engine
@@ -461,7 +489,8 @@ class Compute:
         if guest is None:
             shard = engine.shard
             layers = None if layers == shard.layers else layers
-            guest = _Guest(key[0], ring, most_rows or shard.context, layers, shard, company)
+            most = most_rows or shard.context
+            guest = _Guest(key[0], ring, most, layers, shard, company, owner)
             self._guests[key] = guest
         count = _count(x, None if guest.begins else engine.shard.hidden)
         if not 0 < count <= CHUNK_TOKENS:
@@ -633,14 +662,15 @@ class Compute:
             engine.truncate(guest, rows)
         except UsageError:  # a sliding window has let go what would be needed
             engine.free(guest)
-            guest.is_open = False
-            return 0
+            guest.is_open, rows = False, 0
+        if guest.chain is not None:
+            guest.chain.cut_back(rows)
         return rows
 
     def _step(self, batch: Batch[Work]) -> None:
         engine, lineup = self._engine, self._lineup
         assert engine is not None and lineup is not None, "a batch was formed"
-        works, prompts = [*batch.decodes, *batch.prefills], len(batch.prefills)
+        works, chunks = [*batch.decodes, *batch.prefills], {id(work) for work in batch.prefills}
         gone = [work for work in works if work.future.cancelled()]
         if gone:
             works = [work for work in works if not work.future.cancelled()]
@@ -653,10 +683,15 @@ class Compute:
             if not work.request.is_open:
                 engine.open(work.request, work.request.layers, microbatch=batch.group)
                 work.request.is_open = True
+        works = self._take_known(engine, lineup, works)
+        if not works:
+            return
+        prompts = sum(id(work) in chunks for work in works)
         started = time.perf_counter()
         self._running = (self.steps, self._due_s(works, prompts))
         done = run_batch(engine, works, batch.group, batch.following)
         self._running = None
+        note_run(done.ran)
         self._trace(done, started, prompts)
         self.busy_s += done.seconds
         self.steps += 1
@@ -671,6 +706,19 @@ class Compute:
             if done.deferred:
                 lineup.put_back([work for work in done.deferred if not work.future.cancelled()])
         self._tell([(work.future, result) for work, result in done.outcomes])
+
+    def _take_known(
+        self, engine: Engine, lineup: Lineup[Work], works: Sequence[Work]
+    ) -> list[Work]:
+        """Those that must run; the others are done, or wait for a step that runs the same."""
+        sorted_out = sort_out(engine, works)
+        if sorted_out.to_wait:
+            with self._changed:
+                lineup.put_back([w for w in sorted_out.to_wait if not w.future.cancelled()])
+        if sorted_out.known:
+            self.prefix_tokens += sum(work.tokens for work, _ in sorted_out.known)
+            self._tell([(work.future, rows) for work, rows in sorted_out.known])
+        return sorted_out.to_run
 
     def _due_s(self, works: Sequence[Work], prompts: int) -> float:
         """What a step should take; rows that stand for steps of their own count as such."""
@@ -707,6 +755,7 @@ class Compute:
         kv_bytes: int | Callable[[Shard], int],
         model_dir: Path | None,
         second: SecondTier | Offload | None,
+        prefix_share: float,
     ) -> Shard:
         import torch
 
@@ -719,7 +768,7 @@ class Compute:
         shard = loader()
         size = kv_bytes if isinstance(kv_bytes, int) else kv_bytes(shard)
         packed = prepack(shard, model_dir=model_dir)
-        make = partial(make_engine, shard, prefix_share=0, least_rows=packed.least_rows)
+        make = partial(make_engine, shard, prefix_share=prefix_share, least_rows=packed.least_rows)
         offload = choose_offload(make, size, second) if isinstance(second, SecondTier) else second
         engine = make(kv_bytes=size, offload=offload)
         promises = Promises(engine, CHUNK_TOKENS)

@@ -55,7 +55,7 @@ from miner.neighbours import Neighbours
 from miner.numbers import MinerMetrics
 from miner.onchain import MinerChain, News
 from miner.stage import Stage
-from miner.standing import EVENTS, Standing
+from miner.standing import EVENTS, Seen, Standing
 from miner.status import serve_status
 from miner.store import Store
 
@@ -246,6 +246,7 @@ class Daemon:
             trace_hook=trace_hook,
             patience_s=OFFER_S,
         )
+        self._seen: Seen | None = None
         self._standing = Standing(
             chain,
             owner,
@@ -426,6 +427,7 @@ class Daemon:
                         max_requests=self._desk.terms.max_requests,
                         offload_bytes=self._settings.engine.offload_bytes,
                         offload_folder=self._settings.engine.offload_folder,
+                        prefix_share=self._settings.engine.prefix_share,
                         device=self._device(),
                         dtype=self._dtype(),
                         hook=self._hook,
@@ -488,6 +490,7 @@ class Daemon:
         except ChainUnreachable as error:
             log.debug("our standing is not known", why=str(error))
             return
+        self._seen = seen
         self.numbers.standing(seen.stake_units, seen.least_units, seen.gas_wei, seen.disputes)
 
     @property
@@ -604,6 +607,7 @@ class Daemon:
             "finishedRequests": self._stage.requests_done,
             "tokensIn": self._stage.tokens_in,
             "tokensOut": self._stage.tokens_out,
+            "money": self._money(),
             "kvTokens": engine.kv_tokens,
             "kvCapacityTokens": engine.kv_capacity_tokens,
             "kvFreeTokens": engine.kv_free_tokens,
@@ -620,6 +624,21 @@ class Daemon:
             "counts": dict(self._stage.counts),
             "streamFaults": dict(self._listener.stats.counts + self._peers.stats.counts),
             "pid": os.getpid(),
+        }
+
+    def _money(self) -> dict[str, Any] | None:
+        """What is at stake, owed and paid; None until the chain was asked."""
+        seen, show = self._seen, self._settings.show_token
+        if seen is None:
+            return None
+        return {
+            "stake": show(seen.stake_units),
+            "leastStake": show(seen.least_units),
+            "openDisputes": seen.disputes,
+            "jailedUntil": seen.jail_until_s or None,
+            "owed": show(self._unpaid_units),
+            "toClaim": show(seen.credit_units),
+            "gas": units.show_eth(seen.gas_wei),
         }
 
     def _device(self) -> str:

@@ -162,7 +162,7 @@ async def _call(running: Running, method: str, path: str, **headers: str) -> Jso
             found: Json = response.raise_for_status().json()
     except (httpx2.HTTPError, ValueError) as error:
         raise Unreachable(
-            "the miner does not answer", f"{running.url}: {error or type(error).__name__}"
+            "the miner does not answer", f"{running.url}: {str(error) or type(error).__name__}"
         ) from None
     return found
 

@@ -120,14 +120,28 @@ def picture(found: dict[str, Any], rates: Rates | None = None) -> RenderableType
         "refused": sum(found["counts"].values()) or None,
         "stream faults": sum(found["streamFaults"].values()) or None,
     }  # fmt: skip
+    panels = [("work", work), ("room", room)]
+    if (money := found.get("money")) is not None:
+        panels.append(("money", _money(money)))
     name = found["name"] or "miner"
     return Columns(
         [
             Panel(_grid(who), title=f"[bold]{name}[/]", title_align="left"),
-            Panel(_grid(work), title="work", title_align="left"),
-            Panel(_grid(room), title="room", title_align="left"),
+            *(Panel(_grid(rows), title=title, title_align="left") for title, rows in panels),
         ]
     )
+
+
+def _money(money: dict[str, Any]) -> dict[str, Any]:
+    disputes = money["openDisputes"]
+    return {
+        "owed": f"{money['owed']} in open sessions",
+        "to claim": f"{money['toClaim']}, by `miner claim`",
+        "stake": f"{money['stake']}, at least {money['leastStake']} works",
+        "at risk": f"{disputes} open disputes" if disputes else "no open dispute",
+        "jailed": f"until chain time {money['jailedUntil']}" if money["jailedUntil"] else None,
+        "fees": money["gas"],
+    }
 
 
 def _grid(rows: dict[str, Any]) -> RenderableType:

@@ -34,6 +34,7 @@ class EngineNumbers:
     kv_bytes: Mapping[str, int] = field(default_factory=dict)  # held, by place
     swapped_bytes: int = 0  # copied between those places
     swap_waited_s: float = 0.0  # by steps, for such copies
+    prefix_tokens: int = 0  # positions of prompts that were remembered instead of computed
 
     @property
     def bubble_share(self) -> float:
@@ -102,6 +103,10 @@ class MinerMetrics:
         )
         self._swap_waits = metrics.counter(
             "headrace_kv_swap_wait_seconds_total", "Time that steps have waited for such copies"
+        )
+        self._prefixes = metrics.counter(
+            "headrace_prefix_tokens_total",
+            "Prompt positions that were not computed, because an earlier prompt began the same",
         )
         self._queue = metrics.gauge(
             "headrace_queue_length",
@@ -195,6 +200,7 @@ class MinerMetrics:
             self._kv_bytes.labels(place).set(held)
         self._swapped.inc(max(0, engine.swapped_bytes - before.swapped_bytes))
         self._swap_waits.inc(max(0.0, engine.swap_waited_s - before.swap_waited_s))
+        self._prefixes.inc(max(0, engine.prefix_tokens - before.prefix_tokens))
         for rows, ms in engine.tau_ms_by_rows.items():
             self._tau.labels(str(rows)).set(ms / 1000)
 

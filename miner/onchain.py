@@ -126,6 +126,10 @@ class MinerChain:
         """The least stake that may work at all."""
         return int(await self._ask(self.chain.read("MinerRegistry", "minStake")))
 
+    async def credit(self, owner: str) -> int:
+        """What jobs have paid an owner and it has not taken yet, in base units."""
+        return int(await self._ask(self.chain.read("Escrow", "creditOf", owner)))
+
     async def gas_wei(self) -> int:
         """What the operator's key has for fees."""
         return int(await self._ask(self.chain.balance_wei(self.operator)))

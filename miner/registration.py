@@ -230,6 +230,12 @@ async def unjail(run: Run) -> dict[str, Any]:
                 args={"until": miner["jailUntil"]},
                 next_step=f"try again after {_clock_time(miner['jailUntil'])}, in {miner['jailUntil'] - now_s} s",
             )
+        if not miner["jailUntil"]:
+            raise UsageError(
+                f"{owner.address} is not in jail",
+                f"it has {miner['strikes']} strikes and may work",
+                next_step="miner stake status",
+            )
         await chain.simulate(owner.address, REGISTRY, "unjail")
         run.confirm("Leave jail?", {"owner": owner.address, "strikes": str(miner["strikes"])})
         sent = await chain.transact(owner, REGISTRY, "unjail")

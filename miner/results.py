@@ -237,6 +237,18 @@ class DisputeRow(Result, frozen=True):
     at_risk: str
 
 
+class Money(Result, frozen=True):
+    """What of a daemon's owner is at stake, owed and paid."""
+
+    stake: str
+    least_stake: str
+    open_disputes: int
+    jailed_until: int | None
+    owed: str
+    to_claim: str
+    gas: str
+
+
 class Status(Result, frozen=True, forbid_unknown_fields=False):
     """`status` and `top`: what the running daemon says of itself. A later version may say more."""
 
@@ -262,6 +274,7 @@ class Status(Result, frozen=True, forbid_unknown_fields=False):
     finished_requests: int
     tokens_in: int
     tokens_out: int
+    money: Money | None
     kv_tokens: int
     kv_capacity_tokens: int
     kv_free_tokens: int

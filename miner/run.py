@@ -795,6 +795,7 @@ class Run:
             "ring": self.job.plan_hash,
             "layers": self.job.place.layers,
             "company": self._company - 1 if self._company else None,
+            "owner": self.job.order.requester,
         }
 
     def _leaves_with(self) -> int:

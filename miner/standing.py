@@ -22,13 +22,14 @@ EVENTS = (LOW_STAKE, UNSETTLED, DISPUTED)
 
 @dataclass(frozen=True)
 class Seen:
-    """What the registry says of the owner, and what the operator has for fees."""
+    """What the registry and the escrow say of the owner, and what the operator has for fees."""
 
     stake_units: int
     least_units: int
     disputes: int
     jail_until_s: int
     gas_wei: int
+    credit_units: int
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class Standing:
             disputes=int(registry["openDisputes"]),
             jail_until_s=int(registry["jailUntil"]),
             gas_wei=await self._chain.gas_wei(),
+            credit_units=await self._chain.credit(self._owner),
         )
 
 

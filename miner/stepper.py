@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 class Work(Step):
     """A request's step and who waits for it. Without `draw` a last stage says nothing, any other gives its rows."""
 
-    __slots__ = ("as_decodes", "data", "draw", "future", "guesses", "queued_s", "trace")
+    __slots__ = (
+        *("as_decodes", "data", "draw", "future", "guesses", "has_waited", "links", "queued_s"),
+        "trace",
+    )
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Work(Step):
         super().__init__(request, first, end, job, layers)
         self.data, self.future, self.draw, self.trace = data, future, draw, trace
         self.as_decodes, self.guesses = as_decodes, guesses
+        self.has_waited, self.links = False, tuple[bytes, ...]()  # of `miner.prefixes`
         self.queued_s = time.perf_counter()
 
 
@@ -147,7 +151,7 @@ def _checked(
         logits = LAST if work.draw else NONE if leaves_as_logits(shard, work.layers) else ALL
         if work.guesses is not None:
             logits = ALL
-        piece = Piece(work.request, x, work.first, logits, work.as_decodes)
+        piece = Piece(work.request, x, work.first, logits, work.as_decodes, work.links)
         try:
             engine.check(piece, values=not are_good)
         except HeadraceError as error:
@@ -182,9 +186,15 @@ def _activations(engine: Engine, works: Sequence[Work]) -> tuple[list[Any], bool
     return list(torch.from_numpy(every).split([work.tokens for work in works])), are_good
 
 
-def _results(ran: Sequence[tuple[Work, Piece]], outs: Sequence[Any]) -> list[Any]:
+def as_rows(out: Any) -> bytes:
+    """A step's activations as they travel."""
     import torch
 
+    rows: bytes = out.to(torch.float32).cpu().contiguous().numpy().tobytes()
+    return rows
+
+
+def _results(ran: Sequence[tuple[Work, Piece]], outs: Sequence[Any]) -> list[Any]:
     from core.engine.sampling import sample_batch
 
     drawing: list[tuple[Any, Sampler]] = []
@@ -202,7 +212,7 @@ def _results(ran: Sequence[tuple[Work, Piece]], outs: Sequence[Any]) -> list[Any
         elif work.draw:
             results.append(next(drawn))
         else:
-            results.append(out.to(torch.float32).cpu().contiguous().numpy().tobytes())
+            results.append(as_rows(out))
     return results
 
 

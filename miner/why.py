@@ -98,6 +98,7 @@ def _reputation(facts: Facts) -> Iterator[Reason]:
     chain = facts.chain
     if chain is None or chain.state in (NONE, EXITED):
         return
+    standing, why = (facts.own or {}).get("standing"), (facts.own or {}).get("standingWhy")
     if chain.jailed_for_s:
         yield _blocks(
             "reputation", f"jailed for {format_duration(chain.jailed_for_s)} more after {_strikes(chain)}",
@@ -107,11 +108,19 @@ def _reputation(facts: Facts) -> Iterator[Reason]:
         yield _blocks(
             "reputation", f"the jail time after {_strikes(chain)} is over but not left", "miner unjail"
         )  # fmt: skip
+    elif standing == "left out":
+        yield _blocks(
+            "reputation", f"the matcher leaves it out: {why}", "ask that auditor for its verdict"
+        )
     elif chain.strikes:
         yield _costs(
-            "reputation", f"{_strikes(chain)} stay on record, and requesters may avoid it",
+            "reputation", f"{_strikes(chain)} stay on record, so others come first, and requesters may avoid it",
             "nothing takes them back; miner disputes ls shows why",
         )  # fmt: skip
+    elif standing == "last":
+        yield _costs(
+            "reputation", f"others come first: {why}", "keep rows as long as they may be asked for"
+        )
     else:
         yield _fine("reputation", f"no strike, {chain.open_disputes} open disputes")
 

@@ -133,10 +133,13 @@ async def _serve(folder: Path, token_s: float) -> None:
     from client.gateway.database import Database, private_sqlite_url
     from client.gateway.keyring import Limits
     from client.gateway.start import assemble, serving
+    from core.runtime import logs
     from core.runtime.folders import Folders
     from core.runtime.settings import load
     from devnet.tiny_models import write_tiny_tokenizer
 
+    # As a gateway does: into a file. Nobody reads our stdout, and a full pipe would stop us.
+    logs.set_up("gateway-bench", level="warning", folder=folder / "logs")
     write_tiny_tokenizer(folder)
     settings = load(
         flags={"gateway.dashboard": "false"}, environ={}, folders=Folders.at(folder / "home")

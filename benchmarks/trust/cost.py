@@ -1,12 +1,18 @@
-"""What does auditing a shard cost against what serving it took, in processor time of one thread?"""
+"""What does auditing a shard cost against what serving it took, in processor time of one thread?
+
+Serving is measured by our own batch engine, alone. A decoded token reads every weight for one row; an audit reads it once for all rows, and that
+is what makes it cheap. So it is set against decoding, row for row. A prompt is served all at once like an audit, and of a whole request an audit
+is a larger share the longer its prompt: told beside, with the least that this processor's multiplications would allow.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.table import Row
 from benchmarks.trust.town import Town, columns, town
@@ -16,12 +22,39 @@ from core.engine.numerics import reexecute
 from core.engine.pieces import Piece
 from core.engine.prepack import prepack
 
-PROMPT_TOKENS, NEW_TOKENS, STAGE, TIMES = 64, 96, 1, 2
-PRECHECK, FLOAT64 = 0.08, 0.20
+PROMPT_TOKENS, NEW_TOKENS, STAGE, TIMES = 64, 96, 1, 3
+ROWS = PROMPT_TOKENS + NEW_TOKENS
+LIMITS = {"float32": 0.08, "float64": 0.20}
+_PEAK_SIZE = 1024
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of processor time, the least of several tries; `audit` and `peak` (multiplications a second) by precision."""
+
+    served_s: float
+    prompt_s: float
+    library_s: float
+    audit: dict[str, float]
+    peak: dict[str, float]
+    multiplications: int  # of an audit's products with weights
+
+    @property
+    def decoded_s(self) -> float:
+        """One token."""
+        return (self.served_s - self.prompt_s) / NEW_TOKENS
+
+    def of_decoding(self, precision: str) -> float:
+        """An audited row's share of a decoded token."""
+        return self.audit[precision] / ROWS / self.decoded_s
+
+    def least(self, precision: str) -> float:
+        """What `of_decoding` would be if an audit were nothing but products at this processor's best."""
+        return self.multiplications / self.peak[precision] / ROWS / self.decoded_s
 
 
 def rows() -> list[Row]:
-    """For each model: served alone and one of eight, the pre-check in float32, the judgement in float64."""
+    """For each model: the pre-check in float32, the judgement in float64."""
     torch.set_num_threads(1)
     found: list[Row] = []
     for model, profile in columns():
@@ -32,40 +65,50 @@ def rows() -> list[Row]:
 
 
 def _rows_of(here: Town) -> list[Row]:
+    cost, span = _measured(here), here.spans[STAGE]
+    found = []
+    for precision, limit in LIMITS.items():
+        share, audit_s = cost.of_decoding(precision), cost.audit[precision]
+        found.append(
+            Row(
+                f"{here.name}, audit in {precision} of {len(span)} layers, one thread",
+                f"≤ {100 * limit:.0f} % of serving it",
+                f"{100 * share:.1f} % of decoding by our batch engine ({1e3 * audit_s / ROWS:.2f} of {1e3 * cost.decoded_s:.2f} ms a token); of a request of "
+                f"{PROMPT_TOKENS} + {NEW_TOKENS} tokens {100 * audit_s / cost.served_s:.1f} % ({1e3 * audit_s:.0f} of {1e3 * cost.served_s:.0f} ms)",
+                f"{100 * audit_s / cost.library_s:.1f} % of such a request by the library's loop ({1e3 * cost.library_s:.0f} ms)",
+                f"{100 * cost.least(precision):.1f} %: products alone at this processor's {cost.peak[precision] * 2e-9:.0f} GFLOP/s",
+                share <= limit,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _measured(here: Town) -> Cost:
     span = here.spans[STAGE]
     packed = here.load(span)
     least = prepack(packed, model_dir=here.folder).least_rows
     plain, exact = here.load(span), here.exact(span)
-    x = torch.randn(PROMPT_TOKENS + NEW_TOKENS, packed.hidden, generator=torch.Generator().manual_seed(3))  # fmt: skip
+    x = torch.randn(ROWS, packed.hidden, generator=torch.Generator().manual_seed(3))
     x *= torch.from_numpy(here.sigma[span.start]).float()
     taken: dict[str, list[float]] = {}
     for _ in range(TIMES):  # taking turns, so that whatever slows the machine slows all of them
-        _time(taken, "plain decode", lambda: _decode(plain, x))
-        _time(taken, "served alone", lambda: _serve(packed, x, 1, least))
+        _time(taken, "library", lambda: _decode(plain, x))
+        _time(taken, "served", lambda: _serve(packed, x, least))
+        _time(taken, "prompt", lambda: _serve(packed, x[:PROMPT_TOKENS], least))
         _time(taken, "float32", lambda: plain.forward(x, plain.new_cache()))
         _time(taken, "float64", lambda: reexecute(exact, x.double()))
+        for precision in LIMITS:
+            square = torch.ones(_PEAK_SIZE, _PEAK_SIZE, dtype=getattr(torch, precision))
+            _time(taken, f"{precision} product", lambda square=square: square @ square)
     best = {name: min(times) for name, times in taken.items()}
-    served = best["served alone"]
-    counts = f"{PROMPT_TOKENS} + {NEW_TOKENS} tokens through {len(span)} layers, one thread"
-    found = []
-    for name, limit in (("float32", PRECHECK), ("float64", FLOAT64)):
-        share, library = best[name] / served, best[name] / best["plain decode"]
-        found.append(
-            Row(
-                f"{here.name}, audit in {name} of {counts}",
-                f"≤ {100 * limit:.0f} % of serving it",
-                f"{100 * share:.1f} % ({1e3 * best[name]:.0f} of {1e3 * served:.0f} ms by our batch engine)"
-                + (
-                    ": its packed kernels decode faster, an audit multiplies plainly"
-                    if share > limit
-                    else ""
-                ),
-                f"{100 * library:.1f} % of decoding by the library's loop ({1e3 * best['plain decode']:.0f} ms)",
-                "–",
-                share <= limit,
-            )
-        )
-    return found
+    return Cost(
+        best["served"],
+        best["prompt"],
+        best["library"],
+        {precision: best[precision] for precision in LIMITS},
+        {precision: _PEAK_SIZE**3 / best[f"{precision} product"] for precision in LIMITS},
+        ROWS * sum(m.weight.numel() for m in plain.decoder_layers.modules() if isinstance(m, nn.Linear)),
+    )  # fmt: skip
 
 
 def _time(taken: dict[str, list[float]], name: str, work: Callable[[], object]) -> None:
@@ -81,14 +124,13 @@ def _decode(shard: Shard, x: Tensor) -> None:
         shard.forward(x[at : at + 1], cache)
 
 
-def _serve(shard: Shard, x: Tensor, batch: int, least_rows: int) -> None:
+def _serve(shard: Shard, x: Tensor, least_rows: int) -> None:
     """A prompt and single steps as a miner runs them."""
     engine = BatchEngine(shard, kv_bytes=2**26, prefix_share=0, least_rows=least_rows)
     try:
-        for i in range(batch):
-            engine.open(i)
-            engine.step([Piece(i, x[:PROMPT_TOKENS], 0)])
+        engine.open(0)
+        engine.step([Piece(0, x[:PROMPT_TOKENS], 0)])
         for at in range(PROMPT_TOKENS, len(x)):
-            engine.step([Piece(i, x[at : at + 1], at) for i in range(batch)])
+            engine.step([Piece(0, x[at : at + 1], at)])
     finally:
         engine.close()

@@ -30,6 +30,7 @@ from client.dashboard.views import earnings, jobs, planner, receipts
 from client.dashboard.views.explorer import Explorer
 from client.dashboard.views.wallet import MOVES, movement, movements_csv
 from client.gateway.keyring import limits_of
+from core.protocol import ids
 from core.protocol.break_even import Earning, HourlyCost
 from core.protocol.errors import HeadraceError, IdInvalid, UsageError
 from core.runtime.logs import get_logger
@@ -522,6 +523,8 @@ def _title(page: Page, view: Any) -> str:
     match view:
         case jobs.BatchPage():
             return f"Job {view.batch.batch_id[:14]}…"
+        case jobs.JobPage():
+            return f"Job {view.job.name or ids.short(ids.Kind.JOB, view.job.job_id)}"
         case _ if page.path.startswith("/models/"):
             return str(view.model.name)
         case _:

@@ -27,7 +27,8 @@ from client.dashboard.views import (
     wallet,
 )
 from client.dashboard.views.common import RequestLine, request_line
-from client.store import match_of
+from client.history import keeper_pid
+from client.store import ClientStore, JobRow, match_of
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid
 from core.protocol.types import ZERO_ADDRESS
@@ -98,6 +99,19 @@ async def locks_of(sources: Sources) -> list[wallet.Lock]:
     return found
 
 
+def _job_line(sources: Sources, store: ClientStore, row: JobRow) -> jobs.JobLine:
+    """Waits for files; not for the loop."""
+    submitted = store.submission(row.submission)
+    runs = row.state == "open" and keeper_pid(sources.settings, submitted) is not None
+    return jobs.job_line(row, store.requests(row.job_id), submitted, is_running=runs)
+
+
+def _running_jobs(sources: Sources, store: ClientStore) -> list[jobs.JobLine]:
+    """Files that a program on this machine is submitting. Waits for files."""
+    rows = store.open_jobs()[:PAGE]
+    return [line for line in (_job_line(sources, store, row) for row in rows) if line.is_running]
+
+
 async def _progress(sources: Sources) -> Progress:
     if sources.log is None:
         return Progress(None, 0, 0, "no chain is configured")
@@ -115,7 +129,8 @@ async def load_overview(sources: Sources, asked: Asked) -> overview.Overview:
     status, offered, miners, held = await asyncio.gather(
         sources.status.get(), sources.models.get(), sources.miners.get(), sources.balances.get()
     )
-    batches = await sources.gateway.batches.ls(limit=20)
+    batches, store = await sources.gateway.batches.ls(limit=20), sources.gateway.store
+    submitted = await asyncio.to_thread(_running_jobs, sources, store) if store else []
     return overview.overview(
         status=status,
         models=offered,
@@ -126,6 +141,7 @@ async def load_overview(sources: Sources, asked: Asked) -> overview.Overview:
         usage=await sources.gateway.keys.usage(days=7),
         requests=await recent_requests(sources),
         batches=[row for row in batches if row.status not in jobs.ENDED],
+        submitted=submitted,
         name_of=sources.name_of,
         now_ms=sources.now_ms(),
     )
@@ -232,10 +248,8 @@ async def load_jobs(sources: Sources, asked: Asked) -> jobs.Jobs:
     batches = await gateway.batches.ls(limit=PAGE)
     orders = []
     if gateway.store is not None:
-        rows = (await asyncio.to_thread(gateway.store.jobs))[:PAGE]
-        for row in rows:
-            requests = await asyncio.to_thread(gateway.store.requests, row.job_id)
-            orders.append(jobs.job_line(row, requests))
+        for row in (await asyncio.to_thread(gateway.store.jobs))[:PAGE]:
+            orders.append(await asyncio.to_thread(_job_line, sources, gateway.store, row))
     return jobs.Jobs(
         batches=tuple(jobs.batch_line(row, now_ms / 1000) for row in batches[:PAGE]),
         jobs=tuple(orders),
@@ -266,7 +280,7 @@ async def _batch_page(sources: Sources, batch_id: str, asked: Asked) -> jobs.Bat
     gateway = sources.gateway
     row = await gateway.batches.get(batch_id)
     answers = (await gateway.batches.answers(batch_id))[:MAX_ANSWERS]
-    read = await _reader(sources, row.model) if asked.has_session else None
+    read = await sources.reader(row.model) if asked.has_session else None
     lines = tuple(
         jobs.AnswerLine(
             index=answer.line_number,
@@ -289,19 +303,12 @@ async def _batch_page(sources: Sources, batch_id: str, asked: Asked) -> jobs.Bat
     )
 
 
-async def _reader(sources: Sources, model: str) -> Callable[[list[int]], str] | None:
-    """Tokens to text, where this machine has the model's tokenizer."""
-    try:
-        return (await sources.gateway.catalogue.find(model)).tokenizer.decode
-    except HeadraceError:
-        return None
-
-
 async def _job_page(sources: Sources, typed: str, asked: Asked) -> jobs.JobPage:
     store = sources.gateway.store
     if store is None:
         raise IdInvalid(f"no job '{typed}'", "this gateway keeps no records")
     row = await asyncio.to_thread(store.find_job, typed)
+    line = await asyncio.to_thread(_job_line, sources, store, row)
     requests = await asyncio.to_thread(store.requests, row.job_id)
     held = await asyncio.to_thread(store.receipts, row.job_id)
     match, order = match_of(row), match_of(row).signed.order
@@ -311,7 +318,7 @@ async def _job_page(sources: Sources, typed: str, asked: Asked) -> jobs.JobPage:
         on_chain = jobs.state_name(int(state["state"]))
         locked = int((await sources.read("Escrow", "lockOf", row.job_id))["amount"])
         spec_units = await _layer_units(sources, order.model_id)
-    read = await _reader(sources, sources.name_of(order.model_id)) if asked.has_session else None
+    read = await sources.reader(sources.name_of(order.model_id)) if asked.has_session else None
     events = await sources.log.about(row.job_id, limit=PAGE) if sources.log else []
     answers = tuple(
         jobs.AnswerLine(
@@ -326,7 +333,7 @@ async def _job_page(sources: Sources, typed: str, asked: Asked) -> jobs.JobPage:
         for request in requests[:MAX_ANSWERS]
     )
     return jobs.JobPage(
-        job=jobs.job_line(row, requests),
+        job=line,
         on_chain=on_chain,
         locked_units=locked,
         model_id=order.model_id,
@@ -342,7 +349,7 @@ async def _job_page(sources: Sources, typed: str, asked: Asked) -> jobs.JobPage:
         answers=answers,
         receipts=jobs.receipt_lines(held[:MAX_ANSWERS]),
         events=tuple(explorer.event_line(event) for event in events),
-        batch_ids=(row.submission,) if row.submission.startswith("batch_") else (),
+        batch_ids=(line.batch_id,) if line.batch_id else (),
         may_see_texts=read is not None,
         at_ms=sources.now_ms(),
     )

@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 from core.protocol import ids
 from core.protocol.errors import HeadraceError
-from core.protocol.units import format_eth
+from core.protocol.units import show_eth
 from core.runtime.settings import Settings
 
 DASH = "–"
@@ -105,6 +105,28 @@ def age(at_ms: int | None, now_ms: int) -> Markup:
     return Markup('<time class="age" data-at="{}">{}</time>').format(at_ms, text)
 
 
+#: Rules of the contracts that are amounts of the token.
+_AMOUNTS = ("bond", "fee", "minStake", "minJurorStake")
+
+
+def rule(value: str, name: str, show_token: Callable[[int], str]) -> str:
+    """What a contract was deployed with, with its unit, which its name tells; anything else as it is."""
+    if value.startswith("0x") and len(value) == 42:
+        return _hex_link("addresses", 8)(value) if int(value, 16) else "nobody"
+    if not value.isdecimal():
+        return value
+    count = int(value)
+    if name in _AMOUNTS or name.endswith(("Bond", "Fee", "Stake")):
+        return show_token(count)
+    if name.endswith("Seconds"):
+        return duration(count)
+    if name.endswith("Bps"):
+        return f"{count / 100:g} %"
+    if name.endswith("Until"):
+        return f"chain time {count}" if count else "never"
+    return value
+
+
 def filters(settings: Settings) -> dict[str, Callable[..., Any]]:
     """Every filter of the templates; money in this network's token."""
 
@@ -115,7 +137,7 @@ def filters(settings: Settings) -> dict[str, Callable[..., Any]]:
         return DASH if units_per_mtok is None else settings.show_price(units_per_mtok)
 
     def gas(wei: int | None) -> str:
-        return DASH if wei is None else format_eth(wei)
+        return DASH if wei is None else show_eth(wei)
 
     return {
         "number": number,
@@ -125,6 +147,7 @@ def filters(settings: Settings) -> dict[str, Callable[..., Any]]:
         "token": token,
         "price": price,
         "gas": gas,
+        "rule": lambda value, name: rule(value, name, settings.show_token),
         "job": id_link(ids.Kind.JOB),
         "receipt": id_link(ids.Kind.RECEIPT),
         "dispute": id_link(ids.Kind.DISPUTE),

@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 Json = dict[str, Any]
 SLOW_S = 5.0  # what hardly changes is read so often
+#: How long a page waits for a tokenizer that is not loaded yet; the texts come with the page's next look.
+TOKENIZER_WITHIN_S = 0.1
+#: What the contracts were deployed with, by the functions that say it.
+RULES = {
+    "TaskRegistry": ("params", "pausedUntil"),
+    "MinerRegistry": ("minStake", "unbondSeconds", "jailSeconds", "pausedUntil"),
+    "Escrow": ("withdrawDelaySeconds",),
+    "JuryArbitrator": (
+        "bond", "fee", "panelSize", "quorum", "slashBps", "commitSeconds", "revealSeconds",
+        "payoutDelaySeconds", "minJurorStake",
+    ),
+}  # fmt: skip
 
 
 class Sources:
@@ -39,6 +51,7 @@ class Sources:
         self.chain: Chain | None = None
         self.log: ChainLog | None = None
         self._following: asyncio.Task[None] | None = None
+        self._readers: dict[str, asyncio.Task[Any]] = {}
         self._is_started = False
 
     def start(self) -> None:
@@ -63,6 +76,9 @@ class Sources:
         self._following = asyncio.create_task(self.log.run(), name="chain log")
 
     async def close(self) -> None:
+        for task in self._readers.values():
+            task.cancel()
+        await asyncio.gather(*self._readers.values(), return_exceptions=True)
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
@@ -75,6 +91,21 @@ class Sources:
             await cached.close()
         if self.chain is not None:
             await self.chain.close()
+
+    async def reader(self, model: str) -> Callable[[list[int]], str] | None:
+        """Tokens to text, where this machine has the model's tokenizer and has loaded it by now."""
+        task = self._readers.get(model)
+        if task is None:
+            task = asyncio.create_task(self.gateway.catalogue.find(model), name=f"read {model}")
+            self._readers[model] = task
+        await asyncio.wait({task}, timeout=TOKENIZER_WITHIN_S)
+        if not task.done():
+            return None
+        try:
+            return (await task).tokenizer.decode  # type: ignore[no-any-return]
+        except HeadraceError:
+            del self._readers[model]
+            return None
 
     def now_ms(self) -> int:
         return int(self.clock.now() * 1000)
@@ -115,19 +146,10 @@ class Sources:
 
     async def _parameters(self) -> Json:
         """What the contracts were deployed with."""
-        wanted = {
-            "TaskRegistry": ("params",),
-            "MinerRegistry": ("minStake", "unbondSeconds", "jailSeconds"),
-            "Escrow": ("withdrawDelaySeconds", "pausedUntil"),
-            "JuryArbitrator": (
-                "bond", "fee", "panelSize", "quorum", "slashBps", "commitSeconds", "revealSeconds",
-                "payoutDelaySeconds", "minJurorStake",
-            ),
-        }  # fmt: skip
         chain = self.require_chain()
         return {
             contract: {name: await chain.read(contract, name) for name in names}
-            for contract, names in wanted.items()
+            for contract, names in RULES.items()
             if contract in chain.addresses
         }
 

@@ -41,7 +41,8 @@ class BatchEngine:
         prefix_share: float = 0.25,
         least_rows: int = 2,
     ) -> None:
-        """`kv_bytes` bounds the hot pages; up to `prefix_share` of them keep prompts for whoever comes with the same.
+        """`kv_bytes` bounds the hot pages; up to `prefix_share` of them keep prompts for whoever comes with the same,
+        and rows that left with these take at most as many bytes more.
 
         A pass of fewer than `least_rows` is padded: some kernels sum a single row in another order (`Packed.least_rows`
         tells; 1 is for who wants no bits promised). Raises ModelUnsupported
@@ -63,8 +64,11 @@ class BatchEngine:
         per_block = self.layout.pages_for(1, 0, len(shard.layers))
         room = min(a.resident // n for a, n in zip(allocators, per_block, strict=True) if n)
         kept = int(room * prefix_share)
-        self.prefixes = PrefixIndex(self.kv, max_blocks=kept) if kept else None
-        self._keys: dict[Hashable, Sequence[bytes]] = {}
+        self.prefixes = (
+            PrefixIndex(self.kv, max_blocks=kept, max_row_bytes=int(kv_bytes * prefix_share))
+            if kept
+            else None
+        )
 
     def close(self) -> None:
         """Give the shard back as it was, and stop the copier."""
@@ -80,26 +84,24 @@ class BatchEngine:
         layers: LayerRange | None = None,
         *,
         microbatch: int = 0,
-        prefix: Sequence[bytes] = (),
-        shared_tokens: int = 0,
     ) -> None:
-        """Begin a request that runs `layers` of the model, all owned ones when None.
-
-        `prefix` are the keys of its prompt's full pages (`core.engine.prefix.page_keys`), under which they are kept
-        for others. It begins at position `shared_tokens`, which `usable_prefix` must have allowed.
-        """
+        """Begin a request that runs `layers` of the model, all owned ones when None."""
         start, end = relative_layers(self.shard, layers)
-        held = self.kv.open(request, start, end, microbatch)
-        if self.prefixes is not None and prefix:
-            self._keys[request] = prefix
-            if shared_tokens:
-                self.prefixes.adopt(held, prefix, shared_tokens)
+        self.kv.open(request, start, end, microbatch)
 
-    def usable_prefix(self, prefix: Sequence[bytes], layers: LayerRange | None = None) -> int:
-        """Tokens of a prompt with these keys that need not be run here. The caller rounds down to its chunks."""
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether chunks of prompts are kept at all."""
+        return self.prefixes is not None
+
+    def adopt(self, request: Hashable, links: Sequence[bytes], tokens: int) -> Tensor | None:
+        """What a step over a request's next chunk would give, where the same has been run and kept; None where not.
+
+        The request then has `tokens` positions. `links` are those of its chunks since its beginning, this one included.
+        """
         if self.prefixes is None:
-            return 0
-        return self.prefixes.usable(prefix, *relative_layers(self.shard, layers))
+            return None
+        return self.prefixes.adopt(self.kv.requests[request], links, tokens)
 
     def length(self, request: Hashable) -> int:
         """Positions that a request holds here. Raises KeyError for an unknown one."""
@@ -111,7 +113,6 @@ class BatchEngine:
 
     def free(self, request: Hashable) -> int:
         """Forget a request now, finished or cancelled; returns the pages it held, 0 for an unknown one."""
-        self._keys.pop(request, None)
         return self.kv.free(request)
 
     def suspend(self, request: Hashable) -> int:
@@ -154,16 +155,25 @@ class BatchEngine:
 
     @property
     def used_pages(self) -> list[int]:
-        """Those that are held now, by requests or for others with the same prompt."""
-        return [a.used_pages for a in self.kv.allocators]
+        """Those that requests hold now; what is only kept for others goes to whoever needs it."""
+        # Not below 0: other threads look while pages change hands.
+        return [max(0, a.used_pages - a.idle_pages) for a in self.kv.allocators]
 
     def held_bytes(self) -> dict[str, int]:
-        """Memory that requests hold: on the device, and what may be swapped out to the host or into files."""
-        held, item_bytes = {"device": 0, "host": 0, "files": 0}, self.shard.dtype.itemsize
+        """Memory that requests hold: on the device, and what may be swapped out to the host or into files.
+
+        And what is kept for others with the same prompt, pages that nobody holds and rows.
+        """
+        held = {"device": 0, "host": 0, "files": 0, "kept": 0}
+        item_bytes = self.shard.dtype.itemsize
+        if self.prefixes is not None:
+            held["kept"] = self.prefixes.row_bytes
         away = "files" if isinstance(self.store, SwapStore) and self.store.is_in_files else "host"
         for shape, allocator in zip(self.layout.shapes, self.kv.allocators, strict=True):
             page_bytes, resident = shape.page_bytes(item_bytes), allocator.used_resident_pages
-            held["device"] += resident * page_bytes
+            idle = min(allocator.idle_pages, resident)
+            held["device"] += (resident - idle) * page_bytes
+            held["kept"] += idle * page_bytes
             held[away] += (allocator.used_pages - resident) * page_bytes
         return held
 
@@ -204,7 +214,7 @@ class BatchEngine:
         if not checked:
             for piece in pieces:
                 self.check(piece)
-        held = [self.kv.requests[piece.request] for piece in pieces]
+        shard, held = self.shard, [self.kv.requests[piece.request] for piece in pieces]
         if any(h.microbatch != microbatch for h in held):
             raise ValueError(f"a request of another microbatch in a step of {microbatch}")
         if not pieces:
@@ -219,10 +229,11 @@ class BatchEngine:
         self.kv.prepare_pages()
         with torch.inference_mode():
             outs = self._run(pieces, held, microbatch)
-        for (h, tokens), piece in zip(growth, pieces, strict=True):
-            keys = self._keys.get(piece.request)
-            if keys is not None and self.prefixes is not None:
-                self.prefixes.offer(h, keys, tokens)
+        for (h, tokens), piece, out in zip(growth, pieces, outs, strict=True):
+            if piece.links and self.prefixes is not None:
+                # Whoever wants logits computes them: they are as wide as the vocabulary.
+                left = out[:0] if shard.is_last and h.end == len(shard.layers) else out
+                self.prefixes.keep(h, piece.links, tokens, left)
             self.kv.grown(h, tokens)
         return outs
 

@@ -77,19 +77,20 @@ class CompatEngine:
         layers: LayerRange | None = None,
         *,
         microbatch: int = 0,
-        prefix: Sequence[bytes] = (),
-        shared_tokens: int = 0,
     ) -> None:
-        """Begin a request; prefixes are never shared here."""
+        """Begin a request."""
         if request in self._requests:
             raise UsageError(f"request {request} is already open")
-        if shared_tokens:
-            raise UsageError("this shard shares no prefixes")
         start, end = relative_layers(self.shard, layers)
         self._requests[request] = _Request(start, end, self.shard.new_cache(), microbatch)
 
-    def usable_prefix(self, prefix: Sequence[bytes], layers: LayerRange | None = None) -> int:
-        return 0
+    @property
+    def shares_prefixes(self) -> bool:
+        """Never: a request's cache is its own."""
+        return False
+
+    def adopt(self, request: Hashable, links: Sequence[bytes], tokens: int) -> Tensor | None:
+        return None
 
     def length(self, request: Hashable) -> int:
         return self._requests[request].length

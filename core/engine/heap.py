@@ -10,8 +10,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
-_M_MMAP_THRESHOLD = -3  # malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _LOADING_BYTES = 2**20
 #: glibc's own upper end: what its rule would have come to. Steps reuse their buffers again.
 _SERVING_BYTES = 32 * 2**20
@@ -25,6 +26,15 @@ def own_pages() -> Iterator[None]:
         yield
     finally:
         _set_threshold(_SERVING_BYTES)
+
+
+@cache
+def keep_freed_memory() -> None:
+    """From now on up to 64 MiB of what is freed stays with the process: glibc's own rule, twice the size above, which fixing that size ends.
+
+    A pass in float64 would else be given each of its buffers anew, 10,000 pages and an eighth of its time.
+    """
+    _call("mallopt", _M_TRIM_THRESHOLD, 2 * _SERVING_BYTES)
 
 
 def return_freed_memory() -> None:

@@ -19,9 +19,11 @@ import torch
 from torch import Tensor
 
 from core.engine.blocks import MAX_ACTIVATION, Shard
+from core.engine.heap import keep_freed_memory
 from core.engine.margin import gain, margin_of
 from core.engine.sampling import Sampler
 from core.protocol.errors import ModelUnsupported
+from core.protocol.trace.families import BF16_DELTA_MICRO
 from core.protocol.trace.program import Program
 from core.protocol.types import MICRO, SamplingParams
 
@@ -85,7 +87,7 @@ FP32 = NumericsProfile(
     window_rows=64,
     least_rows=16,
 )
-#: bfloat16 weights, activations and wire, float32 accumulation, calibrated on Gemma 3 270M and SmolLM2 on CPUs; no model is registered with it.
+#: bfloat16 weights, activations and wire, float32 accumulation; the published table, see `families.BF16_TOLERANCES`.
 BF16 = NumericsProfile(
     name="bf16",
     tolerance_by_depth=((1, 1.5e-2), (6, 3.3e-2), (18, 6.5e-2)),
@@ -104,14 +106,18 @@ _PARTS = 10**12
 
 
 def profile_of(program: Program) -> NumericsProfile:
-    """What a model's operator program promises, as an auditor tests it. Without tolerances: a shadow profile."""
+    """What a model's operator program promises, as an auditor tests it. Without tolerances: a shadow profile.
+
+    A program that lets tokens be a nat off is of bfloat16 machines, whose own noise is what coarser weights are told by.
+    """
+    kind = BF16 if program.delta_micro >= BF16_DELTA_MICRO else FP32
     entries = sorted(program.tolerances, key=lambda t: t.max_depth)
     rows = {entry.min_rows for entry in entries}
     single = [entry for entry in entries if entry.min_rows == 1]
-    least = min((row for row in rows if row > 1), default=FP32.least_rows)
-    window = max(rows, default=FP32.window_rows)
+    least = min((row for row in rows if row > 1), default=kind.least_rows)
+    window = max(rows, default=kind.window_rows)
     return NumericsProfile(
-        name=FP32.name,
+        name=kind.name,
         tolerance_by_depth=tuple(
             (entry.max_depth, entry.parts_per_trillion / _PARTS)
             for entry in entries
@@ -127,6 +133,10 @@ def profile_of(program: Program) -> NumericsProfile:
         token_margin=program.delta_micro / MICRO,
         window_rows=window,
         least_rows=least,
+        clean_q=kind.clean_q,
+        suspicious_q=kind.suspicious_q,
+        mean_margin=kind.mean_margin,
+        mean_tokens=kind.mean_tokens,
     )
 
 
@@ -154,6 +164,7 @@ class Verdict:
     ratio: float  # worst window's D/S; for tokens the largest margin in nats
     limit: float
     worst_row: int
+    behind: int = 0  # tokens that are not the auditor's own choice
 
     @property
     def headroom(self) -> float:
@@ -302,7 +313,8 @@ def judge_tokens(
     mean = float(np.minimum(margins, 1.0).mean()) if len(margins) >= profile.mean_tokens else 0.0
     if mean > profile.mean_margin * gain(params):
         reasons.append(f"{len(margins)} tokens are {mean:.3g} nat behind on average")
-    return Verdict(bool(reasons), tuple(reasons), largest, limit, worst)
+    behind = sum(m > 0 for m in margins)
+    return Verdict(bool(reasons), tuple(reasons), largest, limit, worst, behind)
 
 
 def reexecute(shard: Shard, inputs: Any, *, logit_rows: Sequence[int] | None = None) -> Tensor:
@@ -315,6 +327,7 @@ def reexecute(shard: Shard, inputs: Any, *, logit_rows: Sequence[int] | None = N
     """
     if shard.dtype != torch.float64:
         raise ValueError(f"an audit runs in float64, not {shard.dtype}")
+    keep_freed_memory()
     x = torch.as_tensor(inputs)
     wanted = list(range(len(x)) if logit_rows is None or not shard.is_last else logit_rows)
     if wanted and not 0 <= min(wanted) <= max(wanted) < len(x):

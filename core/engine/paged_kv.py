@@ -70,8 +70,8 @@ class PagedKv:
         """One allocator and one pool of the store for each page shape of the layout."""
         self.classes, self.allocators, self.store = layout.classes, allocators, store
         self.requests: dict[Hashable, Held] = {}
-        #: Asked for pages when they run short; True when it has given some back.
-        self.on_short: Callable[[], bool] = lambda: False
+        #: Asked when a microbatch's pages run short; True when it holds some less for it.
+        self.on_short: Callable[[int], bool] = lambda microbatch: False
         self._blank: list[tuple[int, Pages, int]] = []
         self._copies: list[tuple[int, Pages, Pages, int]] = []
 
@@ -117,9 +117,10 @@ class PagedKv:
                     count += len(self._shared_tail(number, table, held.length))
                 key = self.classes[number].pool, held.microbatch
                 wanted[key] = wanted.get(key, 0) + count
-        while any(count > self.allocators[n].room(m) for (n, m), count in wanted.items()):
-            if not self.on_short():
-                return False
+        for (number, microbatch), count in wanted.items():
+            while count > self.allocators[number].room(microbatch):
+                if not self.on_short(microbatch):
+                    return False
         return True
 
     def grow(self, growth: Sequence[tuple[Held, int]]) -> None:
@@ -182,15 +183,22 @@ class PagedKv:
                 table.blocks = blocks
         held.length = tokens
 
-    def adopt(self, held: Held, blocks: Sequence[dict[int, Pages]]) -> None:
-        """Begin an empty request with full shared pages: block b is `blocks[b][class]`, one page for each layer."""
-        assert held.length == 0
+    def try_adopt(self, held: Held, pages: dict[int, Pages], tokens: int) -> bool:
+        """Let a request grow to `tokens` with others' full pages [layers, blocks] of each class; False if it cannot.
+
+        It holds whole pages only, and so many that these are the ones that follow.
+        """
+        if held.suspended is not None or held.length % PAGE_TOKENS or tokens % PAGE_TOKENS:
+            return False
+        first, last = held.length // PAGE_TOKENS, tokens // PAGE_TOKENS
         for number, table in held.tables.items():
-            table.first = table.blocks = self.classes[number].first_block(len(blocks) * PAGE_TOKENS)
-            for block in blocks[table.first :]:
-                self.allocator(number).share(block[number])
-                table.extend(table.blocks + 1, block[number])
-        held.length = len(blocks) * PAGE_TOKENS
+            if table.blocks != first or pages[number].shape != (len(table.layers), last - first):
+                return False
+        for number, table in held.tables.items():
+            self.allocator(number).share(pages[number].reshape(-1))
+            table.extend(last, pages[number])
+        self.grown(held, tokens)
+        return True
 
     def suspend(self, held: Held) -> int:
         """Move a request out of hot and swapped memory; returns the pages that it gave back."""
@@ -210,7 +218,7 @@ class PagedKv:
         for number, table in held.tables.items():
             wanted[self.classes[number].pool] += table.held().size
         while any(n > a.room(to) for n, a in zip(wanted, self.allocators, strict=True)):
-            if not self.on_short():
+            if not self.on_short(to):
                 raise KvShort("too few pages to resume a request")
         for number, table in held.tables.items():
             pages = self._take(number, table.held().size, to)

@@ -35,6 +35,7 @@ class PageAllocator:
         self.resident_share = resident if resident_share is None else resident_share
         self.holders = np.zeros(resident, np.int32)
         self.holders[0] = 1
+        self._kept = np.zeros(resident, bool)
         self._payer = np.zeros(resident, np.int32)
         self._paid = [0] * microbatches
         self._free = _Stack(np.arange(1, resident))
@@ -55,6 +56,11 @@ class PageAllocator:
     def used_resident_pages(self) -> int:
         """Of the used ones, those that never leave the device."""
         return self.resident - 1 - len(self._free)
+
+    @property
+    def idle_pages(self) -> int:
+        """Of the used ones, those that are only kept for whoever may want the same."""
+        return int(np.count_nonzero(self._kept & (self.holders == 1)))
 
     def room(self, microbatch: int) -> int:
         """Pages that this microbatch can still get without anybody giving one back."""
@@ -80,6 +86,16 @@ class PageAllocator:
         assert (pages < self.resident).all(), "swapped pages cannot be shared"
         assert (self.holders[pages] > 0).all(), "a free page cannot be shared"
         self.holders[pages] += 1
+
+    def keep(self, pages: Pages) -> None:
+        """Hold these resident pages for nobody yet, so that they outlive whoever has filled them."""
+        self.share(pages)
+        self._kept[pages] = True
+
+    def let_go(self, pages: Pages, microbatch: int = 0) -> Pages:
+        """Undo `keep`; returns those pages that are now free."""
+        self._kept[pages] = False
+        return self.give_back(pages, microbatch)
 
     def give_back(self, pages: Pages, microbatch: int = 0) -> Pages:
         """One holder less for each page; returns those that are now free."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,7 +22,8 @@ class Piece:
 
     `x` is ids [n] int64 where the request enters at the embedding, else activations [n, D]. Positions that the request
     already has are run again. `logits` says which rows of a last stage are wanted: all, last or none. `as_decodes` gives
-    the n rows the bits of n steps of one row each: for drafts, and to repeat what was decoded.
+    the n rows the bits of n steps of one row each: for drafts, and to repeat what was decoded. With `links`, those of all
+    chunks since the request's beginning up to this one (`core.engine.prefix`), it is kept for who brings the same.
     """
 
     request: Hashable
@@ -30,6 +31,7 @@ class Piece:
     position: int
     logits: str = LAST
     as_decodes: bool = False
+    links: Sequence[bytes] = ()
 
 
 class Opened(Protocol):

@@ -1,88 +1,147 @@
-"""Which full pages of earlier prompts can a new prompt start with?
+"""Which chunks of earlier prompts can a new prompt go on with?
 
-Who knows the tokens makes one key for each full page of a prompt, chained so that a key stands for everything before it
-too; stages that see only activations use the same keys. The index is a holder of the pages like any request, oldest
-use first out when pages run short.
+Prompts are cut at the same places everywhere, and a chunk's link stands for all that went in up to its end: token ids, or
+the activations of the stage before. Whoever brings the same gets the pages that were computed then, and the rows that
+left; both are what would be computed again, to the bit. The index is a holder of the pages like any request, oldest use first
+out when pages run short.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 
-import numpy as np
+from torch import Tensor
 
 from core.engine.paged_kv import Held, PagedKv
 from core.engine.pages import PAGE_TOKENS, Pages
 
+Name = tuple[int, int, int, bytes]
+"""Microbatch, layers [start, end) of the shard, link."""
 
-def page_keys(tokens: Sequence[int], scope: bytes = b"") -> list[bytes]:
-    """One key for each full page of 16 tokens; `scope` keeps apart who must not share (model, owner of a prompt)."""
-    keys, link = [], sha256(b"prefix" + scope).digest()
-    for start in range(0, len(tokens) - PAGE_TOKENS + 1, PAGE_TOKENS):
-        page = np.asarray(tokens[start : start + PAGE_TOKENS], "<i8").tobytes()
-        link = sha256(link + page).digest()
-        keys.append(link)
-    return keys
+
+def first_link(scope: bytes) -> bytes:
+    """What a chain begins with; `scope` keeps apart who must not share."""
+    return sha256(b"prefix" + scope).digest()
+
+
+def next_link(link: bytes, data: bytes | memoryview) -> bytes:
+    """The link of a chunk that brings these bytes after those of `link`."""
+    made = sha256(link)
+    made.update(data)
+    return made.digest()
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    pages: dict[int, Pages]  # of each class, [layers, blocks]
+    blocks: int
+    rows: Tensor  # what left, on the host
 
 
 class PrefixIndex:
-    """Full pages by key and layer range. Only resident pages are kept, since only those can be shared."""
+    """Chunks by who may have them. Only resident pages are kept, since only those can be shared.
 
-    def __init__(self, kv: PagedKv, *, max_blocks: int) -> None:
-        self._kv, self._max_blocks = kv, max_blocks
-        self._blocks: OrderedDict[tuple[int, int, bytes], dict[int, Pages]] = OrderedDict()
-        self.hit_tokens = self.asked_tokens = 0
+    Where requests are in microbatches each has its own: a page counts against the microbatch that has computed it, whoever
+    holds it, and would otherwise be missing where it was promised.
+    """
+
+    def __init__(self, kv: PagedKv, *, max_blocks: int, max_row_bytes: int) -> None:
+        """`max_blocks` bounds the blocks of 16 tokens that are kept, `max_row_bytes` the rows beside them."""
+        self._kv, self._max_blocks, self._max_row_bytes = kv, max_blocks, max_row_bytes
+        self._chunks: OrderedDict[Name, _Chunk] = OrderedDict()
+        self.blocks = self.row_bytes = 0
         kv.on_short = self.evict_one
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return len(self._chunks)
 
-    def usable(self, keys: Sequence[bytes], start: int, end: int) -> int:
-        """Tokens of a prompt that requests over layers [start, end) could begin with."""
-        count = 0
-        for key in keys:
-            if (start, end, key) not in self._blocks:
-                break
-            count += 1
-        return count * PAGE_TOKENS
+    def adopt(self, held: Held, links: Sequence[bytes], tokens: int) -> Tensor | None:
+        """Let a request of whole chunks grow to `tokens` with the chunk that the last link names.
 
-    def adopt(self, held: Held, keys: Sequence[bytes], tokens: int) -> None:
-        """Begin a fresh request with the first `tokens` tokens, which `usable` has promised."""
-        names = [(held.start, held.end, key) for key in keys[: tokens // PAGE_TOKENS]]
-        self._kv.adopt(held, [self._blocks[name] for name in names])
-        for name in reversed(names):  # a page outlives the pages that stand on it
-            self._blocks.move_to_end(name)
-        self.hit_tokens += tokens
-        self.asked_tokens += len(keys) * PAGE_TOKENS
+        Returns the rows that left then, or None, and nothing changed, where nobody has kept it. `links` are all since the
+        request's beginning.
+        """
+        chunk = self._chunks.get(_name(held, links[-1]))
+        if chunk is None or held.length + chunk.blocks * PAGE_TOKENS != tokens:
+            return None
+        if not self._kv.try_adopt(held, chunk.pages, tokens):
+            return None
+        self._touch(held, links)
+        return chunk.rows
 
-    def offer(self, held: Held, keys: Sequence[bytes], tokens: int) -> None:
-        """Keep the pages that a request fills as it grows to `tokens`; called before what is behind windows goes."""
-        first = held.length // PAGE_TOKENS
-        for block in range(first, min(tokens // PAGE_TOKENS, len(keys), self._max_blocks)):
-            name = held.start, held.end, keys[block]
-            if name in self._blocks:
-                continue
-            if any(not table.first <= block < table.blocks for table in held.tables.values()):
-                return
-            pages = {n: table.pages[:, block].copy() for n, table in held.tables.items()}
-            resident = all(
-                (found < self._kv.allocator(n).resident).all() for n, found in pages.items()
-            )
-            if not resident:
-                return
-            while len(self._blocks) >= self._max_blocks:
-                self.evict_one()
-            for number, found in pages.items():
-                self._kv.allocator(number).share(found)
-            self._blocks[name] = pages
+    def keep(self, held: Held, links: Sequence[bytes], tokens: int, rows: Tensor) -> None:
+        """Keep the chunk that a request of whole chunks fills as it grows to `tokens`, with the rows that leave.
 
-    def evict_one(self) -> bool:
-        """Let go of the page used longest ago; False when there is none."""
-        if not self._blocks:
-            return False
-        _, pages = self._blocks.popitem(last=False)
+        Called before what is behind windows goes. What is too large, or swapped, is not kept.
+        """
+        name = _name(held, links[-1])
+        first, last = held.length // PAGE_TOKENS, tokens // PAGE_TOKENS
+        if name in self._chunks:
+            self._touch(held, links)
+            return
+        if held.length % PAGE_TOKENS or tokens % PAGE_TOKENS:
+            return
+        if last - first > self._max_blocks or rows.nbytes > self._max_row_bytes:
+            return
+        tables = held.tables.items()
+        if any(not table.first <= first < last <= table.blocks for _, table in tables):
+            return
+        pages = {number: table.pages[:, first:last].copy() for number, table in tables}
+        if any((found >= self._kv.allocator(n).resident).any() for n, found in pages.items()):
+            return
+        if not self._make_room(held, links, last - first, rows.nbytes):
+            return
         for number, found in pages.items():
-            self._kv.allocator(number).give_back(found)
+            self._kv.allocator(number).keep(found.reshape(-1))
+        self._chunks[name] = _Chunk(pages, last - first, rows.to("cpu", copy=True))
+        self.blocks += last - first
+        self.row_bytes += rows.nbytes
+        self._touch(held, links)
+
+    def evict_one(self, microbatch: int) -> bool:
+        """Let go of the chunk of a microbatch that was used longest ago; False when there is none."""
+        name = next((name for name in self._chunks if name[0] == microbatch), None)
+        if name is None:
+            return False
+        self._evict(name)
         return True
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        while self._chunks:
+            self._evict(next(iter(self._chunks)))
+
+    def _make_room(self, held: Held, links: Sequence[bytes], blocks: int, row_bytes: int) -> bool:
+        """Whether so much fits when others have gone; without the chunks that it stands on it would be of no use."""
+        self._touch(held, links)
+        own = {_name(held, link) for link in links}
+        while (
+            self.blocks + blocks > self._max_blocks
+            or self.row_bytes + row_bytes > self._max_row_bytes
+        ):
+            oldest = next(iter(self._chunks))
+            if oldest in own:
+                return False
+            self._evict(oldest)
+        return True
+
+    def _evict(self, name: Name) -> None:
+        chunk = self._chunks.pop(name)
+        self.blocks -= chunk.blocks
+        self.row_bytes -= chunk.rows.nbytes
+        for number, found in chunk.pages.items():
+            self._kv.allocator(number).let_go(found.reshape(-1), name[0])
+
+    def _touch(self, held: Held, links: Sequence[bytes]) -> None:
+        """A chunk outlives those that stand on it: without it they are of no use."""
+        for link in reversed(links):
+            name = _name(held, link)
+            if name in self._chunks:
+                self._chunks.move_to_end(name)
+
+
+def _name(held: Held, link: bytes) -> Name:
+    return held.microbatch, held.start, held.end, link

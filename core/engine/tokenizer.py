@@ -93,7 +93,7 @@ class Tokenizer:
             raise UsageError(
                 f"{self.model_dir.name} has no chat template",
                 why="it is a base model",
-                next_step="send plain text instead of messages",
+                next_step='send a prompt to /v1/completions instead of messages; in a file, "url": "/v1/completions"',
             )
         return template
 

@@ -75,6 +75,11 @@ def parse_eth(text: str) -> Wei:
     return Wei(_parse(text, _ETH_UNITS, 2**256 - 1))
 
 
+def show_eth(wei: int) -> str:
+    """For people: ETH with six decimals, rounded down; exact below a millionth."""
+    return format_eth(wei - wei % 10**12 if wei >= 10**12 else wei)
+
+
 def format_eth(wei: int) -> str:
     """Exact, in the largest unit that needs at most nine decimals: ``5eth``, ``250gwei``, ``7wei``."""
     for unit in ("eth", "gwei"):

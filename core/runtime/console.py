@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from core.runtime.settings import Settings
 
 LINE_EVERY_S: Final = 10.0
+WIDEST_LIST: Final = 80
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,31 @@ class Run:
         if shown is None:
             shown = _as_table(result, columns)
         self.out.print(shown, soft_wrap=isinstance(shown, str))
+
+    async def follow(
+        self,
+        look: Callable[[], Awaitable[Any]],
+        *,
+        every_s: float = 1.0,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        """Look again and again until interrupted: a table that is redrawn in place, or a result each time that it is another one."""
+        import asyncio
+
+        if self.options.json or not self.out.is_terminal:
+            shown = None
+            while True:
+                found = await look()
+                if found != shown:
+                    self.emit(found, columns=columns)
+                    shown = found
+                await asyncio.sleep(every_s)
+        from rich.live import Live
+
+        with Live(console=self.out, auto_refresh=False) as live:
+            while True:
+                live.update(_as_table(_plain(await look()), columns), refresh=True)
+                await asyncio.sleep(every_s)
 
     def schema(self, name: str | None = None) -> str:
         """``headrace.miner.status/1``: what the JSON document of this command is."""
@@ -401,6 +427,12 @@ def _label(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ").lower()
 
 
+def _listed(items: Sequence[str]) -> str:
+    """Side by side, or one below another where that is too much for a line."""
+    line = ", ".join(items)
+    return line if len(line) <= WIDEST_LIST else "\n".join(items)
+
+
 def _cell(value: Any) -> str:
     from rich.markup import escape
 
@@ -409,5 +441,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return escape(", ".join(str(item) for item in value)) or "–"
+        return escape(_listed([str(item) for item in value])) or "–"
+    if isinstance(value, Mapping):
+        return escape(_listed([f"{name} {one}" for name, one in value.items()])) or "–"
     return escape(str(value))

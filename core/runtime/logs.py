@@ -25,7 +25,18 @@ RUNS_KEPT: Final = 20
 FILE_BYTES: Final = 5 * 2**20
 LEVELS: Final = ("debug", "info", "warning", "error")
 #: Libraries that talk too much at the level of ours.
-_QUIETER: Final = ("asyncio", "web3", "urllib3", "httpx", "httpcore", "hivemind", "filelock", "h11")
+_QUIETER: Final = (
+    "asyncio",
+    "web3",
+    "urllib3",
+    "httpx",
+    "httpx2",
+    "httpcore",
+    "httpcore2",
+    "hivemind",
+    "filelock",
+    "h11",
+)
 
 get_logger = structlog.stdlib.get_logger
 bind = structlog.contextvars.bind_contextvars

@@ -296,6 +296,10 @@ class Matcher(_Section):
     """How often it looks whether layers should move."""
     fee_bps: Annotated[int, Field(ge=0, le=10_000)] = 0
     """What it asks of each job, in hundredths of a percent."""
+    auditors: Addresses = ()
+    """Auditors whose reports it goes by: machines of an owner that they found at fault get no work here."""
+    audit_memory_s: Annotated[Seconds, Field(alias="audit_memory", ge=1)] = 30 * 86_400
+    """How long what such an auditor found counts."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     """Metrics on a port of their own; unset: on the port of the API."""
 
@@ -343,6 +347,8 @@ class Engine(_Section):
     """For more keys and values than that, of requests whose turn is not near; they are copied there and back. 0: none."""
     offload_folder: OptionalPath = None
     """Where these lie, in files that have no name; None: in ordinary memory, which counts."""
+    prefix_share: Annotated[float, Field(ge=0, le=0.9)] = 0.25
+    """Of the near memory, how much may keep prompts for the next ones of the same requester until it is needed; 0: none."""
 
 
 class Failover(_Section):

@@ -14,7 +14,7 @@ export async function open(options = {}) {
   page.on("pageerror", (error) => told.console.push(String(error)));
   page.on("request", (request) => {
     const url = new URL(request.url());
-    if (!["127.0.0.1", "localhost"].includes(url.hostname) && !["data:", "blob:"].includes(url.protocol)) told.foreign.push(request.url());
+    if (!["127.0.0.1", "localhost"].includes(url.hostname) && !["data:", "blob:", "file:"].includes(url.protocol)) told.foreign.push(request.url());
   });
   page.on("response", (response) => {
     if (response.status() >= 400) told.failed.push(`${response.status()} ${response.url()}`);

@@ -61,13 +61,14 @@ def run_pipeline(
     *,
     spoil: Callable[[int, Shard], None] = lambda stage, shard: None,
     samplings: Sequence[t.SamplingParams] = (GREEDY, SAMPLED),
+    numerics: str = "float32",
 ) -> Keepers:
-    """Stages that keep what they computed in float32; `spoil` may tamper with a stage's weights first."""
+    """Stages that keep what they computed; `spoil` may tamper with a stage's weights first."""
     from core.engine.model import load_shard
 
     batch = batch_of_prompts(samplings)
     keepers = Keepers(batch, SPANS, shard_roots=shard_roots(model_dir))
-    shards = [load_shard(model_dir, t.LayerRange(a, b)) for a, b in SPANS]
+    shards = [load_shard(model_dir, t.LayerRange(a, b), numerics=numerics) for a, b in SPANS]
     for stage, shard in enumerate(shards):
         spoil(stage, shard)
     tokenizer = Tokenizer(model_dir)

@@ -231,6 +231,42 @@ async def test_an_answer_that_the_requester_cut_convicts_nobody(
     assert guilty(await audit(keepers, source)) == []
 
 
+@pytest.mark.parametrize("precheck", [False, True])
+async def test_work_within_the_tolerance_that_stands_out_of_honest_noise_is_suspicious(
+    work: Work, source: ShardSource, precheck: bool
+) -> None:
+    keepers = await work()
+    data, width = keepers.rows[1, "out", 0]
+    rows = np.frombuffer(data, "<f4").copy()
+    rows *= 1 + 0.7 * 3e-5 * np.random.default_rng(1).normal(size=rows.shape).astype("<f4")
+    keepers.rows[1, "out", 0] = keepers.rows[2, "in", 0] = (rows.tobytes(), width)
+    keepers.sign_all()
+    findings = await audit(keepers, source, precheck=precheck)
+    assert guilty(findings) == []
+    assert [bool(finding.suspicion) for finding in findings] == [False, True, False]
+    assert "times the noise of an honest machine" in findings[1].suspicion
+    described = describe_finding(findings[1])
+    assert (described["verdict"], described["why"]) == ("suspicious", findings[1].suspicion)
+
+
+@pytest.mark.parametrize("precheck", [False, True])
+async def test_in_bfloat16_int8_weights_hide_in_the_tolerance_and_not_in_the_noise(
+    work: Work, model_dir: Path, precheck: bool
+) -> None:
+    from core.engine.numerics import BF16
+
+    def spoil(stage: int, shard: Any) -> None:
+        for layer in range(shard.layers.start, shard.layers.end) if stage == 1 else ():
+            corrupt_layer_int8(shard, layer)
+
+    source = ShardSource(model_dir, BF16)
+    honest = await audit(await work(numerics="bfloat16"), source, precheck=precheck)
+    assert [(f.at_fault, f.suspicion) for f in honest] == [(False, "")] * 3
+    findings = await audit(await work(numerics="bfloat16", spoil=spoil), source, precheck=precheck)
+    assert guilty(findings) == [], "T must hold for every kind of machine"
+    assert [bool(f.suspicion) for f in findings] == [False, True, False]
+
+
 async def test_row_that_is_not_finite_is_its_makers_fault_alone(
     work: Work, source: ShardSource
 ) -> None:

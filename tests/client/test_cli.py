@@ -27,8 +27,8 @@ COMMANDS = {
         "jobs fetch", "jobs retry-failed", "receipts show", "dispute",
     ],
     "auditor": [
-        "check", "dispute", "disputes ls", "disputes show", "disputes move", "disputes resolve", "disputes claim", "withdraw", "jury stake", "jury serve", "jury status", "jury withdraw",
-        "watch", "audits ls", "audits standings", "audits status", "canaries mix", "canaries check",
+        "check", "replay", "dispute", "disputes ls", "disputes show", "disputes move", "disputes resolve", "disputes claim", "withdraw", "jury stake", "jury serve", "jury status", "jury withdraw",
+        "watch", "audits ls", "audits standings", "audits status", "audits tell", "canaries mix", "canaries check",
     ],
 }  # fmt: skip
 MODULES = {"client": "client.cli", "auditor": "client.auditor_cli"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from client import conversation
-from client.conversation import Conversation, converse
+from client.conversation import Conversation, converse, prompt_ids
 from core.protocol.errors import UsageError
 from core.protocol.types import SamplingParams
 from core.runtime.console import GlobalOptions
@@ -84,3 +84,16 @@ async def test_one_prompt_is_one_turn(turns: list[Any]) -> None:
 async def test_no_prompt_is_an_error(turns: list[Any], prompt: str | None, can_ask: bool) -> None:
     with pytest.raises(UsageError, match="no prompt"):
         await converse(Terminal(can_ask=can_ask), prompt, None, HOW)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("can_chat", [True, False])
+def test_a_base_model_is_given_the_text_of_all_turns(can_chat: bool) -> None:
+    asked: list[Any] = []
+    tokenizer: Any = SimpleNamespace(
+        can_chat=can_chat,
+        encode_chat=lambda messages: asked.append(list(messages)) or [1],
+        encode=lambda text: asked.append(text) or [2],
+    )
+    messages = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "Rivers:"}]
+    ids = prompt_ids(tokenizer, messages)
+    assert (ids, asked) == (([1], [messages]) if can_chat else ([2], ["be kind\nRivers:"]))

@@ -218,6 +218,9 @@ async def test_delegation_is_signed_and_read_back(desk: Desk, tmp_path: Path) ->
         def unlock(self) -> Any:
             return REQUESTER
 
+        def confirm(self, question: str, summary: dict[str, str]) -> None:
+            assert desk.typed == summary["job"] and summary["until"] == "in 1d"
+
     desk.keep()
     auditor = key(60).address
     made = await history.delegate(Terminal(), desk.typed, auditor, "24h")  # type: ignore[arg-type]

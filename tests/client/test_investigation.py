@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from client.audit import RequestFinding, StageFinding
+from client.audit import Effort, RequestFinding, StageFinding
 from client.context import Context
 from client.dispute import challenge_cost, check_standing, open_dispute
 from client.evidence import Delegation
 from client.investigation import (
     Investigation,
+    describe_cost,
     endpoints_of,
     investigate,
     read_delegation,
@@ -236,6 +237,16 @@ async def test_accused_receipt_is_over_the_request_that_convicts(keepers: Keeper
         _accused(found, 3)
     with pytest.raises(UsageError, match="no stage is at fault"):
         _accused(Investigation(keepers.case, singles, [finding(0)]), None)
+
+
+async def test_cost_is_shown_beside_what_serving_took(keepers: Keepers) -> None:
+    whole = [keepers.receipts[stage][0] for stage in range(3)]
+    receipt = whole[1].receipt
+    served_s = max(1, receipt.signed_at - receipt.started_at)
+    efforts = {1: Effort(in_float64=2, spent_s=0.1 * served_s)}
+    found = Investigation(keepers.case, [whole], [finding(0), finding(1)], efforts)
+    assert describe_cost(found, 1)["of_serving"] == f"10.0 % of {served_s} s"
+    assert describe_cost(found, 0) == {"re_run_s": "–", "of_serving": "–"}, "it was not looked at"
 
 
 async def test_weights_are_found_by_model_and_profile(context: Context, keepers: Keepers) -> None:

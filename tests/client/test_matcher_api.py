@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,6 +14,8 @@ import pytest
 
 from client.matcher_api import MatcherApi
 from client.orders import Batch
+from client.watch_book import Found, StageVerdict, WatchBook
+from client.watch_service import tell_matcher
 from core.protocol import signing
 from core.protocol.errors import (
     CheckFailed,
@@ -22,7 +26,8 @@ from core.protocol.errors import (
     NoCapacity,
     UsageError,
 )
-from tests.client.world import DOMAIN, Stages, prompts, signed_order
+from core.protocol.standing import SignedReport, is_its_authors
+from tests.client.world import DOMAIN, Stages, key, prompts, signed_order
 
 Serve = Callable[[int, Any], Awaitable[MatcherApi]]
 
@@ -100,6 +105,24 @@ async def test_answer_about_another_job_is_refused(serve: Serve, changes: dict[s
     api = await serve(201, opened(stages, batch, **changes))
     with pytest.raises(CheckFailed):
         await api.open_job(signed_order(batch), DOMAIN)
+
+
+async def test_auditor_tells_all_it_has_found_signed(tmp_path: Path, serve: Serve) -> None:
+    api = await serve(200, {"operators": 2})
+    book = WatchBook(tmp_path / "watch.sqlite")
+    good, bad = key(101).address, key(102).address
+    book.keep([StageVerdict("0x01", 0, good, Found.CLEAN, 1, 0, 0.1, 1.0, "")], 5.0)
+    book.keep([StageVerdict("0x01", 1, bad, Found.FAULT, 1, 1, 2.0, 1.0, "off")], 6.0)
+    context: Any = SimpleNamespace(matcher=lambda: api, chain=SimpleNamespace(domain=DOMAIN))
+    await tell_matcher(context, key(77), book.standings())
+    book.close()
+    ((line, body),) = api.requests  # type: ignore[attr-defined]
+    assert line.startswith("post /v1/audits ")
+    signed = msgspec.json.decode(body, type=SignedReport)
+    assert is_its_authors(signed, DOMAIN)
+    first, second = signed.report.operators
+    assert (first.operator, first.faults, first.last_fault_at) == (bad.lower(), 1, 6)
+    assert (second.operator, second.faults, second.clean) == (good.lower(), 0, 1)
 
 
 @pytest.mark.parametrize(

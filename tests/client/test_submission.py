@@ -255,7 +255,7 @@ def test_offer_is_described_with_the_contracts_arithmetic(
     shown = describe(settings_of(tmp_path), MODEL, offer, prepared)
     tokens = prepared.tokens_in
     assert maximum(MODEL, offer, prepared) == 8 * (tokens + 16 * 4)
-    assert shown["requests"] == "1 (1 lines rejected)"
+    assert shown["requests"] == "1 (1 line rejected)"
     assert shown["tokens"] == f"{tokens} in, at most 16 out"
     low, high = (pricing.cost(8, tokens, out, 10**9, 4 * 10**9) for out in (0, 16))
     assert shown["cost"] == f"{units.format_token(low)} to {units.format_token(high)}"

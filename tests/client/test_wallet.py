@@ -99,10 +99,13 @@ async def test_withdrawal_is_asked_for_then_waited_for_then_taken() -> None:
     chain.thaw = {"amount": 5, "readyAt": NOW_S + 60}
     asked: dict[str, Any] = await request_withdrawal(run, chain, REQUESTER, 5)  # type: ignore[arg-type]
     assert asked["ready_in_s"] == 60
-    assert run.confirmed[0]["amount"] == "0.000005usd"
+    assert run.confirmed[0]["amount"] == "0.000005usd" and run.confirmed[0]["after"].startswith(
+        "1m"
+    )
     with pytest.raises(DeadlinePassed, match="the delay is not over") as caught:
         await take_withdrawal(run, chain, REQUESTER)  # type: ignore[arg-type]
     assert "60 s" in caught.value.why
     chain.now_s += 60
     assert await take_withdrawal(run, chain, REQUESTER) == {"withdrawn": "0.000005usd"}  # type: ignore[arg-type]
+    assert run.confirmed[1] == {"amount": "0.000005usd", "to": f"wallet {REQUESTER.address}"}
     assert [call[1] for call in chain.sent] == ["requestWithdraw", "withdraw"]

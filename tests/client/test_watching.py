@@ -21,7 +21,12 @@ from client.watch_service import WatchNumbers, _Work
 from client.watching import MAX_TRIES, Hands, Looked, Watcher
 from core.protocol import types as t
 from core.protocol.chain import ChainCall, ChainEvent
-from core.protocol.errors import ChainUnreachable, CheckFailed, PeerUnreachable
+from core.protocol.errors import (
+    ChainUnreachable,
+    CheckFailed,
+    MatcherUnreachable,
+    PeerUnreachable,
+)
 from core.protocol.follower import EventFollower
 from core.runtime.folders import Folders
 from core.runtime.settings import load
@@ -159,6 +164,8 @@ class World:
         self.withheld = ""
         self.shadow = False
         self.errors: list[Exception] = []
+        self.told: list[list[str]] = []
+        self.deaf: list[Exception] = []
         self.requests = 2
         self.clock = InstantClock()
         self.start()
@@ -167,7 +174,7 @@ class World:
         self.book = WatchBook(self.path)
         follower = EventFollower(self.chain, start_block=1, position=self.book.position())
         chain: Any = self.chain
-        self.watcher = Watcher(chain, self.book, self.clock, follower, Hands(self.receipts, self.look, self.accuse), auditor=AUDITOR, **self.options)  # fmt: skip
+        self.watcher = Watcher(chain, self.book, self.clock, follower, Hands(self.receipts, self.look, self.accuse, self.tell), auditor=AUDITOR, **self.options)  # fmt: skip
 
     def restart(self) -> None:
         self.book.close()
@@ -189,6 +196,11 @@ class World:
     async def accuse(self, job: str, stage: int) -> str:
         self.accused.append((job, stage))
         return "fault"
+
+    async def tell(self, standings: Any) -> None:
+        if self.deaf:
+            raise self.deaf.pop(0)
+        self.told.append([s.operator for s in standings if s.faults])
 
     def found(self) -> list[Found]:
         return [v.found for v in reversed(self.book.verdicts())]
@@ -332,6 +344,40 @@ async def test_chain_that_is_down_is_waited_for(world: World) -> None:
             await asyncio.sleep(0.01)
     running.cancel()
     assert world.clock.slept
+
+
+async def test_matcher_is_told_once_of_each_verdict_even_if_it_was_deaf(world: World) -> None:
+    world.fault = 1
+    world.deaf = [MatcherUnreachable("down")]
+    await world.watcher.step()
+    world.chain.match()
+    world.chain.emit("JobDelivered", JOB)
+    await world.watcher.step()
+    await world.watcher.step()
+    assert world.told == [], "not at once again"
+    world.restart()
+    await world.watcher.step()
+    await world.watcher.step()
+    assert world.told == [[key(101).address.lower()]]
+    world.restart()
+    await world.watcher.step()
+    assert len(world.told) == 1
+
+
+def test_suspicious_work_is_no_fault_and_is_not_accused(world: World) -> None:
+    kept = StageVerdict(JOB, 0, AUDITOR, Found.SUSPICIOUS, 1, 1, 0.8, 1.0, "stands out")
+    world.book.keep([kept], 7.0)
+    (standing,) = world.book.standings()
+    assert (standing.faults, standing.suspicious, standing.last_fault_s) == (0, 1, 7.0)
+    assert standing.is_suspected, "whom to avoid, and to look at more often"
+    assert world.book.undisputed() == []
+
+
+def test_times_of_faults_and_of_withheld_rows_are_kept_apart(world: World) -> None:
+    for at, found in ((5.0, Found.FAULT), (9.0, Found.WITHHELD), (11.0, Found.CLEAN)):
+        world.book.keep([StageVerdict(JOB, 0, AUDITOR, found, 1, 0, 1, 1, "")], at)
+    (standing,) = world.book.standings()
+    assert (standing.last_fault_s, standing.last_withheld_s) == (5.0, 9.0)
 
 
 def test_metrics_count_verdicts(world: World) -> None:

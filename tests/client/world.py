@@ -327,11 +327,16 @@ class FakeChain:
                 return self.prepaid
             case "Escrow.thawOf":
                 return self.thaw
+            case "Escrow.withdrawDelaySeconds":
+                return 60
             case "Escrow.creditOf":
                 return 0
             case "TestUSD.balanceOf":
                 return self.wallet
         raise AssertionError(f"unexpected read {name}")
+
+    async def simulate(self, sender: str, contract: str, function: str, *args: Any) -> int:
+        return 50_000
 
     async def transact(self, signer: Any, contract: str, function: str, *args: Any) -> None:
         self.sent.append((contract, function, *args))

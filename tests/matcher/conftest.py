@@ -32,7 +32,7 @@ from tests.matcher.worlds import (
 )
 
 PHASES = (
-    "follow_chain", "look_at_swarm", "read_standings", "refresh_routes", "replan",
+    "follow_chain", "look_at_swarm", "read_standings", "weigh_standings", "refresh_routes", "replan",
     "publish_allocations", "advance_jobs", "take_stock",
 )  # fmt: skip
 

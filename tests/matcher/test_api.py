@@ -38,6 +38,7 @@ async def http(net: Net) -> AsyncIterator[httpx2.AsyncClient]:
         net.daemon.store,
         net.daemon.matchmaker,
         net.daemon.settler,
+        net.daemon.reports,
         Metrics(),
         net.clock,
         {"matcher": MATCHER.address, "feeBps": 200, "swarm": net.swarm.addresses()},

@@ -250,6 +250,8 @@ class FakeChain:
     clock: ManualClock
     balances: dict[str, int] = field(default_factory=lambda: {REQUESTER.address: 10**12})
     stakes: dict[str, int] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
+    strikes: int = 0
     jobs: dict[str, ChainJob] = field(default_factory=dict)
     models: dict[str, t.ModelSpec] = field(default_factory=lambda: {MODEL_ID: SPEC})
     spenders: set[tuple[str, str]] = field(default_factory=set)
@@ -336,10 +338,11 @@ class FakeChain:
         return {"maxJobSeconds": 1800, "maxWindowSeconds": 900}
 
     def _ownerOf(self, operator: str) -> str:  # noqa: N802
-        return key(200).address if operator in self.stakes else t.ZERO_ADDRESS
+        one_for_all = key(200).address if operator in self.stakes else t.ZERO_ADDRESS
+        return self.owners.get(operator, one_for_all)
 
     def _minerOf(self, owner: str) -> Mapping[str, int]:  # noqa: N802
-        return {"stake": max(self.stakes.values(), default=0)}
+        return {"stake": max(self.stakes.values(), default=0), "strikes": self.strikes}
 
     def _canWork(self, operator: str, least: int) -> bool:  # noqa: N802
         return self.stakes.get(operator, 0) >= max(1, least)

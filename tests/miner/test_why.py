@@ -95,6 +95,18 @@ def test_a_strike_costs_work_but_does_not_end_it(healthy: Facts) -> None:
     assert of(reasons(on_chain(healthy, strikes=1)), "reputation").weight == "costs"
 
 
+@pytest.mark.parametrize(
+    ("standing", "weight"), [("left out", "blocks"), ("last", "costs"), ("good", "fine")]
+)
+def test_what_auditors_told_the_matcher_is_shown(
+    healthy: Facts, standing: str, weight: str
+) -> None:
+    own = machine(OPERATOR, standing=standing, standingWhy="auditor 0x12 found it at fault")
+    found = of(reasons(replace(healthy, miners=[own, *healthy.others])), "reputation")
+    assert found.weight == weight
+    assert ("auditor 0x12" in found.fact) == (weight != "fine")
+
+
 def test_a_dearer_machine_is_told_by_how_many_and_what_the_lowest_asks(healthy: Facts) -> None:
     low = machine(OTHER, priceOut=300, priceOutShown="0.3usd/Mtok", rhoMs={OPERATOR: 1.0})
     apart = machine("0x" + "d" * 40, priceOut=1, layers=[4, 8])

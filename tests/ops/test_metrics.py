@@ -75,7 +75,16 @@ def of_matcher(folder: Path) -> Metrics:
         daemon.matchmaker._terms,
         daemon.rules,
     )
-    make_app(daemon.world, daemon.store, daemon.matchmaker, daemon.settler, metrics, net.clock, {})
+    make_app(
+        daemon.world,
+        daemon.store,
+        daemon.matchmaker,
+        daemon.settler,
+        daemon.reports,
+        metrics,
+        net.clock,
+        {},
+    )
     for store in net.stores:
         store.close()
     return metrics

@@ -105,8 +105,13 @@ class StageProcess:
         if spec.emulate is not None:
             last_as_long(spec.emulate)
         before_bytes = memory_bytes()["VmRSS"]
+        # Runs repeat their prompts, and each is to cost what it costs.
         serving = await assignment.load(
-            self._compute, model, t.LayerRange(*spec.layers), memory_bytes=spec.memory_bytes
+            self._compute,
+            model,
+            t.LayerRange(*spec.layers),
+            memory_bytes=spec.memory_bytes,
+            prefix_share=0,
         )
         # Nobody stops early: every run has the same number of tokens.
         self._stage.serve(replace(serving, eos_ids=frozenset()))

@@ -21,7 +21,7 @@ def line_chart(
     """The last `span_ms` from left to right, zero at the bottom. Where nothing was measured the line has a gap."""
     known = [value for _, value in points if value is not None]
     top = nice_ceiling(max(known, default=0.0))
-    parts = [_grid(top, show), _times(span_ms)]
+    parts = [_grid(top, show) if known else _floor(), _times(span_ms)]
     for run in _runs(points):
         parts += _run(run, top, now_ms, span_ms)
     summary = (
@@ -75,6 +75,12 @@ def _grid(top: float, show: Callable[[float], str]) -> Markup:
         rows.append(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="grid"))
         rows.append(text(LEFT - 8, y + 4, show(top * share), "tick", "end"))
     return element("g", Markup("").join(rows))
+
+
+def _floor() -> Markup:
+    """The axis alone: where nothing is known there is no scale."""
+    y = _y(0.0, 1.0)
+    return element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="grid")
 
 
 def _times(span_ms: int) -> Markup:

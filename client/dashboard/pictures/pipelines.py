@@ -12,6 +12,7 @@ from client.dashboard.pictures.svg import element, link, picture, text, title
 WIDTH, LEFT, RIGHT = 760, 12, 12
 ROW, BOX = 74, 46
 AXIS = 26
+LABEL_PER_CHARACTER = 6.2
 NARROW = 74  # a box narrower than this shows its name above itself
 
 
@@ -47,6 +48,10 @@ def pipelines(rows: Sequence[Row], layers: int, label: str) -> Markup:
         )
     for number, row in enumerate(rows):
         top = AXIS + number * ROW
+        behind = LABEL_PER_CHARACTER * len(row.label)
+        parts.append(
+            element("rect", x=LEFT, y=top + 3, width=behind, height=15, class_="label-back")
+        )
         parts.append(text(LEFT, top + 14, row.label, "row-label"))
         parts += [_box(box, layers, top + 20) for box in row.boxes]
         if row.is_chain:

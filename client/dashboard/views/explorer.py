@@ -15,7 +15,8 @@ class Argument:
 
     name: str
     value: str
-    kind: str  # text, address, job, dispute, model, units
+    kind: str  # text, address, job, dispute, model, units, moment
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,12 @@ class Explorer:
     problem: str
 
 
+#: Seconds since 1970.
+_MOMENTS = {
+    "until", "endsAt", "expiry", "finalAt", "commitUntil", "revealUntil", "leaveAt", "readyAt", "deadline",
+    "payoutAt", "jailUntil",
+}  # fmt: skip
+_SOME_TIME_AGO_S = 10**9
 #: What an argument is, where its name says so.
 _KINDS = {
     "job": "job", "source": "job", "dispute": "dispute", "modelId": "model", "model": "model",
@@ -82,7 +89,11 @@ def event_line(event: LoggedEvent) -> EventLine:
 
 
 def _arguments(event: LoggedEvent, name: str, value: Any) -> Iterable[Argument]:
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and value.keys() >= {"operator", "layerFrom", "layerTo"}:
+        first, last = int(value["layerFrom"]), int(value["layerTo"]) - 1
+        held = f"layers {first}–{last}" if last > first else f"layer {first}"
+        yield Argument(name, str(value["operator"]), "address", held)
+    elif isinstance(value, Mapping):
         for inner, of_it in value.items():
             yield from _arguments(event, f"{name}.{inner}", of_it)
     elif isinstance(value, list):
@@ -99,8 +110,11 @@ def _kind(event: LoggedEvent, name: str, value: Any) -> str:
         if name == "id" and event.contract in ("ToleranceGame", "ModelRegistry"):
             return "dispute" if event.contract == "ToleranceGame" else "model"
         return _KINDS.get(name, "text") if len(value) == 66 and int(value, 16) else "text"
-    if isinstance(value, int) and not isinstance(value, bool) and name in _UNITS:
-        return "units"
+    if isinstance(value, int) and not isinstance(value, bool):
+        if name in _UNITS:
+            return "units"
+        if name in _MOMENTS and value > _SOME_TIME_AGO_S:
+            return "moment"
     return "text"
 
 

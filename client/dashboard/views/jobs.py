@@ -49,7 +49,11 @@ class JobLine:
     """One order on chain."""
 
     job_id: str
+    name: str  # what its owner calls it; "" for one without a name
+    kind: str  # file, batch or session: what its requests came as
+    batch_id: str | None
     state: str
+    is_running: bool  # whether a program on this machine sees to it now
     created_at: int
     requests: int
     finished: int
@@ -179,12 +183,19 @@ def _error_text(error: Any) -> str:
     return str(error)
 
 
-def job_line(row: Any, requests: Iterable[Any]) -> JobLine:
-    """A job of our own records."""
+def job_line(
+    row: Any, requests: Iterable[Any], submitted: Any = None, *, is_running: bool = False
+) -> JobLine:
+    """A job of our own records; `submitted` is the `client submit` that it is part of, if it is of one."""
     listed = list(requests)
+    batch_id = row.submission if row.submission.startswith("batch_") else None
     return JobLine(
         job_id=row.job_id,
+        name=submitted.name if submitted is not None else "",
+        kind="batch" if batch_id else "session" if submitted is None else "file",
+        batch_id=batch_id,
         state=row.state,
+        is_running=is_running,
         created_at=row.created_at,
         requests=len(listed),
         finished=sum(bool(request.finish) for request in listed),

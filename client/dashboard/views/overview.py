@@ -9,6 +9,7 @@ from typing import Any
 from client.dashboard.cached import Dated
 from client.dashboard.views.activity import Activity, activity
 from client.dashboard.views.common import Json, RequestLine, condition, short_miner
+from client.dashboard.views.jobs import JobLine
 from client.wallet import Balances
 
 WARN_DAYS = (7.0, 1.0, 1 / 24)
@@ -73,6 +74,7 @@ class Overview:
     network: NetworkCard
     wallet: WalletCard
     running: tuple[RunningBatch, ...]
+    submitted: tuple[JobLine, ...]  # by `client submit`, and still seen to by a program here
     chats: tuple[RequestLine, ...]
     receipts: tuple[RequestLine, ...]
     activity: Activity
@@ -91,6 +93,7 @@ def overview(
     usage: Iterable[Json],
     requests: Sequence[RequestLine],
     batches: Iterable[Any],
+    submitted: Iterable[JobLine] = (),
     name_of: Callable[[str], str],
     now_ms: int,
 ) -> Overview:
@@ -101,6 +104,7 @@ def overview(
         network=network,
         wallet=wallet,
         running=running,
+        submitted=tuple(submitted),
         chats=tuple(line for line in requests if line.state == "running"),
         receipts=tuple(line for line in requests if line.state != "running")[:8],
         activity=activity(requests, now_ms),

@@ -58,8 +58,12 @@ class ModelProgram:
         return TraceModel.open(model_dir, self.tables)
 
 
-def model_program(model_dir: Path, tolerances: Sequence[Tolerance] = ()) -> ModelProgram:
-    """The program of a model folder with these tolerances; none promised means that nobody is accused of deviating.
+def model_program(
+    model_dir: Path,
+    tolerances: Sequence[Tolerance] = (),
+    delta_micro: int = FP32_DELTA_MICRO,
+) -> ModelProgram:
+    """The program of a model folder with these tolerances and δ; none promised means that nobody is accused of deviating.
 
     Measures σ the first time (one float64 execution over some hundred tokens) and keeps it beside the model. Raises
     ModelUnsupported for a model that no program describes.
@@ -70,7 +74,7 @@ def model_program(model_dir: Path, tolerances: Sequence[Tolerance] = ()) -> Mode
     found = tables.tables_of(made.angles, traits.context, made.sigma)
     names = manifest.tensors
     root = TraceModel.open(model_dir, found).tables_root
-    program = compile_program(traits, names, root, tuple(tolerances), FP32_DELTA_MICRO)
+    program = compile_program(traits, names, root, tuple(tolerances), delta_micro)
     return ModelProgram(program, found)
 
 

@@ -26,6 +26,17 @@ FP32_TOLERANCES = (
     Tolerance(30, 16, 200 * 10**6),
 )
 FP32_DELTA_MICRO = 10_000
+#: The same for bfloat16 weights and activations with sums in float32. No model may be deeper a stage: honest noise reaches what coarser weights do.
+BF16_TOLERANCES = (
+    Tolerance(1, 64, 15 * 10**9),
+    Tolerance(6, 64, 33 * 10**9),
+    Tolerance(18, 64, 65 * 10**9),
+    Tolerance(1, 16, 30 * 10**9),
+    Tolerance(6, 16, 66 * 10**9),
+    Tolerance(10, 1, 250 * 10**9),
+    Tolerance(18, 16, 130 * 10**9),
+)
+BF16_DELTA_MICRO = 1_000_000
 #: Tensors under the tables' root, in order of name.
 ROPE_FULL, ROPE_SLIDING, SIGMA = "rope.0", "rope.1", "sigma"
 

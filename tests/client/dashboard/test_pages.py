@@ -14,6 +14,7 @@ import pytest
 
 from client.dashboard.app import PAGES
 from client.dashboard.guard import COOKIE
+from client.keeper import Keeper, keepers_of
 from core.protocol import ids
 from core.protocol.units import parse_token
 from tests.client.dashboard.world import (
@@ -148,6 +149,28 @@ def test_the_twin_of_the_overview_adds_up(stranger: httpx2.Client) -> None:
     assert found["receipts"][0]["cost_units"] == 1_005
     assert found["activity"]["tokens"] == sum(40 + n for n in range(1, 6))
     assert any("one machine only" in warning["text"] for warning in found["warnings"])
+
+
+def test_a_job_has_its_name_and_says_whether_a_program_here_runs_it(
+    world: PagesWorld, stranger: httpx2.Client
+) -> None:
+    store = world.gateway.store
+    assert store is not None
+    keeper = Keeper(keepers_of(world.settings))
+    store.add_submission("sub", "nightly", keeper.name)
+    try:
+        (order,) = stranger.get("/api/jobs").json()["jobs"]
+        assert (order["name"], order["kind"], order["is_running"]) == ("nightly", "file", True)
+        (running,) = stranger.get("/api/overview").json()["submitted"]
+        assert running == order
+        for page in ("/", "/jobs", f"/jobs/{JOB_ID}"):
+            html = stranger.get(page).text
+            assert "nightly" in html and "run" in html
+    finally:
+        keeper.close()
+    (order,) = stranger.get("/api/jobs").json()["jobs"]
+    assert (order["name"], order["is_running"]) == ("nightly", False)
+    assert stranger.get("/api/overview").json()["submitted"] == []
 
 
 def test_texts_are_for_the_owner(

@@ -18,14 +18,17 @@ from client.dashboard.pictures.days import columns
 from client.dashboard.pictures.lines import line_chart, nice_ceiling
 from client.dashboard.pictures.path import path
 from client.dashboard.pictures.pipelines import Box, Row, pipelines
+from client.dashboard.sources import RULES
 from client.dashboard.views import disputes, earnings, overview, planner
 from client.dashboard.views.activity import SPAN_MS, activity
 from client.dashboard.views.common import RequestLine, link_ms, pipeline_rows
 from client.dashboard.views.connect import connect
+from client.dashboard.views.explorer import event_line
 from client.dashboard.views.wallet import MOVES, movement
 from client.wallet import Balances
 from core.protocol.break_even import Earning, HourlyCost
 from core.protocol.chain import artifact
+from core.protocol.units import format_token
 
 NOW_MS = 1_700_000_000_000
 A, B, C = ("0x" + f"{n:02x}" * 20 for n in (0xA1, 0xB2, 0xC3))
@@ -244,3 +247,43 @@ def test_ids_lead_to_their_pages_and_strangers_text_is_escaped() -> None:
     assert "<script>" not in str(present.id_link(Kind.MINER)(NASTY))
     assert "<script>" not in str(present.age(NOW_MS, NOW_MS))
     assert str(present.age(None, NOW_MS)).count("never") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("bond", "25000000", "25usd"),
+        ("minJurorStake", "100000000", "100usd"),
+        ("commitSeconds", "60", "60 s"),
+        ("maxWindowSeconds", "604800", "7 days"),
+        ("protocolFeeBps", "50", "0.5 %"),
+        ("pausedUntil", "0", "never"),
+        ("panelSize", "3", "3"),
+        ("feeRecipient", "0x" + "00" * 20, "nobody"),
+        ("version", "one", "one"),
+    ],
+)
+def test_a_rule_of_a_contract_has_its_unit(name: str, value: str, shown: str) -> None:
+    assert str(present.rule(value, name, format_token)) == shown
+
+
+def test_every_rule_that_is_asked_for_is_a_function_of_its_contract() -> None:
+    for contract, names in RULES.items():
+        found = {e["name"] for e in artifact(contract)["abi"] if e["type"] == "function"}
+        assert set(names) <= found, contract
+
+
+def test_the_stages_of_a_plan_are_machines_with_their_layers() -> None:
+    plan = [
+        {"operator": A, "layerFrom": 0, "layerTo": 1},
+        {"operator": B, "layerFrom": 1, "layerTo": 17},
+    ]
+    args = {"plan": plan, "until": 1_795_341_042, "endsAt": 5}
+    event = LoggedEvent(1, 3, 0, "0x" + "ab" * 32, "TaskRegistry", "JobMatched", args, None)
+    shown = [(a.name, a.kind, a.note) for a in event_line(event).arguments]
+    assert shown == [
+        ("plan[0]", "address", "layer 0"),
+        ("plan[1]", "address", "layers 1–16"),
+        ("until", "moment", ""),
+        ("endsAt", "text", ""),
+    ]

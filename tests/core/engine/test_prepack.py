@@ -15,6 +15,7 @@ from core.engine.lookup import map_embedding
 from core.engine.model import load_shard
 from core.engine.native import NoKernels
 from core.engine.pieces import Piece
+from core.engine.prefix import first_link, next_link
 from core.engine.prepack import PackedLinear, prepack
 from core.engine.sizing import Offload
 from core.protocol.types import LayerRange
@@ -97,28 +98,53 @@ def test_a_sequence_has_the_same_bits_in_any_company(architecture: str, tiny: Ca
         torch.set_num_threads(threads)
 
 
-def test_a_prompt_cut_at_the_same_places_keeps_its_bits_when_shared(tiny: Callable) -> None:
-    from core.engine.prefix import page_keys
-
-    stages = make_stages(tiny("gemma3", layers=LAYERS), (0, LAYERS), packed=True)
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_a_prompt_cut_at_the_same_places_keeps_its_bits_when_shared(
+    architecture: str, tiny: Callable
+) -> None:
+    """Of two stages, with windows and without: what is remembered is what would be computed."""
+    stages = make_stages(tiny(architecture, layers=LAYERS), (0, 2, LAYERS), packed=True)
     ids, chunk = ids_of(2, 140), 32
-    keys = page_keys(ids.tolist())
-    stages[0].open("first", prefix=keys)
-    whole = feed(stages, "first", ids, chunk)
-    stages[0].free("first")
-    usable = stages[0].usable_prefix(keys) // chunk * chunk
-    assert usable == 128
     other = torch.cat([ids[:100], ids_of(9, 40)])
-    assert stages[0].usable_prefix(page_keys(other.tolist())) == 96
-    stages[0].open("second", prefix=keys, shared_tokens=usable)
-    assert stages[0].length("second") == 128
-    assert torch.equal(feed(stages, "second", ids[128:], chunk, 128), whole[128:])
-    stages[0].open("third", prefix=page_keys(other.tolist()), shared_tokens=96)
-    got = feed(stages, "third", other[96:], chunk, 96)
-    stages[0].free("third")
-    stages[0].open("fourth")
-    assert torch.equal(got, feed(stages, "fourth", other, chunk)[96:])
-    assert stages[0].prefixes.hit_tokens == 128 + 96
+
+    def run(name: str, ids: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Logits of the last rows, and how many rows of the first stage were computed."""
+        links: list[list[bytes]] = [[], []]
+        computed = 0
+        for stage in stages:
+            stage.open(name)
+        for first in range(0, len(ids), chunk):
+            x, end = ids[first : first + chunk], min(first + chunk, len(ids))
+            for number, stage in enumerate(stages):
+                data = x.numpy().tobytes()
+                last = links[number][-1] if links[number] else first_link(b"")
+                links[number].append(next_link(last, data))
+                whole = links[number] if end - first == chunk else ()
+                found = stage.adopt(name, whole, end) if whole else None
+                if found is None:
+                    logits = "none" if whole and number else "all"
+                    found = stage.step([Piece(name, x, first, logits, links=whole)])[0]
+                    computed += len(x) if not number else 0
+                x = found
+                if not number:
+                    between.append(x)
+        for stage in stages:
+            stage.free(name)
+        return x, computed
+
+    found = {}
+    for name, prompt in (("first", ids), ("second", ids), ("third", other)):
+        between: list[torch.Tensor] = []
+        found[name] = *run(name, prompt), torch.cat(between)
+    assert [computed for _, computed, _ in found.values()] == [140, 12, 44]
+    assert torch.equal(found["first"][0], found["second"][0])
+    assert torch.equal(found["first"][2], found["second"][2])
+    for stage in stages:
+        assert stage.used_pages == [0] * len(stage.used_pages) and stage.held_bytes()["kept"] > 0
+        stage.prefixes.clear()
+    between = []
+    assert torch.equal(found["third"][0], run("fourth", other)[0])
+    assert torch.equal(found["third"][2], torch.cat(between))
 
 
 def test_what_fails_its_check_stays_plain(tiny: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,12 @@ from core.engine.numerics import (
     standing_of,
     studentised,
 )
-from core.protocol.trace.families import FP32_DELTA_MICRO, FP32_TOLERANCES
+from core.protocol.trace.families import (
+    BF16_DELTA_MICRO,
+    BF16_TOLERANCES,
+    FP32_DELTA_MICRO,
+    FP32_TOLERANCES,
+)
 from core.protocol.trace.program import Program
 
 RNG = np.random.default_rng(0)
@@ -27,9 +32,9 @@ def heavy_tailed(rows: int) -> np.ndarray:
     return 1e-2 * np.exp(RNG.normal(size=rows) * 0.6)
 
 
-def program(tolerances: tuple = FP32_TOLERANCES) -> Program:
+def program(tolerances: tuple = FP32_TOLERANCES, delta: int = FP32_DELTA_MICRO) -> Program:
     return Program(
-        64, 64, 32, 128, 272, 512, 4, 2, 16, 128, FP32_DELTA_MICRO, bytes(32), 2, 1, tolerances, (), (), b"\0" * 4
+        64, 64, 32, 128, 272, 512, 4, 2, 16, 128, delta, bytes(32), 2, 1, tolerances, (), (), b"\0" * 4
     )  # fmt: skip
 
 
@@ -74,6 +79,13 @@ def test_a_programs_profile_is_what_its_tolerances_say() -> None:
     )
     assert profile.token_margin == FP32.token_margin
     assert (profile.window_rows, profile.least_rows) == (64, 16)
+
+
+def test_a_program_of_bfloat16_machines_has_their_published_table() -> None:
+    profile = profile_of(program(BF16_TOLERANCES, BF16_DELTA_MICRO))
+    assert profile == BF16
+    shadow = profile_of(program((), BF16_DELTA_MICRO))
+    assert shadow.is_shadow and shadow.suspicious_q == BF16.suspicious_q
 
 
 def test_in_shadow_deviations_are_told_and_nobody_is_accused() -> None:

@@ -1,5 +1,10 @@
 """Does a stage report its progress by lines when there is no terminal?"""
 
+import json
+
+import pytest
+
+from core.protocol.errors import Interrupted
 from core.runtime.console import GlobalOptions, Run, Stage
 from core.runtime.folders import Folders
 
@@ -46,3 +51,19 @@ def test_the_schema_names_program_and_command(tmp_path):
     run = Run("client", "wallet ls", GlobalOptions(), folders=Folders.at(tmp_path))
     assert run.schema() == "headrace.client.wallet.ls/1"
     assert run.schema("job") == "headrace.job/1"
+
+
+async def test_what_is_followed_is_said_again_only_when_it_is_another_one(tmp_path, capsys):
+    run = Run("prog", "ls", GlobalOptions(json=True), folders=Folders.at(tmp_path))
+    seen = iter(([1], [1], [1, 2]))
+
+    async def look():
+        try:
+            return next(seen)
+        except StopIteration:
+            raise Interrupted from None
+
+    with pytest.raises(Interrupted):
+        await run.follow(look, every_s=0.0)
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["result"] for line in said] == [[1], [1, 2]]

@@ -1,0 +1,58 @@
+"""Does a stage's work stand out of the noise that an honest machine has on the very same rows?
+
+Coarser weights can lie inside a tolerance that must hold for every kind of machine. Divided by what our own executions of the same rows
+come to, they do not hide: rows that are sensitive are so for every kernel. It is a reason to look elsewhere, and never a fault.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from core.engine.blocks import Shard
+    from core.engine.numerics import NumericsProfile
+
+#: In float32 deviations of less than this share of T are honest machines' by what T was calibrated on: nothing stands out there.
+LEAST_SHARE = 0.5
+
+
+def is_due(profile: NumericsProfile, ratio: float, limit: float) -> bool:
+    """Whether work that is not at fault is to be looked at so: D/S of it is `ratio`, T is `limit`.
+
+    In bfloat16 always: what is honest there leaves room for coarser weights at every depth.
+    """
+    from core.engine.numerics import BF16
+
+    if profile.is_shadow or ratio > limit:
+        return False
+    return profile.name == BF16.name or ratio > LEAST_SHARE * limit
+
+
+def suspicion(
+    profile: NumericsProfile, own: Shard, inputs: Any, served: Any, reference: Any, sigma: Any
+) -> str:
+    """Why rows [T, D] within the tolerance are suspicious all the same; "" where they are not.
+
+    `own` is the stage as its machines hold it, `inputs` ids [T] or activations [T, D], `reference` the float64 rows, or float32 ones where
+    machines compute in bfloat16. Costs two executions of the stage, one of a family that has only one kind of attention.
+    """
+    import numpy as np
+
+    from core.engine.numerics import Standing, standing_of, studentised, whitened_relative_l2
+
+    x = inputs if own.is_first else inputs.to(own.dtype)
+    squares = []
+    config = own.model.config
+    before = config._attn_implementation
+    try:
+        for kind in dict.fromkeys((before, "eager")):  # not every family has a fused one
+            config._attn_implementation = kind
+            rows = own.forward(x, own.new_cache()).double().numpy()
+            squares.append(whitened_relative_l2(rows, reference, sigma).rows ** 2)
+    finally:
+        config._attn_implementation = before
+    noise = np.sqrt(np.mean(squares, axis=0))
+    q = studentised(whitened_relative_l2(served, reference, sigma).rows, noise)
+    if standing_of(profile, q) != Standing.SUSPICIOUS:
+        return ""
+    return f"{q:.1f} times the noise of an honest machine on the same rows, more than {profile.suspicious_q:g}"

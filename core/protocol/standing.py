@@ -1,0 +1,74 @@
+"""What does an auditor say of operators, and how is it known to be that auditor's own word?
+
+A report is JSON, signed as a `Record` over its SHA-256. It holds all that its author has to say: a later one replaces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Annotated
+
+import msgspec
+
+from core.protocol import signing
+from core.protocol import types as t
+
+MOST_OPERATORS = 256
+
+
+class OperatorAudits(t.Value, frozen=True):
+    """What audits of one operator came to. Times in seconds, 0: never."""
+
+    operator: t.Address
+    jobs: t.U32
+    clean: t.U32
+    faults: t.U32
+    withheld: t.U32
+    suspicious: t.U32
+    last_fault_at: t.U63  # of a fault, or of something suspicious
+    last_withheld_at: t.U63
+
+
+class AuditReport(t.Value, frozen=True):
+    """Everything that an auditor says, whom more speaks against first. `sequence` grows with every report of its author."""
+
+    auditor: t.Address
+    sequence: t.U63
+    operators: Annotated[tuple[OperatorAudits, ...], msgspec.Meta(max_length=MOST_OPERATORS)]
+
+
+class SignedReport(t.Value, frozen=True):
+    """A report as it travels."""
+
+    report: AuditReport
+    signature: t.Signature
+
+
+def report_of(auditor: str, sequence: int, operators: Iterable[OperatorAudits]) -> AuditReport:
+    """The report, without the operators of whom there is least to say where they are too many."""
+    worst_first = sorted(
+        operators, key=lambda o: (-o.faults, -o.suspicious, -o.withheld, -o.jobs, o.operator)
+    )
+    return AuditReport(auditor, sequence, tuple(worst_first[:MOST_OPERATORS]))
+
+
+def sign_report(
+    report: AuditReport, signer: signing.DigestSigner, domain: signing.Domain
+) -> SignedReport:
+    """With its author's signature."""
+    return SignedReport(report, signing.sign(signer, domain, _record(report)))
+
+
+def is_its_authors(signed: SignedReport, domain: signing.Domain) -> bool:
+    """Whether the auditor that a report names signed it, for this deployment. Never raises."""
+    record = _record(signed.report)
+    return signing.is_signed_by(domain, record, signed.signature, signed.report.auditor)
+
+
+def _record(report: AuditReport) -> signing.Record:
+    return signing.Record(
+        kind=signing.name_hash(AuditReport.__name__),
+        content_hash="0x" + sha256(t.to_json(report)).hexdigest(),
+        sequence=report.sequence,
+    )

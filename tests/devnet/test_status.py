@@ -1,0 +1,133 @@
+"""`devnet status` says who runs and which layers each machine holds; `devnet logs` shows and follows them all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.protocol.errors import Unreachable
+from core.runtime.console import GlobalOptions, Run
+from core.runtime.folders import Folders
+from devnet import lifecycle
+from devnet.accounts import signer_of
+from devnet.layout import Layout
+from devnet.processes import Processes
+
+MINER: dict[str, Any] = {
+    "owner": signer_of("miner-1").address.lower(), "layers": [0, 14], "state": "SERVING", "alive": True,
+    "endpoint": "127.0.0.1:4001",
+}  # fmt: skip
+SLEEP = ["/bin/sh", "-c", "sleep 600"]
+
+
+@pytest.fixture
+def matcher() -> Iterator[str]:
+    """Somebody who has seen one machine."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"miners": [MINER]}).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+async def layout(
+    matcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Layout]:
+    """A devnet of sleepers."""
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    layout = Layout.default()
+    layout.root.mkdir(parents=True)
+    network = {
+        "name": "devnet", "chain_id": 31337, "rpc_url": "http://127.0.0.1:1", "deploy_block": 0,
+        "contracts": {"TaskRegistry": "0x" + "11" * 20}, "models": {"tiny": "0x" + "12" * 32},
+        "matcher_url": matcher,
+    }  # fmt: skip
+    layout.network_file.write_text(json.dumps(network))
+    processes = Processes(layout.processes_file, layout.logs)
+    for name in ("matcher-1", "miner-1", "miner-2"):
+        await processes.start(name, SLEEP)
+    await processes.start("miner-3", ["/bin/sh", "-c", "echo gone"])
+    yield layout
+    await processes.stop_all()
+
+
+async def test_each_program_is_there_with_what_it_does(layout: Layout, matcher: str) -> None:
+    processes = Processes.load(layout.processes_file, layout.logs)
+    frozen = processes.get("miner-2")
+    os.kill(frozen.pid, signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(60):
+            while not (frozen.is_frozen and not processes.get("miner-3").is_alive):
+                await asyncio.sleep(0.05)
+        rows = {row["program"]: row for row in await lifecycle.describe()}
+    finally:
+        os.kill(frozen.pid, signal.SIGCONT)
+    shown = {name: (row["state"], row["layers"], row["at"]) for name, row in rows.items()}
+    assert shown == {
+        "matcher-1": ("running", "", matcher),
+        "miner-1": ("serving", "0-13", "127.0.0.1:4001"),
+        "miner-2": ("frozen", "", ""),
+        "miner-3": ("ended", "", ""),
+    }
+
+
+async def test_a_machine_that_no_matcher_sees_is_said_to_be_unseen(layout: Layout) -> None:
+    document = json.loads(layout.network_file.read_text()) | {"matcher_url": "http://127.0.0.1:1"}
+    layout.network_file.write_text(json.dumps(document))
+    rows = {row["program"]: row for row in await lifecycle.describe()}
+    assert rows["miner-1"]["state"] == "not seen by the matcher"
+    assert rows["miner-1"]["layers"] == "" and rows["matcher-1"]["state"] == "running"
+
+
+async def test_all_logs_are_shown_and_followed_with_the_programs_names(
+    layout: Layout, tmp_path: Path
+) -> None:
+    processes = Processes.load(layout.processes_file, layout.logs)
+    go = tmp_path / "go"
+    script = f"echo 'a | b'; while [ ! -e {go} ]; do sleep 0.05; done; echo one; printf two"
+    talker = await processes.start("talker", ["/bin/sh", "-c", script])
+    for other in ("matcher-1", "miner-1", "miner-2"):
+        await processes.kill(other)
+    said: list[str] = []
+    async with asyncio.timeout(60):
+        while "a | b" not in lifecycle.show_log("talker"):
+            await asyncio.sleep(0.05)
+        following = asyncio.create_task(lifecycle.follow_log(None, said.append))
+        await asyncio.sleep(0)  # it stands at the ends of the logs now
+        go.touch()
+        await following
+    assert not talker.is_alive
+    assert said == ["talker     one\n", "talker     two\n"]
+    shown = lifecycle.show_log(None)
+    assert "== miner-3" in shown and "== talker" in shown and "gone" in shown
+
+
+async def test_a_fault_may_wait_but_not_for_a_program_that_is_not_there(layout: Layout) -> None:
+    run = Run("devnet", "chaos kill", GlobalOptions(quiet=True), folders=Folders.at(layout.root))
+    await lifecycle.in_a_moment(run, "miner-1", None)
+    await lifecycle.in_a_moment(run, "miner-1", "0s")
+    with pytest.raises(Unreachable, match="no program 'miner-9'"):
+        await lifecycle.in_a_moment(run, "miner-9", "1h")
