@@ -24,11 +24,13 @@ from tests.client.test_following import run_of
 from tests.client.test_history import Desk
 from tests.client.world import NOW_S
 
-#: Keeps what its name says until it is interrupted, and takes a moment to go.
+#: Keeps what its name says until it is interrupted, and takes a moment to go. Who starts it in the background of a script
+#: has it ignore interrupts; like every program of ours it does not.
 KEEPER = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from client.keeper import Keeper
+signal.signal(signal.SIGINT, signal.default_int_handler)
 keeper = Keeper(Path(sys.argv[1]))
 print(keeper.name, flush=True)
 try:
