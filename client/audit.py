@@ -69,6 +69,13 @@ class StageFinding:
         )
 
     @property
+    def why(self) -> str:
+        """What speaks against it, in words; "" for nothing."""
+        worst = self.worst
+        reasons = "; ".join(worst.reasons) if worst else ""
+        return self.withheld or self.suspicion or reasons
+
+    @property
     def worst(self) -> RequestFinding | None:
         """The request that speaks most against the stage."""
         return max(self.requests, key=lambda r: (r.at_fault, r.ratio / r.limit), default=None)

@@ -347,12 +347,6 @@ def _log_row(line: dict[str, Any]) -> dict[str, Any]:
     return line | {"transaction": tx and f"{tx[:10]}…{tx[-4:]}"}
 
 
-def _date(at_s: int) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
 def _file_of(typed: str) -> Path | None:
     path = Path(typed)
     return path if path.is_file() else None
@@ -459,9 +453,12 @@ def receipts_show(
 ) -> None:
     """Everything that one receipt says, and who signed it."""
     from client.receipts import show_receipt
+    from core.protocol.units import format_moment
 
     found = show_receipt(run.settings, receipt)
-    run.emit(found if run.options.json else found | {"signed_at": _date(found["signed_at"])})
+    run.emit(
+        found if run.options.json else found | {"signed_at": format_moment(found["signed_at"])}
+    )
 
 
 @receipts.command("verify")

@@ -106,7 +106,7 @@ async def _spent(
         order = _order(row)
         if order.model_id not in units_of:
             shape = await context.chain.read("ModelRegistry", "shapeOf", order.model_id)
-            units_of[order.model_id] = shape["layers"] + shape["embedUnits"] + shape["headUnits"]
+            units_of[order.model_id] = pricing.model_units(shape)
         units = units_of[order.model_id]
         cost = pricing.cost(units, tokens_in, tokens_out, order.price_in, order.price_out)
         spent.append((row.created_at, cost))

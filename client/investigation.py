@@ -243,7 +243,7 @@ def describe_finding(finding: StageFinding, tolerance: float = 1.0) -> dict[str,
         "first_divergent_step": _first_step(finding),
         "tolerance": "the network's" if tolerance == 1.0 else f"{tolerance:g} x the network's",
         "verdict": _verdict(finding, tolerance),
-        "why": finding.withheld or finding.suspicion or ("; ".join(worst.reasons) if worst else ""),
+        "why": finding.why,
     }
 
 

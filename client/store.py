@@ -174,18 +174,14 @@ class ClientStore:
             session.add(row)
             session.commit()
 
-    def jobs(self) -> list[JobRow]:
-        """Newest first."""
+    def jobs(self, *, state: str | None = None) -> list[JobRow]:
+        """Newest first; those of one state, `open` ones being neither paid nor given up, or all."""
         with Session(self._engine) as session:
             newest_first = (col(JobRow.created_at).desc(), text("rowid DESC"))
-            return list(session.exec(select(JobRow).order_by(*newest_first)))
-
-    def open_jobs(self) -> list[JobRow]:
-        """Jobs that nobody has paid, given up or left yet, newest first."""
-        with Session(self._engine) as session:
-            newest_first = (col(JobRow.created_at).desc(), text("rowid DESC"))
-            open_ones = select(JobRow).where(JobRow.state == "open")
-            return list(session.exec(open_ones.order_by(*newest_first)))
+            wanted = (
+                select(JobRow) if state is None else select(JobRow).where(JobRow.state == state)
+            )
+            return list(session.exec(wanted.order_by(*newest_first)))
 
     def find_job(self, typed: str) -> JobRow:
         """The job a person means by a full id or a unique prefix. Raises IdInvalid."""

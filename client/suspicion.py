@@ -38,19 +38,18 @@ def suspicion(
     """
     import numpy as np
 
+    from core.engine.attention import attention_by
     from core.engine.numerics import Standing, standing_of, studentised, whitened_relative_l2
 
     x = inputs if own.is_first else inputs.to(own.dtype)
     squares = []
     config = own.model.config
-    before = config._attn_implementation
-    try:
-        for kind in dict.fromkeys((before, "eager")):  # not every family has a fused one
-            config._attn_implementation = kind
+    for kind in dict.fromkeys(
+        (config._attn_implementation, "eager")
+    ):  # not every family has a fused one
+        with attention_by(config, kind):
             rows = own.forward(x, own.new_cache()).double().numpy()
-            squares.append(whitened_relative_l2(rows, reference, sigma).rows ** 2)
-    finally:
-        config._attn_implementation = before
+        squares.append(whitened_relative_l2(rows, reference, sigma).rows ** 2)
     noise = np.sqrt(np.mean(squares, axis=0))
     q = studentised(whitened_relative_l2(served, reference, sigma).rows, noise)
     if standing_of(profile, q) != Standing.SUSPICIOUS:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from core.protocol.follower import Position
+from core.protocol.standing import OperatorAudits
 from core.runtime.folders import make_private_file
 
 _TABLES = """
@@ -75,25 +76,6 @@ class StageVerdict:
     why: str
     dispute: str = ""
     at_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Standing:
-    """What an operator's audits come to."""
-
-    operator: str
-    jobs: int
-    clean: int
-    faults: int
-    withheld: int
-    suspicious: int
-    last_fault_s: float  # of a fault, or of something suspicious; 0: never
-    last_withheld_s: float
-
-    @property
-    def is_suspected(self) -> bool:
-        """Whether anything speaks against it."""
-        return self.faults + self.withheld + self.suspicious > 0
 
 
 class WatchBook:
@@ -238,21 +220,21 @@ class WatchBook:
         )
         return [(str(job), int(stage)) for job, stage in rows]
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[OperatorAudits]:
         """Every operator that was audited, the worst first."""
         rows = self._db.execute(
             "SELECT operator, COUNT(DISTINCT job), SUM(verdict = 'clean'), SUM(verdict = 'fault'), SUM(verdict = 'withheld'),"
             " SUM(verdict = 'suspicious'),"
-            " COALESCE(MAX(CASE WHEN verdict IN ('fault', 'suspicious') THEN at_s END), 0),"
-            " COALESCE(MAX(CASE WHEN verdict = 'withheld' THEN at_s END), 0)"
+            " CAST(COALESCE(MAX(CASE WHEN verdict IN ('fault', 'suspicious') THEN at_s END), 0) AS INTEGER),"
+            " CAST(COALESCE(MAX(CASE WHEN verdict = 'withheld' THEN at_s END), 0) AS INTEGER)"
             " FROM verdict GROUP BY operator ORDER BY 4 DESC, 6 DESC, 5 DESC, operator"
         )
-        return [Standing(*row) for row in rows]
+        return [OperatorAudits(*row) for row in rows]
 
-    def standing_of(self, operator: str) -> Standing:
+    def standing_of(self, operator: str) -> OperatorAudits:
         """What is known of one operator, nothing if it was never audited."""
         known = {standing.operator: standing for standing in self.standings()}
-        return known.get(operator.lower(), Standing(operator.lower(), 0, 0, 0, 0, 0, 0.0, 0.0))
+        return known.get(operator.lower(), OperatorAudits(operator.lower(), 0, 0, 0, 0, 0, 0, 0))
 
     # --- what others are told ---
 

@@ -17,7 +17,7 @@ from client.investigation import investigate, open_evidence, read_delegation, so
 from client.lottery import commitment
 from client.playing import is_played, play_dispute
 from client.registered import shard_roots
-from client.watch_book import Found, StageVerdict, Standing, WatchBook
+from client.watch_book import Found, StageVerdict, WatchBook
 from client.watching import Hands, Looked, Watcher
 from core.protocol import ids
 from core.protocol.errors import CheckFailed
@@ -137,7 +137,7 @@ class _Work:
             )
         return Looked(findings, [e.in_float64 for e in efforts], source.profile.is_shadow)
 
-    async def tell(self, standings: Sequence[Standing]) -> None:
+    async def tell(self, standings: Sequence[OperatorAudits]) -> None:
         """Everything that we have found out about operators, to the network's matcher."""
         await tell_matcher(self._context, self._signer, standings)
 
@@ -171,30 +171,17 @@ def open_book(settings: Settings, auditor: str) -> WatchBook:
 
 
 async def tell_matcher(
-    context: Context, signer: DigestSigner, standings: Sequence[Standing]
+    context: Context, signer: DigestSigner, standings: Sequence[OperatorAudits]
 ) -> AuditReport:
     """Sign what audits came to and hand it to the network's matcher. Raises MatcherUnreachable, ConfigError, or what the matcher answers."""
     sequence = int(SystemClock().now() * 1000)
-    report = report_of(signer.address, sequence, (_audits(s) for s in standings))
+    report = report_of(signer.address, sequence, standings)
     api = context.matcher()
     try:
         await api.tell(sign_report(report, signer, context.chain.domain))
     finally:
         await api.close()
     return report
-
-
-def _audits(standing: Standing) -> OperatorAudits:
-    return OperatorAudits(
-        operator=standing.operator,
-        jobs=standing.jobs,
-        clean=standing.clean,
-        faults=standing.faults,
-        withheld=standing.withheld,
-        suspicious=standing.suspicious,
-        last_fault_at=int(standing.last_fault_s),
-        last_withheld_at=int(standing.last_withheld_s),
-    )
 
 
 async def tell_by_hand(run: Run) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from client.audit import StageFinding
 from client.evidence import Case, case_matched
 from client.lottery import is_drawn, rate_for
-from client.watch_book import Found, StageVerdict, Standing, WatchBook, WatchedJob
+from client.watch_book import Found, StageVerdict, WatchBook, WatchedJob
 from core.protocol.chain import Chain, ChainEvent
 from core.protocol.errors import ChainUnreachable, CheckFailed, HeadraceError
 from core.protocol.follower import EventFollower
+from core.protocol.standing import OperatorAudits
 from core.protocol.types import SignedReceipt
 from core.runtime.clock import Clock
 from core.runtime.logs import get_logger
@@ -51,7 +52,7 @@ class Hands:
     #: Accuses a stage and plays to the verdict, whose words it returns. Raises HeadraceError.
     accuse: Callable[[str, int], Awaitable[str]]
     #: Tells the matcher what audits of operators came to; None: nobody is told. Raises HeadraceError.
-    tell: Callable[[Sequence[Standing]], Awaitable[None]] | None = None
+    tell: Callable[[Sequence[OperatorAudits]], Awaitable[None]] | None = None
 
 
 class Watcher:
@@ -227,5 +228,5 @@ def _verdict_of(
         in_float64=in_float64,
         ratio=worst.ratio if worst else 0.0,
         allowed=worst.limit if worst else 0.0,
-        why=finding.withheld or finding.suspicion or ("; ".join(worst.reasons) if worst else ""),
+        why=finding.why,
     )

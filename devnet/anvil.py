@@ -28,6 +28,11 @@ def find_anvil() -> Path:
     raise ConfigError("there is no anvil", "npm did not install it", next_step="make setup")
 
 
+def old_states_in(folder: Path) -> list[str]:
+    """Options: old states go to this folder, as few as there can be."""
+    return ["--cache-path", str(folder), "--max-persisted-states", str(STATES_ON_DISK)]
+
+
 def _make_empty(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -56,8 +61,7 @@ async def start_anvil(
         "--block-time", str(block_time_s),
         "--mixed-mining",
         "--hardfork", "prague",
-        "--cache-path", str(states),
-        "--max-persisted-states", str(STATES_ON_DISK),
+        *old_states_in(states),
         "--silent",
     ]  # fmt: skip
     if state_file is not None:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from core.engine.attention import attention_by
 from core.engine.blocks import Shard
 from core.engine.model import load_shard
 from core.engine.numerics import reexecute, whitened_relative_l2
@@ -92,12 +93,8 @@ def on_threads(threads: int) -> Kernel:
 
 def attending(kind: str) -> Kernel:
     def run(shard: Shard, x: torch.Tensor) -> torch.Tensor:
-        config = shard.model.config
-        before, config._attn_implementation = config._attn_implementation, kind
-        try:
+        with attention_by(shard.model.config, kind):
             return whole(shard, x)
-        finally:
-            config._attn_implementation = before
 
     return run
 

@@ -35,7 +35,7 @@ def named(reports: Iterable[AuditReport]) -> frozenset[str]:
         audits.operator.lower()
         for report in reports
         for audits in report.operators
-        if audits.faults or audits.withheld or audits.suspicious
+        if audits.is_suspected
     )
 
 

@@ -52,7 +52,7 @@ def rules_of(settings: Settings) -> Rules:
         patience=Patience(ack_grace_s=matcher.ack_grace_s),
         replan_every_ms=matcher.replan_interval_s * 1000,
         queue_s=matcher.queue_s,
-        auditors=frozenset(auditor.lower() for auditor in matcher.auditors),
+        auditors=frozenset(matcher.auditors),
         memory_s=matcher.audit_memory_s,
         start_block=settings.network.deploy_block,
         window_blocks=max(SHORTEST_WINDOW_BLOCKS, settings.network.reorg_window_blocks),

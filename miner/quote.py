@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from core.protocol import pricing
 from core.protocol.break_even import (
     Earning,
     HourlyCost,
@@ -137,7 +138,7 @@ def _share(bench: Bench | None, model: dict[str, object] | None) -> tuple[int, i
     ends = (spec["embedUnits"] if first == 0 else 0) + (
         spec["headUnits"] if last + 1 == spec["layers"] else 0
     )
-    return last - first + 1 + ends, spec["layers"] + spec["embedUnits"] + spec["headUnits"]
+    return last - first + 1 + ends, pricing.model_units(spec)
 
 
 async def _market(settings: Settings) -> tuple[Market | None, dict[str, object] | None, str]:

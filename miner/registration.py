@@ -6,7 +6,6 @@ receives; the operator's key only proves itself.
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
@@ -25,7 +24,7 @@ from core.protocol.errors import (
 from core.protocol.game_log import GAME
 from core.protocol.keystore import DEVNET_CHAIN_IDS, Keystore, Signer, read_password
 from core.protocol.types import ZERO_ADDRESS, ZERO_HASH
-from core.protocol.units import format_duration, format_eth
+from core.protocol.units import format_duration, format_eth, format_moment
 from core.runtime.console import Run
 from core.runtime.settings import Settings
 from miner.home import operator_wallet
@@ -177,7 +176,7 @@ async def withdraw(run: Run, amount: str | None) -> dict[str, Any]:
         return _sent(sent) | {
             "leaving": show(miner["leaving"]),
             "readyInS": wait_s,
-            "readyAt": _clock_time(miner["leaveAt"]),
+            "readyAt": format_moment(miner["leaveAt"]),
             "next": "miner withdraw",
         }
 
@@ -228,7 +227,7 @@ async def unjail(run: Run) -> dict[str, Any]:
                 "the jail time is not over",
                 error="MinerJailed",
                 args={"until": miner["jailUntil"]},
-                next_step=f"try again after {_clock_time(miner['jailUntil'])}, in {miner['jailUntil'] - now_s} s",
+                next_step=f"try again after {format_moment(miner['jailUntil'])}, in {miner['jailUntil'] - now_s} s",
             )
         if not miner["jailUntil"]:
             raise UsageError(
@@ -280,7 +279,7 @@ async def _take(run: Run, chain: Chain, owner: Signer, miner: dict[str, Any]) ->
             error="ExitNotReady",
             args={"when": miner["leaveAt"]},
             state="the stake is on its way out and still at risk for work done",
-            next_step=f"run `miner withdraw` again after {_clock_time(miner['leaveAt'])}, in {wait_s} s",
+            next_step=f"run `miner withdraw` again after {format_moment(miner['leaveAt'])}, in {wait_s} s",
         )
     await chain.simulate(owner.address, REGISTRY, "withdraw")
     run.confirm("Take it?", {"amount": show(miner["leaving"]), "to": f"wallet {owner.address}"})
@@ -428,7 +427,3 @@ def _machine(settings: Settings) -> tuple[str, int, int, str]:
 
 def _sent(sent: Sent) -> dict[str, Any]:
     return {"tx": sent.tx_hash, "block": sent.block_number}
-
-
-def _clock_time(seconds: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))

@@ -25,7 +25,7 @@ from hypothesis import settings
 
 from core.protocol.signer import DEVNET_PHRASE, Signer, devnet_accounts
 from core.protocol.signing import Domain
-from devnet.anvil import STATES_ON_DISK
+from devnet.anvil import old_states_in
 
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
@@ -144,9 +144,9 @@ def start_anvil(*options: str, port: int | None = None) -> Anvil:
         pytest.fail(f"{binary} is missing: run `npm ci`")
     port = port or take_free_port()
     states = Path(tempfile.mkdtemp(prefix="headrace-anvil-"))
-    kept = ("--cache-path", str(states), "--max-persisted-states", str(STATES_ON_DISK))
+    always = ("--silent", "--mnemonic", DEVNET_PHRASE, *old_states_in(states))
     process = subprocess.Popen(
-        [binary, "--port", str(port), "--silent", "--mnemonic", DEVNET_PHRASE, *kept, *options],
+        [binary, "--port", str(port), *always, *options],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

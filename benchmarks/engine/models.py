@@ -7,11 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from core.engine.store import model_path
+
 if TYPE_CHECKING:
     from core.engine.blocks import Shard
 
 NAMES = {"gemma": "Gemma 3 270M", "smollm": "SmolLM2 135M", "llama": "random Llama 18 × 640"}
-MODELS = Path.home() / ".cache" / "headrace" / "models"
 
 
 @cache
@@ -22,13 +23,13 @@ def model_folder(name: str) -> Path:
     killed, fills a disk.
     """
     if name != "llama":
-        return MODELS / {"gemma": "gemma3-270m", "smollm": "smollm2-135m"}[name]
+        return model_path({"gemma": "gemma3-270m", "smollm": "smollm2-135m"}[name])
     from devnet.tiny_models import write_tiny_model
 
-    target = MODELS / "random-llama-18x640"
+    target = model_path("random-llama-18x640")
     if not target.exists():
-        MODELS.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=MODELS) as work:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as work:
             write_tiny_model(
                 Path(work) / "model",
                 "llama",

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine.models import NAMES, model_folder
+from core.engine.attention import attention_by
 from core.engine.blocks import Shard
 from core.engine.model import load_shard
 from core.engine.numerics import BF16, FP32, NumericsProfile, profile_of
@@ -183,13 +184,8 @@ def attention(shard: Shard, kind: str) -> Worker:
         cache = shard.new_cache()
 
         def work(x: Tensor) -> Tensor:
-            config = shard.model.config
-            before = config._attn_implementation
-            config._attn_implementation = kind
-            try:
+            with attention_by(shard.model.config, kind):
                 return shard.forward(x, cache)
-            finally:
-                config._attn_implementation = before
 
         return work
 

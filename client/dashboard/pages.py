@@ -29,7 +29,7 @@ from client.dashboard.views import (
 from client.dashboard.views.common import RequestLine, request_line
 from client.history import keeper_pid
 from client.store import ClientStore, JobRow, match_of
-from core.protocol import ids
+from core.protocol import ids, pricing
 from core.protocol.errors import HeadraceError, IdInvalid
 from core.protocol.types import ZERO_ADDRESS
 from core.protocol.units import price_of_nano
@@ -108,7 +108,7 @@ def _job_line(sources: Sources, store: ClientStore, row: JobRow) -> jobs.JobLine
 
 def _running_jobs(sources: Sources, store: ClientStore) -> list[jobs.JobLine]:
     """Files that a program on this machine is submitting. Waits for files."""
-    rows = store.open_jobs()[:PAGE]
+    rows = store.jobs(state="open")[:PAGE]
     return [line for line in (_job_line(sources, store, row) for row in rows) if line.is_running]
 
 
@@ -356,8 +356,7 @@ async def _job_page(sources: Sources, typed: str, asked: Asked) -> jobs.JobPage:
 
 
 async def _layer_units(sources: Sources, model_id: str) -> int:
-    shape = await sources.read("ModelRegistry", "shapeOf", model_id)
-    return int(shape["layers"]) + int(shape["embedUnits"]) + int(shape["headUnits"])
+    return pricing.model_units(await sources.read("ModelRegistry", "shapeOf", model_id))
 
 
 async def load_receipt(

@@ -53,16 +53,25 @@ class PassThrough(LibraryCache):
 
 
 @contextmanager
-def attending(config: Any, present: Pass) -> Iterator[None]:
-    """Within, every attention call of this model in this thread goes to `present`."""
+def attention_by(config: Any, kind: str) -> Iterator[None]:
+    """Within, this model's layers attend by this one of the library's functions, such as `eager` or `sdpa`."""
     before = config._attn_implementation
-    config._attn_implementation = NAME
-    _running.present = present
+    config._attn_implementation = kind
     try:
         yield
     finally:
-        _running.present = None
         config._attn_implementation = before
+
+
+@contextmanager
+def attending(config: Any, present: Pass) -> Iterator[None]:
+    """Within, every attention call of this model in this thread goes to `present`."""
+    with attention_by(config, NAME):
+        _running.present = present
+        try:
+            yield
+        finally:
+            _running.present = None
 
 
 def _attention(

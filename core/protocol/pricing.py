@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -36,6 +37,11 @@ class Step(msgspec.Struct, frozen=True):
     def paid(self) -> int:
         """What leaves the lock."""
         return sum(self.gross) - self.withheld
+
+
+def model_units(shape: Mapping[str, Any]) -> int:
+    """Layer units of a whole model, by its fields as `ModelRegistry.shapeOf` and a matcher's JSON name them."""
+    return int(shape["layers"]) + int(shape["embedUnits"]) + int(shape["headUnits"])
 
 
 def stage_units(stage: Stage, model: ModelSpec) -> int:

@@ -29,6 +29,11 @@ class OperatorAudits(t.Value, frozen=True):
     last_fault_at: t.U63  # of a fault, or of something suspicious
     last_withheld_at: t.U63
 
+    @property
+    def is_suspected(self) -> bool:
+        """Whether anything speaks against it."""
+        return self.faults + self.withheld + self.suspicious > 0
+
 
 class AuditReport(t.Value, frozen=True):
     """Everything that an auditor says, whom more speaks against first. `sequence` grows with every report of its author."""

@@ -21,6 +21,7 @@ exceeded. For U ≤ 1000 printing and reading back is the identity in both direc
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Context, Decimal, Inexact, InvalidOperation
 from typing import Final, NewType
 
@@ -132,6 +133,11 @@ def price_of_nano(nano: int, layer_units: int) -> PricePerMtok:
 def parse_duration(text: str) -> int:
     """``30s``, ``10m``, ``24h``, ``7d`` → whole seconds. Raises AmountUnitMissing, AmountInvalid."""
     return _parse(text, _TIME_UNITS, MAX_UINT64)
+
+
+def format_moment(seconds: int) -> str:
+    """Seconds since 1970 → ``2026-11-22 09:30:00 UTC``."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def format_duration(seconds: int) -> str:

@@ -368,7 +368,7 @@ def test_suspicious_work_is_no_fault_and_is_not_accused(world: World) -> None:
     kept = StageVerdict(JOB, 0, AUDITOR, Found.SUSPICIOUS, 1, 1, 0.8, 1.0, "stands out")
     world.book.keep([kept], 7.0)
     (standing,) = world.book.standings()
-    assert (standing.faults, standing.suspicious, standing.last_fault_s) == (0, 1, 7.0)
+    assert (standing.faults, standing.suspicious, standing.last_fault_at) == (0, 1, 7)
     assert standing.is_suspected, "whom to avoid, and to look at more often"
     assert world.book.undisputed() == []
 
@@ -377,7 +377,7 @@ def test_times_of_faults_and_of_withheld_rows_are_kept_apart(world: World) -> No
     for at, found in ((5.0, Found.FAULT), (9.0, Found.WITHHELD), (11.0, Found.CLEAN)):
         world.book.keep([StageVerdict(JOB, 0, AUDITOR, found, 1, 0, 1, 1, "")], at)
     (standing,) = world.book.standings()
-    assert (standing.last_fault_s, standing.last_withheld_s) == (5.0, 9.0)
+    assert (standing.last_fault_at, standing.last_withheld_at) == (5, 9)
 
 
 def test_metrics_count_verdicts(world: World) -> None:

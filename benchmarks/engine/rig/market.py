@@ -121,9 +121,8 @@ class Market:
             if not member.is_dead
         }
         told, late = await asyncio.wait(telling, timeout=PROPOSE_S)
-        self._late |= (
-            late  # who is frozen answers when it thaws: that must not be taken for another answer
-        )
+        # Who is frozen answers when it thaws: that must not be taken for another answer.
+        self._late |= late
         for task in late:
             task.add_done_callback(self._late.discard)
         for task in told:
