@@ -181,6 +181,12 @@ async def load(
         await compute.unload()
         raise
     kv_tokens = compute.kv_capacity_tokens
+    if not compute.same_bits:
+        log.warning(
+            "rows differ in their last bits with the company they are computed in",
+            layers=str(layers),
+            then="work is done all the same, within the tolerances; no prompts are kept",
+        )
     log.info("loaded", layers=str(layers), kv_tokens=kv_tokens, tau_ms=round(tau_ms, 3))
     return Serving(
         layers=layers,

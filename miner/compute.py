@@ -110,6 +110,8 @@ class Compute:
         self.pace = Pace(max_rows=MAX_ROWS)
         self.busy_s = self.idle_s = 0.0  # idle: while requests were open
         self.steps = self.stepped_rows = self.prefix_tokens = 0
+        #: Whether a request has the same bits in any company here: tried with every shard; None while there is none.
+        self.same_bits: bool | None = None
         self._swapped = 0, 0.0  # bytes and seconds of shards that were unloaded
         self._threads, self._on_step = threads, on_step
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -771,9 +773,14 @@ class Compute:
         make = partial(make_engine, shard, prefix_share=prefix_share, least_rows=packed.least_rows)
         offload = choose_offload(make, size, second) if isinstance(second, SecondTier) else second
         engine = make(kv_bytes=size, offload=offload)
+        same_bits = _keeps_bits(engine)
+        if engine.shares_prefixes and not same_bits:
+            engine.close()
+            engine = make(kv_bytes=size, offload=offload, prefix_share=0)
         promises = Promises(engine, CHUNK_TOKENS)
         with self._changed:
             self._engine, self._promises = engine, promises
+            self.same_bits = same_bits
             self._lineup = Lineup(
                 promises, gated=shard.is_first, max_rows=MAX_ROWS, group_of=promises.group_of
             )
@@ -783,6 +790,7 @@ class Compute:
     def _unload(self) -> None:
         with self._changed:
             engine, self._engine = self._engine, None
+            self.same_bits = None
             self._promises = self._lineup = None
         if engine is not None:
             engine.close()
@@ -820,6 +828,22 @@ def _probe_step(engine: Engine, names: Sequence[Hashable], position: int) -> flo
     started = time.perf_counter()
     engine.step([Piece(name, x, position) for name in names])
     return time.perf_counter() - started
+
+
+def _keeps_bits(engine: Engine) -> bool:
+    """Whether a request's rows do not depend on who else is computed, tried on the last layer and what comes after it."""
+    from core.engine.batch import BatchEngine
+    from core.engine.determinism import is_batch_invariant
+    from core.engine.paged_kv import KvShort
+    from core.protocol.types import LayerRange
+
+    if not isinstance(engine, BatchEngine):
+        return True  # requests run one after the other
+    end = engine.shard.layers.end
+    try:
+        return is_batch_invariant(engine, layers=LayerRange(end - 1, end))
+    except KvShort:
+        return False  # six short requests never come together here: it cannot be known
 
 
 def _share(shard: Shard, works: Sequence[Work]) -> float:

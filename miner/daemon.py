@@ -618,6 +618,7 @@ class Daemon:
             "ringLatencyMs": round(engine.ring_latency_s * 1000, 3),
             "bubbleShare": round(engine.bubble_share, 4),
             "stepRows": round(engine.rows / max(1, engine.steps), 2),
+            "sameBits": self._compute.same_bits,
             "chainReachable": self._chain.is_reachable,
             "chainTime": self._chain.now_s(),
             "announcementFailures": self._announcer.failures,

@@ -285,6 +285,7 @@ class Status(Result, frozen=True, forbid_unknown_fields=False):
     ring_latency_ms: float
     bubble_share: float
     step_rows: float
+    same_bits: bool | None
     chain_reachable: bool
     chain_time: int
     announcement_failures: int
