@@ -185,7 +185,7 @@ async def load(
         log.warning(
             "rows differ in their last bits with the company they are computed in",
             layers=str(layers),
-            then="work is done all the same, within the tolerances; no prompts are kept",
+            then="work is done all the same, within the tolerances",
         )
     log.info("loaded", layers=str(layers), kv_tokens=kv_tokens, tau_ms=round(tau_ms, 3))
     return Serving(

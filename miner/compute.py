@@ -774,9 +774,6 @@ class Compute:
         offload = choose_offload(make, size, second) if isinstance(second, SecondTier) else second
         engine = make(kv_bytes=size, offload=offload)
         same_bits = _keeps_bits(engine)
-        if engine.shares_prefixes and not same_bits:
-            engine.close()
-            engine = make(kv_bytes=size, offload=offload, prefix_share=0)
         promises = Promises(engine, CHUNK_TOKENS)
         with self._changed:
             self._engine, self._promises = engine, promises

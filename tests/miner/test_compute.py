@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from core.engine.blocks import Shard
 from core.engine.model import load_shard
 from core.engine.sampling import Sampler
 from core.protocol.errors import CheckFailed, HeadraceError, UsageError
@@ -421,3 +423,34 @@ async def test_errors_after_the_end_reach_nobody(make: Make) -> None:
     await compute.unload()
     with pytest.raises((HeadraceError, asyncio.CancelledError)):
         await asyncio.wait_for(task, 30)
+
+
+class SumsOtherwise(torch.nn.Module):
+    """A product whose last bits follow the number of rows, as those of some libraries do."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * (1 + x.shape[-2] * 2**-20)
+
+
+async def test_whether_company_changes_bits_is_tried_with_every_shard(
+    model_dir: Path, make: Make
+) -> None:
+    def uneven() -> Shard:
+        shard = load_shard(model_dir, LayerRange(0, LAYERS))
+        mlp = shard.decoder_layers[-1].mlp
+        mlp.down_proj = SumsOtherwise(mlp.down_proj)
+        return shard
+
+    compute = await make()
+    assert compute.same_bits is True
+    await compute.load(uneven)
+    assert compute.same_bits is False
+    assert len(await answer(compute, ("job", 0), prompt_of(1), greedy(3))) == 3, "it serves"
+    await compute.unload()
+    assert compute.same_bits is None
+    await compute.load(lambda: load_shard(model_dir, LayerRange(0, LAYERS)), kv_bytes=9 * 2**12)
+    assert compute.same_bits is False, "six requests never come together there"

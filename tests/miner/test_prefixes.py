@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from core.engine.blocks import Shard
 from core.engine.model import load_shard
 from core.engine.sampling import Sampler
 from core.engine.sizing import Offload
@@ -289,38 +287,3 @@ async def test_receipts_of_prompts_that_others_sent_before_hold(
     assert roots[0] == roots[1] and roots[0][1] == roots[2][1]
     assert low.compute.numbers().prefix_tokens == 256 + 512 + 256
     await asker.until(lambda: low.compute.kv_tokens == high.compute.kv_tokens == 0)
-
-
-class SumsOtherwise(torch.nn.Module):
-    """A product whose last bits follow the number of rows, as those of some libraries do."""
-
-    def __init__(self, inner: torch.nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inner(x) * (1 + x.shape[-2] * 2**-20)
-
-
-async def test_a_machine_whose_bits_follow_the_company_says_so_and_keeps_no_prompts(
-    model_dir: Path, make: Make
-) -> None:
-    def uneven() -> Shard:
-        shard = load_shard(model_dir, LayerRange(0, LAYERS))
-        mlp = shard.decoder_layers[-1].mlp
-        mlp.down_proj = SumsOtherwise(mlp.down_proj)
-        return shard
-
-    steady, compute = await make(), Compute()
-    try:
-        assert compute.same_bits is None
-        await compute.load(uneven)
-        assert (steady.same_bits, compute.same_bits) == (True, False)
-        tokens = [(await prefill([compute], name, PROMPT))[1] for name in range(2)]
-        assert tokens[0] == tokens[1] == (await prefill([steady], 0, PROMPT))[1], "it serves"
-        assert (await prefill([steady], 1, PROMPT))[1] == tokens[0]
-        assert (steady.prefix_tokens > 0, compute.prefix_tokens) == (True, 0)
-        await compute.unload()
-        assert compute.same_bits is None
-    finally:
-        compute.close()
