@@ -813,6 +813,9 @@ class Compute:
                 for name in names:
                     engine.free(name)
             self.pace.own.observe(rows, sorted(times[1:])[_PROBE_STEPS // 2])
+        refusal = engine.graphs.refusal if engine.graphs is not None else ""
+        if refusal:
+            log.warning("every operator of a step is launched by itself", why=refusal)
 
 
 def _probe_step(engine: Engine, names: Sequence[Hashable], position: int) -> float:

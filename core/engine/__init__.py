@@ -25,7 +25,8 @@ are `[T]`, activations `[T, D]`, logits `[T, V]`.
 
     batch.py      one step of many requests at different positions, over pages
     pieces.py     what a request asks of a step; plan.py which rows go through which layers together
-    gates.py      only some of the layers; attention.py over pages; compat.py the slow way, for the rest
+    gates.py      only some of the layers; attention.py over pages; library_pass.py the library's layers with both
+    graphs.py     steps that a graphics processor runs by one launch; compat.py the slow way, for the rest
     pages.py      who owns which page; layout.py what a page holds; pool.py the memory behind them
     paged_kv.py   a request's pages; prefix.py those that prompts share
     offload.py    pages swapped while another microbatch computes; sizing.py how many of them

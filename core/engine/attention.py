@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.cache_utils import Cache as LibraryCache
 
 from core.engine.library import AttentionInterface
@@ -130,6 +130,9 @@ def chunk_rows(
     """
     H, n, d = query.shape
     K = keys.shape[0]
+    if query.is_cuda and not window and _is_fusible(query, options.get("s_aux"), options):
+        seen = position + n - first
+        return fused_chunk(query, keys[:, :seen], values[:, :seen], options)
     outs = []
     for start in range(0, n, _QUERY_ROWS):
         end = min(n, start + _QUERY_ROWS)
@@ -146,6 +149,37 @@ def chunk_rows(
         out = _attend(rows, keys[:, hidden:seen], values[:, hidden:seen], mask, sinks, options)
         outs.append(out.view(H, end - start, -1).transpose(0, 1))
     return outs[0] if len(outs) == 1 else torch.cat(outs)
+
+
+def fused(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, options: dict[str, Any]
+) -> Tensor:
+    """As `_attend`, by whichever fused kernel the library has for these shapes."""
+    mask = mask.to(query.dtype).expand(len(query), query.shape[1], -1)
+    out: Tensor = nn.functional.scaled_dot_product_attention(
+        query[:, None], keys[:, None], values[:, None], mask[:, None], scale=options["scaling"]
+    )
+    return out[:, 0]
+
+
+def fused_chunk(query: Tensor, keys: Tensor, values: Tensor, options: dict[str, Any]) -> Tensor:
+    """As `chunk_rows` for the last n of S positions of a request without a window, by flash attention where a device has it."""
+    # Slow to import, and of no use on a processor.
+    from torch.nn.attention.bias import causal_lower_right
+
+    out: Tensor = nn.functional.scaled_dot_product_attention(
+        query[None],
+        keys[None],
+        values[None],
+        causal_lower_right(query.shape[1], keys.shape[1]),
+        scale=options["scaling"],
+        enable_gqa=True,
+    )
+    return out[0].transpose(0, 1)
+
+
+def _is_fusible(query: Tensor, sinks: Tensor | None, options: dict[str, Any]) -> bool:
+    return sinks is None and options.get("softcap") is None and query.dtype != torch.float64
 
 
 def causal_mask(
@@ -177,6 +211,9 @@ def _attend(
 ) -> Tensor:
     """[N, m, d] over [N, S, d] and [N, S, e], mask broadcast to [N, m, S], sinks [N, m] → [N, m, e]."""
     dtype = query.dtype
+    if query.is_cuda and _is_fusible(query, sinks, options):
+        # One kernel, without the scores in memory. On a processor it would sum otherwise in other company.
+        return fused(query, keys, values, mask, options)
     if dtype not in (torch.float32, torch.float64):
         query, keys, values = query.float(), keys.float(), values.float()
     if mask.dtype != query.dtype:

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.engine.attention import PassThrough, attending
 from core.engine.blocks import Shard
 from core.engine.gates import LayerGates
+from core.engine.graphs import Capture, DecodeGraphs, cuda_capture
 from core.engine.layout import learn_layout
+from core.engine.library_pass import run_library
 from core.engine.offload import SwapStore
 from core.engine.paged_kv import Held, PagedKv
 from core.engine.pages import Pages
@@ -40,12 +41,14 @@ class BatchEngine:
         offload: Offload | None = None,
         prefix_share: float = 0.25,
         least_rows: int = 2,
+        capture: Capture | None = None,
     ) -> None:
         """`kv_bytes` bounds the hot pages; up to `prefix_share` of them keep prompts for whoever comes with the same,
         and rows that left with these take at most as many bytes more.
 
         A pass of fewer than `least_rows` is padded: some kernels sum a single row in another order (`Packed.least_rows`
-        tells; 1 is for who wants no bits promised). Raises ModelUnsupported
+        tells; 1 is for who wants no bits promised). Steps of single rows are captured by `capture`, by default as CUDA
+        graphs where the shard lies on such a device. Raises ModelUnsupported
         where the layers cannot share pages (see `core.engine.compat`), UsageError where `kv_bytes` is too few.
         """
         self.shard = shard
@@ -68,6 +71,14 @@ class BatchEngine:
             PrefixIndex(self.kv, max_blocks=kept, max_row_bytes=int(kv_bytes * prefix_share))
             if kept
             else None
+        )
+        if capture is None and shard.device.type == "cuda":
+            capture = cuda_capture()
+        #: None also where pages are swapped: they lie elsewhere at every turn.
+        self.graphs = (
+            None
+            if capture is None or isinstance(self.store, SwapStore)
+            else DecodeGraphs(shard, self._gates, self.kv, capture)
         )
 
     def close(self) -> None:
@@ -282,52 +293,54 @@ class BatchEngine:
             alone = piece.as_decodes or count == 1
             planned.append(Rows(h, first, count, piece.position, alone))
             first += count
-        plan = PassPlan(self.kv, self._gates, planned, start, end, microbatch, shard.dtype)
         positions = torch.cat([torch.arange(r.position, r.position + r.count) for r in planned])
         x = torch.cat(list(inputs)) if len(inputs) > 1 else inputs[0]
-        if first < self._least_rows and self._plain is None:
-            spare = self._least_rows - first
-            x, positions = (
-                torch.cat([x, *[x[-1:]] * spare]),
-                torch.cat([positions, *[positions[-1:]] * spare]),
-            )
-        x = x.to(shard.device)
-        from_ids = start == 0 and shard.is_first
-        if not from_ids:
-            x = x.to(shard.dtype)
-        arguments = {
-            "input_ids" if from_ids else "inputs_embeds": x[None],
-            "position_ids": positions[None].to(shard.device),
-            "past_key_values": PassThrough(),
-            "use_cache": True,
-        }
         at_end = shard.is_last and end == len(self._gates.layers)
         wanted = _wanted(pieces, planned) if at_end else []
-        keep = wanted + wanted[-1:] * (self._least_rows - len(wanted)) if wanted else []
+        rows = self._rows(planned, x, positions, (start, end), microbatch, wanted or None)
+        if not at_end:
+            return [rows[r.first : r.first + r.count] for r in planned]
+        if not wanted:
+            return [torch.empty(0, shard.vocab) for _ in planned]
+        counts = [_wanted_count(piece) for piece in pieces]
+        return list(rows.float().split(counts))
+
+    def _rows(
+        self,
+        planned: Sequence[Rows],
+        x: Tensor,
+        positions: Tensor,
+        layers: tuple[int, int],
+        microbatch: int,
+        wanted: list[int] | None,
+    ) -> Tensor:
+        """What rows x [T] or [T, D] become in these layers: activations [T, D], or where some are `wanted` their logits."""
+        shard, count, (start, end) = self.shard, len(positions), layers
+        from_ids = start == 0 and shard.is_first
+        x = x.to(shard.device, None if from_ids else shard.dtype)
+        if self.graphs is not None and all(r.as_decodes for r in planned):
+            whole = (start, end) == (0, len(self._gates.layers))
+            found = self.graphs.try_step(planned, x, positions) if whole else None
+            if found is not None:
+                return found if wanted is None else found[wanted]
+        plan = PassPlan(self.kv, self._gates, planned, start, end, microbatch, shard.dtype)
+        keep = None if wanted is None else wanted + wanted[-1:] * (self._least_rows - len(wanted))
         if self._plain is not None:
             rows = shard.model.get_input_embeddings()(x) if from_ids else x
             hidden = self._plain.run(plan, rows, positions, start, end)
-            if wanted:
-                normed = shard.model.base_model.norm(hidden[keep])
-                logits = shard.model.get_output_embeddings()(normed)
-        else:
-            with (
-                self._gates.only(start, end, None if from_ids else x[None]),
-                attending(shard.model.config, plan),
-            ):
-                if not wanted:
-                    shard.model.base_model(**arguments)
-                    hidden = self._gates.out[0]
-                else:
-                    keep_rows = torch.tensor(keep, device=shard.device)
-                    logits = shard.model(**arguments, logits_to_keep=keep_rows).logits[0]
-        if not at_end:
-            return [hidden[r.first : r.first + r.count] for r in planned]
-        if not wanted:
-            return [torch.empty(0, shard.vocab) for _ in planned]
-        logits = logits[: len(wanted)].float()
-        counts = [_wanted_count(piece) for piece in pieces]
-        return list(logits.split(counts))
+            if wanted is None:
+                return hidden
+            logits = shard.model.get_output_embeddings()(shard.model.base_model.norm(hidden[keep]))
+            return logits[: len(wanted)]
+        spare = max(0, self._least_rows - count)
+        if spare:
+            x = torch.cat([x, *[x[-1:]] * spare])
+            positions = torch.cat([positions, *[positions[-1:]] * spare])
+        kept = None if keep is None else torch.tensor(keep, device=shard.device)
+        out = run_library(
+            shard, self._gates, plan, x, positions.to(shard.device), (start, end), kept
+        )
+        return out[:count] if wanted is None else out[: len(wanted)]
 
 
 def _wanted_count(piece: Piece) -> int:

@@ -61,6 +61,8 @@ class _Request:
 class CompatEngine:
     """A shard and one library cache per request. Called from one thread."""
 
+    graphs = None  # every operator is launched
+
     def __init__(self, shard: Shard, *, kv_bytes: int) -> None:
         self.shard = shard
         self._gates = LayerGates(shard.decoder_layers)

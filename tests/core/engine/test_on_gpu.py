@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from core.engine.batch import BatchEngine
 from core.engine.formats import FORMATS
 from core.engine.model import load_shard
+from core.engine.pieces import Piece
 from core.protocol.types import LayerRange
 from tests.core.engine.architectures import CHUNKS, write_model
 
@@ -65,3 +67,45 @@ def test_a_shard_lies_where_it_was_told_to(tmp_path: Path) -> None:
     cache = shard.new_cache()
     assert shard.forward(torch.randn(3, shard.hidden), cache).device.type == "cpu"
     assert cache._stores[0]._keys.is_cuda
+
+
+@pytest.mark.parametrize("numerics", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "mixtral"])
+def test_captured_steps_answer_as_launched_ones(name: str, numerics: str, tmp_path: Path) -> None:
+    folder = write_model(tmp_path, name)
+    outs = []
+    for captured in (False, True):
+        shard = load_shard(folder, LayerRange(0, 4), numerics=numerics, device="cuda")
+        engine = BatchEngine(shard, kv_bytes=2**24)
+        if not captured:
+            engine.graphs = None
+        engine.open("a")
+        engine.open("b")
+        engine.step([Piece("a", torch.arange(1, 30), 0), Piece("b", torch.arange(3, 10), 0)])
+        for at in range(20):
+            x = torch.tensor([at + 5])
+            outs += engine.step([Piece("a", x, 29 + at), Piece("b", x, 7 + at)])
+        if captured:
+            assert engine.graphs is not None
+            assert engine.graphs.replays or engine.graphs.refusal, "llama and gemma are captured"
+            assert name == "mixtral" or not engine.graphs.refusal
+        engine.close()
+    launched, replayed = torch.cat(outs[:40]), torch.cat(outs[40:])
+    off = float((launched - replayed).abs().max() / launched.abs().max())
+    assert off < TOLERANCE.get(numerics, 0.05)
+
+
+def test_chunks_of_prompts_are_the_processors(tmp_path: Path) -> None:
+    """Flash attention behind earlier chunks, in bfloat16, against float32 on the processor."""
+    folder, ids = write_model(tmp_path, "llama"), torch.arange(200) % 60
+    outs = []
+    for device, numerics in (("cpu", "float32"), ("cuda", "bfloat16")):
+        shard = load_shard(folder, LayerRange(0, 4), numerics=numerics, device=device)
+        engine = BatchEngine(shard, kv_bytes=2**24)
+        engine.open("r")
+        for first in range(0, 200, 50):
+            (out,) = engine.step([Piece("r", ids[first : first + 50], first, "all")])
+            outs.append(out.cpu())
+        engine.close()
+    here, there = torch.cat(outs[:4]), torch.cat(outs[4:])
+    assert float((here - there).abs().max() / here.abs().max()) < 0.05

@@ -1,0 +1,43 @@
+"""How do rows of a pass run through a run of the library's own layers?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from core.engine.attention import Pass, PassThrough, attending
+from core.engine.blocks import Shard
+from core.engine.gates import LayerGates
+
+
+def run_library(
+    shard: Shard,
+    gates: LayerGates,
+    present: Pass,
+    x: Tensor,
+    positions: Tensor,
+    layers: tuple[int, int],
+    keep: Tensor | int | None,
+) -> Tensor:
+    """Layers [start, end) of a shard for ids x [T] or activations [T, D] at `positions` [T], all on its device.
+
+    → activations [T, D] where `keep` is None, else logits of these rows, 0 meaning all of them. `present` answers the layers' attention.
+    """
+    start, end = layers
+    from_ids = start == 0 and shard.is_first
+    arguments: dict[str, Any] = {
+        "input_ids" if from_ids else "inputs_embeds": x[None],
+        "position_ids": positions[None],
+        "past_key_values": PassThrough(),
+        "use_cache": True,
+    }
+    with (
+        gates.only(start, end, None if from_ids else x[None]),
+        attending(shard.model.config, present),
+    ):
+        if keep is None:
+            shard.model.base_model(**arguments)
+            return gates.out[0]
+        logits: Tensor = shard.model(**arguments, logits_to_keep=keep).logits[0]
+        return logits
