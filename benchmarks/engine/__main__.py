@@ -17,6 +17,7 @@ PARTS = (
     "hops",
     "upkeep",
     "failover",
+    "gpu",
 )
 
 if __name__ == "__main__":
