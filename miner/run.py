@@ -23,7 +23,7 @@ from core.protocol.errors import CheckFailed, HeadraceError, MalformedMessage, P
 from core.protocol.ids import Kind, short
 from core.runtime import tracing
 from core.runtime.logs import get_logger
-from miner import jobs
+from miner import halves, jobs
 from miner.book import Book
 from miner.compute import Compute, Key
 from miner.jobs import Request
@@ -359,12 +359,13 @@ class Run:
         if after is None:
             self._bench.count("rows_repeated")
             return
-        if len(payload) != message.rows * self._row_bytes:
+        sent_bytes = message.rows * self._row_bytes // (2 if message.halved else 1)
+        if len(payload) != sent_bytes:
             raise MalformedMessage(
                 f"activations of {len(payload)} bytes",
-                f"{message.rows} rows have {message.rows * self._row_bytes}",
+                f"{message.rows} rows{' of halves' * message.halved} have {sent_bytes}",
             )
-        data = bytes(payload)
+        data = halves.whole(payload) if message.halved else bytes(payload)
         self._keep_in(message.start, self._row_bytes)
         self._in.extend(data, self._row_bytes)
         self._in_data += data
@@ -561,12 +562,15 @@ class Run:
         origin = None if self._has_told_origin else self._origin
         self._has_told_origin = True
         assert self._wires.to_next is not None, "only the last stage has no next one"
+        data = bytes(self._out_data[start * self._row_bytes : end * self._row_bytes])
+        halved = halves.try_halve(data)
         self._wires.to_next.put(
             wire.Activations(
                 order_hash=self.job.order_hash,
                 request=self.index,
                 start=start,
                 rows=end - start,
+                halved=halved is not None,
                 again=again,
                 guessed=guessed,
                 checkpoint=checkpoint,
@@ -576,7 +580,7 @@ class Run:
                 trace=trace or None,
                 origin=origin,
             ),
-            bytes(self._out_data[start * self._row_bytes : end * self._row_bytes]),
+            data if halved is None else halved,
             self._lost_next,
         )
 

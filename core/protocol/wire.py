@@ -164,6 +164,7 @@ class Submitted(Message, frozen=True):
 class Activations(Message, frozen=True, omit_defaults=True):
     """Stage i to stage i+1: rows [start, start + rows) of one request. Payload: float32 little-endian [rows, D].
 
+    `halved`: only the upper 16 bits of each number are sent, all others being zero, as in rows of bfloat16.
     `again`: all rows from `start` on that were carried over are void, these come instead.
     With the first ones, `most_rows` says how many there will be at most, 0 for nobody knows, `company` which requests of
     this sender's come together (those with the same number, 0 for nobody knows), and `origin` where they come from.
@@ -174,6 +175,7 @@ class Activations(Message, frozen=True, omit_defaults=True):
     request: t.U32
     start: t.U32
     rows: Annotated[int, msgspec.Meta(ge=1, le=2**20)]
+    halved: bool = False
     again: bool = False
     guessed: Annotated[int, msgspec.Meta(ge=0, le=MAX_GUESSED)] = 0
     checkpoint: t.HopCheckpoint | None = None

@@ -110,6 +110,7 @@ class Machine:
         *,
         max_requests: int = 16,
         guess_below: int = GUESS_BELOW,
+        numerics: str = "float32",
         **terms: Any,
     ) -> None:
         from core.engine.model import load_shard
@@ -145,7 +146,9 @@ class Machine:
             guess_below=guess_below,
         )
         shard = await self.compute.load(
-            lambda: load_shard(self.model_dir, layers), kv_bytes=kv_bytes, second=second
+            lambda: load_shard(self.model_dir, layers, numerics=numerics),
+            kv_bytes=kv_bytes,
+            second=second,
         )
         manifest = model_manifest(self.model_dir)
         self.shard = shard

@@ -180,6 +180,10 @@ def spoilt(puppet: Puppet, requester: Requester, how: str) -> tuple[wire.Activat
         return puppet.frame(requester, 0, rows, checkpoint={"request_index": 1}), rows
     if how == "too few bytes":
         return good, rows[:-1]
+    if how == "halves that are whole":
+        return msgspec.structs.replace(good, halved=True), rows
+    if how == "halves of other rows":
+        return msgspec.structs.replace(good, halved=True), rows[: len(rows) // 2]
     if how == "too many rows said":
         return msgspec.structs.replace(good, rows=2**20), rows
     if how == "past the prompt":
@@ -200,6 +204,8 @@ def spoilt(puppet: Puppet, requester: Requester, how: str) -> tuple[wire.Activat
         "checkpoint of another stage",
         "checkpoint of another request",
         "too few bytes",
+        "halves that are whole",
+        "halves of other rows",
         "too many rows said",
         "past the prompt",
         "not a number",

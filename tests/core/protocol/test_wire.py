@@ -69,6 +69,7 @@ MESSAGES: list[wire.AnyMessage] = [
     wire.Activations(HASH, 7, 0, 32, checkpoint=CHECKPOINT, checkpoint_signature=SIGNATURE),
     wire.Activations(HASH, 7, 32, 1),
     wire.Activations(HASH, 7, 0, 32, again=True),
+    wire.Activations(HASH, 7, 0, 32, halved=True),
     wire.Carry(HASH, 7, 32, 24),
     wire.Carried(32, HASH),
     wire.Token(HASH, 7, 0, 49_151, "stop"),
