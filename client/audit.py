@@ -164,11 +164,18 @@ class ShardSource:
         return self.tokenizer.eos_ids
 
 
-class _Shards:
-    """A stage's layers: in float32 for a first look if that was asked for, in float64 once something is in doubt."""
+#: Rows from which on laying weights out saves more time than it takes; the compiler's second, once in a process, is left out.
+PREPARED_FROM_ROWS = 512
 
-    def __init__(self, source: ShardSource, place: Stage, *, precheck: bool) -> None:
-        self._source, self._place = source, place
+
+class _Shards:
+    """A stage's layers: in float32 for a first look if that was asked for, in float64 once something is in doubt.
+
+    Prepared for long work (`core.engine.whole.prepare`) where there are many `rows` to run.
+    """
+
+    def __init__(self, source: ShardSource, place: Stage, *, precheck: bool, rows: int) -> None:
+        self._source, self._place, self._rows = source, place, rows
         self._has_rough = precheck and not source.profile.is_shadow
         #: Requests that were judged in float64.
         self.in_float64 = 0
@@ -176,16 +183,23 @@ class _Shards:
 
     @cached_property
     def exact(self) -> Shard:
-        return self._source.load(self._place)
+        return self._ready(self._source.load(self._place))
 
     @cached_property
     def rough(self) -> Shard | None:
-        return self._source.load_rough(self._place) if self._has_rough else None
+        return self._ready(self._source.load_rough(self._place)) if self._has_rough else None
 
     @cached_property
     def own(self) -> Shard:
         is_float32 = self._source.numerics == "float32"
         return (self.rough if is_float32 else None) or self._source.load_own(self._place)
+
+    def _ready(self, shard: Shard) -> Shard:
+        from core.engine.whole import prepare
+
+        if self._rows < PREPARED_FROM_ROWS:
+            return shard
+        return prepare(shard, self._source.model_dir)
 
     @property
     def either(self) -> Shard:
@@ -239,7 +253,8 @@ async def audit_stage(
     """
     place = evidence.case.plan[stage]
     await asyncio.to_thread(check_weights, source, place, registered_shard_root)
-    shards = _Shards(source, place, precheck=precheck)
+    rows = sum(leaf.tokens_in + leaf.tokens_out for leaf in leaves)
+    shards = _Shards(source, place, precheck=precheck, rows=rows)
     await asyncio.to_thread(lambda: shards.either)
     findings = []
     try:
@@ -336,10 +351,11 @@ def _judge_rows(
     sigma = source.sigma(shard.layers.end)
     verdict = judge_rows(source.profile, depth, served, reference, sigma)
     limit = source.profile.tolerance(depth, len(served))
-    rows = whitened_relative_l2(served, reference, sigma).rows
-    divergent = next((i for i, dev in enumerate(rows) if dev > limit), None)
-    stands_out = ""
-    if not verdict.at_fault:
+    stands_out, divergent = "", None
+    if verdict.at_fault:
+        rows = whitened_relative_l2(served, reference, sigma).rows
+        divergent = next((i for i, dev in enumerate(rows) if dev > limit), verdict.worst_row)
+    else:
         stands_out = _stands_out(
             source, shards, verdict.ratio, verdict.limit, inputs, served, reference
         )
@@ -349,7 +365,7 @@ def _judge_rows(
         verdict.reasons,
         verdict.ratio,
         verdict.limit,
-        (verdict.worst_row if divergent is None else divergent) if verdict.at_fault else None,
+        divergent,
         stands_out,
     )
 

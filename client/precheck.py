@@ -80,8 +80,7 @@ def _forward(shard: Shard, inputs: Any, rows: Any) -> Any:
 
     x = inputs if shard.is_first else inputs.to(shard.dtype)
     try:
-        cache = shard.new_cache()
-        found = shard.forward(x, cache) if rows is None else shard.forward_rows(x, cache, rows)
+        found = shard.run_whole(x, rows)
     except ValueError:
         return None
     return found if bool(torch.isfinite(found).all()) else None

@@ -138,6 +138,7 @@ async def load(
 
         from core.engine.model import load_shard
 
+        commit.hash_in_c()
         shard = load_shard(
             model.folder, layers, dtype=getattr(torch, dtype), device=device, self_check=True
         )

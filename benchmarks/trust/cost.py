@@ -1,8 +1,8 @@
 """What does auditing a shard cost against what serving it took, in processor time of one thread?
 
-Serving is measured by our own batch engine, alone. A decoded token reads every weight for one row; an audit reads it once for all rows, and that
-is what makes it cheap. So it is set against decoding, row for row. A prompt is served all at once like an audit, and of a whole request an audit
-is a larger share the longer its prompt: told beside, with the least that this processor's multiplications would allow.
+A request is served by our own batch engine, alone, and judged by what an auditor runs: the float32 look that clears honest work, and
+the float64 judgement. A decoded token reads every weight for one row, an audit reads it once for all rows: told beside, row for row.
+A prompt is served all at once like an audit, so of a whole request an audit is a larger share.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from torch import Tensor, nn
 
 from benchmarks.table import Row
 from benchmarks.trust.town import Town, columns, town
+from client.precheck import rows_clear
 from core.engine.batch import BatchEngine
 from core.engine.blocks import Shard
-from core.engine.numerics import reexecute
+from core.engine.layouts import layouts_of
+from core.engine.numerics import judge_rows, reexecute
 from core.engine.pieces import Piece
 from core.engine.prepack import prepack
+from core.engine.whole import prepare
 
-PROMPT_TOKENS, NEW_TOKENS, STAGE, TIMES = 64, 96, 1, 3
-ROWS = PROMPT_TOKENS + NEW_TOKENS
+PROMPT_TOKENS, NEW_TOKENS, STAGE, TIMES = 64, 96, 1, 5
+ROWS = PROMPT_TOKENS + NEW_TOKENS - 1  # the last token is fed to nobody
 LIMITS = {"float32": 0.08, "float64": 0.20}
 _PEAK_SIZE = 1024
 
@@ -42,15 +45,19 @@ class Cost:
     @property
     def decoded_s(self) -> float:
         """One token."""
-        return (self.served_s - self.prompt_s) / NEW_TOKENS
+        return (self.served_s - self.prompt_s) / (ROWS - PROMPT_TOKENS)
+
+    def of_serving(self, precision: str) -> float:
+        """An audit's share of serving the request."""
+        return self.audit[precision] / self.served_s
 
     def of_decoding(self, precision: str) -> float:
         """An audited row's share of a decoded token."""
         return self.audit[precision] / ROWS / self.decoded_s
 
     def least(self, precision: str) -> float:
-        """What `of_decoding` would be if an audit were nothing but products at this processor's best."""
-        return self.multiplications / self.peak[precision] / ROWS / self.decoded_s
+        """What `of_serving` would be if an audit were nothing but products at this processor's best."""
+        return self.multiplications / self.peak[precision] / self.served_s
 
 
 def rows() -> list[Row]:
@@ -68,13 +75,13 @@ def _rows_of(here: Town) -> list[Row]:
     cost, span = _measured(here), here.spans[STAGE]
     found = []
     for precision, limit in LIMITS.items():
-        share, audit_s = cost.of_decoding(precision), cost.audit[precision]
+        share, audit_s = cost.of_serving(precision), cost.audit[precision]
         found.append(
             Row(
                 f"{here.name}, audit in {precision} of {len(span)} layers, one thread",
                 f"≤ {100 * limit:.0f} % of serving it",
-                f"{100 * share:.1f} % of decoding by our batch engine ({1e3 * audit_s / ROWS:.2f} of {1e3 * cost.decoded_s:.2f} ms a token); of a request of "
-                f"{PROMPT_TOKENS} + {NEW_TOKENS} tokens {100 * audit_s / cost.served_s:.1f} % ({1e3 * audit_s:.0f} of {1e3 * cost.served_s:.0f} ms)",
+                f"{100 * share:.1f} % of a request of {PROMPT_TOKENS} + {NEW_TOKENS} tokens by our batch engine ({1e3 * audit_s:.0f} of {1e3 * cost.served_s:.0f} ms); "
+                f"row for row {100 * cost.of_decoding(precision):.1f} % of decoding ({1e3 * audit_s / ROWS:.2f} of {1e3 * cost.decoded_s:.2f} ms a token)",
                 f"{100 * audit_s / cost.library_s:.1f} % of such a request by the library's loop ({1e3 * cost.library_s:.0f} ms)",
                 f"{100 * cost.least(precision):.1f} %: products alone at this processor's {cost.peak[precision] * 2e-9:.0f} GFLOP/s",
                 share <= limit,
@@ -84,22 +91,35 @@ def _rows_of(here: Town) -> list[Row]:
 
 
 def _measured(here: Town) -> Cost:
-    span = here.spans[STAGE]
-    packed = here.load(span)
+    span, profile, sigma = here.spans[STAGE], here.profile, here.sigma[here.spans[STAGE].end]
+    job = here.serve(0, here.prompts(1, PROMPT_TOKENS)[0], NEW_TOKENS)
+    given, signed = job.entering(STAGE), job.rows[STAGE]
+    packed, plain = here.load(span), here.load(span)
     least = prepack(packed, model_dir=here.folder).least_rows
-    plain, exact = here.load(span), here.exact(span)
-    x = torch.randn(ROWS, packed.hidden, generator=torch.Generator().manual_seed(3))
-    x *= torch.from_numpy(here.sigma[span.start]).float()
+    weights = sum(m.weight.numel() for m in plain.decoder_layers.modules() if isinstance(m, nn.Linear))  # fmt: skip
+    rough, exact = prepare(here.load(span), here.folder), here.auditing(span)
+
+    def clear() -> None:
+        assert rows_clear(profile, rough, given, signed, sigma), "honest work is not cleared"
+
+    def judge() -> None:
+        reference = reexecute(exact, given).numpy()
+        assert not judge_rows(profile, len(span), signed, reference, sigma).at_fault
+
+    x = given.float()
+    engine = BatchEngine(packed, kv_bytes=2**26, prefix_share=0, least_rows=least)
     taken: dict[str, list[float]] = {}
-    for _ in range(TIMES):  # taking turns, so that whatever slows the machine slows all of them
-        _time(taken, "library", lambda: _decode(plain, x))
-        _time(taken, "served", lambda: _serve(packed, x, least))
-        _time(taken, "prompt", lambda: _serve(packed, x[:PROMPT_TOKENS], least))
-        _time(taken, "float32", lambda: plain.forward(x, plain.new_cache()))
-        _time(taken, "float64", lambda: reexecute(exact, x.double()))
-        for precision in LIMITS:
-            square = torch.ones(_PEAK_SIZE, _PEAK_SIZE, dtype=getattr(torch, precision))
-            _time(taken, f"{precision} product", lambda square=square: square @ square)
+    try:
+        for _ in range(TIMES):  # taking turns: whatever slows the machine slows all of them
+            _time(taken, "library", lambda: _decode(plain, x))
+            _time(taken, "served", lambda: _serve(engine, x))
+            _time(taken, "prompt", lambda: _serve(engine, x[:PROMPT_TOKENS]))
+            _time(taken, "float32", clear)
+            _time(taken, "float64", judge)
+            for precision in LIMITS:
+                _time(taken, f"{precision} product", _product(getattr(torch, precision)))
+    finally:
+        engine.close()
     best = {name: min(times) for name, times in taken.items()}
     return Cost(
         best["served"],
@@ -107,8 +127,18 @@ def _measured(here: Town) -> Cost:
         best["library"],
         {precision: best[precision] for precision in LIMITS},
         {precision: _PEAK_SIZE**3 / best[f"{precision} product"] for precision in LIMITS},
-        ROWS * sum(m.weight.numel() for m in plain.decoder_layers.modules() if isinstance(m, nn.Linear)),
-    )  # fmt: skip
+        ROWS * weights,
+    )
+
+
+def _product(dtype: torch.dtype) -> Callable[[], object]:
+    """The best that this processor is known to do."""
+    square = torch.ones(_PEAK_SIZE, _PEAK_SIZE, dtype=dtype)
+    layouts, _ = layouts_of(dtype)
+    if not layouts:
+        return lambda: square @ square
+    laid = layouts[0].lay(square)
+    return lambda: layouts[0].multiply(square, laid, None, _PEAK_SIZE)
 
 
 def _time(taken: dict[str, list[float]], name: str, work: Callable[[], object]) -> None:
@@ -124,13 +154,10 @@ def _decode(shard: Shard, x: Tensor) -> None:
         shard.forward(x[at : at + 1], cache)
 
 
-def _serve(shard: Shard, x: Tensor, least_rows: int) -> None:
+def _serve(engine: BatchEngine, x: Tensor) -> None:
     """A prompt and single steps as a miner runs them."""
-    engine = BatchEngine(shard, kv_bytes=2**26, prefix_share=0, least_rows=least_rows)
-    try:
-        engine.open(0)
-        engine.step([Piece(0, x[:PROMPT_TOKENS], 0)])
-        for at in range(PROMPT_TOKENS, len(x)):
-            engine.step([Piece(0, x[at : at + 1], at)])
-    finally:
-        engine.close()
+    engine.open(0)
+    engine.step([Piece(0, x[:PROMPT_TOKENS], 0)])
+    for at in range(PROMPT_TOKENS, len(x)):
+        engine.step([Piece(0, x[at : at + 1], at)])
+    engine.free(0)

@@ -56,7 +56,7 @@ class Judge:
         if stage == len(town.spans) - 1:
             return self._tokens(served, stage, key)
         if key not in self._references:
-            self._references[key] = reexecute(town.exact(span), given).numpy()
+            self._references[key] = reexecute(town.auditing(span), given).numpy()
         reference, sigma = self._references[key], town.sigma[span.end]
         verdict = judge_rows(profile, len(span), served.rows[stage], reference, sigma)
         q = 0.0
@@ -76,7 +76,7 @@ class Judge:
         first = len(served.prompt) - 1
         if key not in self._references:
             wanted = range(first, len(served.entering(stage)))
-            exact = self._town.exact(self._town.spans[stage])
+            exact = self._town.auditing(self._town.spans[stage])
             self._references[key] = reexecute(exact, served.entering(stage), logit_rows=wanted).numpy()  # fmt: skip
         logits = self._references[key][: len(served.tokens)]
         verdict = judge_tokens(self._town.profile, logits, served.tokens, SAMPLED, served.request, prompt=served.prompt)  # fmt: skip

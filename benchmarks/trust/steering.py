@@ -100,7 +100,7 @@ def _logits(here: Town, stage: int, x: Tensor) -> Tensor:
 
 def _through(shard: Shard, x: Tensor) -> Tensor:
     given = {"input_ids" if shard.is_first else "inputs_embeds": x.unsqueeze(0), "use_cache": False}
-    with shard._precision():
+    with shard.precision():
         if shard.is_last:
             logits: Tensor = shard.model(**given, logits_to_keep=1).logits[0, -1]
             return logits

@@ -24,6 +24,7 @@ from core.engine.sampling import Sampler, sample_batch
 from core.engine.tokenizer import Tokenizer
 from core.engine.trace.program import model_program
 from core.engine.trace.tables import corpus_texts
+from core.engine.whole import prepare
 from core.protocol.trace.families import FP32_TOLERANCES, SIGMA
 from core.protocol.types import LayerRange, SamplingParams
 
@@ -70,6 +71,7 @@ class Town:
         bounds = (0, *(cuts or CUTS[model]))
         self.spans = [LayerRange(a, b) for a, b in pairwise(bounds)]
         self._exact: dict[LayerRange, Shard] = {}
+        self._auditing: dict[LayerRange, Shard] = {}
 
     @property
     def audited(self) -> Sequence[int]:
@@ -101,6 +103,13 @@ class Town:
         if span not in self._exact:
             self._exact[span] = load_shard(self.folder, span, numerics=self.form, reference=True)
         return self._exact[span]
+
+    def auditing(self, span: LayerRange) -> Shard:
+        """The same reference as an auditor with much to judge runs it."""
+        if span not in self._auditing:
+            shard = load_shard(self.folder, span, numerics=self.form, reference=True)
+            self._auditing[span] = prepare(shard, self.folder)
+        return self._auditing[span]
 
     def prompts(self, count: int, tokens: int) -> list[tuple[int, ...]]:
         """Prompts of exactly so many tokens: texts of many kinds, one after the other until they are long enough."""
@@ -158,6 +167,7 @@ class Town:
         for made in ("shards", "cheap"):
             self.__dict__.pop(made, None)
         self._exact.clear()
+        self._auditing.clear()
         gc.collect()
 
 

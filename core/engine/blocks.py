@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from core.engine.kv import Cache
 from core.engine.quantise import held_bytes
 from core.protocol.errors import ContextTooLong
 from core.protocol.types import LayerRange
+
+if TYPE_CHECKING:
+    from core.engine.whole import WholeRequests
 
 _ALIGNMENT_BYTES = 64
 #: No decoder comes near it, and squares of it still fit float32. A stage that computed on more would be blamed
@@ -59,6 +62,8 @@ class Shard:
         self.is_first = layers.start == 0
         self.is_last = layers.end == num_layers
         self.dtype: torch.dtype = model.get_input_embeddings().weight.dtype
+        #: Runs whole requests faster than `forward`, where `core.engine.whole` has made it.
+        self.whole: WholeRequests | None = None
         self._windows = windows
         self._decoder_takes = set(inspect.signature(model.base_model.forward).parameters)
         self._model_takes = set(inspect.signature(model.forward).parameters)
@@ -92,8 +97,24 @@ class Shard:
         """The same, with the last stage's logits for the given row numbers of `x` only: [len(rows), V]."""
         return self._run(x, cache, logits_to_keep=rows)
 
+    def run_whole(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        """A request from its first position, with nothing before it and nothing kept; `rows` as in `forward_rows`, but activations too.
+
+        All rows where `rows` is None. Raises as `forward` does.
+        """
+        if self.whole is None:
+            cache = self.new_cache()
+            if rows is None:
+                return self.forward(x, cache)
+            found = self.forward_rows(x, cache, rows)
+            return found if self.is_last else found[rows]
+        self._check(x, 0)
+        if rows is None:
+            rows = torch.arange(len(x))
+        return self.whole.run(x if self.is_first else _aligned(x.to(self.dtype)), rows)
+
     def _run(self, x: Tensor, cache: Cache, *, logits_to_keep: int | Tensor) -> Tensor:
-        self._check(x, cache)
+        self._check(x, cache.length)
         came_from, x = x.device, x.to(self.device)
         inputs: dict[str, Any] = {"past_key_values": cache.library, "use_cache": True}
         if self.is_first:
@@ -104,7 +125,7 @@ class Shard:
             end = cache.length + x.shape[0]
             positions = torch.arange(cache.length, end, device=self.device)
             inputs["position_ids"] = positions.unsqueeze(0)
-        with torch.no_grad(), self._precision():
+        with torch.no_grad(), self.precision():
             if not self.is_last:
                 hidden: Tensor = self.model.base_model(**inputs).last_hidden_state[0]
                 return hidden.to(came_from)
@@ -119,7 +140,7 @@ class Shard:
         every: Tensor = self.model(**inputs).logits[0]
         return every[keep] if isinstance(keep, Tensor) else every[-keep:]
 
-    def _check(self, x: Tensor, cache: Cache) -> None:
+    def _check(self, x: Tensor, length: int) -> None:
         if self.is_first:
             if x.dim() != 1 or x.dtype != torch.int64 or not x.shape[0]:
                 raise ValueError(f"the first stage takes ids [T] int64, not {_kind(x)}")
@@ -131,14 +152,15 @@ class Shard:
             )
         elif not bool((x.abs() <= MAX_ACTIVATION).all()):
             raise ValueError(f"activations hold NaN or values beyond ±{MAX_ACTIVATION:.0e}")
-        if cache.length + x.shape[0] > self.context:
+        if length + x.shape[0] > self.context:
             raise ContextTooLong(
-                prompt_tokens=cache.length + x.shape[0],
+                prompt_tokens=length + x.shape[0],
                 max_new_tokens=0,
                 context_tokens=self.context,
             )
 
-    def _precision(self) -> AbstractContextManager[Any]:
+    def precision(self) -> AbstractContextManager[Any]:
+        """Within, the library's modules compute in the shard's own precision throughout."""
         return _KeepDouble() if self.dtype == torch.float64 else nullcontext()
 
 

@@ -1,4 +1,4 @@
-/* A run of plain decoder layers, float32: norm, products, rotation, attention, norm, gated products, and nothing in between.
+/* A run of plain decoder layers: norm, products, rotation, attention, norm, gated products, and nothing in between.
 
    A plain layer is x += out(attend(rotate(qkv(norm(x))))), x += down(silu(gate(norm(x))) · up(norm(x))). Sums of sixteen run
    side by side in a fixed order, so that a row's bits depend neither on other rows, nor on threads, nor on vectors' width. What could
@@ -11,45 +11,45 @@
 #include "numbers.h"
 
 /* products.c and paged_rows.c */
-void multiply(const float *x, int64_t x_stride, const float *weight, const float *bias, float *out,
+void multiply(const REAL *x, int64_t x_stride, const REAL *weight, const REAL *bias, REAL *out,
               int64_t rows, int64_t depth, int64_t columns, int threads);
-int attend(const float *query, int64_t row_stride, int64_t head_stride, const float *keys,
-           const float *values, const int64_t *pages, int64_t most_pages, const int32_t *begin,
-           const int32_t *end, float *out, int64_t rows, int64_t heads, int64_t group,
-           int64_t key_width, int64_t value_width, float scale, int threads);
-void put(const float *from, int64_t row_stride, int64_t head_stride, const int64_t *slots, float *pool,
+int attend(const REAL *query, int64_t row_stride, int64_t head_stride, const REAL *keys,
+           const REAL *values, const int64_t *pages, int64_t most_pages, const int32_t *begin,
+           const int32_t *end, REAL *out, int64_t rows, int64_t heads, int64_t group,
+           int64_t key_width, int64_t value_width, REAL scale, int threads);
+void put(const REAL *from, int64_t row_stride, int64_t head_stride, const int64_t *slots, REAL *pool,
          int64_t rows, int64_t heads, int64_t width);
 
 /* Weights as products.c wants them; biases and the norms of queries and keys may be null. */
 typedef struct {
-  const float *norm, *qkv, *qkv_bias, *query_norm, *key_norm, *out, *out_bias;
-  const float *inner_norm, *gate_up, *gate_up_bias, *down, *down_bias;
+  const REAL *norm, *qkv, *qkv_bias, *query_norm, *key_norm, *out, *out_bias;
+  const REAL *inner_norm, *gate_up, *gate_up_bias, *down, *down_bias;
   int64_t hidden, heads, kv_heads, head_width, inner;
-  float epsilon, inner_epsilon, head_epsilon, scale;
+  REAL epsilon, inner_epsilon, head_epsilon, scale;
 } Layer;
 
 /* What a step writes and sees at one layer, as `put` and `attend` take it. */
 typedef struct {
-  float *keys, *values;
+  REAL *keys, *values;
   const int64_t *slots, *pages;
   const int32_t *begin, *end;
   int64_t most_pages;
 } Seen;
 
 /* out = x / sqrt(mean of squares + epsilon) · weight; out may be x. */
-static void __attribute__((noinline)) norm_row(const float *x, const float *weight, float *out, int64_t width, float epsilon) {
+static void __attribute__((noinline)) norm_row(const REAL *x, const REAL *weight, REAL *out, int64_t width, REAL epsilon) {
   lanes squares = {0};
   for (int64_t i = 0; i < width; i += WIDE) {
     const lanes v = load(x + i, width - i);
     squares += v * v;
   }
-  const float share = 1.0f / sqrtf(sum(squares) / (float)width + epsilon);
+  const REAL share = (REAL)1 / ROOT(sum(squares) / (REAL)width + epsilon);
   for (int64_t i = 0; i < width; i += WIDE)
     store(out + i, load(weight + i, width - i) * (load(x + i, width - i) * spread(share)), width - i);
 }
 
 /* Rotates halves in place: the first by −sin, the second by sin. */
-static void __attribute__((noinline)) rotate(float *x, const float *cosine, const float *sine, int64_t width) {
+static void __attribute__((noinline)) rotate(REAL *x, const REAL *cosine, const REAL *sine, int64_t width) {
   const int64_t half = width / 2;
   for (int64_t i = 0; i < half; i += WIDE) {
     const int64_t left = half - i;
@@ -62,53 +62,47 @@ static void __attribute__((noinline)) rotate(float *x, const float *cosine, cons
 }
 
 /* out = silu(gate) · up of a row whose gates come first. */
-static void __attribute__((noinline)) gate_row(const float *both, float *out, int64_t width) {
+static void __attribute__((noinline)) gate_row(const REAL *both, REAL *out, int64_t width) {
   for (int64_t i = 0; i < width; i += WIDE) {
     const int64_t left = width - i;
     const lanes gate = load(both + i, left);
     numbers sign = {0};
     memcpy(&sign, &gate, sizeof gate);
-    numbers above = sign | (int32_t)0x80000000;
+    numbers above = sign | LEAST_WHOLE;
     lanes falling; /* −|gate| */
     memcpy(&falling, &above, sizeof falling);
     const lanes power = exponential(falling);
-    const numbers negative = gate < spread(0.0f);
-    lanes top;
-    numbers power_bits, one_bits;
-    const lanes one = spread(1.0f);
-    memcpy(&power_bits, &power, sizeof power);
-    memcpy(&one_bits, &one, sizeof one);
-    const numbers top_bits = (power_bits & negative) | (one_bits & ~negative);
-    memcpy(&top, &top_bits, sizeof top);
+    const lanes one = spread(1);
+    const lanes top = pick(gate < spread(0), power, one);
     store(out + i, gate * (top / (one + power)) * load(both + width + i, left), left);
   }
 }
 
-static void add(float *x, const float *more, int64_t count) {
+static void add(REAL *x, const REAL *more, int64_t count) {
   for (int64_t i = 0; i < count; i++) x[i] += more[i];
 }
 
 /* qkv [rows][(heads + 2 · kv_heads) · head_width] of x [rows][hidden], rotated; space [rows][hidden]. */
-void before_attention(const Layer *l, const float *x, const float *cosine, const float *sine, float *qkv,
-                      float *space, int64_t rows, int threads) {
+void before_attention(const Layer *l, const REAL *x, const REAL *cosine, const REAL *sine, REAL *qkv,
+                      REAL *space, int64_t rows, int threads) {
   const int64_t width = (l->heads + 2 * l->kv_heads) * l->head_width;
   for (int64_t r = 0; r < rows; r++)
     norm_row(x + r * l->hidden, l->norm, space + r * l->hidden, l->hidden, l->epsilon);
   multiply(space, l->hidden, l->qkv, l->qkv_bias, qkv, rows, l->hidden, width, threads);
   for (int64_t r = 0; r < rows; r++)
     for (int64_t h = 0; h < l->heads + l->kv_heads; h++) {
-      float *head = qkv + r * width + h * l->head_width;
-      const float *weight = h < l->heads ? l->query_norm : l->key_norm;
+      REAL *head = qkv + r * width + h * l->head_width;
+      const REAL *weight = h < l->heads ? l->query_norm : l->key_norm;
       if (weight) norm_row(head, weight, head, l->head_width, l->head_epsilon);
       rotate(head, cosine + r * l->head_width, sine + r * l->head_width, l->head_width);
     }
 }
 
 /* x [rows][hidden] in place, given what its heads have seen; space [rows][hidden + 3 · inner]. */
-void after_attention(const Layer *l, float *x, const float *seen, float *space, int64_t rows,
+void after_attention(const Layer *l, REAL *x, const REAL *seen, REAL *space, int64_t rows,
                      int threads) {
   const int64_t hidden = l->hidden, inner = l->inner;
-  float *row = space, *both = row + rows * hidden, *gated = both + 2 * rows * inner;
+  REAL *row = space, *both = row + rows * hidden, *gated = both + 2 * rows * inner;
   multiply(seen, l->heads * l->head_width, l->out, l->out_bias, row, rows, l->heads * l->head_width,
            hidden, threads);
   add(x, row, rows * hidden);
@@ -122,14 +116,14 @@ void after_attention(const Layer *l, float *x, const float *seen, float *space, 
 
 /* Layers one after the other, of rows that each attend alone; x in place. 0, or 1 when there was no memory.
    space [rows][hidden + (2 · heads + 2 · kv_heads) · head_width + 3 · inner] */
-int single_rows(const Layer *layers, const Seen *seen, int64_t count, float *x, const float *cosine,
-                const float *sine, float *space, int64_t rows, int threads) {
+int single_rows(const Layer *layers, const Seen *seen, int64_t count, REAL *x, const REAL *cosine,
+                const REAL *sine, REAL *space, int64_t rows, int threads) {
   for (int64_t i = 0; i < count; i++) {
     const Layer *l = layers + i;
     const Seen *s = seen + i;
     const int64_t d = l->head_width, width = (l->heads + 2 * l->kv_heads) * d;
-    float *qkv = space, *heads = qkv + rows * width, *rest = heads + rows * l->heads * d;
-    const float *key = qkv + l->heads * d, *value = key + l->kv_heads * d;
+    REAL *qkv = space, *heads = qkv + rows * width, *rest = heads + rows * l->heads * d;
+    const REAL *key = qkv + l->heads * d, *value = key + l->kv_heads * d;
     before_attention(l, x, cosine, sine, qkv, rest, rows, threads);
     put(key, width, d, s->slots, s->keys, rows, l->kv_heads, d);
     put(value, width, d, s->slots, s->values, rows, l->kv_heads, d);

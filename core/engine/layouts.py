@@ -14,9 +14,13 @@ from torch import Tensor
 
 from core.engine.native import NoKernels, kernels
 
-_ALIGNMENT = 16  # float32 numbers: a line of the cache
+_ALIGNMENT_BYTES = 64  # a line of the cache
 #: Rows that oneDNN's order is chosen for; a hint of one row chooses another kernel for it, with other bits.
 _ROWS_HINT = 16
+
+
+#: What products.c is compiled for.
+PANELLED = (torch.float32, torch.float64)
 
 
 class Layout(Protocol):
@@ -34,22 +38,27 @@ class Layout(Protocol):
 
 
 class Panels:
-    """`products.c`: panels of as many columns as two vectors hold. float32 alone."""
+    """`products.c`: panels of as many columns as two vectors hold. Of one of `PANELLED`."""
 
     name = "panels"
 
-    def __init__(self, library: ctypes.CDLL | None = None) -> None:
+    def __init__(
+        self, dtype: torch.dtype = torch.float32, library: ctypes.CDLL | None = None
+    ) -> None:
         """Raises NoKernels where they cannot be had."""
-        self._library = library or kernels()
-        self._multiply = self._library.multiply
-        self._width: int = self._library.panel_width()
+        if dtype not in PANELLED:
+            raise NoKernels(f"there are no panels of {dtype}")
+        library = library or kernels(8 * dtype.itemsize)
+        self.dtype, self._multiply = dtype, library.multiply
+        self._width: int = library.panel_width()
 
     def lay(self, weight: Tensor) -> Tensor:
-        if weight.dtype != torch.float32:
-            raise NoKernels(f"there are no panels of {weight.dtype}")
+        if weight.dtype != self.dtype:
+            raise NoKernels(f"these are panels of {self.dtype}, not {weight.dtype}")
         out, depth = weight.shape
         panels = -(-out // self._width)
-        laid = _aligned(panels * depth * self._width).view(panels, depth, self._width)
+        size = panels * depth * self._width
+        laid = _aligned(size, weight.dtype).view(panels, depth, self._width)
         whole = out // self._width
         split = whole * self._width
         laid[:whole] = weight[:split].view(whole, self._width, depth).transpose(1, 2)
@@ -59,12 +68,12 @@ class Panels:
 
     def multiply(self, x: Tensor, laid: Tensor, bias: Tensor | None, columns: int) -> Tensor:
         depth = laid.shape[1]
-        if x.dtype != torch.float32 or x.shape[-1] != depth:
-            raise RuntimeError(f"{x.dtype} of {x.shape[-1]} against float32 of {depth}")
+        if x.dtype != self.dtype or x.shape[-1] != depth:
+            raise RuntimeError(f"{x.dtype} of {x.shape[-1]} against {self.dtype} of {depth}")
         rows = x.reshape(-1, depth)
         if rows.stride(1) != 1:
             rows = rows.contiguous()
-        out = torch.empty(*x.shape[:-1], columns)
+        out = torch.empty(*x.shape[:-1], columns, dtype=x.dtype)
         self._multiply(
             rows.data_ptr(),
             rows.stride(0),
@@ -97,11 +106,13 @@ def layouts_of(dtype: torch.dtype) -> tuple[list[Layout], str]:
     """What may be tried for weights of this dtype, the best first, and why one is missing ("" if none is)."""
     found: list[Layout] = []
     missing = ""
-    if dtype == torch.float32:
+    if dtype in PANELLED:
         try:
-            found.append(Panels())
+            found.append(Panels(dtype))
         except NoKernels as error:
             missing = str(error)
+    if dtype == torch.float64:  # oneDNN has none of it
+        return found, missing
     if torch.backends.mkldnn.is_available():
         found.append(OneDnn())
     else:
@@ -109,7 +120,8 @@ def layouts_of(dtype: torch.dtype) -> tuple[list[Layout], str]:
     return found, missing
 
 
-def _aligned(count: int) -> Tensor:
-    raw = torch.empty(count + _ALIGNMENT)
-    skip = -(raw.data_ptr() // 4) % _ALIGNMENT
+def _aligned(count: int, dtype: torch.dtype) -> Tensor:
+    line = _ALIGNMENT_BYTES // dtype.itemsize
+    raw = torch.empty(count + line, dtype=dtype)
+    skip = -(raw.data_ptr() // dtype.itemsize) % line
     return raw[skip : skip + count]

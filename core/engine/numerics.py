@@ -183,15 +183,24 @@ def whitened_relative_l2(
     y, s = _matrix(served), _matrix(reference)
     if y.shape != s.shape:
         raise ValueError(f"served {y.shape} and reference {s.shape} differ in shape")
+    return _deviation(*_squares(y, s, sigma))
+
+
+def _squares(y: Floats, s: Floats, sigma: npt.NDArray[Any] | None) -> tuple[Floats, Floats]:
+    """Each row's Σ((y−s)/σ)² and Σ(s/σ)²."""
     scale = np.sqrt(np.mean(s * s, axis=0)) if sigma is None else np.asarray(sigma, np.float64)
     scale = np.where(scale > 0, scale, 1.0)
     with np.errstate(invalid="ignore", over="ignore"):
-        error = np.sum(((y - s) / scale) ** 2, axis=1)  # [T]
-        size = np.sum((s / scale) ** 2, axis=1)
-        rows = np.sqrt(error / np.where(size > 0, size, 1.0))
-    rows = np.where(np.isfinite(y).all(axis=1), rows, np.inf)
-    finite = error[np.isfinite(rows)]
-    D = float(np.sqrt(finite.sum())) if len(finite) == len(rows) else float("inf")
+        off, own = (y - s) / scale, s / scale
+        error = np.einsum("td,td->t", off, off)
+        size = np.einsum("td,td->t", own, own)
+    return np.where(np.isfinite(y).all(axis=1), error, np.inf), size
+
+
+def _deviation(error: Floats, size: Floats) -> Deviation:
+    """Of rows' squared errors, infinite for what is not finite, and squared sizes."""
+    rows, total = np.sqrt(error / np.where(size > 0, size, 1.0)), float(error.sum())
+    D = math.sqrt(total) if math.isfinite(total) else math.inf
     return Deviation(D, float(np.sqrt(size.sum())), rows)
 
 
@@ -253,8 +262,8 @@ def judge_rows(
     if not judged:
         return Verdict(False, (), 0.0, tolerance, 0)
     y, s = y[:judged], s[:judged]
-    scale = np.sqrt(np.mean(s * s, axis=0)) if sigma is None else np.asarray(sigma, np.float64)
-    whole = whitened_relative_l2(y, s, scale)
+    error, size = _squares(y, s, sigma)
+    whole = _deviation(error, size)
     reasons = []
     broken = np.flatnonzero(np.isinf(whole.rows))
     if len(broken):
@@ -270,7 +279,7 @@ def judge_rows(
         width = profile.window_rows
         for start in {*range(0, len(y) - width, width), max(0, len(y) - width)}:
             window = slice(start, start + width)
-            ratio = max(ratio, whitened_relative_l2(y[window], s[window], scale).ratio)
+            ratio = max(ratio, _deviation(error[window], size[window]).ratio)
         if ratio > tolerance:
             reasons.append(f"deviation {ratio:.2e} exceeds the tolerance {tolerance:.0e}")
     return Verdict(bool(reasons), tuple(reasons), ratio, tolerance, worst_row)
@@ -337,13 +346,12 @@ def reexecute(shard: Shard, inputs: Any, *, logit_rows: Sequence[int] | None = N
     if not shard.is_first:
         usable = (x.abs() <= MAX_ACTIVATION).all(dim=1)
         sound = len(x) if bool(usable.all()) else int(usable.int().argmin())
-    known = torch.tensor([row for row in wanted if row < sound], dtype=torch.int64)
+    places = [i for i, row in enumerate(wanted) if row < sound]
     width = shard.vocab if shard.is_last else shard.hidden
     answer = torch.full((len(wanted), width), torch.nan, dtype=torch.float64)
-    if len(known):
-        rows = shard.forward_rows(x[:sound], shard.new_cache(), known)
-        places = [i for i, row in enumerate(wanted) if row < sound]
-        answer[places] = rows if shard.is_last else rows[known]
+    if places:
+        known = torch.tensor([wanted[i] for i in places], dtype=torch.int64)
+        answer[places] = shard.run_whole(x[:sound], known)
     return answer
 
 

@@ -1,4 +1,4 @@
-/* One new row for each of many sequences: how does it attend to that sequence's own pages, float32?
+/* One new row for each of many sequences: how does it attend to that sequence's own pages?
 
    Keys and values are read where they lie. Sums of sixteen run side by side in a fixed order, so that a row's bits depend
    neither on other rows, nor on threads, nor on how wide the processor's vectors are. */
@@ -14,13 +14,13 @@
 typedef int (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned);
 
 typedef struct {
-  const float *query; /* row r, head h at r · row_stride + h · head_stride */
-  const float *keys, *values; /* a page of one head after the other, [page · heads + head][PAGE][width] */
+  const REAL *query; /* row r, head h at r · row_stride + h · head_stride */
+  const REAL *keys, *values; /* a page of one head after the other, [page · heads + head][PAGE][width] */
   const int64_t *pages; /* [rows][most_pages] */
   const int32_t *begin, *end; /* of each row, the tokens of its pages that it sees */
-  float *out; /* [rows][heads · group][value_width] */
+  REAL *out; /* [rows][heads · group][value_width] */
   int64_t row_stride, head_stride, rows, heads, group, most_pages, key_width, value_width;
-  float scale;
+  REAL scale;
   int64_t taken;
   int failed;
 } Attention;
@@ -28,12 +28,12 @@ typedef struct {
 static parallel_fn run_parallel;
 
 /* `count` ≤ PAGE scores of one query against the tokens of a page. */
-static inline void page_scores(const float *query, const float *keys, int64_t width, float scale,
-                               int count, float *scores) {
+static inline void page_scores(const REAL *query, const REAL *keys, int64_t width, REAL scale,
+                               int count, REAL *scores) {
   int t = 0;
   for (; t + 4 <= count; t += 4) {
     lanes s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
-    const float *k = keys + t * width;
+    const REAL *k = keys + t * width;
     for (int64_t i = 0; i < width; i += WIDE) {
       const int64_t left = width - i;
       const lanes q = load(query + i, left);
@@ -55,29 +55,8 @@ static inline void page_scores(const float *query, const float *keys, int64_t wi
   }
 }
 
-/* In place, `count` scores into weights that sum to one. What is left to the next multiple of WIDE is scratch. */
-static void soft_max(float *scores, int64_t count) {
-  float most = scores[0];
-  int broken = most != most;
-  for (int64_t i = 1; i < count; i++) {
-    if (scores[i] > most) most = scores[i];
-    broken |= scores[i] != scores[i];
-  }
-  for (int64_t i = count; i % WIDE; i++) scores[i] = -1e30f;
-  lanes total = {0};
-  for (int64_t i = 0; i < count; i += WIDE) {
-    lanes x;
-    memcpy(&x, scores + i, sizeof x);
-    x = exponential(x - spread(most));
-    memcpy(scores + i, &x, sizeof x);
-    total += x;
-  }
-  const float share = broken ? __builtin_nanf("") : 1.0f / sum(total);
-  for (int64_t i = 0; i < count; i++) scores[i] *= share;
-}
-
 /* One key/value head of one row: its `group` queries. */
-static void one(const Attention *a, int64_t row, int64_t head, float *scores) {
+static void one(const Attention *a, int64_t row, int64_t head, REAL *scores) {
   const int64_t begin = a->begin[row], end = a->end[row], first = begin / PAGE;
   const int64_t *pages = a->pages + row * a->most_pages;
   const int64_t key_page = PAGE * a->key_width, value_page = PAGE * a->value_width;
@@ -85,15 +64,15 @@ static void one(const Attention *a, int64_t row, int64_t head, float *scores) {
   for (int64_t page = first; page * PAGE < end; page++) {
     const int64_t from = page == first ? begin % PAGE : 0;
     const int64_t to = end - page * PAGE < PAGE ? end - page * PAGE : PAGE;
-    const float *keys = a->keys + (pages[page] * a->heads + head) * key_page;
+    const REAL *keys = a->keys + (pages[page] * a->heads + head) * key_page;
     for (int64_t g = 0; g < a->group; g++)
       page_scores(a->query + row * a->row_stride + (head * a->group + g) * a->head_stride,
                   keys + from * a->key_width, a->key_width, a->scale, (int)(to - from),
                   scores + g * room + page * PAGE + from - begin);
   }
   for (int64_t g = 0; g < a->group; g++) {
-    float *weights = scores + g * room;
-    float *out = a->out + ((row * a->heads + head) * a->group + g) * a->value_width;
+    REAL *weights = scores + g * room;
+    REAL *out = a->out + ((row * a->heads + head) * a->group + g) * a->value_width;
     soft_max(weights, end - begin);
     for (int64_t i = 0; i < a->value_width; i += 4 * WIDE) {
       const int64_t left = a->value_width - i;
@@ -101,10 +80,10 @@ static void one(const Attention *a, int64_t row, int64_t head, float *scores) {
       for (int64_t page = first; page * PAGE < end; page++) {
         const int64_t from = page == first ? begin % PAGE : 0;
         const int64_t to = end - page * PAGE < PAGE ? end - page * PAGE : PAGE;
-        const float *values = a->values + (pages[page] * a->heads + head) * value_page + i;
-        const float *w = weights + page * PAGE - begin;
+        const REAL *values = a->values + (pages[page] * a->heads + head) * value_page + i;
+        const REAL *w = weights + page * PAGE - begin;
         for (int64_t t = from; t < to; t++) {
-          const float *v = values + t * a->value_width;
+          const REAL *v = values + t * a->value_width;
           s0 += load(v, left) * w[t];
           if (left > WIDE) s1 += load(v + WIDE, left - WIDE) * w[t];
           if (left > 2 * WIDE) s2 += load(v + 2 * WIDE, left - 2 * WIDE) * w[t];
@@ -112,7 +91,7 @@ static void one(const Attention *a, int64_t row, int64_t head, float *scores) {
         }
       }
       const lanes sums[4] = {s0, s1, s2, s3};
-      memcpy(out + i, sums, 4 * (left < 4 * WIDE ? left : 4 * WIDE));
+      memcpy(out + i, sums, sizeof(REAL) * (left < 4 * WIDE ? left : 4 * WIDE));
     }
   }
 }
@@ -122,7 +101,7 @@ static void work(void *attention) {
   int64_t longest = 0;
   for (int64_t r = 0; r < a->rows; r++)
     if (a->end[r] - a->begin[r] > longest) longest = a->end[r] - a->begin[r];
-  float *scores = malloc(4 * a->group * (size_t)(longest + 2 * WIDE));
+  REAL *scores = malloc(sizeof(REAL) * a->group * (size_t)(longest + 2 * WIDE));
   if (!scores) {
     a->failed = 1;
     return;
@@ -138,10 +117,10 @@ static void work(void *attention) {
 void share_threads_to_attend(void *parallel) { run_parallel = (parallel_fn)parallel; }
 
 /* 0, or 1 when there was no memory for the scores. */
-int attend(const float *query, int64_t row_stride, int64_t head_stride, const float *keys,
-           const float *values, const int64_t *pages, int64_t most_pages, const int32_t *begin,
-           const int32_t *end, float *out, int64_t rows, int64_t heads, int64_t group,
-           int64_t key_width, int64_t value_width, float scale, int threads) {
+int attend(const REAL *query, int64_t row_stride, int64_t head_stride, const REAL *keys,
+           const REAL *values, const int64_t *pages, int64_t most_pages, const int32_t *begin,
+           const int32_t *end, REAL *out, int64_t rows, int64_t heads, int64_t group,
+           int64_t key_width, int64_t value_width, REAL scale, int threads) {
   Attention a = {query, keys, values, pages, begin, end, out, row_stride, head_stride, rows,
                  heads, group, most_pages, key_width, value_width, scale, 0, 0};
   if (threads > 1 && run_parallel)
@@ -152,7 +131,7 @@ int attend(const float *query, int64_t row_stride, int64_t head_stride, const fl
 }
 
 /* Keys and values of `rows` new tokens into their slots of `width` numbers; slots [rows][heads]. */
-void put(const float *from, int64_t row_stride, int64_t head_stride, const int64_t *slots, float *pool,
+void put(const REAL *from, int64_t row_stride, int64_t head_stride, const int64_t *slots, REAL *pool,
          int64_t rows, int64_t heads, int64_t width) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t h = 0; h < heads; h++)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -20,32 +22,52 @@ from core.engine.blocks import Shard
 from core.engine.direct import is_plain
 from core.engine.layouts import Panels
 from core.engine.native import NoKernels, kernels
-from core.engine.plan import PassPlan
 from core.engine.prepack import JoinedLinear, PackedLinear
 
 #: Decoders whose layers are looked at. Others could pass the comparison and do more on other rows.
 _KINDS = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 _PROOF_ROWS = 3
-_TOLERANCE = 1e-5
+_TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12}
+_FIELDS = [
+    *(
+        (name, ctypes.c_void_p)
+        for name in (
+            *("norm", "qkv", "qkv_bias", "query_norm", "key_norm", "out", "out_bias"),
+            *("inner_norm", "gate_up", "gate_up_bias", "down", "down_bias"),
+        )
+    ),
+    *((name, ctypes.c_int64) for name in ("hidden", "heads", "kv_heads", "head_width", "inner")),
+]
+_REALS = ("epsilon", "inner_epsilon", "head_epsilon", "scale")
 
 
-class _Layer(ctypes.Structure):
+class _Layer32(ctypes.Structure):
     """`Layer` of layers.c."""
 
-    _fields_ = [
-        *(
-            (name, ctypes.c_void_p)
-            for name in (
-                *("norm", "qkv", "qkv_bias", "query_norm", "key_norm", "out", "out_bias"),
-                *("inner_norm", "gate_up", "gate_up_bias", "down", "down_bias"),
-            )
-        ),
-        *(
-            (name, ctypes.c_int64)
-            for name in ("hidden", "heads", "kv_heads", "head_width", "inner")
-        ),
-        *((name, ctypes.c_float) for name in ("epsilon", "inner_epsilon", "head_epsilon", "scale")),
-    ]
+    _fields_ = [*_FIELDS, *((name, ctypes.c_float) for name in _REALS)]
+
+
+class _Layer64(ctypes.Structure):
+    """The same in float64."""
+
+    _fields_ = [*_FIELDS, *((name, ctypes.c_double) for name in _REALS)]
+
+
+_Layer = _Layer32 | _Layer64
+_LAYERS: dict[torch.dtype, type[_Layer]] = {torch.float32: _Layer32, torch.float64: _Layer64}
+
+
+class Plan(Protocol):
+    """What these layers ask of a `core.engine.plan.PassPlan`, or of rows that are whole requests (`core.engine.whole`)."""
+
+    @property
+    def rows(self) -> int: ...
+
+    def seen_alone(self, start: int, end: int) -> npt.NDArray[np.int64] | None: ...
+
+    def attend_at(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
+    ) -> Tensor: ...
 
 
 class _Unlike(Exception):
@@ -57,17 +79,19 @@ class PlainLayers:
 
     def __init__(self, shard: Shard) -> None:
         """Raises _Unlike where a layer is not plain; see `plain_layers`."""
-        self._library = kernels()
+        self._dtype = shard.dtype
+        self._library = kernels(8 * shard.dtype.itemsize)
         self._rotary: nn.Module = shard.model.base_model.rotary_emb
-        self._layers = (_Layer * len(shard.decoder_layers))(
-            *(_described(layer) for layer in shard.decoder_layers)
+        self._kind = _LAYERS[shard.dtype]
+        self._layers = (self._kind * len(shard.decoder_layers))(
+            *(self._kind(*_described(layer, shard.dtype)) for layer in shard.decoder_layers)
         )
-        self._space = torch.empty(0)
+        self._space = self._empty(0)
         for number, layer in enumerate(shard.decoder_layers):
             self._prove(shard, number, layer)
 
-    def run(self, plan: PassPlan, x: Tensor, positions: Tensor, start: int, end: int) -> Tensor:
-        """Layers [start, end) for rows x [T, D] float32 of a plan → [T, D]."""
+    def run(self, plan: Plan, x: Tensor, positions: Tensor, start: int, end: int) -> Tensor:
+        """Layers [start, end) for rows x [T, D] of a plan, in the shard's dtype → [T, D]."""
         rows, first = len(x), self._layers[start]
         assert rows == plan.rows, "rows that nobody planned have no pages"
         out = x.clone(memory_format=torch.contiguous_format)
@@ -77,7 +101,7 @@ class PlainLayers:
         space = self._room(rows * (first.hidden + heads + 3 * first.inner))
         seen = plan.seen_alone(start, end)
         at = ctypes.addressof(self._layers)
-        size = ctypes.sizeof(_Layer)
+        size = ctypes.sizeof(self._kind)
         if seen is not None:
             if self._library.single_rows(
                 at + start * size,
@@ -95,7 +119,7 @@ class PlainLayers:
         width, query_width = first.heads + 2 * first.kv_heads, first.heads
         for number in range(start, end):
             here = at + number * size
-            qkv = torch.empty(rows, width, first.head_width)
+            qkv = self._empty(rows, width, first.head_width)
             self._library.before_attention(
                 here,
                 out.data_ptr(),
@@ -118,24 +142,28 @@ class PlainLayers:
 
     def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin [T, d] as the model itself makes them."""
-        cosine, sine = self._rotary(torch.empty(0), position_ids=positions[None])
+        cosine, sine = self._rotary(self._empty(0), position_ids=positions[None])
         return cosine[0].contiguous(), sine[0].contiguous()
 
     def _room(self, count: int) -> Tensor:
         if len(self._space) < count:
-            self._space = torch.empty(count)
+            self._space = self._empty(count)
         return self._space
+
+    def _empty(self, *shape: int) -> Tensor:
+        return torch.empty(*shape, dtype=self._dtype)
 
     def _prove(self, shard: Shard, number: int, layer: Any) -> None:
         """The library's layer and ours on the same rows, attention replaced by given numbers. Raises _Unlike."""
         made = torch.Generator().manual_seed(number)
         mine = self._layers[number]
-        x = torch.randn(_PROOF_ROWS, mine.hidden, generator=made)
+        x = torch.randn(_PROOF_ROWS, mine.hidden, generator=made).to(self._dtype)
         attended = torch.randn(_PROOF_ROWS, mine.heads, mine.head_width, generator=made)
+        attended = attended.to(self._dtype)
         positions = torch.tensor([0, 5, 131])[:_PROOF_ROWS]
         probe = _Probe(attended)
         cosine, sine = self._angles(positions)
-        with torch.inference_mode(), attending(shard.model.config, probe):
+        with torch.inference_mode(), shard.precision(), attending(shard.model.config, probe):
             theirs = layer.forward(
                 x[None],
                 position_embeddings=(cosine[None], sine[None]),
@@ -166,7 +194,7 @@ class PlainLayers:
         )
         for one, other in ((qkv, given), (ours, theirs.reshape(ours.shape))):
             off = float((one - other).abs().max() / other.abs().max().clamp_min(1e-30))
-            if not off <= _TOLERANCE:
+            if not off <= _TOLERANCES[self._dtype]:
                 raise _Unlike(f"layer {number} is off by {off:.1e}")
 
 
@@ -184,8 +212,8 @@ class _Probe:
 
 
 def plain_layers(shard: Shard) -> PlainLayers | None:
-    """The shard's layers in C, None where they are not all plain, packed, float32 and here."""
-    if shard.model.config.model_type not in _KINDS or shard.dtype != torch.float32:
+    """The shard's layers in C, None where they are not all plain, packed, float32 or float64, and here."""
+    if shard.model.config.model_type not in _KINDS or shard.dtype not in _LAYERS:
         return None
     if shard.device.type != "cpu" or _is_watched(shard):
         return None
@@ -205,29 +233,30 @@ def _is_watched(shard: Shard) -> bool:
     return False
 
 
-def _described(layer: Any) -> _Layer:
+def _described(layer: Any, dtype: torch.dtype) -> tuple[Any, ...]:
+    """What `_Layer` takes. Raises _Unlike."""
     attention, mlp = layer.self_attn, layer.mlp
     if type(mlp.act_fn).__name__ not in ("SiLU", "SiLUActivation"):
         raise _Unlike("gates are not silu")
-    qkv, qkv_bias, sizes = _joined([attention.q_proj, attention.k_proj, attention.v_proj])
-    gate_up, gate_up_bias, inner = _joined([mlp.gate_proj, mlp.up_proj])
+    qkv, qkv_bias, sizes = _joined([attention.q_proj, attention.k_proj, attention.v_proj], dtype)
+    gate_up, gate_up_bias, inner = _joined([mlp.gate_proj, mlp.up_proj], dtype)
     width = attention.head_dim
     if sizes[1] != sizes[2] or inner[0] != inner[1] or width % 2 or sizes[0] % sizes[1]:
         raise _Unlike("its parts are of other sizes")
-    out, out_bias = _packed(attention.o_proj)
-    down, down_bias = _packed(mlp.down_proj)
+    out, out_bias = _packed(attention.o_proj, dtype)
+    down, down_bias = _packed(mlp.down_proj, dtype)
     head_norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
     epsilons = {norm.variance_epsilon for norm in head_norms if norm is not None}
     if len(epsilons) > 1:
         raise _Unlike("queries and keys are normed unlike")
-    return _Layer(
-        _number(layer.input_layernorm.weight),
+    return (
+        _number(layer.input_layernorm.weight, dtype),
         qkv,
         qkv_bias,
-        *(None if norm is None else _number(norm.weight) for norm in head_norms),
+        *(None if norm is None else _number(norm.weight, dtype) for norm in head_norms),
         out,
         out_bias,
-        _number(layer.post_attention_layernorm.weight),
+        _number(layer.post_attention_layernorm.weight, dtype),
         gate_up,
         gate_up_bias,
         down,
@@ -244,24 +273,24 @@ def _described(layer: Any) -> _Layer:
     )
 
 
-def _joined(parts: Sequence[nn.Module]) -> tuple[int, int | None, list[int]]:
+def _joined(parts: Sequence[nn.Module], dtype: torch.dtype) -> tuple[int, int | None, list[int]]:
     if not all(isinstance(part, JoinedLinear) for part in parts):
         raise _Unlike("its products are not joined")
     wholes = {id(part.whole): part for part in parts if isinstance(part, JoinedLinear)}
     if len(wholes) > 1:
         raise _Unlike("its products are not one")
     one = next(iter(wholes.values()))
-    return *_packed(one.whole), [int(part.out_features) for part in parts]
+    return *_packed(one.whole, dtype), [int(part.out_features) for part in parts]
 
 
-def _packed(module: nn.Module) -> tuple[int, int | None]:
+def _packed(module: nn.Module, dtype: torch.dtype) -> tuple[int, int | None]:
     if not isinstance(module, PackedLinear) or not isinstance(module.layout, Panels):
         raise _Unlike("a product does not lie in panels")
-    return module.packed.data_ptr(), None if module.bias is None else _number(module.bias)
+    return module.packed.data_ptr(), None if module.bias is None else _number(module.bias, dtype)
 
 
-def _number(tensor: Tensor) -> int:
-    """Where a float32 vector lies."""
-    if tensor.dtype != torch.float32 or not tensor.is_contiguous() or tensor.is_meta:
+def _number(tensor: Tensor, dtype: torch.dtype) -> int:
+    """Where a vector lies."""
+    if tensor.dtype != dtype or not tensor.is_contiguous() or tensor.is_meta:
         raise _Unlike(f"a vector of {tensor.dtype}")
     return tensor.data_ptr()

@@ -24,7 +24,7 @@ _CHECK_ROWS = (1, 2, 3, 16, 61, 128)
 _CHECK_COLUMNS = 4096
 #: Children that every decoder gives one and the same tensor, first to last.
 _READ_ALIKE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-_TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+_TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
 @dataclass(frozen=True)
@@ -208,8 +208,8 @@ def _try(layout: Layout, weight: Tensor) -> tuple[str, int]:
         parts = {n: layout.multiply(x[:n].contiguous(), laid, None, columns) for n in _CHECK_ROWS}
     except (RuntimeError, AttributeError) as error:
         return str(error).splitlines()[0], 2
-    expected = nn.functional.linear(x, weight).float()
-    off = float((whole.float() - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
+    expected = nn.functional.linear(x, weight).double()
+    off = float((whole.double() - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
     if not off <= _TOLERANCES[weight.dtype]:
         return f"the packed product of {list(weight.shape)} is off by {off:.1e}", 2
     unequal = [rows for rows, part in parts.items() if not torch.equal(part, whole[:rows])]

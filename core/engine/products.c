@@ -1,4 +1,4 @@
-/* Rows times a weight, float32, for few rows and large weights: what does a decode step spend its time on?
+/* Rows times a weight, for few rows and large weights: what does a decode step spend its time on?
 
    A weight [columns, depth] lies as panels of WIDTH columns, each panel depth × WIDTH numbers, so that it is read from
    memory once and in order; what comes next is fetched while the present part is multiplied.
@@ -9,33 +9,36 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifndef LANES
+#include "real.h"
+
+#ifndef VECTOR_BYTES
 #if defined(__AVX512F__)
-#define LANES 16
+#define VECTOR_BYTES 64
 #define MOST_ROWS 12
 #elif defined(__AVX2__) && defined(__FMA__)
-#define LANES 8
+#define VECTOR_BYTES 32
 #define MOST_ROWS 6
 #elif defined(__aarch64__)
-#define LANES 4
+#define VECTOR_BYTES 16
 #define MOST_ROWS 8
 #else
 #error "this processor has no fused multiply-add that this file knows"
 #endif
 #endif
 
+#define LANES (VECTOR_BYTES / (int)sizeof(REAL))
 #define WIDTH (2 * LANES)
 #define CHUNK 256  /* of the depth: a part of a panel that stays in the nearest cache while all rows pass over it */
 #define BLOCK 48   /* rows that are summed up beside each other */
 #define SHARED 8   /* panels that a thread takes at once */
 
-typedef float lanes __attribute__((vector_size(4 * LANES)));
+typedef REAL lanes __attribute__((vector_size(VECTOR_BYTES)));
 typedef int (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned);
 
 typedef struct {
-  const float *x, *weight, *bias;
-  float *out;
-  int64_t x_stride, rows, depth, columns, panels;
+  const REAL *x, *weight, *bias;
+  REAL *out;
+  int64_t x_stride, out_stride, rows, depth, columns, panel_depth, panels;
   int64_t taken;
 } Product;
 
@@ -43,8 +46,8 @@ static parallel_fn run_parallel;
 
 /* n rows against `depth` lines of a panel, on top of `sums` unless fresh. The n and fresh are constants where it is used. */
 static inline __attribute__((always_inline)) void tile(
-    const int n, const int fresh, const float *x, int64_t x_stride, const float *panel,
-    int64_t depth, float *sums, const char *next, int64_t share) {
+    const int n, const int fresh, const REAL *x, int64_t x_stride, const REAL *panel,
+    int64_t depth, REAL *sums, const char *next, int64_t share) {
   lanes left[MOST_ROWS], right[MOST_ROWS];
 #pragma GCC unroll 16
   for (int r = 0; r < n; r++) {
@@ -62,7 +65,7 @@ static inline __attribute__((always_inline)) void tile(
     __builtin_prefetch(next + k * share);
 #pragma GCC unroll 16
     for (int r = 0; r < n; r++) {
-      const float one = x[r * x_stride + k];
+      const REAL one = x[r * x_stride + k];
       left[r] += a * one;
       right[r] += b * one;
     }
@@ -80,8 +83,8 @@ static inline __attribute__((always_inline)) void tile(
     else tile(n, 0, x, x_stride, panel, depth, sums, next, share); \
     break;
 
-static void some_rows(int n, int fresh, const float *x, int64_t x_stride, const float *panel,
-                      int64_t depth, float *sums, const char *next, int64_t share) {
+static void some_rows(int n, int fresh, const REAL *x, int64_t x_stride, const REAL *panel,
+                      int64_t depth, REAL *sums, const char *next, int64_t share) {
   switch (n) {
     CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
 #if MOST_ROWS > 6
@@ -94,18 +97,18 @@ static void some_rows(int n, int fresh, const float *x, int64_t x_stride, const 
 }
 
 static void one_panel(const Product *p, int64_t number) {
-  float sums[BLOCK * WIDTH] __attribute__((aligned(64)));
-  const float *panel = p->weight + number * p->depth * WIDTH;
+  REAL sums[BLOCK * WIDTH] __attribute__((aligned(64)));
+  const REAL *panel = p->weight + number * p->panel_depth * WIDTH;
   const int64_t first = number * WIDTH, left = p->columns - first;
   const int64_t wide = left < WIDTH ? left : WIDTH;
   const int64_t chunks = (p->depth + CHUNK - 1) / CHUNK, step = (p->depth + chunks - 1) / chunks;
   for (int64_t row = 0; row < p->rows; row += BLOCK) {
     const int count = p->rows - row < BLOCK ? (int)(p->rows - row) : BLOCK;
     const int groups = (count + MOST_ROWS - 1) / MOST_ROWS;
-    const int64_t share = 4 * WIDTH / groups; /* bytes that a group fetches for each line it multiplies */
+    const int64_t share = (int64_t)sizeof(REAL) * WIDTH / groups; /* bytes that a group fetches for each line it multiplies */
     for (int64_t k = 0; k < p->depth; k += step) {
       const int64_t depth = p->depth - k < step ? p->depth - k : step;
-      const float *here = panel + k * WIDTH;
+      const REAL *here = panel + k * WIDTH;
       const char *next = (const char *)(here + depth * WIDTH);
       for (int g = 0, at = 0; g < groups; g++) {
         const int n = (count - at + groups - g - 1) / (groups - g);
@@ -115,12 +118,12 @@ static void one_panel(const Product *p, int64_t number) {
       }
     }
     for (int r = 0; r < count; r++) {
-      float *out = p->out + (row + r) * p->columns + first;
-      const float *sum = sums + r * WIDTH;
+      REAL *out = p->out + (row + r) * p->out_stride + first;
+      const REAL *sum = sums + r * WIDTH;
       if (p->bias)
         for (int64_t c = 0; c < wide; c++) out[c] = sum[c] + p->bias[first + c];
       else
-        memcpy(out, sum, 4 * wide);
+        memcpy(out, sum, sizeof(REAL) * wide);
     }
   }
 }
@@ -143,11 +146,20 @@ int panel_width(void) { return WIDTH; }
 void share_threads(void *parallel) { run_parallel = (parallel_fn)parallel; }
 
 /* out [rows, columns] = x [rows, depth] · weight + bias (which may be null). */
-void multiply(const float *x, int64_t x_stride, const float *weight, const float *bias, float *out,
+void multiply(const REAL *x, int64_t x_stride, const REAL *weight, const REAL *bias, REAL *out,
               int64_t rows, int64_t depth, int64_t columns, int threads) {
-  Product p = {x, weight, bias, out, x_stride, rows, depth, columns, (columns + WIDTH - 1) / WIDTH, 0};
+  const int64_t panels = (columns + WIDTH - 1) / WIDTH;
+  Product p = {x, weight, bias, out, x_stride, columns, rows, depth, columns, depth, panels, 0};
   if (threads > 1 && run_parallel)
     run_parallel(work, &p, (unsigned)threads, 0);
   else
     work(&p);
+}
+
+/* The same without a bias, in this thread, with the first `depth` lines of panels that have `panel_depth`; `out_stride` between rows. */
+void multiply_part(const REAL *x, int64_t x_stride, const REAL *weight, int64_t panel_depth, REAL *out,
+                   int64_t out_stride, int64_t rows, int64_t depth, int64_t columns) {
+  const int64_t panels = (columns + WIDTH - 1) / WIDTH;
+  Product p = {x, weight, 0, out, x_stride, out_stride, rows, depth, columns, panel_depth, panels, 0};
+  work(&p);
 }

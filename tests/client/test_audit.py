@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+import client.audit as audit_module
 from client.audit import RequestFinding, ShardSource, StageFinding, audit_job, audit_stage
 from client.evidence import tokens_in
 from client.investigation import describe_finding
@@ -42,6 +43,14 @@ def source(model_dir: Path) -> ShardSource:
     from core.engine.numerics import FP32
 
     return ShardSource(model_dir, FP32)
+
+
+@pytest.fixture(params=["few", "many"])
+def rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """As rows are run where there are few, and as where there are so many that weights are laid out for them."""
+    least = {"few": audit_module.PREPARED_FROM_ROWS, "many": 1}
+    monkeypatch.setattr(audit_module, "PREPARED_FROM_ROWS", least[request.param])
+    return str(request.param)
 
 
 @pytest.fixture
@@ -78,7 +87,7 @@ def reasons(finding: StageFinding) -> str:
     return "; ".join(reason for request in finding.requests for reason in request.reasons)
 
 
-async def test_honest_work_is_not_at_fault(work: Work, source: ShardSource) -> None:
+async def test_honest_work_is_not_at_fault(work: Work, source: ShardSource, rows: str) -> None:
     keepers, seen = await work(), []
     findings = await audit(keepers, source, progress=lambda *at: seen.append(at))
     assert guilty(findings) == []
@@ -106,7 +115,7 @@ def halve(shard: Any, layer: int) -> None:
     [(0, 0, corrupt_layer_int8), (1, 3, corrupt_layer_int8), (2, 5, halve)],
 )
 async def test_other_weights_are_found_at_exactly_the_stage_that_has_them(
-    work: Work, source: ShardSource, stage: int, layer: int, lie: Any
+    work: Work, source: ShardSource, rows: str, stage: int, layer: int, lie: Any
 ) -> None:
     def spoil(at: int, shard: Any) -> None:
         if at == stage:
@@ -233,7 +242,7 @@ async def test_an_answer_that_the_requester_cut_convicts_nobody(
 
 @pytest.mark.parametrize("precheck", [False, True])
 async def test_work_within_the_tolerance_that_stands_out_of_honest_noise_is_suspicious(
-    work: Work, source: ShardSource, precheck: bool
+    work: Work, source: ShardSource, rows: str, precheck: bool
 ) -> None:
     keepers = await work()
     data, width = keepers.rows[1, "out", 0]
@@ -251,7 +260,7 @@ async def test_work_within_the_tolerance_that_stands_out_of_honest_noise_is_susp
 
 @pytest.mark.parametrize("precheck", [False, True])
 async def test_in_bfloat16_int8_weights_hide_in_the_tolerance_and_not_in_the_noise(
-    work: Work, model_dir: Path, precheck: bool
+    work: Work, model_dir: Path, rows: str, precheck: bool
 ) -> None:
     from core.engine.numerics import BF16
 

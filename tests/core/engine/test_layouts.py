@@ -22,13 +22,27 @@ ROWS = [1, 2, 5, 6, 7, 13, 47, 48, 49, 150]
 
 
 @pytest.fixture(scope="module", params=["native", "narrow", "wide"])
-def panels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Panels:
+def width(request: pytest.FixtureRequest) -> str:
     """As this processor has it, and as ones with shorter and longer vectors would."""
-    if request.param == "native":
-        return Panels()
-    width = {"narrow": ["-DLANES=4", "-DMOST_ROWS=8"], "wide": ["-DLANES=16", "-DMOST_ROWS=12"]}
-    folder = tmp_path_factory.mktemp(request.param)
-    return Panels(open_kernels(compile_kernels(folder, *width[request.param])))
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", params=[32, 64])
+def panels(
+    request: pytest.FixtureRequest, width: str, tmp_path_factory: pytest.TempPathFactory
+) -> Panels:
+    """Of float32 and of float64."""
+    bits = request.param
+    dtype = {32: torch.float32, 64: torch.float64}[bits]
+    if width == "native":
+        return Panels(dtype)
+    vectors = {
+        "narrow": ["-DVECTOR_BYTES=16", "-DMOST_ROWS=8"],
+        "wide": ["-DVECTOR_BYTES=64", "-DMOST_ROWS=12"],
+    }
+    folder = tmp_path_factory.mktemp(width)
+    file = compile_kernels(folder, *vectors[width], f"-DREAL_BITS={bits}")
+    return Panels(dtype, open_kernels(file, bits))
 
 
 def _made(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -37,12 +51,13 @@ def _made(*shape: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_product_is_that_of_the_plain_weight(panels: Panels, shape: tuple[int, int]) -> None:
-    weight, bias = _made(*shape), _made(shape[0], seed=1)
+    weight, bias = _made(*shape).to(panels.dtype), _made(shape[0], seed=1).to(panels.dtype)
     laid = panels.lay(weight)
     for rows in ROWS:
-        x = _made(rows, shape[1], seed=rows)
+        x = _made(rows, shape[1], seed=rows).to(panels.dtype)
         expected = x.double() @ weight.double().t()
-        close = 1e-5 * float(expected.abs().max()) + 1e-6
+        unit = {torch.float32: 1e-5, torch.float64: 1e-14}[panels.dtype]
+        close = unit * float(expected.abs().max()) + unit / 10
         got = panels.multiply(x, laid, None, shape[0])
         assert got.shape == expected.shape and (got - expected).abs().max() < close
         assert (panels.multiply(x, laid, bias, shape[0]) - expected - bias).abs().max() < close
@@ -52,8 +67,9 @@ def test_the_product_is_that_of_the_plain_weight(panels: Panels, shape: tuple[in
 def test_a_row_has_the_same_bits_in_any_company_and_on_any_processor(
     panels: Panels, shape: tuple[int, int]
 ) -> None:
-    weight, x = _made(*shape), _made(max(ROWS), shape[1], seed=3)
-    laid, native = panels.lay(weight), Panels()
+    weight = _made(*shape).to(panels.dtype)
+    x = _made(max(ROWS), shape[1], seed=3).to(panels.dtype)
+    laid, native = panels.lay(weight), Panels(panels.dtype)
     whole = native.multiply(x, native.lay(weight), None, shape[0])
     for rows in ROWS:
         assert torch.equal(panels.multiply(x[:rows], laid, None, shape[0]), whole[:rows])
@@ -100,8 +116,13 @@ def test_other_numbers_and_widths_are_refused() -> None:
     panels = Panels()
     with pytest.raises(NoKernels, match="bfloat16"):
         panels.lay(_made(8, 8).bfloat16())
+    with pytest.raises(NoKernels, match="bfloat16"):
+        Panels(torch.bfloat16)
+    laid = panels.lay(_made(8, 8))
     with pytest.raises(RuntimeError, match="of 9"):
-        panels.multiply(_made(1, 9), panels.lay(_made(8, 8)), None, 8)
+        panels.multiply(_made(1, 9), laid, None, 8)
+    with pytest.raises(RuntimeError, match="float64 of 8"):
+        panels.multiply(_made(1, 8).double(), laid, None, 8)
 
 
 def test_a_machine_without_a_compiler_says_so(
