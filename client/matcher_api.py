@@ -17,6 +17,7 @@ from core.protocol.errors import (
     UsageError,
     error_from,
 )
+from core.protocol.paid_audits import AuditOffer, Lots, SignedAsk, SignedFinding
 from core.protocol.standing import SignedReport
 from core.runtime import origin
 
@@ -33,6 +34,8 @@ class Quote(msgspec.Struct, frozen=True, rename="camel"):
     route: list[_QuotedStage]
     matcher: t.Address
     fee_bps: t.MatcherFeeBps
+    #: The auditor that the matcher pays, if the order names it; None: it pays nobody.
+    audits: AuditOffer | None = None
 
     @property
     def plan(self) -> tuple[t.Stage, ...]:
@@ -156,6 +159,14 @@ class MatcherApi:
     async def tell(self, report: SignedReport) -> None:
         """Hand in an auditor's report. Raises UsageError where the matcher does not go by that auditor."""
         await self._ask(dict[str, Any], "POST", "/v1/audits", body=report)
+
+    async def lots(self, signed: SignedAsk) -> Lots:
+        """Which requests the matcher's lot fell on. Raises MatcherUnreachable while they have not fallen, UsageError where it pays us nothing."""
+        return await self._ask(Lots, "POST", "/v1/audits/lots", body=signed)
+
+    async def hand_in(self, signed: SignedFinding) -> None:
+        """Hand in what was found in a request that was drawn; the same again changes nothing. Raises UsageError for a late or foreign one."""
+        await self._ask(dict[str, Any], "POST", "/v1/audits/findings", body=signed)
 
     async def _ask(
         self,

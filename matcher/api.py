@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid, ModelUnknown, UsageError
+from core.protocol.paid_audits import MAX_ASK_BYTES, SignedAsk, SignedFinding
 from core.protocol.standing import SignedReport
 from core.protocol.types import Ack, Address, Hash32, Order, Signature, SignedOrder, Terms, Value
 from core.runtime import origin
@@ -29,6 +30,7 @@ from matcher.planning import MAX_PLAN_BODY_BYTES, PlanBody, PlanDesk, fleet_docu
 if TYPE_CHECKING:
     from core.runtime.clock import Clock
     from core.runtime.metrics import Metrics
+    from matcher.audit_desk import AuditDesk
     from matcher.matching import Matchmaker
     from matcher.reports import Reports
     from matcher.settler import Settler
@@ -83,6 +85,7 @@ def make_app(
     matchmaker: Matchmaker,
     settler: Settler,
     reports: Reports,
+    audits: AuditDesk,
     metrics: Metrics,
     clock: Clock,
     identity: dict[str, Any],
@@ -214,7 +217,7 @@ def make_app(
         )
         if isinstance(found, HeadraceError):
             raise found
-        return _json({**found, "matcher": identity["matcher"]})
+        return _json({**found, "matcher": identity["matcher"], "audits": audits.offer()})
 
     @app.post("/v1/orders")
     async def order(request: Request) -> Response:
@@ -255,11 +258,22 @@ def make_app(
         )
 
     @app.post("/v1/audits")
-    async def audits(request: Request) -> Response:
+    async def report(request: Request) -> Response:
         """Take a signed report of an auditor that this matcher goes by: what audits of operators came to."""
         signed = await _body(request, SignedReport)
         await reports.take(signed)
         return _json({"operators": len(signed.report.operators)})
+
+    @app.post("/v1/audits/lots")
+    async def lots(request: Request) -> Response:
+        """Tell an order's auditor which requests were drawn for it, of those that it shows a stage's receipts for."""
+        return _json(await audits.draw(await _body(request, SignedAsk, MAX_ASK_BYTES)))
+
+    @app.post("/v1/audits/findings")
+    async def finding(request: Request) -> Response:
+        """Take an auditor's signed finding of one request that was drawn for it: the fee is owed, whatever it says."""
+        await audits.take(await _body(request, SignedFinding))
+        return _json({"taken": True})
 
     @app.get("/health")
     @app.head("/health", include_in_schema=False)
@@ -284,6 +298,8 @@ _BODIES = {
     "/v1/orders": OrderBody,
     "/v1/jobs/{job}/ack": AckBody,
     "/v1/audits": SignedReport,
+    "/v1/audits/lots": SignedAsk,
+    "/v1/audits/findings": SignedFinding,
 }
 
 

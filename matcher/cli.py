@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 app = App("matcher", help="Match orders to machines: plan, route, open and settle jobs.")
 registry = app.group("registry", help="Machines as the running matcher sees them.")
+audits = app.group("audits", help="Audits that this matcher pays.")
 
 
 class Kind(StrEnum):
@@ -229,6 +230,40 @@ async def routes(
 async def status(run: Run) -> None:
     """Is the matcher ready, and what does it see?"""
     run.emit(await _ask(run.settings, "/v1/status"))
+
+
+@audits.command("ls")
+def audits_ls(
+    run: Run, limit: Annotated[int, typer.Option(help="The newest so many.", min=1)] = 100
+) -> None:
+    """Requests that were drawn for auditors, what they found, and whether they are paid; newest first."""
+    from matcher.audit_lists import list_audits
+
+    run.emit(list_audits(run.settings, limit))
+
+
+@audits.command("auditors")
+async def audits_auditors(
+    run: Run,
+    limit: Annotated[
+        int,
+        typer.Option(
+            help="Of the jobs that they cleared, ask the chain about the newest so many.", min=1
+        ),
+    ] = 100,
+) -> None:
+    """How each auditor does, and how often the chain convicted a stage of a job that it had cleared."""
+    from matcher.audit_lists import list_auditors
+
+    run.emit(await list_auditors(run.settings, limit))
+
+
+@audits.command("pay")
+async def audits_pay(run: Run) -> None:
+    """Pay auditors what they have earned, from this wallet, each in one transfer; again pays nothing twice."""
+    from matcher.paying import pay_audits
+
+    await pay_audits(run)
 
 
 def _host_and_port(listen: str | None) -> tuple[str | None, int | None]:

@@ -55,9 +55,14 @@ def job_change(event: ChainEvent) -> JobChange | None:
             "tokens_out": int(args["tokensOut"]),
             "final_at_s": int(args["finalAt"]),
             "deliver_tx": tx,
+            "beacon": event.block_hash,
         }
     elif event.name == "JobPaid":
-        values = {"tokens_in": int(args["tokensIn"]), "tokens_out": int(args["tokensOut"])}
+        values = {
+            "tokens_in": int(args["tokensIn"]),
+            "tokens_out": int(args["tokensOut"]),
+            "beacon": event.block_hash,
+        }
     elif event.name == "JobSettled":
         values = {
             "state": SETTLED,
@@ -65,6 +70,7 @@ def job_change(event: ChainEvent) -> JobChange | None:
             "refunded_units": int(args["refunded"]),
             "withheld_units": int(args["withheld"]),
             "end_tx": tx,
+            "beacon": event.block_hash,
         }
     elif event.name in ("JobExpired", "JobCancelled"):
         values = {

@@ -63,6 +63,7 @@ class Job:
     failure: str = ""
     created_at: int = 0
     updated_at: int = 0
+    beacon: str = ""  # hash of the newest block that showed that its receipts are signed
     ack: SignedAck | None = None
     receipts: tuple[SignedReceipt, ...] = ()  # one a stage and in its order, or none at all
 

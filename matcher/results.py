@@ -16,6 +16,7 @@ class Identity(Result, frozen=True, rename="camel"):
     task_registry: str
     network: str
     swarm: list[str]
+    audits: dict[str, Any] | None
     url: str
 
 
@@ -107,6 +108,42 @@ class Export(Result, frozen=True, forbid_unknown_fields=False):
     routes: list[dict[str, Any]]
 
 
+class Audit(Result, frozen=True):
+    """`audits ls`: a request that was drawn for an auditor. `stage` is where what was found is worst."""
+
+    job: str
+    request: int
+    auditor: str
+    found: str
+    stage: int | None
+    fee: str
+    state: str
+    tx: str
+
+
+class AuditorPaid(Result, frozen=True):
+    """`audits auditors`: counts of requests by state, and of the newest jobs that it cleared how many the chain holds a stage guilty in."""
+
+    auditor: str
+    drawn: int
+    late: int
+    owed: int
+    being_paid: int
+    paid: int
+    owed_amount: str
+    cleared_jobs: int
+    contradicted: int
+
+
+class AuditPaid(Result, frozen=True):
+    """`audits pay`: a transfer of this time, or an earlier one that was not final."""
+
+    auditor: str
+    amount: str
+    state: str
+    tx: str
+
+
 RESULTS: dict[str, tuple[Any, ...]] = {
     "start": (Identity,),
     "plan": (Plan,),
@@ -118,4 +155,7 @@ RESULTS: dict[str, tuple[Any, ...]] = {
     "routes": (list[Route],),
     "export": (Export,),
     "status": (Status,),
+    "audits ls": (list[Audit],),
+    "audits auditors": (list[AuditorPaid],),
+    "audits pay": (list[AuditPaid],),
 }

@@ -12,6 +12,7 @@ from core.protocol import records
 from core.protocol.errors import ChainUnreachable, HeadraceError, PeerUnreachable
 from core.protocol.ids import Kind, short
 from core.runtime.logs import get_logger
+from matcher.audit_desk import AuditDesk, Pays
 from matcher.fleet_view import Standing, forget, merge, plannable
 from matcher.following import Following
 from matcher.jobs import DISPUTED, ENDED
@@ -79,6 +80,8 @@ class Rules:
     #: Auditors whose reports are believed, and how long a finding of theirs counts.
     auditors: frozenset[str] = frozenset()
     memory_s: int = 30 * 86_400
+    #: Whom this matcher pays for looking at requests, and how much.
+    pays: Pays = field(default_factory=Pays)
 
 
 class Daemon:
@@ -113,6 +116,7 @@ class Daemon:
             auditors=rules.auditors,
             memory_s=rules.memory_s,
         )
+        self.audits = AuditDesk(chain.domain, store, clock, metrics, rules.pays)
         self._following = Following(
             chain,
             store,
@@ -147,6 +151,7 @@ class Daemon:
         await self.store.off_loop(self.store.bind, domain.chain_id, domain.verifying_contract)
         self.world.learn_models(await self.store.off_loop(self.store.models))
         await self.reports.prepare()
+        await self.audits.prepare()
         unfinished = await self.store.off_loop(self.store.unfinished)
         self.world.restore(unfinished, self._now_ms())
         if unfinished:
@@ -348,6 +353,7 @@ class Daemon:
         for state in {*counts, *ENDED}:
             self._jobs.labels(state).set(counts.get(state, 0))
         self._disputes.labels("open").set(counts.get(DISPUTED, 0))
+        await self.audits.take_stock()
         if self.world.chain.ok:
             self._gas.labels("matcher").set(await self.chain.balance_wei(self.signer.address))
 

@@ -23,10 +23,12 @@ from core.runtime.metrics import Metrics
 from core.runtime.settings import Settings
 from core.runtime.transport import Swarm
 from matcher.api import make_app
+from matcher.audit_desk import Pays
 from matcher.orders import Terms
 from matcher.service import PLANNING, Daemon, Rules
 from matcher.settling import Patience
 from matcher.store import Store
+from matcher.views import audits_json
 
 SHORTEST_WINDOW_BLOCKS = 64
 #: What plans for many machines at once, by `matcher.placement`: a name in `scheduler.methods`.
@@ -54,9 +56,25 @@ def rules_of(settings: Settings) -> Rules:
         queue_s=matcher.queue_s,
         auditors=frozenset(matcher.auditors),
         memory_s=matcher.audit_memory_s,
+        pays=pays_of(settings),
         start_block=settings.network.deploy_block,
         window_blocks=max(SHORTEST_WINDOW_BLOCKS, settings.network.reorg_window_blocks),
     )
+
+
+def pays_of(settings: Settings) -> Pays:
+    """Whom it pays for audits, and how much. Raises ConfigError for auditors who would earn nothing, AmountInvalid."""
+    matcher = settings.matcher
+    if not matcher.paid_auditors:
+        return Pays()
+    fee, cap = settings.token(matcher.audit_fee), settings.token(matcher.audit_cap)
+    if not 0 < fee <= cap:
+        raise ConfigError(
+            "matcher.paid_auditors would never be paid",
+            why=f"the fee for a request is {settings.show_token(fee)}, the cap for a day {settings.show_token(cap)}",
+            next_step="set a matcher.audit_fee above 0 and a matcher.audit_cap of at least that",
+        )
+    return Pays(matcher.paid_auditors, matcher.audit_rate_bps, fee, cap, matcher.audit_within_s)
 
 
 def chain_of(settings: Settings) -> Chain:
@@ -131,6 +149,7 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[dic
             "taskRegistry": chain.addresses["TaskRegistry"],
             "network": settings.network.name,
             "swarm": swarm.addresses(),
+            "audits": audits_json(rules.pays),
         }
         app = make_app(
             daemon.world,
@@ -138,6 +157,7 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[dic
             daemon.matchmaker,
             daemon.settler,
             daemon.reports,
+            daemon.audits,
             metrics,
             clock,
             identity,

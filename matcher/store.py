@@ -417,6 +417,7 @@ def _job_of(
         failure=job.failure,
         created_at=job.created_at,
         updated_at=job.updated_at,
+        beacon=job.beacon,
         ack=SignedAck(msgspec.json.decode(acks[0].ack, type=Ack), acks[0].signature)
         if acks
         else None,

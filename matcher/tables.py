@@ -98,6 +98,8 @@ class JobRow(Base, table=True):
     failure: str = Field(default="", sa_column=_text())
     created_at: int = Field(sa_column=_big())
     updated_at: int = Field(sa_column=_big())
+    #: Hash of the newest block that showed that its receipts are signed: what the lots of audits take.
+    beacon: str = Field(default="", sa_column=Column(String(66), nullable=False, server_default=""))
 
 
 class StageRow(Base, table=True):
@@ -150,6 +152,55 @@ class AuditReportRow(Base, table=True):
     sequence: int = Field(sa_column=_big())
     signed: str = Field(sa_column=_text())
     received_at: int = Field(sa_column=_big())
+
+
+class KeptRow(Base, table=True):
+    """Something that is made once, such as the secret that lots are drawn with."""
+
+    __tablename__ = "kept"
+    name: str = Field(sa_column=Column(String(32), primary_key=True, nullable=False))
+    value: str = Field(sa_column=_text())
+
+
+class AuditedJobRow(Base, table=True):
+    """Of which requests of a job the lots have fallen, drawn or not: a JSON list. Money hangs on it, so it outlives the job's row."""
+
+    __tablename__ = "audited_jobs"
+    job_id: str = Field(sa_column=_hash(primary_key=True))
+    fallen: str = Field(sa_column=_text())
+
+
+class AuditLotRow(Base, table=True):
+    """A request that was drawn for an auditor, the fee that was promised, what it found ("" : nothing yet), and the payment that pays it."""
+
+    __tablename__ = "audit_lots"
+    job_id: str = Field(sa_column=_hash(primary_key=True))
+    request: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    auditor: str = Field(sa_column=Column(String(42), nullable=False, index=True))
+    fee_units: int = Field(sa_column=_big())
+    drawn_at: int = Field(sa_column=Column(BigInteger, nullable=False, index=True))
+    due_at: int = Field(sa_column=_big())
+    found: str = Field(default="", sa_column=Column(String(16), nullable=False))
+    stage: int = 0
+    signature: str = Field(default="", sa_column=Column(String(132), nullable=False))
+    found_at: int = Field(default=0, sa_column=_big())
+    payment: int | None = Field(
+        default=None, sa_column=Column(BigInteger, nullable=True, index=True)
+    )
+
+
+class AuditPaymentRow(Base, table=True):
+    """A transfer to an auditor, stored signed before it is sent. `state` is a `Fate` of `core.protocol.chain`."""
+
+    __tablename__ = "audit_payments"
+    number: int | None = Field(default=None, primary_key=True)
+    auditor: str = Field(sa_column=Column(String(42), nullable=False))
+    amount_units: int = Field(sa_column=_big())
+    prepared: str = Field(sa_column=_text())
+    tx_hash: str = Field(sa_column=_hash(unique=True))
+    state: str = Field(sa_column=Column(String(16), nullable=False))
+    is_final: bool = False
+    created_at: int = Field(sa_column=_big())
 
 
 class SwarmPeerRow(Base, table=True):

@@ -15,6 +15,7 @@ from core.protocol.errors import HeadraceError, ModelUnknown, NoCapacity
 from core.protocol.ids import Kind, short
 from core.protocol.types import LayerRange, ModelSpec, Stage, Terms
 from core.protocol.units import format_price, format_token, price_of_nano
+from matcher.audit_desk import Pays
 from matcher.fleet_view import Sighting
 from matcher.jobs import Job
 from matcher.offers import Offer, Price, cheapest, covered_to, serves
@@ -136,6 +137,19 @@ def placement_json(model_id: str, placement: Placement) -> Json:
         "reason": placement.reason,
         "explanation": list(placement.explanation),
         "decidedAtMs": placement.decided_ms,
+    }
+
+
+def audits_json(pays: Pays) -> Json | None:
+    """Whom this matcher pays for audits of orders that name them; None: nobody."""
+    if not pays.auditors:
+        return None
+    return {
+        "auditors": list(pays.auditors),
+        "rateBps": pays.rate_bps,
+        "feeUnits": pays.fee_units,
+        "capUnitsPerDay": pays.cap_units,
+        "withinS": pays.within_s,
     }
 
 

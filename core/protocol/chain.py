@@ -10,6 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
+from enum import StrEnum
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -96,6 +97,33 @@ class Sent(msgspec.Struct, frozen=True):
     tx_hash: str
     block_number: int
     gas_used: int
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A signed transaction. However often it is sent it happens once at most: it spends this nonce."""
+
+    label: str
+    sender: str
+    nonce: int
+    tx_hash: str
+    raw: str
+
+
+class Fate(StrEnum):
+    """What became of a prepared transaction. `VOID`: another one spent its nonce."""
+
+    PENDING = "pending"
+    DONE = "done"
+    REVERTED = "reverted"
+    VOID = "void"
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """Its fate as the chain tells it now, and whether a reorganisation of the depth that was asked for could change it."""
+
+    fate: Fate
+    is_final: bool
+    block_number: int = 0
 
 
 @cache
@@ -387,12 +415,48 @@ class Chain:
         Raises ContractRefused (before sending, or when it reverted in its block), GasShort, ChainUnreachable. After
         ChainUnreachable the transaction may or may not be pending: read the contract's state before trying again.
         """
-        gas = await self.simulate(signer.address, contract, function, *args)
-        call = self._contracts[contract].functions[function](*map(_argument, args))
-        data = call._encode_transaction_data()
-        return await self._send(
-            signer, self.addresses[contract], data, gas, f"{contract}.{function}"
+        return await self._send(signer, *await self._call(signer, contract, function, *args))
+
+    async def prepare(
+        self, signer: DigestSigner, contract: str, function: str, *args: Any
+    ) -> Prepared:
+        """A call, signed and not sent. Whoever stores it before `push` neither loses nor repeats it by dying. Raises as `transact`."""
+        to, data, gas, label = await self._call(signer, contract, function, *args)
+        fields = await self._priced(signer, to, data, gas, label)
+        return await self._signed(signer, fields, label)
+
+    async def push(self, prepared: Prepared) -> None:
+        """Hand a prepared transaction to the node; one that the node knows already is fine. Raises ChainUnreachable."""
+        try:
+            await self._push(prepared)
+        except ChainUnreachable:
+            if not await self._knows(prepared.tx_hash):
+                raise
+
+    async def mined_as(self, prepared: Prepared) -> Sent:
+        """Wait until it is mined. Raises ContractRefused when it reverted, ChainUnreachable when it takes too long."""
+        return await self._mined(bytes.fromhex(prepared.tx_hash[2:]), prepared.label)
+
+    async def outcome_of(self, prepared: Prepared, depth_blocks: int) -> Outcome:
+        """What became of it; final is what lies at least `depth_blocks` below the newest block. Raises ChainUnreachable."""
+        from web3.exceptions import TransactionNotFound
+
+        buried = max(0, await self.block_number() - depth_blocks)
+        # Asked before the receipt: a nonce that was spent, by a transaction that has no receipt later, was spent by another.
+        spent = await self._guard(
+            self._web3.eth.get_transaction_count(to_checksum_address(prepared.sender), buried)
         )
+        try:
+            receipt = await self._guard(
+                self._web3.eth.get_transaction_receipt(prepared.tx_hash),  # type: ignore[arg-type]
+                allow=(TransactionNotFound,),
+            )
+        except TransactionNotFound:
+            is_void = int(spent) > prepared.nonce
+            return Outcome(Fate.VOID if is_void else Fate.PENDING, is_void)
+        number = int(receipt["blockNumber"])
+        fate = Fate.DONE if receipt["status"] == 1 else Fate.REVERTED
+        return Outcome(fate, number <= buried, number)
 
     async def deploy(self, signer: DigestSigner, name: str, *args: Any) -> str:
         """Create a contract from its committed artifact and bind it under its name. Returns its address."""
@@ -431,6 +495,15 @@ class Chain:
             raise ContractRefused(method, error=str(answer["error"].get("message", "refused")))
         return answer.get("result")
 
+    async def _call(
+        self, signer: DigestSigner, contract: str, function: str, *args: Any
+    ) -> tuple[str, str, int, str]:
+        """(to, data, gas, label) of a call that would succeed now."""
+        gas = await self.simulate(signer.address, contract, function, *args)
+        call = self._contracts[contract].functions[function](*map(_argument, args))
+        data = call._encode_transaction_data()
+        return self.addresses[contract], data, gas, f"{contract}.{function}"
+
     async def _send(
         self,
         signer: DigestSigner,
@@ -440,6 +513,32 @@ class Chain:
         label: str,
         value_wei: int = 0,
     ) -> Sent:
+        fields = await self._priced(signer, to, data, gas, label, value_wei)
+        queue = self._nonces.setdefault(signer.address, _Nonces())
+        async with queue.lock:
+            prepared = await self._signed(signer, fields, label)
+            await self._push(prepared)
+        entry = {"what": label, "from": signer.address, "to": to, "nonce": prepared.nonce}
+        entry["hash"] = prepared.tx_hash
+        self._record(entry, "sent")
+        try:
+            mined = await self.mined_as(prepared)
+        except HeadraceError as error:
+            self._record(entry, error.what)
+            raise
+        self._record(entry, f"mined in block {mined.block_number}, gas {mined.gas_used}")
+        return mined
+
+    async def _priced(
+        self,
+        signer: DigestSigner,
+        to: str | None,
+        data: str,
+        gas: int,
+        label: str,
+        value_wei: int = 0,
+    ) -> dict[str, Any]:
+        """The transaction but for its nonce. Raises GasShort."""
         block = await self._guard(self._web3.eth.get_block("latest"))
         tip = 10**9
         fee = 2 * int(block["baseFeePerGas"]) + tip
@@ -456,34 +555,36 @@ class Chain:
                 show=format_eth,
                 chain_id=self.chain_id,
             )
-        queue = self._nonces.setdefault(signer.address, _Nonces())
-        async with queue.lock:
-            nonce = await self.nonce(signer.address)
-            raw = _sign_transaction(
-                signer,
-                {
-                    "type": 2,
-                    "chainId": self.chain_id,
-                    "nonce": nonce,
-                    "to": to or b"",
-                    "value": value_wei,
-                    "data": data,
-                    "gas": limit,
-                    "maxFeePerGas": fee,
-                    "maxPriorityFeePerGas": tip,
-                },
-            )
-            tx_hash = await self._guard(self._web3.eth.send_raw_transaction(raw), label)
-        entry = {"what": label, "from": signer.address, "to": to, "nonce": nonce}
-        entry["hash"] = "0x" + bytes(tx_hash).hex()
-        self._record(entry, "sent")
+        return {
+            "type": 2,
+            "chainId": self.chain_id,
+            "to": to or b"",
+            "value": value_wei,
+            "data": data,
+            "gas": limit,
+            "maxFeePerGas": fee,
+            "maxPriorityFeePerGas": tip,
+        }
+
+    async def _signed(self, signer: DigestSigner, fields: dict[str, Any], label: str) -> Prepared:
+        nonce = await self.nonce(signer.address)
+        raw = _sign_transaction(signer, {**fields, "nonce": nonce})
+        tx_hash = "0x" + keccak(raw).hex()
+        return Prepared(label, signer.address, nonce, tx_hash, "0x" + raw.hex())
+
+    async def _push(self, prepared: Prepared) -> None:
+        raw = bytes.fromhex(prepared.raw[2:])
+        await self._guard(self._web3.eth.send_raw_transaction(raw), prepared.label)
+
+    async def _knows(self, tx_hash: str) -> bool:
+        from web3.exceptions import TransactionNotFound
+
+        asked = self._web3.eth.get_transaction(tx_hash)  # type: ignore[arg-type]
         try:
-            mined = await self._mined(bytes(tx_hash), label)
-        except HeadraceError as error:
-            self._record(entry, error.what)
-            raise
-        self._record(entry, f"mined in block {mined.block_number}, gas {mined.gas_used}")
-        return mined
+            await self._guard(asked, allow=(TransactionNotFound,))
+        except TransactionNotFound:
+            return False
+        return True
 
     def _record(self, entry: dict[str, Any], outcome: str) -> None:
         if self.journal is not None:

@@ -117,7 +117,8 @@ def full(kind: Kind, data: bytes | str) -> str:
 
 def short(kind: Kind, data: bytes | str, *, chars: int = SHORT_BYTES * 8 // 5) -> str:
     """The form people see: ``job_7QK3W0A8``. ``data`` is 32 bytes, 20 bytes or a 0x string."""
-    return full(kind, data)[: len(kind.value) + 1 + chars]
+    first = _id_bytes(data)[: -(-chars * 5 // 8)]
+    return f"{kind.value}_{_base32(first)[:chars]}"
 
 
 def find(kind: Kind, typed: str, known: Iterable[T], of: Callable[[T], bytes | str]) -> T:

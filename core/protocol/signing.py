@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any, Protocol
 
 import eth_account  # noqa: F401 - it imports py_ecc, see below
@@ -132,6 +133,12 @@ class Record(t.Value, frozen=True):
     kind: t.Hash32
     content_hash: t.Hash32
     sequence: t.U63
+
+
+def record_of(value: t.Value, sequence: int = 0) -> Record:
+    """What is signed of a value that is no EIP-712 type of ours: its type's name and the SHA-256 of its JSON."""
+    content = sha256(t.to_json(value)).hexdigest()
+    return Record(name_hash(type(value).__name__), "0x" + content, sequence)
 
 
 class DigestSigner(Protocol):

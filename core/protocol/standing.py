@@ -6,7 +6,6 @@ A report is JSON, signed as a `Record` over its SHA-256. It holds all that its a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from hashlib import sha256
 from typing import Annotated
 
 import msgspec
@@ -72,8 +71,4 @@ def is_its_authors(signed: SignedReport, domain: signing.Domain) -> bool:
 
 
 def _record(report: AuditReport) -> signing.Record:
-    return signing.Record(
-        kind=signing.name_hash(AuditReport.__name__),
-        content_hash="0x" + sha256(t.to_json(report)).hexdigest(),
-        sequence=report.sequence,
-    )
+    return signing.record_of(report, report.sequence)

@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from client.evidence import Case
 from client.matcher_api import MatcherApi
 from client.orders import Batch
-from client.watch_book import Found, StageVerdict, WatchBook
-from client.watch_service import tell_matcher
+from client.watch_book import RequestVerdict, StageVerdict, WatchBook
+from client.watch_service import _Work, tell_matcher
 from core.protocol import signing
 from core.protocol.errors import (
     CheckFailed,
@@ -26,9 +27,19 @@ from core.protocol.errors import (
     NoCapacity,
     UsageError,
 )
+from core.protocol.paid_audits import (
+    MAX_ASK_BYTES,
+    MOST_RECEIPTS,
+    AuditFinding,
+    Found,
+    SignedAsk,
+    SignedFinding,
+    is_its_auditors,
+)
 from core.protocol.standing import SignedReport, is_its_authors
 from tests.client.world import DOMAIN, Stages, key, prompts, signed_order
 
+JOB = "0x" + "0b" * 32
 Serve = Callable[[int, Any], Awaitable[MatcherApi]]
 
 
@@ -123,6 +134,53 @@ async def test_auditor_tells_all_it_has_found_signed(tmp_path: Path, serve: Serv
     first, second = signed.report.operators
     assert (first.operator, first.faults, first.last_fault_at) == (bad.lower(), 1, 6)
     assert (second.operator, second.faults, second.clean) == (good.lower(), 0, 1)
+
+
+async def test_auditor_asks_for_lots_and_answers_signed(serve: Serve) -> None:
+    stages, batch = Stages(), Batch.of(prompts(2))
+    signed = signed_order(batch)
+    stages.match(batch, signed)
+    answers = {0: stages.answer(0)}
+    pipelines = [[stages.receipt(stage, answers) for stage in range(3)]]
+    case = Case(JOB, signed.order, stages.plan)
+    auditor = key(77)
+
+    def work_of(api: MatcherApi) -> _Work:
+        context: Any = SimpleNamespace(matcher=lambda: api, chain=SimpleNamespace(domain=DOMAIN))
+        work = _Work(SimpleNamespace(), context, auditor, {})  # type: ignore[arg-type]
+        work._matcher = signed.order.matcher.lower()
+        return work
+
+    api = await serve(200, {"requests": [0]})
+    assert await work_of(api).paid_lots(case, pipelines) == {0}
+    ((line, body),) = api.requests  # type: ignore[attr-defined]
+    asked = msgspec.json.decode(body, type=SignedAsk)
+    assert line.startswith("post /v1/audits/lots ")
+    assert is_its_auditors(asked, DOMAIN)
+    assert asked.asked.receipts == (pipelines[0][-1],)
+
+    other = msgspec.structs.replace(signed.order, matcher=key(41).address)
+    elsewhere = Case(JOB, other, stages.plan)
+    assert await work_of(api).paid_lots(elsewhere, pipelines) == ()
+    assert len(api.requests) == 1, "it is another matcher's job"  # type: ignore[attr-defined]
+
+    api = await serve(200, {"requests": [0]})
+    many = [pipelines[0]] * (MOST_RECEIPTS + 1)
+    assert await work_of(api).paid_lots(case, many) == {0}
+    shown = [
+        len(msgspec.json.decode(body, type=SignedAsk).asked.receipts)
+        for _, body in api.requests  # type: ignore[attr-defined]
+    ]
+    assert shown == [MOST_RECEIPTS, 1]
+    assert max(len(body) for _, body in api.requests) < MAX_ASK_BYTES  # type: ignore[attr-defined]
+
+    api = await serve(200, {"taken": True})
+    await work_of(api).hand_in(case, RequestVerdict(0, Found.FAULT, 2))
+    ((line, body),) = api.requests  # type: ignore[attr-defined]
+    said = msgspec.json.decode(body, type=SignedFinding)
+    assert line.startswith("post /v1/audits/findings ")
+    assert is_its_auditors(said, DOMAIN)
+    assert said.finding == AuditFinding(auditor.address, JOB, 0, Found.FAULT, 2)
 
 
 @pytest.mark.parametrize(

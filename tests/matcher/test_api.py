@@ -39,6 +39,7 @@ async def http(net: Net) -> AsyncIterator[httpx2.AsyncClient]:
         net.daemon.matchmaker,
         net.daemon.settler,
         net.daemon.reports,
+        net.daemon.audits,
         Metrics(),
         net.clock,
         {"matcher": MATCHER.address, "feeBps": 200, "swarm": net.swarm.addresses()},

@@ -146,8 +146,8 @@ async def test_quote_is_of_the_blameless_while_they_can_serve(listening: Net) ->
 async def http(listening: Net) -> AsyncIterator[httpx2.AsyncClient]:
     daemon = listening.daemon
     app = make_app(
-        daemon.world, daemon.store, daemon.matchmaker, daemon.settler, daemon.reports, Metrics(),
-        listening.clock, {"matcher": MATCHER.address, "feeBps": 200},
+        daemon.world, daemon.store, daemon.matchmaker, daemon.settler, daemon.reports,
+        daemon.audits, Metrics(), listening.clock, {"matcher": MATCHER.address, "feeBps": 200},
     )  # fmt: skip
     transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://matcher") as client:

@@ -13,10 +13,11 @@ from core.runtime.database import sqlite_url
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
 from core.runtime.transport import Swarm
+from matcher.audit_desk import Pays
 from matcher.start import chain_of, database_url, join_swarm, rules_of
 from matcher.store import Store
 from scheduler.methods import METHODS
-from tests.matcher.worlds import DOMAIN, NOW_S
+from tests.matcher.worlds import DOMAIN, NOW_S, key
 
 CHECK = SwarmCheck(DOMAIN)
 #: A well-formed address where nobody listens.
@@ -106,6 +107,24 @@ def test_what_this_matcher_cannot_do_is_refused_at_the_start(
 ) -> None:
     with pytest.raises(ConfigError):
         rules_of(settings(tmp_path, **flags))
+
+
+def test_audits_are_paid_only_where_auditors_are_named(tmp_path: Path) -> None:
+    named, fee = key(60).address, {"matcher.audit_fee": "0.02usd"}
+    paid = {"matcher.paid_auditors": named, "matcher.audit_rate_bps": 500, **fee}
+    assert rules_of(settings(tmp_path, **paid)).pays == Pays((named,), 500, 20_000, 10**6, 6 * 3600)
+    assert rules_of(settings(tmp_path, **fee)).pays == Pays()
+    elsewhere = settings(tmp_path, **{"network.token_symbol": "eur"})
+    assert rules_of(elsewhere).pays == Pays(), "defaults in usd keep no other network from starting"
+
+
+@pytest.mark.parametrize("money", [{"audit_fee": "0usd"}, {"audit_fee": "2usd"}, {"audit_cap": "0usd"}])  # fmt: skip
+def test_auditors_who_would_never_be_paid_are_refused_at_the_start(
+    tmp_path: Path, money: dict[str, str]
+) -> None:
+    flags = {f"matcher.{name}": amount for name, amount in money.items()}
+    with pytest.raises(ConfigError, match="never be paid"):
+        rules_of(settings(tmp_path, **{"matcher.paid_auditors": key(60).address}, **flags))
 
 
 def test_a_network_without_contracts_is_refused(tmp_path: Path) -> None:

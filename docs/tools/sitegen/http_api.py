@@ -105,8 +105,10 @@ def _schemas(page: str, description: Json) -> list[str]:
     """A section for every schema that the page, or one of these sections, links to."""
     parts: list[str] = []
     for name, schema in description.get("components", {}).get("schemas", {}).items():
-        fields = schema.get("properties")
-        if fields and f"(#schema-{name})" in page + "".join(parts) + json.dumps(
+        fields = schema.get("properties", {})
+        if (fields or "enum" in schema) and f"(#schema-{name})" in page + "".join(
+            parts
+        ) + json.dumps(
             [
                 _kind(s)
                 for other in description["components"]["schemas"].values()
@@ -120,7 +122,7 @@ def _schemas(page: str, description: Json) -> list[str]:
             parts += [
                 f"## {name} {{#schema-{name}}}\n",
                 prose(inspect.cleandoc(schema.get("description", ""))) + "\n",
-                table(("field", "", "kind"), rows),
+                table(("field", "", "kind"), rows) if fields else _kind(schema) + "\n",
             ]
     return parts
 

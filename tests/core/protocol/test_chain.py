@@ -604,3 +604,44 @@ async def test_another_node_behind_the_same_url_is_a_replaced_chain(
     assert batch.chain_replaced
     assert batch.events == []
     assert not (await follower.poll()).chain_replaced
+
+
+# --- prepared, and sent later ---
+
+
+async def test_what_is_prepared_happens_once_however_often_it_is_sent(
+    chain: Chain, signers: list[Signer]
+) -> None:
+    who, to = signers[8], signers[9].address
+    before = await chain.read("TestUSD", "balanceOf", to)
+    await mint(chain, signers[0], who.address, 10)
+    prepared = await chain.prepare(who, "TestUSD", "transfer", to, 7)
+    assert await chain.nonce(who.address) == prepared.nonce, "nothing was sent"
+    assert (await chain.outcome_of(prepared, 0)).fate is chains.Fate.PENDING
+    await chain.push(prepared)
+    sent = await chain.mined_as(prepared)
+    await chain.push(prepared)
+    assert await chain.read("TestUSD", "balanceOf", to) == before + 7
+    assert sent.tx_hash == prepared.tx_hash
+    done = chains.Outcome(chains.Fate.DONE, True, sent.block_number)
+    assert await chain.outcome_of(prepared, 0) == done
+    assert not (await chain.outcome_of(prepared, 10**6)).is_final
+
+
+async def test_what_is_prepared_is_void_once_another_one_took_its_turn(
+    chain: Chain, signers: list[Signer]
+) -> None:
+    who = signers[8]
+    await mint(chain, signers[0], who.address, 10)
+    prepared = await chain.prepare(who, "TestUSD", "transfer", STRANGER, 7)
+    other = await chain.send_eth(who, STRANGER, 1)
+    with pytest.raises(ChainUnreachable):
+        await chain.push(prepared)
+    assert await chain.outcome_of(prepared, 0) == chains.Outcome(chains.Fate.VOID, True)
+    behind = await chain.block_number() - other.block_number + 1
+    assert await chain.outcome_of(prepared, behind) == chains.Outcome(chains.Fate.PENDING, False)
+
+
+async def test_what_would_be_refused_is_not_prepared(chain: Chain, signers: list[Signer]) -> None:
+    with pytest.raises(ContractRefused):
+        await chain.prepare(signers[9], "TestUSD", "transfer", STRANGER, 10**18)

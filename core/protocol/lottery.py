@@ -1,7 +1,7 @@
-"""Which requests does an auditor look at? (`docs/trust.md` §9)
+"""Which requests does an audit fall on? (`docs/trust.md` §9)
 
 Nobody can know before the receipts are signed: the draw takes the hash of the block in which the job was delivered or paid, and a
-secret. The auditor cannot choose either: it published the secret's hash before, and can show the secret afterwards.
+secret. Whoever draws cannot choose either: it published the secret's hash before, and can show the secret afterwards.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import hmac
 from hashlib import sha256
 
 FULL_BPS = 10_000
-#: Of an operator's first jobs, and after it was found suspicious: so much is looked at, at least.
-NEWCOMER_BPS, NEWCOMER_JOBS = 2_000, 100
 _DOMAIN = b"headrace/audit/1"
 
 
@@ -30,10 +28,3 @@ def is_drawn(secret: bytes, beacon: str, job_id: str, request: int, rate_bps: in
     )
     ticket = int.from_bytes(hmac.digest(secret, said, "sha256")[:8], "big")
     return ticket * FULL_BPS < rate_bps << 64
-
-
-def rate_for(base_bps: int, jobs: int, *, is_suspected: bool) -> int:
-    """The share of an operator's requests that is audited after so many jobs of it were seen."""
-    if is_suspected or jobs < NEWCOMER_JOBS:
-        return max(base_bps, NEWCOMER_BPS)
-    return base_bps
