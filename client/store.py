@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from sqlite3 import Connection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import event
+from sqlalchemy import bindparam, event, update
+from sqlalchemy.dialects.sqlite import insert
 from sqlmodel import Field, Session, SQLModel, col, create_engine, select, text
 
+from client.statements import Statement, Transaction, writing
 from core.protocol import ids, signing
 from core.protocol.types import SignedOrder, SignedReceipt, Stage
 from core.runtime.folders import make_private_file
@@ -47,8 +49,8 @@ class RequestRow(SQLModel, table=True):
     salt: str
     prompt_ids: str
     sampling: str
-    tokens: str = "[]"
-    finish: str = ""
+    tokens: str
+    finish: str
 
 
 class ReceiptRow(SQLModel, table=True):
@@ -79,6 +81,16 @@ class SubmissionRow(SQLModel, table=True):
     keeper: str
 
 
+_REQUESTS, _RECEIPTS = (SQLModel.metadata.tables[f"client_{n}"] for n in ("request", "receipt"))
+_NEW_REQUEST = Statement(insert(_REQUESTS))
+_END_REQUEST = Statement(
+    update(_REQUESTS)
+    .where(_REQUESTS.c.job_id == bindparam("job"), _REQUESTS.c.request_index == bindparam("at"))
+    .values(tokens=bindparam("said"), finish=bindparam("why"))
+)
+_NEW_RECEIPT = Statement(insert(_RECEIPTS).on_conflict_do_nothing())
+
+
 def receipt_hash(signed: SignedReceipt) -> str:
     """Struct hash of a receipt: its id."""
     return signing.struct_hash(signed.receipt)
@@ -103,7 +115,7 @@ class ClientStore:
         with Session(self._engine) as session:
             session.add(_job_row(submission, match, created_at))
             for index, prompt in enumerate(batch.prompts):
-                session.add(_request_row(match.job_id, index, prompt))
+                session.add(RequestRow(**_request_values(match.job_id, index, prompt)))
             session.commit()
 
     def add_session(self, keeper: str, match: Match, created_at: int) -> None:
@@ -126,9 +138,8 @@ class ClientStore:
 
     def add_request(self, job_id: str, index: int, prompt: Prompt) -> None:
         """Record a request of an open order before its first token."""
-        with Session(self._engine) as session:
-            session.add(_request_row(job_id, index, prompt))
-            session.commit()
+        with writing(self._engine) as transaction:
+            transaction.execute(_NEW_REQUEST, _request_values(job_id, index, prompt))
 
     def unsettled_sessions(self) -> list[tuple[JobRow, str]]:
         """Sessions that somebody opened and nobody has settled, with their keepers."""
@@ -153,19 +164,21 @@ class ClientStore:
         finish: str,
         receipts: Sequence[SignedReceipt] = (),
     ) -> None:
-        """What a request came to, and with it the checked receipts that it will be paid for: all or nothing."""
-        with Session(self._engine) as session:
-            row = session.get_one(RequestRow, (job_id, index))
-            row.tokens, row.finish = msgspec.json.encode(list(tokens)).decode(), finish
-            session.add(row)
-            _keep(session, job_id, receipts)
-            session.commit()
+        """What a request came to, and with it the checked receipts that it will be paid for: all or nothing.
+
+        Raises LookupError for a request that was not recorded.
+        """
+        said = msgspec.json.encode(list(tokens)).decode()
+        ended = {"job": job_id, "at": index, "said": said, "why": finish}
+        with writing(self._engine) as transaction:
+            if not transaction.execute(_END_REQUEST, ended):
+                raise LookupError(f"job {job_id} has no request {index}")
+            _keep(transaction, job_id, receipts)
 
     def add_receipts(self, job_id: str, receipts: Sequence[SignedReceipt]) -> None:
         """Keep checked receipts; one kept before is left as it is."""
-        with Session(self._engine) as session:
-            _keep(session, job_id, receipts)
-            session.commit()
+        with writing(self._engine) as transaction:
+            _keep(transaction, job_id, receipts)
 
     def set_state(self, job_id: str, state: str) -> None:
         with Session(self._engine) as session:
@@ -215,20 +228,18 @@ def _prepare(connection: Connection, record: object) -> None:
     connection.execute("PRAGMA synchronous=NORMAL")
 
 
-def _keep(session: Session, job_id: str, receipts: Sequence[SignedReceipt]) -> None:
+def _keep(transaction: Transaction, job_id: str, receipts: Sequence[SignedReceipt]) -> None:
     for signed in receipts:
-        receipt_id = receipt_hash(signed)
-        if session.get(ReceiptRow, receipt_id) is not None:
-            continue
         whole = len(signed.leaves) != 1
-        session.add(
-            ReceiptRow(
-                receipt_id=receipt_id,
-                job_id=job_id,
-                stage=signed.receipt.stage,
-                request_index=-1 if whole else signed.leaves[0].request_index,
-                signed_receipt=msgspec.json.encode(signed).decode(),
-            )
+        transaction.execute(
+            _NEW_RECEIPT,
+            {
+                "receipt_id": receipt_hash(signed),
+                "job_id": job_id,
+                "stage": signed.receipt.stage,
+                "request_index": -1 if whole else signed.leaves[0].request_index,
+                "signed_receipt": msgspec.json.encode(signed).decode(),
+            },
         )
 
 
@@ -245,15 +256,17 @@ def _job_row(submission: str, match: Match, created_at: int) -> JobRow:
     )
 
 
-def _request_row(job_id: str, index: int, prompt: Prompt) -> RequestRow:
-    return RequestRow(
-        job_id=job_id,
-        request_index=index,
-        custom_id=prompt.custom_id,
-        salt="0x" + prompt.salt.hex(),
-        prompt_ids=msgspec.json.encode(prompt.ids).decode(),
-        sampling=msgspec.json.encode(prompt.sampling).decode(),
-    )
+def _request_values(job_id: str, index: int, prompt: Prompt) -> dict[str, Any]:
+    return {
+        "job_id": job_id,
+        "request_index": index,
+        "custom_id": prompt.custom_id,
+        "salt": "0x" + prompt.salt.hex(),
+        "prompt_ids": msgspec.json.encode(prompt.ids).decode(),
+        "sampling": msgspec.json.encode(prompt.sampling).decode(),
+        "tokens": "[]",
+        "finish": "",
+    }
 
 
 def match_of(row: JobRow) -> Match:

@@ -16,13 +16,15 @@ REACH_S = 0.005
 
 
 async def _measure() -> tuple[float, float]:
-    """Median seconds to the first token: through the gateway, and without it."""
+    """Median seconds to the first token, asked for in turns: through the gateway, and without it."""
+    toy, model = Toy(0.0), toy_model()
+    through, alone = list[float](), list[float]()
     with toy_gateway() as gateway:
         async with httpx2.AsyncClient(timeout=30) as client:
-            seen = [await stream(client, gateway, TOKENS) for _ in range(WARM_UP + REQUESTS)]
-    toy, model = Toy(0.0), toy_model()
-    alone = [await direct(toy, model, TOKENS) for _ in range(REQUESTS)]
-    return median(t.first_s for t in seen[WARM_UP:]), median(t.first_s for t in alone)
+            for _ in range(WARM_UP + REQUESTS):
+                through.append((await stream(client, gateway, TOKENS)).first_s)
+                alone.append((await direct(toy, model, TOKENS)).first_s)
+    return median(through[WARM_UP:]), median(alone[WARM_UP:])
 
 
 def rows() -> list[Row]:

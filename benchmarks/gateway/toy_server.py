@@ -161,11 +161,14 @@ async def _serve(folder: Path, token_s: float) -> None:
 
 
 def main() -> None:
+    from core.runtime.cli import daemon_loop
+
     asked = argparse.ArgumentParser()
     asked.add_argument("folder", type=Path)
     asked.add_argument("token_s", type=float)
     given = asked.parse_args()
-    asyncio.run(_serve(given.folder, given.token_s))
+    with asyncio.Runner(loop_factory=daemon_loop) as runner:  # as `client serve` does
+        runner.run(_serve(given.folder, given.token_s))
 
 
 if __name__ == "__main__":

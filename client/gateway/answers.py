@@ -1,7 +1,8 @@
 """One request from its body to its last byte: reserve, ask, write, charge, and keep what a retry is told.
 
-Order matters: the reservation is written before anything is asked for, the first token is noted before it is passed on, and the
-end is written before it is said. A process that dies between two of these can neither pay twice nor forget that it paid.
+Order matters: the reservation is written before anything is asked for, that there was a first token before the second is passed on,
+and the end before it is said. A process that dies between two of these can neither pay twice nor forget that it paid: the next
+start finds the reservation, and in the requester's own records what was paid.
 """
 
 from __future__ import annotations
@@ -417,13 +418,13 @@ class _Maker:
 
     async def _said(self, choice: Choice, said: Said) -> None:
         now_s = self._gateway.clock.monotonic()
-        if self._begun is None:
+        is_first = self._first_token_s is None
+        if is_first:
             self._first_token_s = now_s - self._work.started_s
-            self._begun = asyncio.create_task(self._gateway.ledger.begun(self._exchange.request_id))
-        elif self._begun.done():
+        else:
             self._gateway.numbers.inter_token.observe(now_s - self._last_token_s)
         self._last_token_s = now_s
-        if not self._begun.done():
+        if self._begun is not None and not self._begun.done():
             await asyncio.shield(self._begun)
         piece = choice.writer.push(said)
         if self._work.wanted.is_stream:
@@ -433,6 +434,8 @@ class _Maker:
                     self._frame.chunk(choice.index, piece, offset=choice.offset, **self._usage())
                 )
         choice.add(piece)
+        if is_first:
+            self._begun = asyncio.create_task(self._gateway.ledger.begun(self._exchange.request_id))
 
     def _finish(self, choice: Choice, answered: Answered) -> None:
         """The answer is whole; of a stream its end is said, unless it is the stream's too."""

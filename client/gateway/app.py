@@ -84,12 +84,13 @@ def mount_pages(app: FastAPI, gateway: Gateway) -> bool:
     return True
 
 
-async def authenticate(gateway: Gateway, request: Request) -> Key:
-    """Whose request this is. Raises KeyRefused."""
+async def authenticate(gateway: Gateway, request: Request, *, reserves: bool = False) -> Key:
+    """Whose request this is; one that `reserves` looks at the key again when it does. Raises KeyRefused."""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
         raise KeyRefused("there is no API key", "the header Authorization: Bearer KEY is missing")
-    key = await gateway.keys.find(secret.strip())
+    keys = gateway.keys
+    key = await (keys.known(secret.strip()) if reserves else keys.find(secret.strip()))
     if key is None:
         raise KeyRefused("the API key is not known here", "nobody made it, or it was mistyped")
     state = key.state(gateway.clock.now())
@@ -113,7 +114,7 @@ async def read_body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
 
 def _add_completions(app: FastAPI, gateway: Gateway) -> None:
     async def answer(request: Request, endpoint: Endpoint) -> Response:
-        key = await authenticate(gateway, request)
+        key = await authenticate(gateway, request, reserves=True)
         data = await read_body(request)
         try:
             exchange = await take(gateway, key, endpoint, data, request.headers)

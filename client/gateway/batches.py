@@ -28,6 +28,7 @@ from client.gateway.receipts import stage_receipts
 from client.gateway.shapes import receipt_of
 from client.gateway.tables import BatchAnswerRow, BatchRow
 from client.gateway.terms import terms_from, terms_json
+from client.statements import Transaction
 from core.protocol import wire
 from core.protocol.errors import DeadlinePassed, HeadraceError, Interrupted, UsageError
 from core.runtime import logs, tracing
@@ -429,7 +430,7 @@ class Batches:
     def _hold(self, batch_id: str, model: str, units: int, lines: Lines) -> None:
         with self.gateway.database.session() as session:
             row = session.get_one(BatchRow, batch_id)
-            self.gateway.ledger.take(session.connection(), row.key_id, units)
+            self.gateway.ledger.take(Transaction.of(session), row.key_id, units)
             row.reserved_units, row.model = units, model
             row.lines_total, row.lines_failed = lines.total, len(lines.bad)
             if row.status == "validating":
@@ -492,7 +493,7 @@ class Batches:
             if row.model:
                 session.flush()
                 self.gateway.ledger.settle(
-                    session.connection(),
+                    Transaction.of(session),
                     row.key_id,
                     row.model,
                     held,

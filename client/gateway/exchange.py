@@ -42,7 +42,7 @@ class Exchange:
     #: Headers with which a stream may begin before its first token; None: only its producer knows how it begins.
     early_headers: Callable[[], dict[str, str]] | None = None
     task: asyncio.Task[None] | None = None
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _waiting: set[asyncio.Future[bool]] = field(default_factory=set)
 
     def open(self, status: int, headers: dict[str, str]) -> None:
         """The response begins so; what was said first counts."""
@@ -66,31 +66,39 @@ class Exchange:
                 return None
         return self.head
 
-    async def follow(self, ping_s: float) -> AsyncIterator[bytes]:
-        """All events from the first; b"" when nothing came for so long."""
-        at = 0
-        while True:
-            if at < len(self.events):
-                batch = self.events[at:]
+    async def follow(self, ping_s: float) -> AsyncIterator[tuple[bytes, bool]]:
+        """All events from the first, each with whether more may come; b"" when nothing came for so long."""
+        at, more = 0, True
+        while more:
+            if at < len(self.events) or self.has_ended:
+                batch, more = self.events[at:], not self.has_ended
                 at += len(batch)
-                yield batch[0] if len(batch) == 1 else b"".join(batch)
-            elif self.has_ended:
-                return
+                yield b"".join(batch), more
             elif not await self._wait(ping_s):
-                yield b""
+                yield b"", more
 
     def _wake(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        waiting, self._waiting = self._waiting, set()
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(True)
 
     async def _wait(self, patience_s: float) -> bool:
-        changed = self._changed
+        """Whether anything happened within so long."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        timer = loop.call_later(max(0.0, patience_s), _give_up, waiter)
+        self._waiting.add(waiter)
         try:
-            async with asyncio.timeout(max(0.0, patience_s)):
-                await changed.wait()
-        except TimeoutError:
-            return False
-        return True
+            return await waiter
+        finally:
+            timer.cancel()
+            self._waiting.discard(waiter)
+
+
+def _give_up(waiter: asyncio.Future[bool]) -> None:
+    if not waiter.done():
+        waiter.set_result(False)
 
 
 class Exchanges:

@@ -18,12 +18,11 @@ from sqlalchemy import select as columns
 from sqlmodel import Session, col, select
 
 from client.gateway.tables import KeyRow, UsageRow
+from client.statements import Statement, Transaction
 from core.protocol import units
 from core.protocol.errors import AmountInvalid, IdInvalid, UsageError
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
-
     from client.gateway.database import Database
     from core.runtime.clock import Clock
     from core.runtime.settings import Settings
@@ -31,7 +30,17 @@ if TYPE_CHECKING:
 SECRET_PREFIX = "hr-"
 LOCAL_KEY = "key_local"
 _KEYS = KeyRow.metadata.tables["api_keys"]
-_BY_SECRET = columns(_KEYS).where(_KEYS.c.secret_hash == bindparam("wanted"))
+_USAGE = UsageRow.metadata.tables["usage_days"]
+_BY_SECRET = Statement(columns(_KEYS).where(_KEYS.c.secret_hash == bindparam("wanted")))
+_SPENT = columns(func.coalesce(func.sum(_USAGE.c.cost_units), 0).label("units")).where(
+    _USAGE.c.day == bindparam("day")
+)
+_SPENT_BY_ALL = Statement(_SPENT)
+_SPENT_BY_KEY = Statement(_SPENT.where(_USAGE.c.key_id == bindparam("key")))
+#: For so long a key counts as it was found. What is reserved for it looks again: one that is revoked by another process spends nothing,
+#: and may for that moment hear an answer that is kept for it.
+FRESH_S = 2.0
+MOST_KNOWN = 1024
 _PERIODS = {"day": 60 * 60 * 24}
 _RATES = {"s": 60, "m": 1}
 
@@ -93,6 +102,7 @@ class Keyring:
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database, self._clock = database, clock
+        self._known: dict[str, tuple[Key, float]] = {}
 
     async def new(self, name: str, limits: Limits) -> tuple[Key, str]:
         """A new key, and its secret, which nothing will show again."""
@@ -101,6 +111,19 @@ class Keyring:
     async def find(self, secret: str) -> Key | None:
         """The key with this secret, whatever its state."""
         return await self._database.run(self._find, secret)
+
+    async def known(self, secret: str) -> Key | None:
+        """The same as it was found a moment ago, for those who reserve before they give anything: it costs no look at the database."""
+        name, now_s = hash_of(secret), self._clock.monotonic()
+        key, found_s = self._known.get(name, (None, 0.0))
+        if key is not None and now_s - found_s <= FRESH_S:
+            return key
+        key = await self.find(secret)
+        if key is not None:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[name] = key, now_s
+        return key
 
     async def ls(self) -> list[Key]:
         """Newest first, revoked ones included."""
@@ -111,11 +134,15 @@ class Keyring:
 
     async def revoke(self, typed: str) -> Key:
         """End a key now, by its id or a unique prefix of it, or by its name. Raises IdInvalid."""
-        return await self._database.run(self._revoke, typed)
+        key = await self._database.run(self._revoke, typed)
+        self._known.clear()
+        return key
 
     async def claim_local(self, secret: str) -> Key:
         """Give the owner's own key this secret; the one of an earlier start is worth nothing any more."""
-        return await self._database.run(self._claim_local, secret)
+        key = await self._database.run(self._claim_local, secret)
+        self._known.clear()
+        return key
 
     async def usage(self, key_id: str | None = None, days: int = 30) -> list[dict[str, Any]]:
         """What was used per key, day and model, newest day first."""
@@ -138,14 +165,13 @@ class Keyring:
         return key_of(row), secret
 
     def _find(self, secret: str) -> Key | None:
-        with self._database.connection() as connection:
-            row = connection.execute(_BY_SECRET, {"wanted": hash_of(secret)}).first()
+        with self._database.looking() as look:
+            row = look.first(_BY_SECRET, {"wanted": hash_of(secret)})
             if row is None:
                 return None
             if row.budget_period != "day":
                 return key_of(row)
-            day = day_of(self._clock.now())
-            return key_of(row, spent_on(connection, day, row.key_id))
+            return key_of(row, spent_on(look, day_of(self._clock.now()), row.key_id))
 
     def _get(self, key_id: str) -> Key | None:
         with self._database.session() as session:
@@ -199,15 +225,14 @@ class Keyring:
 
     def _with_today(self, session: Session, row: KeyRow) -> Key:
         day = day_of(self._clock.now())
-        return key_of(row, spent_on(session.connection(), day, row.key_id))
+        return key_of(row, spent_on(Transaction.of(session), day, row.key_id))
 
 
-def spent_on(connection: Connection, day: str, key_id: str | None = None) -> int:
+def spent_on(look: Transaction, day: str, key_id: str | None = None) -> int:
     """What a key, or all keys, spent on a day."""
-    wanted = select(func.sum(col(UsageRow.cost_units))).where(UsageRow.day == day)
-    if key_id is not None:
-        wanted = wanted.where(UsageRow.key_id == key_id)
-    return int(connection.execute(wanted).scalar() or 0)
+    if key_id is None:
+        return int(look.first(_SPENT_BY_ALL, {"day": day}).units)
+    return int(look.first(_SPENT_BY_KEY, {"day": day, "key": key_id}).units)
 
 
 def key_of(row: Any, spent_today_units: int = 0) -> Key:

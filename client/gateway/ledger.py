@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, bindparam, func, insert, update
+from sqlalchemy import BigInteger, bindparam, func, insert, literal_column, null, update
 from sqlalchemy import select as columns
-from sqlalchemy.exc import IntegrityError
 from sqlmodel import col, select
 
 from client.answering import Answered
+from client.gateway.database import Clash
 from client.gateway.errors import BudgetExceeded, KeyRefused, TwinRunning
 from client.gateway.keyring import day_of, spent_on
 from client.gateway.tables import (
@@ -29,15 +29,15 @@ from client.gateway.tables import (
     KeyRow,
     RequestRow,
 )
+from client.statements import Statement, Transaction
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
-
     from client.gateway.database import Database
     from core.runtime.clock import Clock
 
 #: How long an answer is kept for a retry: of a client that says nothing, and of one that named its request.
 KEEP_S, KEEP_NAMED_S = 60, 24 * 3600
+FORGET_AT_ONCE = 100
 
 
 @dataclass(frozen=True)
@@ -84,28 +84,33 @@ _KEYS, _REQUESTS, _ANSWERS, _USAGE = (
     RequestRow.metadata.tables[name] for name in ("api_keys", "requests", "answers", "usage_days")
 )
 _HAS_KEY = _KEYS.c.key_id == bindparam("wanted")
-_TAKE = (
+_TAKEN = (
     update(_KEYS)
     .where(_HAS_KEY)
     .values(
         reserved_units=_KEYS.c.reserved_units + bindparam("need"), last_used_at=bindparam("now")
     )
 )
+_TAKE = Statement(_TAKEN)
 #: Where the key's row alone says that it is covered.
-_TAKE_COVERED = _TAKE.where(
-    _KEYS.c.revoked_at.is_(None),
-    _KEYS.c.budget_units.is_(None)
-    | (
-        (_KEYS.c.budget_period == "total")
-        & (
-            _KEYS.c.spent_units + _KEYS.c.reserved_units + bindparam("need", type_=BigInteger)
-            <= _KEYS.c.budget_units
-        )
-    ),
+_TAKE_COVERED = Statement(
+    _TAKEN.where(
+        _KEYS.c.revoked_at.is_(None),
+        _KEYS.c.budget_units.is_(None)
+        | (
+            (_KEYS.c.budget_period == "total")
+            & (
+                _KEYS.c.spent_units + _KEYS.c.reserved_units + bindparam("need", type_=BigInteger)
+                <= _KEYS.c.budget_units
+            )
+        ),
+    )
 )
-_KEY = columns(_KEYS).where(_HAS_KEY).with_for_update()
-_ALL_RESERVED = columns(func.sum(_KEYS.c.reserved_units))
-_SETTLE = (
+_KEY = Statement(columns(_KEYS).where(_HAS_KEY).with_for_update())
+_ALL_RESERVED = Statement(
+    columns(func.coalesce(func.sum(_KEYS.c.reserved_units), 0).label("units"))
+)
+_SETTLE = Statement(
     update(_KEYS)
     .where(_HAS_KEY)
     .values(
@@ -114,23 +119,47 @@ _SETTLE = (
     )
 )
 _HAS_ID = _REQUESTS.c.request_id == bindparam("wanted")
-_NEW_REQUEST, _NEW_ANSWER, _USE_FIRST = insert(_REQUESTS), insert(_ANSWERS), insert(_USAGE)
-_REQUEST = columns(
-    *(
-        _REQUESTS.c[name]
-        for name in (
-            "request_id", "key_id", "model", "state", "begun_at", "reserved_units", "idempotency_key",
+_NEW_REQUEST, _NEW_ANSWER, _USE_FIRST = (
+    Statement(insert(t)) for t in (_REQUESTS, _ANSWERS, _USAGE)
+)
+#: What a request's row holds before anything else is known.
+_UNSAID = {
+    name: known.default
+    for name, known in RequestRow.model_fields.items()
+    if not known.is_required()
+}
+_REQUEST = Statement(
+    columns(
+        *(
+            _REQUESTS.c[name]
+            for name in (
+                "request_id", "key_id", "model", "state", "reserved_units", "idempotency_key",
+            )
         )
-    )
-).where(_HAS_ID).with_for_update()  # fmt: skip
-_BEGUN = update(_REQUESTS).where(_HAS_ID).values(begun_at=bindparam("now"))
+    ).where(_HAS_ID).with_for_update()
+)  # fmt: skip
+_BEGUN = Statement(update(_REQUESTS).where(_HAS_ID).values(begun_at=bindparam("now")))
 _ENDED = (
     "state", "error_code", "ended_at", "reserved_units", "first_token_ms", "took_ms", "cost_units", "tokens_in",
     "tokens_out", "answer", "answer_status", "keep_until", "idempotency_key",
 )  # fmt: skip
-_END = update(_REQUESTS).where(_HAS_ID).values({n: bindparam(f"new_{n}") for n in _ENDED})
+_END = Statement(
+    update(_REQUESTS).where(_HAS_ID).values({n: bindparam(f"new_{n}") for n in _ENDED})
+)
+_OLD = _REQUESTS.alias("old")
+_FORGET = Statement(
+    update(_REQUESTS)
+    .where(
+        _REQUESTS.c.request_id.in_(
+            columns(_OLD.c.request_id)
+            .where(_OLD.c.keep_until > literal_column("0"), _OLD.c.keep_until < bindparam("now"))
+            .limit(FORGET_AT_ONCE)
+        )
+    )
+    .values(answer=null(), idempotency_key=null(), keep_until=0)
+)
 _COUNTED = ("requests", "failed", "tokens_in", "tokens_out", "cost_units")
-_USE_MORE = (
+_USE_MORE = Statement(
     update(_USAGE)
     .where(*(_USAGE.c[name] == bindparam(f"at_{name}") for name in ("key_id", "day", "model")))
     .values({name: _USAGE.c[name] + bindparam(f"more_{name}") for name in _COUNTED})
@@ -172,15 +201,20 @@ class Ledger:
     async def recover(
         self, cost_of: Callable[[RequestRow], Sequence[Answered] | None] = lambda _: None
     ) -> list[RequestRow]:
-        """At start: end what a former life left running. `cost_of` knows what of a begun one was paid for, None: nobody does.
+        """At start: end what a former life left running. `cost_of` knows what of one was paid for, None: nobody does.
 
-        What cost nothing may be asked for again under the same name; what did, or may have, may not.
+        What cost nothing may be asked for again under the same name; what did, or may have, may not. Where nobody knows, it may have
+        from its first token on.
         """
         return await self._database.run(self._recover, cost_of)
 
     async def forget_answers(self) -> int:
-        """Drop answers that no retry may ask for any more; how many."""
-        return await self._database.run(self._forget_answers)
+        """Drop answers that no retry may ask for any more; how many. A few at a time: requests come in between."""
+        total = count = await self._database.run(self._forget_answers)
+        while count == FORGET_AT_ONCE:
+            count = await self._database.run(self._forget_answers)
+            total += count
+        return total
 
     async def requests(
         self, key_id: str | None = None, limit: int = 100, state: str | None = None
@@ -207,41 +241,31 @@ class Ledger:
     # --- in the database's thread ---
 
     def _reserve(self, opening: Opening) -> None:
-        row = RequestRow(
-            request_id=opening.request_id,
-            receipt_id=opening.receipt_id,
-            key_id=opening.key_id,
-            created_at=int(self._clock.now()),
-            endpoint=opening.endpoint,
-            model=opening.model,
-            state=RUNNING,
-            body_hash=opening.body_hash,
-            idempotency_key=opening.idempotency_key,
-            reserved_units=opening.reserved_units,
-        )
+        now = int(self._clock.now())
+        row = {**_UNSAID, **vars(opening), "created_at": now, "state": RUNNING}
         try:
-            with self._database.connection() as connection:
-                self.take(connection, opening.key_id, opening.reserved_units)
-                connection.execute(_NEW_REQUEST, row.model_dump())
-        except IntegrityError:  # another gateway over the same database was first
+            with self._database.transaction() as writing:
+                self.take(writing, opening.key_id, opening.reserved_units)
+                writing.execute(_NEW_REQUEST, row)
+        except Clash:  # another gateway over the same database was first
             raise TwinRunning("the request is being answered already") from None
 
-    def take(self, connection: Connection, key_id: str, need: int) -> None:
+    def take(self, writing: Transaction, key_id: str, need: int) -> None:
         """Reserve so much for a key, as part of a transaction. Raises BudgetExceeded, KeyRefused."""
         values = {"wanted": key_id, "need": need, "now": int(self._clock.now())}
-        if self._daily_budget_units is None and connection.execute(_TAKE_COVERED, values).rowcount:
+        if self._daily_budget_units is None and writing.execute(_TAKE_COVERED, values):
             return
-        key = connection.execute(_KEY, {"wanted": key_id}).first()
+        key = writing.first(_KEY, {"wanted": key_id})
         if key is None or key.revoked_at is not None:
             raise KeyRefused("the API key cannot be used", "it is revoked")
-        self._check(connection, key, need)
-        connection.execute(_TAKE, values)
+        self._check(writing, key, need)
+        writing.execute(_TAKE, values)
 
-    def _check(self, connection: Connection, key: Any, need: int) -> None:
+    def _check(self, look: Transaction, key: Any, need: int) -> None:
         day = day_of(self._clock.now())
         if key.budget_units is not None:
             daily = key.budget_period == "day"
-            spent = spent_on(connection, day, key.key_id) if daily else key.spent_units
+            spent = spent_on(look, day, key.key_id) if daily else key.spent_units
             have = max(0, key.budget_units - spent - key.reserved_units)
             if have < need:
                 raise BudgetExceeded(
@@ -255,8 +279,8 @@ class Ledger:
                     show=self._show,
                 )
         if self._daily_budget_units is not None:
-            reserved = int(connection.execute(_ALL_RESERVED).scalar() or 0)
-            have = max(0, self._daily_budget_units - spent_on(connection, day) - reserved)
+            reserved = int(look.first(_ALL_RESERVED, {}).units)
+            have = max(0, self._daily_budget_units - spent_on(look, day) - reserved)
             if have < need:
                 raise BudgetExceeded(
                     "the gateway's budget for today does not cover this request",
@@ -269,16 +293,16 @@ class Ledger:
 
     def _begun(self, request_id: str) -> None:
         values = {"wanted": request_id, "now": int(self._clock.now())}
-        with self._database.connection() as connection:
-            connection.execute(_BEGUN, values)
+        with self._database.transaction() as writing:
+            writing.execute(_BEGUN, values)
 
     def _end(self, request_id: str, ending: Ending) -> None:
-        with self._database.connection() as connection:
-            row = connection.execute(_REQUEST, {"wanted": request_id}).first()
+        with self._database.transaction() as writing:
+            row = writing.first(_REQUEST, {"wanted": request_id})
             if row is not None and row.state == RUNNING:
-                self._close(connection, row, ending)
+                self._close(writing, row, ending)
 
-    def _close(self, connection: Connection, row: Any, ending: Ending) -> None:
+    def _close(self, writing: Transaction, row: Any, ending: Ending) -> None:
         now = int(self._clock.now())
         name: str | None = row.idempotency_key
         bill = Bill(
@@ -303,21 +327,17 @@ class Ledger:
             "idempotency_key": None if is_free else name,  # free of charge: it may be made again
         }
         named = {f"new_{column}": value for column, value in values.items()}
-        connection.execute(_END, {"wanted": row.request_id} | named)
-        answers = [
-            answer_row(row.request_id, index, answer).model_dump()
-            for index, answer in enumerate(ending.answers)
-        ]
-        if answers:
-            connection.execute(_NEW_ANSWER, answers)
+        writing.execute(_END, {"wanted": row.request_id} | named)
+        for index, answer in enumerate(ending.answers):
+            writing.execute(_NEW_ANSWER, _answer_values(row.request_id, index, answer))
         failed = int(ending.state != DONE)
         self.settle(
-            connection, row.key_id, row.model, row.reserved_units, bill, requests=1, failed=failed
+            writing, row.key_id, row.model, row.reserved_units, bill, requests=1, failed=failed
         )
 
     def settle(
         self,
-        connection: Connection,
+        writing: Transaction,
         key_id: str,
         model: str,
         held_units: int,
@@ -327,7 +347,7 @@ class Ledger:
         failed: int,
     ) -> None:
         """Release what was held and charge what it cost, as part of a transaction."""
-        connection.execute(_SETTLE, {"wanted": key_id, "held": held_units, "cost": bill.cost_units})
+        writing.execute(_SETTLE, {"wanted": key_id, "held": held_units, "cost": bill.cost_units})
         place = {"key_id": key_id, "day": day_of(self._clock.now()), "model": model}
         counts = {
             "requests": requests,
@@ -338,8 +358,8 @@ class Ledger:
         }
         named = {f"at_{name}": value for name, value in place.items()}
         more = {f"more_{name}": value for name, value in counts.items()}
-        if not connection.execute(_USE_MORE, named | more).rowcount:
-            connection.execute(_USE_FIRST, place | counts)
+        if not writing.execute(_USE_MORE, named | more):
+            writing.execute(_USE_FIRST, place | counts)
 
     def _twin(self, key_id: str, idempotency_key: str | None, body_hash: str) -> RequestRow | None:
         with self._database.session() as session:
@@ -362,28 +382,16 @@ class Ledger:
         with self._database.session() as session:
             left = list(session.exec(select(RequestRow).where(RequestRow.state == RUNNING)).all())
             for row in left:
-                paid = cost_of(row) if row.begun_at is not None else ()
-                state = FAILED if paid is not None and not paid else INTERRUPTED
+                paid = cost_of(row)
+                is_free = row.begun_at is None if paid is None else not paid
+                state = FAILED if is_free else INTERRUPTED
                 ending = Ending(state, tuple(paid or ()), error_code="gateway_stopped")
-                self._close(session.connection(), row, ending)
+                self._close(Transaction.of(session), row, ending)
             return left
 
     def _forget_answers(self) -> int:
-        with self._database.session() as session:
-            kept = col(RequestRow.answer).is_not(None) | col(RequestRow.idempotency_key).is_not(
-                None
-            )
-            wanted = select(RequestRow).where(
-                kept,
-                RequestRow.state != RUNNING,
-                col(RequestRow.keep_until) < int(self._clock.now()),
-            )
-            rows = session.exec(wanted.limit(1000)).all()
-            for row in rows:
-                row.answer = None
-                row.idempotency_key = None
-                session.add(row)
-            return len(rows)
+        with self._database.transaction() as writing:
+            return writing.execute(_FORGET, {"now": int(self._clock.now())})
 
     def _requests(self, key_id: str | None, limit: int, state: str | None) -> list[RequestRow]:
         with self._database.session() as session:
@@ -422,23 +430,24 @@ class Ledger:
             return {
                 "reserved_units": sum(key.reserved_units for key in keys),
                 "spent_units": sum(key.spent_units for key in keys),
-                "spent_today_units": spent_on(session.connection(), day_of(self._clock.now())),
+                "spent_today_units": spent_on(Transaction.of(session), day_of(self._clock.now())),
             }
 
 
-def answer_row(request_id: str, index: int, answer: Answered) -> AnswerRow:
-    return AnswerRow(
-        request_id=request_id,
-        answer_index=index,
-        job_id=answer.job_id,
-        job_request=answer.request_index,
-        operators=json.dumps(list(answer.operators)),
-        tokens_in=answer.tokens_in,
-        tokens_out=answer.tokens_out,
-        cost_units=answer.cost_units,
-        finish=answer.finish,
-        is_partial=answer.is_partial,
-    )
+def _answer_values(request_id: str, index: int, answer: Answered) -> dict[str, Any]:
+    """The row of `answers` that an answer becomes."""
+    return {
+        "request_id": request_id,
+        "answer_index": index,
+        "job_id": answer.job_id,
+        "job_request": answer.request_index,
+        "operators": json.dumps(list(answer.operators)),
+        "tokens_in": answer.tokens_in,
+        "tokens_out": answer.tokens_out,
+        "cost_units": answer.cost_units,
+        "finish": answer.finish,
+        "is_partial": answer.is_partial,
+    }
 
 
 def answer_json(row: AnswerRow) -> dict[str, Any]:
@@ -459,5 +468,4 @@ __all__ = [
     "Ledger",
     "Opening",
     "answer_json",
-    "answer_row",
 ]

@@ -73,10 +73,11 @@ class Following(Response):
         names = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in head.headers.items()]
         await send({"type": "http.response.start", "status": head.status, "headers": names})
         is_stream = head.headers.get("content-type", "").startswith("text/event-stream")
-        async for data in exchange.follow(self._ping_s):
-            if data or is_stream:
-                await send({"type": "http.response.body", "body": data or PING, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        async for data, more in exchange.follow(self._ping_s):
+            if is_stream and more:
+                data = data or PING
+            if data or not more:  # the last piece and the end of it are one write
+                await send({"type": "http.response.body", "body": data, "more_body": more})
 
 
 async def _left(receive: Receive) -> None:

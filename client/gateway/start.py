@@ -40,8 +40,10 @@ from core.runtime.metrics import Metrics
 if TYPE_CHECKING:
     from client.gateway.tables import RequestRow
     from client.matcher_api import MatcherApi
-    from client.store import ClientStore
+    from client.store import ClientStore, JobRow
+    from client.store import RequestRow as StoredRow
     from core.protocol.signing import DigestSigner
+    from core.protocol.types import ModelSpec
     from core.runtime.clock import Clock
     from core.runtime.settings import Settings
 
@@ -121,7 +123,7 @@ async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gatew
 async def recover(gateway: Gateway) -> list[RequestRow]:
     """End what an earlier life left running, charged with what its records say was paid."""
     left = await gateway.ledger.requests(state=RUNNING, limit=100_000)
-    known = {row.request_id: await _paid(gateway, row) for row in left if row.begun_at}
+    known = await _paid(gateway, left)
     found = await gateway.ledger.recover(lambda row: known.get(row.request_id))
     if found:
         log.warning("requests of an earlier start were broken off", count=len(found))
@@ -172,38 +174,45 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Gat
         yield await stack.enter_async_context(serving(gateway, ours.host, ours.port))
 
 
-async def _paid(gateway: Gateway, row: RequestRow) -> Sequence[Answered] | None:
-    """What the requester's records hold, and so what was acknowledged, of a request that a former life was answering."""
-    if gateway.store is None:
-        return None
-    try:
-        spec = (await gateway.catalogue.find(row.model)).model.spec
-    except HeadraceError as error:
-        log.warning("a broken request cannot be priced", request=row.request_id, reason=str(error))
-        return None
-    found = []
+async def _paid(gateway: Gateway, left: Sequence[RequestRow]) -> dict[str, list[Answered]]:
+    """What the requester's records hold, and so what was acknowledged, of requests that a former life was answering.
+
+    One is missing where nobody keeps records, or where its model is not known now and so has no price.
+    """
+    if gateway.store is None or not left:
+        return {}
+    specs: dict[str, ModelSpec] = {}
+    found: dict[str, list[Answered]] = {}
+    for row in left:
+        try:
+            specs[row.request_id] = (await gateway.catalogue.find(row.model)).model.spec
+            found[row.request_id] = []
+        except HeadraceError as error:
+            log.warning(
+                "a broken request cannot be priced", request=row.request_id, reason=str(error)
+            )
     for job in await asyncio.to_thread(gateway.store.jobs):
         for request in await asyncio.to_thread(gateway.store.requests, job.job_id):
             name, tokens = request.custom_id.partition(".")[0], json.loads(request.tokens)
-            if name != row.request_id or not tokens:
-                continue
-            match, tokens_in = match_of(job), len(json.loads(request.prompt_ids))
-            order = match.signed.order
-            gross = pricing.split(order, match.plan, spec, tokens_in, len(tokens)).gross
-            operators = tuple(stage.operator for stage in match.plan)
-            found.append(
-                Answered(
-                    job.job_id,
-                    request.request_index,
-                    operators,
-                    tokens_in,
-                    len(tokens),
-                    request.finish,
-                    sum(gross),
-                    is_partial=not request.finish,
-                )
-            )
+            if name in found and tokens:
+                found[name].append(_answered(job, request, specs[name], len(tokens)))
     return found
+
+
+def _answered(job: JobRow, request: StoredRow, spec: ModelSpec, tokens_out: int) -> Answered:
+    match, tokens_in = match_of(job), len(json.loads(request.prompt_ids))
+    gross = pricing.split(match.signed.order, match.plan, spec, tokens_in, tokens_out).gross
+    operators = tuple(stage.operator for stage in match.plan)
+    return Answered(
+        job.job_id,
+        request.request_index,
+        operators,
+        tokens_in,
+        tokens_out,
+        request.finish,
+        sum(gross),
+        is_partial=not request.finish,
+    )
 
 
 def _keep_running(stack: AsyncExitStack, work: Callable[[], Awaitable[Any]]) -> None:

@@ -6,7 +6,7 @@ UTC (`2026-11-21`). Keys are kept as SHA-256 of their 32 random bytes. `migratio
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import registry
 from sqlmodel import Field, SQLModel
 
@@ -18,6 +18,10 @@ RUNNING, DONE, FAILED, CANCELLED, INTERRUPTED = (
     "cancelled",
     "interrupted",
 )
+
+
+#: Few requests have an answer that is kept; only these are in its index.
+_KEPT = text("keep_until > 0")
 
 
 class Base(SQLModel, registry=registry()):
@@ -87,14 +91,15 @@ class UsageRow(Base, table=True):
 class RequestRow(Base, table=True):
     """One paid request, from its reservation to what it cost.
 
-    `answer` is what a retry is answered with, until `keep_until`. `begun_at` is set with the first token: from there on
-    it may have cost something, whatever becomes of this process.
+    `answer` is what a retry is answered with, until `keep_until`, which is 0 where nothing is kept. `begun_at` is set with the first
+    token: from there on it may have cost something, whatever becomes of this process.
     """
 
     __tablename__ = "requests"
     __table_args__ = (
         UniqueConstraint("key_id", "idempotency_key"),
         Index("ix_requests_body", "key_id", "body_hash"),
+        Index("ix_requests_kept", "keep_until", sqlite_where=_KEPT, postgresql_where=_KEPT),
     )
     request_id: str = Field(sa_column=_id(primary_key=True))
     receipt_id: str = Field(sa_column=Column(String(80), nullable=False, unique=True))

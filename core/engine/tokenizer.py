@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,6 @@ class Tokenizer:
         except Exception as error:  # the library raises bare Exception
             raise ModelUnsupported(f"cannot read {path.name}", why=str(error)) from error
         self._settings = _read_json(self.model_dir / "tokenizer_config.json")
-        self._template: tuple[str, Any] | None = None  # its text, and it compiled
         self.vocab_size: int = self._library.get_vocab_size(with_added_tokens=True)
         self.eos_ids: frozenset[int] = frozenset(self._find_eos_ids())
 
@@ -61,12 +61,15 @@ class Tokenizer:
                 )
         if not messages:
             raise UsageError("the conversation is empty", why="it has no messages")
-        text = self._chat_template()
+        if self._template_text is None:
+            raise UsageError(
+                f"{self.model_dir.name} has no chat template",
+                why="it is a base model",
+                next_step='send a prompt to /v1/completions instead of messages; in a file, "url": "/v1/completions"',
+            )
         try:
-            if self._template is None or self._template[0] != text:  # compiling takes milliseconds
-                self._template = text, _jinja().from_string(text)
             return str(
-                self._template[1].render(
+                self._template.render(
                     messages=[dict(message) for message in messages],
                     add_generation_prompt=True,
                     **{name: self._token_text(name) for name in ("bos_token", "eos_token")},
@@ -77,7 +80,7 @@ class Tokenizer:
 
     @property
     def can_chat(self) -> bool:
-        return self._find_template() is not None
+        return self._template_text is not None
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
         """Text of ids; special tokens are left out unless asked for."""
@@ -87,17 +90,17 @@ class Tokenizer:
         """A decoder for one answer as it arrives."""
         return TextStream(self)
 
-    def _chat_template(self) -> str:
-        template = self._find_template()
-        if template is None:
-            raise UsageError(
-                f"{self.model_dir.name} has no chat template",
-                why="it is a base model",
-                next_step='send a prompt to /v1/completions instead of messages; in a file, "url": "/v1/completions"',
-            )
+    @cached_property
+    def _template(self) -> Any:
+        """Compiled, which takes milliseconds. Raises whatever the template's mistakes raise."""
+        template = _jinja().from_string(self._template_text)
+        template.globals = dict(
+            template.globals
+        )  # as a chain they would be walked at every rendering
         return template
 
-    def _find_template(self) -> str | None:
+    @cached_property
+    def _template_text(self) -> str | None:
         path = self.model_dir / "chat_template.jinja"
         if path.is_file():
             return path.read_text(encoding="utf-8")

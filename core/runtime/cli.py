@@ -213,7 +213,7 @@ def _execute_async(function: Command, run: Run, values: dict[str, Any]) -> None:
     stop = _Stop()
     with (
         stop.listening(),
-        asyncio.Runner(loop_factory=_daemon_loop if run.daemon else None) as runner,
+        asyncio.Runner(loop_factory=daemon_loop if run.daemon else None) as runner,
     ):
         try:
             runner.run(_under_deadline(function(run, **values), run, stop))
@@ -226,7 +226,7 @@ def _execute_async(function: Command, run: Run, values: dict[str, Any]) -> None:
             raise Interrupted(why="the program was asked to end (SIGTERM)")
 
 
-def _daemon_loop() -> asyncio.AbstractEventLoop:
+def daemon_loop() -> asyncio.AbstractEventLoop:
     """A fifth less work per frame or request; commands are over before it is imported."""
     import uvloop
 

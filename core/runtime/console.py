@@ -191,8 +191,10 @@ class Run:
         *,
         every_s: float = 1.0,
         columns: Sequence[str] | None = None,
+        until: Callable[[Any], bool] = lambda _: False,
     ) -> None:
-        """Look again and again until interrupted: a table that is redrawn in place, or a result each time that it is another one."""
+        """Look again and again until interrupted, or until what was seen is the end: a table that is redrawn in place, or a result each
+        time that it is another one."""
         import asyncio
 
         if self.options.json or not self.out.is_terminal:
@@ -202,12 +204,17 @@ class Run:
                 if found != shown:
                     self.emit(found, columns=columns)
                     shown = found
+                if until(found):
+                    return
                 await asyncio.sleep(every_s)
         from rich.live import Live
 
         with Live(console=self.out, auto_refresh=False) as live:
             while True:
-                live.update(_as_table(_plain(await look()), columns), refresh=True)
+                found = await look()
+                live.update(_as_table(_plain(found), columns), refresh=True)
+                if until(found):
+                    return
                 await asyncio.sleep(every_s)
 
     def schema(self, name: str | None = None) -> str:

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
 
-#: The lock that transactions of one database hold one after the other: "headrace" as a number.
-TURN = int.from_bytes(b"headrace", "big")
+#: What a transaction that takes its turn begins with. PostgreSQL's lock is "headrace" as a number.
+TURNS = {
+    "sqlite": "BEGIN IMMEDIATE",
+    "postgresql": f"SELECT pg_advisory_xact_lock({int.from_bytes(b'headrace', 'big')})",
+}
 
 
 def sqlite_url(path: Path) -> str:
@@ -90,19 +93,13 @@ def open_engine(
 
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", set_up)
-        if takes_turns:
-            event.listen(engine, "begin", _begin_immediate)
-    elif engine.dialect.name == "postgresql" and takes_turns:
+    if takes_turns and engine.dialect.name in TURNS:
         event.listen(engine, "begin", _take_turn)
     return engine
 
 
-def _begin_immediate(connection: Any) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
 def _take_turn(connection: Any) -> None:
-    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({TURN})")
+    connection.exec_driver_sql(TURNS[connection.dialect.name])
 
 
 # --- migrations ---

@@ -137,6 +137,11 @@ class _PrivateFile(logging.handlers.RotatingFileHandler):
         descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         return os.fdopen(descriptor, "a", encoding=self.encoding)
 
+    def shouldRollover(self, record: logging.LogRecord) -> int:  # noqa: N802
+        """Whether the file is full. The library's own would form each line a second time to learn its length."""
+        is_full = os.fstat(self.stream.fileno()).st_size >= self.maxBytes if self.stream else False
+        return int(is_full)
+
 
 def _new_file(folder: Path, program: str) -> Path:
     runs = sorted(folder.glob(f"{program}-*.log"), key=lambda path: path.name)

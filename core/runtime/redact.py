@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -28,10 +29,19 @@ def redact_text(text: str) -> str:
     A hash and a private key look alike (64 hexadecimal digits), so both are cut to ``0x1234…cdef``: enough
     to find a transaction, useless as a key.
     """
-    text = _HEX_64.sub(lambda match: f"{match[1] or ''}{match[2][:4]}…{match[2][-4:]}", text)
-    text = _URL_PASSWORD.sub(lambda match: match["head"] + HIDDEN, text)
-    text = _URL_TOKEN.sub(lambda match: match["head"] + HIDDEN, text)
-    return _URL_QUERY.sub(lambda match: match["head"] + HIDDEN, text)
+    if len(text) >= 64:
+        text = _HEX_64.sub(lambda match: f"{match[1] or ''}{match[2][:4]}…{match[2][-4:]}", text)
+    if "://" in text:
+        text = _URL_PASSWORD.sub(lambda match: match["head"] + HIDDEN, text)
+        text = _URL_TOKEN.sub(lambda match: match["head"] + HIDDEN, text)
+    if "=" in text:
+        text = _URL_QUERY.sub(lambda match: match["head"] + HIDDEN, text)
+    return text
+
+
+@functools.lru_cache(maxsize=1024)  # the names of a program's log lines are few
+def _is_secret(name: str) -> bool:
+    return bool(_SECRET_NAME.search(name)) and not _NAMES_A_FILE.search(name)
 
 
 def redact(value: Any, name: str = "") -> Any:
@@ -42,7 +52,7 @@ def redact(value: Any, name: str = "") -> Any:
     """
     if value is None or isinstance(value, bool | int | float):
         return value
-    if _SECRET_NAME.search(name) and not _NAMES_A_FILE.search(name):
+    if _is_secret(name):
         return HIDDEN
     if isinstance(value, str):
         return redact_text(value)

@@ -51,6 +51,9 @@ PATH_KEYS: Final = frozenset(
     {"wallet.keystore_dir", "wallet.password_file", "miner.password_file", "alerts.secret_file"}
 )
 
+#: Of `client.auditor`: whom the matcher pays, and not an address.
+THE_MATCHERS: Final = "matcher"
+
 
 # --- value types: text with a unit in, integer out ---------------------------------------------
 
@@ -102,6 +105,12 @@ def _address(value: object) -> object:
         return address(str(value))
     except HeadraceError as error:
         raise ValueError(f"{error.what}; {error.why}") from error
+
+
+def _auditor(value: object) -> object:
+    if value in ("", "none"):
+        return ""
+    return value if value == THE_MATCHERS else _address(value)
 
 
 Seconds = Annotated[int, _reader(units.parse_duration)]
@@ -238,8 +247,8 @@ class Client(_Section):
     """Only these operators may serve; empty: any."""
     avoid: Words = ()
     """These operators may not serve."""
-    auditor: AnAddress | None = None
-    """An address that may audit and dispute your jobs."""
+    auditor: Annotated[str, BeforeValidator(_auditor)] = ""
+    """An address that may audit and dispute your jobs, and see their prompts; `matcher`: the one that the matcher pays; empty or `none`: nobody."""
     arbitrator: str = ""
     """Who settles disputes: game, jury or an address; empty: the game where the model has an operator program, else the jury."""
     account: AnAddress | None = None
@@ -300,6 +309,16 @@ class Matcher(_Section):
     """Auditors whose reports it goes by: machines of an owner that they found at fault get no work here."""
     audit_memory_s: Annotated[Seconds, Field(alias="audit_memory", ge=1)] = 30 * 86_400
     """How long what such an auditor found counts."""
+    paid_auditors: Addresses = ()
+    """Auditors that it pays for looking at random requests of orders that name them; empty: none, and it offers no audits."""
+    audit_rate_bps: Annotated[int, Field(ge=1, le=10_000)] = 300
+    """What share of such an order's requests it draws, in hundredths of a percent."""
+    audit_fee: TokenText = "0.01usd"
+    """What it owes for each drawn request, whatever is found: at least 1.5 times what the audit costs the auditor."""
+    audit_cap: TokenText = "1usd"
+    """It draws no more than this pays for in any 24 hours."""
+    audit_within_s: Annotated[Seconds, Field(alias="audit_within", ge=60)] = 6 * 3600
+    """How long after the draw a finding may come; nothing is owed for a later one."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     """Metrics on a port of their own; unset: on the port of the API."""
 

@@ -75,6 +75,28 @@ def test_receipts_are_kept_once_and_never_replaced(path: Path) -> None:
     store.close()
 
 
+def test_the_end_of_a_request_and_its_receipts_are_kept_together_or_not_at_all(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages, job, batch = match()
+    store = ClientStore(path)
+    store.add_session("keeper", job, 1)
+    store.add_request(job.job_id, 4, batch.prompts[0])
+    signed = stages.receipt(0, {1: stages.answer(1)})
+    with pytest.raises(LookupError, match="no request 5"):
+        store.finish_request(job.job_id, 5, [7], "stop", [signed])
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="midway"):
+        patch.setattr("client.store.receipt_hash", lambda signed: int("midway"))
+        store.finish_request(job.job_id, 4, [7], "stop", [signed])
+    (row,) = store.requests(job.job_id)
+    assert (row.request_index, row.tokens, row.finish, store.receipts()) == (4, "[]", "", [])
+    store.finish_request(job.job_id, 4, [7], "stop", [signed])
+    (row,) = store.requests(job.job_id)
+    assert (row.tokens, row.finish) == ("[7]", "stop")
+    assert [kept for _, kept in store.receipts()] == [signed]
+    store.close()
+
+
 def test_receipts_tell_request_and_whole_job_apart(path: Path) -> None:
     stages, job, batch = match()
     store = ClientStore(path)

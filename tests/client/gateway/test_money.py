@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import openai
 import pytest
 
+from client.gateway.database import Database, private_sqlite_url
+from client.gateway.keyring import FRESH_S, Keyring
 from tests.client.gateway.toy import cost
 from tests.client.gateway.world import World
 
@@ -62,8 +65,6 @@ def test_parallel_requests_cannot_overdraw_a_budget(world: World) -> None:
     secret = world.new_key("shared", budget_units=3 * once_most)
 
     async def many() -> list[int]:
-        import asyncio
-
         async with openai.AsyncOpenAI(
             base_url=world.base_url, api_key=secret, max_retries=0
         ) as client:
@@ -76,8 +77,6 @@ def test_parallel_requests_cannot_overdraw_a_budget(world: World) -> None:
                 return 200
 
             return await asyncio.gather(*(one() for _ in range(8)))
-
-    import asyncio
 
     codes = asyncio.run(many())
     assert sorted(codes) == [200] * 3 + [402] * 5
@@ -238,6 +237,47 @@ def test_keys_that_are_unknown_expired_or_revoked_are_401(world: World) -> None:
             ask(world, secret)
         assert failed.value.code == "invalid_api_key"
     assert fetch(world, "", "/v1/models", expect=401)["error"]["type"] == "authentication_error"
+
+
+def test_a_key_that_another_process_revokes_spends_nothing_any_more(world: World) -> None:
+    secret = world.new_key("shared")
+    ask(world, secret)
+    paid = world.bank.total_units
+    path = world.folder / "gateway" / "gateway.sqlite"
+    database = Database.open(private_sqlite_url(path))
+    asyncio.run(Keyring(database, world.clock).revoke("shared"))
+    database.close()
+    with pytest.raises(openai.AuthenticationError) as failed:
+        ask(world, secret)
+    assert failed.value.code == "invalid_api_key" and "revoked" in failed.value.message
+    key = world.key(secret)
+    assert world.bank.total_units == paid == key.spent_units and key.reserved_units == 0
+    world.clock.ahead_s += FRESH_S + 1
+    with pytest.raises(openai.AuthenticationError):  # before it is read at all
+        ask(world, secret, model="none")
+
+
+def test_a_key_is_looked_for_once_in_a_while_and_at_once_after_it_is_revoked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, secret, looked = world.gateway.keys, world.new_key("busy"), list[str]()
+    look = keys.find
+
+    async def find(wanted: str) -> Any:
+        looked.append(wanted)
+        return await look(wanted)
+
+    monkeypatch.setattr(keys, "find", find)
+    for _ in range(3):
+        ask(world, secret)
+    assert looked == [secret]
+    world.clock.ahead_s += FRESH_S + 1
+    ask(world, secret)
+    assert looked == [secret] * 2
+    world.run(keys.revoke("busy"))
+    with pytest.raises(openai.AuthenticationError):
+        ask(world, secret, model="none")
+    assert looked == [secret] * 3
 
 
 def test_a_key_for_other_models_is_403(world: World) -> None:

@@ -9,15 +9,24 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import openai
 import pytest
 
+from client.gateway.ledger import DONE, FORGET_AT_ONCE, KEEP_NAMED_S, KEEP_S, Ending, Opening
+from client.gateway.start import recover
+from client.orders import Batch, Prompt
+from client.session import Match
+from client.store import ClientStore
+from core.protocol import pricing
+from core.protocol.types import SamplingParams
 from tests.client.gateway.killable import killable
 from tests.client.gateway.toy import cost
 from tests.client.gateway.world import World
+from tests.client.world import Stages, signed_order
 
 BODY = {
     "model": "toy",
@@ -103,6 +112,37 @@ def test_the_name_is_good_for_a_day(world: World) -> None:
     assert post(world, secret, {**BODY, "max_tokens": 31}, idempotency_key="d").status_code == 200
 
 
+def test_answers_are_forgotten_when_nobody_may_ask_for_them_and_not_before(world: World) -> None:
+    ledger, key_id = world.gateway.ledger, world.key(world.new_key()).key_id
+    many = FORGET_AT_ONCE + 5
+
+    async def answered(number: int, name: str | None) -> None:
+        request_id = f"req_{number}"
+        await ledger.reserve(
+            Opening(request_id, f"rcpt_{number}", key_id, "/v1", "toy", "hash", name, 0)
+        )
+        await ledger.end(request_id, Ending(DONE, answer="kept"))
+
+    async def fill() -> None:
+        for number in range(many):
+            await answered(number, None)
+        await answered(many, "named")
+        await ledger.reserve(Opening("req_on", "rcpt_on", key_id, "/v1", "toy", "h", "on", 0))
+
+    world.run(fill())
+    assert world.run(ledger.forget_answers()) == 0
+    world.clock.ahead_s += KEEP_S + 1
+    assert world.run(ledger.forget_answers()) == many
+    rows = {row.request_id: row for row in world.run(ledger.requests(limit=1000))}
+    assert {row.answer for row in rows.values()} == {None, "kept"}
+    assert rows[f"req_{many}"].answer == "kept" and rows["req_on"].idempotency_key == "on"
+    world.clock.ahead_s += KEEP_NAMED_S
+    assert world.run(ledger.forget_answers()) == 1
+    assert world.run(ledger.forget_answers()) == 0
+    rows = {row.request_id: row for row in world.run(ledger.requests(limit=1000))}
+    assert rows[f"req_{many}"].idempotency_key is None and rows["req_on"].state == "running"
+
+
 def test_a_retry_without_a_name_joins_what_is_under_way(world: World) -> None:
     world.answerer.first_s = 0.5
     secret, answers = world.new_key(), list[httpx2.Response]()
@@ -174,6 +214,69 @@ def test_killed_in_the_middle_it_is_not_paid_a_second_time(world: World) -> None
     assert told.headers["x-should-retry"] == "false"
     assert _rows(world)[0].state == "interrupted"
     assert not world.answerer.asked
+
+
+async def test_what_the_requesters_records_hold_is_charged_at_the_next_start_and_nothing_else(
+    world: World, tmp_path: Path
+) -> None:
+    """The process may have died before it noted the first token: the records, which know what was acknowledged, decide."""
+    ledger, key_id = world.gateway.ledger, world.key(world.new_key()).key_id
+    stages, store = Stages(), ClientStore(tmp_path / "client.sqlite")
+    batch = Batch.of(
+        [
+            Prompt(f"{name}.0", (1, 2, 3), SamplingParams(max_new_tokens=9), bytes(32))
+            for name in ("req_paid", "req_unpaid")
+        ]
+    )
+    job = stages.match(batch, signed_order(batch))
+    job = Match(job.job_id, job.signed, job.plan, ("a:1", "b:2", "c:3"), "0xab")
+    store.add_job("sub", job, batch, 1)
+    store.finish_request(job.job_id, 0, [7, 8], "stop")
+    for name in ("req_paid", "req_unpaid", "req_unknown"):
+        opening = Opening(name, f"rcpt_{name}", key_id, "/v1", "toy", "hash", name, 1000)
+        world.run(ledger.reserve(opening))
+    world.run(ledger.begun("req_unpaid"))
+    world.gateway.store = store
+    world.run(recover(world.gateway))
+    rows = {row.request_id: row for row in world.run(ledger.requests())}
+    paid = rows["req_paid"]
+    spec = (await world.gateway.catalogue.find("toy")).model.spec
+    cost_units = sum(pricing.split(job.signed.order, job.plan, spec, 3, 2).gross)
+    assert (paid.state, paid.cost_units, paid.tokens_out) == ("interrupted", cost_units, 2)
+    assert paid.idempotency_key == "req_paid"  # it may not be had, and paid, under this name again
+    for name in ("req_unpaid", "req_unknown"):
+        assert (rows[name].state, rows[name].cost_units) == ("failed", 0)
+        assert rows[name].idempotency_key is None
+    totals = world.run(ledger.totals())
+    assert (totals["reserved_units"], totals["spent_units"]) == (0, cost_units)
+    store.close()
+
+
+def test_the_first_token_waits_for_no_note_and_the_second_does(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, held = world.gateway.ledger, threading.Event()
+    note, told = ledger.begun, list[int]()
+
+    async def begun(request_id: str) -> None:
+        await asyncio.to_thread(held.wait, 30)
+        (exchange,) = world.gateway.exchanges._all
+        told.append(len(exchange.events))
+        await note(request_id)
+
+    monkeypatch.setattr(ledger, "begun", begun)
+    secret, url = world.new_key(), f"{world.base_url}/chat/completions"
+    headers = {"authorization": f"Bearer {secret}"}
+    with httpx2.stream("POST", url, json={**BODY, "stream": True}, headers=headers) as answer:
+        lines = answer.iter_lines()
+        first = next(line for line in lines if '"content":"p"' in line)
+        assert first and not told
+        held.set()
+        rest = list(lines)
+    assert told == [2]  # the role and the first token
+    assert rest[-2] == "data: [DONE]"
+    (row,) = _rows(world)
+    assert row.begun_at is not None and row.state == "done"
 
 
 def test_through_a_proxy_that_drops_the_answer_the_official_client_pays_once(

@@ -53,6 +53,19 @@ def test_the_schema_names_program_and_command(tmp_path):
     assert run.schema("job") == "headrace.job/1"
 
 
+async def test_what_is_followed_ends_with_what_was_waited_for(tmp_path, capsys):
+    run = Run("prog", "ls", GlobalOptions(json=True), folders=Folders.at(tmp_path))
+    seen = iter(([1], [1, 2], [1, 2, 3]))
+
+    async def look():
+        return next(seen)
+
+    await run.follow(look, every_s=0.0, until=lambda found: len(found) == 2)
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["result"] for line in said] == [[1], [1, 2]]
+    assert next(seen) == [1, 2, 3], "nobody looked again"
+
+
 async def test_what_is_followed_is_said_again_only_when_it_is_another_one(tmp_path, capsys):
     run = Run("prog", "ls", GlobalOptions(json=True), folders=Folders.at(tmp_path))
     seen = iter(([1], [1], [1, 2]))

@@ -85,6 +85,24 @@ def test_only_the_newest_runs_are_kept(tmp_path):
     assert len(list(tmp_path.glob("client-*.log"))) == 1
 
 
+def test_a_full_file_is_followed_by_another_and_each_line_is_formed_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "FILE_BYTES", 1000)
+    file = logs.set_up("miner", level="error", folder=tmp_path, stream=io.StringIO())
+    saved = logging.getLogger().handlers[-1]
+    formed, form = [], saved.format
+    monkeypatch.setattr(saved, "format", lambda record: formed.append(1) or form(record))
+    log = logs.get_logger("x")
+    for number in range(12):
+        log.info("a line", number=number)
+    older = file.with_name(file.name + ".1")
+    assert 1000 <= older.stat().st_size < 1400 and 0 < file.stat().st_size < 1000
+    assert [
+        json.loads(line)["number"] for line in (older.read_text() + file.read_text()).splitlines()
+    ] == list(range(12))
+    assert len(formed) == 12
+    assert stat.S_IMODE(older.stat().st_mode) == stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
 @pytest.mark.parametrize("form", ["json", "pretty"])
 def test_no_form_of_log_line_shows_a_key_or_password(tmp_path, form):
     stream = Terminal() if form == "pretty" else io.StringIO()
