@@ -21,6 +21,9 @@ DelegationOption = Annotated[
 ]
 
 
+DisputeArgument = Annotated[str, typer.Argument(help="A dispute: id or prefix.")]
+
+
 @app.command()
 async def check(
     run: Run,
@@ -111,13 +114,42 @@ async def watch(
     dispute: Annotated[
         bool, typer.Option("--dispute", help="Accuse whoever is at fault, and pay the bond.")
     ] = False,
+    max_bond: Annotated[
+        str | None,
+        typer.Option("--max-bond", help="Most to lock for one dispute, such as 20usd."),
+    ] = None,
+    max_locked: Annotated[
+        str | None,
+        typer.Option("--max-locked", help="Most that open disputes may hold together."),
+    ] = None,
     tell: Annotated[
         bool, typer.Option("--tell", help="Tell the matcher what audits of operators come to.")
     ] = False,
+    paid_by_matcher: Annotated[
+        bool,
+        typer.Option(
+            "--paid-by-matcher", help="Also re-run what the matcher's lot falls on, for its fee."
+        ),
+    ] = False,
 ) -> None:
-    """Follow jobs, re-run what the lot falls on, keep the verdicts. Until stopped."""
-    from client.watch_service import watch as serve
+    """Follow jobs, re-run what the lot falls on, keep the verdicts. Until stopped.
 
+    What a bond above a limit keeps from being accused is logged, and stays in `audits status`.
+    """
+    from client.bonds import BondLimits
+    from client.watch_service import watch as serve
+    from core.protocol.errors import UsageError
+
+    token = run.settings.token
+    bonds = BondLimits(
+        *[None if typed is None else token(typed) for typed in (max_bond, max_locked)]
+    )
+    if not dispute and bonds != BondLimits():
+        raise UsageError(
+            "limits for bonds without --dispute",
+            "nobody is accused, so nothing is locked",
+            next_step="add --dispute",
+        )
     await serve(
         run,
         rate_bps=round(100 * rate),
@@ -125,6 +157,8 @@ async def watch(
         delegation_files=delegation or (),
         disputes=dispute,
         tells=tell,
+        paid_by_matcher=paid_by_matcher,
+        bonds=bonds,
     )
 
 
@@ -175,15 +209,14 @@ async def disputes_ls(
 
 @disputes.command("show")
 async def disputes_show(
-    run: Run, dispute: Annotated[str, typer.Argument(help="A game: id or prefix.")]
+    run: Run,
+    dispute: DisputeArgument,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until the verdict.")] = False,
 ) -> None:
-    """A game move by move, what each cost, and the number on trial."""
-    from client.verdicts import show_game
+    """A dispute: a game move by move, what each cost, and the number on trial; before the jury, how far the votes are."""
+    from client.dispute_shown import show_dispute, watch_dispute
 
-    await show_game(run, dispute)
-
-
-DisputeArgument = Annotated[str, typer.Argument(help="A dispute: id or prefix.")]
+    await (watch_dispute if watch else show_dispute)(run, dispute)
 
 
 @disputes.command("move")

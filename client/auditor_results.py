@@ -125,6 +125,8 @@ class Watched(Result, frozen=True):
     only_measured: int
     largest_measured: str
     not_accused_yet: int
+    drawn_by_matcher: int
+    taken_by_matcher: int
 
 
 class Move(Result, frozen=True):
@@ -188,7 +190,7 @@ RESULTS: dict[str, tuple[Any, ...]] = {
     "replay": (list[Replayed],),
     "dispute": (Dispute,),
     "disputes ls": (list[Dispute],),
-    "disputes show": (list[Move], dict[str, str]),
+    "disputes show": (list[Move], list[Dispute], dict[str, str]),
     "disputes move": (Moved,),
     "disputes resolve": (Moved,),
     "disputes claim": (Collected,),

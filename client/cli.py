@@ -31,6 +31,15 @@ MaxCost = Annotated[str | None, typer.Option("--max-cost", help="Most to lock, s
 PriceCap = Annotated[
     str | None, typer.Option("--price-cap", help="Highest price per token, such as 0.60usd/Mtok.")
 ]
+Deadline = Annotated[str | None, typer.Option("--deadline", help="Time for the job, such as 30m.")]
+Window = Annotated[str | None, typer.Option("--window", help="Time to dispute, such as 24h.")]
+Arbitrator = Annotated[
+    str | None,
+    typer.Option(
+        "--arbitrator",
+        help="Who settles disputes: game, jury or an address; by default the game.",
+    ),
+]
 Trusted = Annotated[
     list[str] | None,
     typer.Option("--trusted", help="Only this operator may serve (mnr_… or address); repeatable."),
@@ -47,6 +56,13 @@ Replicas = Annotated[
     int | None,
     typer.Option(
         "--replicas", help="Buy so many times on disjoint machines, and compare.", min=1, max=8
+    ),
+]
+Auditor = Annotated[
+    str | None,
+    typer.Option(
+        "--auditor",
+        help="May see your prompts and dispute for you: an address, matcher (whom it pays), or none.",
     ),
 ]
 Temperature = Annotated[
@@ -216,24 +232,39 @@ async def quote(
     file: FileArgument,
     model: ModelOption = None,
     max_tokens: MaxTokens = 128,
+    max_cost: MaxCost = None,
+    price_cap: PriceCap = None,
+    deadline: Deadline = None,
+    window: Window = None,
+    auditor: Auditor = None,
+    arbitrator: Arbitrator = None,
     trusted: Trusted = None,
     avoid: Avoid = None,
     verify: Verify = None,
     replicas: Replicas = None,
 ) -> None:
-    """What a file would cost: tokens, price, route. Nothing is signed."""
+    """What a file would cost: tokens, price, route. Nothing is signed.
+
+    What `submit` would refuse with the same options is refused here too: a cap that is passed, a deadline that is too long.
+    """
     from client.submission import Choices
     from client.submitting import quote_file
     from core.protocol.types import SamplingParams
 
     choices = Choices(
         SamplingParams(max_new_tokens=max_tokens),
+        max_cost,
+        price_cap,
+        deadline,
+        window,
+        auditor=auditor,
+        arbitrator=arbitrator,
         trusted=tuple(trusted or ()),
         avoid=tuple(avoid or ()),
         verify=verify,
         replicas=replicas,
     )
-    run.emit(await quote_file(run, file, model, choices))
+    await quote_file(run, file, model, choices)
 
 
 @app.command()
@@ -244,16 +275,13 @@ async def submit(
     max_tokens: MaxTokens = 128,
     max_cost: MaxCost = None,
     price_cap: PriceCap = None,
-    deadline: Annotated[str | None, typer.Option(help="Time for the job, such as 30m.")] = None,
-    window: Annotated[str | None, typer.Option(help="Time to dispute, such as 24h.")] = None,
+    deadline: Deadline = None,
+    window: Window = None,
     ack: Annotated[
         str, typer.Option(help="now: pay at once; later: leave it to the dispute window.")
     ] = "now",
-    auditor: Annotated[str | None, typer.Option(help="Address that may dispute for you.")] = None,
-    arbitrator: Annotated[
-        str | None,
-        typer.Option(help="Who settles disputes: game, jury or an address; by default the game."),
-    ] = None,
+    auditor: Auditor = None,
+    arbitrator: Arbitrator = None,
     trusted: Trusted = None,
     avoid: Avoid = None,
     verify: Verify = None,

@@ -13,7 +13,14 @@ from client.context import Context, Model, open_context
 from client.orders import make_prompt
 from client.render import ChatView, short_address
 from client.sessions import Sessions
-from client.submission import Choices, Prepared, describe, logprobs_shown, wishes_of
+from client.submission import (
+    Choices,
+    Prepared,
+    describe,
+    describe_auditor,
+    logprobs_shown,
+    wishes_of,
+)
 from client.submitting import ask_price
 from core.engine.stops import cut_at_stop, stop_strings
 from core.engine.tokenizer import Tokenizer
@@ -108,6 +115,8 @@ async def _turn(
     if run.options.dry_run:
         price = await ask_price(context, model, Prepared([prompt], []))
         offer = describe(settings, model, price, Prepared([prompt], []))
+        if auditor := describe_auditor(settings, wishes_of(settings, Choices()), price):
+            offer["auditor"] = auditor
         run.confirm("Sign and lock it?", offer)
     stops = stop_strings(conversation.sampling)
     view = ChatView(tokenizer, (lambda text: None) if quiet else _write, stops)

@@ -91,10 +91,10 @@ async def wait_for_job(run: Run, typed: str) -> Json:
             while True:
                 job = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
                 state = JobState(job["state"])
-                stage.set(0, state.name.lower())
+                now = max(await context.chain.now(), int(clock.now()))
+                stage.set(0, _waits_for(state, job, now))
                 if state in ENDED:
                     return await _ending(context, row.job_id, state)
-                now = max(await context.chain.now(), int(clock.now()))
                 if state is JobState.MATCHED and now > order.deadline:
                     raise DeadlinePassed(
                         "the job's deadline has passed",
@@ -102,6 +102,18 @@ async def wait_for_job(run: Run, typed: str) -> Json:
                         resume=f"client jobs cancel {ids.short(ids.Kind.JOB, row.job_id)}",
                     )
                 await asyncio.sleep(POLL_S)
+
+
+def _waits_for(state: JobState, job: Json, now: int) -> str:
+    """How a job stands; of a delivered one, how long it can still be disputed before it is paid."""
+    if state is not JobState.DELIVERED:
+        return state.name.lower()
+    if job["openDisputes"]:
+        return f"delivered, {job['openDisputes']} of its stages disputed"
+    left_s = job["finalAt"] - now
+    if left_s <= 0:
+        return "delivered, its window is over: anybody may settle it"
+    return f"delivered, may be disputed for {units.format_duration(left_s)} more"
 
 
 async def _ending(context: Context, job_id: str, state: JobState) -> Json:

@@ -140,9 +140,13 @@ async def verify_job(settings: Settings, typed: str) -> dict[str, Any]:
         "signatures": f"{sum(map(len, pipelines))} receipts, all by the plan's operators",
         "commitments": "chained from prompt to answer, shards as registered",
         "tokens": f"{tokens_in} in, {tokens_out} out, equal to what was sent and received",
-        "price": f"{settings.show_token(sum(expected.gross))} for {len(answers)} answers, {settings.show_token(sum(theirs['pay']))} of it to miners",
+        "price": f"{settings.show_token(sum(expected.gross))} for {_answers(len(answers))}, {settings.show_token(sum(theirs['pay']))} of it to miners",
         "on_chain": state.name.lower(),
     }
+
+
+def _answers(count: int) -> str:
+    return "1 answer" if count == 1 else f"{count} answers"
 
 
 def _check_coverage(pipelines: list[list[SignedReceipt]], answers: dict[int, Answer]) -> None:

@@ -80,6 +80,7 @@ class Offer(Result, frozen=True):
     replicas: str | msgspec.UnsetType = msgspec.UNSET
     other_routes: str | msgspec.UnsetType = msgspec.UNSET
     audited: str | msgspec.UnsetType = msgspec.UNSET
+    auditor: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Submitted(Result, frozen=True):

@@ -31,7 +31,7 @@ from core.protocol.errors import (
 )
 from core.protocol.types import ZERO_ADDRESS, SamplingParams
 from core.runtime.pulse import Beat
-from core.runtime.settings import Settings
+from core.runtime.settings import THE_MATCHERS, Settings
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CLOCK_SLACK_S = 60  # between our look at the chain's clock and the block that opens the job
@@ -64,6 +64,7 @@ class Wishes:
     """What the requester insists on, whatever is offered: amounts in base units, prices in base units per Mtok.
 
     `arbitrator` is game, jury, an address or "" for the network's default until `within_limits` makes it an address.
+    `auditor` is an address, zero for nobody, or `THE_MATCHERS`, which `auditor_of` makes an address for each order.
     """
 
     max_cost: int
@@ -106,11 +107,31 @@ def wishes_of(settings: Settings, choices: Choices) -> Wishes:
         cap_out=cap_out,
         deadline_s=units.parse_duration(choices.deadline) if choices.deadline else ours.deadline_s,
         window_s=units.parse_duration(choices.window) if choices.window else ours.window_s,
-        auditor=ids.address(choices.auditor) if choices.auditor else ours.auditor or ZERO_ADDRESS,
+        auditor=named_auditor(choices.auditor or ours.auditor),
         acknowledge=choices.ack == "now",
         arbitrator=check_named(choices.arbitrator or ours.arbitrator),
         audit_bps=audit_bps(choices.verify or ours.verify, ours.verify),
     )
+
+
+def named_auditor(named: str) -> str:
+    """What a person wrote for an auditor: an address, matcher, or none. Raises IdInvalid."""
+    if named in ("", "none"):
+        return ZERO_ADDRESS
+    return named if named == THE_MATCHERS else ids.address(named)
+
+
+def auditor_of(wishes: Wishes, price: Quote) -> str:
+    """The address that an order at this price names. Raises NoCapacity where the matcher was to pay somebody and pays nobody."""
+    if wishes.auditor != THE_MATCHERS:
+        return wishes.auditor
+    if price.audits is None:
+        raise NoCapacity(
+            "this matcher pays no auditor",
+            f"{price.matcher} offers no audits with its quote",
+            next_step="name an auditor's address with --auditor, or none",
+        )
+    return price.audits.auditor
 
 
 async def within_limits(context: Context, model: Model, wishes: Wishes, choices: Choices) -> Wishes:
@@ -244,6 +265,20 @@ def describe(settings: Settings, model: Model, price: Quote, prepared: Prepared)
     }
 
 
+def describe_auditor(settings: Settings, wishes: Wishes, price: Quote) -> str:
+    """Who would be named to audit an order, and what that shows to whom; "" where nobody is and nobody is offered."""
+    offer, named = price.audits, auditor_of(wishes, price)
+    paid = ""
+    if offer is not None and named in (offer.auditor, ZERO_ADDRESS):
+        fee, share = settings.show_token(offer.fee_units), f"{offer.rate_bps / 100:g} %"
+        paid = f"; the matcher pays it {fee} for each of {share} of the requests"
+    if named != ZERO_ADDRESS:
+        return f"{named} may see every prompt and dispute{paid}"
+    if offer is None:
+        return ""
+    return f"nobody; with --auditor matcher {offer.auditor} may see every prompt{paid}"
+
+
 def _lines(count: int) -> str:
     return "1 line" if count == 1 else f"{count} lines"
 
@@ -268,7 +303,7 @@ def terms_for(wishes: Wishes, price: Quote, chain_now: int) -> Terms:
         min_stake=0,
         deadline=chain_now + wishes.deadline_s,
         window=wishes.window_s,
-        auditor=wishes.auditor,
+        auditor=auditor_of(wishes, price),
         arbitrator=wishes.arbitrator,
     )
 

@@ -32,6 +32,7 @@ from client.submission import (
     check_caps,
     check_writable,
     describe,
+    describe_auditor,
     ending_by,
     limits_of,
     maximum,
@@ -76,12 +77,14 @@ class Bargain:
         return sum(maximum(self.model, price, self.prepared) for price in self.prices)
 
 
-async def quote_file(run: Run, file: Path, model_name: str | None, choices: Choices) -> Any:
-    """What the file would cost now."""
+async def quote_file(run: Run, file: Path, model_name: str | None, choices: Choices) -> None:
+    """Print what the file would cost now; then raise what `submit` would refuse it for with the same flags and settings."""
+    settings, wishes = run.settings, wishes_of(run.settings, choices)
     good, bad = read_file(file, choices.sampling)
-    async with open_context(run.settings) as context:
+    async with open_context(settings) as context:
         bargain = await _bargain(run, context, model_name, choices, good, bad)
-        return _offered(run.settings, bargain)
+        run.emit(_offered(settings, bargain, wishes))
+        await _agree(context, bargain, wishes, choices)
 
 
 async def ask_price(context: Context, model: Model, prepared: Prepared) -> Quote:
@@ -103,19 +106,25 @@ async def submit_file(run: Run, file: Path, model_name: str | None, choices: Cho
     signer = run.unlock(password=password)
     async with open_context(settings) as context:
         bargain = await _bargain(run, context, model_name, choices, good, bad)
-        model = bargain.model
-        wishes = await within_limits(context, model, wishes, choices)
-        for offer in bargain.prices:
-            check_caps(settings, wishes, model.spec.layer_units, offer, bargain.locked)
+        wishes = await _agree(context, bargain, wishes, choices)
         shown = settings.show_token(bargain.locked)
         wallet = {"wallet": f"{signer.address}; at most {shown} is locked"}
-        run.confirm("Sign and lock it?", _offered(settings, bargain) | wallet)
+        run.confirm("Sign and lock it?", _offered(settings, bargain, wishes) | wallet)
         if password is not None:
             from client.detached import go_on_alone
 
             run.emit(await go_on_alone(run, password, shown, len(bargain.prices)))
             return
         await _Submitting(run, context, signer, bargain, wishes, choices).to_the_end()
+
+
+async def _agree(context: Context, bargain: Bargain, wishes: Wishes, choices: Choices) -> Wishes:
+    """The wishes as this network takes them, where the bargain is within them. Raises NoCapacity, UsageError."""
+    settings, model = context.settings, bargain.model
+    wishes = await within_limits(context, model, wishes, choices)
+    for offer in bargain.prices:
+        check_caps(settings, wishes, model.spec.layer_units, offer, bargain.locked)
+    return wishes
 
 
 class _Submitting:
@@ -336,7 +345,7 @@ async def _wanted(settings: Settings, api: MatcherApi, choices: Choices) -> Want
     )
 
 
-def _offered(settings: Settings, bargain: Bargain) -> dict[str, str]:
+def _offered(settings: Settings, bargain: Bargain, wishes: Wishes) -> dict[str, str]:
     """The offer as people read it."""
     prices, wanted = bargain.prices, bargain.wanted
     offer = describe(settings, bargain.model, prices[0], bargain.prepared)
@@ -345,6 +354,9 @@ def _offered(settings: Settings, bargain: Bargain) -> dict[str, str]:
         offer["other_routes"] = "; ".join(route_text(price.plan) for price in prices[1:])
     if wanted.audit_bps:
         offer["audited"] = f"{wanted.audit_bps / 100:g} % of the requests"
+    auditors = dict.fromkeys(describe_auditor(settings, wishes, price) for price in prices)
+    if any(auditors):
+        offer["auditor"] = " and ".join(auditors)
     return offer
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +182,7 @@ async def dispute_job(
         if wait:
             run.emit(await _await_verdict(run, context, dispute))
         else:
-            run.emit(_dispute_line(settings, dispute, await _read(context, dispute)))
+            run.emit(jury_line(settings, dispute, await _read(context, dispute)))
 
 
 def _accused(found: Investigation, stage: int | None) -> SignedReceipt:
@@ -216,7 +216,7 @@ async def _await_verdict(run: Run, context: Context, dispute: str) -> dict[str, 
             run.note(f"  {line}")
             shown = line
         if phase is Phase.EXECUTED:
-            return _dispute_line(run.settings, dispute, found)
+            return jury_line(run.settings, dispute, found)
         if clock.monotonic() > give_up:
             raise DeadlinePassed(
                 "no verdict within the longest time a dispute takes",
@@ -226,7 +226,8 @@ async def _await_verdict(run: Run, context: Context, dispute: str) -> dict[str, 
         await clock.sleep(0.5)
 
 
-def _dispute_line(settings: Settings, dispute: str, found: dict[str, Any]) -> dict[str, Any]:
+def jury_line(settings: Settings, dispute: str, found: dict[str, Any]) -> dict[str, Any]:
+    """A dispute before the jury as it stands."""
     return {
         "dispute": ids.short(ids.Kind.DISPUTE, dispute),
         "job": ids.short(ids.Kind.JOB, found["job"]),
@@ -258,7 +259,7 @@ async def list_disputes(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _jury_row(settings: Settings, event: ChainEvent, found: dict[str, Any]) -> dict[str, Any]:
-    return {"before": "jury"} | _dispute_line(settings, event.args["dispute"], found)
+    return {"before": "jury"} | jury_line(settings, event.args["dispute"], found)
 
 
 def _game_row(settings: Settings, opened: Opened, game: dict[str, Any]) -> dict[str, Any]:
@@ -273,18 +274,3 @@ def _game_row(settings: Settings, opened: Opened, game: dict[str, Any]) -> dict[
         "votes": "none are cast",
         "bond": settings.show_token(opened.bond),
     }
-
-
-async def show_game(run: Run, typed: str) -> None:
-    """Print the moves of a game and the number on trial. Raises IdInvalid for no game of this network."""
-    from client.game_record import describe_trial, moves_of, on_trial
-
-    async with open_context(run.settings) as context:
-        chain, first = context.chain, run.settings.network.deploy_block
-        known = {opened.dispute: opened for opened in await games(chain, first)}
-        opened = known[ids.find(ids.Kind.DISPUTE, typed, known, lambda dispute: dispute)]
-        moves = await moves_of(chain, opened, opened.block, await chain.block_number())
-        trial = await on_trial(chain, opened)
-    run.emit([asdict(move) for move in moves])
-    if trial is not None:
-        run.emit(describe_trial(trial))

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from core.protocol.follower import Position
+from core.protocol.paid_audits import Found
 from core.protocol.standing import OperatorAudits
 from core.runtime.folders import make_private_file
 
@@ -26,19 +27,13 @@ CREATE TABLE IF NOT EXISTS verdict (
   number INTEGER PRIMARY KEY, job TEXT NOT NULL, stage INTEGER NOT NULL, operator TEXT NOT NULL, verdict TEXT NOT NULL,
   requests INTEGER NOT NULL, in_float64 INTEGER NOT NULL, ratio REAL NOT NULL, allowed REAL NOT NULL, why TEXT NOT NULL,
   dispute TEXT NOT NULL DEFAULT '', at_s REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS finding (
+  job TEXT NOT NULL, request INTEGER NOT NULL, verdict TEXT NOT NULL, stage INTEGER NOT NULL, PRIMARY KEY (job, request));
+CREATE TABLE IF NOT EXISTS paid_lot (
+  job TEXT NOT NULL, request INTEGER NOT NULL, answer TEXT NOT NULL DEFAULT '', PRIMARY KEY (job, request));
 CREATE INDEX IF NOT EXISTS verdict_of_operator ON verdict (operator);
 CREATE INDEX IF NOT EXISTS job_state ON job (state);
 """
-
-
-class Found(StrEnum):
-    """What an audit of one stage ended in. `SUSPICIOUS` is no fault, but to be avoided; `SHADOW` is measured and held against nobody."""
-
-    CLEAN = "clean"
-    SUSPICIOUS = "suspicious"
-    FAULT = "fault"
-    WITHHELD = "withheld"
-    SHADOW = "shadow"
 
 
 class JobState(StrEnum):
@@ -76,6 +71,15 @@ class StageVerdict:
     why: str
     dispute: str = ""
     at_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class RequestVerdict:
+    """One audited request: the worst that was found of it, and the first stage of which that was found."""
+
+    request: int
+    found: Found
+    stage: int
 
 
 class WatchBook:
@@ -178,9 +182,13 @@ class WatchBook:
         return frozenset(request for (request,) in rows)
 
     def keep(
-        self, verdicts: Sequence[StageVerdict], at: float, *, judged: Collection[int] = ()
+        self,
+        verdicts: Sequence[StageVerdict],
+        at: float,
+        *,
+        judged: Collection[RequestVerdict] = (),
     ) -> None:
-        """All stages of one audit, or none, and that these requests need not be looked at again."""
+        """All stages of one audit, or none, and what was found of its requests, which need not be looked at again."""
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany(
@@ -191,10 +199,51 @@ class WatchBook:
                     for v in verdicts
                 ],
             )  # fmt: skip
+            jobs = {v.job_id for v in verdicts}
             self._db.executemany(
                 "UPDATE looked SET judged = 1 WHERE job = ? AND request = ?",
-                [(job_id, r) for job_id in {v.job_id for v in verdicts} for r in judged],
+                [(job_id, r.request) for job_id in jobs for r in judged],
             )
+            self._db.executemany(
+                "INSERT OR IGNORE INTO finding VALUES (?, ?, ?, ?)",
+                [(job_id, r.request, r.found, r.stage) for job_id in jobs for r in judged],
+            )
+
+    def findings(self, job_id: str) -> dict[int, RequestVerdict]:
+        """What was found of a job's requests so far."""
+        rows = self._db.execute("SELECT request, verdict, stage FROM finding WHERE job = ?", (job_id,))  # fmt: skip
+        return {request: RequestVerdict(request, Found(v), stage) for request, v, stage in rows}
+
+    # --- what the matcher pays ---
+
+    def drawn_by_matcher(self, job_id: str, requests: Collection[int]) -> None:
+        """The matcher's lot fell on these."""
+        self._db.executemany(
+            "INSERT OR IGNORE INTO paid_lot (job, request) VALUES (?, ?)",
+            [(job_id, request) for request in requests],
+        )
+
+    def to_hand_in(self, job_id: str) -> list[RequestVerdict]:
+        """What was found of requests that the matcher pays for and has not answered for."""
+        rows = self._db.execute(
+            "SELECT request, verdict, stage FROM finding JOIN paid_lot USING (job, request)"
+            " WHERE job = ? AND answer = '' ORDER BY request",
+            (job_id,),
+        )
+        return [RequestVerdict(request, Found(v), stage) for request, v, stage in rows]
+
+    def handed_in(self, job_id: str, request: int, answer: str) -> None:
+        """What the matcher said to a finding: `taken`, or why not."""
+        self._db.execute(
+            "UPDATE paid_lot SET answer = ? WHERE job = ? AND request = ?",
+            (answer[:500], job_id, request),
+        )
+
+    def paid_lots(self) -> tuple[int, int]:
+        """How many requests the matcher's lot fell on, and of how many of them it has taken the finding."""
+        row = self._db.execute("SELECT COUNT(*), COALESCE(SUM(answer = 'taken'), 0) FROM paid_lot")
+        drawn, taken = row.fetchone()
+        return int(drawn), int(taken)
 
     def disputed(self, job_id: str, stage: int, dispute: str) -> None:
         """What became of accusing a stage."""

@@ -10,19 +10,28 @@ from pathlib import Path
 from typing import Any
 
 from client.audit import Effort, audit_job
+from client.bonds import AtStake, BondLimits, at_stake
 from client.context import Context, open_context
 from client.dispute import check_standing, open_dispute
-from client.evidence import Case, Delegation
+from client.evidence import Case, Delegation, case_of_job
 from client.investigation import investigate, open_evidence, read_delegation, source_of
-from client.lottery import commitment
 from client.playing import is_played, play_dispute
 from client.registered import shard_roots
-from client.watch_book import Found, StageVerdict, WatchBook
+from client.watch_book import RequestVerdict, StageVerdict, WatchBook
 from client.watching import Hands, Looked, Watcher
 from core.protocol import ids
 from core.protocol.errors import CheckFailed
 from core.protocol.follower import EventFollower
-from core.protocol.signing import DigestSigner
+from core.protocol.lottery import commitment
+from core.protocol.paid_audits import (
+    MOST_RECEIPTS,
+    AuditFinding,
+    Found,
+    LotsAsked,
+    sign_ask,
+    sign_finding,
+)
+from core.protocol.signing import DigestSigner, Domain
 from core.protocol.standing import AuditReport, OperatorAudits, report_of, sign_report
 from core.protocol.types import SignedReceipt
 from core.runtime.clock import SystemClock
@@ -43,12 +52,17 @@ async def watch(
     delegation_files: Collection[Path],
     disputes: bool,
     tells: bool,
+    paid_by_matcher: bool,
+    bonds: BondLimits = BondLimits(),
 ) -> None:
     """Audit until stopped. `serves` are requesters whose orders we may look into beside those that name us.
 
-    `disputes`: whoever is at fault is accused; `tells`: the matcher is told what is found.
+    `disputes`: whoever is at fault is accused, as far as `bonds` allows; `tells`: the matcher is told what is found;
+    `paid_by_matcher`: also what the matcher's lot falls on, which it pays for.
     """
     settings = run.settings
+    if paid_by_matcher:
+        settings.require_matcher_url()
     delegations = {
         d.delegation.order_hash: d
         for d in (read_delegation(file) for file in delegation_files)
@@ -67,19 +81,30 @@ async def watch(
             book,
             SystemClock(),
             EventFollower(context.chain, start_block=start, position=book.position()),
-            Hands(work.receipts_of, work.look, work.accuse, work.tell if tells else None),
+            Hands(
+                work.receipts_of,
+                work.look,
+                work.accuse,
+                work.tell if tells else None,
+                work.paid_lots if paid_by_matcher else None,
+                work.hand_in if paid_by_matcher else None,
+                None if bonds == BondLimits() else work.at_stake,
+            ),
             auditor=signer.address,
             serves=serves,
             rate_bps=rate_bps,
             disputes=disputes,
+            bonds=bonds,
+            show_token=settings.show_token,
             on_verdict=numbers.judged,
+            on_handed_in=numbers.handed_in,
         )
         ours = settings.auditor
         await numbers.metrics.serve_while(stack, ours.metrics_port, ours.metrics_host)
         counting = asyncio.create_task(numbers.follow(book, watcher))
         stack.callback(counting.cancel)
-        # Whoever keeps this line can hold us to our lots once we show the secret.
-        log.info("watching", auditor=signer.address, rate_bps=rate_bps, secret_hash=commitment(book.secret()))  # fmt: skip
+        # Whoever keeps the commitment, which `audits status` shows whole, can hold us to our lots once we show the secret.
+        log.info("watching", auditor=signer.address, rate_bps=rate_bps, commitment=commitment(book.secret()))  # fmt: skip
         await watcher.run()
 
 
@@ -95,6 +120,7 @@ class _Work:
     ) -> None:
         self._run, self._context, self._signer = run, context, signer
         self._delegations = delegations
+        self._matcher = ""
 
     def _delegation(self, case: Case) -> Delegation | None:
         return self._delegations.get(case.order_hash)
@@ -140,6 +166,45 @@ class _Work:
     async def tell(self, standings: Sequence[OperatorAudits]) -> None:
         """Everything that we have found out about operators, to the network's matcher."""
         await tell_matcher(self._context, self._signer, standings)
+
+    async def paid_lots(self, case: Case, pipelines: list[list[SignedReceipt]]) -> Collection[int]:
+        """What the network's matcher drew of a job that it opened; nothing of another matcher's."""
+        api = self._context.matcher()
+        try:
+            if not self._matcher:
+                self._matcher = str((await api.status()).get("matcher", "")).lower()
+            if case.order.matcher.lower() != self._matcher:
+                return ()
+            of_last, drawn = [receipts[-1] for receipts in pipelines], set[int]()
+            for start in range(0, len(of_last), MOST_RECEIPTS):
+                shown = tuple(of_last[start : start + MOST_RECEIPTS])
+                asked = LotsAsked(self._signer.address, case.job_id, shown)
+                lots = await api.lots(sign_ask(asked, self._signer, self._domain))
+                drawn.update(lots.requests)
+            return drawn
+        finally:
+            await api.close()
+
+    async def hand_in(self, case: Case, verdict: RequestVerdict) -> None:
+        """What was found of one request, signed, to the network's matcher."""
+        finding = AuditFinding(
+            self._signer.address, case.job_id, verdict.request, verdict.found, verdict.stage
+        )
+        api = self._context.matcher()
+        try:
+            await api.hand_in(sign_finding(finding, self._signer, self._domain))
+        finally:
+            await api.close()
+
+    @property
+    def _domain(self) -> Domain:
+        return self._context.chain.domain
+
+    async def at_stake(self, job_id: str, stage: int) -> AtStake:
+        """What accusing this stage would lock, and what our open disputes hold."""
+        chain, first = self._context.chain, self._context.settings.network.deploy_block
+        case = await case_of_job(chain, job_id, first)
+        return await at_stake(chain, case, stage, self._signer.address, first)
 
     async def accuse(self, job_id: str, stage: int) -> str:
         """Re-runs the job whole, in float64: money is staked on what that says, and on nothing that was remembered."""
@@ -215,10 +280,21 @@ class WatchNumbers:
         self._float64 = metrics.counter(
             "headrace_audit_float64_requests_total", "Requests that float32 left in doubt"
         )
+        self._paid = metrics.counter(
+            "headrace_paid_findings_total",
+            "Findings handed to the matcher, by its answer",
+            ["result"],
+        )
         self._jobs = metrics.gauge("headrace_audit_jobs", "Jobs that are watched", ["state"])
         self._chain = metrics.gauge("headrace_chain_up", "1 when the chain answered last")
         for found in Found:
             self._checks.labels(found)
+        for answer in ("taken", "refused"):
+            self._paid.labels(answer)
+
+    def handed_in(self, was_taken: bool) -> None:
+        """Count what the matcher said to a finding."""
+        self._paid.labels("taken" if was_taken else "refused").inc()
 
     def judged(self, verdict: StageVerdict) -> None:
         """Count and say one stage's verdict: what others may take for its reputation."""
@@ -250,6 +326,7 @@ def watch_status(settings: Settings, auditor: str) -> dict[str, Any]:
     book = open_book(settings, auditor)
     try:
         shadowed, largest = book.shadow()
+        drawn, taken = book.paid_lots()
         return {
             "auditor": auditor,
             "secret_hash": commitment(book.secret()),
@@ -257,6 +334,8 @@ def watch_status(settings: Settings, auditor: str) -> dict[str, Any]:
             "only_measured": shadowed,
             "largest_measured": f"{largest:.2e}",
             "not_accused_yet": len(book.undisputed()),
+            "drawn_by_matcher": drawn,
+            "taken_by_matcher": taken,
         }
     finally:
         book.close()

@@ -233,12 +233,23 @@ async def thaw(run: Run, name: NameArgument) -> None:
 async def lie(
     run: Run,
     name: NameArgument,
-    layer: Annotated[int, typer.Option(help="Which layer to round to int8.")],
+    layer: Annotated[
+        int | None, typer.Option(help="Which of its layers to round to int8; else the middle one.")
+    ] = None,
+    defend: Annotated[
+        bool,
+        typer.Option(
+            "--defend", help="When accused it plays on and loses by a number, not by the clock."
+        ),
+    ] = False,
 ) -> None:
-    """Restart a miner with one layer rounded to int8, so that an audit can be seen to work."""
+    """Restart a miner with one layer rounded to int8, so that an audit can be seen to work.
+
+    The last stage signs tokens alone, which one rounded layer seldom changes: take one before it.
+    """
     from devnet.lifecycle import make_liar
 
-    run.emit(await make_liar(name, layer))
+    run.emit(await make_liar(name, layer, defend=defend))
 
 
 @chaos.command()

@@ -395,9 +395,39 @@ def signal_program(name: str, number: str) -> dict[str, Any]:
     return {"program": name, "signal": number}
 
 
-async def make_liar(name: str, layer: int) -> dict[str, Any]:
-    """Restart a miner that rounds one layer."""
-    return await _restart(name, lie_layer=layer)
+async def make_liar(name: str, layer: int | None, *, defend: bool) -> dict[str, Any]:
+    """Restart a miner that rounds one of the layers that it holds, the middle one if none is named, and keeps them.
+
+    The matcher would else tell it other layers, and its lie might be in none of them. Raises UsageError for a layer that it does not hold.
+    """
+    held = await _layers_of(name)
+    rounded = (held[0] + held[1]) // 2 if layer is None else layer
+    if not held[0] <= rounded < held[1]:
+        raise UsageError(
+            f"{name} does not hold layer {rounded}",
+            f"it holds layers {held[0]}-{held[1] - 1}",
+            next_step=f"name one of them, or none for the middle one: devnet chaos lie {name}",
+        )
+    return await _restart(name, lie_layer=rounded, layers=held, defend=defend)
+
+
+async def _layers_of(name: str) -> tuple[int, int]:
+    """The layers [a, b) that a miner holds. Raises UsageError for no miner, Unreachable for one that holds none."""
+    net = load(Layout.default())
+    _check_miner(net, name)
+    owner = net.addresses[name].lower()
+    try:
+        miners = (await net.ask_matcher("/v1/miners"))["miners"]
+    finally:
+        await net.disconnect()
+    held = [m["layers"] for m in miners if m["alive"] and str(m["owner"]).lower() == owner]
+    if not held or not held[0]:
+        raise Unreachable(
+            f"{name} holds no layers",
+            "the matcher does not see it serve",
+            next_step=f"devnet status, or devnet chaos restart {name}",
+        )
+    return held[0][0], held[0][1]
 
 
 async def make_slow(name: str, ms_per_layer: float) -> dict[str, Any]:
@@ -412,14 +442,32 @@ async def start_again(name: str) -> dict[str, Any]:
 
 async def _restart(name: str, **changes: Any) -> dict[str, Any]:
     net = load(Layout.default())
-    machines = Fleet.load(net.layout.fleet_file).machines
-    if name not in machines:
-        raise UsageError(f"{name} is not a miner", f"miners are {', '.join(machines)}")
-    profile: MinerProfile = replace(machines[name], **changes)
+    profile: MinerProfile = replace(_check_miner(net, name), **changes)
     if any(running.name == name for running in net.processes.running):
         await net.processes.stop(name)
     await net.start_miner(name, profile)
-    return {"restarted": name, "profile": str(profile)}
+    return {"restarted": name, "profile": _described(profile)}
+
+
+def _check_miner(net: Devnet, name: str) -> MinerProfile:
+    """How the fleet has this miner. Raises UsageError for no miner."""
+    machines = Fleet.load(net.layout.fleet_file).machines
+    if name not in machines:
+        raise UsageError(f"{name} is not a miner", f"miners are {', '.join(machines)}")
+    return machines[name]
+
+
+def _described(profile: MinerProfile) -> str:
+    """A profile in words."""
+    said = [f"{profile.memory} of memory"]
+    if profile.slow_ms_per_layer:
+        said.append(f"{profile.slow_ms_per_layer:g} ms slower per layer")
+    if profile.layers is not None:
+        said.append(f"keeps layers {profile.layers[0]}-{profile.layers[1] - 1}")
+    if profile.lie_layer is not None:
+        said.append(f"layer {profile.lie_layer} rounded to int8")
+        said.append("defends itself" if profile.defend else "silent when accused")
+    return ", ".join(said)
 
 
 def show_links() -> list[dict[str, Any]]:

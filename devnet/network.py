@@ -29,6 +29,7 @@ NETWORK = "devnet"
 MISSED_PINGS = 12
 #: Base units of the token that each party starts with.
 FUNDS = {
+    "matcher-1": 10 * USD,  # for audits
     "requester-1": 100 * USD,
     "auditor-1": 100 * USD,
     **{f"miner-{i}": 1000 * USD for i in (1, 2, 3, 4)},
@@ -161,6 +162,7 @@ class Devnet:
         if not self.matcher_port:
             (self.matcher_port,) = free_ports(1)
         self.matcher_url = f"http://127.0.0.1:{self.matcher_port}"
+        auditors = [a for party, a in self.addresses.items() if party.startswith("auditor")]
         self.write_home(
             "matcher-1",
             {
@@ -171,11 +173,9 @@ class Devnet:
                     "replan_interval": "1s",
                     "min_machines": self.min_machines,
                     "ack_grace": "3s",
-                    "auditors": [
-                        address
-                        for party, address in self.addresses.items()
-                        if party.startswith("auditor")
-                    ],
+                    "auditors": auditors,
+                    "paid_auditors": auditors,
+                    "audit_rate_bps": 10_000,  # so few requests are made here that others would never be seen
                 }
             },
         )

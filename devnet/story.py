@@ -71,6 +71,7 @@ class Story:
     def __init__(self, net: Devnet, console: Console, story: str = "all") -> None:
         self._net, self._out, self._story = net, console, story
         self._facts = Facts()
+        self._chapters = 0
         self._began_s = time.monotonic()
         self._seen: list[ChainEvent] = []
         self._read_to = 0
@@ -87,7 +88,7 @@ class Story:
     # --- chapters ---
 
     async def _set_up(self) -> None:
-        self._chapter("1", "A chain, contracts, wallets")
+        self._chapter("A chain, contracts, wallets")
         net = self._net
         await net.warm_up()
         chain = await net.start_chain()
@@ -104,7 +105,7 @@ class Story:
         )
 
     async def _miners_join(self) -> None:
-        self._chapter("2", "Three unequal miners stake, join the swarm and get their layers")
+        self._chapter("Three unequal miners stake, join the swarm and get their layers")
         net = self._net
         async with asyncio.TaskGroup() as group:  # nobody waits for anybody else here
             group.create_task(net.start_matcher())
@@ -127,7 +128,7 @@ class Story:
         await self._show_serving()
 
     async def _paid_job(self) -> None:
-        self._chapter("3", "Eight prompts, paid from a wallet")
+        self._chapter("Eight prompts, paid from a wallet")
         net = self._net
         before = await self._snapshot()
         out = net.layout.root / "answers"
@@ -149,7 +150,7 @@ class Story:
         # The last stage commits to tokens alone, which one rounded layer seldom changes: the liar is the one before it.
         route = (await net.ask_matcher("/v1/routes"))["routes"][0]["stages"]
         liar = await self._party_of(route[-2]["operator"])
-        self._chapter("4", f"{liar} rounds one layer to int8 and is caught")
+        self._chapter(f"{liar} rounds one layer to int8 and is caught")
         layers = await self._layers_of(liar)
         lie_layer = (layers[0] + layers[1]) // 2
         await net.processes.stop(liar)
@@ -240,7 +241,7 @@ class Story:
         )
 
     async def _closing_table(self) -> None:
-        self._chapter("5", "Who holds what, and what it cost")
+        self._chapter("Who holds what, and what it cost")
         net, facts = self._net, self._facts
         facts.gas = await gas_by_function(self._chain, net.deploy_block)
         table = Table(box=None, pad_edge=False, header_style="bold")
@@ -272,8 +273,9 @@ class Story:
         assert self._net.chain is not None
         return self._net.chain
 
-    def _chapter(self, number: str, title: str) -> None:
-        self._out.print(f"\n[bold]{number}. {title}[/bold]")
+    def _chapter(self, title: str) -> None:
+        self._chapters += 1
+        self._out.print(f"\n[bold]{self._chapters}. {title}[/bold]")
 
     def _say(self, text: str) -> None:
         elapsed_s = time.monotonic() - self._began_s

@@ -24,7 +24,7 @@ from core.protocol.wire import Ping
 from core.runtime.console import Run
 from core.runtime.folders import make_private
 from core.runtime.settings import Settings
-from miner.facts import dial
+from miner.facts import dial, operator_address
 from miner.market import ask, model_id_of
 from miner.results import Bench, PeerDistance
 
@@ -167,6 +167,8 @@ def _write(path: Path, found: Bench) -> None:
 async def _load(
     compute: Compute, folder: Path, held: LayerRange, limit_bytes: int, settings: Settings
 ) -> int:
+    weights_bytes = 0
+
     def load() -> Any:
         import torch
 
@@ -177,17 +179,19 @@ async def _load(
         return load_shard(folder, held, dtype=dtype, self_check=True)
 
     def room(shard: Any) -> int:
-        left = limit_bytes - shard.bytes
+        nonlocal weights_bytes
+        weights_bytes = shard.bytes  # once loaded, kernels may hold them elsewhere
+        left = limit_bytes - weights_bytes
         if left < KV_BYTES // 16:
             raise UsageError(
                 f"layers {held} do not fit",
-                f"their weights take {shard.bytes} bytes of {limit_bytes}",
+                f"their weights take {weights_bytes} bytes of {limit_bytes}",
                 next_step="raise miner.memory_limit or measure fewer layers",
             )
         return min(left, KV_BYTES)
 
-    shard = await compute.load(load, kv_bytes=room, model_dir=folder)
-    return int(shard.bytes)
+    await compute.load(load, kv_bytes=room, model_dir=folder)
+    return weights_bytes
 
 
 async def _prefill_tokens_per_s(compute: Compute, shape: ModelShape, held: LayerRange) -> float:
@@ -232,7 +236,12 @@ async def _peers(settings: Settings) -> tuple[list[PeerDistance], str]:
     except HeadraceError as error:
         return [], error.what
     model_id = model_id_of(settings)
-    others = [m for m in known if m["alive"] and m["modelId"].lower() == model_id][:MAX_PEERS]
+    ours = (operator_address(settings)[0] or "").lower()  # "": it has not registered yet
+    others = [
+        m
+        for m in known
+        if m["alive"] and m["modelId"].lower() == model_id and m["operator"].lower() != ours
+    ][:MAX_PEERS]
     times = await asyncio.gather(*(round_trip_ms(m["endpoint"]) for m in others))
     rates = await _rates(settings, others)
     return [

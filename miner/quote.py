@@ -182,6 +182,7 @@ def quote_lines(found: Profit) -> list[tuple[str, str]]:
         ]  # fmt: skip
     if found.market is not None:
         market = found.market
-        prices = f"{market.lowest_out or 'no whole chain'} to {market.highest_out or '–'} out"
+        lowest, highest = market.lowest_out or "no whole chain", market.highest_out or "–"
+        prices = f"{lowest} out" if lowest == highest else f"{lowest} to {highest} out"
         lines.append(("market", f"{market.machines} machines, {prices}"))
     return [*lines, *(("note", note) for note in found.notes)]

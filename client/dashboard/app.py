@@ -114,6 +114,7 @@ class Dashboard:
             ("GET", "/static/{name}", self._static),
             ("GET", "/favicon.ico", self._favicon),
             ("GET", "/search", self._reading(self._search)),
+            ("GET", "/chat/models/{model:path}", self._reading(self._chat_model, as_json=True)),
             ("GET", "/wallet.csv", self._reading(self._export)),
             ("GET", "/earnings/break-even", self._reading(self._break_even)),
             ("GET", "/receipts/{receipt}/line", self._reading(self._receipt_line)),
@@ -393,7 +394,8 @@ class Dashboard:
             "methods": methods,
             "limitS": min(60.0, max(1.0, limit_s)),
         }
-        view = planner.plans(document, await matcher.plan(question), self.sources.now_ms())
+        fleet = self.sources.name_of(model) if model else str(document.get("id", ""))
+        view = planner.plans(document, await matcher.plan(question), fleet, self.sources.now_ms())
         values = {"view": view, "now_ms": self.sources.now_ms()}
         return HTMLResponse(self.renderer.render("parts/plans.html", values))
 
@@ -437,6 +439,11 @@ class Dashboard:
     async def _search(self, request: Request) -> Response:
         path = await pages.where_is(self.sources, request.query_params.get("q", ""))
         return RedirectResponse(quote(path, safe="/"), 303)
+
+    async def _chat_model(self, request: Request) -> Response:
+        """Whether a model takes conversations, or is a base model, which goes on from a text. Reads its tokenizer, once."""
+        served = await self.gateway.catalogue.find(request.path_params["model"])
+        return _json({"model": served.name, "can_chat": served.tokenizer.can_chat})
 
     async def _export(self, request: Request) -> Response:
         """All movements, at most `EXPORT_PAGES` pages of them."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 #: What pages may ask for, by method; nothing else is passed on.
 OPEN = {
     "GET": re.compile(r"/v1/(models|receipts/[\w.-]+|batches/[\w-]+|files/[\w-]+(/content)?)"),
-    "POST": re.compile(r"/v1/(chat/completions|files|batches|batches/[\w-]+/cancel)"),
+    "POST": re.compile(r"/v1/(chat/completions|completions|files|batches|batches/[\w-]+/cancel)"),
 }
 PREFIX = "/api"
 _DROPPED = {b"authorization", b"cookie"}

@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from client.dashboard.cached import Dated
@@ -224,7 +225,13 @@ async def _miner_page(
         standing = await sources.read("MinerRegistry", "minerOf", owner) if owner else {}
         events = await sources.log.about(operator, before=asked.before, limit=PAGE)
         jobs_matched = await sources.log.count(operator, ("JobMatched",))
-        disputed = await sources.log.count(operator, ("DisputeOpened", "GameOpened"))
+        if owner is not None:  # who is accused and whose stake is taken is the owner
+            of_owner = await sources.log.about(
+                owner, names=network.OF_OWNER, before=asked.before, limit=PAGE
+            )
+            both = {event.id: event for event in (*events, *of_owner)}
+            events = [both[number] for number in sorted(both, reverse=True)][:PAGE]
+            disputed = await sources.log.count(owner, network.ACCUSED)
     return network.MinerPage(
         miner=line,
         operator=operator,
@@ -297,10 +304,27 @@ async def _batch_page(sources: Sources, batch_id: str, asked: Asked) -> jobs.Bat
     return jobs.BatchPage(
         batch=jobs.batch_line(row, now_ms / 1000),
         answers=lines,
+        failures=await _failures(sources, row.error_file_id) if asked.has_session else (),
         job_ids=tuple(dict.fromkeys(answer.job_id for answer in answers if answer.job_id)),
         may_see_texts=read is not None,
         at_ms=now_ms,
     )
+
+
+async def _failures(sources: Sources, file_id: str | None) -> tuple[jobs.FailedLine, ...]:
+    """The first lines of a batch's error file; none once somebody has deleted it."""
+    if file_id is None:
+        return ()
+    path = sources.gateway.files.path(file_id)
+
+    def read() -> tuple[jobs.FailedLine, ...]:
+        with path.open(encoding="utf-8") as file:
+            return tuple(jobs.failed_line(line) for line in islice(file, PAGE))
+
+    try:
+        return await asyncio.to_thread(read)
+    except FileNotFoundError:
+        return ()
 
 
 async def _job_page(sources: Sources, typed: str, asked: Asked) -> jobs.JobPage:
@@ -337,6 +361,12 @@ async def _job_page(sources: Sources, typed: str, asked: Asked) -> jobs.JobPage:
         on_chain=on_chain,
         locked_units=locked,
         model_id=order.model_id,
+        model=sources.name_of(order.model_id),
+        disputes=tuple(
+            str(event.args[disputes.OPENED[event.name]])
+            for event in events
+            if event.name in disputes.OPENED
+        ),
         requester=order.requester,
         deadline=order.deadline,
         window=order.window,
@@ -494,11 +524,16 @@ async def load_dispute(sources: Sources, asked: Asked) -> disputes.DisputePage:
     panel: list[str] = []
     if event.name == "DisputeOpened":
         panel = list(await sources.read("JuryArbitrator", "panelOf", dispute))
+    moves = list(reversed(await log.about(dispute, limit=200)))
+    is_ruled = any(one.name == "GameRuled" for one in moves)
+    matched = await log.about(str(event.args["job"]), names=("JobMatched",), limit=1)
     return disputes.dispute_page(
         event,
         await _dispute_state(sources, event),
-        list(reversed(await log.about(dispute, limit=200))),
+        moves,
         panel,
+        trial=await sources.trial(event) if is_ruled else None,
+        operator=disputes.accused_operator(event, matched[0]) if matched else "",
         chain_now_s=await sources.require_chain().now(),
         now_ms=sources.now_ms(),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from client.context import model_name
 from client.dashboard.cached import Cached, Dated
-from client.dashboard.chain_log import ChainLog
+from client.dashboard.chain_log import ChainLog, LoggedEvent
 from client.wallet import Balances, balances
 from core.protocol import ids
 from core.protocol.chain import CONTRACTS, Chain
@@ -16,14 +16,15 @@ from core.protocol.errors import ConfigError, HeadraceError, MatcherUnreachable
 from core.runtime.logs import get_logger
 
 if TYPE_CHECKING:
+    from client.game_record import OnTrial
     from client.gateway.gateway import Gateway
     from client.matcher_api import MatcherApi
 
 log = get_logger(__name__)
 Json = dict[str, Any]
 SLOW_S = 5.0  # what hardly changes is read so often
-#: How long a page waits for a tokenizer that is not loaded yet; the texts come with the page's next look.
-TOKENIZER_WITHIN_S = 0.1
+#: How long a page waits for what is not read yet, a tokenizer or a game's last number; it comes with the page's next look.
+READ_WITHIN_S = 0.1
 #: What the contracts were deployed with, by the functions that say it.
 RULES = {
     "TaskRegistry": ("params", "pausedUntil"),
@@ -52,6 +53,7 @@ class Sources:
         self.log: ChainLog | None = None
         self._following: asyncio.Task[None] | None = None
         self._readers: dict[str, asyncio.Task[Any]] = {}
+        self._trials: dict[str, asyncio.Task[OnTrial | None]] = {}
         self._is_started = False
 
     def start(self) -> None:
@@ -76,9 +78,10 @@ class Sources:
         self._following = asyncio.create_task(self.log.run(), name="chain log")
 
     async def close(self) -> None:
-        for task in self._readers.values():
+        begun = [*self._readers.values(), *self._trials.values()]
+        for task in begun:
             task.cancel()
-        await asyncio.gather(*self._readers.values(), return_exceptions=True)
+        await asyncio.gather(*begun, return_exceptions=True)
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
@@ -98,7 +101,7 @@ class Sources:
         if task is None:
             task = asyncio.create_task(self.gateway.catalogue.find(model), name=f"read {model}")
             self._readers[model] = task
-        await asyncio.wait({task}, timeout=TOKENIZER_WITHIN_S)
+        await asyncio.wait({task}, timeout=READ_WITHIN_S)
         if not task.done():
             return None
         try:
@@ -106,6 +109,33 @@ class Sources:
         except HeadraceError:
             del self._readers[model]
             return None
+
+    async def trial(self, opened: LoggedEvent) -> OnTrial | None:
+        """The number that a game which is ruled ended at; None where it had none, or while it is read, which takes a while and is done once."""
+        dispute = str(opened.args["id"])
+        task = self._trials.get(dispute)
+        if task is None:
+            task = asyncio.create_task(self._trial(opened), name=f"trial of {dispute}")
+            self._trials[dispute] = task
+        await asyncio.wait({task}, timeout=READ_WITHIN_S)
+        if not task.done():
+            return None
+        try:
+            return await task
+        except HeadraceError as error:
+            log.warning("cannot read what a game ended at", dispute=dispute, reason=str(error))
+            del self._trials[dispute]
+            return None
+
+    async def _trial(self, opened: LoggedEvent) -> OnTrial | None:
+        from client.game_record import on_trial
+        from core.protocol.chain import ChainEvent
+        from core.protocol.game_log import opened_in
+
+        event = ChainEvent(
+            opened.contract, opened.name, opened.args, opened.block, "", opened.tx, opened.log_index
+        )
+        return await on_trial(self.require_chain(), opened_in(event))
 
     def now_ms(self) -> int:
         return int(self.clock.now() * 1000)

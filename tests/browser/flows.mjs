@@ -45,6 +45,25 @@ const flows = {
     return { text, shown, verdict, cost, url: page.url() };
   },
 
+  // A base model: the page says so before anything is sent, and sends the text of all turns.
+  async base({ page }) {
+    await page.goto(`${base}/chat`);
+    const notice = page.getByText("it has no chat template");
+    await notice.waitFor();
+    const warned = await page.locator("[data-base]").textContent();
+    await shot(page, "warned");
+    const texts = [];
+    for (const said of prompt) {
+      await page.getByLabel("Your message").fill(said);
+      await page.keyboard.press("Enter");
+      const answer = page.locator(".said.model").nth(texts.length);
+      await answer.locator(".bill a[href^='/receipts/']").waitFor();
+      texts.push(await answer.locator(".text").textContent());
+    }
+    await shot(page, "went-on");
+    return { warned, texts, labels: await page.locator(".said.model .tag", { hasText: "goes on from your text" }).count() };
+  },
+
   async stop({ page }) {
     await page.goto(`${base}/chat`);
     await page.getByLabel("Your message").fill(prompt);

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import openai
+import pytest
 
 from client.gateway.ledger import DONE
 from tests.browser.conftest import Drive
@@ -53,6 +55,19 @@ def test_a_chat_shows_text_cost_route_and_a_receipt_that_says_the_same(
     assert "not checked to the end" in found["verdict"]  # this chain cannot be asked
 
 
+def test_a_base_model_is_said_to_be_one_and_goes_on_from_the_text_of_all_turns(
+    pages: PagesWorld, drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(pages.tokenizer), "can_chat", False)
+    prompts = ["once upon", "a time"]
+    found = drive("flows", flow="base", login=pages.login_url, base=pages.url, prompt=prompts)
+    assert found["told"] == QUIET
+    assert "toy is a base model" in found["warned"]
+    assert found["labels"] == len(prompts)
+    asked = [pages.tokenizer.decode(ask.prompt.ids) for ask in pages.answerer.asked[-2:]]
+    assert asked == ["once upon", f"once upon\n{found['texts'][0]}\na time"]
+
+
 def test_a_chat_that_is_stopped_stops_the_miners(pages: PagesWorld, drive: Drive) -> None:
     pages.answerer.token_s = 0.05
     try:
@@ -87,19 +102,21 @@ def test_an_open_page_follows_the_network_and_leaves_the_person_where_they_are(
     assert found["focused"] and found["kept"] == found["focused"]
 
 
+@pytest.mark.parametrize("url", ["/v1/chat/completions", "/v1/completions"])
 def test_a_file_of_requests_goes_from_upload_to_download(
-    pages: PagesWorld, drive: Drive, tmp_path: Path
+    pages: PagesWorld, drive: Drive, tmp_path: Path, url: str
 ) -> None:
+    is_chat = url == "/v1/chat/completions"
+
+    def asked(said: str) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": said}]} if is_chat else {"prompt": said}
+
     lines = [
         {
             "custom_id": f"line-{number}",
             "method": "POST",
-            "url": "/v1/chat/completions",
-            "body": {
-                "model": "toy",
-                "max_tokens": 32,
-                "messages": [{"role": "user", "content": f"say:number {number}"}],
-            },
+            "url": url,
+            "body": {"model": "toy", "max_tokens": 32, **asked(f"say:number {number}")},
         }
         for number in range(12)
     ]
@@ -110,5 +127,6 @@ def test_a_file_of_requests_goes_from_upload_to_download(
     answers = {answer["custom_id"]: answer for answer in map(json.loads, found["lines"])}
     assert len(answers) == len(lines)
     for number in range(12):
-        body = answers[f"line-{number}"]["response"]["body"]
-        assert body["choices"][0]["message"]["content"] == f"number {number}"
+        (choice,) = answers[f"line-{number}"]["response"]["body"]["choices"]
+        said = choice["message"]["content"] if is_chat else choice["text"]
+        assert said == f"number {number}"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -154,11 +155,24 @@ def home(
         ("wallet", "withdraw", "5", "--yes"),
         ("submit", "prompts.jsonl", "--max-cost", "5", "--yes"),
         ("submit", "prompts.jsonl", "--deadline", "30", "--yes"),
+        ("quote", "prompts.jsonl", "--max-cost", "5"),
+        ("quote", "prompts.jsonl", "--deadline", "30"),
     ],
 )
 def test_amount_without_a_unit_is_exit_2(home: Home, argv: tuple[str, ...]) -> None:
     (home.folder / "prompts.jsonl").write_text('{"prompt": "x"}\n')
     assert home.fails(*argv) == (2, "E-AMOUNT-01")
+
+
+def test_quote_takes_every_limit_that_submit_does() -> None:
+    """But for how tokens are drawn and how it is run, which change no price and refuse nothing."""
+    quote, submit = ({*signature(command).parameters} for command in (cli.quote, cli.submit))
+    drawing = {
+        "temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty", "frequency_penalty",
+        "presence_penalty", "logit_bias", "stop", "min_tokens", "ignore_eos", "logprobs",
+    }  # fmt: skip
+    assert submit - quote == drawing | {"ack", "name", "wait", "out", "text"}
+    assert quote <= submit
 
 
 def test_jury_amount_without_a_unit_is_exit_2(home: Home) -> None:

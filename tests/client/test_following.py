@@ -121,6 +121,22 @@ async def test_waiting_ends_with_what_was_paid_and_what_came_back(desk: Desk) ->
     assert (found["on_chain"], found["paid"], found["refunded"]) == ("settled", "3usd", "2usd")
 
 
+@pytest.mark.parametrize(
+    ("state", "disputes", "now", "says"),
+    [
+        (JobState.MATCHED, 0, 100, "matched"),
+        (JobState.DELIVERED, 0, 100, "delivered, may be disputed for 1m more"),
+        (JobState.DELIVERED, 0, 161, "delivered, its window is over: anybody may settle it"),
+        (JobState.DELIVERED, 2, 161, "delivered, 2 of its stages disputed"),
+    ],
+)
+def test_waiting_says_what_it_waits_for(
+    state: JobState, disputes: int, now: int, says: str
+) -> None:
+    job = {"openDisputes": disputes, "finalAt": 160}
+    assert following._waits_for(state, job, now) == says
+
+
 async def test_waiting_for_a_job_that_missed_its_deadline_is_exit_8_with_the_way_out(
     desk: Desk,
 ) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from client import submission, submitting
 from client.context import Model
 from client.jobs import BatchResult, Finished
 from client.matcher_api import Quote
+from client.replicas import Wanted
 from client.session import Logprobs, RequestState
 from client.submission import (
     Choices,
@@ -21,6 +26,7 @@ from client.submission import (
     check_caps,
     check_writable,
     describe,
+    describe_auditor,
     maximum,
     prepare,
     read_file,
@@ -33,12 +39,15 @@ from core.protocol import ids, pricing, units, wire
 from core.protocol.errors import (
     AmountInvalid,
     AmountUnitMissing,
+    ConfigError,
     HeadraceError,
     IdInvalid,
     NoCapacity,
     UsageError,
 )
+from core.protocol.paid_audits import AuditOffer
 from core.protocol.types import ZERO_ADDRESS, SamplingParams
+from core.runtime.console import GlobalOptions, Run
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
 from devnet.tiny_models import write_tiny_tokenizer
@@ -69,6 +78,57 @@ def quote(price_in: int = 1000, price_out: int = 4000) -> Quote:
         },
         Quote,
     )
+
+
+@pytest.mark.parametrize(
+    ("choices", "refusal"),
+    [
+        (Choices(), None),
+        (Choices(max_cost="5usd", price_cap="900usd/Mtok", deadline="1h"), None),
+        (Choices(max_cost="0.000001usd"), NoCapacity),
+        (Choices(price_cap="0.000001usd/Mtok"), NoCapacity),
+        (Choices(deadline="9h"), UsageError),
+        (Choices(window="9h"), UsageError),
+    ],
+)
+async def test_a_quote_is_shown_and_refused_for_what_a_submission_would_be(
+    tmp_path: Path,
+    tokenizer: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    choices: Choices,
+    refusal: type[HeadraceError] | None,
+) -> None:
+    offer = quote(10**9, 4 * 10**9)
+    prepared = prepare(*read_file(write(tmp_path, b'{"prompt": "x"}'), SamplingParams(max_new_tokens=5)), tokenizer, SPEC.context)  # fmt: skip
+
+    class Chain:
+        async def read(self, contract: str, function: str, *_: Any) -> Any:
+            assert (contract, function) == ("TaskRegistry", "params")
+            return {"maxJobSeconds": 7200, "maxWindowSeconds": 7200}
+
+    async def bargain(*_: Any) -> submitting.Bargain:
+        return submitting.Bargain(MODEL, tokenizer, prepared, Wanted(1), [offer])
+
+    async def arbitrator_of(*_: Any) -> str:
+        return ARBITRATOR
+
+    @asynccontextmanager
+    async def open_context(settings: Settings) -> AsyncIterator[Any]:
+        yield SimpleNamespace(chain=Chain(), settings=settings)
+
+    monkeypatch.setattr(submitting, "_bargain", bargain)
+    monkeypatch.setattr(submitting, "open_context", open_context)
+    monkeypatch.setattr(submission, "arbitrator_of", arbitrator_of)
+    run = Run("client", "quote", GlobalOptions(json=True), folders=Folders.at(tmp_path))
+    asked = submitting.quote_file(run, tmp_path / "prompts.jsonl", None, choices)
+    if refusal is None:
+        await asked
+    else:
+        with pytest.raises(refusal):
+            await asked
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["result"]["requests"] == "1 (0 lines rejected)", "shown in any case"
 
 
 # --- the file ---
@@ -244,6 +304,57 @@ def test_terms_are_the_offer_and_the_wishes_at_the_chains_time() -> None:
     assert made.matcher == key(40).address
     assert (made.deadline, made.window) == (NOW_S + 60, 8)
     assert (made.auditor, made.arbitrator) == (key(60).address, ARBITRATOR)
+
+
+OFFER = AuditOffer(key(70).address, 300, 10_000, "0x" + "5e" * 32)
+
+
+def test_auditor_that_the_matcher_pays_is_named_only_where_the_requester_says_so(
+    tmp_path: Path,
+) -> None:
+    settings, offering = settings_of(tmp_path), msgspec.structs.replace(quote(), audits=OFFER)
+    silent = wishes_of(settings, Choices())
+    assert terms_for(silent, offering, NOW_S).auditor == ZERO_ADDRESS
+    assert describe_auditor(settings, silent, offering) == (
+        f"nobody; with --auditor matcher {OFFER.auditor} may see every prompt; the matcher pays it 0.01usd"
+        " for each of 3 % of the requests"
+    )
+    assert describe_auditor(settings, silent, quote()) == ""
+    asked = wishes_of(settings, Choices(auditor="matcher"))
+    assert terms_for(asked, offering, NOW_S).auditor == OFFER.auditor
+    assert describe_auditor(settings, asked, offering) == (
+        f"{OFFER.auditor} may see every prompt and dispute; the matcher pays it 0.01usd for each of 3 % of the requests"
+    )
+    own = wishes_of(settings, Choices(auditor=key(60).address))
+    assert terms_for(own, offering, NOW_S).auditor == key(60).address
+    assert describe_auditor(settings, own, offering) == (
+        f"{key(60).address} may see every prompt and dispute"
+    )
+
+
+def test_setting_for_the_matchers_auditor_can_be_overruled_for_one_file(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, **{"client.auditor": "matcher"})
+    offering = msgspec.structs.replace(quote(), audits=OFFER)
+    assert terms_for(wishes_of(settings, Choices()), offering, NOW_S).auditor == OFFER.auditor
+    none = wishes_of(settings, Choices(auditor="none"))
+    assert terms_for(none, offering, NOW_S).auditor == ZERO_ADDRESS
+
+
+def test_where_the_matcher_pays_nobody_no_order_is_made_without_the_auditor_that_was_wished_for(
+    tmp_path: Path,
+) -> None:
+    asked = wishes_of(settings_of(tmp_path), Choices(auditor="matcher"))
+    with pytest.raises(NoCapacity, match="pays no auditor") as caught:
+        terms_for(asked, quote(), NOW_S)
+    assert "--auditor" in caught.value.next_step
+
+
+@pytest.mark.parametrize("named", ["0x12", "nobody", "the matcher"])
+def test_setting_names_an_address_or_the_matchers_auditor_or_nobody(
+    tmp_path: Path, named: str
+) -> None:
+    with pytest.raises(ConfigError):
+        settings_of(tmp_path, **{"client.auditor": named})
 
 
 def test_offer_is_described_with_the_contracts_arithmetic(

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from client import watching
 from client.audit import RequestFinding, StageFinding
+from client.audit_rate import NEWCOMER_BPS, NEWCOMER_JOBS, rate_for
+from client.bonds import AtStake, BondLimits
 from client.context import Context
-from client.lottery import NEWCOMER_BPS, NEWCOMER_JOBS, commitment, is_drawn, rate_for
-from client.watch_book import Found, StageVerdict, WatchBook
+from client.watch_book import StageVerdict, WatchBook
 from client.watch_service import WatchNumbers, _Work
-from client.watching import MAX_TRIES, Hands, Looked, Watcher
+from client.watching import (
+    MAX_TRIES,
+    WEIGH_AGAIN_S,
+    Hands,
+    Looked,
+    Watcher,
+    request_verdict,
+)
 from core.protocol import types as t
 from core.protocol.chain import ChainCall, ChainEvent
 from core.protocol.errors import (
@@ -26,8 +34,10 @@ from core.protocol.errors import (
     CheckFailed,
     MatcherUnreachable,
     PeerUnreachable,
+    UsageError,
 )
 from core.protocol.follower import EventFollower
+from core.protocol.paid_audits import Found
 from core.runtime.folders import Folders
 from core.runtime.settings import load
 from devnet.faults import corrupt_layer_int8
@@ -56,32 +66,7 @@ def beacon(number: int) -> str:
     return f"0x{number:064x}"
 
 
-# --- the draw ---
-
-
-def test_share_of_drawn_requests_is_the_rate() -> None:
-    secret, jobs = b"s" * 32, [beacon(n) for n in range(100)]
-    for rate in (0, 200, 2_000, ALL):
-        fell = sum(is_drawn(secret, beacon(1), job, r, rate) for job in jobs for r in range(40))
-        expected = 4000 * rate / ALL
-        assert abs(fell - expected) <= 4 * (expected * (1 - rate / ALL)) ** 0.5
-
-
-@given(st.binary(min_size=32, max_size=32), st.integers(0, 2**32 - 1), st.integers(0, ALL))
-def test_higher_rates_draw_what_lower_ones_drew(secret: bytes, request: int, rate: int) -> None:
-    drawn = [is_drawn(secret, beacon(9), JOB, request, r) for r in (rate, ALL)]
-    assert drawn == sorted(drawn)
-    assert drawn[1], "everything is drawn at 100 %"
-    assert not is_drawn(secret, beacon(9), JOB, request, 0)
-
-
-def test_lot_depends_on_secret_block_job_and_request() -> None:
-    def lots(secret: bytes = b"s" * 32, at: int = 1, job: str = JOB) -> list[bool]:
-        return [is_drawn(secret, beacon(at), job, r, 5_000) for r in range(64)]
-
-    assert lots() == lots()
-    assert len({tuple(x) for x in (lots(), lots(b"t" * 32), lots(at=2), lots(job=OTHER))}) == 4
-    assert commitment(b"s" * 32) != commitment(b"t" * 32)
+# --- the rate ---
 
 
 def test_newcomers_and_suspects_are_looked_at_more_often() -> None:
@@ -167,6 +152,12 @@ class World:
         self.told: list[list[str]] = []
         self.deaf: list[Exception] = []
         self.requests = 2
+        self.lots: frozenset[int] | None = None  # of the matcher, if it pays us
+        self.mute: list[Exception] = []  # what the matcher says instead of lots, and of findings
+        self.unheard: list[Exception] = []
+        self.handed: list[tuple[int, Found, int]] = []
+        self.stake = AtStake(20, 0)
+        self.weighed = 0
         self.clock = InstantClock()
         self.start()
 
@@ -174,7 +165,12 @@ class World:
         self.book = WatchBook(self.path)
         follower = EventFollower(self.chain, start_block=1, position=self.book.position())
         chain: Any = self.chain
-        self.watcher = Watcher(chain, self.book, self.clock, follower, Hands(self.receipts, self.look, self.accuse, self.tell), auditor=AUDITOR, **self.options)  # fmt: skip
+        hands = Hands(self.receipts, self.look, self.accuse, self.tell)
+        if self.lots is not None:
+            hands = replace(hands, paid_lots=self.paid_lots, hand_in=self.hand_in)
+        if "bonds" in self.options:
+            hands = replace(hands, at_stake=self.at_stake)
+        self.watcher = Watcher(chain, self.book, self.clock, follower, hands, auditor=AUDITOR, **self.options)  # fmt: skip
 
     def restart(self) -> None:
         self.book.close()
@@ -197,10 +193,24 @@ class World:
         self.accused.append((job, stage))
         return "fault"
 
+    async def at_stake(self, job: str, stage: int) -> AtStake:
+        self.weighed += 1
+        return self.stake
+
     async def tell(self, standings: Any) -> None:
         if self.deaf:
             raise self.deaf.pop(0)
         self.told.append([s.operator for s in standings if s.faults])
+
+    async def paid_lots(self, case: Any, pipelines: Any) -> Any:
+        if self.mute:
+            raise self.mute.pop(0)
+        return self.lots
+
+    async def hand_in(self, case: Any, verdict: Any) -> None:
+        if self.unheard:
+            raise self.unheard.pop(0)
+        self.handed.append((verdict.request, verdict.found, verdict.stage))
 
     def found(self) -> list[Found]:
         return [v.found for v in reversed(self.book.verdicts())]
@@ -267,6 +277,66 @@ async def test_first_stage_at_fault_is_accused_once_and_only_when_told(world: Wo
     assert world.accused == [(JOB, 1)], "faults found before are accused, once"
     bad = [s.operator for s in world.book.standings() if s.is_suspected]
     assert bad == [key(101).address.lower(), key(102).address.lower()]
+
+
+@pytest.fixture
+def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the log warned of: the event, and why."""
+    said: list[str] = []
+
+    def warning(event: str, *, reason: str, **_: Any) -> None:
+        said.append(f"{event}: {reason}")
+
+    monkeypatch.setattr(watching, "log", SimpleNamespace(warning=warning))
+    return said
+
+
+async def faulty_job(world: World, bonds: BondLimits) -> None:
+    """One job whose middle stage is at fault, before an accuser with these limits."""
+    world.options |= {"disputes": True, "bonds": bonds}
+    world.restart()
+    world.fault = 1
+    world.chain.match()
+    world.chain.emit("JobDelivered", JOB)
+    await world.watcher.step()
+
+
+async def test_a_bond_above_the_limit_is_left_out_said_once_and_due_under_another_limit(
+    world: World, warned: list[str]
+) -> None:
+    await faulty_job(world, BondLimits(each=19))
+    for _ in range(3):
+        await world.clock.sleep(WEIGH_AGAIN_S)
+        await world.watcher.step()
+    assert (world.accused, world.weighed) == ([], 1)
+    assert warned == ["left out: the bond is above the limit: it takes 20, --max-bond is 19"]
+    assert world.book.undisputed() == [(JOB, 1)], "another start may accuse it"
+    world.options["bonds"] = BondLimits(each=20)
+    world.restart()
+    await world.watcher.step()
+    assert world.accused == [(JOB, 1)]
+
+
+async def test_an_accusation_waits_while_open_disputes_hold_what_they_may(
+    world: World, warned: list[str]
+) -> None:
+    world.stake = AtStake(20, 21)
+    await faulty_job(world, BondLimits(each=20, at_once=40))
+    await world.watcher.step()
+    assert (world.accused, world.weighed) == ([], 1), "the chain is not read at every step"
+    assert warned == [
+        "put off: open disputes hold what they may: it takes 20, open disputes hold 21, --max-locked is 40"
+    ]
+    world.stake = AtStake(20, 20)
+    await world.clock.sleep(WEIGH_AGAIN_S)
+    await world.watcher.step()
+    assert world.accused == [(JOB, 1)]
+
+
+async def test_a_game_that_has_begun_is_played_on_whatever_is_locked(world: World) -> None:
+    world.stake = AtStake(0, 100)
+    await faulty_job(world, BondLimits(each=10, at_once=50))
+    assert world.accused == [(JOB, 1)]
 
 
 async def test_in_shadow_deviations_are_measured_and_held_against_nobody(world: World) -> None:
@@ -386,6 +456,140 @@ def test_metrics_count_verdicts(world: World) -> None:
     text = numbers.metrics.render()[0].decode()
     assert 'headrace_audit_checks_total{result="fault"} 1.0' in text
     assert "headrace_audit_float64_requests_total 1.0" in text
+
+
+# --- what the matcher pays for ---
+
+GONE = MatcherUnreachable("no answer", "it is down")
+REFUSED = UsageError("the finding comes too late", "it was due 9 s ago")
+
+
+def known_for_long(world: World, **options: Any) -> None:
+    """Nobody is a newcomer, so that our own rate of nothing draws nothing; and the matcher pays us."""
+    for stage in range(3):
+        operator = key(100 + stage).address
+        for n in range(NEWCOMER_JOBS):
+            world.book.keep([StageVerdict(beacon(n), stage, operator, Found.CLEAN, 1, 0, 0.1, 1, "")], 1.0)  # fmt: skip
+    world.options |= {"rate_bps": 0} | options
+    world.lots = frozenset({1})
+    world.restart()
+
+
+def sign_one(world: World, **changes: Any) -> None:
+    world.chain.match(**changes)
+    world.chain.emit("JobDelivered", JOB)
+
+
+async def test_matchers_lot_is_looked_at_and_answered_once(world: World) -> None:
+    known_for_long(world)
+    sign_one(world)
+    await world.watcher.step()
+    assert world.looks == [frozenset({1})]
+    assert world.handed == [(1, Found.CLEAN, 0)]
+    world.restart()
+    world.chain.emit("JobSettled", JOB)  # the job is looked at again, and nothing is new
+    await world.watcher.step()
+    assert (len(world.looks), len(world.handed)) == (1, 1)
+    assert world.book.paid_lots() == (1, 1)
+    assert world.book.counts()["done"] == 1
+
+
+async def test_worst_that_was_found_of_a_request_is_what_is_said(world: World) -> None:
+    known_for_long(world)
+    world.fault, world.withheld = 1, "gone"
+    sign_one(world)
+    await world.watcher.step()
+    assert world.handed == [(1, Found.FAULT, 1)]
+
+
+async def test_our_own_lots_do_not_wait_for_the_matcher(world: World) -> None:
+    known_for_long(world, rate_bps=ALL)
+    world.lots, world.mute = frozenset({0}), [GONE]
+    sign_one(world)
+    await world.watcher.step()
+    assert world.looks == [frozenset({0, 1})]
+    assert world.handed == []
+    assert world.book.counts()["due"] == 1
+    world.clock.slept.append(1000)
+    await world.watcher.step()
+    assert world.looks == [frozenset({0, 1})], "what was found is not computed again"
+    assert world.handed == [(0, Found.CLEAN, 0)]
+    assert world.book.counts()["done"] == 1
+
+
+async def test_finding_is_handed_in_until_the_matcher_answers_and_no_longer(world: World) -> None:
+    known_for_long(world)
+    world.unheard = [GONE, GONE, REFUSED]
+    sign_one(world)
+    for _ in range(4):
+        await world.watcher.step()
+        world.restart()
+        world.clock.slept.append(1000)
+    assert world.looks == [frozenset({1})]
+    assert world.handed == []
+    assert world.unheard == []
+    assert world.book.paid_lots() == (1, 0), "refused, and not said again"
+    assert world.book.counts()["done"] == 1
+
+
+async def test_matcher_that_pays_us_nothing_keeps_nothing_from_being_done(world: World) -> None:
+    known_for_long(world, rate_bps=ALL)
+    world.mute = [UsageError("this matcher does not pay us", "")]
+    sign_one(world)
+    await world.watcher.step()
+    assert world.looks == [frozenset({0, 1})]
+    assert world.handed == []
+    assert world.book.counts()["done"] == 1
+
+
+async def test_matcher_that_speaks_of_the_chain_holds_up_no_other_job(world: World) -> None:
+    known_for_long(world, rate_bps=ALL)
+    lost = ChainUnreachable("no answer", "so the matcher says")
+    world.mute, world.unheard = [lost, lost], [lost]
+    for job in (JOB, OTHER):
+        world.chain.match(job)
+        world.chain.emit("JobDelivered", job)
+    await world.watcher.step()
+    assert len(world.looks) == 2
+    world.clock.slept.append(1000)
+    await world.watcher.step()
+    assert [request for request, _, _ in world.handed] == [1], "one of them is still to be heard"
+    assert world.book.counts() == {"running": 0, "due": 1, "done": 1, "given up": 0}
+
+
+async def test_lots_of_requests_that_nobody_signed_are_not_believed(world: World) -> None:
+    known_for_long(world)
+    world.lots = frozenset({1, 7})
+    sign_one(world)
+    await world.watcher.step()
+    assert world.looks == [frozenset({1})]
+    assert world.book.paid_lots() == (1, 1)
+
+
+async def test_matcher_is_not_asked_about_orders_that_name_somebody_else(world: World) -> None:
+    known_for_long(world, serves=[key(91).address])
+    world.mute = [GONE]
+    sign_one(world, auditor=key(90).address, requester=key(91).address)
+    await world.watcher.step()
+    assert world.looks == []
+    assert world.mute == [GONE], "nobody asked"
+    assert world.book.counts()["done"] == 1
+
+
+@pytest.mark.parametrize(
+    ("stages", "found", "stage"),
+    [
+        ([finding(0, [4]), finding(1, [4])], Found.CLEAN, 0),
+        ([finding(0, [4]), finding(1, [4], fault=True), finding(2, [4], fault=True)], Found.FAULT, 1),
+        ([finding(0, [], withheld="gone"), finding(1, [4])], Found.WITHHELD, 0),
+        ([finding(0, [], withheld="gone"), finding(1, [4], fault=True)], Found.FAULT, 1),
+        ([finding(0, [4, 5], withheld="gone later"), finding(1, [4])], Found.CLEAN, 0),
+    ],
+)  # fmt: skip
+def test_verdict_of_a_request_is_its_own(stages: Any, found: Found, stage: int) -> None:
+    verdict = request_verdict(stages, 4, is_shadow=False)
+    assert (verdict.found, verdict.stage) == (found, stage)
+    assert request_verdict(stages, 4, is_shadow=True).found is Found.SHADOW
 
 
 # --- with real stages ---

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
-from core.protocol.errors import Unreachable
+from core.protocol.errors import HeadraceError, Unreachable
 from core.runtime.console import GlobalOptions, Run
 from core.runtime.folders import Folders
 from devnet import lifecycle
 from devnet.accounts import signer_of
+from devnet.fleets import Fleet
 from devnet.layout import Layout
+from devnet.network import HETEROGENEOUS, Devnet, MinerProfile
 from devnet.processes import Processes
 
 MINER: dict[str, Any] = {
@@ -131,3 +133,42 @@ async def test_a_fault_may_wait_but_not_for_a_program_that_is_not_there(layout: 
     await lifecycle.in_a_moment(run, "miner-1", "0s")
     with pytest.raises(Unreachable, match="no program 'miner-9'"):
         await lifecycle.in_a_moment(run, "miner-9", "1h")
+
+
+@pytest.fixture
+def restarted(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> list[MinerProfile]:
+    """How miners were started again, in a devnet of a usual fleet."""
+    profiles: list[MinerProfile] = []
+
+    async def start_miner(net: Devnet, party: str, profile: MinerProfile) -> None:
+        profiles.append(profile)
+
+    monkeypatch.setattr(Devnet, "start_miner", start_miner)
+    Fleet(machines=dict(HETEROGENEOUS)).save(layout.fleet_file)
+    return profiles
+
+
+@pytest.mark.parametrize(("named", "rounded"), [(None, 7), (0, 0), (13, 13)])
+async def test_a_liar_lies_in_a_layer_that_it_holds_and_keeps_it(
+    restarted: list[MinerProfile], named: int | None, rounded: int
+) -> None:
+    """The matcher may tell a machine that comes back other layers, and a lie would be in none of them."""
+    told = await lifecycle.make_liar("miner-1", named, defend=True)
+    (profile,) = restarted
+    assert (profile.lie_layer, profile.layers, profile.defend) == (rounded, (0, 14), True)
+    assert told == {
+        "restarted": "miner-1",
+        "profile": f"450MiB of memory, keeps layers 0-13, layer {rounded} rounded to int8, defends itself",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "says"),
+    [("miner-1", 14, "it holds layers 0-13"), ("miner-9", 1, "miners are"), ("miner-2", 1, "does not see it serve")],
+)  # fmt: skip
+async def test_a_lie_that_would_be_nowhere_is_refused_with_what_there_is(
+    restarted: list[MinerProfile], name: str, layer: int, says: str
+) -> None:
+    with pytest.raises(HeadraceError) as caught:
+        await lifecycle.make_liar(name, layer, defend=False)
+    assert says in caught.value.why and restarted == []

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from core.engine.shape import describe_model
 from devnet.deploy import Parameters
 from miner import cli
 from tests.conftest import Anvil
@@ -60,6 +61,8 @@ def test_a_machine_is_set_up_measured_and_quoted_without_any_network(
     assert set(kept["tauMsByRows"]) == {"1", "4", "16"}
     assert kept["machine"]["tflops"] == kept["tflops"] > 0
     assert kept["bandwidthGbS"] > 0
+    whole = describe_model(bare_home / "cache" / "models" / "tiny").shard_bytes(0, 4)
+    assert kept["weightsBytes"] == whole, "wherever kernels hold them now"
     assert kept["batchTokensPerS"] == pytest.approx(16e3 / (kept["tauMsByRows"]["16"] * 4), rel=0.01)  # fmt: skip
 
     code, document = run("quote", "--rent-per-hour", "0.10usd")

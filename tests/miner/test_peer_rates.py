@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from core.protocol import signing, wire
 from core.protocol.signer import Signer
 from core.runtime.channel import Channel, Listener, Peers, StreamIdentity
+from miner import bench
 from miner.bench import SENT_BYTES, sends_mbit_s
 
 DOMAIN = signing.Domain(31337, "0x" + "11" * 20)
@@ -66,3 +68,31 @@ async def test_nobody_and_somebody_else_have_no_rate(start: Start, peers: Peers)
     endpoint = await start()
     assert await sends_mbit_s(peers, key(9).address, endpoint) is None
     assert await sends_mbit_s(peers, MACHINE.address, "127.0.0.1:9") is None
+
+
+async def test_other_machines_are_those_of_the_same_model_but_not_this_one(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint, model = await start(), "0x" + "ab" * 32
+    told = [
+        {"operator": operator, "alive": alive, "modelId": of, "endpoint": endpoint}
+        for operator, alive, of in (
+            (MACHINE.address, True, model), (key(9).address, True, model),
+            (key(10).address, False, model), (key(11).address, True, "0x" + "cd" * 32),
+        )
+    ]  # fmt: skip
+
+    async def ask(settings: Any, path: str) -> Any:
+        return {"miners": told}
+
+    network = SimpleNamespace(matcher_url="http://matcher", contract=lambda _: DOMAIN.verifying_contract)  # fmt: skip
+    settings: Any = SimpleNamespace(network=network, require_network=lambda: (DOMAIN.chain_id, ""))
+    monkeypatch.setattr(bench, "ask", ask)
+    monkeypatch.setattr(bench, "model_id_of", lambda _: model)
+    monkeypatch.setattr(bench, "operator_address", lambda _: (key(9).address.lower(), ""))
+    (other,), why = await bench._peers(settings)
+    assert (other.endpoint, why) == (endpoint, "") and other.sends_mbit_s is not None
+    monkeypatch.setattr(bench, "operator_address", lambda _: (None, "there is no wallet"))
+    assert len((await bench._peers(settings))[0]) == 2, (
+        "a machine without an operator is none of them"
+    )

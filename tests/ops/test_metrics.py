@@ -81,6 +81,7 @@ def of_matcher(folder: Path) -> Metrics:
         daemon.matchmaker,
         daemon.settler,
         daemon.reports,
+        daemon.audits,
         metrics,
         net.clock,
         {},

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import bindparam, func, insert, inspect, literal_column, select, table
 
-from client.gateway.database import Database
+from client.gateway.database import Clash, Database
 from client.gateway.tables import Base as GatewayBase
-from core.protocol.errors import ConfigError
+from client.statements import Statement, Transaction
+from core.protocol.chain import Fate, Outcome, Prepared
+from core.protocol.errors import ConfigError, UsageError
 from core.protocol.follower import Position
+from core.protocol.paid_audits import AuditFinding, Found, SignedFinding
 from core.runtime.database import open_engine
+from matcher.audit_book import AuditBook, Fell
 from matcher.store import MinerSeen, Store
 from matcher.tables import Base as MatcherBase
 from tests.client.gateway.toy import cost
@@ -82,6 +87,47 @@ async def test_a_matcher_that_is_killed_goes_on_from_postgres(
         reread.bind(DOMAIN.chain_id + 1, DOMAIN.verifying_contract)
     for one in net.stores:
         one.close()
+
+
+def test_audits_are_drawn_within_the_cap_and_paid_once_whoever_comes_at_once(
+    new_database: NewDatabase,
+) -> None:
+    url, auditor = new_database(), "0x" + "0a" * 20
+    stores = [Store.open(url) for _ in range(4)]
+    books = [AuditBook(store.engine) for store in stores]
+    with ThreadPoolExecutor(4) as pool:
+
+        def draw(number: int) -> Fell:
+            job = f"0x{number // 2:064x}"  # two ask for each job
+            return books[number].draw(job, auditor, range(10), lambda r: True, fee_units=3, cap_units=50, now=1, due_at=9)  # fmt: skip
+
+        secrets = set(pool.map(lambda book: book.secret(), books))
+        fell = list(pool.map(draw, range(4)))
+    assert len(secrets) == 1
+    assert sum(one.newly_drawn for one in fell) == 50 // 3
+    assert sum(one.over_cap for one in fell) == 20 - 50 // 3
+    lots = books[0].lots()
+    for lot in lots:
+        finding = AuditFinding(auditor, lot.job_id, lot.request, Found.CLEAN, 0)
+        assert books[1].keep(SignedFinding(finding, "0x" + "00" * 65), 2)
+    assert books[2].owed_units() == 3 * len(lots)
+    (owed,) = books[2].owed()
+
+    def pay(number: int) -> int:
+        try:
+            books[number].begin_payment(owed, Prepared("", auditor, 1, f"0x{number:064x}", "0x"), 3)
+        except UsageError:
+            return 0
+        return owed.amount_units
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(pay, range(4))) == owed.amount_units
+    (payment,) = books[3].unsettled()
+    books[0].note(payment.number, Outcome(Fate.VOID, is_final=True))
+    assert books[1].owed() == [owed]
+    assert {job for _, job in books[1].cleared(9)} == {lot.job_id for lot in lots}
+    for store in stores:
+        store.close()
 
 
 @pytest.fixture
@@ -156,9 +202,48 @@ def test_a_database_that_nobody_can_open_says_why(postgres_url: str) -> None:
         open_engine("nonsense", "gateway.db_url")
 
 
-def test_transactions_take_turns(new_database: NewDatabase) -> None:
+def test_transactions_take_turns_and_those_who_look_do_not(new_database: NewDatabase) -> None:
     one = Database.open(new_database())
-    with one.connection() as connection:
-        held = connection.execute(text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"))
-        assert held.scalar() == 1
+    locks = select(func.count().label("held")).select_from(table("pg_locks"))
+    held = Statement(locks.where(literal_column("locktype") == bindparam("kind")))
+    with one.transaction() as writing:
+        assert writing.first(held, {"kind": "advisory"}).held == 1
+    with one.session() as session:
+        assert Transaction.of(session).first(held, {"kind": "advisory"}).held == 1
+    with one.looking() as look:
+        assert look.first(held, {"kind": "advisory"}).held == 0
     one.close()
+
+
+def test_a_transaction_that_clashes_or_breaks_writes_nothing(new_database: NewDatabase) -> None:
+    one = Database.open(new_database())
+    files = GatewayBase.metadata.tables["files"]
+    new, count = (
+        Statement(insert(files)),
+        Statement(select(func.count().label("all")).select_from(files)),
+    )
+    row = {
+        "file_id": "file_1", "key_id": "key_1", "filename": "100%.txt", "purpose": "batch", "size_bytes": 2**40,
+        "created_at": 5, "expires_at": None,
+    }  # fmt: skip
+    with pytest.raises(Clash), one.transaction() as writing:
+        writing.execute(new, row)
+        writing.execute(new, row)
+    with pytest.raises(ValueError, match="midway"), one.transaction() as writing:
+        writing.execute(new, row)
+        raise ValueError("midway")
+    with one.looking() as look:
+        assert look.first(count, {}).all == 0
+    with one.transaction() as writing:
+        writing.execute(new, row)
+    with one.looking() as look:
+        assert look.first(count, {}).all == 1
+    one.close()
+
+
+def test_answers_are_forgotten_in_postgres_too(world: World) -> None:
+    ask(world, world.new_key(), extra_headers={"idempotency-key": "one"})
+    world.clock.ahead_s += 25 * 3600
+    assert world.run(world.gateway.ledger.forget_answers()) == 1
+    (row,) = world.run(world.gateway.ledger.requests())
+    assert (row.answer, row.idempotency_key, row.state) == (None, None, "done")

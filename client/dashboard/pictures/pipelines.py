@@ -10,10 +10,12 @@ from markupsafe import Markup
 from client.dashboard.pictures.svg import element, link, picture, text, title
 
 WIDTH, LEFT, RIGHT = 760, 12, 12
-ROW, BOX = 74, 46
+BOX = 46
+#: From a row's top to its boxes: below its label, and below the times of its links where any is known.
+ABOVE, ABOVE_WITH_LINKS, BELOW = 20, 36, 8
 AXIS = 26
 LABEL_PER_CHARACTER = 6.2
-NARROW = 74  # a box narrower than this shows its name above itself
+NARROW = 92  # a box narrower than this shows its name above itself
 
 
 @dataclass(frozen=True)
@@ -40,23 +42,32 @@ class Row:
 
 def pipelines(rows: Sequence[Row], layers: int, label: str) -> Markup:
     """A row per chain over one axis of layers."""
-    height = AXIS + max(1, len(rows)) * ROW + 8
+    height = AXIS + (sum(map(_height, rows)) or ABOVE + BOX + BELOW) + 8
     parts = [_axis(layers, height)]
     if not rows:
-        parts.append(
-            text(WIDTH / 2, AXIS + ROW / 2, "no machine serves this model", "hint", "middle")
-        )
-    for number, row in enumerate(rows):
-        top = AXIS + number * ROW
+        parts.append(text(WIDTH / 2, AXIS + BOX, "no machine serves this model", "hint", "middle"))
+    top = AXIS
+    for row in rows:
+        boxes_at = top + _above(row)
         behind = LABEL_PER_CHARACTER * len(row.label)
         parts.append(
             element("rect", x=LEFT, y=top + 3, width=behind, height=15, class_="label-back")
         )
         parts.append(text(LEFT, top + 14, row.label, "row-label"))
-        parts += [_box(box, layers, top + 20) for box in row.boxes]
+        parts += [_box(box, layers, boxes_at) for box in row.boxes]
         if row.is_chain:
-            parts += _links(row.boxes, layers, top + 20)
+            parts += _links(row.boxes, layers, boxes_at)
+        top += _height(row)
     return picture(WIDTH, height, label, *parts, class_="pipelines", role="group")
+
+
+def _above(row: Row) -> int:
+    known = row.is_chain and any(box.link_ms is not None for box in row.boxes[:-1])
+    return ABOVE_WITH_LINKS if known else ABOVE
+
+
+def _height(row: Row) -> int:
+    return _above(row) + BOX + BELOW
 
 
 def _x(layer: float, layers: int) -> float:
@@ -96,11 +107,11 @@ def _span(box: Box) -> str:
 
 
 def _links(boxes: Sequence[Box], layers: int, top: float) -> list[Markup]:
-    """The time a row of numbers takes to the next machine, over the cut between both."""
+    """The time a row of numbers takes to the next machine, over the cut between both; nothing where nobody has measured it."""
     parts = []
     for box in boxes[:-1]:
         x = _x(box.end, layers)
-        shown = "?" if box.link_ms is None else f"{box.link_ms:.3g} ms"
         parts.append(element("circle", cx=x, cy=top + BOX / 2, r=3.5, class_="joint"))
-        parts.append(text(x, top - 5, f"{shown} ▸", "link-ms", "middle"))
+        if box.link_ms is not None:
+            parts.append(text(x, top - 5, f"{box.link_ms:.3g} ms ▸", "link-ms", "middle"))
     return parts

@@ -57,6 +57,12 @@
     place.hidden = !text;
   };
 
+  // A batch has one endpoint, and its lines name it: the first one says which.
+  const endpointOf = async (file) => {
+    const head = await file.slice(0, 65536).text();
+    return /^[^\n]*"url"\s*:\s*"\/v1\/completions"/.test(head.trimStart()) ? "/v1/completions" : "/v1/chat/completions";
+  };
+
   // The same two calls that a program makes: store the file, then begin the batch.
   document.addEventListener("submit", async (event) => {
     const form = event.target;
@@ -70,7 +76,7 @@
       content.append("purpose", "batch");
       content.append("file", form.elements.file.files[0]);
       const file = await call("/api/v1/files", { method: "POST", body: content });
-      const terms = { input_file_id: file.id, endpoint: "/v1/chat/completions", completion_window: "24h" };
+      const terms = { input_file_id: file.id, endpoint: await endpointOf(form.elements.file.files[0]), completion_window: "24h" };
       const batch = await call("/api/v1/batches", {
         method: "POST", body: JSON.stringify(terms), headers: { "content-type": "application/json" },
       });

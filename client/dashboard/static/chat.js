@@ -10,6 +10,29 @@
   const messages = [];
   let running = null;
 
+  // A base model has no chat template: it goes on from the text of all turns, as `client chat` has it.
+  const kinds = new Map();
+  const canChat = (model) => {
+    if (!kinds.has(model)) {
+      const asked = fetch(`/chat/models/${encodeURIComponent(model)}`)
+        .then((response) => (response.ok ? response.json() : Promise.reject(new Error(response.status))))
+        .then((found) => found.can_chat)
+        .catch(() => { kinds.delete(model); return true; }); // what is wrong with the model, the gateway's answer says
+      kinds.set(model, asked);
+    }
+    return kinds.get(model);
+  };
+  const base = form.querySelector("[data-base]");
+  const showKind = async () => {
+    const model = form.elements.model.value;
+    const chats = !model || await canChat(model);
+    if (form.elements.model.value !== model) return;
+    base.hidden = chats;
+    base.querySelector("[data-base-name]").textContent = model;
+  };
+  form.elements.model.addEventListener("change", showKind);
+  showKind();
+
   const make = (tag, className, text = "") => {
     const element = document.createElement(tag);
     element.className = className;
@@ -67,17 +90,20 @@
     say("you", prompt);
     const { bubble, body } = say("model", "");
     bubble.classList.add("waiting");
+    const turns = form.elements.system.value ? [{ role: "system", content: form.elements.system.value }, ...messages] : messages;
     const request = {
       model: form.elements.model.value, stream: true, stream_options: { include_usage: true },
       max_tokens: Number(form.elements.max_tokens.value), temperature: Number(form.elements.temperature.value),
-      messages: form.elements.system.value ? [{ role: "system", content: form.elements.system.value }, ...messages] : messages,
     };
     running = new AbortController();
     const begin = performance.now();
     let first = 0, last = begin, tokens = 0, text = "", receipt = "";
     try {
-      const response = await fetch("/api/v1/chat/completions", {
-        method: "POST", body: JSON.stringify(request), signal: running.signal,
+      const chats = await canChat(request.model);
+      if (!chats) bubble.prepend(make("span", "tag", "goes on from your text"));
+      const asked = chats ? { messages: turns } : { prompt: turns.map((turn) => turn.content).join("\n") };
+      const response = await fetch(chats ? "/api/v1/chat/completions" : "/api/v1/completions", {
+        method: "POST", body: JSON.stringify({ ...request, ...asked }), signal: running.signal,
         headers: { "content-type": "application/json", "x-csrf-token": window.headrace.csrf() },
       });
       receipt = response.headers.get("x-receipt-id") ?? "";
@@ -89,7 +115,7 @@
         if (data === "[DONE]") break;
         const chunk = JSON.parse(data);
         if (chunk.error) throw new Error(chunk.error.message);
-        const piece = chunk.choices?.[0]?.delta?.content ?? "";
+        const piece = chunk.choices?.[0]?.delta?.content ?? chunk.choices?.[0]?.text ?? "";
         if (piece) {
           last = performance.now();
           first ||= last;

@@ -135,7 +135,8 @@ def pipeline_rows(
             kind = condition(miner)
             operator = str(miner["operator"])
             box = Box(name(operator), miner_href(operator), span[0], span[1], kind)
-            rows.append(Row(f"not in a chain: {kind}", (box,), is_chain=False))
+            why = kind if miner.get("canWork", True) else "may not work"
+            rows.append(Row(f"not in a chain: {why}", (box,), is_chain=False))
     return rows
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from client.dashboard.chain_log import LoggedEvent
+from client.game_record import OnTrial, describe_trial
 from client.jury import Phase
 from core.protocol.dispute import STATUSES
 
@@ -25,7 +26,7 @@ MOVES = {
     "JurorPenalised": "A juror is penalised",
     "Slashed": "Stake is taken",
     "GameOpened": "The accuser opens a game over the trace",
-    "Accused": "The accuser says what it computes itself",
+    "Accused": "The accuser commits to the trace that it computes itself",
     "Asked": "The accuser asks for rows that it was not given",
     "Revealed": "The accused shows the rows",
     "Picked": "The accused picks the part that it denies",
@@ -54,7 +55,9 @@ GAME_PHASES = (
     ("executed", "", 5),
 )
 GAME_PATH = ("opened", "the tree", "one value", "one sum", "ruled", "executed")
-JURY_TURN = {"opened": "the draw", "committing": "jurors", "revealing": "jurors", "ruled": "payout"}
+JURY_TURN = {
+    "opened": "the draw", "committing": "the jurors", "revealing": "the jurors", "ruled": "the payout",
+}  # fmt: skip
 _BY_ACCUSED = ("Revealed", "Picked", "PointedAt", "Demanded", "PartPicked")
 _BY_ACCUSER = (
     "DisputeOpened",
@@ -132,6 +135,8 @@ class DisputePage:
     commits: int | None
     panel: tuple[str, ...]
     panel_size: int | None
+    trial: tuple[tuple[str, str], ...]  # the number that a game ended at, "" names left out
+    operator: str  # of the accused stage, "" where the order is not known here
     facts: tuple[tuple[str, str], ...]
     at_ms: int
 
@@ -163,6 +168,8 @@ def dispute_page(
     events: Sequence[LoggedEvent],
     panel: Sequence[str],
     *,
+    trial: OnTrial | None = None,
+    operator: str = "",
     chain_now_s: int,
     now_ms: int,
 ) -> DisputePage:
@@ -185,6 +192,8 @@ def dispute_page(
         commits=state.get("commits"),
         panel=tuple(panel),
         panel_size=state.get("panel"),
+        trial=tuple(describe_trial(trial).items()) if trial is not None else (),
+        operator=operator,
         facts=tuple(
             (name, str(value))
             for name, value in state.items()
@@ -192,6 +201,12 @@ def dispute_page(
         ),
         at_ms=now_ms,
     )
+
+
+def accused_operator(opened: LoggedEvent, matched: LoggedEvent) -> str:
+    """The operator of the accused stage by the plan that the job was matched with, "" for a stage that it lacks."""
+    plan, stage = matched.args.get("plan") or [], int(opened.args["stage"])
+    return str(plan[stage]["operator"]) if stage < len(plan) else ""
 
 
 def jury_path(phase: str) -> tuple[Step, ...]:
@@ -262,7 +277,10 @@ def _shown(name: str, value: Any) -> str:
         return {1: "fault", 2: "no fault"}.get(int(value), str(value))
     if name == "status":
         return STATUSES[int(value)] if int(value) < len(STATUSES) else str(value)
-    return str(value)
+    if name == "place" and isinstance(value, Mapping):
+        return f"value {value['index']} of row {value['row']}, operator {value['op']}, section {value['section']}"
+    text = str(value)
+    return f"{text[:10]}…{text[-4:]}" if text.startswith("0x") and len(text) == 66 else text
 
 
 def _side(name: str) -> str:
@@ -274,7 +292,8 @@ def _side(name: str) -> str:
 
 
 def clock_of(line: DisputeLine) -> str:
-    """Who has to move now."""
+    """Who has to move now, or what is waited for, after "time left for"."""
     if line.kind == "jury":
         return JURY_TURN.get(line.phase, "")
-    return next((turn for name, turn, _ in GAME_PHASES if name == line.phase), "")
+    turn = next((turn for name, turn, _ in GAME_PHASES if name == line.phase), "")
+    return f"the {turn}" if turn else ""

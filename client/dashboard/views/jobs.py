@@ -86,11 +86,21 @@ class AnswerLine:
 
 
 @dataclass(frozen=True)
+class FailedLine:
+    """A line of a batch that was not answered, and why."""
+
+    custom_id: str
+    code: str
+    why: str
+
+
+@dataclass(frozen=True)
 class BatchPage:
-    """One batch."""
+    """One batch; the first of its failed lines once it is over, for the owner's session only."""
 
     batch: BatchLine
     answers: tuple[AnswerLine, ...]
+    failures: tuple[FailedLine, ...]
     job_ids: tuple[str, ...]
     may_see_texts: bool
     at_ms: int
@@ -127,6 +137,8 @@ class JobPage:
     on_chain: str
     locked_units: int
     model_id: str
+    model: str
+    disputes: tuple[str, ...]
     requester: str
     deadline: int
     window: int
@@ -173,6 +185,15 @@ def batch_line(row: Any, now_s: float) -> BatchLine:
         errors=tuple(_error_text(error) for error in json.loads(row.errors)),
         left_s=(row.lines_total - ended_lines) / pace if pace and not over else None,
         lines_per_s=pace,
+    )
+
+
+def failed_line(line: str) -> FailedLine:
+    """A line of a batch's error file."""
+    told = json.loads(line)
+    error = told.get("error") or {}
+    return FailedLine(
+        str(told.get("custom_id") or ""), str(error.get("code")), str(error.get("message"))
     )
 
 

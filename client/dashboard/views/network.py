@@ -12,6 +12,12 @@ from client.dashboard.views.explorer import EventLine
 from client.dashboard.views.overview import NetworkCard, network_card
 from core.protocol.units import price_of_nano
 
+#: Events that accuse an owner, and all that a machine's history has of its owner beside what names its operator.
+ACCUSED = ("DisputeOpened", "GameOpened")
+OF_OWNER = (
+    *ACCUSED, "StakeAdded", "ExitRequested", "ExitCancelled", "Withdrawn", "Slashed", "Jailed", "Unjailed",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Link:
@@ -34,6 +40,8 @@ class MinerLine:
     assigned: tuple[int, int] | None
     is_fixed_by_owner: bool
     can_work: bool
+    standing: str  # good, or how the matcher has it
+    standing_why: str
     stake_units: int | None
     price_in: int | None
     price_out: int | None
@@ -177,6 +185,8 @@ def miner_line(
         assigned=span("assigned"),
         is_fixed_by_owner=bool(miner.get("fixedByOwner")),
         can_work=bool(miner.get("canWork")),
+        standing=str(miner.get("standing") or ""),
+        standing_why=str(miner.get("standingWhy") or ""),
         stake_units=miner.get("stakeUnits"),
         price_in=price("priceIn"),
         price_out=price("priceOut"),

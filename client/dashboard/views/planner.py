@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ METHODS = (
     ("memory", "layers in proportion to memory"),
     ("even", "layers in equal parts"),
 )
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}\b")
 CHOSEN = ("auto", "score", "stages", "even")
 #: A made-up fleet to start from.
 EXAMPLE = """{
@@ -76,7 +78,8 @@ class Planner:
     at_ms: int
 
 
-def plans(document: Json, answers: Iterable[Json], now_ms: int) -> Plans:
+def plans(document: Json, answers: Iterable[Json], fleet: str, now_ms: int) -> Plans:
+    """What the matcher answered about a document; `fleet` is what people call it."""
     shape = document.get("shape") or document.get("model") or {}
     lines = tuple(plan_line(answer) for answer in answers)
     rated = [line for line in lines if line.tokens_per_s is not None]
@@ -84,7 +87,7 @@ def plans(document: Json, answers: Iterable[Json], now_ms: int) -> Plans:
         (box.end for line in lines for row in line.rows for box in row.boxes), default=0
     )
     return Plans(
-        fleet=str(document.get("id", "fleet")),
+        fleet=fleet or "A fleet of your own",
         layers=layers,
         machines=len(document.get("machines") or document.get("nodes") or ()),
         plans=lines,
@@ -96,7 +99,9 @@ def plans(document: Json, answers: Iterable[Json], now_ms: int) -> Plans:
 def plan_line(answer: Json) -> PlanLine:
     method, error = str(answer.get("method")), answer.get("error")
     if error:
-        why = f"{error.get('what')}: {error.get('why')}"
+        why = _ADDRESS.sub(
+            lambda found: short_miner(found[0]), f"{error.get('what')}: {error.get('why')}"
+        )
         return PlanLine(method, None, None, None, None, None, None, None, "", (), (), why)
     plan = answer["plan"]
     rates = plan["tokens_per_s"]

@@ -8,14 +8,19 @@ import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
 from client.dashboard.app import PAGES
+from client.dashboard.chain_log import LoggedEvent
 from client.dashboard.guard import COOKIE
+from client.dashboard.sources import Sources
 from client.keeper import Keeper, keepers_of
 from core.protocol import ids
+from core.protocol.errors import ChainUnreachable
+from core.protocol.game_log import Opened
 from core.protocol.units import parse_token
 from tests.client.dashboard.world import (
     FOREIGN_JOB,
@@ -262,7 +267,7 @@ def test_pages_pass_on_only_what_they_need(owner: httpx2.Client) -> None:
     assert owner.get("/api/v1/models").json()["data"][0]["id"] == "toy"
     for method, path in (
         ("GET", "/api/v1/files"),
-        ("POST", "/api/v1/completions"),
+        ("POST", "/api/v1/embeddings"),
         ("GET", "/api/v1/jobs/x"),
         ("POST", "/api/v1/../metrics"),
     ):
@@ -270,6 +275,71 @@ def test_pages_pass_on_only_what_they_need(owner: httpx2.Client) -> None:
     assert "authorization" not in {
         key.lower() for key in owner.get("/api/v1/models").request.headers
     }
+
+
+def test_a_page_can_ask_whether_a_model_talks(
+    world: PagesWorld, stranger: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stranger.get("/chat/models/toy").json() == {"model": "toy", "can_chat": True}
+    monkeypatch.setattr(type(world.tokenizer), "can_chat", False)
+    assert stranger.get("/chat/models/toy").json()["can_chat"] is False
+    missing = stranger.get("/chat/models/huge")
+    assert missing.status_code == 404 and "no model 'huge'" in missing.json()["error"]["what"]
+
+
+def test_the_number_that_a_game_ended_at_is_read_once_and_again_after_an_error(
+    world: PagesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    number, down = object(), [ChainUnreachable("no answer", "it is down")]
+
+    async def on_trial(chain: Any, opened: Opened) -> object:
+        reads.append(opened.dispute)
+        if down:
+            raise down.pop()
+        return number
+
+    monkeypatch.setattr("client.game_record.on_trial", on_trial)
+    args = next(args for _, name, args in world.chain.past if name == "GameOpened")
+    event = LoggedEvent(1, 5, 0, "0x", "ToleranceGame", "GameOpened", args, None)
+
+    async def ask() -> list[Any]:
+        sources = Sources(world.gateway)
+        sources.chain = world.chain  # type: ignore[assignment]
+        return [await sources.trial(event) for _ in range(3)]
+
+    assert world.run(ask()) == [None, number, number]
+    assert reads == [GAME_CASE, GAME_CASE]
+
+
+def test_a_machine_whose_owner_was_slashed_says_so(stranger: httpx2.Client) -> None:
+    """Accused and slashed is the owner; the chain's events of it do not name the operator."""
+    page = stranger.get(f"/api/miners/{ids.full(ids.Kind.MINER, MINERS[2])}").json()
+    assert page["disputes"] == 2
+    names = [event["name"] for event in page["events"]]
+    assert {"Slashed", "GameOpened", "DisputeOpened", "JobMatched", "MinerRegistered"} <= set(names)
+    numbers = [event["id"] for event in page["events"]]
+    assert numbers == sorted(set(numbers), reverse=True), "each once, newest first"
+
+
+def test_lines_of_a_batch_that_failed_are_shown_to_the_owner_with_the_reason(
+    world: PagesWorld, owner: httpx2.Client, stranger: httpx2.Client
+) -> None:
+    good = {"custom_id": "good", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "toy", "max_tokens": 8, "messages": [{"role": "user", "content": "say:yes"}]}}  # fmt: skip
+    bad = {**good, "custom_id": "<b>bad</b>", "body": {"model": "toy", "max_tokens": 8}}
+    file = "".join(json.dumps(line) + "\n" for line in (good, bad)).encode()
+    sent = owner.post("/api/v1/files", data={"purpose": "batch"}, files={"file": ("lines.jsonl", file)}).json()  # fmt: skip
+    body = {"input_file_id": sent["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}  # fmt: skip
+    batch = owner.post("/api/v1/batches", json=body).json()["id"]
+    path = f"/jobs/{batch}"
+    world.until(lambda: owner.get(f"/api{path}").json()["batch"]["status"] == "completed")
+    (failed,) = owner.get(f"/api{path}").json()["failures"]
+    assert failed["custom_id"] == "<b>bad</b>" and "messages" in failed["why"]
+    shown = owner.get(path).text
+    assert (
+        "Failed lines" in shown and "&lt;b&gt;bad&lt;/b&gt;" in shown and "<b>bad</b>" not in shown
+    )
+    assert stranger.get(f"/api{path}").json()["failures"] == []
 
 
 def test_a_key_is_shown_once_and_never_again(world: PagesWorld, owner: httpx2.Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -25,9 +26,12 @@ from client.dashboard.views.common import RequestLine, link_ms, pipeline_rows
 from client.dashboard.views.connect import connect
 from client.dashboard.views.explorer import event_line
 from client.dashboard.views.wallet import MOVES, movement
+from client.game_record import OnTrial
 from client.wallet import Balances
+from core.protocol import ids
 from core.protocol.break_even import Earning, HourlyCost
 from core.protocol.chain import artifact
+from core.protocol.trace.layout import Place
 from core.protocol.units import format_token
 
 NOW_MS = 1_700_000_000_000
@@ -158,13 +162,36 @@ def test_a_dispute_says_how_far_it_is_and_whose_clock_runs() -> None:
     page = disputes.dispute_page(
         opened, state, [opened, picked], (), chain_now_s=1_700_000_000, now_ms=NOW_MS
     )
-    assert (page.clock_of, page.clock_left_s) == ("accused", 60)
+    assert (page.clock_of, page.clock_left_s) == ("the accused", 60)
     assert [step.state for step in page.path] == ["done", "now", "later", "later", "later", "later"]
     assert [move.side for move in page.moves] == ["accuser", "accused"]
     over = disputes.dispute_page(
         opened, state | {"phase": 10}, [opened], (), chain_now_s=0, now_ms=NOW_MS
     )
     assert over.clock_ends_at is None and {step.state for step in over.path} == {"done"}
+
+
+def test_a_game_names_the_machine_the_place_and_the_number_on_trial_in_words() -> None:
+    job, dispute = "0x" + "11" * 32, "0x" + "d2" * 32
+    opened = event(
+        "GameOpened", "ToleranceGame", id=dispute, job=job, stage=1, accused=A, accuser=B, bond=5,
+        model="0x" + "22" * 32,
+    )  # fmt: skip
+    place = {"section": 11, "op": 3, "row": 0, "segment": 0, "index": 7}
+    pointed = event("PointedAt", "ToleranceGame", id=dispute, place=place, endsAt=1)
+    trial = OnTrial(Place(11, 3, 0, 0, 7), "linear", 16, None, 1, -0.25, -0.25, "0", "holds")
+    page = disputes.dispute_page(
+        opened, {"phase": 10, "status": 2}, [opened, pointed], (), trial=trial, operator=A,
+        chain_now_s=0, now_ms=NOW_MS,
+    )  # fmt: skip
+    assert dict(page.moves[1].detail) == {"place": "value 7 of row 0, operator 3, section 11"}
+    assert dict(page.moves[0].detail)["model"] == "0x22222222…2222"
+    assert dict(page.trial)["so the leaf"] == "holds" and "layer 16" in dict(page.trial)["on trial"]
+    plan = [{"operator": B}, {"operator": A}]
+    matched = event("JobMatched", "TaskRegistry", job=job, plan=plan)
+    assert disputes.accused_operator(opened, matched) == A
+    short = event("JobMatched", "TaskRegistry", job=job, plan=plan[:1])
+    assert disputes.accused_operator(opened, short) == ""
 
 
 def test_every_event_of_the_game_and_the_jury_reads_as_a_sentence() -> None:
@@ -185,11 +212,12 @@ def test_plans_name_the_best_and_keep_the_errors() -> None:
     answers = [
         {"method": "x", "plan": worse},
         {"method": "y", "plan": plan},
-        {"method": "z", "error": {"what": "no", "why": "way"}},
+        {"method": "z", "error": {"what": "no", "why": f"{A} has no room"}},
     ]
-    found = planner.plans({"id": "f", "machines": [1, 2]}, answers, NOW_MS)
+    found = planner.plans({"id": "f", "machines": [1, 2]}, answers, "Machines of x", NOW_MS)
     assert (found.best, found.layers, found.machines) == ("y", 8, 2)
-    assert found.plans[2].error == "no: way"
+    assert found.fleet == "Machines of x"
+    assert found.plans[2].error == f"no: {ids.short(ids.Kind.MINER, A)} has no room"
 
 
 def test_snippets_carry_the_base_url_and_the_model() -> None:
@@ -205,6 +233,17 @@ NASTY = "<script>\"&'</script>"
 
 def parsed(markup: object) -> ET.Element:
     return ET.fromstring(str(markup))
+
+
+def test_the_time_of_a_link_stands_below_the_rows_label_and_only_where_it_is_known() -> None:
+    boxes = [Box("a", "/a", 0, 1, "serving", link_ms=0.5), Box("b", "/b", 1, 8, "serving")]
+    known = parsed(pipelines([Row("chain 1   70 ms a token", tuple(boxes))], 8, "x"))
+    told = {e.text: float(e.attrib["y"]) for e in known.iter() if e.tag.endswith("text")}
+    assert told["0.5 ms ▸"] - told["chain 1   70 ms a token"] >= 12  # a line of text apart
+    boxes[0] = replace(boxes[0], link_ms=None)
+    unknown = parsed(pipelines([Row("1", tuple(boxes))], 8, "x"))
+    assert not [e.text for e in unknown.iter() if "▸" in (e.text or "")]
+    assert float(unknown.attrib["height"]) < float(known.attrib["height"])
 
 
 def test_pictures_are_whole_escaped_and_say_what_they_show() -> None:

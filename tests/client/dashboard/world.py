@@ -207,7 +207,7 @@ async def ask_a_matcher(folder: Path) -> dict[str, Any]:
         net.announce(4)
         await net.tick(3)
         app = make_matcher(
-            net.daemon.world, net.daemon.store, net.daemon.matchmaker, net.daemon.settler, net.daemon.reports, Metrics(), net.clock,
+            net.daemon.world, net.daemon.store, net.daemon.matchmaker, net.daemon.settler, net.daemon.reports, net.daemon.audits, Metrics(), net.clock,
             {"matcher": MATCHER.address, "feeBps": 200, "swarm": net.swarm.addresses()},
         )  # fmt: skip
         transport = httpx2.ASGITransport(app=app)

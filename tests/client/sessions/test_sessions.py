@@ -170,6 +170,8 @@ async def test_a_session_of_a_dead_program_is_settled_by_the_next_to_the_unit(
         heard = await hear(first.answer(ask(village, prompt, prompt.custom_id)))
         assert heard.answered is not None
         told += heard.answered.cost_units
+    # An answer is told before it is booked, and what was not booked is not paid.
+    await until(lambda: not any(session._turns for session in first.sessions()))
     village.died(first)
     second = village.sessions()
     heard = await hear(second.answer(ask(village, asked[2])))
