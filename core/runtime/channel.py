@@ -36,6 +36,7 @@ from core.protocol.errors import (
     PeerUnreachable,
     WireError,
 )
+from core.runtime.circuits import is_circuit, open_circuit
 from core.runtime.logs import get_logger
 
 MAGIC = b"HRD1"
@@ -51,6 +52,8 @@ _SMALL_BYTES = 1 << 16
 #: Larger frames are encrypted and decrypted in parts as they leave and come, so that a part stays in the cache meanwhile.
 _READ_BYTES = 1 << 18
 HANDSHAKE_TIMEOUT_S = 10.0
+#: An endpoint's next route is tried as well when the one before it has not led anywhere for so long.
+HEAD_START_S = 0.3
 STALL_TIMEOUT_S = 300.0  # a peer may be busy this long before a sender that waits for it gives up
 
 Answer = wire.AnyMessage | tuple[wire.AnyMessage, bytes] | None
@@ -343,6 +346,8 @@ def _failure(error: HeadraceError) -> wire.Failed:
 def _keep_alive(writer: asyncio.StreamWriter) -> None:
     """Let the kernel notice within half a minute that a silent peer's machine is gone."""
     sock = writer.get_extra_info("socket")
+    if sock.family == socket.AF_UNIX:  # a circuit, which the libp2p daemon keeps alive
+        return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, option):  # Linux names
@@ -434,6 +439,14 @@ class StreamIdentity:
         return Channel(reader, writer, peer, to_initiator, to_responder, handler, stats)
 
 
+async def open_route(route: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection by one route of an endpoint, `host:port` or a circuit's multiaddress; set a deadline. Raises OSError, ValueError."""
+    if is_circuit(route):
+        return await open_circuit(route)
+    host, _, port = route.rpartition(":")
+    return await asyncio.open_connection(host.strip("[]"), int(port), limit=_READ_BYTES)
+
+
 async def connect(
     endpoint: str,
     identity: StreamIdentity,
@@ -443,26 +456,65 @@ async def connect(
     stats: StreamStats | None = None,
     timeout_s: float = HANDSHAKE_TIMEOUT_S,
 ) -> Channel:
-    """Open a stream to `host:port`, whose owner must prove the key `expected`.
+    """Open a stream to an endpoint, whose owner must prove the key `expected`.
 
-    Raises PeerUnreachable (no route, refused, silent) or AuthenticationFailed (somebody else answers).
+    An endpoint is a route, or some of them separated by commas: each is tried when the one before it has failed or is slow, and the
+    first at whose end the right key answers is taken. Raises PeerUnreachable (no route, refused, silent), which names what is wrong
+    with every route, or AuthenticationFailed (somebody else answers at the only one).
     """
-    host, _, port = endpoint.rpartition(":")
+    stats = stats or StreamStats()
+    routes = endpoint.split(",")
+    if len(routes) == 1:
+        return await _connect(endpoint, identity, expected, handler, stats, timeout_s)
+    tries: dict[asyncio.Task[Channel], str] = {}
+    deadline_s = asyncio.get_running_loop().time() + timeout_s
+    why: list[str] = []
+    try:
+        while routes or tries:
+            left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
+            if routes:
+                route = routes.pop(0)
+                opening = _connect(route, identity, expected, handler, stats, left_s)
+                tries[asyncio.create_task(opening, name=f"route {route}")] = route
+            wait_s = HEAD_START_S if routes else None
+            done, _ = await asyncio.wait(tries, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            for task in sorted(done, key=lambda task: task.exception() is not None):
+                if (error := task.exception()) is None:
+                    tries.pop(task)
+                    return task.result()
+                if not isinstance(error, HeadraceError):
+                    raise error
+                route = tries.pop(task)
+                is_plain = isinstance(error, PeerUnreachable)
+                why.append(error.why if is_plain else f"{route}: {error.what}: {error.why}")
+        raise PeerUnreachable(expected or endpoint, "; ".join(why))
+    finally:
+        for task in tries:
+            task.cancel()
+        for other in await asyncio.gather(*tries, return_exceptions=True):
+            if isinstance(other, Channel):
+                await other.close()
+
+
+async def _connect(
+    route: str,
+    identity: StreamIdentity,
+    expected: str | None,
+    handler: Handler,
+    stats: StreamStats,
+    timeout_s: float,
+) -> Channel:
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(
-                host.strip("[]"), int(port), limit=_READ_BYTES
-            )
+            reader, writer = await open_route(route)
             try:
-                return await identity.greet(
-                    reader, writer, expected, handler, stats or StreamStats()
-                )
+                return await identity.greet(reader, writer, expected, handler, stats)
             except BaseException:
                 writer.transport.abort()
                 raise
     except (OSError, ValueError, OverflowError, asyncio.IncompleteReadError) as error:
         reason = str(error) or type(error).__name__
-        raise PeerUnreachable(expected or endpoint, f"{endpoint}: {reason}") from None
+        raise PeerUnreachable(expected or route, f"{route}: {reason}") from None
 
 
 class Listener:
@@ -498,7 +550,7 @@ class Listener:
 
     async def start(self, host: str, port: int) -> None:
         """Listen; port 0 takes a free one. Raises OSError when the port is taken."""
-        self._server = await asyncio.start_server(self._accept, host, port, limit=_READ_BYTES)
+        self._server = await asyncio.start_server(self.accept, host, port, limit=_READ_BYTES)
 
     async def close(self) -> None:
         """Stop listening and end every stream."""
@@ -510,7 +562,8 @@ class Listener:
         if self._server is not None:
             await self._server.wait_closed()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take a connection that somebody opened to us, by our port or another way, until its stream ends."""
         task = asyncio.current_task()
         assert task is not None, "asyncio starts one per connection"
         self._accepted.add(task)
