@@ -99,18 +99,19 @@ def join_swarm(settings: Settings, store: Store, check: SwarmCheck) -> Swarm:
     PeerUnreachable when peers are configured and none of them, nor any former one, answers.
     """
     host, port = settings.matcher.swarm_host, settings.matcher.swarm_port
+    is_relay = settings.matcher.relay
     was_ours, former = store.remembered_swarm()
     store.engine.dispose()  # the swarm's child is forked and must not inherit an open database
     given = (*settings.network.bootstrap_peers, *settings.matcher.peers)
     configured = [address for address in given if address not in was_ours]
     through = list(dict.fromkeys((*configured, *former)))
     try:
-        return Swarm.start(host, port, through, check=check)
+        return Swarm.start(host, port, through, check=check, is_relay=is_relay)
     except PeerUnreachable:
         if configured or not former:
             raise
         log.warning("no former peer of the swarm answers: starting alone", tried=len(former))
-        return Swarm.start(host, port, [], check=check)
+        return Swarm.start(host, port, [], check=check, is_relay=is_relay)
 
 
 @asynccontextmanager

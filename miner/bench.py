@@ -292,7 +292,10 @@ async def _ping_s(channel: Channel, payload: bytes) -> float:
 
 
 async def round_trip_ms(endpoint: str) -> float | None:
-    """The shortest of a few connections to host:port, which take one round trip each; None when nobody answers."""
+    """The shortest of a few connections to host:port, which take one round trip each; None when nobody answers, or only through a relay,
+    where opening another stream waits for nobody."""
+    if not endpoint.rpartition(":")[2].isdigit():
+        return None
     found: list[float] = []
     for _ in range(DIALS):
         started = time.perf_counter()

@@ -34,6 +34,7 @@ from core.protocol.follower import Position
 from core.protocol.records import Lifecycle, MinerRecord, SwarmCheck
 from core.runtime.alerts import Alerts
 from core.runtime.channel import Listener, Peers, StreamIdentity
+from core.runtime.circuits import Circuits
 from core.runtime.clock import SystemClock
 from core.runtime.logs import get_logger
 from core.runtime.pulse import Beat
@@ -125,11 +126,14 @@ async def _start(
     model = await _open_model(settings, chain)
 
     # The swarm forks a child, which must happen before the compute thread exists.
+    is_relayed = settings.miner.reach == "relay"
     swarm = Swarm.start(
         settings.miner.listen_host,
         0,
         [*settings.network.bootstrap_peers, *settings.miner.peers],
         check=SwarmCheck(node.domain),
+        is_relay=settings.miner.relay and not is_relayed,
+        only_dials=is_relayed,
     )
     stack.callback(swarm.close)
     store = Store(home.database)
@@ -227,6 +231,7 @@ class Daemon:
             neighbours=self._neighbours,
         )
         self._listener = Listener(identity, self._stage.handle)
+        self._circuits: Circuits | None = None
         self._announcer = Announcer(swarm, signer, self._domain)
         self._distances = Distances(self._peers)
         fixed = settings.miner.layers
@@ -348,9 +353,13 @@ class Daemon:
     # --- its phases ---
 
     async def listen(self) -> None:
-        """Open the data port: the configured one, else the one of last time, else any. Raises ConfigError."""
+        """Open the data port: the configured one, else the one of last time, else any.
+
+        Raises ConfigError, or PeerUnreachable where a relay is needed and none is there.
+        """
         miner = self._settings.miner
-        if miner.listen_host in ("0.0.0.0", "::") and not miner.announce_host:
+        is_relayed = miner.reach == "relay"
+        if miner.listen_host in ("0.0.0.0", "::") and not miner.announce_host and not is_relayed:
             raise ConfigError(
                 "peers cannot dial this miner",
                 f"it listens on {miner.listen_host} and miner.announce_host is not set",
@@ -367,12 +376,20 @@ class Daemon:
                         f"cannot listen at {miner.listen_host}:{port}", error.strerror or str(error)
                     ) from error
         self._store.put_note(_PORT, str(self._listener.port).encode())
+        if is_relayed:
+            relays = [*self._settings.network.bootstrap_peers, *miner.peers]
+            key = Home.of(self._settings).folder / "libp2p.key"
+            self._circuits = Circuits(relays, key, self._listener.accept)
+            await self._circuits.start()
 
     @property
     def endpoint(self) -> str:
-        """host:port that others dial."""
+        """How others reach the data port: host:port, a circuit's multiaddress or both, separated by a comma."""
         miner = self._settings.miner
-        return f"{miner.announce_host or miner.listen_host}:{miner.announce_port or self._listener.port}"
+        direct = f"{miner.announce_host or miner.listen_host}:{miner.announce_port or self._listener.port}"
+        if self._circuits is None:
+            return direct
+        return ",".join([direct] * bool(miner.announce_host) + [self._circuits.address])
 
     async def _announce(self) -> None:
         try:
@@ -659,6 +676,8 @@ class Daemon:
         await self._stage.close()
         await self._links.close()
         await self._peers.close()
+        if self._circuits is not None:
+            await self._circuits.close()
         await self._listener.close()
         self._compute.close()
         self._book.close()

@@ -241,9 +241,11 @@ async def _network(settings: Settings) -> AsyncIterator[Check]:
         if reached:
             yield _ok("data port", f"{daemon['endpoint']} answers from here; `miner why` knows who else reached it")  # fmt: skip
         else:
-            yield _broken("data port", f"{daemon['endpoint']}: {why}", "open the port, or set miner.announce_host and miner.announce_port")  # fmt: skip
+            yield _broken("data port", f"{daemon['endpoint']}: {why}", "open the port, or set miner.announce_host and miner.announce_port; where neither can be, miner.reach = \"relay\"")  # fmt: skip
     miner = settings.miner
-    if miner.listen_host in ("0.0.0.0", "::") and not miner.announce_host:
+    if miner.reach == "relay":
+        yield _ok("announced address", "a circuit through a relay, which adds its round trip to every step; miner.reach = \"direct\" where the port can be opened")  # fmt: skip
+    elif miner.listen_host in ("0.0.0.0", "::") and not miner.announce_host:
         yield _broken("announced address", f"it listens on {miner.listen_host}, which nobody can dial", "miner config set miner.announce_host HOST")  # fmt: skip
     elif (miner.announce_host or miner.listen_host) in ("127.0.0.1", "localhost", "::1"):
         yield _warning("announced address", "loopback: only machines on this one reach it", "miner config set miner.listen_host 0.0.0.0 and miner.announce_host HOST")  # fmt: skip

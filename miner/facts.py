@@ -127,17 +127,23 @@ def _is_running(settings: Settings) -> bool:
 
 
 async def dial(endpoint: str, within_s: float = DIAL_WITHIN_S) -> tuple[bool, str]:
-    """Whether somebody accepts a connection at host:port, and why not."""
-    host, _, port = endpoint.rpartition(":")
-    try:
-        async with asyncio.timeout(within_s):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-    except TimeoutError:
-        return False, f"no answer within {within_s:g} s"
-    except (OSError, ValueError) as error:
-        return False, getattr(error, "strerror", None) or str(error)
-    writer.close()
-    return True, ""
+    """Whether somebody accepts a connection by one of an endpoint's routes, each within `within_s`, and why not."""
+    from core.runtime.channel import open_route
+
+    why, routes = [], endpoint.split(",")
+    for route in routes:
+        where = f"{route}: " if len(routes) > 1 else ""
+        try:
+            async with asyncio.timeout(within_s):
+                _, writer = await open_route(route)
+        except TimeoutError:
+            why.append(f"{where}no answer within {within_s:g} s")
+        except (OSError, ValueError) as error:
+            why.append(where + (getattr(error, "strerror", None) or str(error)))
+        else:
+            writer.close()
+            return True, ""
+    return False, "; ".join(why)
 
 
 async def daemon_status(settings: Settings) -> Json | None:

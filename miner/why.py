@@ -180,7 +180,7 @@ def _reachability(facts: Facts) -> Iterator[Reason]:
         where = (own or facts.daemon or {}).get("endpoint")
         yield _blocks(
             "reachability", f"nobody answers at {where}, which is what peers dial: {facts.reach_problem}",
-            "open the port, or set miner.announce_host and miner.announce_port",
+            "open the port, set miner.announce_host and miner.announce_port, or miner.reach = \"relay\"",
         )  # fmt: skip
     elif facts.others and facts.operator is not None:
         mine = facts.operator.lower()

@@ -25,7 +25,7 @@ class MinerRecord(msgspec.Struct, frozen=True, rename="camel"):
     """One machine as it describes itself. `layers` is what it serves now; None before it was told or while it loads."""
 
     operator: t.Address
-    endpoint: Annotated[str, msgspec.Meta(max_length=255)]  # host:port of its data plane
+    endpoint: Annotated[str, msgspec.Meta(max_length=255)]  # routes to its data plane
     state: Lifecycle
     model_id: t.Hash32
     layers: t.LayerRange | None

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
 import importlib.util
 import ipaddress
 import os
@@ -156,7 +155,8 @@ class Circuits:
         The daemon lists circuits through relays of public addresses. For others, in a network of one's own, it says only whether we
         are connected.
         """
-        assert self._daemon is not None, "asked after it was started"
+        if self._daemon is None:
+            return ""
         messages = _messages()
         said = await self._daemon.tell(messages.Request(type=messages.Request.IDENTIFY))
         peers = await self._daemon.tell(messages.Request(type=messages.Request.LIST_PEERS))
@@ -174,16 +174,18 @@ class Circuits:
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
-                if found := await self._find():
-                    self._address = found
-                    continue
-                log.warning("no relay holds a reservation of ours any more: asking again")
+                found = await self._find()
+            except OSError as error:
+                found = ""
+                log.warning("our own libp2p daemon does not answer", why=str(error))
+            if found:
+                self._address = found
+                continue
+            log.warning("no relay holds a reservation of ours any more: asking again")
+            try:
                 await self._renew()
-            except (OSError, PeerUnreachable) as error:
-                log.warning("no relay yet", why=str(error))
-                await asyncio.sleep(_LOOK_S)
-                with contextlib.suppress(OSError, PeerUnreachable):
-                    await self._renew()
+            except PeerUnreachable as error:
+                log.warning("no relay yet", why=error.why)
 
     async def _end(self) -> None:
         if self._server is not None:

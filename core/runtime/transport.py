@@ -33,6 +33,13 @@ _END_POLL_S = 0.01
 _END_TIMEOUT_S = 5.0
 _POLL_S = 0.5
 _VERDICTS_KEPT = 8192
+#: Of relayed connections (`core.runtime.circuits`), which hivemind leaves at what suits its own use.
+_RELAY_OPTIONS = {
+    "relayMaxCircuits": 256,  # per machine: of everybody who uses it
+    "relayTimeLimit": "24h",
+    "relayDataLimit": 1 << 40,  # bytes in each direction
+    "relayBufferSize": 1 << 18,
+}
 
 Check = Callable[[str, bytes, float], str | None]
 """(key, record, expiry in seconds since 1970) → the topic where this record may stand under this key until then; None: nowhere.
@@ -56,8 +63,13 @@ class Swarm:
         bootstrap: Sequence[str],
         *,
         check: Check | None = None,
+        is_relay: bool = False,
+        only_dials: bool = False,
     ) -> Swarm:
         """Join the swarm through any of the `bootstrap` multiaddresses (none: start a new one). Port 0 takes a free one.
+
+        `is_relay`: pass on bytes for machines that nobody can dial, once other peers have found that they reach us. `only_dials`: be such
+        a machine, which stores and looks up, and is asked for nothing.
 
         Raises PeerUnreachable, with the daemon's own words, if it cannot start or finds no bootstrap peer.
         """
@@ -70,8 +82,9 @@ class Swarm:
                 start=True,
                 await_ready=False,
                 use_ipfs=False,
-                use_relay=False,
+                use_relay=is_relay,
                 use_auto_relay=False,
+                client_mode=only_dials,
                 startup_timeout=_START_TIMEOUT_S,
             )
             dht._inner_pipe.close()  # the child's end: with our copy open, a dead child would go unnoticed
@@ -192,6 +205,7 @@ def _end(dht: Any, asking: threading.Lock) -> None:
 
 def _dht_class() -> Any:
     from hivemind.dht import DHT
+    from hivemind.p2p import P2P
 
     class Peer(DHT):  # type: ignore[misc]
         """A DHT child that leads its own process group and does not outlive its parent.
@@ -203,6 +217,12 @@ def _dht_class() -> Any:
         def run(self) -> None:
             os.setpgid(0, 0)
             threading.Thread(target=_end_with_parent, args=(self._parent_pid,), daemon=True).start()
+            options = (
+                P2P._make_process_args
+            )  # hivemind names only some; in this process there is one daemon
+            P2P._make_process_args = staticmethod(
+                lambda *a, **k: options(*a, **k, **_RELAY_OPTIONS)
+            )
             super().run()
 
     return Peer

@@ -61,7 +61,9 @@ def leftovers() -> set[asyncio.Task[object]]:
     return {
         task
         for task in asyncio.all_tasks()
-        if "channel" in task.get_name() or "Listener.accept" in repr(task) or "_answer" in repr(task)
+        if "channel" in task.get_name()
+        or "Listener.accept" in repr(task)
+        or "_answer" in repr(task)
     }
 
 
