@@ -54,6 +54,7 @@ _READ_BYTES = 1 << 18
 HANDSHAKE_TIMEOUT_S = 10.0
 #: An endpoint's next route is tried as well when the one before it has not led anywhere for so long.
 HEAD_START_S = 0.3
+MAX_ROUTES = 3
 STALL_TIMEOUT_S = 300.0  # a peer may be busy this long before a sender that waits for it gives up
 
 Answer = wire.AnyMessage | tuple[wire.AnyMessage, bytes] | None
@@ -466,9 +467,12 @@ async def connect(
     routes = endpoint.split(",")
     if len(routes) == 1:
         return await _connect(endpoint, identity, expected, handler, stats, timeout_s)
+    if len(routes) > MAX_ROUTES:
+        why = f"its endpoint has {len(routes)} routes, more than {MAX_ROUTES}"
+        raise PeerUnreachable(expected or endpoint, why)
     tries: dict[asyncio.Task[Channel], str] = {}
     deadline_s = asyncio.get_running_loop().time() + timeout_s
-    why: list[str] = []
+    wrong: list[str] = []
     try:
         while routes or tries:
             left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
@@ -486,8 +490,8 @@ async def connect(
                     raise error
                 route = tries.pop(task)
                 is_plain = isinstance(error, PeerUnreachable)
-                why.append(error.why if is_plain else f"{route}: {error.what}: {error.why}")
-        raise PeerUnreachable(expected or endpoint, "; ".join(why))
+                wrong.append(error.why if is_plain else f"{route}: {error.what}: {error.why}")
+        raise PeerUnreachable(expected or endpoint, "; ".join(wrong))
     finally:
         for task in tries:
             task.cancel()

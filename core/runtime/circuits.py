@@ -373,7 +373,7 @@ def _encode(address: str) -> bytes:
                 out += b"\x29" + ipaddress.IPv6Address(value).packed
             case "dns" | "dns4" | "dns6":
                 out += _varint(_NAMES[name]) + _sized(value.encode())
-            case "tcp":
+            case "tcp" if value.isdecimal() and int(value) < 2**16:
                 out += b"\x06" + int(value).to_bytes(2, "big")
             case "p2p":
                 out += _varint(_P2P) + _sized(_peer_id(value))

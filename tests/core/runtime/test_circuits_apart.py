@@ -1,0 +1,137 @@
+"""Two machines without a route to each other, in network namespaces of their own, and a third that both can dial."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.protocol import wire
+from core.protocol.errors import PeerUnreachable
+from core.protocol.signer import Signer
+from core.protocol.signing import Domain
+from core.runtime.channel import Listener, Peers, StreamIdentity, connect
+from core.runtime.circuits import Circuits
+from core.runtime.transport import Swarm
+from tests import netns
+from tests.core.runtime.test_circuits import answer
+
+pytestmark = pytest.mark.swarm
+DEADLINE_S = 30.0
+TOPIC = "headrace/test"
+PAYLOAD = bytes(range(256)) * 160
+
+
+@pytest.fixture
+def apart() -> Iterator[netns.Network]:
+    try:
+        with netns.network("client", "miner") as made:
+            yield made
+    except netns.Unavailable as error:
+        pytest.skip(str(error))
+
+
+def relay(said: Connection, orders: Connection) -> None:
+    swarm = Swarm.start(netns.HUB_ADDRESS, 4001, [], is_relay=True)
+    said.send(swarm.addresses())
+    orders.recv()
+
+
+def miner(said: Connection, orders: Connection, identity: StreamIdentity, relays: list[str], host: str, key: Path) -> None:  # fmt: skip
+    """Listens where nobody comes, and says so in the swarm, which it only dials."""
+
+    async def run() -> None:
+        swarm = Swarm.start("127.0.0.1", 0, relays, only_dials=True)
+        listener = Listener(identity, answer)
+        await listener.start(host, 0)
+        ours = Circuits(relays, key, listener.accept)
+        await ours.start()
+        endpoint = f"{host}:{listener.port},{ours.address}"
+        assert await swarm.publish(TOPIC, "miner", endpoint.encode(), 60)
+        said.send(endpoint)
+        await asyncio.to_thread(orders.recv)
+        await ours.close()
+        await listener.close()
+        swarm.close()
+
+    asyncio.run(run())
+
+
+def client(said: Connection, orders: Connection, identity: StreamIdentity, operator: str, relays: list[str]) -> None:  # fmt: skip
+    async def run() -> None:
+        swarm = Swarm.start("127.0.0.1", 0, relays, only_dials=True)
+        endpoint = (await swarm.lookup(TOPIC))["miner"].decode()
+        direct, _, through = endpoint.partition(",")
+        peers = Peers(identity)
+        stream = await peers.get(operator, endpoint, timeout_s=DEADLINE_S)
+        got = await stream.call(wire.Ping(), PAYLOAD, timeout_s=DEADLINE_S)
+        said.send((endpoint, got.message, bytes(got.payload)))
+        for route in (direct, f"{direct},{through[:-4]}AAAA"):
+            try:
+                await connect(route, identity, expected=operator)
+                said.send("it led somewhere")
+            except PeerUnreachable as error:
+                said.send(error.why)
+        orders.recv()
+        await stream.wait_closed()
+        said.send("closed")
+        await peers.close()
+        swarm.close()
+
+    asyncio.run(run())
+
+
+def test_two_that_cannot_reach_each_other_talk(apart: netns.Network, signers: list[Signer], domain: Domain, tmp_path: Path) -> None:  # fmt: skip
+    fork = multiprocessing.get_context("fork")
+    running: list[BaseProcess] = []
+
+    def start(where: str, run: Callable[..., None], *given: Any) -> tuple[Callable[[], Any], Connection]:  # fmt: skip
+        said, says = multiprocessing.Pipe()
+        ordered, orders = multiprocessing.Pipe()
+
+        def inside() -> None:
+            os.chdir("/")
+            netns.enter(apart.namespaces[where])
+            run(says, ordered, *given)
+
+        process = fork.Process(target=inside)
+        process.start()
+        running.append(process)
+
+        def hear() -> Any:
+            assert said.poll(DEADLINE_S), f"nothing from {where}"
+            return said.recv()
+
+        return hear, orders
+
+    one, two = (StreamIdentity(signer, domain) for signer in signers[:2])
+    try:
+        hear_relay, _ = start(netns.HUB, relay)
+        relays = hear_relay()
+        where = apart.address("miner")
+        hear_miner, end_miner = start("miner", miner, one, relays, where, tmp_path / "key")
+        announced = hear_miner()
+        hear_client, end_client = start("client", client, two, one.signer.address, relays)
+        endpoint, message, payload = hear_client()
+        assert endpoint == announced
+        assert (message, payload) == (wire.Pong(active_requests=1), PAYLOAD[::-1])
+        assert "unreachable" in hear_client()
+        why = hear_client()
+        assert "unreachable" in why and "relay" in why
+        end_miner.send(None)
+        end_client.send(None)
+        assert hear_client() == "closed"
+        for process in running[1:]:
+            process.join(DEADLINE_S)
+            assert process.exitcode == 0
+    finally:
+        for process in running:
+            process.kill()
+            process.join()

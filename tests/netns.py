@@ -1,0 +1,90 @@
+"""Networks of the kernel's own, on one machine: a hub, and spokes that reach the hub and nobody else.
+
+Spokes have globally routable numbers, so that libp2p takes them for the public network; no packet leaves the machine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+HUB = "hub"
+HUB_ADDRESS = "45.77.0.1"
+_ids = itertools.count()
+
+
+class Unavailable(Exception):
+    """This machine lets nobody make network namespaces, and why."""
+
+
+class Network:
+    """Namespaces by name: `HUB` and the spokes."""
+
+    def __init__(self, spokes: tuple[str, ...]) -> None:
+        prefix = f"hr{os.getpid()}-{next(_ids)}"
+        self.spokes = spokes
+        self.namespaces = {name: f"{prefix}-{name}" for name in (HUB, *spokes)}
+        self._cables = {name: f"v{os.getpid()}{next(_ids)}" for name in spokes}
+
+    def address(self, spoke: str) -> str:
+        """Where a spoke listens, and nobody but the hub finds it."""
+        return f"45.77.{self.spokes.index(spoke) + 1}.2"
+
+    def make(self) -> None:
+        """Raises Unavailable."""
+        if os.geteuid() != 0 or shutil.which("ip") is None:
+            raise Unavailable("network namespaces need root and iproute2")
+        try:
+            for namespace in self.namespaces.values():
+                _ip("netns", "add", namespace)
+                _ip("-n", namespace, "link", "set", "lo", "up")
+            _ip("-n", self.namespaces[HUB], "addr", "add", f"{HUB_ADDRESS}/32", "dev", "lo")
+            for spoke, cable in self._cables.items():
+                here, hub, address = (
+                    self.namespaces[spoke],
+                    self.namespaces[HUB],
+                    self.address(spoke),
+                )
+                _ip("link", "add", f"{cable}s", "netns", here, "type", "veth", "peer", "name", f"{cable}h", "netns", hub)  # fmt: skip
+                _ip("-n", here, "addr", "add", f"{address}/32", "dev", f"{cable}s")
+                _ip("-n", here, "link", "set", f"{cable}s", "up")
+                _ip("-n", hub, "link", "set", f"{cable}h", "up")
+                _ip("-n", here, "route", "add", HUB_ADDRESS, "dev", f"{cable}s")
+                _ip("-n", hub, "route", "add", address, "dev", f"{cable}h", "src", HUB_ADDRESS)
+        except subprocess.CalledProcessError as error:
+            self.remove()
+            raise Unavailable(f"{' '.join(error.cmd)}: {error.stderr.strip()}") from None
+
+    def remove(self) -> None:
+        """With all cables. Processes inside keep theirs until they end."""
+        for namespace in self.namespaces.values():
+            subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)
+
+
+@contextmanager
+def network(*spokes: str) -> Iterator[Network]:
+    """A hub with these spokes, removed afterwards. Raises Unavailable."""
+    made = Network(spokes)
+    made.make()
+    try:
+        yield made
+    finally:
+        made.remove()
+
+
+def enter(namespace: str) -> None:
+    """Move this thread, and every process it starts, into a namespace for good. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Path(f"/run/netns/{namespace}").open() as file:
+        if libc.setns(file.fileno(), 0) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
