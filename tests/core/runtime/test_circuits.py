@@ -9,7 +9,9 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -29,39 +31,34 @@ PEER = "QmbvkvDa21E9HVwLLQsM3jk1vP2sXSH8pptTCDhkTMfh9s"
 NOWHERE = "127.0.0.1:1"
 
 
-def be_a_relay(said: Connection, host: str, namespace: str = "") -> None:
+def be_a_relay(said: Connection, host: str) -> None:
     """A peer of the swarm that says its address and lives until its process ends."""
-    if namespace:
-        from tests.netns import enter
-
-        enter(namespace)
     swarm = Swarm.start(host, 0, [], is_relay=True)
     said.send(swarm.addresses()[0])
     signal.pause()
 
 
-@pytest.fixture
-def relays() -> Iterator[Callable[[], tuple[str, Callable[[], None]]]]:
-    """Starts a relay on loopback; its address, and what ends it. Forked, because importing hivemind anew takes seconds."""
+@pytest.fixture(scope="module")
+def relays() -> Iterator[dict[str, Callable[[], None]]]:
+    """Two on loopback: address → what ends it. Forked, because importing hivemind anew takes seconds."""
     fork, started = multiprocessing.get_context("fork"), []
-
-    def start() -> tuple[str, Callable[[], None]]:
+    for _ in range(2):
         ours, theirs = multiprocessing.Pipe()
         process = fork.Process(target=be_a_relay, args=(theirs, "127.0.0.1"))
         process.start()
-        started.append(process)
-        assert ours.poll(DEADLINE_S)
+        started.append((ours, process))
 
-        def end() -> None:
-            process.kill()  # its swarm's child notices, and ends with its daemon
-            process.join()
-
-        return ours.recv(), end
-
-    yield start
-    for process in started:
-        process.kill()
+    def end(process: BaseProcess) -> None:
+        process.kill()  # its swarm's child notices, and ends with its daemon
         process.join()
+
+    ends = {}
+    for ours, process in started:
+        assert ours.poll(DEADLINE_S)
+        ends[ours.recv()] = partial(end, process)
+    yield ends
+    for _, process in started:
+        end(process)
 
 
 @pytest.fixture
@@ -95,12 +92,12 @@ async def opened() -> AsyncIterator[AsyncExitStack]:
 
 @pytest.mark.swarm
 async def test_the_same_stream_runs_through_a_relay(
-    relays: Callable[[], tuple[str, Callable[[], None]]],
+    relays: dict[str, Callable[[], None]],
     identities: list[StreamIdentity],
     tmp_path: Path,
     opened: AsyncExitStack,
 ) -> None:
-    relay, end_relay = relays()
+    relay = next(iter(relays))
     one, two, other = identities[:3]
     async with hidden(one, tmp_path / "key", relay) as ours:
         assert ours.address.startswith(relay + CIRCUIT)
@@ -131,27 +128,23 @@ async def test_the_same_stream_runs_through_a_relay(
             assert again.address == was
             assert (tmp_path / "key").read_bytes() == key
 
-            # A relay that ends takes its streams along.
-            last = await connect(again.address, two, expected=one.signer.address)
-            opened.push_async_callback(last.close)
-            end_relay()
-            async with asyncio.timeout(DEADLINE_S):
-                await last.wait_closed()
-
 
 @pytest.mark.swarm
 async def test_another_relay_takes_over(
-    relays: Callable[[], tuple[str, Callable[[], None]]],
+    relays: dict[str, Callable[[], None]],
     identities: list[StreamIdentity],
     tmp_path: Path,
+    opened: AsyncExitStack,
 ) -> None:
-    ends = dict([relays(), relays()])
     one, two = identities[:2]
-    async with hidden(one, tmp_path / "key", *ends) as ours:
+    async with hidden(one, tmp_path / "key", *relays) as ours:
         used = ours.address.partition(CIRCUIT)[0]
-        ends.pop(used)()
-        (other,) = ends
+        (other,) = relays.keys() - {used}
+        stream = await connect(ours.address, two, expected=one.signer.address)
+        opened.push_async_callback(stream.close)
+        relays[used]()
         async with asyncio.timeout(DEADLINE_S):
+            await stream.wait_closed()
             while not ours.address.startswith(other):
                 await asyncio.sleep(0.05)
         stream = await connect(ours.address, two, expected=one.signer.address)

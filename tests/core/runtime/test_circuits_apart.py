@@ -39,8 +39,11 @@ def apart() -> Iterator[netns.Network]:
 
 
 def relay(said: Connection, orders: Connection) -> None:
+    """The public peer, which tells the client's user where the miner is, as a matcher does."""
     swarm = Swarm.start(netns.HUB_ADDRESS, 4001, [], is_relay=True)
     said.send(swarm.addresses())
+    orders.recv()
+    said.send(asyncio.run(swarm.lookup(TOPIC)))
     orders.recv()
 
 
@@ -64,15 +67,13 @@ def miner(said: Connection, orders: Connection, identity: StreamIdentity, relays
     asyncio.run(run())
 
 
-def client(said: Connection, orders: Connection, identity: StreamIdentity, operator: str, relays: list[str]) -> None:  # fmt: skip
+def client(said: Connection, orders: Connection, identity: StreamIdentity, operator: str, endpoint: str) -> None:  # fmt: skip
     async def run() -> None:
-        swarm = Swarm.start("127.0.0.1", 0, relays, only_dials=True)
-        endpoint = (await swarm.lookup(TOPIC))["miner"].decode()
         direct, _, through = endpoint.partition(",")
         peers = Peers(identity)
         stream = await peers.get(operator, endpoint, timeout_s=DEADLINE_S)
         got = await stream.call(wire.Ping(), PAYLOAD, timeout_s=DEADLINE_S)
-        said.send((endpoint, got.message, bytes(got.payload)))
+        said.send((got.message, bytes(got.payload)))
         for route in (direct, f"{direct},{through[:-4]}AAAA"):
             try:
                 await connect(route, identity, expected=operator)
@@ -83,7 +84,6 @@ def client(said: Connection, orders: Connection, identity: StreamIdentity, opera
         await stream.wait_closed()
         said.send("closed")
         await peers.close()
-        swarm.close()
 
     asyncio.run(run())
 
@@ -113,15 +113,15 @@ def test_two_that_cannot_reach_each_other_talk(apart: netns.Network, signers: li
 
     one, two = (StreamIdentity(signer, domain) for signer in signers[:2])
     try:
-        hear_relay, _ = start(netns.HUB, relay)
+        hear_relay, ask_relay = start(netns.HUB, relay)
         relays = hear_relay()
         where = apart.address("miner")
         hear_miner, end_miner = start("miner", miner, one, relays, where, tmp_path / "key")
-        announced = hear_miner()
-        hear_client, end_client = start("client", client, two, one.signer.address, relays)
-        endpoint, message, payload = hear_client()
-        assert endpoint == announced
-        assert (message, payload) == (wire.Pong(active_requests=1), PAYLOAD[::-1])
+        endpoint = hear_miner()
+        ask_relay.send(None)
+        assert hear_relay() == {"miner": endpoint.encode()}
+        hear_client, end_client = start("client", client, two, one.signer.address, endpoint)
+        assert hear_client() == (wire.Pong(active_requests=1), PAYLOAD[::-1])
         assert "unreachable" in hear_client()
         why = hear_client()
         assert "unreachable" in why and "relay" in why
