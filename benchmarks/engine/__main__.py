@@ -15,6 +15,7 @@ PARTS = (
     "serving",
     "offline",
     "hops",
+    "relayed",
     "upkeep",
     "failover",
     "gpu",

@@ -34,6 +34,7 @@ from core.protocol.errors import PeerUnreachable
 from core.runtime.logs import get_logger
 
 PROTOCOL = "/headrace/stream/1"
+_RESERVING = "/libp2p/circuit/relay/0.2.0/hop"
 CIRCUIT = "/p2p-circuit/p2p/"
 _READ_BYTES = 1 << 18
 _MAX_ANSWER_BYTES = 1 << 20
@@ -43,7 +44,10 @@ _LOOK_S = 0.5
 _POLL_S = 0.02
 _END_TIMEOUT_S = 2.0
 #: The daemon asks a relay for a reservation as it starts, and after a failure not for an hour: sooner with a new daemon.
-_RESERVE_TIMEOUT_S = 10.0
+_RESERVE_TIMEOUT_S = 20.0
+#: A circuit to ourselves is opened so often, and a relay left when so many of them failed. A daemon that failed to dial somebody does
+#: not try again for some seconds.
+_CHECK_S, _CHECKS = 10.0, 2
 _ED25519 = b"\x08\x01\x12\x40"  # how libp2p begins the file of such a key: its type, then 64 bytes
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _P2P, _P2P_CIRCUIT, _UNIX = 0x01A5, 0x0122, 0x0190
@@ -88,6 +92,30 @@ async def open_circuit(address: str) -> Stream:
     return stream
 
 
+async def relayed_bytes(relay: str) -> int:
+    """How many bytes a relay passes on, in each direction of one circuit. Raises OSError."""
+    messages = _messages()
+    where, _, name = relay.rpartition("/p2p/")
+    peer = _peer_id(name)
+    daemon = await asyncio.to_thread(_Daemon)
+    try:
+        connect = messages.ConnectRequest(peer=peer, addrs=[_encode(where)])
+        await daemon.tell(messages.Request(type=messages.Request.CONNECT, connect=connect))
+        wanted = messages.StreamOpenRequest(peer=peer, proto=[_RESERVING])
+        request = messages.Request(type=messages.Request.STREAM_OPEN, streamOpen=wanted)
+        async with asyncio.timeout(_ASK_TIMEOUT_S):
+            _, (reader, writer) = await daemon.ask(request)
+            writer.write(_sized(b"\x08\x00"))  # type: reserve
+            answer = await _read(reader)
+        writer.close()
+        passed: int = _field(_field(answer, 4), 2)
+        return passed
+    except (asyncio.IncompleteReadError, ValueError, TypeError) as error:
+        raise ConnectionError(f"{relay} is no relay: {error}") from None
+    finally:
+        await asyncio.to_thread(daemon.end)
+
+
 class Circuits:
     """Our side of circuits that others open to us: a daemon that holds reservations, replaced when it has lost them."""
 
@@ -106,7 +134,7 @@ class Circuits:
         return self._address
 
     async def start(self) -> None:
-        """Return once a relay has taken us. Raises PeerUnreachable."""
+        """Return once a circuit to us was opened. Raises PeerUnreachable."""
         if not self._relays:
             raise PeerUnreachable("a relay", "no peer of the swarm is known that could be one")
         if not self._key.exists():
@@ -138,10 +166,10 @@ class Circuits:
             request = messages.Request(type=messages.Request.STREAM_HANDLER, streamHandler=handler)
             await daemon.tell(request)
             async with asyncio.timeout(_RESERVE_TIMEOUT_S):
-                while not (address := await self._find()):
+                while not (address := await self._first_reached(await self._candidates())):
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
-            why = f"none took a reservation within {_RESERVE_TIMEOUT_S:g} s"
+            why = f"nobody reaches us through one within {_RESERVE_TIMEOUT_S:g} s"
             raise PeerUnreachable(f"any relay of {', '.join(self._relays)}", why) from None
         except OSError as error:
             raise PeerUnreachable("our own libp2p daemon", str(error)) from None
@@ -149,14 +177,14 @@ class Circuits:
             log.info("reached through a relay", address=address)
         self._address = address
 
-    async def _find(self) -> str:
-        """An address under which we can be reached now, the one we have if it holds; empty: none.
+    async def _candidates(self) -> list[str]:
+        """Addresses by which we may be reached now, the one that we have said first.
 
         The daemon lists circuits through relays of public addresses. For others, in a network of one's own, it says only whether we
         are connected.
         """
         if self._daemon is None:
-            return ""
+            return []
         messages = _messages()
         said = await self._daemon.tell(messages.Request(type=messages.Request.IDENTIFY))
         peers = await self._daemon.tell(messages.Request(type=messages.Request.LIST_PEERS))
@@ -168,22 +196,51 @@ class Circuits:
             is_listed = any(through in address for address in said.identify.addrs)
             if theirs in connected and (is_listed or _is_private(relay)):
                 found.append(f"{relay}{CIRCUIT}{_base58(us)}")
-        return self._address if self._address in found else next(iter(found), "")
+        return sorted(found, key=lambda address: address != self._address)
+
+    async def _first_reached(self, candidates: Sequence[str]) -> str:
+        """The first by which a circuit to us opens; empty: none.
+
+        Being connected is not enough, nor having reserved: a relay that begins anew has forgotten it.
+        """
+        messages = _messages()
+        for address in candidates:
+            to = CircuitAddress.parse(address)
+            anew = messages.DisconnectRequest(peer=to.peer)
+            connect = messages.ConnectRequest(peer=to.peer, addrs=[to.relay])
+            try:
+                dialer = await asyncio.to_thread(_dialer)
+                await dialer.tell(messages.Request(type=messages.Request.DISCONNECT, disconnect=anew))  # fmt: skip
+                await dialer.tell(messages.Request(type=messages.Request.CONNECT, connect=connect))
+            except OSError as error:
+                log.debug("not reached", address=address, why=str(error))
+            else:
+                return address
+        return ""
 
     async def _tend(self) -> None:
+        check_at, failures = time.monotonic() + _CHECK_S, 0
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
-                found = await self._find()
+                candidates = await self._candidates()
             except OSError as error:
-                found = ""
+                candidates = []
                 log.warning("our own libp2p daemon does not answer", why=str(error))
-            if found:
-                self._address = found
+            if self._address in candidates and time.monotonic() < check_at:
                 continue
-            log.warning("no relay holds a reservation of ours any more: asking again")
+            found = await self._first_reached(candidates)
+            check_at = time.monotonic() + _CHECK_S
+            if found:
+                self._address, failures = found, 0
+                continue
+            failures += 1
+            if self._address in candidates and failures < _CHECKS:
+                continue
+            log.warning("nobody reaches us through a relay any more: asking for one again")
             try:
                 await self._renew()
+                failures = 0
             except PeerUnreachable as error:
                 log.warning("no relay yet", why=error.why)
 
@@ -359,6 +416,32 @@ def _varint(number: int) -> bytes:
 
 def _sized(data: bytes) -> bytes:
     return _varint(len(data)) + data
+
+
+def _field(message: Any, number: int) -> Any:
+    """A field of a protobuf message, bytes or a number. Raises ValueError where it is missing."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at, value, shift = at + 1, value | (byte & 0x7F) << shift, shift + 7
+            if byte < 0x80:
+                return value
+
+    try:
+        while at < len(message):
+            key = varint()
+            found = varint()
+            if key & 7 == 2:
+                found, at = message[at : at + found], at + found
+            if key >> 3 == number:
+                return found
+    except IndexError:
+        pass
+    raise ValueError(f"no field {number}")
 
 
 def _encode(address: str) -> bytes:

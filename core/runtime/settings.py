@@ -206,8 +206,8 @@ class Miner(_Section):
     """The same for the port, where a router or a relay forwards another one; 0: the one it listens on."""
     reach: Literal["direct", "relay"] = "direct"
     """How peers reach the data port: they dial it, or where nobody can (a router that forwards nothing), through a relay of the swarm. With an announce_host as well, for those who can dial that, they try it first."""
-    relay: bool = True
-    """Be a relay for such machines, once others have found that they can dial this one's peer of the swarm."""
+    relay: bool = False
+    """Be a relay for such machines, where they can dial this one's peer of the swarm; nobody pays for it."""
     layers: Annotated[tuple[int, int] | None, BeforeValidator(_layers)] = None
     """[A, B), or None for auto: the matcher says."""
     announce_interval_s: Annotated[Seconds, Field(alias="announce_interval", ge=1)] = 1
@@ -296,7 +296,7 @@ class Matcher(_Section):
     swarm_port: Port = 0
     """Port of its peer of the swarm; 0: any that is free."""
     relay: bool = True
-    """Be a relay for machines that nobody can dial, once others have found that they can dial our peer of the swarm."""
+    """Be a relay for machines that nobody can dial, where they can dial our peer of the swarm."""
     placement: Literal["auto", "parallax", "helix", "memory"] = "auto"
     """How layers are given to machines when everybody is placed anew: auto is the utility plan, parallax Parallax's score, helix Helix's program, memory HyperCluster's shares of memory. Where one of them finds no plan, the utility plan is taken."""
     min_machines: Annotated[int, Field(ge=1)] = 1

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from core.protocol.errors import PeerUnreachable
+from core.runtime.circuits import relayed_bytes
 from core.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -33,11 +34,12 @@ _END_POLL_S = 0.01
 _END_TIMEOUT_S = 5.0
 _POLL_S = 0.5
 _VERDICTS_KEPT = 8192
+_RELAY_DATA_BYTES = 1 << 40  # in each direction of a circuit
 #: Of relayed connections (`core.runtime.circuits`), which hivemind leaves at what suits its own use.
 _RELAY_OPTIONS = {
     "relayMaxCircuits": 256,  # per machine: of everybody who uses it
     "relayTimeLimit": "24h",
-    "relayDataLimit": 1 << 40,  # bytes in each direction
+    "relayDataLimit": _RELAY_DATA_BYTES,
     "relayBufferSize": 1 << 18,
 }
 
@@ -68,7 +70,7 @@ class Swarm:
     ) -> Swarm:
         """Join the swarm through any of the `bootstrap` multiaddresses (none: start a new one). Port 0 takes a free one.
 
-        `is_relay`: pass on bytes for machines that nobody can dial, once other peers have found that they reach us. `only_dials`: be such
+        `is_relay`: pass on bytes for machines that nobody can dial, if we can be. `only_dials`: be such
         a machine, which stores and looks up, and is asked for nothing.
 
         Raises PeerUnreachable, with the daemon's own words, if it cannot start or finds no bootstrap peer.
@@ -83,6 +85,7 @@ class Swarm:
                 await_ready=False,
                 use_ipfs=False,
                 use_relay=is_relay,
+                force_reachability="public" if is_relay else None,
                 use_auto_relay=False,
                 client_mode=only_dials,
                 startup_timeout=_START_TIMEOUT_S,
@@ -90,6 +93,12 @@ class Swarm:
             dht._inner_pipe.close()  # the child's end: with our copy open, a dead child would go unnoticed
             try:
                 dht.wait_until_ready(timeout=_START_TIMEOUT_S)
+                if is_relay and not _is_ample(dht):
+                    if attempt < _START_ATTEMPTS:
+                        raise PeerUnreachable(
+                            "our own peer", "as a relay it keeps its first limits"
+                        )
+                    log.warning("this peer of the swarm is of no use as a relay")
                 return cls(dht)
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
@@ -217,15 +226,33 @@ def _dht_class() -> Any:
         def run(self) -> None:
             os.setpgid(0, 0)
             threading.Thread(target=_end_with_parent, args=(self._parent_pid,), daemon=True).start()
-            options = (
-                P2P._make_process_args
-            )  # hivemind names only some; in this process there is one daemon
-            P2P._make_process_args = staticmethod(
-                lambda *a, **k: options(*a, **k, **_RELAY_OPTIONS)
-            )
+            _set_relay_limits(P2P)
             super().run()
 
     return Peer
+
+
+def _set_relay_limits(p2p: Any) -> None:
+    """For the one daemon that this process will start; hivemind names only some options.
+
+    The daemon starts a relay twice, with these limits and with others that suit nothing but a greeting (128 KiB, two minutes), and the
+    later one counts. With one thread that is nearly always ours, and a relay takes no more than one processor.
+    """
+    options = p2p._make_process_args
+    p2p._make_process_args = staticmethod(lambda *a, **k: options(*a, **k, **_RELAY_OPTIONS))
+    os.environ["GOMAXPROCS"] = "1"
+
+
+def _is_ample(dht: Any) -> bool:
+    """Whether it came up with our limits. Blocks, as starting does."""
+    with ThreadPoolExecutor(1) as aside:  # ours may be a thread with a loop
+        try:
+            address = str(dht.get_visible_maddrs()[0])
+            found = aside.submit(asyncio.run, relayed_bytes(address)).result()
+        except OSError as error:
+            log.warning("nobody could ask our relay for its limits", why=str(error))
+            return False
+    return found >= _RELAY_DATA_BYTES
 
 
 def _end_with_parent(parent: int) -> None:

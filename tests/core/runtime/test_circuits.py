@@ -22,7 +22,7 @@ from core.protocol.signer import Signer
 from core.protocol.signing import Domain
 from core.runtime import circuits
 from core.runtime.channel import Answer, Channel, Listener, StreamIdentity, connect
-from core.runtime.circuits import CIRCUIT, CircuitAddress, Circuits
+from core.runtime.circuits import CIRCUIT, CircuitAddress, Circuits, relayed_bytes
 from core.runtime.transport import Swarm
 
 DEADLINE_S = 30.0
@@ -99,12 +99,13 @@ async def test_the_same_stream_runs_through_a_relay(
 ) -> None:
     relay = next(iter(relays))
     one, two, other = identities[:3]
+    assert await relayed_bytes(relay) == 1 << 40  # its own limit would be 128 KiB
     async with hidden(one, tmp_path / "key", relay) as ours:
         assert ours.address.startswith(relay + CIRCUIT)
         stream = await connect(ours.address, two, expected=one.signer.address)
         opened.push_async_callback(stream.close)
         assert stream.peer == one.signer.address
-        sent = os.urandom(60_000)
+        sent = os.urandom(2_000_000)  # more than a libp2p relay passes on by itself
         got = await stream.call(wire.Ping(), sent, timeout_s=DEADLINE_S)
         assert got.message == wire.Pong(active_requests=1)
         assert bytes(got.payload) == sent[::-1]
@@ -164,6 +165,8 @@ async def test_without_a_relay_it_says_so(
         async with hidden(identities[0], tmp_path / "key", nobody):
             pass
     assert nobody in failed.value.what
+    with pytest.raises(OSError, match="refused"):
+        await relayed_bytes(nobody)
     with pytest.raises(PeerUnreachable, match="did not start") as failed:
         async with hidden(identities[0], tmp_path / "key", "/ip4/127.0.0.1/tcp/1"):
             pass
