@@ -99,19 +99,24 @@ def join_swarm(settings: Settings, store: Store, check: SwarmCheck) -> Swarm:
     PeerUnreachable when peers are configured and none of them, nor any former one, answers.
     """
     host, port = settings.matcher.swarm_host, settings.matcher.swarm_port
-    is_relay = settings.matcher.relay
+    key = make_private(settings.folders.state) / f"matcher-{settings.network.name}.libp2p"
+
+    def start(through: list[str]) -> Swarm:
+        is_relay = settings.matcher.relay
+        return Swarm.start(host, port, through, check=check, is_relay=is_relay, key=key)
+
     was_ours, former = store.remembered_swarm()
     store.engine.dispose()  # the swarm's child is forked and must not inherit an open database
     given = (*settings.network.bootstrap_peers, *settings.matcher.peers)
     configured = [address for address in given if address not in was_ours]
     through = list(dict.fromkeys((*configured, *former)))
     try:
-        return Swarm.start(host, port, through, check=check, is_relay=is_relay)
+        return start(through)
     except PeerUnreachable:
         if configured or not former:
             raise
         log.warning("no former peer of the swarm answers: starting alone", tried=len(former))
-        return Swarm.start(host, port, [], check=check, is_relay=is_relay)
+        return start([])
 
 
 @asynccontextmanager

@@ -43,8 +43,9 @@ _ASK_TIMEOUT_S = 5.0
 _LOOK_S = 0.5
 _POLL_S = 0.02
 _END_TIMEOUT_S = 2.0
-#: The daemon asks a relay for a reservation as it starts, and after a failure not for an hour: sooner with a new daemon.
-_RESERVE_TIMEOUT_S = 20.0
+#: The daemon asks a relay for a reservation as it starts, and after a failure not for an hour: so a new one is started where no relay
+#: is reached after so long, or none leads back to us.
+_CONNECT_S, _RESERVE_S = 4.0, 20.0
 #: A circuit to ourselves is opened so often, and a relay left when so many of them failed. A daemon that failed to dial somebody does
 #: not try again for some seconds.
 _CHECK_S, _CHECKS = 10.0, 2
@@ -138,8 +139,12 @@ class Circuits:
         if not self._relays:
             raise PeerUnreachable("a relay", "no peer of the swarm is known that could be one")
         if not self._key.exists():
-            _write_key(self._key)
-        await self._renew()
+            write_key(self._key)
+        try:
+            await self._renew()
+        except BaseException:
+            await self.close()
+            raise
         self._task = asyncio.create_task(self._tend(), name="circuits")
 
     async def close(self) -> None:
@@ -165,17 +170,27 @@ class Circuits:
             handler = messages.StreamHandlerRequest(addr=here, proto=[PROTOCOL], balanced=False)
             request = messages.Request(type=messages.Request.STREAM_HANDLER, streamHandler=handler)
             await daemon.tell(request)
-            async with asyncio.timeout(_RESERVE_TIMEOUT_S):
-                while not (address := await self._first_reached(await self._candidates())):
-                    await asyncio.sleep(_LOOK_S)
-        except TimeoutError:
-            why = f"nobody reaches us through one within {_RESERVE_TIMEOUT_S:g} s"
-            raise PeerUnreachable(f"any relay of {', '.join(self._relays)}", why) from None
+            address = await self._reserve()
         except OSError as error:
-            raise PeerUnreachable("our own libp2p daemon", str(error)) from None
+            why = str(error) or type(error).__name__
+            raise PeerUnreachable(f"any relay of {', '.join(self._relays)}", why) from None
         if address != self._address:
             log.info("reached through a relay", address=address)
         self._address = address
+
+    async def _reserve(self) -> str:
+        """The address by which the new daemon is reached, once it is. Raises OSError."""
+        started = time.monotonic()
+        while True:
+            candidates = await self._candidates()
+            if address := await self._first_reached(candidates):
+                return address
+            waited_s = time.monotonic() - started
+            if not candidates and waited_s > _CONNECT_S:
+                raise ConnectionError("we reach none of them")
+            if waited_s > _RESERVE_S:
+                raise ConnectionError("no circuit to ourselves opens")
+            await asyncio.sleep(_LOOK_S)
 
     async def _candidates(self) -> list[str]:
         """Addresses by which we may be reached now, the one that we have said first.
@@ -490,7 +505,8 @@ def _base58(data: bytes) -> str:
     return "1" * (len(data) - len(data.lstrip(b"\0"))) + letters
 
 
-def _write_key(path: Path) -> None:
+def write_key(path: Path) -> None:
+    """A new libp2p key, readable by us alone. Raises FileExistsError."""
     private = Ed25519PrivateKey.generate()
     data = _ED25519 + private.private_bytes_raw() + private.public_key().public_bytes_raw()
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:

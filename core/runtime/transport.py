@@ -17,13 +17,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from core.protocol.errors import PeerUnreachable
-from core.runtime.circuits import relayed_bytes
+from core.runtime.circuits import relayed_bytes, write_key
 from core.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -33,6 +35,7 @@ _CALL_TIMEOUT_S = 30.0
 _END_POLL_S = 0.01
 _END_TIMEOUT_S = 5.0
 _POLL_S = 0.5
+_STAY_S = 2.0
 _VERDICTS_KEPT = 8192
 _RELAY_DATA_BYTES = 1 << 40  # in each direction of a circuit
 #: Of relayed connections (`core.runtime.circuits`), which hivemind leaves at what suits its own use.
@@ -67,14 +70,18 @@ class Swarm:
         check: Check | None = None,
         is_relay: bool = False,
         only_dials: bool = False,
+        key: Path | None = None,
     ) -> Swarm:
         """Join the swarm through any of the `bootstrap` multiaddresses (none: start a new one). Port 0 takes a free one.
 
         `is_relay`: pass on bytes for machines that nobody can dial, if we can be. `only_dials`: be such
-        a machine, which stores and looks up, and is asked for nothing.
+        a machine, which stores and looks up, and is asked for nothing. `key`: the file of our libp2p key, made when missing, with which our
+        multiaddress stays the same; others keep it, as where to join or as a relay.
 
         Raises PeerUnreachable, with the daemon's own words, if it cannot start or finds no bootstrap peer.
         """
+        if key is not None and not key.exists():
+            write_key(key)
         reason = "no attempt made"
         for attempt in range(1, _START_ATTEMPTS + 1):
             dht = _dht_class()(
@@ -88,6 +95,8 @@ class Swarm:
                 force_reachability="public" if is_relay else None,
                 use_auto_relay=False,
                 client_mode=only_dials,
+                identity_path=None if key is None else str(key),
+                check_if_identity_free=False,
                 startup_timeout=_START_TIMEOUT_S,
             )
             dht._inner_pipe.close()  # the child's end: with our copy open, a dead child would go unnoticed
@@ -99,6 +108,8 @@ class Swarm:
                             "our own peer", "as a relay it keeps its first limits"
                         )
                     log.warning("this peer of the swarm is of no use as a relay")
+                if only_dials:
+                    dht.run_coroutine(partial(_begin_to_stay, list(bootstrap)))
                 return cls(dht)
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
@@ -188,6 +199,34 @@ async def _connected(_: Any, node: Any) -> list[str]:
     """Runs in the child. libp2p dials out from the port it listens on, so a caller's address is where it can be called."""
     found = await node.protocol.p2p.list_peers()
     return sorted(f"{address}/p2p/{peer.peer_id}" for peer in found for address in peer.addrs)
+
+
+async def _begin_to_stay(bootstrap: list[str], _: Any, node: Any) -> None:
+    """Runs in the child."""
+    node.staying = asyncio.create_task(
+        _stay(bootstrap, node)
+    )  # a reference, for the loop keeps none
+
+
+async def _stay(bootstrap: list[str], node: Any) -> None:
+    """Join again through peers that hivemind dropped because they were away: they cannot call us back."""
+    from hivemind.p2p import PeerID
+    from hivemind.utils.multiaddr import Multiaddr
+
+    while True:
+        await asyncio.sleep(_STAY_S)
+        for address in bootstrap:
+            where, _, name = address.rpartition("/p2p/")
+            peer = PeerID.from_base58(name)
+            if node.protocol.routing_table.get(peer_id=peer) is not None:
+                continue
+            try:
+                await node.p2p._client.connect(peer, [Multiaddr(where)])
+                await node.protocol.call_ping(peer)
+            except (
+                Exception
+            ) as error:  # whatever hivemind and its daemon raise: tried again in a moment
+                log.debug("still away", peer=address, error=f"{type(error).__name__}: {error}")
 
 
 def _end(dht: Any, asking: threading.Lock) -> None:

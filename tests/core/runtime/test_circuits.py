@@ -156,7 +156,7 @@ async def test_another_relay_takes_over(
 async def test_without_a_relay_it_says_so(
     identities: list[StreamIdentity], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(circuits, "_RESERVE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(circuits, "_CONNECT_S", 1.0)
     nobody = "/ip4/127.0.0.1/tcp/1/p2p/" + PEER
     with pytest.raises(PeerUnreachable, match="a relay"):
         async with hidden(identities[0], tmp_path / "key"):

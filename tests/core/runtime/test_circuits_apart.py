@@ -17,6 +17,7 @@ from core.protocol import wire
 from core.protocol.errors import PeerUnreachable
 from core.protocol.signer import Signer
 from core.protocol.signing import Domain
+from core.runtime import circuits
 from core.runtime.channel import Listener, Peers, StreamIdentity, connect
 from core.runtime.circuits import Circuits
 from core.runtime.transport import Swarm
@@ -38,12 +39,18 @@ def apart() -> Iterator[netns.Network]:
         pytest.skip(str(error))
 
 
-def relay(said: Connection, orders: Connection) -> None:
+def relay(said: Connection, orders: Connection, key: Path) -> None:
     """The public peer, which tells the client's user where the miner is, as a matcher does."""
-    swarm = Swarm.start(netns.HUB_ADDRESS, 4001, [], is_relay=True)
+    swarm = Swarm.start(netns.HUB_ADDRESS, 4001, [], is_relay=True, key=key)
     said.send(swarm.addresses())
     orders.recv()
-    said.send(asyncio.run(swarm.lookup(TOPIC)))
+
+    async def find() -> dict[str, bytes]:
+        while not (found := await swarm.lookup(TOPIC)):
+            await asyncio.sleep(0.1)
+        return found
+
+    said.send(asyncio.run(find()))
     orders.recv()
 
 
@@ -51,15 +58,16 @@ def miner(said: Connection, orders: Connection, identity: StreamIdentity, relays
     """Listens where nobody comes, and says so in the swarm, which it only dials."""
 
     async def run() -> None:
+        circuits._CONNECT_S = 1.0  # nobody is far away here
         swarm = Swarm.start("127.0.0.1", 0, relays, only_dials=True)
         listener = Listener(identity, answer)
         await listener.start(host, 0)
         ours = Circuits(relays, key, listener.accept)
         await ours.start()
         endpoint = f"{host}:{listener.port},{ours.address}"
-        assert await swarm.publish(TOPIC, "miner", endpoint.encode(), 60)
         said.send(endpoint)
-        await asyncio.to_thread(orders.recv)
+        while not await asyncio.to_thread(orders.poll, 0.2):
+            await swarm.publish(TOPIC, "miner", endpoint.encode(), 60)
         await ours.close()
         await listener.close()
         swarm.close()
@@ -80,8 +88,19 @@ def client(said: Connection, orders: Connection, identity: StreamIdentity, opera
                 said.send("it led somewhere")
             except PeerUnreachable as error:
                 said.send(error.why)
-        orders.recv()
         await stream.wait_closed()
+        said.send("closed")
+        orders.recv()
+        while True:
+            try:
+                again = await peers.get(operator, endpoint, timeout_s=DEADLINE_S)
+                break
+            except PeerUnreachable:  # the miner has still to find that the relay forgot it
+                await asyncio.sleep(0.2)
+        got = await again.call(wire.Ping(), PAYLOAD, timeout_s=DEADLINE_S)
+        said.send((got.message, bytes(got.payload)))
+        orders.recv()
+        await again.wait_closed()
         said.send("closed")
         await peers.close()
 
@@ -113,7 +132,7 @@ def test_two_that_cannot_reach_each_other_talk(apart: netns.Network, signers: li
 
     one, two = (StreamIdentity(signer, domain) for signer in signers[:2])
     try:
-        hear_relay, ask_relay = start(netns.HUB, relay)
+        hear_relay, ask_relay = start(netns.HUB, relay, tmp_path / "relay")
         relays = hear_relay()
         where = apart.address("miner")
         hear_miner, end_miner = start("miner", miner, one, relays, where, tmp_path / "key")
@@ -125,10 +144,21 @@ def test_two_that_cannot_reach_each_other_talk(apart: netns.Network, signers: li
         assert "unreachable" in hear_client()
         why = hear_client()
         assert "unreachable" in why and "relay" in why
+
+        # The relay ends with the streams through it, and comes back where it was: the miner comes back to it, and to the swarm.
+        running[0].kill()
+        running[0].join()
+        assert hear_client() == "closed"
+        hear_relay, ask_relay = start(netns.HUB, relay, tmp_path / "relay")
+        assert hear_relay() == relays
+        ask_relay.send(None)
+        assert hear_relay() == {"miner": endpoint.encode()}
+        end_client.send(None)
+        assert hear_client() == (wire.Pong(active_requests=1), PAYLOAD[::-1])
         end_miner.send(None)
         end_client.send(None)
         assert hear_client() == "closed"
-        for process in running[1:]:
+        for process in running[1:3]:
             process.join(DEADLINE_S)
             assert process.exitcode == 0
     finally:
