@@ -69,6 +69,7 @@ def _measure(made: netns.Network, folder: Path) -> tuple[Figures, Figures]:
         ours, theirs = multiprocessing.Pipe()
 
         def inside() -> None:
+            tempfile.tempdir = str(folder)  # of daemons that end by force
             netns.enter(made.namespaces[where])
             run(theirs, *given)
 

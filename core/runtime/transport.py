@@ -84,7 +84,7 @@ class Swarm:
             write_key(key)
         reason = "no attempt made"
         for attempt in range(1, _START_ATTEMPTS + 1):
-            dht = _dht_class()(
+            dht = _dht_class(is_relay)(
                 host_maddrs=[f"/ip4/{listen_host}/tcp/{listen_port}"],
                 initial_peers=list(bootstrap),
                 record_validators=[_validator(check)] if check is not None else [],
@@ -251,7 +251,7 @@ def _end(dht: Any, asking: threading.Lock) -> None:
             time.sleep(_END_POLL_S)
 
 
-def _dht_class() -> Any:
+def _dht_class(is_relay: bool) -> Any:
     from hivemind.dht import DHT
     from hivemind.p2p import P2P
 
@@ -265,7 +265,8 @@ def _dht_class() -> Any:
         def run(self) -> None:
             os.setpgid(0, 0)
             threading.Thread(target=_end_with_parent, args=(self._parent_pid,), daemon=True).start()
-            _set_relay_limits(P2P)
+            if is_relay:
+                _set_relay_limits(P2P)
             super().run()
 
     return Peer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import os
+import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -116,7 +116,7 @@ def test_two_that_cannot_reach_each_other_talk(apart: netns.Network, signers: li
         ordered, orders = multiprocessing.Pipe()
 
         def inside() -> None:
-            os.chdir("/")
+            tempfile.tempdir = str(tmp_path)  # of daemons that end by force
             netns.enter(apart.namespaces[where])
             run(says, ordered, *given)
 
