@@ -122,7 +122,8 @@ class Circuits:
 
     def __init__(self, relays: Sequence[str], key: Path, accept: Accept) -> None:
         """`key`: the file of our libp2p key, made when missing; our peer id, and so our address, outlives us in it."""
-        self._relays, self._key, self._accept = tuple(relays), key, accept
+        self._relays = tuple(relay for relay in relays if _can_be_relay(relay))
+        self._key, self._accept = key, accept
         self._daemon: _Daemon | None = None
         self._server: asyncio.Server | None = None
         self._task: asyncio.Task[None] | None = None
@@ -439,9 +440,10 @@ def _field(message: Any, number: int) -> Any:
 
     def varint() -> int:
         nonlocal at
-        value = shift = 0
+        value: int = 0
+        shift = 0
         while True:
-            byte = message[at]
+            byte: int = message[at]
             at, value, shift = at + 1, value | (byte & 0x7F) << shift, shift + 7
             if byte < 0x80:
                 return value
@@ -478,6 +480,18 @@ def _encode(address: str) -> bytes:
             case _:
                 raise ValueError(f"{address} is no address of a relay: {name or 'nothing'}")
     return bytes(out)
+
+
+def _can_be_relay(address: str) -> bool:
+    """Whether it is an address by which we know how to say where we are: over TCP, with the relay's peer id."""
+    where, _, name = address.rpartition("/p2p/")
+    try:
+        _encode(where)
+        _peer_id(name)
+    except ValueError:
+        log.warning("this peer of the swarm cannot be a relay", address=address)
+        return False
+    return "/tcp/" in where
 
 
 def _is_private(address: str) -> bool:

@@ -158,17 +158,20 @@ async def test_without_a_relay_it_says_so(
 ) -> None:
     monkeypatch.setattr(circuits, "_CONNECT_S", 1.0)
     nobody = "/ip4/127.0.0.1/tcp/1/p2p/" + PEER
-    with pytest.raises(PeerUnreachable, match="a relay"):
-        async with hidden(identities[0], tmp_path / "key"):
-            pass
+    unusable = ("/ip4/127.0.0.1/tcp/1", f"/ip4/127.0.0.1/udp/1/quic-v1/p2p/{PEER}", "relay.example")
+    for none in ((), unusable):
+        with pytest.raises(PeerUnreachable, match="a relay"):
+            async with hidden(identities[0], tmp_path / "key", *none):
+                pass
     with pytest.raises(PeerUnreachable) as failed:
         async with hidden(identities[0], tmp_path / "key", nobody):
             pass
     assert nobody in failed.value.what
     with pytest.raises(OSError, match="refused"):
         await relayed_bytes(nobody)
-    with pytest.raises(PeerUnreachable, match="did not start") as failed:
-        async with hidden(identities[0], tmp_path / "key", "/ip4/127.0.0.1/tcp/1"):
+    (tmp_path / "broken").write_bytes(b"no key")
+    with pytest.raises(PeerUnreachable, match="did not start"):
+        async with hidden(identities[0], tmp_path / "broken", nobody):
             pass
 
 
