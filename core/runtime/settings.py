@@ -295,8 +295,8 @@ class Matcher(_Section):
     """Where its peer of the swarm listens."""
     swarm_port: Port = 0
     """Port of its peer of the swarm; 0: any that is free."""
-    relay: bool = True
-    """Be a relay for machines that nobody can dial, where they can dial our peer of the swarm."""
+    relay: bool = False
+    """Be a relay for machines that nobody can dial, where they can dial our peer of the swarm; it is open to strangers, and nobody pays for it."""
     placement: Literal["auto", "parallax", "helix", "memory"] = "auto"
     """How layers are given to machines when everybody is placed anew: auto is the utility plan, parallax Parallax's score, helix Helix's program, memory HyperCluster's shares of memory. Where one of them finds no plan, the utility plan is taken."""
     min_machines: Annotated[int, Field(ge=1)] = 1
