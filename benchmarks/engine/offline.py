@@ -91,7 +91,7 @@ async def _over_links(rig: Rig) -> list[Row]:
             f"≥ {reach}",
             f"{median(shares[latency_ms]):.3f} ({rates[latency_ms]:.0f} of {near:.0f} tokens/s)",
             f"two fixed microbatches {fixed}",
-            "1",
+            f"{min(1.0, FAR_SEQUENCES / (2 * latency_ms / 1000) / near):.2f} (so many sequences go round the ring)",
             median(shares[latency_ms]) >= reach,
         )
         for latency_ms, (reach, fixed) in KEPT.items()
