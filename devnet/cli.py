@@ -177,7 +177,7 @@ async def demo(
     story: Annotated[
         str,
         typer.Option(
-            help="all; dispute: from a lie to the slash alone; jury: with jurors as judges."
+            help="all; offline: a paid file; online: questions to a gateway; dispute: from a lie to the slash alone; jury: with jurors as judges."
         ),
     ] = "all",
 ) -> None:

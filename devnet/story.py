@@ -1,4 +1,4 @@
-"""`devnet demo`: the first paid answer and the slashed liar, told while they happen; with `--story dispute`, every move of the dispute.
+"""`devnet demo`: the first paid answer and the slashed liar, told while they happen; `--story` tells one part of it, or another.
 
 Every figure is read from the chain, from the programs' own output or from a clock. Where the contract's arithmetic says what an
 account must hold, the story computes it apart (`core/protocol/pricing.py`) and stops if one unit differs.
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import msgspec
 from rich.console import Console
 from rich.table import Table
@@ -24,14 +25,16 @@ from core.protocol import ids, pricing
 from core.protocol.chain import Chain, ChainEvent
 from core.protocol.errors import CheckFailed
 from core.protocol.game_log import Opened, games
-from core.protocol.types import ModelSpec, Order, Stage
+from core.protocol.types import JobState, ModelSpec, Order, Stage
 from core.protocol.units import format_token
 from devnet.deploy import USD, Parameters
 from devnet.ledger import Holdings, changes, snapshot
 from devnet.network import FUNDS, HETEROGENEOUS, Devnet, MinerProfile, program
 
-#: What is told: all of it with a tolerance game, the dispute alone in every detail, or all of it with a jury.
-STORIES = ("all", "dispute", "jury")
+#: What is told: all of it with a tolerance game, the paid file alone, questions to a gateway, the dispute alone, or all of it with a jury.
+STORIES = ("all", "offline", "online", "dispute", "jury")
+QUESTIONS = ("Why is the sky blue?", "Name three rivers.", "What is a hash?")
+ANSWER_TOKENS = 24
 #: All programs share this machine: turns in which a slow one still makes its trace.
 PATIENT = Parameters(turn_s=60, max_dispute_s=1700, unbond_s=4400)
 STAKE = "500usd"
@@ -80,9 +83,12 @@ class Story:
         """All chapters. Raises when anything is not as it must be."""
         await self._set_up()
         await self._miners_join()
-        if self._story != "dispute":
+        if self._story == "online":
+            await self._asked_online()
+        elif self._story != "dispute":
             await self._paid_job()
-        await self._lying_job()
+        if self._story not in ("offline", "online"):
+            await self._lying_job()
         await self._closing_table()
 
     # --- chapters ---
@@ -144,6 +150,73 @@ class Story:
         await self._check_books(job, before, await self._snapshot(), at_fault=frozenset())
         self._facts.pipeline_tokens_per_s = await self._pipeline_rate()
         self._facts.generate_tokens_per_s = await self._generate_rate()
+
+    async def _asked_online(self) -> None:
+        self._chapter("Questions to an OpenAI endpoint of one's own, paid from the wallet")
+        net = self._net
+        before = await self._snapshot()
+        await net.start_gateway(pages=False)
+        secret = await net.new_key("story")
+        self._say(f"gateway   {net.gateway_url}/v1: any OpenAI client takes it as its base URL")
+        charged = 0
+        for question in QUESTIONS:
+            charged += await self._asked(secret, question)
+        self._say("stopping  the gateway: it acknowledges its session a last time")
+        await net.processes.stop("gateway", grace_s=90)
+        await self._sessions_end()
+        observed = changes(before, await self._snapshot())
+        if observed.get("requester-1") != -charged or sum(observed.values()):
+            raise CheckFailed(
+                "the books differ from the receipts", f"{charged} units were charged: {observed}"
+            )
+        self._say(f"books     {format_token(charged)} by the receipts, and by the chain")
+
+    async def _asked(self, secret: str, question: str) -> int:
+        """Stream one answer; what its receipts cost, in base units."""
+        net = self._net
+        body = {
+            "model": net.model, "stream": True, "max_tokens": ANSWER_TOKENS,
+            "messages": [{"role": "user", "content": question}],
+        }  # fmt: skip
+        began_s, first_s, text = time.monotonic(), 0.0, ""
+        async with httpx2.AsyncClient(
+            base_url=net.gateway_url, headers={"authorization": f"Bearer {secret}"}, timeout=60
+        ) as http:
+            async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
+                answer.raise_for_status()
+                receipt = answer.headers["x-receipt-id"]
+                async for line in answer.aiter_lines():
+                    if not line.startswith("data: {"):
+                        continue
+                    for choice in json.loads(line.removeprefix("data: "))["choices"]:
+                        said = choice["delta"].get("content") or ""
+                        first_s = first_s or (time.monotonic() - began_s if said else 0.0)
+                        text += said
+            told = (await http.get(f"/v1/receipts/{receipt}")).raise_for_status().json()
+        tokens = told["tokens_out"]
+        self._facts.tokens += tokens
+        self._say(f"asked     {question}")
+        self._quote(text)
+        self._say(
+            f"          {tokens} tokens, the first after {first_s:.2f} s; {format_token(told['cost_units'])}, {receipt}"
+        )
+        return int(told["cost_units"])
+
+    async def _sessions_end(self) -> None:
+        """Every job ends; a session does a while after it was closed, by the chain's clock, which may jump."""
+        over = (JobState.SETTLED, JobState.EXPIRED)
+
+        async def ended() -> bool:
+            jobs = [event.args["job"] for event in await self._events("JobOpened")]
+            states = [await self._chain.read("TaskRegistry", "jobOf", job) for job in jobs]
+            self._facts.jobs = len(jobs)
+            if all(JobState(state["state"]) in over for state in states):
+                return True
+            await self._chain.rpc("evm_increaseTime", 30)
+            await self._chain.rpc("evm_mine")
+            return False
+
+        await self._net.processes.wait_ready(self._net.processes.get("matcher-1"), ended, 90.0)
 
     async def _lying_job(self) -> None:
         net = self._net
