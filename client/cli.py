@@ -371,8 +371,10 @@ async def chat(
 
 def _log_row(line: dict[str, Any]) -> dict[str, Any]:
     """A line of `jobs logs` that fits a terminal."""
+    from core.protocol import ids
+
     tx = line["transaction"]
-    return line | {"transaction": tx and f"{tx[:10]}…{tx[-4:]}"}
+    return line | {"transaction": tx and ids.abridged(tx)}
 
 
 def _file_of(typed: str) -> Path | None:

@@ -9,6 +9,7 @@ from client.by_hand import Standing, standing
 from client.context import Context, open_context
 from client.game_record import OnTrial, ShownMove, describe_trial, moves_of, on_trial
 from client.verdicts import jury_line
+from core.protocol import ids
 from core.protocol.dispute import ACCUSED_TURNS, ACCUSER_TURNS, JURY, STATUSES, Phase, Verdict
 from core.protocol.units import format_moment
 from core.runtime.console import Run
@@ -32,7 +33,7 @@ class Shown:
         """What people see: transactions shortened, and below the moves who is to make the next."""
         if self.standing.game is None:
             return self.rows
-        rows = [move | {"tx_hash": _short(move["tx_hash"])} for move in self.rows]
+        rows = [move | {"tx_hash": ids.abridged(move["tx_hash"])} for move in self.rows]
         if turn := _turn(self.standing):
             rows.append({field.name: "" for field in fields(ShownMove)} | turn)
         return rows
@@ -90,7 +91,3 @@ def _turn(seen: Standing) -> Json | None:
     if seen.phase is Phase.RULED:
         return {"player": "anyone", "what": "may carry the verdict out"}
     return None
-
-
-def _short(tx: str) -> str:
-    return f"{tx[:10]}…{tx[-4:]}"

@@ -7,8 +7,9 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.table import Row
-from tests.browser.driving import drive, filled_world, missing
+from tests.browser.driving import drive, missing
 from tests.browser.test_pages import PATHS
+from tests.client.dashboard.world import filled_world
 
 REACH_MS, VISITS = 200.0, 5
 #: A navigation that asks for next to nothing: what the browser itself takes.

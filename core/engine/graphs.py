@@ -23,7 +23,7 @@ from core.engine.gates import LayerGates
 from core.engine.library_pass import run_library
 from core.engine.paged_kv import PagedKv
 from core.engine.pages import PAGE_TOKENS
-from core.engine.plan import Rows, first_visible
+from core.engine.plan import Rows, visible_blocks
 
 #: More rows at once are worth their launches.
 MOST_ROWS = 256
@@ -102,9 +102,8 @@ class _Step:
                 table = r.held.tables[number].pages
                 for row in range(r.count):
                     position = r.position + row
-                    first = first_visible(position, kind.window) // PAGE_TOKENS
-                    seen = table[:, first : position // PAGE_TOKENS + 1]
-                    pages[:, r.first + row, : seen.shape[1]] = seen
+                    first, end = visible_blocks(position, kind.window)
+                    pages[:, r.first + row, : end - first] = table[:, first:end]
                     own[r.first + row] = position - first * PAGE_TOKENS
             pages[:, count:] = pages[:, count - 1 : count]
             own[count:] = own[count - 1]
@@ -194,8 +193,8 @@ class DecodeGraphs:
         for number, kind in enumerate(self._kv.classes):
             for r in planned:
                 for position in range(r.position, r.position + r.count):
-                    first = first_visible(position, kind.window) // PAGE_TOKENS
-                    blocks[number] = max(blocks[number], position // PAGE_TOKENS + 1 - first)
+                    first, end = visible_blocks(position, kind.window)
+                    blocks[number] = max(blocks[number], end - first)
         return _Shape(_rounded(count), tuple(_rounded(n) for n in blocks))
 
     def _try_capture(

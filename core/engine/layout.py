@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.engine.attention import PassThrough, attending, chunk_rows
+from core.engine.attention import chunk_rows
 from core.engine.blocks import Shard
 from core.engine.gates import LayerGates
+from core.engine.library_pass import run_library
 from core.engine.pages import PAGE_TOKENS
 from core.protocol.errors import ModelUnsupported
 
@@ -113,24 +114,11 @@ def learn_layout(shard: Shard, gates: LayerGates) -> KvLayout:
 
 
 def _run(shard: Shard, gates: LayerGates, probe: _Probe, x: Tensor) -> Tensor:
-    inputs = {
-        "input_ids" if shard.is_first else "inputs_embeds": x[None],
-        "position_ids": torch.arange(len(x), device=x.device)[None],
-        "past_key_values": PassThrough(),
-        "use_cache": True,
-    }
-    rows = None if shard.is_first else x[None]
-    with (
-        torch.inference_mode(),
-        gates.only(0, len(gates.layers), rows),
-        attending(shard.model.config, probe),
-    ):
-        if shard.is_last:
-            every = torch.arange(len(x), device=x.device)
-            logits: Tensor = shard.model(**inputs, logits_to_keep=every).logits[0]
-            return logits
-        shard.model.base_model(**inputs)
-        return gates.out[0]
+    every = torch.arange(len(x), device=x.device)
+    with torch.inference_mode():
+        return run_library(
+            shard, gates, probe, x, every, (0, len(gates.layers)), every if shard.is_last else None
+        )
 
 
 class _Probe:

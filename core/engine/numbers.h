@@ -44,6 +44,22 @@ static inline __attribute__((always_inline)) lanes pick(numbers counts, lanes on
 }
 
 #if REAL_BITS == 64
+#define EXPONENT_BIAS 1023
+#define FRACTION_BITS 52
+#else
+#define EXPONENT_BIAS 127
+#define FRACTION_BITS 23
+#endif
+
+/* y · 2^n where it counts, 0 where it does not. */
+static inline __attribute__((always_inline)) lanes scaled_where(numbers counts, lanes y, lanes n) {
+  const numbers power = (__builtin_convertvector(n, numbers) + EXPONENT_BIAS) << FRACTION_BITS;
+  lanes scaled;
+  memcpy(&scaled, &power, sizeof scaled);
+  return pick(counts, y * scaled, spread(0));
+}
+
+#if REAL_BITS == 64
 /* e^x for x ≤ 0, to about one unit in the last place; 0 below −708. The terms of its series, 1/13! … 1/0!. */
 static inline __attribute__((always_inline)) lanes exponential(lanes x) {
   static const double terms[] = {
@@ -57,15 +73,7 @@ static inline __attribute__((always_inline)) lanes exponential(lanes x) {
   r = r - n * 1.90821492927058770002e-10;
   lanes y = spread(terms[0]);
   for (int i = 1; i < 14; i++) y = y * r + terms[i];
-  const numbers power = (__builtin_convertvector(n, numbers) + 1023) << 52;
-  lanes scaled;
-  memcpy(&scaled, &power, sizeof scaled);
-  y = y * scaled;
-  numbers bits;
-  memcpy(&bits, &y, sizeof bits);
-  bits &= counts;
-  memcpy(&y, &bits, sizeof y);
-  return y;
+  return scaled_where(counts, y, n);
 }
 #else
 /* e^x for x ≤ 0, to about one unit in the last place; 0 below −87. */
@@ -82,15 +90,7 @@ static inline __attribute__((always_inline)) lanes exponential(lanes x) {
   y = y * r + 1.6666665459e-1f;
   y = y * r + 5.0000001201e-1f;
   y = y * r * r + r + 1.0f;
-  const numbers power = (__builtin_convertvector(n, numbers) + 127) << 23;
-  lanes scaled;
-  memcpy(&scaled, &power, sizeof scaled);
-  y = y * scaled;
-  numbers bits;
-  memcpy(&bits, &y, sizeof bits);
-  bits &= counts;
-  memcpy(&y, &bits, sizeof y);
-  return y;
+  return scaled_where(counts, y, n);
 }
 #endif
 

@@ -232,11 +232,10 @@ def _plan_class(
         in_page[r.first : r.first + r.count] = positions % PAGE_TOKENS
         if r.as_decodes:
             for row, position in enumerate(positions.tolist(), r.first):
-                block = first_visible(position, kind.window) // PAGE_TOKENS
-                seen = pages[:, block : position // PAGE_TOKENS + 1]
-                decodes.append(_Single(row, seen, block * PAGE_TOKENS, position))
+                block, end = visible_blocks(position, kind.window)
+                decodes.append(_Single(row, pages[:, block:end], block * PAGE_TOKENS, position))
             continue
-        block = first_visible(r.position, kind.window) // PAGE_TOKENS
+        block = _first_visible(r.position, kind.window) // PAGE_TOKENS
         alone = r.position == 0
         last = (r.position + r.count - 1) // PAGE_TOKENS
         chunks.append(
@@ -258,7 +257,7 @@ def _plan_class(
         seen = Seen(
             pool,
             [kv.store.physical(kind.pool, d.pages, microbatch) for d in decodes],
-            [first_visible(d.position, kind.window) - d.first for d in decodes],
+            [_first_visible(d.position, kind.window) - d.first for d in decodes],
             [d.position + 1 - d.first for d in decodes],
         )
     return _ClassPlan(
@@ -307,6 +306,10 @@ def _groups(
     return groups
 
 
-def first_visible(position: int, window: int) -> int:
-    """The first position that the row at `position` looks back on; a window of 0 is none."""
+def visible_blocks(position: int, window: int) -> tuple[int, int]:
+    """The blocks [first, end) of pages that the row at `position` sees; a window of 0 is none."""
+    return _first_visible(position, window) // PAGE_TOKENS, position // PAGE_TOKENS + 1
+
+
+def _first_visible(position: int, window: int) -> int:
     return max(0, position - window + 1) if window else 0

@@ -14,11 +14,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from core.engine.attention import PassThrough, attending, chunk_rows
+from core.engine.attention import chunk_rows
 from core.engine.blocks import Shard
 from core.engine.direct import is_plain
 from core.engine.gates import LayerGates
 from core.engine.layout import learn_layout
+from core.engine.library_pass import run_library
 from core.engine.native import NoKernels, kernels
 from core.engine.plain_layers import plain_layers
 from core.engine.prepack import prepack
@@ -69,18 +70,9 @@ class WholeRequests:
                 if shard.is_last:
                     return _logits(model.get_output_embeddings()(model.base_model.norm(hidden)))
                 return hidden
-            arguments = {
-                "input_ids" if shard.is_first else "inputs_embeds": x[None],
-                "position_ids": positions[None],
-                "past_key_values": PassThrough(),
-                "use_cache": True,
-            }
-            received = None if shard.is_first else x[None]
-            with self._gates.only(0, layers, received) as gates, attending(model.config, plan):
-                if shard.is_last:
-                    return _logits(model(**arguments, logits_to_keep=rows).logits[0])
-                model.base_model(**arguments)
-                return gates.out[0][rows]
+            keep = rows if shard.is_last else None
+            found = run_library(shard, self._gates, plan, x, positions, (0, layers), keep)
+            return found[rows] if keep is None else _logits(found)
 
 
 def _logits(found: Tensor) -> Tensor:

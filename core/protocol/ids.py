@@ -121,6 +121,11 @@ def short(kind: Kind, data: bytes | str, *, chars: int = SHORT_BYTES * 8 // 5) -
     return f"{kind.value}_{_base32(first)[:chars]}"
 
 
+def abridged(hexed: str) -> str:
+    """A hash or a transaction as a line has room for it: ``0x1f203c4d…fE0a``."""
+    return f"{hexed[:10]}…{hexed[-4:]}"
+
+
 def find(kind: Kind, typed: str, known: Iterable[T], of: Callable[[T], bytes | str]) -> T:
     """The one known thing whose id is ``typed`` or starts with it.
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import base58
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from core.protocol.errors import PeerUnreachable
@@ -50,7 +51,6 @@ _CONNECT_S, _RESERVE_S = 4.0, 20.0
 #: not try again for some seconds.
 _CHECK_S, _CHECKS = 10.0, 2
 _ED25519 = b"\x08\x01\x12\x40"  # how libp2p begins the file of such a key: its type, then 64 bytes
-_BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _P2P, _P2P_CIRCUIT, _UNIX = 0x01A5, 0x0122, 0x0190
 _NAMES = {"dns": 0x35, "dns4": 0x36, "dns6": 0x37}
 log = get_logger(__name__)
@@ -211,7 +211,7 @@ class Circuits:
             through = _varint(_P2P) + _sized(theirs) + _varint(_P2P_CIRCUIT)
             is_listed = any(through in address for address in said.identify.addrs)
             if theirs in connected and (is_listed or _is_private(relay)):
-                found.append(f"{relay}{CIRCUIT}{_base58(us)}")
+                found.append(f"{relay}{CIRCUIT}{base58.b58encode(us).decode()}")
         return sorted(found, key=lambda address: address != self._address)
 
     async def _first_reached(self, candidates: Sequence[str]) -> str:
@@ -501,22 +501,10 @@ def _is_private(address: str) -> bool:
 
 def _peer_id(text: str) -> bytes:
     """Raises ValueError."""
-    number = 0
-    for letter in text:
-        number = number * 58 + _BASE58.index(letter)
-    data = number.to_bytes((number.bit_length() + 7) // 8, "big")
-    zeros = len(text) - len(text.lstrip("1"))
-    if not 8 <= len(data) + zeros <= 64:
+    found = base58.b58decode(text)
+    if not 8 <= len(found) <= 64:
         raise ValueError(f"'{text}' is no peer id")
-    return bytes(zeros) + data
-
-
-def _base58(data: bytes) -> str:
-    number, letters = int.from_bytes(data, "big"), ""
-    while number:
-        number, digit = divmod(number, 58)
-        letters = _BASE58[digit] + letters
-    return "1" * (len(data) - len(data.lstrip(b"\0"))) + letters
+    return found
 
 
 def write_key(path: Path) -> None:

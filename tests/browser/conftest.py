@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.browser import driving
-from tests.client.dashboard.world import PagesWorld
+from tests.client.dashboard.world import PagesWorld, filled_world
 
 HERE = Path(__file__).parent
 
@@ -27,5 +27,5 @@ def drive() -> Drive:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
     """A gateway with something to see on every page."""
-    with driving.filled_world(tmp_path_factory.mktemp("pages")) as world:
+    with filled_world(tmp_path_factory.mktemp("pages")) as world:
         yield world

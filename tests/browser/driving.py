@@ -1,4 +1,4 @@
-"""How is a headless Chromium told what to do, and what is there for it to see? For the tests here, and for who measures pages."""
+"""How is a headless Chromium told what to do? For the tests here, and for who measures pages."""
 
 from __future__ import annotations
 
@@ -6,18 +6,12 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.client.dashboard.world import PagesWorld, write_chain
-
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-WITHIN_S, WRITTEN_WITHIN_S = 400.0, 60.0
+WITHIN_S = 400.0
 
 
 def missing() -> str:
@@ -47,23 +41,3 @@ def drive(script: Path, within_s: float = WITHIN_S, **asked: Any) -> dict[str, A
     if "error" in told:
         raise RuntimeError(told["error"])
     return told
-
-
-@contextmanager
-def filled_world(folder: Path) -> Iterator[PagesWorld]:
-    """A gateway over the toy, a matcher's answers and a written chain, with something to see on every page."""
-    world = PagesWorld(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        write_chain(patch, world.chain)
-        world.start()
-        try:
-            world.fill()
-            with world.client() as http:
-                world.until(lambda: _events(http) == len(world.chain.past), WRITTEN_WITHIN_S)
-            yield world
-        finally:
-            world.stop()
-
-
-def _events(http: Any) -> int:
-    return int(http.get("/api/explorer").json()["total_events"])

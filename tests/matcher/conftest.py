@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from core.protocol import types as t
 from core.protocol.records import miners_topic
 from core.runtime.database import sqlite_url
 from core.runtime.metrics import Metrics
+from matcher.api import make_app
 from matcher.orders import Terms
 from matcher.service import Daemon, Rules
 from matcher.settling import Patience
@@ -127,3 +130,16 @@ def net(tmp_path: Path) -> Iterator[Net]:
     yield found
     for store in found.stores:
         store.close()
+
+
+@asynccontextmanager
+async def asking(net: Net, **said: Any) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of this matcher's API, which says `said` of itself beside address and fee."""
+    daemon = net.daemon
+    app = make_app(
+        daemon.world, daemon.store, daemon.matchmaker, daemon.settler, daemon.reports,
+        daemon.audits, Metrics(), net.clock, {"matcher": MATCHER.address, "feeBps": 200} | said,
+    )  # fmt: skip
+    transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://matcher") as client:
+        yield client

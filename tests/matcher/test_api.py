@@ -12,9 +12,8 @@ import pytest
 
 from core.protocol import signing
 from core.protocol.types import SignedOrder, Stage
-from core.runtime.metrics import Metrics
-from matcher.api import MAX_BODY_BYTES, make_app
-from tests.matcher.conftest import Net
+from matcher.api import MAX_BODY_BYTES
+from tests.matcher.conftest import Net, asking
 from tests.matcher.test_settler import SPLIT, finish, result_root
 from tests.matcher.worlds import (
     DOMAIN,
@@ -33,19 +32,7 @@ async def http(net: Net) -> AsyncIterator[httpx2.AsyncClient]:
     await net.daemon.prepare()
     net.serve(*SPLIT)
     await net.tick()
-    app = make_app(
-        net.daemon.world,
-        net.daemon.store,
-        net.daemon.matchmaker,
-        net.daemon.settler,
-        net.daemon.reports,
-        net.daemon.audits,
-        Metrics(),
-        net.clock,
-        {"matcher": MATCHER.address, "feeBps": 200, "swarm": net.swarm.addresses()},
-    )
-    transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
-    async with httpx2.AsyncClient(transport=transport, base_url="http://matcher") as client:
+    async with asking(net, swarm=net.swarm.addresses()) as client:
         yield client
 
 

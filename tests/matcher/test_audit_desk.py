@@ -25,15 +25,13 @@ from core.protocol.paid_audits import (
     sign_finding,
 )
 from core.runtime.metrics import Metrics
-from matcher.api import make_app
 from matcher.audit_book import DAY_S, AuditBook
 from matcher.audit_desk import Pays
 from matcher.jobs import Job
-from tests.matcher.conftest import Net
+from tests.matcher.conftest import Net, asking
 from tests.matcher.test_settler import SPLIT, finish, opened, result_root
 from tests.matcher.worlds import (
     DOMAIN,
-    MATCHER,
     MODEL_ID,
     key,
     machine_key,
@@ -229,13 +227,7 @@ async def http(net: Net) -> AsyncIterator[httpx2.AsyncClient]:
     await paying(net)
     net.serve(*SPLIT)
     await net.tick()
-    daemon = net.daemon
-    app = make_app(
-        daemon.world, daemon.store, daemon.matchmaker, daemon.settler, daemon.reports,
-        daemon.audits, Metrics(), net.clock, {"matcher": MATCHER.address, "feeBps": 200},
-    )  # fmt: skip
-    transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
-    async with httpx2.AsyncClient(transport=transport, base_url="http://matcher") as client:
+    async with asking(net) as client:
         yield client
 
 

@@ -12,14 +12,11 @@ import pytest
 from core.protocol import signing
 from core.protocol.keystore import Signer
 from core.protocol.standing import OperatorAudits, SignedReport, report_of, sign_report
-from core.runtime.metrics import Metrics
-from matcher.api import make_app
 from matcher.views import quote_json
-from tests.matcher.conftest import Net
+from tests.matcher.conftest import Net, asking
 from tests.matcher.test_matching import SPLIT
 from tests.matcher.worlds import (
     DOMAIN,
-    MATCHER,
     MODEL_ID,
     NOW_S,
     PRICE_IN,
@@ -144,13 +141,7 @@ async def test_quote_is_of_the_blameless_while_they_can_serve(listening: Net) ->
 
 @pytest.fixture
 async def http(listening: Net) -> AsyncIterator[httpx2.AsyncClient]:
-    daemon = listening.daemon
-    app = make_app(
-        daemon.world, daemon.store, daemon.matchmaker, daemon.settler, daemon.reports,
-        daemon.audits, Metrics(), listening.clock, {"matcher": MATCHER.address, "feeBps": 200},
-    )  # fmt: skip
-    transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
-    async with httpx2.AsyncClient(transport=transport, base_url="http://matcher") as client:
+    async with asking(listening) as client:
         yield client
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from client.dashboard.chain_log import LoggedEvent
 from client.game_record import OnTrial, describe_trial
 from client.jury import Phase
+from core.protocol import ids
 from core.protocol.dispute import STATUSES
 
 OPENED = {"DisputeOpened": "dispute", "GameOpened": "id"}
@@ -280,7 +281,7 @@ def _shown(name: str, value: Any) -> str:
     if name == "place" and isinstance(value, Mapping):
         return f"value {value['index']} of row {value['row']}, operator {value['op']}, section {value['section']}"
     text = str(value)
-    return f"{text[:10]}…{text[-4:]}" if text.startswith("0x") and len(text) == 66 else text
+    return ids.abridged(text) if text.startswith("0x") and len(text) == 66 else text
 
 
 def _side(name: str) -> str:

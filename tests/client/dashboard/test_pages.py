@@ -33,8 +33,8 @@ from tests.client.dashboard.world import (
     OWNER,
     PAYER,
     PagesWorld,
+    filled_world,
     tx_of,
-    write_chain,
 )
 from tests.client.gateway.world import World
 
@@ -51,21 +51,8 @@ PATHS = (
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
-    world = PagesWorld(tmp_path_factory.mktemp("pages"))
-    with pytest.MonkeyPatch.context() as patch:
-        write_chain(patch, world.chain)
-        world.start()
-        try:
-            world.fill()
-            with world.client() as http:
-                world.until(lambda: _has_read(http, world), 20)
-            yield world
-        finally:
-            world.stop()
-
-
-def _has_read(http: httpx2.Client, world: PagesWorld) -> bool:
-    return bool(http.get("/api/explorer").json()["total_events"] == len(world.chain.past))
+    with filled_world(tmp_path_factory.mktemp("pages"), within_s=20) as world:
+        yield world
 
 
 @pytest.fixture

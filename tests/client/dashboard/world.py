@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -332,3 +334,23 @@ def _fill(store: ClientStore) -> None:
 def write_chain(patch: pytest.MonkeyPatch, chain: Any) -> None:
     """Have every dashboard that starts from now on read this chain."""
     patch.setattr(dashboard_sources, "chain_of", lambda settings: chain)
+
+
+@contextmanager
+def filled_world(folder: Path, within_s: float = 60) -> Iterator[PagesWorld]:
+    """A gateway over the toy, a matcher's answers and a written chain, with something to see on every page."""
+    world = PagesWorld(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        write_chain(patch, world.chain)
+        world.start()
+        try:
+            world.fill()
+            with world.client() as http:
+                world.until(lambda: _has_read(http, world), within_s)
+            yield world
+        finally:
+            world.stop()
+
+
+def _has_read(http: httpx2.Client, world: PagesWorld) -> bool:
+    return bool(http.get("/api/explorer").json()["total_events"] == len(world.chain.past))
