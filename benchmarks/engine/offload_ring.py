@@ -1,29 +1,29 @@
-"""What is swapping worth to miners that serve a ring together?
+"""What is swapping worth to miners that serve a chain together?
 
-Two rings of two stages each, the miner's own compute threads with links of a given latency between them, serve the same
-sequences: one ring has memory for all of them, the other for a third and a second tier. They take turns, a few tokens at a time.
+Two chains of two stages each, processes of their own with links of a given latency between them, serve the same
+sequences: one has memory for all of them, the other for a third and a second tier. They take turns.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass, field
-from hashlib import sha256
 from statistics import median
-from typing import TYPE_CHECKING, Any
 
 from benchmarks.engine.models import model_folder
+from benchmarks.engine.rig.rates import rate_without_bubbles, steady_rate
+from benchmarks.engine.rig.rig import PROMPT_TOKENS, Load, Ran, Rig
+from benchmarks.engine.serving import CUTS
 from benchmarks.table import Row
+from core.engine.shape import describe_model, layer_count, read_config
 
-if TYPE_CHECKING:
-    from core.engine.sizing import Offload
-    from miner.compute import Compute
-
-SEQUENCES, PROMPT_TOKENS, TOKENS, BURSTS = 48, 24, 6, 4
+#: So many that a sixth of them is a step in which arithmetic, and not reading weights, takes the time.
+SEQUENCES, NEW_TOKENS, WARM_TOKENS = 240, 24, 8
+#: Formula 1 of DeServe: with all of hot memory in two pools, half as many times the requests fit.
 GROUPS = 6
-LATENCIES_S = (0.0, 0.064, 0.256)
-HALVES = ((0, 9), (9, 18))
+ROUNDS = 3
+LATENCIES_MS = (None, 64.0, 256.0)
+_PAGE_TOKENS = 16
 
 
 def rows() -> list[Row]:
@@ -32,166 +32,77 @@ def rows() -> list[Row]:
 
 
 @dataclass
-class _Link:
-    """What is sent in one turn of the loop arrives together."""
+class _Found:
+    """Of one latency: tokens per second of both chains, of their steps without bubbles, and whether they signed the same."""
 
-    one_way_s: float
-    _leaving: asyncio.Future[None] | None = None
-
-    async def cross(self) -> None:
-        if self._leaving is None:
-            loop = asyncio.get_running_loop()
-            self._leaving = loop.create_future()
-            loop.call_soon(self._depart)
-        await asyncio.shield(self._leaving)
-
-    def _depart(self) -> None:
-        assert self._leaving is not None, "somebody leaves"
-        leaving, self._leaving = self._leaving, None
-        asyncio.get_running_loop().call_later(self.one_way_s, leaving.set_result, None)
-
-
-@dataclass
-class _Sequence:
-    number: int
-    sampler: Any
-    fed: list[int]
-    tokens: list[int] = field(default_factory=list)
-    seen: Any = field(default_factory=sha256)
-
-
-class _Ring:
-    """A first and a last stage, and sequences that go round."""
-
-    def __init__(self, head: Compute, tail: Compute) -> None:
-        from core.engine.sampling import Sampler
-        from core.protocol.types import SamplingParams
-
-        self.head, self.tail = head, tail
-        params = SamplingParams(max_new_tokens=10**4)
-        self.sequences = [
-            _Sequence(n, Sampler(params, n), [(17 * n + at) % 32000 for at in range(PROMPT_TOKENS)])
-            for n in range(SEQUENCES)
-        ]
-        self.most_inside = 0
-
-    async def burst(self, one_way_s: float, tokens: int) -> float:
-        """So many tokens of every sequence; tokens per second."""
-        there, back = _Link(one_way_s), _Link(one_way_s)
-        started = time.perf_counter()
-        await asyncio.gather(*(self._go_on(each, there, back, tokens) for each in self.sequences))
-        taken_s = time.perf_counter() - started
-        waiting = max(self.head.waiting_requests, self.tail.waiting_requests)
-        self.most_inside = max(self.most_inside, self.head.requests - waiting)
-        return SEQUENCES * tokens / taken_s
-
-    async def _go_on(self, each: _Sequence, there: _Link, back: _Link, tokens: int) -> None:
-        key = ("job", each.number)
-        how: dict[str, Any] = {"ring": "ring", "most_rows": _positions()}
-        for step in range(tokens):
-            trace: list[int] = []
-            out = await self.head.rows(key, each.fed, trace=trace, **how)
-            await there.cross()
-            company = self.head.company(key)
-            choice = await self.tail.token(
-                key, out, each.sampler, trace=trace, company=company, **how
-            )
-            await back.cross()
-            self.head.heard(key, trace, is_last=step == tokens - 1)
-            each.sampler.take(choice.token)
-            each.fed = [choice.token]
-            each.tokens.append(choice.token)
-            each.seen.update(out)
-
-    def answers(self) -> list[tuple[bytes, list[int]]]:
-        """Of every sequence: a hash of all rows between the stages, and the tokens."""
-        return [(each.seen.digest(), each.tokens) for each in self.sequences]
-
-    def close(self) -> None:
-        self.head.close()
-        self.tail.close()
+    rates: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    limits: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    are_equal: bool = True
 
 
 async def _rows() -> list[Row]:
-    from core.engine.sizing import Offload
+    folder, cut = model_folder("llama"), CUTS["llama"]
+    blocks = -(-(PROMPT_TOKENS + NEW_TOKENS + 1) // _PAGE_TOKENS)
+    for_all, group = SEQUENCES * blocks, -(-SEQUENCES // GROUPS) * blocks
+    layers = max(cut, layer_count(read_config(folder)) - cut)
+    page_bytes = _PAGE_TOKENS * describe_model(folder).kv_bytes_per_token
 
-    one_tier = await _ring(None, SEQUENCES * _blocks() * 9 + 9)
-    each = -(-SEQUENCES // GROUPS) * _blocks() * 9
-    two_tier = await _ring(Offload(GROUPS, 0.5), 2 * each)
-    rings = (one_tier, two_tier)
-    for ring in rings:  # the prompts
-        await ring.burst(0.0, 1)
-    found: list[Row] = []
-    alone = two_tier.head.kv_capacity_tokens * 2 // GROUPS // (16 * _blocks())
-    for one_way_s in LATENCIES_S:
-        rates: list[list[float]] = [[], []]
-        for number in range(BURSTS):
-            for at in (0, 1) if number % 2 else (1, 0):
-                rate = await rings[at].burst(one_way_s, TOKENS)
-                if number:  # the first one settles the number of microbatches
-                    rates[at].append(rate)
-        one, two = (median(some) for some in rates)
-        kept, numbers = two / one, two_tier.head.numbers()
-        tickets = one_tier.head.numbers().microbatches
-        found.append(
-            Row(
-                f"KV offload in the miner, two stages, {one_way_s * 1e3:.0f} ms one-way, throughput kept against memory for all",
-                "≥ 0.9",
-                f"{kept:.2f} ({two:.0f} against {one:.0f} tokens/s; {GROUPS} groups, one tier chose {tickets} microbatches, "
-                f"waited {numbers.swap_waited_s:.2f} s of {numbers.busy_s:.0f})",
-                "–",
-                "1",
-                kept >= 0.9,
-            )
-        )
-    inside, equal = two_tier.most_inside, one_tier.answers() == two_tier.answers()
-    for ring in rings:
-        ring.close()
+    def kv_bytes(blocks_held: int) -> int:
+        return (blocks_held * layers + 1) * page_bytes  # one page is the padding
+
+    async with (
+        Rig(folder, [cut], kv_bytes=kv_bytes(for_all + 1), peer=False) as roomy,
+        Rig(folder, [cut], kv_bytes=kv_bytes(2 * group), groups=GROUPS, peer=False) as tight,
+    ):
+        found = {
+            latency_ms: await _take_turns((roomy, tight), latency_ms) for latency_ms in LATENCIES_MS
+        }
+        stages = [await stage.ask("memory") for stage in tight.stages]
+    inside = min(stage["most_inside"] for stage in stages)
+    alone = 2 * group // blocks
     return [
         Row(
-            "KV offload in the miner, sequences of the same near memory at once",
+            "KV offload in miners, sequences of the same near memory at once",
             "≥ 3 ×",
             f"{inside / alone:.2f} × ({inside} against {alone})",
             "1",
             f"{GROUPS / 2:.1f} × (formula 1)",
             inside >= 3 * alone,
         ),
-        *found,
+        *(_kept(latency_ms or 0.0, each) for latency_ms, each in found.items()),
         Row(
-            "KV offload in the miner, rows between the stages and tokens",
+            "KV offload in miners, what both stages signed, and tokens",
             "bit-equal",
-            "equal" if equal else "not equal",
+            "equal" if all(each.are_equal for each in found.values()) else "not equal",
             "–",
             "bit-equal",
-            equal,
+            all(each.are_equal for each in found.values()),
         ),
     ]
 
 
-async def _ring(second: Offload | None, pages: int) -> _Ring:
-    from core.engine.model import load_shard
-    from core.engine.shape import describe_model
-    from core.protocol.types import LayerRange
-    from miner.compute import Compute
-
-    folder, made = model_folder("llama"), []
-    for half in HALVES:
-        compute = Compute(threads=1)
-        layers = LayerRange(*half)
-        page_bytes = 16 * describe_model(folder).kv_bytes_per_token
-
-        def load(layers: LayerRange = layers) -> Any:
-            return load_shard(folder, layers)
-
-        await compute.load(load, kv_bytes=(pages + 1) * page_bytes, model_dir=folder, second=second)
-        await compute.measure()
-        made.append(compute)
-    return _Ring(*made)
+def _kept(latency_ms: float, found: _Found) -> Row:
+    one, two = (median(some) for some in found.rates)
+    of_one, of_two = (median(some) for some in found.limits)
+    return Row(
+        f"KV offload in miners, two stages, {latency_ms:g} ms one way, throughput kept against memory for all",
+        "≥ 0.9",
+        f"{two / one:.2f} ({two:.0f} against {one:.0f} tokens/s)",
+        "–",
+        f"{of_two / of_one:.2f} (steps of both without bubbles, {of_two:.0f} and {of_one:.0f} tokens/s)",
+        two >= 0.9 * one,
+    )
 
 
-def _positions() -> int:
-    return PROMPT_TOKENS + 1 + TOKENS * BURSTS * len(LATENCIES_S)
-
-
-def _blocks() -> int:
-    return -(-_positions() // 16)
+async def _take_turns(rigs: tuple[Rig, Rig], latency_ms: float | None) -> _Found:
+    found = _Found()
+    for rig in rigs:  # the first stage learns how long the ring is
+        await rig.run(Load.offline(SEQUENCES, WARM_TOKENS), latency_ms=latency_ms)
+    for number in range(ROUNDS):
+        ran: dict[int, Ran] = {}
+        for at in (0, 1) if number % 2 else (1, 0):
+            ran[at] = await rigs[at].run(Load.offline(SEQUENCES, NEW_TOKENS), latency_ms=latency_ms)
+            found.rates[at].append(steady_rate(ran[at].times))
+            found.limits[at].append(rate_without_bubbles(ran[at].times, ran[at].steps))
+        found.are_equal &= (ran[0].tokens, ran[0].roots) == (ran[1].tokens, ran[1].roots)
+    return found

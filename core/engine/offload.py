@@ -2,7 +2,7 @@
 
 Hot memory M_KV holds N_B local pools and two global pools G₀ and G₁ of M_G each. While one microbatch computes in one
 global pool, the other is written back for the microbatch before and filled for the next. What is written back is only
-what a turn has changed: keys and values are appended, so the rest of a page's copy in cold memory is still true.
+what a turn has changed: keys and values are appended, so the rest of their copy in cold memory is still true.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from core.engine.layout import PageShape
-from core.engine.pages import Pages
+from core.engine.pages import PAGE_TOKENS, Pages
 from core.engine.pool import Content, HotStore, Pool
 from core.protocol.errors import UsageError
 
 _COPY_BYTES = 4 * 2**20
+_WHOLE = slice(None)
 
 
 def global_pool_bytes(bandwidth_bytes_per_s: float, stage_s: float) -> int:
@@ -129,7 +131,9 @@ class SwapStore(HotStore):
             _cold_pool(shape, plan, dtype, folder)
             for shape, plan in zip(shapes, plans, strict=True)
         ]
-        self._dirty = [np.zeros((self.microbatches, plan.swapped), bool) for plan in plans]
+        self._dirty = [
+            np.zeros((self.microbatches, plan.swapped, PAGE_TOKENS), bool) for plan in plans
+        ]
         self._slots = (_Slot(), _Slot())
         self._last = 1
         self._throttle = throttle
@@ -179,11 +183,17 @@ class SwapStore(HotStore):
             if any(len(found) for found in pages):
                 self._exchange(1 - slot, following, pages)
 
-    def touched(self, number: int, pages: Pages, microbatch: int) -> None:
-        """These pages were written in this turn."""
-        swapped = pages[pages >= self._resident[number]]
-        if len(swapped):
-            self._dirty[number][microbatch, swapped - self._resident[number]] = True
+    def touched(self, number: int, pages: Pages, in_page: Pages | slice, microbatch: int) -> None:
+        is_swapped = pages >= self._resident[number]
+        if not is_swapped.any():
+            return
+        if not isinstance(in_page, slice):
+            in_page = np.broadcast_to(in_page, pages.shape)[is_swapped]
+        self._dirty[number][microbatch, pages[is_swapped] - self._resident[number], in_page] = True
+
+    def clear(self, number: int, pages: Pages, microbatch: int) -> None:
+        super().clear(number, pages, microbatch)
+        self.touched(number, pages, _WHOLE, microbatch)
 
     def physical(self, number: int, pages: Pages, microbatch: int) -> Pages:
         plan, base = self.plans[number], self._resident[number]
@@ -212,7 +222,7 @@ class SwapStore(HotStore):
         base = self._resident[number]
         if self._slot_of(microbatch) is not None:
             self.pools[number].write_pages(self.physical(number, pages, microbatch), content)
-            self.touched(number, pages, microbatch)
+            self.touched(number, pages, _WHOLE, microbatch)
             return
         heads = self.pools[number].shape.kv_heads
         for pool, mask in ((self.pools[number], pages < base), (self._cold[number], pages >= base)):
@@ -236,11 +246,11 @@ class SwapStore(HotStore):
     def _exchange(self, number: int, microbatch: int, pages: list[Pages]) -> None:
         """Have the copier write back what the slot's owner has changed and bring in another's pages."""
         slot = self._slots[number]
-        changed: list[Pages] = []
+        changed: list[npt.NDArray[np.bool_]] = []
         before = slot.owner
         if before is not None:
             for dirty in self._dirty:
-                changed.append(np.flatnonzero(dirty[before]))
+                changed.append(dirty[before].copy())
                 dirty[before] = False
         wanted = [
             found[found >= base] - base for found, base in zip(pages, self._resident, strict=True)
@@ -250,14 +260,39 @@ class SwapStore(HotStore):
 
         def work() -> None:
             try:
-                for n, swapped in enumerate(changed):
-                    self._move(n, number, before or 0, swapped, to_cold=True)
+                for n, dirty in enumerate(changed):
+                    self._write_back(n, number, before or 0, dirty)
                 for n, swapped in enumerate(wanted):
                     self._move(n, number, microbatch, swapped, to_cold=False)
             finally:
                 ready.set()
 
         self._jobs.put(work)
+
+    def _write_back(self, n: int, slot: int, microbatch: int, dirty: npt.NDArray[np.bool_]) -> None:
+        """Copy positions [swapped pages, 16] of a global pool to the cold tier: pages where they are most of one, else one by one."""
+        counts = dirty.sum(axis=1)
+        is_most = counts > PAGE_TOKENS // 2
+        self._move(n, slot, microbatch, np.flatnonzero(is_most), to_cold=True)
+        pages, in_page = np.nonzero(dirty & ~is_most[:, None])
+        if not len(pages):
+            return
+        pool, away = self.pools[n], self._cold[n]
+        heads, plan = pool.shape.kv_heads, self.plans[n]
+
+        def rows(first: int) -> Tensor:
+            of_heads = (first + pages)[:, None] * heads + np.arange(heads)
+            return torch.from_numpy((of_heads * PAGE_TOKENS + in_page[:, None]).reshape(-1))
+
+        hot, cold = rows(self._resident[n] + slot * plan.swapped), rows(microbatch * plan.swapped)
+        for near, far, width in (
+            (pool.keys, away.keys, pool.shape.key_dim),
+            (pool.values, away.values, pool.shape.value_dim),
+        ):
+            started = time.perf_counter()
+            found = near.view(-1, width).index_select(0, hot.to(near.device)).to(far.device)
+            far.view(-1, width).index_copy_(0, cold, found)
+            self._account(found.nbytes, started)
 
     def _move(self, n: int, slot: int, microbatch: int, swapped: Pages, *, to_cold: bool) -> None:
         """Copy pages between a global pool and the cold tier, in runs of consecutive numbers."""
@@ -286,10 +321,13 @@ class SwapStore(HotStore):
             part = source[start : start + step]
             started = time.perf_counter()
             target[start : start + step].copy_(part)
-            if self._throttle is not None:
-                self._throttle.take(part.nbytes)
-            self.copied_bytes += part.nbytes
-            self.copying_s += time.perf_counter() - started
+            self._account(part.nbytes, started)
+
+    def _account(self, size_bytes: int, started: float) -> None:
+        if self._throttle is not None:
+            self._throttle.take(size_bytes)
+        self.copied_bytes += size_bytes
+        self.copying_s += time.perf_counter() - started
 
     def _copy_loop(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -150,7 +150,7 @@ class PagedKv:
         for pool, source, target, microbatch in self._copies:
             self.store.write(pool, target, microbatch, self.store.read(pool, source, microbatch))
         for pool, pages, microbatch in self._blank:
-            self.store.pools[pool].clear(self.store.physical(pool, pages, microbatch))
+            self.store.clear(pool, pages, microbatch)
         self._copies.clear()
         self._blank.clear()
 

@@ -246,9 +246,7 @@ def _plan_class(
                 r.position,
             )
         )
-    touched = getattr(kv.store, "touched", None)
-    if touched is not None:
-        touched(kind.pool, np.unique(written), microbatch)
+    kv.store.touched(kind.pool, written, in_page, microbatch)
     slots = pool.rows(kv.store.physical(kind.pool, written, microbatch)) * PAGE_TOKENS + in_page
     slots = np.ascontiguousarray(slots.swapaxes(1, 2)).reshape(len(layers), -1)
     directly = is_direct(pool)

@@ -112,4 +112,12 @@ class HotStore:
         return self.pools[number].read_pages(pages)
 
     def write(self, number: int, pages: Pages, microbatch: int, content: Content) -> None:
+        """Fill whole pages, wherever they are now."""
         self.pools[number].write_pages(pages, content)
+
+    def clear(self, number: int, pages: Pages, microbatch: int) -> None:
+        """Put zeros into whole pages during the microbatch's turn."""
+        self.pools[number].clear(self.physical(number, pages, microbatch))
+
+    def touched(self, number: int, pages: Pages, in_page: Pages | slice, microbatch: int) -> None:
+        """These positions [n] of pages [..., n] are written in this turn."""

@@ -14,13 +14,18 @@ from core.protocol import wire
 from core.protocol.errors import PeerUnreachable
 from core.runtime.clock import Clock
 
+#: Intervals that an answer of a peer may travel, before any of its answers says how far away it is.
+FAR_INTERVALS = 2
 #: A step that takes so many times what was expected of it is not going to end.
 STUCK_FACTOR = 5
 
 
 @dataclass(frozen=True)
 class Beat:
-    """Ask every `interval_s`; a question that `missed` intervals have not answered means silence."""
+    """Ask every `interval_s`; a question that `missed` intervals have not answered means silence.
+
+    Beside those go the intervals that answers of this peer have always taken: at 256 ms one way they are two.
+    """
 
     interval_s: float = 0.25
     missed: int = 3
@@ -49,14 +54,21 @@ class Misses:
 
     def __init__(self, beat: Beat) -> None:
         self._beat, self._missed = beat, 0
+        self._far: int | None = None  # the fewest intervals that an answer took
+
+    @property
+    def allowed(self) -> int:
+        """So many are silence."""
+        return self._beat.missed + (FAR_INTERVALS if self._far is None else self._far)
 
     def is_silent(self, *, answered: bool, took_s: float) -> bool:
         """After each interval, which took us `took_s`: whether the peer has been silent for too long."""
         if answered:
+            self._far = self._missed if self._far is None else min(self._far, self._missed)
             self._missed = 0
         elif took_s < 2 * self._beat.interval_s:
             self._missed += 1
-        return self._missed >= self._beat.missed
+        return self._missed >= self.allowed
 
 
 class Accidents:
@@ -94,7 +106,8 @@ async def until_lost(stream: Asked, beat: Beat, clock: Clock) -> PeerUnreachable
             if closed.done():
                 return PeerUnreachable(stream.peer, "its stream ended")
             if misses.is_silent(answered=ping.done(), took_s=clock.monotonic() - began):
-                return PeerUnreachable(stream.peer, f"no sign of life for {beat.silence_s:g} s")
+                silent_s = misses.allowed * beat.interval_s
+                return PeerUnreachable(stream.peer, f"no sign of life for {silent_s:g} s")
             if ping.done():
                 pong, ping = ping.result(), None
                 step_s, due_s = pong.step_ms / 1000, pong.due_ms / 1000

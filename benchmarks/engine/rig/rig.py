@@ -27,6 +27,7 @@ from benchmarks.engine.rig.chain import (
 from benchmarks.engine.rig.child import Child
 from benchmarks.engine.rig.steps import Step
 from client.orders import Batch, Prompt, Terms, make_order
+from client.pipeline import RequestState
 from client.session import JobSession, Limits, Match
 from client.streams import Streams
 from core.engine.shape import describe_model, layer_count, read_config
@@ -61,12 +62,16 @@ class Load:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a load came to: token times and tokens of each sequence, the steps of each stage, and what was spent beside."""
+    """What a load came to: token times and tokens of each sequence, the steps of each stage, and what was spent beside.
+
+    `roots` are what every stage signed of its rows, for each sequence.
+    """
 
     times: list[list[float]]
     tokens: list[list[int]]
     steps: list[list[Step]]
     spent: list[dict[str, float]]
+    roots: list[list[str]]
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,7 @@ class Rig:
         *,
         max_requests: int = 512,
         kv_bytes: int = 1024 * MIB,
+        groups: int = 0,
         peer: bool = True,
         guess_below: int = 0,
         layers: Sequence[tuple[int, int]] | None = None,
@@ -98,14 +104,15 @@ class Rig:
     ) -> None:
         """`cuts` are the layers at which a new stage begins; `layers` names the stages instead, replicas among them.
 
-        `kv_bytes` is what a stage has beside its weights, `guess_below` the most requests that it guesses ahead for. `emulate` slows each stage down (`stage_process.Spec`).
+        `kv_bytes` is what a stage has beside its weights; with `groups` of requests that take turns in it the others' keys and
+        values lie in a second tier. `guess_below` is the most requests that it guesses ahead for. `emulate` slows each stage down (`stage_process.Spec`).
         """
         self.folder = folder
         bounds = [0, *cuts, layer_count(read_config(folder))]
         self.layers = list(itertools.pairwise(bounds)) if layers is None else list(layers)
         self._emulate = emulate
         self._max_requests, self._kv_bytes, self._wants_peer = max_requests, kv_bytes, peer
-        self._guess_below = guess_below
+        self._guess_below, self._groups = guess_below, groups
         self.stages: list[Child] = []
         self._generate: Child | None = None
         self._stack = AsyncExitStack()
@@ -172,6 +179,11 @@ class Rig:
             [tokens for client in clients for tokens in client.tokens],
             [steps for steps, _ in taken],
             [spent for _, spent in taken],
+            [
+                _signed_roots(outcome.finished[index])
+                for outcome in outcomes
+                for index in range(load.requests)
+            ],
         )
 
     def endpoints(
@@ -260,7 +272,7 @@ class Rig:
         answer = await self._generate.ask(
             "generate", prompts=prompts, new_tokens=new_tokens, threads=threads
         )
-        return Ran([answer["times_s"]] * batch, answer["tokens"], [], [])
+        return Ran([answer["times_s"]] * batch, answer["tokens"], [], [], [])
 
     # --- inside ---
 
@@ -272,7 +284,9 @@ class Rig:
                 "layers": layers,
                 "key": FIRST_STAGE_KEY + index,
                 "folder": str(scratch),
-                "memory_bytes": self._kv_bytes + self.shard_bytes(index),
+                "memory_bytes": self._kv_bytes * (2 + self._groups) // 2 + self.shard_bytes(index),
+                "kv_bytes": self._kv_bytes,
+                "groups": self._groups,
                 "max_requests": self._max_requests,
                 "guess_below": self._guess_below,
                 "emulate": self._emulate[index] if self._emulate else None,
@@ -320,6 +334,11 @@ class Rig:
             tuple(10 + (7919 * i + 104_729 * j) % (vocab - 10) for j in range(tokens))
             for i in range(count)
         ]
+
+
+def _signed_roots(request: RequestState) -> list[str]:
+    receipts = [signed for _, signed in sorted(request.receipts.items())]
+    return [leaf.out_root for signed in receipts for leaf in signed.leaves]
 
 
 def _terms() -> Terms:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -37,6 +37,9 @@ from miner.onchain import JobNews
 from miner.stage import Stage
 from miner.store import Store
 
+if TYPE_CHECKING:
+    from miner.stepper import Stepped
+
 _TEND_S = 1.0
 _WATCH_S = 0.002
 
@@ -50,6 +53,10 @@ class Spec(msgspec.Struct):
     folder: str  # for its database
     memory_bytes: int
     max_requests: int
+    kv_bytes: int | None = None  # of that for keys and values; None: what the weights leave
+    groups: int = (
+        0  # of requests whose keys and values take turns there; the others' lie in a second tier
+    )
     threads: int = 1
     guess_below: int = 0  # tokens are guessed ahead while no more requests are here
     #: Milliseconds that a pass shall last at least: in all, and for each prompt token, decode step and position read.
@@ -63,6 +70,7 @@ class StageProcess:
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
         self._steps, self._spent = StepLog(), Spent()
+        self._most_inside = 0
         self._chain = KnownJobs()
         self._signer = signer(spec.key)
         for owner, name in ((commit.RowTree, "extend"), (commit.RowTree, "append")):
@@ -87,7 +95,7 @@ class StageProcess:
             price_out=1,
             max_requests=spec.max_requests,
         )
-        self._compute = Compute(threads=spec.threads, on_step=self._steps.add)
+        self._compute = Compute(threads=spec.threads, on_step=self._note_step)
         identity = StreamIdentity(self._signer, DOMAIN)
         peers = Peers(identity)
         links = Links(peers)
@@ -104,6 +112,8 @@ class StageProcess:
         )
         if spec.emulate is not None:
             last_as_long(spec.emulate)
+        if spec.groups:
+            take_turns(spec.groups)
         before_bytes = memory_bytes()["VmRSS"]
         # Runs repeat their prompts, and each is to cost what it costs.
         serving = await assignment.load(
@@ -111,6 +121,8 @@ class StageProcess:
             model,
             t.LayerRange(*spec.layers),
             memory_bytes=spec.memory_bytes,
+            kv_bytes=spec.kv_bytes,
+            offload_bytes=spec.groups * (spec.kv_bytes or 0) // 2,
             prefix_share=0,
         )
         # Nobody stops early: every run has the same number of tokens.
@@ -142,6 +154,11 @@ class StageProcess:
             self._stage.tick()
             await asyncio.sleep(_TEND_S)
 
+    def _note_step(self, done: Stepped, prompts: int) -> None:
+        self._steps.add(done, prompts)
+        inside = self._compute.requests - self._compute.waiting_requests
+        self._most_inside = max(self._most_inside, inside)
+
     async def _perform(self, request: dict[str, Any]) -> Mapping[str, Any]:
         match request["do"]:
             case "match":
@@ -153,9 +170,14 @@ class StageProcess:
                     "spent": self._spent.take(),
                 }
             case "memory":
+                numbers = self._compute.numbers()
                 return {
                     **memory_bytes(),
-                    "kv_tokens": self._compute.kv_tokens,
+                    "kv_tokens": numbers.kv_tokens,
+                    "kv_capacity_tokens": numbers.kv_capacity_tokens,
+                    "microbatches": numbers.microbatches,
+                    "swap_waited_s": numbers.swap_waited_s,
+                    "most_inside": self._most_inside,
                     "active": self._desk.active_requests,
                     "jobs": len(self._desk.jobs),
                 }
@@ -203,6 +225,17 @@ def last_as_long(emulate: tuple[float, float, float, float]) -> None:
         return engine
 
     compat.make_engine = slowed
+
+
+def take_turns(groups: int) -> None:
+    """From now on a second tier is used with so many groups, half of the memory for each of two; a miner chooses by what it measures."""
+    from core.engine.sizing import Offload
+    from miner import compute
+
+    def chosen(make: Any, hot_bytes: int, second: Any) -> Offload:
+        return Offload(groups, 0.5)
+
+    compute.choose_offload = chosen
 
 
 def memory_bytes() -> dict[str, int]:

@@ -63,13 +63,48 @@ async def test_a_stream_that_ends_is_noticed_without_waiting() -> None:
 
 
 async def test_silence_is_noticed_after_the_missed_intervals_and_no_sooner() -> None:
-    peer, clock = Peer(lambda: None), ManualClock()
+    answers = iter([wire.Pong(), None])
+    peer, clock = Peer(lambda: next(answers)), ManualClock()
     watching = await watch(peer, clock)
-    await clock.advance(0.74)
+    await clock.advance(0.25 + 0.74)
     assert not watching.done()
     await clock.advance(0.02)
     assert "no sign of life for 0.75 s" in str(await watching)
-    assert peer.asked == 1, "one question is enough"
+    assert peer.asked == 2, "one question is enough"
+
+
+async def test_who_never_answered_may_be_far_away() -> None:
+    peer, clock = Peer(lambda: None), ManualClock()
+    watching = await watch(peer, clock)
+    await clock.advance(1.24)
+    assert not watching.done()
+    await clock.advance(0.02)
+    assert "no sign of life for 1.25 s" in str(await watching)
+
+
+async def test_the_way_of_an_answer_is_no_silence() -> None:
+    """Answers take 0.55 s, now and then 0.5 s more; then there are none."""
+    stops = asyncio.Event()
+
+    class Far(Peer):
+        async def call(self, message: wire.AnyMessage) -> wire.Frame:
+            self.asked += 1
+            await clock.sleep(1.05 if self.asked % 4 == 0 else 0.55)
+            if stops.is_set():
+                await asyncio.Event().wait()
+            return wire.Frame(wire.Pong(), memoryview(b""))
+
+    clock = ManualClock()
+    peer = Far()
+    watching = await watch(peer, clock)
+    for _ in range(400):
+        await clock.advance(0.05)
+    assert not watching.done()
+    assert peer.asked > 15
+    stops.set()
+    for _ in range(40):
+        await clock.advance(0.05)
+    assert "no sign of life for 1.25 s" in str(await watching)
 
 
 async def test_a_late_answer_ends_the_silence() -> None:
@@ -128,11 +163,14 @@ async def test_a_peer_that_answers_something_else_is_there() -> None:
 def test_only_as_many_missed_intervals_in_a_row_as_allowed_are_silence(
     intervals: list[tuple[bool, float]],
 ) -> None:
-    misses, in_a_row = Misses(BEAT), 0
+    misses, in_a_row, far = Misses(BEAT), 0, None
     for answered, took_s in intervals:
         overslept = took_s >= 2 * BEAT.interval_s
+        if answered:
+            far = min(in_a_row, in_a_row if far is None else far)
         in_a_row = 0 if answered else in_a_row + (not overslept)
-        assert misses.is_silent(answered=answered, took_s=took_s) == (in_a_row >= BEAT.missed)
+        allowed = BEAT.missed + (2 if far is None else far)
+        assert misses.is_silent(answered=answered, took_s=took_s) == (in_a_row >= allowed)
 
 
 async def test_streams_that_break_are_accidents_until_three_in_a_row_held_for_no_second() -> None:
