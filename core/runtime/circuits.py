@@ -19,7 +19,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -32,6 +31,7 @@ import base58
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from core.protocol.errors import PeerUnreachable
+from core.runtime.folders import make_socket_folder
 from core.runtime.logs import get_logger
 
 PROTOCOL = "/headrace/stream/1"
@@ -289,7 +289,7 @@ class _Daemon:
 
     def __init__(self, *options: str) -> None:
         """Blocks until it answers. Raises OSError with its last words."""
-        self.folder = Path(tempfile.mkdtemp(prefix="headrace-p2p-"))
+        self.folder = make_socket_folder("p2p")
         self.control, self.streams = self.folder / "control", self.folder / "streams"
         self._owner = os.getpid()
         self._said = self.folder / "said"

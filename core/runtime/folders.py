@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 HOME_VARIABLE = "HEADRACE_HOME"
+#: The path of a Unix socket has 107 bytes; so much is left to names below the folder of temporary files.
+_SOCKET_ROOT_BYTES = 48
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,13 @@ def make_private(folder: Path) -> Path:
     """Create a folder (and its parents) that only its owner may enter; returns it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
+
+
+def make_socket_folder(purpose: str) -> Path:
+    """A new folder for Unix sockets that only we may enter; in `/tmp` where that for temporary files has too long a name."""
+    root = tempfile.gettempdir()
+    at = root if len(os.fsencode(root)) <= _SOCKET_ROOT_BYTES else "/tmp"
+    return Path(tempfile.mkdtemp(prefix=f"headrace-{purpose}-", dir=at))
 
 
 def make_private_file(path: Path) -> Path:

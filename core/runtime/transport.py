@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import struct
 import threading
@@ -26,6 +27,7 @@ import msgspec
 
 from core.protocol.errors import PeerUnreachable
 from core.runtime.circuits import relayed_bytes, write_key
+from core.runtime.folders import make_socket_folder
 from core.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -249,6 +251,7 @@ def _end(dht: Any, asking: threading.Lock) -> None:
         while time.monotonic() < deadline:  # a killed daemon holds its port a moment longer
             os.killpg(dht.pid, 0)
             time.sleep(_END_POLL_S)
+    shutil.rmtree(dht.sockets, ignore_errors=True)
 
 
 def _dht_class(is_relay: bool) -> Any:
@@ -256,15 +259,22 @@ def _dht_class(is_relay: bool) -> Any:
     from hivemind.p2p import P2P
 
     class Peer(DHT):  # type: ignore[misc]
-        """A DHT child that leads its own process group and does not outlive its parent.
+        """A DHT child that leads its own process group and does not outlive its parent, and neither does a file of it.
 
-        Its own group, so that Ctrl-C in a terminal reaches only us while we drain; and hivemind's child would
+        The sockets of its daemon are in a folder that nobody else may enter: in the open, as hivemind has them, every killed peer leaves
+        two. Its own group, so that Ctrl-C in a terminal reaches only us while we drain; and hivemind's child would
         otherwise wait forever for commands of a parent that was killed.
         """
 
+        def __init__(self, **options: Any) -> None:
+            self.sockets = make_socket_folder("swarm")
+            super().__init__(**options)
+
         def run(self) -> None:
             os.setpgid(0, 0)
-            threading.Thread(target=_end_with_parent, args=(self._parent_pid,), daemon=True).start()
+            parent = (self._parent_pid, self.sockets)
+            threading.Thread(target=_end_with_parent, args=parent, daemon=True).start()
+            P2P._UNIX_SOCKET_PREFIX = f"/unix{self.sockets}/"
             if is_relay:
                 _set_relay_limits(P2P)
             super().run()
@@ -295,9 +305,10 @@ def _is_ample(dht: Any) -> bool:
     return found >= _RELAY_DATA_BYTES
 
 
-def _end_with_parent(parent: int) -> None:
+def _end_with_parent(parent: int, sockets: Path) -> None:
     while os.getppid() == parent:
         time.sleep(_POLL_S)
+    shutil.rmtree(sockets, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
 import sqlite3
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-from core.runtime.folders import make_private_file
+import pytest
+
+from core.runtime.folders import make_private_file, make_socket_folder
 
 VISITOR = """
 import sqlite3, sys
@@ -17,6 +22,22 @@ visitor.execute("INSERT INTO t VALUES ('visitor')")
 visitor.commit()
 visitor.close()
 """
+
+
+@pytest.mark.parametrize("name", ["t", "a-folder-with-a-name-that-leaves-no-room-for-a-socket" * 2])
+def test_sockets_have_a_private_folder_in_which_they_can_be(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        root = (Path(short) if name == "t" else tmp_path) / name
+        root.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(root))
+        folder = make_socket_folder("swarm")
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert (folder.parent == root) == (name == "t")
+        with socket.socket(socket.AF_UNIX) as ours:
+            ours.bind(str(folder / ("p2pclient-" + "x" * 16 + ".sock")))
+        shutil.rmtree(folder)
 
 
 def test_a_new_file_and_an_opened_up_one_are_the_owner_s_alone(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from multiprocessing.connection import Connection
@@ -310,7 +311,8 @@ async def test_one_peer_alone_keeps_what_passes_and_close_ends_all_its_processes
 ) -> None:
     before = ours()
     swarm = Swarm.start("127.0.0.1", 0, [], check=SwarmCheck(network))
-    started = ours() - before
+    started, sockets = ours() - before, swarm._dht.sockets
+    assert any(sockets.iterdir()), "the daemon is asked elsewhere"
     assert any("p2pd" in command_of(pid) for pid in started)
     key, record = author.address.lower(), sealed(author, network)
     assert await swarm.publish(TOPIC, key, record, 10.0)
@@ -323,6 +325,7 @@ async def test_one_peer_alone_keeps_what_passes_and_close_ends_all_its_processes
     assert await swarm.lookup(TOPIC) == {key: record}
     swarm.close()
     swarm.close()
+    assert not sockets.exists()
     assert ours() <= before
     assert not any(alive(pid) for pid in started)
     for ask in (swarm.lookup(TOPIC), swarm.publish(TOPIC, key, record, 10.0)):
@@ -340,6 +343,7 @@ async def test_a_killed_child_is_noticed_and_its_daemon_ended_at_close() -> None
             await swarm.lookup(TOPIC)
     swarm.close()
     assert not any(alive(pid) for pid in started)
+    assert not swarm._dht.sockets.exists()
 
 
 async def test_a_frozen_child_does_not_keep_close_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,13 +361,19 @@ async def test_a_frozen_child_does_not_keep_close_waiting(monkeypatch: pytest.Mo
     assert not any(alive(pid) for pid in started)
 
 
-def test_a_killed_program_leaves_no_swarm_behind(network: Domain) -> None:
-    peer = RemotePeer([], network)
-    peer.ask("addresses")
-    children = swarm_processes(peer.pid)
-    assert len(children) >= 2
-    peer.kill()
-    wait_until(lambda: not any(alive(pid) for pid in children), 5.0)
+def test_a_killed_program_leaves_no_swarm_behind(
+    network: Domain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as root:
+        monkeypatch.setattr(tempfile, "tempdir", root)
+        peer = RemotePeer([], network)
+        peer.ask("addresses")
+        children = swarm_processes(peer.pid)
+        assert len(children) >= 2
+        (sockets,) = Path(root).glob("headrace-swarm-*")
+        peer.kill()
+        wait_until(lambda: not any(alive(pid) for pid in children), 5.0)
+        assert not sockets.exists()
 
 
 def test_ctrl_c_reaches_the_program_and_not_its_swarm(network: Domain) -> None:
