@@ -1,7 +1,7 @@
 /* A run of plain decoder layers: norm, products, rotation, attention, norm, gated products, and nothing in between.
 
-   A plain layer is x += out(attend(rotate(qkv(norm(x))))), x += down(silu(gate(norm(x))) · up(norm(x))). Sums of sixteen run
-   side by side in a fixed order, so that a row's bits depend neither on other rows, nor on threads, nor on vectors' width. What could
+   A plain layer is x += out(attend(rotate(qkv(norm(x))))), x += down(act(gate(norm(x))) · up(norm(x))), act SiLU or GELU with its tanh;
+   what is added may be normed first. Sums of sixteen run side by side in a fixed order, so that a row's bits depend neither on other rows, nor on threads, nor on vectors' width. What could
    be rounded otherwise where it is used twice is not inlined. */
 
 #include <math.h>
@@ -20,11 +20,11 @@ int attend(const REAL *query, int64_t row_stride, int64_t head_stride, const REA
 void put(const REAL *from, int64_t row_stride, int64_t head_stride, const int64_t *slots, REAL *pool,
          int64_t rows, int64_t heads, int64_t width);
 
-/* Weights as products.c wants them; biases and the norms of queries and keys may be null. */
+/* Weights as products.c wants them; biases, the norms of queries and keys and those of what is added may be null. */
 typedef struct {
-  const REAL *norm, *qkv, *qkv_bias, *query_norm, *key_norm, *out, *out_bias;
-  const REAL *inner_norm, *gate_up, *gate_up_bias, *down, *down_bias;
-  int64_t hidden, heads, kv_heads, head_width, inner;
+  const REAL *norm, *qkv, *qkv_bias, *query_norm, *key_norm, *out, *out_bias, *added_norm;
+  const REAL *inner_norm, *gate_up, *gate_up_bias, *down, *down_bias, *inner_added_norm;
+  int64_t hidden, heads, kv_heads, head_width, inner, is_gelu;
   REAL epsilon, inner_epsilon, head_epsilon, scale;
 } Layer;
 
@@ -61,25 +61,31 @@ static void __attribute__((noinline)) rotate(REAL *x, const REAL *cosine, const 
   }
 }
 
-/* out = silu(gate) · up of a row whose gates come first. */
-static void __attribute__((noinline)) gate_row(const REAL *both, REAL *out, int64_t width) {
+/* out = act(gate) · up of a row whose gates come first; act(g) = g / (1 + e^−t), t = g or, as ½(1 + tanh u) = 1 / (1 + e^−2u), 2u. */
+static void __attribute__((noinline)) gate_row(const REAL *both, REAL *out, int64_t width, int is_gelu) {
   for (int64_t i = 0; i < width; i += WIDE) {
     const int64_t left = width - i;
     const lanes gate = load(both + i, left);
+    lanes turned = gate;
+    if (is_gelu) /* √(8/π) and 0.044715 of it */
+      turned = gate * (spread((REAL)1.5957691216057308) + spread((REAL)0.07135481627260025) * (gate * gate));
     numbers sign = {0};
-    memcpy(&sign, &gate, sizeof gate);
+    memcpy(&sign, &turned, sizeof turned);
     numbers above = sign | LEAST_WHOLE;
-    lanes falling; /* −|gate| */
+    lanes falling; /* −|t| */
     memcpy(&falling, &above, sizeof falling);
     const lanes power = exponential(falling);
     const lanes one = spread(1);
-    const lanes top = pick(gate < spread(0), power, one);
+    const lanes top = pick(turned < spread(0), power, one);
     store(out + i, gate * (top / (one + power)) * load(both + width + i, left), left);
   }
 }
 
-static void add(REAL *x, const REAL *more, int64_t count) {
-  for (int64_t i = 0; i < count; i++) x[i] += more[i];
+/* x += more, rows that are normed first where there is a weight for it. */
+static void add_normed(REAL *x, REAL *more, const REAL *weight, int64_t rows, int64_t width, REAL epsilon) {
+  if (weight)
+    for (int64_t r = 0; r < rows; r++) norm_row(more + r * width, weight, more + r * width, width, epsilon);
+  for (int64_t i = 0; i < rows * width; i++) x[i] += more[i];
 }
 
 /* qkv [rows][(heads + 2 · kv_heads) · head_width] of x [rows][hidden], rotated; space [rows][hidden]. */
@@ -105,26 +111,26 @@ void after_attention(const Layer *l, REAL *x, const REAL *seen, REAL *space, int
   REAL *row = space, *both = row + rows * hidden, *gated = both + 2 * rows * inner;
   multiply(seen, l->heads * l->head_width, l->out, l->out_bias, row, rows, l->heads * l->head_width,
            hidden, threads);
-  add(x, row, rows * hidden);
+  add_normed(x, row, l->added_norm, rows, hidden, l->epsilon);
   for (int64_t r = 0; r < rows; r++)
     norm_row(x + r * hidden, l->inner_norm, row + r * hidden, hidden, l->inner_epsilon);
   multiply(row, hidden, l->gate_up, l->gate_up_bias, both, rows, hidden, 2 * inner, threads);
-  for (int64_t r = 0; r < rows; r++) gate_row(both + 2 * r * inner, gated + r * inner, inner);
+  for (int64_t r = 0; r < rows; r++) gate_row(both + 2 * r * inner, gated + r * inner, inner, (int)l->is_gelu);
   multiply(gated, inner, l->down, l->down_bias, row, rows, inner, hidden, threads);
-  add(x, row, rows * hidden);
+  add_normed(x, row, l->inner_added_norm, rows, hidden, l->inner_epsilon);
 }
 
-/* Layers one after the other, of rows that each attend alone; x in place. 0, or 1 when there was no memory.
+/* Layers one after the other, of rows that each attend alone; x in place, `angles` cosines and sines of each layer. 0, or 1 when there was no memory.
    space [rows][hidden + (2 · heads + 2 · kv_heads) · head_width + 3 · inner] */
-int single_rows(const Layer *layers, const Seen *seen, int64_t count, REAL *x, const REAL *cosine,
-                const REAL *sine, REAL *space, int64_t rows, int threads) {
+int single_rows(const Layer *layers, const Seen *seen, int64_t count, REAL *x, const REAL *const *angles,
+                REAL *space, int64_t rows, int threads) {
   for (int64_t i = 0; i < count; i++) {
     const Layer *l = layers + i;
     const Seen *s = seen + i;
     const int64_t d = l->head_width, width = (l->heads + 2 * l->kv_heads) * d;
     REAL *qkv = space, *heads = qkv + rows * width, *rest = heads + rows * l->heads * d;
     const REAL *key = qkv + l->heads * d, *value = key + l->kv_heads * d;
-    before_attention(l, x, cosine, sine, qkv, rest, rows, threads);
+    before_attention(l, x, angles[2 * i], angles[2 * i + 1], qkv, rest, rows, threads);
     put(key, width, d, s->slots, s->keys, rows, l->kv_heads, d);
     put(value, width, d, s->slots, s->values, rows, l->kv_heads, d);
     if (attend(qkv, width, d, s->keys, s->values, s->pages, s->most_pages, s->begin, s->end, heads,

@@ -76,7 +76,7 @@ def open_kernels(file: Path, bits: int = 32) -> ctypes.CDLL:
     library.before_attention.restype = None
     library.after_attention.argtypes = [pointer, pointer, pointer, *steps]
     library.after_attention.restype = None
-    library.single_rows.argtypes = [pointer, pointer, number, pointer, pointer, pointer, *steps]
+    library.single_rows.argtypes = [pointer, pointer, number, pointer, pointer, *steps]
     library.single_rows.restype = ctypes.c_int
     parallel = _torchs_parallel()
     for share in (

@@ -1,7 +1,7 @@
 """How does a run of plain decoder layers take one call instead of thirty operators each?
 
-Layers of the llama kind (norm, joined products, rotary halves, norm, gated products) go through `layers.c`: between two products
-nothing is dispatched. Every layer is first compared with the library's own module; whatever differs, has other parts or lies
+Layers of the llama kind (norm, joined products, rotary halves, norm, gated products) and Gemma's (four norms, GELU) go through
+`layers.c`: between two products nothing is dispatched. Every layer is first compared with the library's own module; whatever differs, has other parts or lies
 elsewhere runs through the library as before.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,18 +26,23 @@ from core.engine.native import NoKernels, kernels
 from core.engine.prepack import JoinedLinear, PackedLinear
 
 #: Decoders whose layers are looked at. Others could pass the comparison and do more on other rows.
-_KINDS = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+_KINDS = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma3_text"})
+#: Class names of activations → whether they are GELU.
+_ACTIVATIONS = {"SiLU": 0, "SiLUActivation": 0, "GELUTanh": 1}
 _PROOF_ROWS = 3
 _TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12}
 _FIELDS = [
     *(
         (name, ctypes.c_void_p)
         for name in (
-            *("norm", "qkv", "qkv_bias", "query_norm", "key_norm", "out", "out_bias"),
-            *("inner_norm", "gate_up", "gate_up_bias", "down", "down_bias"),
+            *("norm", "qkv", "qkv_bias", "query_norm", "key_norm", "out", "out_bias", "added_norm"),
+            *("inner_norm", "gate_up", "gate_up_bias", "down", "down_bias", "inner_added_norm"),
         )
     ),
-    *((name, ctypes.c_int64) for name in ("hidden", "heads", "kv_heads", "head_width", "inner")),
+    *(
+        (name, ctypes.c_int64)
+        for name in ("hidden", "heads", "kv_heads", "head_width", "inner", "is_gelu")
+    ),
 ]
 _REALS = ("epsilon", "inner_epsilon", "head_epsilon", "scale")
 
@@ -83,9 +89,14 @@ class PlainLayers:
         self._library = kernels(8 * shard.dtype.itemsize)
         self._rotary: nn.Module = shard.model.base_model.rotary_emb
         self._kind = _LAYERS[shard.dtype]
-        self._layers = (self._kind * len(shard.decoder_layers))(
-            *(self._kind(*_described(layer, shard.dtype)) for layer in shard.decoder_layers)
-        )
+        layers = list(shard.decoder_layers)
+        #: Where layers are rotated unlike, what the library's rotation knows theirs by; else None.
+        self._types = [None] * len(layers)
+        if "layer_type" in signature(self._rotary.forward).parameters:
+            self._types = [layer.self_attn.layer_type for layer in layers]
+        described = [_Described(layer, shard.dtype) for layer in layers]
+        self._kept = [each.kept for each in described]  # tensors that the layers point at
+        self._layers = (self._kind * len(layers))(*(self._kind(*each.fields) for each in described))
         self._space = self._empty(0)
         for number, layer in enumerate(shard.decoder_layers):
             self._prove(shard, number, layer)
@@ -95,7 +106,7 @@ class PlainLayers:
         rows, first = len(x), self._layers[start]
         assert rows == plan.rows, "rows that nobody planned have no pages"
         out = x.clone(memory_format=torch.contiguous_format)
-        cosine, sine = self._angles(positions)
+        angles = {kind: self._angles(positions, kind) for kind in {*self._types[start:end]}}
         threads = torch.get_num_threads()
         heads = (2 * first.heads + 2 * first.kv_heads) * first.head_width
         space = self._room(rows * (first.hidden + heads + 3 * first.inner))
@@ -103,13 +114,16 @@ class PlainLayers:
         at = ctypes.addressof(self._layers)
         size = ctypes.sizeof(self._kind)
         if seen is not None:
+            of_layers = [
+                part.data_ptr() for kind in self._types[start:end] for part in angles[kind]
+            ]
+            pointers = np.array(of_layers, np.uintp)
             if self._library.single_rows(
                 at + start * size,
                 seen.ctypes.data,
                 end - start,
                 out.data_ptr(),
-                cosine.data_ptr(),
-                sine.data_ptr(),
+                pointers.ctypes.data,
                 space.data_ptr(),
                 rows,
                 threads,
@@ -118,7 +132,7 @@ class PlainLayers:
             return out
         width, query_width = first.heads + 2 * first.kv_heads, first.heads
         for number in range(start, end):
-            here = at + number * size
+            here, (cosine, sine) = at + number * size, angles[self._types[number]]
             qkv = self._empty(rows, width, first.head_width)
             self._library.before_attention(
                 here,
@@ -140,9 +154,10 @@ class PlainLayers:
             )
         return out
 
-    def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin [T, d] as the model itself makes them."""
-        cosine, sine = self._rotary(self._empty(0), position_ids=positions[None])
+    def _angles(self, positions: Tensor, kind: str | None) -> tuple[Tensor, Tensor]:
+        """cos and sin [T, d] as the model itself makes them for layers of a kind."""
+        options = {} if kind is None else {"layer_type": kind}
+        cosine, sine = self._rotary(self._empty(0), position_ids=positions[None], **options)
         return cosine[0].contiguous(), sine[0].contiguous()
 
     def _room(self, count: int) -> Tensor:
@@ -162,7 +177,7 @@ class PlainLayers:
         attended = attended.to(self._dtype)
         positions = torch.tensor([0, 5, 131])[:_PROOF_ROWS]
         probe = _Probe(attended)
-        cosine, sine = self._angles(positions)
+        cosine, sine = self._angles(positions, self._types[number])
         with torch.inference_mode(), shard.precision(), attending(shard.model.config, probe):
             theirs = layer.forward(
                 x[None],
@@ -217,6 +232,8 @@ def plain_layers(shard: Shard) -> PlainLayers | None:
         return None
     if shard.device.type != "cpu" or _is_watched(shard):
         return None
+    if shard.is_last and getattr(shard.model.config, "final_logit_softcapping", None) is not None:
+        return None  # after such layers callers go through norm and head themselves
     try:
         return PlainLayers(shard)
     except (NoKernels, _Unlike, AttributeError):
@@ -233,44 +250,60 @@ def _is_watched(shard: Shard) -> bool:
     return False
 
 
-def _described(layer: Any, dtype: torch.dtype) -> tuple[Any, ...]:
-    """What `_Layer` takes. Raises _Unlike."""
-    attention, mlp = layer.self_attn, layer.mlp
-    if type(mlp.act_fn).__name__ not in ("SiLU", "SiLUActivation"):
-        raise _Unlike("gates are not silu")
-    qkv, qkv_bias, sizes = _joined([attention.q_proj, attention.k_proj, attention.v_proj], dtype)
-    gate_up, gate_up_bias, inner = _joined([mlp.gate_proj, mlp.up_proj], dtype)
-    width = attention.head_dim
-    if sizes[1] != sizes[2] or inner[0] != inner[1] or width % 2 or sizes[0] % sizes[1]:
-        raise _Unlike("its parts are of other sizes")
-    out, out_bias = _packed(attention.o_proj, dtype)
-    down, down_bias = _packed(mlp.down_proj, dtype)
-    head_norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
-    epsilons = {norm.variance_epsilon for norm in head_norms if norm is not None}
-    if len(epsilons) > 1:
-        raise _Unlike("queries and keys are normed unlike")
-    return (
-        _number(layer.input_layernorm.weight, dtype),
-        qkv,
-        qkv_bias,
-        *(None if norm is None else _number(norm.weight, dtype) for norm in head_norms),
-        out,
-        out_bias,
-        _number(layer.post_attention_layernorm.weight, dtype),
-        gate_up,
-        gate_up_bias,
-        down,
-        down_bias,
-        len(layer.input_layernorm.weight),
-        sizes[0] // width,
-        sizes[1] // width,
-        width,
-        inner[0],
-        layer.input_layernorm.variance_epsilon,
-        layer.post_attention_layernorm.variance_epsilon,
-        next(iter(epsilons), 0.0),
-        0.0,  # the scale is learnt from the layer's own call
-    )
+class _Described:
+    """What `_Layer` takes of a layer, and the tensors of our own that it points at."""
+
+    def __init__(self, layer: Any, dtype: torch.dtype) -> None:
+        """Raises _Unlike."""
+        attention, mlp = layer.self_attn, layer.mlp
+        self._dtype, self.kept = dtype, list[Tensor]()
+        is_gelu = _ACTIVATIONS.get(type(mlp.act_fn).__name__)
+        if is_gelu is None:
+            raise _Unlike("gates are of another kind")
+        qkv, qkv_bias, sizes = _joined(
+            [attention.q_proj, attention.k_proj, attention.v_proj], dtype
+        )
+        gate_up, gate_up_bias, inner = _joined([mlp.gate_proj, mlp.up_proj], dtype)
+        width = attention.head_dim
+        if sizes[1] != sizes[2] or inner[0] != inner[1] or width % 2 or sizes[0] % sizes[1]:
+            raise _Unlike("its parts are of other sizes")
+        out, out_bias = _packed(attention.o_proj, dtype)
+        down, down_bias = _packed(mlp.down_proj, dtype)
+        norm, epsilon = self._norm(layer.input_layernorm)
+        before, after = layer.post_attention_layernorm, None
+        added = None
+        if hasattr(layer, "pre_feedforward_layernorm"):  # what is added is normed too
+            added, _ = self._norm(before, epsilon)
+            before, after = layer.pre_feedforward_layernorm, layer.post_feedforward_layernorm
+        inner_norm, inner_epsilon = self._norm(before)
+        inner_added, _ = self._norm(after, inner_epsilon)
+        head_norms, head_epsilon = [], None
+        for name in ("q_norm", "k_norm"):
+            found, head_epsilon = self._norm(getattr(attention, name, None), head_epsilon)
+            head_norms.append(found)
+        self.fields = (
+            *(norm, qkv, qkv_bias, *head_norms, out, out_bias, added),
+            *(inner_norm, gate_up, gate_up_bias, down, down_bias, inner_added),
+            *(attention.o_proj.out_features, sizes[0] // width, sizes[1] // width, width, inner[0]),
+            is_gelu,
+            *(epsilon, inner_epsilon, head_epsilon or 0.0),
+            0.0,  # the scale is learnt from the layer's own call
+        )
+
+    def _norm(
+        self, norm: nn.Module | None, epsilon: float | None = None
+    ) -> tuple[int | None, float | None]:
+        """Where the factors of a norm lie, and what it adds to the mean of squares: `epsilon` where that is given."""
+        if norm is None:
+            return None, epsilon
+        if hasattr(norm, "variance_epsilon"):
+            weight, own = norm.weight, norm.variance_epsilon
+        else:  # Gemma's weights are what its factors are above 1
+            weight, own = (1.0 + norm.weight.to(self._dtype)).contiguous(), norm.eps
+            self.kept.append(weight)
+        if epsilon not in (None, own):
+            raise _Unlike("its norms differ")
+        return _number(weight, self._dtype), own
 
 
 def _joined(parts: Sequence[nn.Module], dtype: torch.dtype) -> tuple[int, int | None, list[int]]:

@@ -27,7 +27,7 @@ def _compiled() -> None:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3", "gemma3"])
 def test_plain_layers_are_known_and_right(
     architecture: str, tiny: Callable, whole_model: Callable
 ) -> None:
@@ -46,11 +46,24 @@ def test_plain_layers_are_known_and_right(
     assert off(logits, reference(whole_model(folder), ids)) < CLOSE
 
 
-@pytest.mark.parametrize("architecture", ["gemma3", "gpt2", "olmo2", "mixtral"])
+@pytest.mark.parametrize("architecture", ["gemma2", "gpt2", "olmo2", "mixtral"])
 def test_other_layers_run_through_the_library(architecture: str, tiny: Callable) -> None:
     shard = load_shard(tiny(architecture, layers=2), LayerRange(0, 2))
     prepack(shard)
     assert plain_layers(shard) is None
+
+
+def test_capped_logits_are_left_to_the_library(tiny: Callable, whole_model: Callable) -> None:
+    folder = tiny("gemma3", layers=2, options={"final_logit_softcapping": 0.05})
+    for layers, is_plain in ((LayerRange(0, 1), True), (LayerRange(0, 2), False)):
+        shard = load_shard(folder, layers)
+        packed = prepack(shard)
+        assert (plain_layers(shard) is not None) == is_plain
+    engine = BatchEngine(shard, kv_bytes=2**22, prefix_share=0, least_rows=packed.least_rows)
+    ids = ids_of(3, 20)
+    engine.open("r")
+    assert off(feed([engine], "r", ids, 7), reference(whole_model(folder), ids)) < CLOSE
+    engine.close()
 
 
 def test_what_differs_from_the_library_is_not_used(tiny: Callable) -> None:

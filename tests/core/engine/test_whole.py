@@ -138,7 +138,7 @@ def test_plain_layers_take_one_call_in_both_precisions(tiny: Callable) -> None:
     for dtype in DTYPES:
         shard = prepare(load_shard(tiny("llama", layers=2), LayerRange(0, 2), dtype=dtype))
         assert shard.whole is not None and shard.whole._plain is not None
-        other = prepare(load_shard(tiny("gemma3", layers=2), LayerRange(0, 2), dtype=dtype))
+        other = prepare(load_shard(tiny("gemma2", layers=2), LayerRange(0, 2), dtype=dtype))
         assert other.whole is not None and other.whole._plain is None
 
 
