@@ -95,7 +95,7 @@ class Channel:
         self._send_cipher, self._receive_cipher = AESGCM(send_key), AESGCM(receive_key)
         self._send_key, self._receive_key = AES256(send_key), AES256(receive_key)
         self._sent = itertools.count()
-        self._received = itertools.count()
+        self.received = 0  # frames
         self._last_id = 0
         self._waiting: dict[int, asyncio.Future[wire.Frame | None]] = {}
         self._handler = handler
@@ -257,7 +257,8 @@ class Channel:
         length = int.from_bytes(await self._reader.readexactly(4), "big")
         if not _TAG_BYTES <= length <= wire.MAX_FRAME_BYTES + _TAG_BYTES:
             raise FrameTooLarge(f"frame of {length} bytes", f"the limit is {wire.MAX_FRAME_BYTES}")
-        nonce = next(self._received).to_bytes(12, "big")
+        nonce = self.received.to_bytes(12, "big")
+        self.received += 1
         try:
             if length > _SMALL_BYTES:
                 return await self._receive_large(nonce, length - _TAG_BYTES)

@@ -7,6 +7,7 @@ has is there, one whose step takes many times what it should is not.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,17 +15,18 @@ from core.protocol import wire
 from core.protocol.errors import PeerUnreachable
 from core.runtime.clock import Clock
 
-#: Intervals that an answer of a peer may travel, before any of its answers says how far away it is.
+#: Intervals that an answer of a peer may take, before any of its answers says how far away it is.
 FAR_INTERVALS = 2
+_ANSWERS = 8
 #: A step that takes so many times what was expected of it is not going to end.
 STUCK_FACTOR = 5
 
 
 @dataclass(frozen=True)
 class Beat:
-    """Ask every `interval_s`; a question that `missed` intervals have not answered means silence.
+    """Ask every `interval_s`; `missed` intervals with a question open and nothing heard mean silence.
 
-    Beside those go the intervals that answers of this peer have always taken: at 256 ms one way they are two.
+    Beside those go the intervals that its answers usually take: two at 256 ms one way, and some where a loop has hundreds of requests to wake.
     """
 
     interval_s: float = 0.25
@@ -44,30 +46,38 @@ class Asked(Protocol):
 
     peer: str
 
+    @property
+    def received(self) -> int:
+        """Frames that came so far: before an answer, they are signs of life too."""
+
     async def call(self, message: wire.AnyMessage) -> wire.Frame: ...
 
     async def wait_closed(self) -> None: ...
 
 
 class Misses:
-    """How many intervals in a row went by without an answer. An interval that we overslept ourselves proves nothing."""
+    """How many intervals in a row went by with nothing heard. An interval that we overslept ourselves proves nothing."""
 
     def __init__(self, beat: Beat) -> None:
-        self._beat, self._missed = beat, 0
-        self._far: int | None = None  # the fewest intervals that an answer took
+        self._beat, self._missed, self._open = beat, 0, 0  # of the question: intervals
+        self._took: deque[int] = deque(maxlen=_ANSWERS)  # intervals, of the last answers
 
     @property
     def allowed(self) -> int:
         """So many are silence."""
-        return self._beat.missed + (FAR_INTERVALS if self._far is None else self._far)
+        took = sorted(self._took) or [FAR_INTERVALS]
+        return self._beat.missed + took[len(took) // 2]
 
-    def is_silent(self, *, answered: bool, took_s: float) -> bool:
-        """After each interval, which took us `took_s`: whether the peer has been silent for too long."""
+    def is_silent(self, *, answered: bool, heard: bool, took_s: float) -> bool:
+        """After each interval, which took us `took_s`: whether the peer has been silent for too long.
+
+        `answered`: our question. `heard`: anything; what lies before the answer is only waiting for us to read it.
+        """
+        counts = took_s < 2 * self._beat.interval_s
         if answered:
-            self._far = self._missed if self._far is None else min(self._far, self._missed)
-            self._missed = 0
-        elif took_s < 2 * self._beat.interval_s:
-            self._missed += 1
+            self._took.append(self._open)
+        self._open = 0 if answered else self._open + counts
+        self._missed = 0 if answered or heard else self._missed + counts
         return self._missed >= self.allowed
 
 
@@ -97,7 +107,7 @@ async def until_lost(stream: Asked, beat: Beat, clock: Clock) -> PeerUnreachable
     try:
         while True:
             ping = ping or asyncio.create_task(_answer(stream))
-            began = clock.monotonic()
+            began, received = clock.monotonic(), stream.received
             pause = asyncio.create_task(clock.sleep(beat.interval_s))
             try:
                 await asyncio.wait({closed, pause}, return_when=asyncio.FIRST_COMPLETED)
@@ -105,7 +115,8 @@ async def until_lost(stream: Asked, beat: Beat, clock: Clock) -> PeerUnreachable
                 pause.cancel()
             if closed.done():
                 return PeerUnreachable(stream.peer, "its stream ended")
-            if misses.is_silent(answered=ping.done(), took_s=clock.monotonic() - began):
+            took_s, heard = clock.monotonic() - began, stream.received != received
+            if misses.is_silent(answered=ping.done(), heard=heard, took_s=took_s):
                 silent_s = misses.allowed * beat.interval_s
                 return PeerUnreachable(stream.peer, f"no sign of life for {silent_s:g} s")
             if ping.done():
