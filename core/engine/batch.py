@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from core.engine.blocks import Shard
+from core.engine.blocks import Final, Shard
 from core.engine.gates import LayerGates
 from core.engine.graphs import Capture, DecodeGraphs, cuda_capture
 from core.engine.layout import learn_layout
@@ -212,11 +213,12 @@ class BatchEngine:
         microbatch: int = 0,
         following: int | None = None,
         checked: bool = False,
-    ) -> list[Tensor]:
+        states: bool = False,
+    ) -> list[Any]:
         """Run one batch, each request at most once; one output per piece, in order. `checked` if `check` saw every piece.
 
         That is activations [n, D] where the request leaves before the model's end, else float32 logits: [n, V], [1, V] or
-        [0, V] as the piece asks. All of a batch's requests are of one microbatch; `following` names the one
+        [0, V] as the piece asks; with `states` a `Final`, the rows that they were made of beside them. All of a batch's requests are of one microbatch; `following` names the one
         that is likely next, whose pages are fetched meanwhile. Raises as `check`, or KvShort; no request has then
         moved, but positions that a piece repeats are forgotten.
         """
@@ -225,7 +227,7 @@ class BatchEngine:
         if not checked:
             for piece in pieces:
                 self.check(piece)
-        shard, held = self.shard, [self.kv.requests[piece.request] for piece in pieces]
+        held = [self.kv.requests[piece.request] for piece in pieces]
         if any(h.microbatch != microbatch for h in held):
             raise ValueError(f"a request of another microbatch in a step of {microbatch}")
         if not pieces:
@@ -243,10 +245,12 @@ class BatchEngine:
         for (h, tokens), piece, out in zip(growth, pieces, outs, strict=True):
             if piece.links and self.prefixes is not None:
                 # Whoever wants logits computes them: they are as wide as the vocabulary.
-                left = out[:0] if shard.is_last and h.end == len(shard.layers) else out
+                left = out.logits[:0] if isinstance(out, Final) else out
                 self.prefixes.keep(h, piece.links, tokens, left)
             self.kv.grown(h, tokens)
-        return outs
+        if states:
+            return outs
+        return [out.logits if isinstance(out, Final) else out for out in outs]
 
     def _swapped_pages(self, microbatch: int) -> list[Pages]:
         found: list[list[Pages]] = [[] for _ in self.kv.allocators]
@@ -259,8 +263,10 @@ class BatchEngine:
                         found[self.layout.classes[number].pool].append(swapped)
         return [np.concatenate(pages) if pages else np.zeros(0, np.int64) for pages in found]
 
-    def _run(self, pieces: Sequence[Piece], held: Sequence[Held], microbatch: int) -> list[Tensor]:
-        rows = [piece.x for piece in pieces]
+    def _run(
+        self, pieces: Sequence[Piece], held: Sequence[Held], microbatch: int
+    ) -> list[Tensor | Final]:
+        rows: list[Any] = [piece.x for piece in pieces]
         cuts = sorted({h.start for h in held} | {h.end for h in held})
         for start, end in pairwise(cuts):
             inside = [i for i, h in enumerate(held) if h.start <= start and end <= h.end]
@@ -285,8 +291,8 @@ class BatchEngine:
         held: Sequence[Held],
         inputs: Sequence[Tensor],
         microbatch: int,
-    ) -> list[Tensor]:
-        """Layers [start, end) for pieces that all run them; logits where that is the model's end."""
+    ) -> list[Tensor] | list[Final]:
+        """Layers [start, end) for pieces that all run them; with logits where that is the model's end."""
         shard, planned, first = self.shard, [], 0
         for piece, h in zip(pieces, held, strict=True):
             count = len(piece.x)
@@ -297,13 +303,15 @@ class BatchEngine:
         x = torch.cat(list(inputs)) if len(inputs) > 1 else inputs[0]
         at_end = shard.is_last and end == len(self._gates.layers)
         wanted = _wanted(pieces, planned) if at_end else []
-        rows = self._rows(planned, x, positions, (start, end), microbatch, wanted or None)
+        made = self._rows(planned, x, positions, (start, end), microbatch, wanted or None)
         if not at_end:
-            return [rows[r.first : r.first + r.count] for r in planned]
+            return [made[r.first : r.first + r.count] for r in planned]
         if not wanted:
-            return [torch.empty(0, shard.vocab) for _ in planned]
+            nothing = Final(torch.empty(0, shard.hidden), torch.empty(0, shard.vocab))
+            return [nothing for _ in planned]
         counts = [_wanted_count(piece) for piece in pieces]
-        return list(rows.float().split(counts))
+        pairs = zip(made.rows.split(counts), made.logits.float().split(counts), strict=True)
+        return [Final(*pair) for pair in pairs]
 
     def _rows(
         self,
@@ -313,8 +321,8 @@ class BatchEngine:
         layers: tuple[int, int],
         microbatch: int,
         wanted: list[int] | None,
-    ) -> Tensor:
-        """What rows x [T] or [T, D] become in these layers: activations [T, D], or where some are `wanted` their logits."""
+    ) -> Any:
+        """What rows x [T] or [T, D] become in these layers: activations [T, D], or where some are `wanted` a `Final` of them."""
         shard, count, (start, end) = self.shard, len(positions), layers
         from_ids = start == 0 and shard.is_first
         x = x.to(shard.device, None if from_ids else shard.dtype)
@@ -322,7 +330,7 @@ class BatchEngine:
             whole = (start, end) == (0, len(self._gates.layers))
             found = self.graphs.try_step(planned, x, positions) if whole else None
             if found is not None:
-                return found if wanted is None else found[wanted]
+                return found[0] if wanted is None else Final(*(part[wanted] for part in found))
         plan = PassPlan(self.kv, self._gates, planned, start, end, microbatch, shard.dtype)
         keep = None if wanted is None else wanted + wanted[-1:] * (self._least_rows - len(wanted))
         if self._plain is not None:
@@ -330,8 +338,9 @@ class BatchEngine:
             hidden = self._plain.run(plan, rows, positions, start, end)
             if wanted is None:
                 return hidden
-            logits = shard.model.get_output_embeddings()(shard.model.base_model.norm(hidden[keep]))
-            return logits[: len(wanted)]
+            hidden = hidden[keep]
+            logits = shard.model.get_output_embeddings()(shard.model.base_model.norm(hidden))
+            return Final(hidden[: len(wanted)], logits[: len(wanted)])
         spare = max(0, self._least_rows - count)
         if spare:
             x = torch.cat([x, *[x[-1:]] * spare])
@@ -340,7 +349,7 @@ class BatchEngine:
         out = run_library(
             shard, self._gates, plan, x, positions.to(shard.device), (start, end), kept
         )
-        return out[:count] if wanted is None else out[: len(wanted)]
+        return out[:count] if wanted is None else Final(*(part[: len(wanted)] for part in out))
 
 
 def _wanted_count(piece: Piece) -> int:

@@ -7,9 +7,9 @@ and what comes out. Same dtype and same shapes therefore give the whole model's 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,13 @@ _ALIGNMENT_BYTES = 64
 #: No decoder comes near it, and squares of it still fit float32. A stage that computed on more would be blamed
 #: for the overflow that its predecessor provoked.
 MAX_ACTIVATION = 1e8
+
+
+class Final(NamedTuple):
+    """What is left at a model's end: rows of its last layer [n, D], before norm and head, and their logits [n, V]."""
+
+    rows: Tensor
+    logits: Tensor
 
 
 class Shard:
@@ -97,21 +104,28 @@ class Shard:
         """The same, with the last stage's logits for the given row numbers of `x` only: [len(rows), V]."""
         return self._run(x, cache, logits_to_keep=rows)
 
-    def run_whole(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+    def run_whole(
+        self, x: Tensor, rows: Tensor | None = None, *, states: bool = False
+    ) -> Tensor | Final:
         """A request from its first position, with nothing before it and nothing kept; `rows` as in `forward_rows`, but activations too.
 
-        All rows where `rows` is None. Raises as `forward` does.
+        All rows where `rows` is None. With `states` a last stage gives what its logits were made of beside them. Raises as `forward` does.
         """
-        if self.whole is None:
-            cache = self.new_cache()
-            if rows is None:
-                return self.forward(x, cache)
-            found = self.forward_rows(x, cache, rows)
-            return found if self.is_last else found[rows]
-        self._check(x, 0)
         if rows is None:
             rows = torch.arange(len(x))
-        return self.whole.run(x if self.is_first else _aligned(x.to(self.dtype)), rows)
+        if self.whole is None:
+            with output_of(self.decoder_layers[-1]) as left:
+                found = self.forward_rows(x, self.new_cache(), rows)
+            if not self.is_last:
+                return found[rows]
+            made = Final(left[0].reshape(len(x), -1).to(x.device)[rows], found)
+        else:
+            self._check(x, 0)
+            out = self.whole.run(x if self.is_first else _aligned(x.to(self.dtype)), rows)
+            if not isinstance(out, Final):
+                return out
+            made = out
+        return made if states else made.logits
 
     def _run(self, x: Tensor, cache: Cache, *, logits_to_keep: int | Tensor) -> Tensor:
         self._check(x, cache.length)
@@ -162,6 +176,21 @@ class Shard:
     def precision(self) -> AbstractContextManager[Any]:
         """Within, the library's modules compute in the shard's own precision throughout."""
         return _KeepDouble() if self.dtype == torch.float64 else nullcontext()
+
+
+@contextmanager
+def output_of(layer: nn.Module) -> Iterator[list[Tensor]]:
+    """Within, what the layer gives is kept."""
+    kept: list[Tensor] = []
+
+    def keep(_: Any, __: Any, output: Any) -> None:
+        kept.append(output[0] if isinstance(output, tuple | list) else output)
+
+    handle = layer.register_forward_hook(keep)
+    try:
+        yield kept
+    finally:
+        handle.remove()
 
 
 class _KeepDouble(TorchFunctionMode):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from core.engine.batch import BatchEngine
-from core.engine.blocks import Shard
+from core.engine.blocks import Final, Shard
 from core.engine.gates import LayerGates
 from core.engine.kv import Cache
 from core.engine.paged_kv import KvShort
@@ -168,22 +169,26 @@ class CompatEngine:
         microbatch: int = 0,
         following: int | None = None,
         checked: bool = False,
-    ) -> list[Tensor]:
+        states: bool = False,
+    ) -> list[Any]:
         """Run a batch, one request after the other; outputs as of `BatchEngine.step`. Raises KvShort."""
         if not checked:
             for piece in pieces:
                 self.check(piece)
         if not self.has_room([(p.request, p.position + len(p.x)) for p in pieces]):
             raise KvShort("too little memory for the step")
-        return [self._run(self._requests[piece.request], piece) for piece in pieces]
+        outs = [self._run(self._requests[piece.request], piece) for piece in pieces]
+        if states:
+            return outs
+        return [out.logits if isinstance(out, Final) else out for out in outs]
 
-    def _run(self, request: _Request, piece: Piece) -> Tensor:
+    def _run(self, request: _Request, piece: Piece) -> Tensor | Final:
         cache = request.cache
         if piece.position < cache.length:
             cache.truncate(piece.position)
         count = len(piece.x)
         if piece.as_decodes and count > 1:
-            return torch.cat(
+            return _joined(
                 [
                     self._run(
                         request,
@@ -203,7 +208,7 @@ class CompatEngine:
                 layer.length = piece.position + count
         return out
 
-    def _pass(self, request: _Request, piece: Piece) -> Tensor:
+    def _pass(self, request: _Request, piece: Piece) -> Tensor | Final:
         shard, x = self.shard, piece.x
         count, keep = len(x), {ALL: len(x), NONE: 0}.get(piece.logits, 1)
         at_end = shard.is_last and request.end == len(self._gates.layers)
@@ -215,7 +220,8 @@ class CompatEngine:
         with self._gates.only(request.start, request.end, received):
             rows = torch.arange(count - max(keep, 1), count)
             logits = shard.forward_rows(x, request.cache, rows)
-            return logits[: len(logits) if keep else 0] if at_end else self._gates.out[0]
+            out = self._gates.out[0]
+            return Final(out[rows[:keep]], logits[:keep]) if at_end else out
 
     def _measure(self) -> int:
         """Bytes that one token keeps in one layer, at most."""
@@ -225,3 +231,10 @@ class CompatEngine:
             x = torch.zeros(64, self.shard.hidden)
         self.shard.forward_rows(x, cache, torch.zeros(1, dtype=torch.int64))
         return max(1, cache.bytes // (64 * len(self.shard.layers)))
+
+
+def _joined(outs: Sequence[Any]) -> Tensor | Final:
+    """The outputs of one request's rows as one."""
+    if isinstance(outs[0], Final):
+        return Final(*map(torch.cat, zip(*outs, strict=True)))
+    return torch.cat(outs)

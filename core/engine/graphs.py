@@ -35,8 +35,10 @@ ASKED = 3
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 Replay = Callable[[], None]
-Capture = Callable[[Callable[[], Tensor]], tuple[Tensor, Replay]]
-"""What runs a function once and can run it again on the same memory: where its result lies, and how."""
+Made = tuple[Tensor, ...]
+"""Activations [rows, D], and at the model's end their logits [rows, V] beside them."""
+Capture = Callable[[Callable[[], Made]], tuple[Made, Replay]]
+"""What runs a function once and can run it again on the same memory: where its results lie, and how."""
 
 
 def cuda_capture() -> Capture:
@@ -46,7 +48,7 @@ def cuda_capture() -> Capture:
     """
     pool = torch.cuda.graph_pool_handle()
 
-    def capture(run: Callable[[], Tensor]) -> tuple[Tensor, Replay]:
+    def capture(run: Callable[[], Made]) -> tuple[Made, Replay]:
         graph = torch.cuda.CUDAGraph()
         # Other threads may use the device meanwhile, without being captured.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
@@ -110,11 +112,11 @@ class _Step:
             self.pages[number].copy_(torch.from_numpy(pages))
             self.own[number].copy_(torch.from_numpy(own))
 
-    def run(self) -> Tensor:
-        """The step over what lies here: activations [rows, D], or logits [rows, V] at the model's end. Looks at no number."""
+    def run(self) -> Made:
+        """The step over what lies here. Looks at no number."""
         self._masks = [self._mask(number) for number in range(len(self.pages))]
         shard = self._shard
-        return run_library(
+        made = run_library(
             shard,
             self._gates,
             self,
@@ -123,6 +125,7 @@ class _Step:
             (0, len(self._gates.layers)),
             0 if shard.is_last else None,
         )
+        return (made,) if isinstance(made, Tensor) else tuple(made)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
         """The library's call for the layer now running."""
@@ -157,7 +160,7 @@ class DecodeGraphs:
     def __init__(self, shard: Shard, gates: LayerGates, kv: PagedKv, capture: Capture) -> None:
         self._shard, self._gates, self._kv, self._capture = shard, gates, kv, capture
         self._asked: Counter[_Shape] = Counter()
-        self._steps: OrderedDict[_Shape, tuple[_Step, Tensor, Replay]] = OrderedDict()
+        self._steps: OrderedDict[_Shape, tuple[_Step, Made, Replay]] = OrderedDict()
         #: Why no step is captured any more; "" while some may be.
         self.refusal = ""
         self.replays = 0
@@ -165,8 +168,8 @@ class DecodeGraphs:
     def __len__(self) -> int:
         return len(self._steps)
 
-    def try_step(self, planned: Sequence[Rows], x: Tensor, positions: Tensor) -> Tensor | None:
-        """Rows x at `positions` [T] through all layers, as `_Step.run`, [T, ·]; None where the step has to be launched.
+    def try_step(self, planned: Sequence[Rows], x: Tensor, positions: Tensor) -> Made | None:
+        """Rows x at `positions` [T] through all layers, as `_Step.run`, [T, ·] each; None where the step has to be launched.
 
         All rows attend alone, and their pages are there. `x` is on the shard's device, `positions` on the host.
         """
@@ -182,11 +185,11 @@ class DecodeGraphs:
             if found is None:
                 return None
         self._steps.move_to_end(shape)
-        step, out, replay = found
+        step, made, replay = found
         step.fill(x, positions, planned)
         replay()
         self.replays += 1
-        return out[: len(positions)].clone()
+        return tuple(part[: len(positions)].clone() for part in made)
 
     def _shape_of(self, planned: Sequence[Rows], count: int) -> _Shape:
         blocks = [1] * len(self._kv.classes)
@@ -199,23 +202,24 @@ class DecodeGraphs:
 
     def _try_capture(
         self, shape: _Shape, planned: Sequence[Rows], x: Tensor, positions: Tensor
-    ) -> tuple[_Step, Tensor, Replay] | None:
+    ) -> tuple[_Step, Made, Replay] | None:
         """Capture a shape on a step's own numbers, and compare it with the same step launched: it may write twice what it writes."""
         step = _Step(self._shard, self._gates, self._kv, shape)
         step.fill(x, positions, planned)
         try:
-            launched = step.run().clone()
-            out, replay = self._capture(step.run)
+            launched = [part.clone() for part in step.run()]
+            made, replay = self._capture(step.run)
             replay()
         except RuntimeError as error:
             self._refuse(f"a step cannot be captured: {str(error).splitlines()[0]}")
             return None
-        size = float(launched.abs().max())
-        off = float((out - launched).abs().max())
-        if not off <= _TOLERANCES.get(self._shard.dtype, 0.05) * max(size, 1e-30):
-            self._refuse(f"a captured step is off by {off:.1e} of {size:.1e}")
-            return None
-        self._steps[shape] = step, out, replay
+        for captured, one in zip(made, launched, strict=True):
+            size = float(one.abs().max())
+            off = float((captured - one).abs().max())
+            if not off <= _TOLERANCES.get(self._shard.dtype, 0.05) * max(size, 1e-30):
+                self._refuse(f"a captured step is off by {off:.1e} of {size:.1e}")
+                return None
+        self._steps[shape] = step, made, replay
         if len(self._steps) > MOST_GRAPHS:
             self._steps.popitem(last=False)
         return self._steps[shape]

@@ -116,9 +116,10 @@ def learn_layout(shard: Shard, gates: LayerGates) -> KvLayout:
 def _run(shard: Shard, gates: LayerGates, probe: _Probe, x: Tensor) -> Tensor:
     every = torch.arange(len(x), device=x.device)
     with torch.inference_mode():
-        return run_library(
+        made = run_library(
             shard, gates, probe, x, every, (0, len(gates.layers)), every if shard.is_last else None
         )
+    return made if isinstance(made, Tensor) else made.logits
 
 
 class _Probe:

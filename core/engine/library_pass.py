@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from core.engine.attention import Pass, PassThrough, attending
-from core.engine.blocks import Shard
+from core.engine.blocks import Final, Shard
 from core.engine.gates import LayerGates
 
 
@@ -19,10 +19,10 @@ def run_library(
     positions: Tensor,
     layers: tuple[int, int],
     keep: Tensor | int | None,
-) -> Tensor:
+) -> Tensor | Final:
     """Layers [start, end) of a shard for ids x [T] or activations [T, D] at `positions` [T], all on its device.
 
-    → activations [T, D] where `keep` is None, else logits of these rows, 0 meaning all of them. `present` answers the layers' attention.
+    → activations [T, D] where `keep` is None, else these rows with their logits, 0 meaning all of them. `present` answers the layers' attention.
     """
     start, end = layers
     from_ids = start == 0 and shard.is_first
@@ -40,4 +40,5 @@ def run_library(
             shard.model.base_model(**arguments)
             return gates.out[0]
         logits: Tensor = shard.model(**arguments, logits_to_keep=keep).logits[0]
-        return logits
+        rows = gates.out[0]
+        return Final(rows[keep] if isinstance(keep, Tensor) else rows[-keep:], logits)

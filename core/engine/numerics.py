@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from core.engine.blocks import MAX_ACTIVATION, Shard
+from core.engine.blocks import MAX_ACTIVATION, Final, Shard
 from core.engine.heap import keep_freed_memory
 from core.engine.margin import gain, margin_of
 from core.engine.sampling import Sampler
@@ -326,12 +326,19 @@ def judge_tokens(
     return Verdict(bool(reasons), tuple(reasons), largest, limit, worst, behind)
 
 
-def reexecute(shard: Shard, inputs: Any, *, logit_rows: Sequence[int] | None = None) -> Tensor:
+def reexecute(
+    shard: Shard,
+    inputs: Any,
+    *,
+    logit_rows: Sequence[int] | None = None,
+    states: bool = False,
+) -> Tensor | Final:
     """The float64 answer to a request's committed inputs, all positions at once (teacher forcing).
 
     `shard` must be a float64 shard. `inputs` are ids [T] or activations [T, D]. Keys and values are recomputed from
     them; a machine's cache is never trusted. Returns activations [T, D], or logits [T, V] on the last
-    stage, where `logit_rows` picks positions: request positions nIn−1 … nIn+nOut−2 give the produced tokens.
+    stage, with `states` the rows that they are made of beside them. There `logit_rows` picks positions: request positions
+    nIn−1 … nIn+nOut−2 give the produced tokens.
     From the first input row on that a stage would refuse (NaN, beyond `MAX_ACTIVATION`) the answer is NaN.
     """
     if shard.dtype != torch.float64:
@@ -347,12 +354,14 @@ def reexecute(shard: Shard, inputs: Any, *, logit_rows: Sequence[int] | None = N
         usable = (x.abs() <= MAX_ACTIVATION).all(dim=1)
         sound = len(x) if bool(usable.all()) else int(usable.int().argmin())
     places = [i for i, row in enumerate(wanted) if row < sound]
-    width = shard.vocab if shard.is_last else shard.hidden
-    answer = torch.full((len(wanted), width), torch.nan, dtype=torch.float64)
+    widths = (shard.hidden, shard.vocab) if shard.is_last else (shard.hidden,)
+    answers = [torch.full((len(wanted), w), torch.nan, dtype=torch.float64) for w in widths]
     if places:
         known = torch.tensor([wanted[i] for i in places], dtype=torch.int64)
-        answer[places] = shard.run_whole(x[:sound], known)
-    return answer
+        made = shard.run_whole(x[:sound], known, states=True)
+        for answer, part in zip(answers, made if isinstance(made, Final) else (made,), strict=True):
+            answer[places] = part
+    return Final(*answers) if states and shard.is_last else answers[-1]
 
 
 def _finite_rows(values: Floats) -> int:

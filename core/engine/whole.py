@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from core.engine.attention import chunk_rows
-from core.engine.blocks import Shard
+from core.engine.blocks import Final, Shard
 from core.engine.direct import is_plain
 from core.engine.gates import LayerGates
 from core.engine.layout import learn_layout
@@ -58,8 +58,8 @@ class WholeRequests:
             self._gates.remove()
             raise
 
-    def run(self, x: Tensor, rows: Tensor) -> Tensor:
-        """Activations [len(rows), D] of ids [T] or activations [T, D]; logits [len(rows), V] on the last stage."""
+    def run(self, x: Tensor, rows: Tensor) -> Tensor | Final:
+        """Activations [len(rows), D] of ids [T] or activations [T, D]; on the last stage with their logits."""
         shard, plan = self._shard, _Rows(len(x), self._shard.windows, self._gates)
         positions = torch.arange(len(x))
         model, layers = shard.model, len(shard.decoder_layers)
@@ -67,12 +67,17 @@ class WholeRequests:
             if self._plain is not None:
                 entering = model.get_input_embeddings()(x) if shard.is_first else x
                 hidden = self._plain.run(plan, entering, positions, 0, layers)[rows]
-                if shard.is_last:
-                    return _logits(model.get_output_embeddings()(model.base_model.norm(hidden)))
-                return hidden
+                if not shard.is_last:
+                    return hidden
+                logits = model.get_output_embeddings()(model.base_model.norm(hidden))
+                return Final(hidden, _logits(logits))
             keep = rows if shard.is_last else None
             found = run_library(shard, self._gates, plan, x, positions, (0, layers), keep)
-            return found[rows] if keep is None else _logits(found)
+            return (
+                Final(found.rows, _logits(found.logits))
+                if isinstance(found, Final)
+                else found[rows]
+            )
 
 
 def _logits(found: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from core.engine import attention, graphs
 from core.engine.batch import BatchEngine
 from core.engine.blocks import Shard
-from core.engine.graphs import ASKED, MOST_ROWS, DecodeGraphs, Replay
+from core.engine.graphs import ASKED, MOST_ROWS, DecodeGraphs, Made, Replay
 from core.engine.model import load_shard
 from core.engine.pieces import Piece
 from core.engine.sizing import Offload
@@ -51,14 +51,15 @@ class Blind(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def capture(run: Callable[[], Tensor]) -> tuple[Tensor, Replay]:
+def capture(run: Callable[[], Made]) -> tuple[Made, Replay]:
     with Blind():
-        out = run()
+        made = run()
 
     def replay() -> None:
-        out.copy_(run())
+        for part, again in zip(made, run(), strict=True):
+            part.copy_(again)
 
-    return out, replay
+    return made, replay
 
 
 def step_both(
@@ -185,10 +186,11 @@ def captured_of(folder: Path, hook: Callable[[Shard], None] = lambda shard: None
     return made
 
 
-def test_a_captured_step_that_is_off_is_not_used(tiny: Callable) -> None:
-    def wrong(run: Callable[[], Tensor]) -> tuple[Tensor, Replay]:
-        out, replay = capture(run)
-        return out, lambda: (replay(), out.mul_(1.01))[0]
+@pytest.mark.parametrize("part", [0, 1], ids=["rows", "logits"])
+def test_a_captured_step_that_is_off_is_not_used(part: int, tiny: Callable) -> None:
+    def wrong(run: Callable[[], Made]) -> tuple[Made, Replay]:
+        made, replay = capture(run)
+        return made, lambda: (replay(), made[part].mul_(1.01))[0]
 
     folder = tiny("llama", layers=LAYERS)
     plain, captured = (
