@@ -17,6 +17,7 @@ from core.protocol.errors import CheckFailed, RowsWithheld
 from core.protocol.game_log import Opened, case_of
 from core.protocol.trace.derive import Boundary
 from core.protocol.trace.judge import Claim
+from core.protocol.trace.sources import CommittedRows, answer_rows, cut_rows
 from core.protocol.types import RequestLeaf, SignedReceipt
 from core.protocol.wire import Side
 
@@ -33,13 +34,14 @@ class Charge:
     claim: Claim
     inputs: bytes
     outputs: bytes
+    states: bytes = b""  # of a last stage
     drawn: OrderedDraw | None = None
 
 
 async def charge_of(
     evidence: Evidence, source: ShardSource, accused: SignedReceipt, finding: StageFinding
 ) -> Charge:
-    """The claim that the finding's worst request supports.
+    """The claim that the finding's worst request supports; of a last stage one about its rows before one about its tokens.
 
     Raises CheckFailed where the referee judges no such thing: a prompt or count that is not the order's, drawing with parameters that
     it does not know, or a stage in shadow; the jury, if the order names it, still does. Raises RowsWithheld.
@@ -53,15 +55,21 @@ async def charge_of(
     first, last = place.layer_from == 0, place.layer_to == layers
     inputs = await evidence.rows(stage, "in", leaf, 4 if first else hidden)
     outputs = await evidence.rows(stage, "out", leaf, 4 if last else hidden)
+    states = await evidence.rows(stage, "states", leaf, hidden) if last else b""
+    deviation = await asyncio.to_thread(
+        _deviation, source, ours, place, leaf, inputs, states if last else outputs
+    )
+    if deviation is not None:
+        return Charge(accused, deviation, inputs, outputs, states)
     if not last:
-        claim = await asyncio.to_thread(_deviation, source, ours, place, leaf, inputs, outputs)
-        return Charge(accused, claim, inputs, outputs)
+        raise _unjudged("no window of these rows lies above the registered tolerance")
     opening = await evidence.opening(worst.request_index)
     claim, tokens = await asyncio.to_thread(
         _token, source, ours, place, leaf, worst, inputs, outputs, opening
     )
-    drawn = _drawn(evidence, opening, leaf, claim, outputs, tokens)
-    return Charge(accused, claim, inputs, outputs, drawn)
+    served = answer_rows(cut_rows(outputs, 4), cut_rows(states, hidden))[0]
+    drawn = _drawn(evidence, opening, leaf, claim, served, tokens)
+    return Charge(accused, claim, inputs, outputs, states, drawn)
 
 
 async def accusation(
@@ -80,7 +88,7 @@ async def accusation(
     case = await case_of(chain, opened, charge.claim)
     model = ours.trace_model(source.model_dir)
     trace, sources = await asyncio.to_thread(
-        canonical, case, model, charge.inputs, charge.outputs, folder=folder
+        canonical, case, model, charge.inputs, charge.outputs, charge.states, folder=folder
     )
     player = Accuser(with_trace(case, trace), trace, sources, _listed(charge))
     return Accusation(charge.accused, player, charge.drawn)
@@ -111,7 +119,8 @@ def _would_convict(source: ShardSource, charge: Charge, folder: Path | None) -> 
     model = ours.trace_model(source.model_dir)
     case = Case(ours.program, (), charge.claim)
     case.check_claim()
-    trace, sources = canonical(case, model, charge.inputs, charge.outputs, folder=folder)
+    rows = charge.inputs, charge.outputs, charge.states
+    trace, sources = canonical(case, model, *rows, folder=folder)
     player = Accuser(with_trace(case, trace), trace, sources, _listed(charge))
     return player.is_convicting() and not faults(player, 1, random.Random(0))
 
@@ -123,19 +132,21 @@ def _deviation(
     leaf: RequestLeaf,
     inputs: bytes,
     outputs: bytes,
-) -> Claim:
+) -> Claim | None:
+    """What rows of the stage's work, of its last positions at least, say against it; None if nothing."""
     from core.engine.numerics import reexecute
     from core.game.claims import deviation_claim
 
     shard = source.load(place)
-    reference = reexecute(shard, source.inputs_of(shard, inputs)).numpy()
-    served = source.rows_of(shard, outputs)
+    served, entered = source.rows_of(shard, outputs), source.inputs_of(shard, inputs)
+    first = len(entered) - len(served)
+    wanted = range(first, len(entered))
+    made = reexecute(shard, entered, logit_rows=wanted, states=True)
+    reference = made.rows if shard.is_last else made
     sigma = source.sigma(place.layer_to)
     layers = (place.layer_from, place.layer_to)
-    excess = deviation_claim(ours.program, leaf, layers, served, reference, sigma)
-    if excess is None:
-        raise _unjudged("no window of these rows lies above the registered tolerance")
-    return excess.claim
+    excess = deviation_claim(ours.program, leaf, layers, served, reference.numpy(), sigma, first)
+    return excess.claim if excess is not None else None
 
 
 def _token(
@@ -181,12 +192,10 @@ def _drawn(
     opening: PromptOpening,
     leaf: RequestLeaf,
     claim: Claim,
-    outputs: bytes,
+    answer: CommittedRows,
     tokens: bytes,
 ) -> OrderedDraw:
-    from core.game.prepare import committed_tokens
-
-    served = committed_tokens(outputs).open(claim.positions - leaf.tokens_in, 0)
+    served = answer.open(claim.positions - leaf.tokens_in, 0)
     order, sampling, shown = evidence.case.order, opening.sampling.canonical(), opening.shown
     assert shown is not None, "openings are asked for over the wire"
     if shown.opening is None:
@@ -212,7 +221,7 @@ async def inquest_of(
     for leaf in suspects:
         doubted = Doubted(accused, ours.program, leaf)
         held, missing = await _held(evidence, doubted)
-        malformed = doubted.malformed(held.get(Boundary.OUT, b""))
+        malformed = doubted.malformed(held)
         if malformed is not None or missing:
             return Inquest(doubted, random.SystemRandom(), missing=missing, malformed=malformed)
     return None
@@ -226,15 +235,22 @@ async def _held(
     evidence: Evidence, doubted: Doubted
 ) -> tuple[dict[Boundary, bytes], list[Boundary]]:
     """A request's rows as far as somebody hands them over, and the boundaries of which nobody does."""
-    sides: tuple[tuple[Boundary, Side], ...] = ((Boundary.IN, "in"), (Boundary.OUT, "out"))
     stage, held, missing = doubted.accused.receipt.stage, {}, []
-    for boundary, side in sides:
+    for boundary in (Boundary.IN, *doubted.rows.made):
+        side: Side = _SIDES[boundary]
         row_bytes = doubted.rows.row_bytes(boundary)
         try:
             held[boundary] = await evidence.rows(stage, side, doubted.leaf, row_bytes)
         except RowsWithheld:
             missing.append(boundary)
     return held, missing
+
+
+_SIDES: dict[Boundary, Side] = {
+    Boundary.IN: "in",
+    Boundary.OUT: "out",
+    Boundary.STATES: "states",
+}
 
 
 def _unjudged(why: str) -> CheckFailed:

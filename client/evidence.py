@@ -138,6 +138,15 @@ def leaves_match(receipt: StageReceipt, leaves: Sequence[RequestLeaf]) -> bool:
     )
 
 
+@dataclass(frozen=True)
+class _Shown:
+    """Rows as somebody hands them over; `beside` is the other root that a last stage signed with theirs."""
+
+    data: bytes
+    row_bytes: int
+    beside: str | None
+
+
 class Evidence:
     """Collects what one job's stages hold."""
 
@@ -208,8 +217,7 @@ class Evidence:
         )
 
     async def rows(self, stage: int, side: wire.Side, leaf: RequestLeaf, row_bytes: int) -> bytes:
-        """All rows of one request at one boundary of a stage, as signed. Raises RowsWithheld."""
-        root = leaf.in_root if side == "in" else leaf.out_root
+        """All rows of one request at one boundary of a stage, as signed; `states` of a last stage. Raises RowsWithheld."""
         holders: list[tuple[int, wire.Side]] = [(stage, side)]
         neighbour = stage - 1 if side == "in" else stage + 1
         if 0 <= neighbour < len(self.case.plan):
@@ -218,21 +226,34 @@ class Evidence:
         for holder, at in holders:
             try:
                 async with asyncio.timeout(self._patience_s):
-                    rows = await self._fetch_rows(holder, at, leaf.request_index, row_bytes)
+                    found = await self._fetch_rows(holder, at, leaf.request_index, row_bytes)
             except HeadraceError as error:
                 reasons.append(f"stage {holder}: {error.what}: {error.why}")
                 continue
             except TimeoutError:
                 reasons.append(f"stage {holder}: not all rows in {self._patience_s:g} s")
                 continue
-            if commit.to_hex(commit.rows_root(rows, row_bytes)) == root:
-                return rows
+            if self._is_signed(stage, side, leaf, found):
+                return found.data
             reasons.append(f"stage {holder}: rows do not match the signed root")
         raise RowsWithheld(
             f"rows of request {leaf.request_index} at stage {stage} ({side}) are missing",
             "; ".join(reasons),
             stage=stage,
         )
+
+    def _is_signed(self, stage: int, side: wire.Side, leaf: RequestLeaf, found: _Shown) -> bool:
+        """Whether a stage has signed for these rows as those of this request."""
+        root = commit.rows_root(found.data, found.row_bytes)
+        if side == "in":
+            return commit.to_hex(root) == leaf.in_root
+        if stage == len(self.case.plan) - 1:
+            if found.beside is None:
+                return False
+            beside = commit.unhex(found.beside)
+            pair = (root, beside) if side == "out" else (beside, root)
+            root = commit.answer_root(*pair)
+        return commit.to_hex(root) == leaf.out_root
 
     async def opening(self, request: int) -> PromptOpening:
         """The prompt and sampling of a request, proven against the order. Raises RowsWithheld."""
@@ -315,12 +336,14 @@ class Evidence:
         except HeadraceError:
             return []
 
-    async def _fetch_rows(self, stage: int, side: wire.Side, request: int, row_bytes: int) -> bytes:
+    async def _fetch_rows(
+        self, stage: int, side: wire.Side, request: int, row_bytes: int
+    ) -> _Shown:
         count = max(1, _ROW_BYTES_PER_CALL // row_bytes)
         parts: list[bytes] = []
         order = self.case.order
         most = order.max_tokens_in + order.max_tokens_out
-        start, total = 0, 1
+        start, total, beside = 0, 1, None
         while start < total:
             frame = await self._ask(
                 stage,
@@ -340,8 +363,8 @@ class Evidence:
             ):
                 raise CheckFailed(f"stage {stage} sent rows of another shape", str(rows))
             parts.append(bytes(frame.payload))
-            start, total = start + rows.rows, rows.total
-        return b"".join(parts)
+            start, total, beside = start + rows.rows, rows.total, rows.beside
+        return _Shown(b"".join(parts), row_bytes, beside)
 
     async def _ask(self, stage: int, message: wire.AnyMessage) -> wire.Frame:
         operator = self.case.plan[stage].operator

@@ -273,6 +273,7 @@ class LiveSession(Pipeline):
             receipts = list(state.receipts.values())
             if state.failure is not None:
                 receipts = await self._part_of(turn)
+                state.receipts = {signed.receipt.stage: signed for signed in receipts}
             store = self._requester.store
             if state.tokens and not isinstance(state.failure, CheckFailed):
                 await self._write(
@@ -286,7 +287,7 @@ class LiveSession(Pipeline):
                 self._leaves[turn.index] = RequestLeaf(
                     request_index=turn.index,
                     in_root=ZERO_HASH,  # an Ack speaks of results only
-                    out_root=commit.to_hex(commit.tokens_root(state.tokens)),
+                    out_root=state.answer.out_root,
                     tokens_in=len(state.prompt_ids),
                     tokens_out=len(state.tokens),
                 )

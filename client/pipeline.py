@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from client.streams import Streams
-from client.verify import Answer, ShardRootOf, check_answers, check_part, check_pipeline
+from client.verify import Answer, ShardRootOf, check_answers, check_part, check_pipeline, states_of
 from core.protocol import signing, wire
 from core.protocol.errors import (
     CheckFailed,
@@ -90,7 +90,8 @@ class RequestState:
 
     @property
     def answer(self) -> Answer:
-        return Answer(self.prompt_ids, tuple(self.tokens))
+        states = states_of(self.receipts.values())  # of this request alone
+        return Answer(self.prompt_ids, tuple(self.tokens), *states.values())
 
     @property
     def is_done(self) -> bool:
@@ -178,7 +179,7 @@ class Pipeline:
     async def cut(self) -> dict[int, dict[int, SignedReceipt]]:
         """What the remaining stages sign for answers that broke off, checked: request, stage, receipt.
 
-        An answer for which they sign what is not so loses our trust, and is left out.
+        They replace what a request had of receipts. An answer for which they sign what is not so loses our trust, and is left out.
         """
         self._break(Interrupted())  # stages sign for what is here now, not for what still comes
         begun = self.outcome().begun
@@ -211,6 +212,8 @@ class Pipeline:
                 log.warning("a stage signed something else", request=index, reason=str(error))
                 begun[index].failure = error
                 del found[index]
+            else:
+                begun[index].receipts = receipts
         return found
 
     async def let_go(self) -> None:

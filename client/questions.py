@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from core.protocol.trace.derive import Boundary
 from core.protocol.trace.evidence import RowOpening
 from core.protocol.trace.program import Program
 from core.protocol.trace.rows import MAX_SPOTS, SignedRows, Spot
-from core.protocol.trace.sources import CommittedRows
+from core.protocol.trace.sources import CommittedRows, answer_rows, cut_rows
 from core.protocol.types import RequestLeaf, SignedReceipt
 
 MAX_ASKS = 3  # that a game takes
@@ -55,21 +55,18 @@ class Doubted:
         position = leaves.index(self.leaf)
         return position, list(commit.merkle_proof(hashes, position))
 
-    def malformed(self, outputs: bytes) -> Malformed | None:
-        """The first part of these rows, which the stage sent, that is no number or no token; None if all are."""
-        rows, width = self.rows, self.rows.row_bytes(Boundary.OUT)
-        held: CommittedRows | None = None
-        for number in range(len(outputs) // width):
-            row = outputs[number * width : (number + 1) * width]
-            for part, start in enumerate(range(0, width, commit.PART_BYTES)):
-                spot = Spot(Boundary.OUT, number, part)
-                if _is_sound(rows, spot, row[start : start + commit.PART_BYTES]):
-                    continue
-                if held is None:
-                    held = CommittedRows(
-                        [outputs[at : at + width] for at in range(0, len(outputs), width)]
-                    )
-                return Malformed(spot, held.open(number, start))
+    def malformed(self, held: Mapping[Boundary, bytes]) -> Malformed | None:
+        """The first part of what the stage made, of these rows, that is no number or no token; None if all are, or some are missing."""
+        rows, made = self.rows, self.rows.made
+        if not all(boundary in held for boundary in made):
+            return None
+        each = {b: cut_rows(held[b], rows.row_bytes(b)) for b in made}
+        for boundary, found in each.items():
+            for number, row in enumerate(found):
+                for part, start in enumerate(range(0, len(row), commit.PART_BYTES)):
+                    spot = Spot(boundary, number, part)
+                    if not _is_sound(rows, spot, row[start : start + commit.PART_BYTES]):
+                        return Malformed(spot, _committed(each)[boundary].open(number, start))
         return None
 
     def spots(self, boundaries: Sequence[Boundary], rng: random.Random) -> list[Spot]:
@@ -86,6 +83,14 @@ class Doubted:
                     break
                 number -= size
         return found
+
+
+def _committed(made: Mapping[Boundary, Sequence[bytes]]) -> dict[Boundary, CommittedRows]:
+    """A stage's work as it signed it."""
+    if Boundary.STATES not in made:
+        return {Boundary.OUT: CommittedRows(made[Boundary.OUT])}
+    pair = answer_rows(made[Boundary.OUT], made[Boundary.STATES])
+    return dict(zip((Boundary.OUT, Boundary.STATES), pair, strict=True))
 
 
 def _is_sound(rows: SignedRows, spot: Spot, part: bytes) -> bool:
@@ -164,5 +169,5 @@ class Inquest:
         return Move("ask", (receipt, rows, position, proof, spots))
 
 
-def _spot(spot: Spot) -> tuple[bool, int, int]:
-    return (spot.boundary == Boundary.OUT, spot.row, spot.part)
+def _spot(spot: Spot) -> tuple[int, int, int]:
+    return (int(spot.boundary), spot.row, spot.part)

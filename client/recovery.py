@@ -12,9 +12,10 @@ import msgspec
 from client.keeper import Keeper
 from client.matcher_api import MatcherApi
 from client.store import ClientStore, JobRow, match_of
-from client.verify import Answer, ack_of_answers
+from client.verify import Answer, ack_of_answers, states_of
 from core.protocol import signing
 from core.protocol.errors import HeadraceError
+from core.protocol.types import ZERO_HASH
 from core.runtime.logs import get_logger
 
 if TYPE_CHECKING:
@@ -68,9 +69,11 @@ async def _settle(
 def delivered(store: ClientStore, job_id: str) -> dict[int, Answer]:
     """What a session's stages gave, as far as it was written down: that alone was acknowledged."""
     answers = {}
+    states = states_of(signed for _, signed in store.receipts(job_id))
     for request in store.requests(job_id):
         tokens = msgspec.json.decode(request.tokens, type=tuple[int, ...])
         if tokens:
             prompt = msgspec.json.decode(request.prompt_ids, type=tuple[int, ...])
-            answers[request.request_index] = Answer(prompt, tokens)
+            root = states.get(request.request_index, ZERO_HASH)
+            answers[request.request_index] = Answer(prompt, tokens, root)
     return answers

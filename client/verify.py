@@ -7,7 +7,7 @@ acknowledges anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from core.protocol import commit, signing
 from core.protocol.errors import CheckFailed
@@ -18,15 +18,25 @@ ShardRootOf = Callable[[int, int], str]
 
 @dataclass(frozen=True)
 class Answer:
-    """What one request came back as: its prompt's and its produced token ids."""
+    """What one request came back as: its prompt's and its produced token ids.
+
+    `states_root` is of the state rows that a last stage signed beside them; zero where it signed for nothing.
+    """
 
     prompt_ids: tuple[int, ...]
     tokens: tuple[int, ...]
+    states_root: str = ZERO_HASH
 
     @property
     def fed_ids(self) -> tuple[int, ...]:
         """Ids that entered the first stage: the last token is never fed back."""
         return self.prompt_ids + self.tokens[:-1]
+
+    @property
+    def out_root(self) -> str:
+        """What its last stage commits to."""
+        tokens_root = commit.tokens_root(self.tokens)
+        return commit.to_hex(commit.answer_root(tokens_root, commit.unhex(self.states_root)))
 
 
 def check_receipt(
@@ -59,6 +69,11 @@ def check_receipt(
     for name, value in expected.items():
         if getattr(receipt, name) != value:
             raise _failed(stage, name, f"signed {getattr(receipt, name)}, expected {value}")
+    states = len(signed.leaves) if stage == len(plan) - 1 else 0
+    if len(signed.states) != states:
+        raise _failed(
+            stage, "states", f"{len(signed.states)} roots of state rows, expected {states}"
+        )
     if not signing.is_signed_by(domain, receipt, signed.signature, place.operator):
         raise _failed(stage, "signature", f"not by the stage's operator {place.operator}")
 
@@ -122,6 +137,15 @@ def disjoint(pipelines: Iterable[list[SignedReceipt]]) -> list[list[SignedReceip
     return chosen
 
 
+def states_of(receipts: Iterable[SignedReceipt]) -> dict[int, str]:
+    """The root of each request's state rows, as far as a last stage's receipt is among these."""
+    return {
+        leaf.request_index: root
+        for signed in receipts
+        for leaf, root in zip(signed.leaves, signed.states, strict=False)
+    }
+
+
 def check_answers(receipts: Sequence[SignedReceipt], answers: Mapping[int, Answer]) -> None:
     """Raise CheckFailed unless a pipeline's receipts are over exactly these answers: what we sent and what we got.
 
@@ -130,12 +154,14 @@ def check_answers(receipts: Sequence[SignedReceipt], answers: Mapping[int, Answe
     last = len(receipts) - 1
     if covered(receipts) != sorted(answers):
         raise _failed(0, "requests", f"signed for {covered(receipts)}, we have {sorted(answers)}")
+    states = states_of(receipts)
     for first_leaf, last_leaf in zip(receipts[0].leaves, receipts[last].leaves, strict=True):
-        answer = answers[first_leaf.request_index]
+        index = first_leaf.request_index
+        answer = replace(answers[index], states_root=states[index])
         _expect(0, first_leaf, "tokens_in", len(answer.prompt_ids))
         _expect(0, first_leaf, "tokens_out", len(answer.tokens))
         _expect(0, first_leaf, "in_root", commit.to_hex(commit.tokens_root(answer.fed_ids)))
-        _expect(last, last_leaf, "out_root", commit.to_hex(commit.tokens_root(answer.tokens)))
+        _expect(last, last_leaf, "out_root", answer.out_root)
 
 
 def check_part(
@@ -162,7 +188,8 @@ def check_part(
         if stage == 0:
             _expect(stage, leaf, "in_root", commit.to_hex(commit.tokens_root(answer.fed_ids)))
         if stage == last:
-            _expect(stage, leaf, "out_root", commit.to_hex(commit.tokens_root(answer.tokens)))
+            signed_for = replace(answer, states_root=signed.states[0])
+            _expect(stage, leaf, "out_root", signed_for.out_root)
         before = receipts.get(stage - 1)
         if before is not None and before.leaves[0].out_root != leaf.in_root:
             raise _failed(
@@ -176,7 +203,7 @@ def ack_of_answers(answers: Mapping[int, Answer], order: Order, plan: Sequence[S
         RequestLeaf(
             request_index=index,
             in_root=ZERO_HASH,  # an Ack speaks of results only
-            out_root=commit.to_hex(commit.tokens_root(answer.tokens)),
+            out_root=answer.out_root,
             tokens_in=len(answer.prompt_ids),
             tokens_out=len(answer.tokens),
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from core.protocol import signing, wire
+from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.spending import payers
 from miner.store import Store, StoredJob
@@ -73,8 +73,25 @@ def answer(store: Store, job: StoredJob, ask: Fetch) -> Answer:
     if found is None:
         return _not_kept(ask.request)
     data, row_bytes, total = found
-    rows = wire.Rows(start=ask.start, rows=len(data) // row_bytes, row_bytes=row_bytes, total=total)
+    rows = wire.Rows(
+        start=ask.start,
+        rows=len(data) // row_bytes,
+        row_bytes=row_bytes,
+        total=total,
+        beside=_beside(ask, store, job),
+    )
     return rows, data
+
+
+def _beside(ask: wire.FetchRows, store: Store, job: StoredJob) -> str | None:
+    """What a last stage signed together with the rows that are asked for: the root of its state rows, or of its tokens."""
+    place = job.order_hash, job.plan_hash
+    if ask.side == "in" or not job.is_last:
+        return None
+    if ask.side == "out":
+        return store.leaves(*place, ask.request)[ask.request].states_root
+    tokens = store.rows(*place, ask.request, "out", 0, 2**20)
+    return commit.to_hex(commit.rows_root(*tokens[:2])) if tokens else None
 
 
 def _most_rows(ask: wire.FetchRows, store: Store, job: StoredJob) -> int:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from core.protocol import commit, signing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed
-from miner.store import Boundary, Store, StoredJob
+from miner.store import Boundary, States, Store, StoredJob
 
 T = TypeVar("T")
 #: Different sets of one job's requests that are signed for; an honest job needs one or two.
@@ -68,13 +68,19 @@ class Book:
         return checkpoint, signing.sign(self.signer, self.domain, checkpoint)
 
     async def finish(
-        self, job: StoredJob, leaf: t.RequestLeaf, rows_in: Boundary, rows_out: Boundary
+        self,
+        job: StoredJob,
+        leaf: t.RequestLeaf,
+        rows_in: Boundary,
+        rows_out: Boundary,
+        states: States | None = None,
     ) -> t.SignedReceipt:
-        """Write down a finished request and sign for it alone.
+        """Write down a finished request, at a last stage with its `states`, and sign for it alone.
 
         Raises CheckFailed, and signs nothing, if a different result of it was written down before.
         """
-        await self.disk(self.store.put_leaf, job.order_hash, job.plan_hash, leaf, rows_in, rows_out)
+        place = job.order_hash, job.plan_hash
+        await self.disk(self.store.put_leaf, *place, leaf, rows_in, rows_out, states)
         return await self.sign_over(job, [leaf.request_index])
 
     async def sign_over(self, job: StoredJob, requests: Sequence[int]) -> t.SignedReceipt:
@@ -88,8 +94,7 @@ class Book:
     def _sign_over(self, job: StoredJob, requests: Sequence[int]) -> t.SignedReceipt:
         wanted = sorted(set(requests))
         if len(wanted) == 1:  # the last of a long session costs no more than the first
-            leaf = self.store.leaf(job.order_hash, job.plan_hash, wanted[0])
-            known = {} if leaf is None else {wanted[0]: leaf}
+            known = self.store.leaves(job.order_hash, job.plan_hash, wanted[0])
         else:
             known = self.store.leaves(job.order_hash, job.plan_hash)
         missing = [index for index in wanted if index not in known]
@@ -98,7 +103,7 @@ class Book:
                 "no receipt is signed",
                 f"{len(missing)} of {len(wanted)} requests are not finished here, such as {missing[0]}",
             )
-        leaves = [known[index] for index in wanted]
+        leaves = [known[index].leaf for index in wanted]
         input_root, output_root, requests_root = map(commit.to_hex, commit.receipt_roots(leaves))
         signed = self.store.receipt(job.order_hash, job.plan_hash, requests_root)
         if signed is not None:
@@ -129,6 +134,7 @@ class Book:
             receipt=receipt,
             signature=signing.sign(self.signer, self.domain, receipt),
             leaves=leaves,
+            states=[known[index].states_root for index in wanted] if job.is_last else [],
         )
         self.store.put_receipt(signed)
         return signed

@@ -26,14 +26,14 @@ from miner.memory import Promises
 from miner.numbers import EngineNumbers
 from miner.pace import Pace, entry
 from miner.prefixes import Chain, note_run, sort_out
-from miner.stepper import Stepped, Work, enters_as_ids, leaves_as_logits, run_batch
+from miner.stepper import Drawn, Stepped, Work, enters_as_ids, leaves_as_logits, run_batch
 from miner.tiers import SecondTier, choose_offload
 
 if TYPE_CHECKING:
     from core.batching.batch_former import Batch
     from core.batching.tickets import Tickets
     from core.engine.blocks import Shard
-    from core.engine.sampling import Choice, Sampler
+    from core.engine.sampling import Sampler
     from core.engine.sizing import Offload
     from core.protocol.types import LayerRange
     from miner.stepper import Engine
@@ -338,7 +338,7 @@ class Compute:
         layers: LayerRange | None = None,
         company: int | None = None,
         owner: str = "",
-    ) -> Choice:
+    ) -> Drawn:
         """Feed a last stage and draw the sampler's next token from the last position; the sampler is not moved on."""
         work = self._new_work(
             key,
@@ -353,7 +353,7 @@ class Compute:
             trace=trace,
             as_decodes=as_decodes,
         )
-        result: Choice = await work.future
+        result: Drawn = await work.future
         return result
 
     async def tokens(
@@ -370,7 +370,7 @@ class Compute:
         layers: LayerRange | None = None,
         company: int | None = None,
         owner: str = "",
-    ) -> list[Choice]:
+    ) -> list[Drawn]:
         """Feed a last stage a row and those of `guesses`; as many draws as fit, and the one after. The sampler is not moved on."""
         work = self._new_work(
             key,
@@ -385,7 +385,7 @@ class Compute:
             guesses=guesses,
             as_decodes=as_decodes,
         )
-        result: list[Choice] = await work.future
+        result: list[Drawn] = await work.future
         return result
 
     async def feed(

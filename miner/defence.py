@@ -37,7 +37,7 @@ RETRY_S = 2.0
 OFFER_S = 10.0
 UNAUTHORISED, NOT_NOW, NOT_SHOWN = "E-PEER-AUTH", "E-GAME-NOT-NOW", "E-GAME-HASHES"
 TraceHook = Callable[["TraceModel"], "TraceModel"]
-_SIDES: tuple[wire.Side, wire.Side] = ("in", "out")
+_SIDES: tuple[wire.Side, ...] = ("in", "out", "states")
 _MOVED_ON = ("WrongPhase", "ClockRunning", "ClockOver", "PayoutNotReady", "reverted")
 log = get_logger(__name__)
 
@@ -48,8 +48,10 @@ class Kept:
 
     inputs: bytes
     outputs: bytes
+    states: bytes  # of a last stage
     in_bytes: int  # of one row
     out_bytes: int
+    state_bytes: int
 
 
 class Defence:
@@ -251,7 +253,8 @@ class Defence:
             model = ours.trace_model(self._model_dir)
             if self._trace_hook is not None:
                 model = self._trace_hook(model)
-            trace, sources = canonical(case, model, kept.inputs, kept.outputs, folder=home)
+            rows = kept.inputs, kept.outputs, kept.states
+            trace, sources = canonical(case, model, *rows, folder=home)
             return Accused(case, trace, sources, seen.listed)
 
         return await asyncio.to_thread(build)
@@ -269,6 +272,8 @@ class Defence:
         found, widths = [], []
         for side in _SIDES:
             first = self._store.rows(order, plan, request, side, 0, 1)
+            if first is None and side == "states":
+                first = b"", 0, 0  # this stage was not the last one
             if first is None:
                 raise HeadraceError(
                     f"the rows of request {request} are not here",
@@ -277,12 +282,13 @@ class Defence:
             rows = self._store.rows(order, plan, request, side, 0, first[2])
             found.append(rows[0] if rows else b"")
             widths.append(first[1])
-        return Kept(found[0], found[1], widths[0], widths[1])
+        return Kept(*found, *widths)
 
     async def _sources(self, seen: Seen) -> ShardSources:
         """The rows that were asked for, by the roots we signed."""
         from core.engine.trace.held import ShardSources, committed
         from core.engine.trace.model import TraceModel
+        from core.protocol.trace.sources import answer_rows, cut_rows
 
         assert seen.asked is not None
         receipt, rows = seen.asked["receipt"], seen.asked["rows"]
@@ -292,10 +298,12 @@ class Defence:
             rows["leaf"]["requestIndex"],
         )
         kept = self._rows(order, plan, request)
+        model, inputs = TraceModel.open(self._model_dir), committed(kept.inputs, kept.in_bytes)
+        if not kept.states:
+            return ShardSources(model, inputs, committed(kept.outputs, kept.out_bytes))
+        tokens = cut_rows(kept.outputs, kept.out_bytes)
         return ShardSources(
-            TraceModel.open(self._model_dir),
-            committed(kept.inputs, kept.in_bytes),
-            committed(kept.outputs, kept.out_bytes),
+            model, inputs, *answer_rows(tokens, cut_rows(kept.states, kept.state_bytes))
         )
 
     async def _send(self, seen: Seen, function: str, *args: object, named: bool = True) -> bool:

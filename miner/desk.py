@@ -329,8 +329,8 @@ class Desk:
         reserved = known.reserved if known is not None else min(left, wanted)
         ack = await self.book.disk(self.book.store.ack, stored.order_hash, stored.plan_hash)
         done = (
-            sum(leaf.tokens_in for leaf in leaves.values()),
-            sum(leaf.tokens_out for leaf in leaves.values()),
+            sum(kept.leaf.tokens_in for kept in leaves.values()),
+            sum(kept.leaf.tokens_out for kept in leaves.values()),
         )
         job = OpenJob(
             stored,

@@ -28,13 +28,14 @@ from miner.book import Book
 from miner.compute import Compute, Key
 from miner.jobs import Request
 from miner.links import Line
-from miner.store import Boundary, StoredJob
+from miner.stepper import Drawn
+from miner.store import Boundary, States, StoredJob
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from core.engine.guesses import Boldness, Guesser
-    from core.engine.sampling import Choice, Sampler
+    from core.engine.sampling import Sampler
     from core.engine.stops import Ending
     from core.engine.tokenizer import Tokenizer
 
@@ -130,6 +131,8 @@ class Run:
         self._inbox: asyncio.Queue[_Feed | _TakeOver | _Rewind | _End] = asyncio.Queue()
         self._in, self._out = commit.RowTree(), commit.RowTree()
         self._in_data, self._out_data = bytearray(), bytearray()
+        #: Of a last stage: what its last layer gave where it drew, a row for each token of `_out`.
+        self._states, self._states_data = commit.RowTree(), bytearray()
         self._row_bytes = 4 * bench.hidden
         self._most_rows = 0  # that will come at most, 0 while nobody has said
         self._company = 0  # who comes together, 0 while nobody has said
@@ -599,7 +602,7 @@ class Run:
             self._done_rows = end
             return
         assert self._sampler is not None, "a submitted request has a sampler at the last stage"
-        choice = await self._bench.compute.token(
+        drawn = await self._bench.compute.token(
             self.key,
             item.data,
             self._sampler,
@@ -611,7 +614,7 @@ class Run:
         self._done_rows = end
         if self._span is not None and self._sampling_span is None:
             self._sampling_span = tracing.begin("sampling", self._span)
-        self._take_choice(choice, item.trace)
+        self._take_drawn(drawn, item.trace)
 
     async def _draw_along(self, item: _Feed) -> None:
         """A row and guesses of those after it: as many tokens as were guessed right, and one more."""
@@ -620,24 +623,23 @@ class Run:
         if item.rows != item.guessed + 1 or len(guesses) != item.guessed:
             raise CheckFailed("activations are refused", "nothing can have been guessed here")
         how = self._how(item.first_row, item.rows, item.guessed)
-        choices = await self._bench.compute.tokens(
-            self.key, item.data, self._sampler, guesses, **how
-        )
+        draws = await self._bench.compute.tokens(self.key, item.data, self._sampler, guesses, **how)
         if self.request.is_late:
             return
         self._done_rows = item.first_row + item.rows
-        for number, choice in enumerate(choices):
+        for number, drawn in enumerate(draws):
             if number and not self.request.is_first:
                 self.request = jobs.guess_fits(self.request)
-            self._take_choice(choice, item.trace if not number else [])
+            self._take_drawn(drawn, item.trace if not number else [])
             if self.request.finish:
                 break
         self.request = jobs.guesses_end(self.request)
 
-    def _take_choice(self, choice: Choice, trace: list[int]) -> None:
+    def _take_drawn(self, drawn: Drawn, trace: list[int]) -> None:
         """The next token is drawn."""
         assert self._sampler is not None and self._guesser is not None, "a submitted request"
         assert self._ending is not None, "and knows where it ends"
+        choice = drawn.choice
         step, token = self.request.produced, choice.token
         self._sampler.take(token)
         self._guesser.push(token)
@@ -645,6 +647,8 @@ class Run:
         row = commit.token_bytes((token,))
         self._out.append(row)
         self._out_data += row
+        self._states.append(drawn.state)
+        self._states_data += drawn.state
         self._touch()
         self._tell_token(
             wire.Token(
@@ -686,10 +690,15 @@ class Run:
         first, last = self.request.is_first, self.request.is_last
         rows_in = tokens_in + tokens_out - 1
         rows_out = tokens_out if last else rows_in
+        out_root, states = self._out.root(rows_out), None
+        if last:
+            data = bytes(self._states_data[: tokens_out * self._row_bytes])
+            states = States(self._states.root(tokens_out), Boundary(self._row_bytes, data))
+            out_root = commit.answer_root(out_root, states.root)
         leaf = t.RequestLeaf(
             request_index=self.index,
             in_root=commit.to_hex(self._in.root(rows_in)),
-            out_root=commit.to_hex(self._out.root(rows_out)),
+            out_root=commit.to_hex(out_root),
             tokens_in=tokens_in,
             tokens_out=tokens_out,
         )
@@ -702,6 +711,7 @@ class Run:
             leaf,
             Boundary(width_in, bytes(self._in_data[: rows_in * width_in])),
             Boundary(width_out, bytes(self._out_data[: rows_out * width_out])),
+            states,
         )
         self.counts = (tokens_in, tokens_out)
         return signed

@@ -6,7 +6,7 @@ import time
 from asyncio import Future
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from core.batching.step import Step
 from core.protocol.errors import CheckFailed, HeadraceError
@@ -16,10 +16,17 @@ if TYPE_CHECKING:
     from core.engine.blocks import Shard
     from core.engine.compat import CompatEngine
     from core.engine.pieces import Piece
-    from core.engine.sampling import Sampler
+    from core.engine.sampling import Choice, Sampler
     from core.protocol.types import LayerRange
 
     Engine = BatchEngine | CompatEngine
+
+
+class Drawn(NamedTuple):
+    """A token that a last stage drew, and its state row: what the last layer gave at that position, as it is committed and kept."""
+
+    choice: Choice
+    state: bytes
 
 
 class Work(Step):
@@ -47,8 +54,8 @@ class Work(Step):
     ) -> None:
         """`data` is token ids or the bytes of float32 rows; `trace` is lengthened in place once the step has run.
 
-        With `guesses` each row but the first stands for one, and what comes out is a list of draws: one, and one more for each guess
-        that fits the draw before.
+        What is drawn comes out as a `Drawn`. With `guesses` each row but the first stands for one, and a list of draws comes out: one,
+        and one more for each guess that fits the draw before.
         """
         super().__init__(request, first, end, job, layers)
         self.data, self.future, self.draw, self.trace = data, future, draw, trace
@@ -92,7 +99,9 @@ def run_batch(
     while ready:
         try:
             pieces = [piece for _, piece in ready]
-            outs = engine.step(pieces, microbatch=group, following=following, checked=True)
+            outs = engine.step(
+                pieces, microbatch=group, following=following, checked=True, states=True
+            )
             outcomes += zip([work for work, _ in ready], _results(ready, outs), strict=True)
             break
         except KvShort:
@@ -195,34 +204,43 @@ def as_rows(out: Any) -> bytes:
 
 
 def _results(ran: Sequence[tuple[Work, Piece]], outs: Sequence[Any]) -> list[Any]:
+    from core.engine.blocks import Final
     from core.engine.sampling import sample_batch
 
     drawing: list[tuple[Any, Sampler]] = []
     for (work, _), out in zip(ran, outs, strict=True):
         if work.draw and work.guesses is not None:
             guesses = work.guesses
-            drawing += [(row, work.draw.fork(guesses[:i])) for i, row in enumerate(out)]
+            drawing += [(row, work.draw.fork(guesses[:i])) for i, row in enumerate(out.logits)]
         elif work.draw:
-            drawing.append((out[-1], work.draw))
-    drawn = iter(sample_batch(*zip(*drawing, strict=True)) if drawing else ())
+            drawing.append((out.logits[-1], work.draw))
+    choices = iter(sample_batch(*zip(*drawing, strict=True)) if drawing else ())
     results: list[Any] = []
     for (work, _), out in zip(ran, outs, strict=True):
         if work.draw and work.guesses is not None:
-            results.append(_fitting([next(drawn) for _ in out], work.guesses))
+            drawn = [_drawn(next(choices), state) for state in out.rows]
+            results.append(_fitting(drawn, work.guesses))
         elif work.draw:
-            results.append(next(drawn))
+            results.append(_drawn(next(choices), out.rows[-1]))
+        elif isinstance(out, Final):
+            results.append(b"")  # the last stage says nothing of a prompt
         else:
             results.append(as_rows(out))
     return results
 
 
+def _drawn(choice: Any, state: Any) -> Any:
+    """A draw with its state; the error where it failed."""
+    return choice if isinstance(choice, Exception) else Drawn(choice, as_rows(state))
+
+
 def _fitting(drawn: Sequence[Any], guesses: Sequence[int]) -> Any:
     """Draws as far as they are what was guessed, and the one after; the error where the first failed."""
     found: list[Any] = []
-    for i, choice in enumerate(drawn):
-        if isinstance(choice, Exception):
-            return found or choice
-        found.append(choice)
-        if i == len(guesses) or choice.token != guesses[i]:
+    for i, draw in enumerate(drawn):
+        if isinstance(draw, Exception):
+            return found or draw
+        found.append(draw)
+        if i == len(guesses) or draw.choice.token != guesses[i]:
             break
     return found

@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
+from core.protocol import commit, wire
 from core.protocol import types as t
-from core.protocol import wire
 from core.protocol.errors import CheckFailed, ConfigError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 #: Job states of the chain after which nothing more is signed or paid.
 CLOSED_STATES = ("SETTLED", "CANCELLED", "EXPIRED")
 
@@ -68,6 +68,8 @@ CREATE TABLE acks (
     PRIMARY KEY (order_hash, plan_hash)
 )
 """
+#: Since version 3: the root of a last stage's state rows.
+_STATES = "ALTER TABLE leaves ADD COLUMN states_root TEXT NOT NULL DEFAULT ''"
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,22 @@ class Boundary:
     data: bytes
 
 
+@dataclass(frozen=True)
+class States:
+    """A last stage's state rows of one request, and their root."""
+
+    root: bytes
+    rows: Boundary
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One finished request; `states_root` is "" but at a last stage."""
+
+    leaf: t.RequestLeaf
+    states_root: str
+
+
 class Store:
     """The file. Methods are short transactions and may be called from any thread."""
 
@@ -146,7 +164,9 @@ class Store:
                 for statement in _SCHEMA.split(";\n") if version == 0 else ():
                     if statement.strip():
                         db.execute(statement)
-                db.execute(_ACKS)
+                if version < 2:
+                    db.execute(_ACKS)
+                db.execute(_STATES)
                 db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def close(self) -> None:
@@ -294,8 +314,9 @@ class Store:
         leaf: t.RequestLeaf,
         rows_in: Boundary,
         rows_out: Boundary,
+        states: States | None = None,
     ) -> None:
-        """Write down one finished request, before anything is signed over it.
+        """Write down one finished request, before anything is signed over it; a last stage's with its `states`.
 
         Writing the same leaf again changes nothing. Raises CheckFailed, and changes nothing, when another leaf of
         this request is on record: signing both would be equivocation.
@@ -313,31 +334,26 @@ class Store:
                     )
                 return
             key = (order_hash, plan_hash, leaf.request_index)
-            db.execute("INSERT INTO leaves VALUES (?, ?, ?, ?)", (*key, _pack(leaf)))
-            for side, rows in (("in", rows_in), ("out", rows_out)):
+            root = commit.to_hex(states.root) if states else ""
+            db.execute("INSERT INTO leaves VALUES (?, ?, ?, ?, ?)", (*key, _pack(leaf), root))
+            sides = [("in", rows_in), ("out", rows_out)]
+            sides += [("states", states.rows)] if states else []
+            for side, rows in sides:
                 db.execute(
                     "INSERT OR REPLACE INTO boundary_rows VALUES (?, ?, ?, ?, ?, ?)",
                     (*key, side, rows.row_bytes, rows.data),
                 )
 
-    def leaf(self, order_hash: str, plan_hash: str, request: int) -> t.RequestLeaf | None:
-        """One finished request of a job."""
-        found = self._rows(
-            "SELECT leaf FROM leaves WHERE order_hash = ? AND plan_hash = ? AND request = ?",
-            order_hash,
-            plan_hash,
-            request,
-        )
-        return msgspec.msgpack.decode(found[0][0], type=t.RequestLeaf) if found else None
-
-    def leaves(self, order_hash: str, plan_hash: str) -> dict[int, t.RequestLeaf]:
-        """Finished requests of a job by index, ascending."""
+    def leaves(
+        self, order_hash: str, plan_hash: str, request: int | None = None
+    ) -> dict[int, Leaf]:
+        """Finished requests of a job by index, ascending; only this one, if it is finished."""
         return {
-            int(request): msgspec.msgpack.decode(leaf, type=t.RequestLeaf)
-            for request, leaf in self._rows(
-                "SELECT request, leaf FROM leaves WHERE order_hash = ? AND plan_hash = ? ORDER BY request",
-                order_hash,
-                plan_hash,
+            int(index): Leaf(msgspec.msgpack.decode(leaf, type=t.RequestLeaf), str(root))
+            for index, leaf, root in self._rows(
+                "SELECT request, leaf, states_root FROM leaves WHERE order_hash = ? AND plan_hash = ?"
+                + (" ORDER BY request" if request is None else " AND request = ?"),
+                *(order_hash, plan_hash, *([] if request is None else [request])),
             )
         }
 

@@ -40,12 +40,13 @@ def deviation_claim(
     served: Any,
     reference: Any,
     sigma: Any,
+    first: int = 0,
 ) -> Excess | None:
     """A claim whose window lies above its tolerance, its trace's root still open; None where none does.
 
     The window that ends first among those at twice the tolerance or more, because both sides compute a trace up to there; where none is
     so clear, the one that lies furthest above.
-    `served` and `reference` are rows [T, D] of the stage; `sigma` [D] are the registered sizes of its channels.
+    `served` and `reference` are rows [T, D] of the stage from position `first` on; `sigma` [D] are the registered sizes of its channels.
     """
     depth, total = layers[1] - layers[0], len(served)
     scale = np.asarray(sigma, np.float64)
@@ -67,7 +68,8 @@ def deviation_claim(
             ratios = np.sqrt(squares[0] / np.where(squares[1] > 0, squares[1], 1.0))
             clear = np.flatnonzero(ratios >= _CLEAR * tolerance)
             at = int(clear[0]) if len(clear) else int(np.argmax(ratios))
-            claim = Claim(leaf, *layers, at + rows, at, number, _NO_ROOT, exact=True)
+            start = first + at
+            claim = Claim(leaf, *layers, start + rows, start, number, _NO_ROOT, exact=True)
             excess = Excess(claim, float(ratios[at]), tolerance)
             if excess.ratio > tolerance and (found is None or _rank(excess) > _rank(found)):
                 found = excess

@@ -219,12 +219,10 @@ class Accused(Player):
 
 def reveal(asked: Mapping[str, Any], sources: ShardSources) -> Move:
     """The answer to a question for rows: the parts that it names."""
-    spots = [(spot["isOut"], spot["row"], spot["part"]) for spot in asked["spots"]]
+    spots = [(spot["side"], spot["row"], spot["part"]) for spot in asked["spots"]]
     openings = [
-        row_tuple(
-            sources.open_row(Boundary.OUT if out else Boundary.IN, row, part * commit.PART_BYTES)
-        )
-        for out, row, part in spots
+        row_tuple(sources.open_row(Boundary(side), row, part * commit.PART_BYTES))
+        for side, row, part in spots
     ]
     return Move("reveal", (asked["rows"], spots, openings))
 

@@ -10,7 +10,6 @@ from core.engine.trace.held import (
     ShardTrace,
     boundaries_of,
     build_trace,
-    committed,
     sources_of,
 )
 from core.engine.trace.model import TraceModel
@@ -18,7 +17,6 @@ from core.engine.trace.nearest import Nearest
 from core.protocol import commit
 from core.protocol.errors import CheckFailed
 from core.protocol.trace.judge import Case
-from core.protocol.trace.sources import CommittedRows
 from core.protocol.types import RequestLeaf
 
 
@@ -27,22 +25,23 @@ def canonical(
     model: TraceModel,
     inputs: bytes,
     outputs: bytes,
+    states: bytes = b"",
     *,
     folder: Path | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[ShardTrace, ShardSources]:
     """The canonical trace of a claim's rows, and what its leaves read beside it.
 
-    `inputs` and `outputs` are all rows that the stage signed for this request. With a `folder` the trace is kept there and taken up
+    `inputs`, `outputs` and a last stage's `states` are all rows that the stage signed for this request. With a `folder` the trace is kept there and taken up
     again. Raises CheckFailed when the rows are not those that the claim's request leaf commits to.
     """
     layout = case.layout
-    sources = sources_of(layout, model, inputs, outputs)
+    sources = sources_of(layout, model, inputs, outputs, states)
     check_rows(case.claim.leaf, sources)
     trace = build_trace(
         layout,
         model,
-        boundaries_of(layout, inputs, outputs),
+        boundaries_of(layout, inputs, outputs, states),
         arithmetic=Nearest(layout.program.part_terms),
         folder=folder,
         progress=progress,
@@ -50,19 +49,17 @@ def canonical(
     return trace, sources
 
 
-def committed_tokens(data: bytes) -> CommittedRows:
-    """Served token ids with their tree."""
-    return committed(data, 4)
-
-
 def check_rows(leaf: RequestLeaf, sources: ShardSources) -> None:
     """Raises CheckFailed unless these are the rows under a request leaf's roots."""
-    for side, root, rows in (
-        ("in", leaf.in_root, sources.inputs),
-        ("out", leaf.out_root, sources.outputs),
+    sent = sources.outputs.root
+    if sources.states is not None:
+        sent = commit.answer_root(sent, sources.states.root)
+    for side, root, found in (
+        ("in", leaf.in_root, sources.inputs.root),
+        ("out", leaf.out_root, sent),
     ):
-        if commit.unhex(root) != rows.root:
+        if commit.unhex(root) != found:
             raise CheckFailed(
                 f"the rows of request {leaf.request_index} ({side}) are not those that were signed",
-                f"their root is {commit.to_hex(rows.root)}, signed was {root}",
+                f"their root is {commit.to_hex(found)}, signed was {root}",
             )

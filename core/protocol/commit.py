@@ -7,15 +7,24 @@ precompile for it and workers hash rows five to nine times faster with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
 from hashlib import sha256
 
 from core.protocol.types import RequestLeaf, SamplingParams
 
-_LEAF, _NODE, _ROOT, _SHARD = b"\x00", b"\x01", b"\x02", b"\x03"
+_LEAF, _NODE, _ROOT, _SHARD, _ANSWER = b"\x00", b"\x01", b"\x02", b"\x03", b"\x04"
 _EMPTY_TOP = bytes(32)
 PART_BYTES = 1024
 _FIRST_NODES, _MOST_WAITING_BYTES = 128, 2**16
 _LEAF_BEGUN = sha256(_LEAF)
+
+
+class Half(IntEnum):
+    """Which half of a last stage's `outRoot` (`answer_root`) a root of rows is; NONE of rows whose root stands alone."""
+
+    NONE = 0
+    TOKENS = 1
+    STATES = 2
 
 
 def leaf_hash(leaf: bytes) -> bytes:
@@ -54,12 +63,25 @@ def merkle_proof(hashes: Sequence[bytes], index: int) -> list[bytes]:
     return proof
 
 
-def verify_proof(root: bytes, count: int, index: int, leaf: bytes, proof: Sequence[bytes]) -> bool:
-    """Whether the leaf hash `leaf` is number `index` of the `count` leaves under `root`. Never raises."""
+def verify_proof(
+    root: bytes,
+    count: int,
+    index: int,
+    leaf: bytes,
+    proof: Sequence[bytes],
+    half: Half = Half.NONE,
+) -> bool:
+    """Whether the leaf hash `leaf` is number `index` of the `count` leaves under `root`. Never raises.
+
+    Of a `half` of an answer's root, the last sibling is the other half.
+    """
     if not 0 <= index < count <= 2**32 - 1:
         return False
     if any(len(part) != 32 for part in (leaf, *proof)):
         return False  # two siblings cut elsewhere than in the middle would hash alike
+    if half and not proof:
+        return False
+    beside, proof = (proof[-1], proof[:-1]) if half else (b"", proof)
     node, width, siblings = leaf, count, list(proof)
     while width > 1:
         if index ^ 1 < width:
@@ -69,7 +91,10 @@ def verify_proof(root: bytes, count: int, index: int, leaf: bytes, proof: Sequen
             pair = sibling + node if index % 2 else node + sibling
             node = sha256(_NODE + pair).digest()
         width, index = (width + 1) // 2, index // 2
-    return not siblings and sha256(_ROOT + count.to_bytes(4, "big") + node).digest() == root
+    own = sha256(_ROOT + count.to_bytes(4, "big") + node).digest()
+    if half:
+        own = answer_root(own, beside) if half == Half.TOKENS else answer_root(beside, own)
+    return not siblings and own == root
 
 
 def part_hashes(row: bytes | memoryview) -> list[bytes]:
@@ -267,6 +292,16 @@ def token_bytes(ids: Iterable[int]) -> bytes:
 def tokens_root(ids: Iterable[int]) -> bytes:
     """Root of a sequence of token ids, one row each."""
     return rows_root(token_bytes(ids), 4)
+
+
+def answer_root(tokens_root: bytes, states_root: bytes) -> bytes:
+    """`outRoot` of a last stage: over its token ids, and over the state rows that they were drawn from.
+
+    Raises ValueError unless both are 32 bytes.
+    """
+    if len(tokens_root) != 32 or len(states_root) != 32:
+        raise ValueError("a root is not 32 bytes")
+    return sha256(_ANSWER + tokens_root + states_root).digest()
 
 
 def unhex(hex32: str) -> bytes:

@@ -352,11 +352,15 @@ class SignedAcceptance(Value, frozen=True):
 
 
 class SignedReceipt(Value, frozen=True):
-    """A receipt with the leaves under its `requests_root`, so that one request can be opened later."""
+    """A receipt with the leaves under its `requests_root`, so that one request can be opened later.
+
+    Of a last stage, `states` are the roots of each request's state rows: with the tokens they make its `out_root` (`commit.answer_root`).
+    """
 
     receipt: StageReceipt
     signature: Signature
     leaves: list[RequestLeaf]
+    states: list[Hash32] = []
 
 
 class ModelSpec(Value, frozen=True):

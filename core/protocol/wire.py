@@ -21,7 +21,7 @@ from core.protocol.errors import (
     VersionUnknown,
 )
 
-VERSION = 1
+VERSION = 2
 MAX_FRAME_BYTES = 16 * 2**20
 MAX_HEADER_BYTES = 8 * 2**20
 MAX_REQUESTS = 4096  # in one receipt, so that all receipts of a job fit in a header
@@ -29,7 +29,9 @@ MAX_STAGES = 64
 MAX_PARTS = 1024
 PREFIX_BYTES = 13
 
-Side = Literal["in", "out"]
+Side = Literal["in", "out", "states"]
+"""Rows that entered a stage, that left it (of a last stage: token ids), and a last stage's state rows, from which its tokens were drawn."""
+
 Finish = Literal["", "stop", "length"]
 Proof = Annotated[list[t.Hash32], msgspec.Meta(max_length=32)]
 Plan = Annotated[list[t.Stage], msgspec.Meta(min_length=1, max_length=MAX_STAGES)]
@@ -368,12 +370,16 @@ class FetchRows(Message, frozen=True):
 
 
 class Rows(Message, frozen=True):
-    """Payload: `rows` rows of `row_bytes` each; `total` is how many the request has at this boundary."""
+    """Payload: `rows` rows of `row_bytes` each; `total` is how many the request has at this boundary.
+
+    A last stage signed its tokens and its state rows under one root (`commit.answer_root`): `beside` is the root of the other ones.
+    """
 
     start: t.U32
     rows: t.U32
     row_bytes: t.U32
     total: t.U32
+    beside: t.Hash32 | None = None
 
 
 class FetchReceipts(Message, frozen=True):

@@ -21,7 +21,7 @@ Rows = tuple[bytes, int]  # the rows in one buffer, bytes per row
 
 
 class Keepers:
-    """`rows[stage, side, request]` are what each stage keeps; `answers[stage]` replaces what it says."""
+    """`rows[stage, side, request]` are what each stage keeps, `states` of the last one too; `answers[stage]` replaces what it says."""
 
     def __init__(
         self,
@@ -73,19 +73,30 @@ class Keepers:
         """What a stage signs for a request, by the rows it keeps."""
         last = len(self.plan) - 1
         tokens_in = len(self.batch.prompts[index].ids)
+        out_root = self.root(stage, "out", index)
+        if stage == last:
+            out_root = commit.answer_root(out_root, self.root(stage, "states", index))
         leaf = t.RequestLeaf(
             index,
-            commit.to_hex(commit.rows_root(*self.rows[stage, "in", index])),
-            commit.to_hex(commit.rows_root(*self.rows[stage, "out", index])),
+            commit.to_hex(self.root(stage, "in", index)),
+            commit.to_hex(out_root),
             tokens_in,
             len(self.rows[last, "out", index][0]) // 4,
         )
         return msgspec.structs.replace(leaf, **changes)
 
+    def root(self, stage: int, side: str, index: int) -> bytes:
+        return commit.rows_root(*self.rows[stage, side, index])
+
     def sign(self, stage: int, leaves: list[t.RequestLeaf], /, **changes: Any) -> t.SignedReceipt:
         if self.shard_roots:
             changes = {"shard_root": self.shard_roots[stage]} | changes
-        return sign_receipt(self.operators[stage], self.order, self.plan, stage, leaves, **changes)
+        states = [
+            commit.to_hex(self.root(stage, "states", leaf.request_index))
+            for leaf in (leaves if stage == len(self.plan) - 1 else ())
+        ]
+        signer = self.operators[stage]
+        return sign_receipt(signer, self.order, self.plan, stage, leaves, states, **changes)
 
     def sign_all(self) -> None:
         """One receipt a stage over all requests."""
@@ -119,8 +130,13 @@ class Keepers:
                 data, width = found
                 count = min(message.count, self.most_rows)
                 part = data[message.start * width : (message.start + count) * width]
-                rows = wire.Rows(message.start, len(part) // width, width, len(data) // width)
-                return rows, part
+                other = {"out": "states", "states": "out"}.get(message.side, "")
+                is_end = (stage, other, message.request) in self.rows and (
+                    stage == len(self.plan) - 1
+                )
+                beside = commit.to_hex(self.root(stage, other, message.request)) if is_end else None
+                numbers = len(part) // width, width, len(data) // width
+                return wire.Rows(message.start, *numbers, beside), part
             case wire.FetchOpening():
                 return self.opening(message.request)
         return wire.Failed("E-PEER-03", "not asked here")

@@ -83,21 +83,26 @@ def _run_request(
 ) -> None:
     import torch
 
+    from core.engine.blocks import output_of
     from core.engine.sampling import Sampler, sample_batch
     from core.engine.stops import Ending
+    from miner.stepper import as_rows
 
     sampler = Sampler(prompt.sampling, index, prompt.ids, tokenizer.eos_ids)
     ending, finish = Ending(prompt.sampling, tokenizer.eos_ids, tokenizer, prompt.ids), ""
     caches = [shard.new_cache() for shard in shards]
     rows: list[bytes] = [b""] * (len(shards) + 1)
-    fed, tokens = list(prompt.ids), []
+    fed, tokens, states = list(prompt.ids), [], b""
     while not finish:
         rows[0] += commit.token_bytes(fed)
         x = torch.tensor(fed)
         for stage, shard in enumerate(shards):
-            x = shard.forward(x, caches[stage])
-            if not shard.is_last:
-                rows[stage + 1] += x.to(torch.float32).numpy().astype("<f4").tobytes()
+            with output_of(shard.decoder_layers[-1]) as left:
+                x = shard.forward(x, caches[stage])
+            if shard.is_last:
+                states += as_rows(left[0].reshape(len(fed), -1)[-1])
+            else:
+                rows[stage + 1] += as_rows(x)
         (choice,) = sample_batch(x[-1:], [sampler])
         tokens.append(choice.token)
         sampler.take(choice.token)
@@ -108,3 +113,4 @@ def _run_request(
     for stage in range(len(shards)):
         keepers.rows[stage, "in", index] = (rows[stage], widths[stage])
         keepers.rows[stage, "out", index] = (rows[stage + 1], widths[stage + 1])
+    keepers.rows[len(shards) - 1, "states", index] = (states, 4 * shards[-1].hidden)

@@ -42,6 +42,7 @@ async def keepers() -> AsyncIterator[Keepers]:
         for stage in range(3):
             keepers.rows[stage, "in", index] = boundaries[stage]
             keepers.rows[stage, "out", index] = boundaries[stage + 1]
+        keepers.rows[2, "states", index] = (bytes([index]) * WIDTH * len(answer.tokens), WIDTH)
     keepers.sign_all()
     await keepers.start()
     yield keepers
@@ -61,6 +62,27 @@ async def test_rows_come_from_the_stage_itself(keepers: Keepers, stage: int, sid
     data, width = keepers.rows[stage, side, 1]
     assert await keepers.evidence().rows(stage, side, keepers.leaf(stage, 1), width) == data
     assert fetches(keepers) == [stage]
+
+
+async def test_tokens_and_states_of_the_last_stage_are_believed_only_together(
+    keepers: Keepers,
+) -> None:
+    data, width = keepers.rows[2, "states", 1]
+    leaf = keepers.leaf(2, 1)
+    assert await keepers.evidence().rows(2, "states", leaf, width) == data
+    tokens = keepers.rows[2, "out", 1]
+    keepers.rows[2, "states", 1] = (data[:-1] + b"\xff", width)
+    for side, row_bytes in (("out", 4), ("states", width)):
+        with pytest.raises(RowsWithheld, match="do not match the signed root"):
+            await keepers.evidence().rows(2, side, leaf, row_bytes)  # type: ignore[arg-type]
+    del keepers.rows[2, "states", 1]  # and nothing stands beside the tokens
+    with pytest.raises(RowsWithheld, match="do not match the signed root"):
+        await keepers.evidence().rows(2, "out", leaf, 4)
+    # What stands alone under a root is no answer's half.
+    keepers.rows[2, "states", 1] = (data, width)
+    alone = msgspec.structs.replace(leaf, out_root=commit.to_hex(commit.rows_root(*tokens)))
+    with pytest.raises(RowsWithheld, match="do not match the signed root"):
+        await keepers.evidence().rows(2, "out", alone, 4)
 
 
 @pytest.mark.parametrize(("side", "neighbour"), [("in", 0), ("out", 2)])

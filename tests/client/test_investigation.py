@@ -116,6 +116,7 @@ async def keepers() -> AsyncIterator[Keepers]:
         for stage in range(3):
             keepers.rows[stage, "in", index] = boundaries[stage]
             keepers.rows[stage, "out", index] = boundaries[stage + 1]
+        keepers.rows[2, "states", index] = (bytes([index]) * 8 * len(answer.tokens), 8)
     keepers.sign_all()
     await keepers.start()
     yield keepers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from client.matcher_api import Goes
 from client.orders import Prompt
 from client.session import Limits, Match
 from client.store import ClientStore
-from client.verify import Answer, ack_of_leaves
+from client.verify import ack_of_leaves
 from core.protocol import pricing, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import (
@@ -241,7 +242,7 @@ async def test_lost_pipeline_is_paid_for_what_it_gave_and_the_rest_goes_on_from_
     by_job = dict(bench.matcher.acks)
     assert len(by_job) == len(bench.matcher.acks) == 2
     answers = {i: answer_of(bench.prompts[i]) for i in range(finished)}
-    answers[finished] = Answer(cut.ids, answer_of(cut).tokens[:2])
+    answers[finished] = replace(answer_of(cut), tokens=answer_of(cut).tokens[:2])
     assert by_job[job_id] == ack_of_leaves(leaves_of(answers, 2, 3), one, first.plan)
     rest = {i: second.answer(i) for i in range(4 - finished)}
     paid = by_job[signing.job_id(DOMAIN, two)]

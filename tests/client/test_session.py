@@ -313,12 +313,8 @@ async def test_receipts_before_the_end_of_the_answer_are_refused(stages: Stages)
 
 
 async def test_answer_cut_short_is_refused(stages: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
-    from client.verify import Answer
-
     whole = stages.answer
-    monkeypatch.setattr(
-        stages, "answer", lambda i: Answer(whole(i).prompt_ids, whole(i).tokens[:2])
-    )
+    monkeypatch.setattr(stages, "answer", lambda i: replace(whole(i), tokens=whole(i).tokens[:2]))
     outcome, _ = await run(stages)  # two tokens, said to be as many as were ordered
     assert "not whole" in reason(outcome).what
 

@@ -134,6 +134,27 @@ def test_leaf_changed_after_signing_is_refused(
     assert refused_field(work, receipts)[0] == 1
 
 
+@pytest.mark.parametrize(("stage", "states"), [(2, 0), (2, 3), (2, 5), (0, 1), (1, 4)])
+def test_a_last_stage_names_the_root_of_every_request_s_state_rows_and_no_other_does(
+    work: Stages, answers: dict[int, Answer], stage: int, states: int
+) -> None:
+    receipts = receipts_of(work, answers)
+    receipts[stage] = msgspec.structs.replace(receipts[stage], states=[OTHER] * states)
+    assert refused_field(work, receipts) == (stage, "states")
+
+
+def test_tokens_with_other_states_than_were_signed_are_refused(
+    work: Stages, answers: dict[int, Answer]
+) -> None:
+    receipts = receipts_of(work, answers)
+    roots = [*receipts[2].states[:-1], OTHER]
+    receipts[2] = msgspec.structs.replace(receipts[2], states=roots)
+    check(work, receipts)
+    with pytest.raises(CheckFailed) as caught:
+        check_answers(receipts, answers)
+    assert (caught.value.details["stage"], caught.value.details["field"]) == (2, "out_root")
+
+
 def test_signature_of_somebody_else_is_refused(work: Stages, answers: dict[int, Answer]) -> None:
     receipts = receipts_of(work, answers)
     leaves = leaves_of(answers, 1, 3)

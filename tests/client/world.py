@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -21,6 +22,8 @@ DOMAIN = signing.Domain(31337, "0x" + "11" * 20)
 ARBITRATOR = "0x" + "aa" * 20
 NOW_S = 1_800_000_000
 SPANS = ((0, 2), (2, 5), (5, 6))
+#: Root of what scripted last stages sign beside their tokens.
+STATES = "0x" + "5a" * 32
 
 
 def key(number: int) -> Signer:
@@ -87,20 +90,19 @@ def answer_of(prompt: Prompt) -> Answer:
     """What the scripted stages answer: as many tokens as allowed, gone on from the step that the prompt has reached."""
     first = prompt.sampling.first_step
     steps = range(first, first + prompt.sampling.max_new_tokens)
-    return Answer(prompt.ids, tuple(200 + (prompt.ids[0] + i) % 50 for i in steps))
+    return Answer(prompt.ids, tuple(200 + (prompt.ids[0] + i) % 50 for i in steps), STATES)
 
 
 def leaves_of(answers: dict[int, Answer], stage: int, stages: int) -> list[t.RequestLeaf]:
     """What an honest stage commits to for these answers; inner boundaries are made up but agree."""
     leaves = []
     for index, answer in sorted(answers.items()):
-        tokens = commit.to_hex(commit.tokens_root(answer.tokens))
         fed = commit.to_hex(commit.tokens_root(answer.fed_ids))
         leaves.append(
             t.RequestLeaf(
                 request_index=index,
                 in_root=fed if stage == 0 else digest("boundary", index, answer, stage - 1),
-                out_root=tokens
+                out_root=answer.out_root
                 if stage == stages - 1
                 else digest("boundary", index, answer, stage),
                 tokens_in=len(answer.prompt_ids),
@@ -117,9 +119,12 @@ def sign_receipt(
     stage: int,
     leaves: list[t.RequestLeaf],
     /,
+    states: Sequence[str] = (),
     **changes: Any,
 ) -> t.SignedReceipt:
-    """A stage's receipt over these leaves; `changes` replace fields before it is signed."""
+    """A stage's receipt over these leaves, a last one's with these roots of `states`; `changes` replace fields before it is signed."""
+    if stage == len(plan) - 1:
+        states = states or [STATES] * len(leaves)
     roots = [commit.to_hex(root) for root in commit.receipt_roots(leaves)]
     receipt = t.StageReceipt(
         order_hash=signing.order_hash(order),
@@ -138,7 +143,7 @@ def sign_receipt(
         signed_at=NOW_S + 1,
     )
     receipt = msgspec.structs.replace(receipt, **changes)
-    return t.SignedReceipt(receipt, signing.sign(operator, DOMAIN, receipt), leaves)
+    return t.SignedReceipt(receipt, signing.sign(operator, DOMAIN, receipt), leaves, list(states))
 
 
 Script = Callable[["Stages", int], Awaitable[None]]
@@ -245,7 +250,7 @@ class Stages:
                     return wire.Pong()
                 case wire.Cut():
                     whole = self.answer(message.request)
-                    part = Answer(whole.prompt_ids, whole.tokens[: message.tokens_out])
+                    part = replace(whole, tokens=whole.tokens[: message.tokens_out])
                     return wire.Receipt(self.receipt(stage, {message.request: part}))
                 case wire.CloseJob():
                     answers = {i: self.answer(i) for i in message.requests}

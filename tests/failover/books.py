@@ -73,9 +73,14 @@ def check_receipts(town: Town, dead: set[str] | None = None) -> None:
 def _rows_open_it(town: Town, operator: str, signed: object) -> None:
     receipt, leaf = signed.receipt, signed.leaves[0]  # type: ignore[attr-defined]
     store = town.machine(operator).store
-    for side, root in (("in", leaf.in_root), ("out", leaf.out_root)):
+    is_last = bool(signed.states)  # type: ignore[attr-defined]
+    roots = {}
+    for side in ("in", "out", *(("states",) if is_last else ())):
         found = store.rows(
             receipt.order_hash, receipt.plan_hash, leaf.request_index, side, 0, 2**20
         )
         assert found is not None
-        assert commit.to_hex(commit.rows_root(found[0], found[1])) == root
+        roots[side] = commit.rows_root(found[0], found[1])
+    out_root = commit.answer_root(roots["out"], roots["states"]) if is_last else roots["out"]
+    assert commit.to_hex(roots["in"]) == leaf.in_root
+    assert commit.to_hex(out_root) == leaf.out_root

@@ -80,7 +80,8 @@ async def deviation(work: Work, stage: int, request: int) -> tuple[ModelProgram,
 
     ours = await operators(work)
     place = work.job.plan[stage]
-    served = np.frombuffer(work.rows[stage, "out", request], "<f4").reshape(-1, ours.program.hidden)
+    side = work.sides(stage)[-1]  # its state rows, of a last stage
+    served = np.frombuffer(work.rows[stage, side, request], "<f4").reshape(-1, ours.program.hidden)
     raw = work.rows[stage, "in", request]
     inputs = (
         np.frombuffer(raw, "<u4").astype(np.int64)
@@ -88,11 +89,15 @@ async def deviation(work: Work, stage: int, request: int) -> tuple[ModelProgram,
         else (np.frombuffer(raw, "<f4").reshape(-1, ours.program.hidden).astype(np.float64))
     )
     shard = load_shard(work.world.model_dir, place.layers, dtype=torch.float64)
-    reference = reexecute(shard, torch.from_numpy(inputs.copy())).numpy()
+    first = len(inputs) - len(served)
+    made = reexecute(
+        shard, torch.from_numpy(inputs.copy()), logit_rows=range(first, len(inputs)), states=True
+    )
+    reference = (made.rows if shard.is_last else made).numpy()
     layers = (place.layer_from, place.layer_to)
     leaf = work.leaf(stage, request)
     sigma = ours.tables[SIGMA][place.layer_to]
-    excess = deviation_claim(ours.program, leaf, layers, served, reference, sigma)
+    excess = deviation_claim(ours.program, leaf, layers, served, reference, sigma, first)
     assert excess is not None, "the stage is not off by more than T"
     return ours, excess.claim
 
@@ -116,8 +121,8 @@ async def accusation_in(
 ) -> Accusation:
     world = work.world
     case = await case_of(world.chain, opened, claim)
-    rows = [work.rows[stage, side, request] for side in ("in", "out")]
-    trace, sources = canonical(case, ours.trace_model(world.model_dir), rows[0], rows[1])
+    rows = [work.rows[stage, side, request] for side in work.sides(stage)]
+    trace, sources = canonical(case, ours.trace_model(world.model_dir), *rows)
     player = Accuser(with_trace(case, trace), trace, sources)
     return Accusation(work.receipts[stage], player, drawn)
 
@@ -168,20 +173,25 @@ async def honest_stake(work: Work) -> list[int]:
     return [await work.world.stake(stage) for stage in range(3)]
 
 
-async def test_int8_weights_in_one_layer_cost_the_stake(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("liar", "layer"), [(1, 2), (2, 3)], ids=["middle", "last"])
+async def test_int8_weights_in_one_layer_cost_the_stake(
+    world: World, tmp_path: Path, liar: int, layer: int
+) -> None:
+    """Of a last stage too, whose tokens they do not change: its state rows show it."""
+
     def spoil(stage: int, shard: Any) -> None:
-        if stage == 1:
-            corrupt_layer_int8(shard, 2)
+        if stage == liar:
+            corrupt_layer_int8(shard, layer)
 
     work = await world.work(SPANS, prompts(GREEDY), spoil=spoil)
     before = await honest_stake(work)
-    accusation, opened = await accuse_deviation(work, 1)
+    accusation, opened = await accuse_deviation(work, liar)
     assert accusation.player.is_convicting()
-    verdict, moves, answers = await play(work, 1, accusation, opened, tmp_path, is_guilty=True)
+    verdict, moves, answers = await play(work, liar, accusation, opened, tmp_path, is_guilty=True)
     assert verdict == Verdict.FAULT
     assert answers == [], "nothing is wrong with a true accusation, and nothing is said against it"
     after = await honest_stake(work)
-    assert after == [before[0], 0, before[2]]
+    assert after == [0 if stage == liar else units for stage, units in enumerate(before)]
     assert [move.function for move in moves] == ["accuse", "timeout", "execute"]
 
 
@@ -285,7 +295,8 @@ async def accuse_token(work: Work, request: int, produced: int) -> tuple[Accusat
         commit.leaf_hash(commit.sampling_leaf(i, p.sampling))
         for i, p in enumerate(work.batch.prompts)
     ]
-    served = CommittedRows([out[at : at + 4] for at in range(0, len(out), 4)]).open(produced, 0)
+    ids = [out[at : at + 4] for at in range(0, len(out), 4)]
+    served = CommittedRows(ids, work.states_root(2, request)).open(produced, 0)
     drawn = OrderedDraw(
         work.job.order, prompt.sampling.canonical(), commit.merkle_proof(leaves, request), served
     )
@@ -302,13 +313,16 @@ async def false_accusation(
     )
     from core.protocol.trace.judge import Claim
 
-    rows = 24
+    rows, window = 24, 16
+    if stage == 2:  # signs rows of the positions that it drew at alone, here six
+        rows, window = 29, 5
+        number = next(i for i, t in enumerate(ours.program.tolerances) if t.min_rows == 1)
     claim = Claim(
         work.leaf(stage, 0),
         layers.start,
         layers.end,
         rows,
-        rows - 16,
+        rows - window,
         number,
         bytes(32),
         exact=True,
@@ -322,24 +336,26 @@ async def false_accusation(
 
 
 @pytest.mark.parametrize(
-    ("place", "value"),
+    ("stage", "place", "value"),
     [
-        pytest.param(Place(3, 4), 1e9, id="the sum of squares"),
-        pytest.param(Place(1, 4, 11, 0, 17), 0.5, id="one product of a projection"),
-        pytest.param(Place(2, 20, 23, 0, 5), -3.0, id="one element of a gate"),
+        pytest.param(1, Place(3, 4), 1e9, id="the sum of squares"),
+        pytest.param(1, Place(1, 4, 11, 0, 17), 0.5, id="one product of a projection"),
+        pytest.param(1, Place(2, 20, 23, 0, 5), -3.0, id="one element of a gate"),
+        pytest.param(2, Place(2, 4), 1e9, id="the last stage's sum of squares"),
+        pytest.param(2, Place(2, 0, 3, 0, 9), 7.0, id="one of its state rows"),
     ],
 )
 async def test_a_false_accusation_costs_its_bond(
-    world: World, tmp_path: Path, place: Place, value: float
+    world: World, tmp_path: Path, stage: int, place: Place, value: float
 ) -> None:
     work = await world.work(SPANS, prompts(GREEDY))
     before = await honest_stake(work)
-    accusation, opened = await false_accusation(work, 1, place, value)
-    verdict, moves, answers = await play(work, 1, accusation, opened, tmp_path)
+    accusation, opened = await false_accusation(work, stage, place, value)
+    verdict, moves, answers = await play(work, stage, accusation, opened, tmp_path)
     assert verdict == Verdict.NO_FAULT
     assert answers[0] == "pick"
     assert "point" in answers
     assert await honest_stake(work) == before
-    won = await world.chain.read("ToleranceGame", "creditOf", world.owners[1].address)
+    won = await world.chain.read("ToleranceGame", "creditOf", world.owners[stage].address)
     assert won == opened.bond
     assert moves[-1].function in ("prove", "expand", "provePart", "execute")

@@ -23,6 +23,7 @@ from tests.core.engine.trace.models import FAMILIES, Tiny
 from tests.game.referee_table import Table
 
 ROWS, TOKENS_IN = 24, 20
+LAYERS = 3  # of the tiny models
 FORGED = 10  # places a stage
 Span = tuple[int, int]
 
@@ -36,6 +37,7 @@ class Scene:
     inputs: bytes
     outputs: bytes
     leaf: RequestLeaf
+    states: bytes = b""  # of a last stage
 
     @classmethod
     def make(cls, tiny: Tiny, span: Span, factor: float) -> Scene:
@@ -47,22 +49,30 @@ class Scene:
         true = trace.values.array(section, len(trace.layout.section(section).ops) - 1)[:, 0]
         outputs = (true * factor).astype("<f4").tobytes()
         assert len(outputs) == len(blank)
-        width = 4 * tiny.hidden
+        width, states = 4 * tiny.hidden, b""
+        out_root = commit.rows_root(outputs, width)
+        if span[1] == LAYERS:  # signs a token and a row of each position that it drew at
+            states = outputs[(TOKENS_IN - 1) * width :]
+            outputs = commit.token_bytes(range(len(states) // width))
+            out_root = commit.answer_root(
+                commit.rows_root(outputs, 4), commit.rows_root(states, width)
+            )
         leaf = RequestLeaf(
             0, commit.to_hex(commit.rows_root(inputs, 4 if span[0] == 0 else width)),
-            commit.to_hex(commit.rows_root(outputs, width)), TOKENS_IN, ROWS + 1 - TOKENS_IN,
+            commit.to_hex(out_root), TOKENS_IN, ROWS + 1 - TOKENS_IN,
         )  # fmt: skip
-        return cls(tiny, span, inputs, outputs, leaf)
+        return cls(tiny, span, inputs, outputs, leaf, states)
 
     @cached_property
     def case(self) -> Case:
         program = self.tiny.ours.program
+        window = len(self.states) // (4 * self.tiny.hidden) if self.states else 16
         entry = next(
             i
             for i, t in enumerate(program.tolerances)
-            if t.min_rows == 16 and t.max_depth >= self.span[1] - self.span[0]
+            if t.min_rows <= window and t.max_depth >= self.span[1] - self.span[0]
         )
-        claim = Claim(self.leaf, *self.span, ROWS, ROWS - 16, entry, bytes(32), exact=True)
+        claim = Claim(self.leaf, *self.span, ROWS, ROWS - window, entry, bytes(32), exact=True)
         model = self.tiny.ours.trace_model(self.tiny.folder)
         parts = range(-1, model.layers + 1)
         roots = tuple(commit.unhex(root) for root in self._roots(parts))
@@ -78,7 +88,7 @@ class Scene:
 
     def players(self) -> tuple[Accuser, Accused]:
         model = self.tiny.ours.trace_model(self.tiny.folder)
-        trace, sources = canonical(self.case, model, self.inputs, self.outputs)
+        trace, sources = canonical(self.case, model, self.inputs, self.outputs, self.states)
         case = with_trace(self.case, trace)
         return Accuser(case, trace, sources), Accused(case, trace, sources)
 
@@ -88,7 +98,7 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Tiny.make(tmp_path_factory.mktemp("models"), request.param)
 
 
-@pytest.mark.parametrize("span", [(0, 1), (1, 2)])
+@pytest.mark.parametrize("span", [(0, 1), (1, 2), (1, 3)])
 def test_a_true_accusation_wins_wherever_it_is_pointed_at(tiny: Tiny, span: Span) -> None:
     accuser, accused = Scene.make(tiny, span, 1.01).players()
     rng = random.Random(4)
@@ -105,7 +115,7 @@ def test_a_true_accusation_wins_wherever_it_is_pointed_at(tiny: Tiny, span: Span
         assert Table(accuser, accused, point).play() == Verdict.FAULT, place
 
 
-@pytest.mark.parametrize("span", [(0, 1), (1, 2)])
+@pytest.mark.parametrize("span", [(0, 1), (1, 2), (1, 3)])
 def test_a_false_accusation_falls_at_its_first_wrong_bit(tiny: Tiny, span: Span) -> None:
     honest, accused = Scene.make(tiny, span, 1.0).players()
     assert not honest.is_convicting()

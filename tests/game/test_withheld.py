@@ -38,7 +38,7 @@ from tests.game.test_dispute_of_a_real_model import (
 from tests.game.world import TURN_S, Work, World
 
 pytestmark = [pytest.mark.chain, pytest.mark.timeout(600)]
-STAGE = 1
+STAGE, LAST = 1, 2
 
 
 class Holders(Evidence):
@@ -53,18 +53,18 @@ class Holders(Evidence):
         return self._work.rows[stage, side, leaf.request_index]
 
 
-async def inquest(work: Work, *withheld: wire.Side) -> Inquest | None:
-    ours, place = await operators(work), work.job.plan[STAGE]
+async def inquest(work: Work, *withheld: wire.Side, stage: int = STAGE) -> Inquest | None:
+    ours, place = await operators(work), work.job.plan[stage]
     source = ShardSource(work.world.model_dir, profile_of(ours.program), ours.program)
     span = (place.layer_from, place.layer_to)
-    finding = StageFinding(STAGE, place.operator, span, withheld="rows are missing")
-    return await inquest_of(Holders(work, *withheld), source, work.receipts[STAGE], finding)
+    finding = StageFinding(stage, place.operator, span, withheld="rows are missing")
+    return await inquest_of(Holders(work, *withheld), source, work.receipts[stage], finding)
 
 
 def defence(work: Work, store: Store, opened: Opened, answers: list[str], clock: Hasty) -> Defence:
-    world = work.world
+    world, stage = work.world, opened.stage
     return Defence(
-        world.chain, world.operators[STAGE], world.owners[STAGE].address, store, world.model_dir, clock,
+        world.chain, world.operators[stage], world.owners[stage].address, store, world.model_dir, clock,
         first_block=opened.block, on_move=lambda _, move: answers.append(move),
     )  # fmt: skip
 
@@ -98,9 +98,9 @@ async def ask(
     return verdict, [move.function for move in moves], answers
 
 
-async def opened_game(work: Work) -> Opened:
+async def opened_game(work: Work, stage: int = STAGE) -> Opened:
     world = work.world
-    return await open_game(world.chain, world.requester, work.job, work.receipts[STAGE])
+    return await open_game(world.chain, world.requester, work.job, work.receipts[stage])
 
 
 async def test_a_stage_that_shows_nobody_its_rows_loses_by_its_silence(world: World) -> None:
@@ -125,6 +125,34 @@ async def test_rows_shown_in_time_and_nothing_to_accuse_of_cost_the_bond(
     won = await world.chain.read("ToleranceGame", "creditOf", world.owners[STAGE].address)
     assert won == opened.bond
     store.close()
+
+
+async def test_a_last_stage_shows_the_state_rows_that_it_serves_to_nobody(
+    world: World, tmp_path: Path
+) -> None:
+    work = await world.work(SPANS, prompts(GREEDY))
+    brought = await inquest(work, "states", stage=LAST)
+    assert brought is not None and "(states)" in brought.describe()
+    store, opened = (
+        work.keep(LAST, Store(tmp_path / "miner.sqlite")),
+        await opened_game(work, LAST),
+    )
+    verdict, moves, answers = await ask(work, brought, opened, store, Phase.OPENED)
+    assert (moves[:3], answers[:3]) == (["ask"] * 3, ["reveal"] * 3)
+    assert verdict == Verdict.NO_FAULT
+    store.close()
+
+
+async def test_a_state_row_that_is_no_number_convicts_by_itself(world: World) -> None:
+    def sign(stage: int, request: int, first: int, x: Any) -> Any:
+        return x * float("inf") if (stage, first) == (LAST, 25) else x
+
+    work = await world.work(SPANS, prompts(GREEDY), sign=sign)
+    brought = await inquest(work, stage=LAST)
+    assert brought is not None and "row 2 " in brought.describe(), "of the third token"
+    verdict, moves, _ = await ask(work, brought, await opened_game(work, LAST), None)
+    assert (verdict, moves) == (Verdict.FAULT, ["proveMalformed", "execute"])
+    assert await world.stake(LAST) == 0
 
 
 async def test_other_bytes_than_the_signed_ones_are_no_answer(world: World, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from core.protocol import types as t
 from core.protocol.chain import Chain
 from core.protocol.signer import Signer
 from devnet.deploy import USD, Parameters, deploy, model_spec, register_model
-from miner.store import Boundary, Store
+from miner.store import Boundary, States, Store
 from tests.conftest import CHAIN_ID
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ PATIENT = Parameters(turn_s=TURN_S, max_dispute_s=40 * TURN_S, unbond_s=60 * TUR
 Spoil = Callable[[int, "Shard"], None]
 #: (stage, request, first row, activations) → what the stage sends on instead.
 Bend = Callable[[int, int, int, Any], Any]
-#: (request, step, token) → what the last stage says instead.
+#: (request, step, token) → what the last stage says instead. Rows that it signs, its state rows, are `sign`'s as any stage's are.
 Swap = Callable[[int, int, int], int]
 
 
@@ -139,6 +139,11 @@ class Work:
     rows: dict[tuple[int, str, int], bytes] = field(default_factory=dict)
     receipts: list[t.SignedReceipt] = field(default_factory=list)
 
+    def sides(self, stage: int) -> tuple[str, ...]:
+        """Which rows a stage keeps."""
+        is_last = stage == len(self.job.plan) - 1
+        return ("in", "out", "states") if is_last else ("in", "out")
+
     def width(self, stage: int, side: str) -> int:
         last, hidden = len(self.job.plan) - 1, model_spec(self.world.model_dir).hidden
         ends = (stage == 0 and side == "in") or (stage == last and side == "out")
@@ -146,16 +151,16 @@ class Work:
 
     def leaf(self, stage: int, request: int) -> t.RequestLeaf:
         roots = [
-            commit.to_hex(
-                commit.rows_root(self.rows[stage, side, request], self.width(stage, side))
-            )
-            for side in ("in", "out")
+            commit.rows_root(self.rows[stage, side, request], self.width(stage, side))
+            for side in self.sides(stage)
         ]
+        out_root = roots[1] if len(roots) == 2 else commit.answer_root(*roots[1:])
         last = len(self.job.plan) - 1
-        tokens_out = len(self.rows[last, "out", request]) // 4
-        return t.RequestLeaf(
-            request, roots[0], roots[1], len(self.batch.prompts[request].ids), tokens_out
-        )
+        counts = len(self.batch.prompts[request].ids), len(self.rows[last, "out", request]) // 4
+        return t.RequestLeaf(request, commit.to_hex(roots[0]), commit.to_hex(out_root), *counts)
+
+    def states_root(self, stage: int, request: int) -> bytes:
+        return commit.rows_root(self.rows[stage, "states", request], self.width(stage, "states"))
 
     def run(self, spoil: Spoil, bend: Bend, swap: Swap, sign: Bend) -> None:
         from core.engine.model import load_shard
@@ -177,21 +182,26 @@ class Work:
     ) -> None:
         import torch
 
+        from core.engine.blocks import output_of
         from core.engine.sampling import Sampler, sample_batch
+        from miner.stepper import as_rows
 
         sampler = Sampler(prompt.sampling, request, prompt.ids, frozenset())
         caches = [shard.new_cache() for shard in shards]
         rows = [b""] * (len(shards) + 1)
-        fed, tokens, first = list(prompt.ids), [], 0
+        fed, tokens, first, states = list(prompt.ids), [], 0, b""
         for step in range(prompt.sampling.max_new_tokens):
             rows[0] += commit.token_bytes(fed)
             x = torch.tensor(fed)
             for stage, shard in enumerate(shards):
-                x = shard.forward(x, caches[stage])
-                if not shard.is_last:
+                with output_of(shard.decoder_layers[-1]) as left:
+                    x = shard.forward(x, caches[stage])
+                if shard.is_last:
+                    state = left[0].reshape(len(fed), -1)[-1:]
+                    states += as_rows(sign(stage, request, first + len(fed) - 1, state))
+                else:
                     x = bend(stage, request, first, x)
-                    signed = sign(stage, request, first, x).to(torch.float32)
-                    rows[stage + 1] += signed.numpy().astype("<f4").tobytes()
+                    rows[stage + 1] += as_rows(sign(stage, request, first, x))
             (choice,) = sample_batch(x[-1:], [sampler])
             token = swap(request, step, choice.token)
             first += len(fed)
@@ -202,6 +212,7 @@ class Work:
         for stage in range(len(shards)):
             self.rows[stage, "in", request] = rows[stage]
             self.rows[stage, "out", request] = rows[stage + 1]
+        self.rows[len(shards) - 1, "states", request] = states
 
     async def deliver(self, now: int) -> None:
         chain, spans = self.world.chain, self.job.plan
@@ -219,7 +230,9 @@ class Work:
                 started_at=now, signed_at=now + 1,
             )  # fmt: skip
             signature = signing.sign(self.world.operators[stage], chain.domain, receipt)
-            self.receipts.append(t.SignedReceipt(receipt, signature, leaves))
+            requests = range(len(leaves)) if len(self.sides(stage)) == 3 else ()
+            states = [commit.to_hex(self.states_root(stage, request)) for request in requests]
+            self.receipts.append(t.SignedReceipt(receipt, signature, leaves, states))
         await chain.transact(
             self.world.requester, "TaskRegistry", "deliver", self.job.order, list(self.job.plan),
             [signed.receipt for signed in self.receipts], [signed.signature for signed in self.receipts],
@@ -230,13 +243,10 @@ class Work:
         for request in range(len(self.batch.prompts)):
             sides = [
                 Boundary(self.width(stage, side), self.rows[stage, side, request])
-                for side in ("in", "out")
+                for side in self.sides(stage)
             ]
-            store.put_leaf(
-                self.job.order_hash,
-                self.job.plan_hash,
-                self.leaf(stage, request),
-                sides[0],
-                sides[1],
-            )
+            states = States(self.states_root(stage, request), sides[2]) if sides[2:] else None
+            leaf = self.leaf(stage, request)
+            place = self.job.order_hash, self.job.plan_hash
+            store.put_leaf(*place, leaf, sides[0], sides[1], states)
         return store

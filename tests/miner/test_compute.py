@@ -80,7 +80,7 @@ async def answer(
             await compute.feed(key, fed, most_rows=len(prompt) + params.max_new_tokens)
     while len(tokens) < params.max_new_tokens:
         most = len(prompt) + params.max_new_tokens
-        token = (await compute.token(key, fed, sampler, most_rows=most, ring=ring)).token
+        token = (await compute.token(key, fed, sampler, most_rows=most, ring=ring)).choice.token
         compute.heard(key, None, is_last=len(tokens) + 1 == params.max_new_tokens)
         sampler.take(token)
         tokens.append(token)
@@ -140,7 +140,7 @@ async def test_stages_in_a_row_give_the_whole_models_answer(make: Make) -> None:
             if trace:
                 assert trace[0] > 0
             behind = list(trace)
-            token = (await tail.token(("job", n), rows, sampler, trace=behind)).token
+            token = (await tail.token(("job", n), rows, sampler, trace=behind)).choice.token
             assert len(behind) == 2 * len(trace)
             head.heard(("job", n), behind, is_last=step == 7)
             sampler.take(token)

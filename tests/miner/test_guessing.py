@@ -79,7 +79,7 @@ async def test_guessing_changes_neither_tokens_nor_receipts(
     check_receipts(model_dir, requester, list(range(4)))
     for machine in machines:
         for index in range(4):
-            leaf = machine.store.leaves(requester.order_hash, requester.plan_hash)[index]
+            leaf = machine.store.leaves(requester.order_hash, requester.plan_hash)[index].leaf
             assert (leaf.tokens_in, leaf.tokens_out) == (
                 len(PROMPT),
                 len(requester.tokens[index]),

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from client.verify import Answer, check_answers, check_pipeline
+from core.engine.model import load_shard
+from core.engine.numerics import reexecute, whitened_relative_l2
 from core.engine.weights import model_manifest
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
@@ -88,16 +92,23 @@ async def test_receipt_over_the_job_chains_and_equals_the_sum_of_requests(
 
 
 async def test_rows_behind_a_receipt_are_kept_and_open_its_roots(
-    start: Start, chain: FakeChain
+    start: Start, chain: FakeChain, model_dir: Path
 ) -> None:
     machines = await start((0, 2), (2, 4))
     requester = requester_of(chain, machines)
     requester.order([(PROMPTS[0], greedy(5))])
     await requester.run_all(MATCHER)
-    boundaries = {}
+    boundaries, besides = {}, {}
     for stage, channel in enumerate(requester.channels):
         leaf = requester.receipts[0][stage].leaves[0]
-        for side, root in (("in", leaf.in_root), ("out", leaf.out_root)):
+        tokens = commit.to_hex(commit.tokens_root(requester.tokens[0]))
+        sides = {"in": leaf.in_root, "out": leaf.out_root}
+        if stage == 1:  # its tokens and its state rows have one root
+            (states,) = requester.receipts[0][1].states
+            sides |= {"out": tokens, "states": states}
+            roots = map(commit.unhex, (tokens, states))
+            assert commit.to_hex(commit.answer_root(*roots)) == leaf.out_root
+        for side, root in sides.items():
             frame = await channel.call(
                 wire.FetchRows(
                     order_hash=requester.order_hash, request=0, side=side, start=0, count=1000
@@ -108,7 +119,18 @@ async def test_rows_behind_a_receipt_are_kept_and_open_its_roots(
             data = bytes(frame.payload)
             assert commit.to_hex(commit.rows_root(data, frame.message.row_bytes)) == root
             boundaries[stage, side] = data
+            besides[stage, side] = frame.message.beside
     assert boundaries[0, "out"] == boundaries[1, "in"]
+    assert {at: root for at, root in besides.items() if root} == {
+        (1, "out"): states,
+        (1, "states"): tokens,
+    }
+    exact = load_shard(model_dir, t.LayerRange(0, 4), reference=True)
+    fed = torch.tensor([*PROMPTS[0], *requester.tokens[0][:-1]])
+    rows = range(len(PROMPTS[0]) - 1, len(fed))
+    found = reexecute(exact, fed, logit_rows=rows, states=True).rows.numpy()
+    kept = np.frombuffer(boundaries[1, "states"], "<f4").reshape(found.shape)
+    assert whitened_relative_l2(kept, found).rows.max() < 1e-5, "what its last layer gave"
     frame = await requester.channels[0].call(
         wire.FetchRows(order_hash=requester.order_hash, request=0, side="out", start=3, count=2)
     )

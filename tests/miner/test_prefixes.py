@@ -57,7 +57,7 @@ async def prefill(
             seen.append(x)
         if start + CHUNK_TOKENS < len(prompt):
             await tail.feed(key, x, first=start, **how)
-    return seen, (await tail.token(key, x, sampler, first=start, **how)).token
+    return seen, (await tail.token(key, x, sampler, first=start, **how)).choice.token
 
 
 async def drop(stages: Sequence[Compute], *names: object) -> None:
@@ -218,7 +218,7 @@ async def test_prompts_are_shared_beside_a_second_tier(make: Make) -> None:
         sampler, fed, tokens = Sampler(greedy(8), 0, PROMPT), found[1], list[int]()
         sampler.take(fed)
         for _ in range(6):
-            choice = await compute.token(("job", n), [fed], sampler)
+            choice = (await compute.token(("job", n), [fed], sampler)).choice
             sampler.take(fed := choice.token)
             tokens.append(fed)
         await compute.drop(("job", n))

@@ -15,13 +15,14 @@ from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, ConfigError
 from miner.book import MAX_SETS, Book
-from miner.store import Boundary, Store, keep_until
+from miner.store import Boundary, Leaf, States, Store, keep_until
 from tests.miner.network import DOMAIN, NOW_S, key
 from tests.miner.test_admission import ME, ORDER, PLAN
 
 ORDER_HASH, PLAN_HASH = signing.order_hash(ORDER), signing.plan_hash(PLAN)
 JOB_ID = signing.job_id(DOMAIN, ORDER)
 ROWS_IN, ROWS_OUT = Boundary(8, bytes(range(40))), Boundary(4, bytes(range(20)))
+STATES = States(b"\x5a" * 32, Boundary(8, bytes(range(40, 64))))
 
 
 def put_job(store: Store, expiry: int = NOW_S + 300, keep: int = NOW_S + 1000) -> None:
@@ -52,7 +53,8 @@ def test_everything_signed_is_there_after_a_restart(tmp_path: Path) -> None:
     store = Store(path)
     put_job(store)
     store.mark_verified(ORDER_HASH, PLAN_HASH, now_s=NOW_S + 5)
-    store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(0), ROWS_IN, ROWS_OUT)
+    store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(0), ROWS_IN, ROWS_OUT, STATES)
+    store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(1), ROWS_IN, ROWS_OUT)
     opening = wire.Opening(
         salt=t.ZERO_HASH,
         prompt_proof=[t.ZERO_HASH],
@@ -71,11 +73,16 @@ def test_everything_signed_is_there_after_a_restart(tmp_path: Path) -> None:
     )  # fmt: skip
     assert job.is_last
     assert not job.is_first
-    assert store.leaves(ORDER_HASH, PLAN_HASH) == {0: leaf(0)}
+    kept = {0: Leaf(leaf(0), "0x" + "5a" * 32), 1: Leaf(leaf(1), "")}
+    assert store.leaves(ORDER_HASH, PLAN_HASH) == kept
+    assert store.leaves(ORDER_HASH, PLAN_HASH, 1) == {1: kept[1]}
+    assert store.leaves(ORDER_HASH, PLAN_HASH, 2) == {}
+    assert store.rows(ORDER_HASH, PLAN_HASH, 0, "states", 1, 9) == (STATES.rows.data[8:], 8, 3)
+    assert store.rows(ORDER_HASH, PLAN_HASH, 1, "states", 0, 9) is None
     assert store.rows(ORDER_HASH, PLAN_HASH, 0, "in", 1, 2) == (ROWS_IN.data[8:24], 8, 5)
     assert store.rows(ORDER_HASH, PLAN_HASH, 0, "out", 4, 99) == (ROWS_OUT.data[16:], 4, 5)
     assert store.rows(ORDER_HASH, PLAN_HASH, 0, "in", 9, 1) == (b"", 8, 5)
-    assert store.rows(ORDER_HASH, PLAN_HASH, 1, "in", 0, 1) is None
+    assert store.rows(ORDER_HASH, PLAN_HASH, 2, "in", 0, 1) is None
     assert store.opening(ORDER_HASH, 0) == (opening, b"prompt")
     store.close()
 
@@ -95,13 +102,30 @@ def test_a_file_of_a_newer_program_or_of_none_is_refused(tmp_path: Path) -> None
             Store(path)
 
 
+def test_a_file_of_an_older_program_learns_of_state_rows(tmp_path: Path) -> None:
+    path = tmp_path / "miner.sqlite"
+    store = Store(path)
+    store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(0), ROWS_IN, ROWS_OUT)
+    store.close()
+    db = sqlite3.connect(path)
+    db.execute("ALTER TABLE leaves DROP COLUMN states_root")
+    db.execute("PRAGMA user_version = 2")
+    db.commit()
+    db.close()
+    store = Store(path)
+    store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(1), ROWS_IN, ROWS_OUT, STATES)
+    roots = {i: kept.states_root for i, kept in store.leaves(ORDER_HASH, PLAN_HASH).items()}
+    assert roots == {0: "", 1: "0x" + "5a" * 32}
+    store.close()
+
+
 def test_another_leaf_for_the_same_request_is_never_written(tmp_path: Path) -> None:
     store = Store(tmp_path / "miner.sqlite")
     store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(0), ROWS_IN, ROWS_OUT)
     store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(0), ROWS_IN, ROWS_OUT)
     with pytest.raises(CheckFailed, match="not signed again"):
         store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(0, salt=9), ROWS_OUT, ROWS_IN)
-    assert store.leaves(ORDER_HASH, PLAN_HASH) == {0: leaf(0)}
+    assert store.leaves(ORDER_HASH, PLAN_HASH) == {0: Leaf(leaf(0), "")}
     assert store.rows(ORDER_HASH, PLAN_HASH, 0, "in", 0, 9) == (ROWS_IN.data, 8, 5)
     store.close()
 
@@ -133,7 +157,7 @@ def test_rows_are_purged_only_when_nobody_can_dispute_and_leaves_never(tmp_path:
     store = Store(tmp_path / "miner.sqlite")
     put_job(store, keep=NOW_S + 1000)
     store.mark_verified(ORDER_HASH, PLAN_HASH, now_s=NOW_S)
-    store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(0), ROWS_IN, ROWS_OUT)
+    store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(0), ROWS_IN, ROWS_OUT, STATES)
     late = NOW_S + 10_000
     assert store.purge(late) == 0, "an open job is never cleared"
     store.put_dispute("0x" + "d1" * 32, JOB_ID, 1)
@@ -144,8 +168,9 @@ def test_rows_are_purged_only_when_nobody_can_dispute_and_leaves_never(tmp_path:
     assert store.purge(NOW_S + 2000 + ORDER.window + 499) == 0, "nor before window and margin"
     assert store.purge(NOW_S + 2000 + ORDER.window + 501) == 1
     assert store.purge(late) == 0
-    assert store.rows(ORDER_HASH, PLAN_HASH, 0, "in", 0, 9) is None
-    assert store.leaves(ORDER_HASH, PLAN_HASH) == {0: leaf(0)}
+    for side in ("in", "out", "states"):
+        assert store.rows(ORDER_HASH, PLAN_HASH, 0, side, 0, 9) is None
+    assert store.leaves(ORDER_HASH, PLAN_HASH) == {0: Leaf(leaf(0), "0x" + "5a" * 32)}
     store.close()
 
 
@@ -181,7 +206,9 @@ def test_two_signatures_never_disagree_about_a_request(
             try:
                 if what == "finish":
                     signed.append(
-                        await book.finish(job, leaf(int(first), int(second)), ROWS_IN, ROWS_OUT)  # type: ignore[call-overload]
+                        await book.finish(
+                            job, leaf(int(first), int(second)), ROWS_IN, ROWS_OUT, STATES
+                        )  # type: ignore[call-overload]
                     )
                 elif what == "close":
                     signed.append(await book.sign_over(job, sorted(first)))  # type: ignore[call-overload]
@@ -212,8 +239,8 @@ async def test_a_receipt_sums_its_requests_and_names_the_shard(tmp_path: Path) -
     book = Book(store, key(1), DOMAIN, lambda: NOW_S + 9)
     job = store.job(ORDER_HASH)
     assert job is not None
-    await book.finish(job, leaf(2, tokens_in=5, tokens_out=7), ROWS_IN, ROWS_OUT)
-    await book.finish(job, leaf(0), ROWS_IN, ROWS_OUT)
+    await book.finish(job, leaf(2, tokens_in=5, tokens_out=7), ROWS_IN, ROWS_OUT, STATES)
+    await book.finish(job, leaf(0), ROWS_IN, ROWS_OUT, STATES)
     receipt = (await book.sign_over(job, [2, 0, 2])).receipt
     assert (receipt.requests, receipt.tokens_in, receipt.tokens_out) == (2, 8, 10)
     assert (receipt.shard_root, receipt.stage) == ("0x" + "33" * 32, 1)
@@ -232,7 +259,7 @@ async def test_endless_different_sets_are_not_signed(tmp_path: Path) -> None:
     job = store.job(ORDER_HASH)
     assert job is not None
     for index in range(MAX_SETS + 2):
-        store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(index), ROWS_IN, ROWS_OUT)
+        store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(index), ROWS_IN, ROWS_OUT, STATES)
     for index in range(1, MAX_SETS + 1):
         await book.sign_over(job, [0, index])
     with pytest.raises(CheckFailed, match="different sets"):

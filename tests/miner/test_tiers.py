@@ -53,7 +53,7 @@ async def answer(compute: Compute, key: Key, params: SamplingParams) -> list[int
     fed = prompt_of(key[1])
     sampler, tokens = Sampler(params, key[1], fed), list[int]()
     while len(tokens) < params.max_new_tokens:
-        choice = await compute.token(key, fed, sampler, most_rows=32, ring="")
+        choice = (await compute.token(key, fed, sampler, most_rows=32, ring="")).choice
         sampler.take(choice.token)
         tokens.append(choice.token)
         compute.heard(key, None, is_last=len(tokens) == params.max_new_tokens)
@@ -157,15 +157,13 @@ async def test_rows_of_two_stages_are_equal_to_the_bit_and_keep_company(
         for step in range(8):
             rows = await head.rows(("job", n), fed, ring="ring", **how)
             company = head.company(("job", n))
-            choice = await tail.token(
-                ("job", n), rows, sampler, ring="ring", company=company, **how
-            )
+            drawn = await tail.token(("job", n), rows, sampler, ring="ring", company=company, **how)
             if company is not None:
                 came_in.setdefault(company, set()).add(tail.company(("job", n)))
             head.heard(("job", n), None, is_last=step == 7)
-            sampler.take(choice.token)
-            fed = [choice.token]
-            seen.append((rows, choice))
+            sampler.take(drawn.choice.token)
+            fed = [drawn.choice.token]
+            seen.append((rows, drawn))
         await asyncio.gather(head.drop(("job", n)), tail.drop(("job", n)))
         return seen
 
@@ -211,7 +209,7 @@ async def test_what_is_remembered_of_a_broken_session_goes_on_from_where_it_lies
             await compute.token(("again", 0), [7], sampler, first=rows + at, ring="new")
             for at in range(3)
         ]
-        found.append([choice.token for choice in again])
+        found.append([drawn.choice.token for drawn in again])
         for n in range(10):
             await compute.drop(("job", n))
         await compute.drop(("again", 0))
@@ -231,7 +229,7 @@ async def test_prompts_in_chunks_take_turns_with_others(make: Make) -> None:
         await compute.feed(key, prompt[:128], most_rows=206, ring="")
         fed, tokens = prompt[128:], list[int]()
         for _ in range(6):
-            choice = await compute.token(key, fed, sampler, ring="")
+            choice = (await compute.token(key, fed, sampler, ring="")).choice
             sampler.take(choice.token)
             tokens.append(choice.token)
             fed = [choice.token]

@@ -42,7 +42,7 @@ ALIASES = {
 
 
 def spot_tuples(spots: Sequence[Spot]) -> list[tuple[Any, ...]]:
-    return [(spot.boundary == Boundary.OUT, spot.row, spot.part) for spot in spots]
+    return [(int(spot.boundary), spot.row, spot.part) for spot in spots]
 
 
 def plain_tuple(message: Order | RequestOpening) -> tuple[Any, ...]:

@@ -17,6 +17,8 @@ from eth_keys.datatypes import PublicKey
 
 from core.protocol import commit, pricing, signing
 from core.protocol import types as t
+from core.protocol.trace.evidence import RowOpening
+from core.protocol.trace.sources import answer_rows
 
 VECTORS = Path(__file__).with_name("vectors.json")
 CHAIN_ID = 31337
@@ -145,6 +147,32 @@ def _receipt_roots_vector(rng: random.Random, count: int) -> dict[str, Any]:
     }
 
 
+def _answer_vector(rng: random.Random, count: int, row_bytes: int) -> dict[str, Any]:
+    """What a last stage signs, with one opening of each half."""
+    tokens = [rng.randbytes(4) for _ in range(count)]
+    states = [rng.randbytes(row_bytes) for _ in range(count)]
+    halves, number = answer_rows(tokens, states), count // 2
+    root = commit.answer_root(halves[0].root, halves[1].root)
+    part = (row_bytes - 1) // commit.PART_BYTES
+    return {
+        "root": commit.to_hex(root),
+        "count": count,
+        "rowBytes": row_bytes,
+        "row": number,
+        "part": part,
+        "tokens": _row_opening(halves[0].open(number, 0)),
+        "states": _row_opening(halves[1].open(number, part * commit.PART_BYTES)),
+    }
+
+
+def _row_opening(found: RowOpening) -> dict[str, Any]:
+    return {
+        "part": commit.to_hex(found.part),
+        "partSiblings": [commit.to_hex(h) for h in found.part_siblings],
+        "rowSiblings": [commit.to_hex(h) for h in found.row_siblings],
+    }
+
+
 def _money_vector(rng: random.Random, stages: int) -> dict[str, Any]:
     cuts = sorted(rng.sample(range(1, 80), stages - 1))
     bounds = [0, *cuts, 80]
@@ -240,6 +268,7 @@ def build() -> dict[str, Any]:
         "shards": [_shard_vector(rng, 4)],
         "receiptRoots": [_receipt_roots_vector(rng, n) for n in (1, 3, 8)],
         "money": [_money_vector(rng, n) for n in (1, 2, 3, 5, 8)],
+        "answers": [_answer_vector(rng, n, size) for n, size in ((1, 4), (3, 1024), (5, 3000))],
     }
     return _exact(document)  # type: ignore[no-any-return]
 

@@ -22,7 +22,7 @@ from core.protocol.trace.held import HeldTrace, evidence_for
 from core.protocol.trace.judge import Case
 from core.protocol.trace.layout import Place
 from core.protocol.trace.rows import Spot
-from core.protocol.trace.sources import CommittedRows
+from core.protocol.trace.sources import CommittedRows, answer_rows
 from core.protocol.types import RequestLeaf
 from tests.conftest import CHAIN_ID, start_anvil
 from tests.core.protocol.trace import toy as toys
@@ -131,6 +131,10 @@ def make_stage(name: str) -> toys.Stage:
     if name == "wide":
         toy = toys.Toy.make(replace(toys.WIDE, layers=2, sliding=(0, 0)), biases=True)
         return toy.stage(0, 1, 2, 1)
+    if name == "last":
+        return toys.Toy.make(toys.LLAMA, seed=5).stage(1, 3, 4, 1)
+    if name == "alone":  # first and last at once
+        return toys.Toy.make(toys.GEMMA2, seed=5).stage(0, 3, 4, 2)
     toy = toys.Toy.make(toys.FAMILIES[name], biases=biases)
     return toy.stage(0 if name in ("llama", "gemma2") else 1, 2, 4, 1)
 
@@ -144,7 +148,7 @@ def sampled(stage: toys.Stage, rng: random.Random) -> list[Place]:
 
 
 @pytest.mark.parametrize(
-    "tag,name", enumerate(["llama", "qwen2", "qwen3", "gemma2", "gemma3", "wide"])
+    "tag,name", enumerate(["llama", "qwen2", "qwen3", "gemma2", "gemma3", "wide", "last", "alone"])
 )
 def test_an_honest_accuser_wins_wherever_the_accused_points(
     bench: Bench, tag: int, name: str
@@ -164,7 +168,7 @@ def test_an_honest_accuser_wins_wherever_the_accused_points(
 
 
 @pytest.mark.parametrize(
-    "tag,name", enumerate(["llama", "qwen2", "qwen3", "gemma2", "gemma3", "wide"])
+    "tag,name", enumerate(["llama", "qwen2", "qwen3", "gemma2", "gemma3", "wide", "last", "alone"])
 )
 def test_a_forged_number_loses_wherever_it_is(bench: Bench, tag: int, name: str) -> None:
     rng = random.Random(100 + tag)
@@ -534,6 +538,58 @@ def test_rows_are_shown_or_refused_alike(bench: Bench, lie: Accusation) -> None:
         play.game.prove_malformed(rows, 2, proof, spots[1], shown[1])
     with pytest.raises(GameError, match="EvidenceWrong"):
         play.game.prove_malformed(rows, 2, proof, spots[0], shown[0])
+
+
+def test_a_window_of_a_last_stage_is_over_rows_that_it_signed(bench: Bench) -> None:
+    """None of the prompt but its last position's."""
+    stage = make_stage("last")
+    lie = stage.lying_outputs(LIE)
+    play = Play(bench, Accusation(stage, lie, stage.evaluate(lie)), 6)
+    tree, proof = play.accusation.trace.tree, commit.merkle_proof(play.leaves, 2)
+    early = replace(play.case, claim=replace(play.case.claim, window_from=0))
+    with pytest.raises(GameError, match="ClaimInvalid"):
+        play.game.accuse(early, 2, proof, tree.below(tree.height, 0))
+    play.accuse()
+
+
+def test_tokens_and_state_rows_are_shown_or_refused_alike(bench: Bench) -> None:
+    stage = make_stage("last")
+    ids = [bytes([i, 0, 0, 0]) for i in (3, 19, 5)]  # the second is no token of the model's
+    bad = [b"\0\0\xc0\x7f" + row[4:] for row in stage.honest_outputs.rows]
+    states = [stage.honest_outputs.rows[0], bad[1], stage.honest_outputs.rows[2]]
+    tokens, rows_of_state = answer_rows(ids, states)
+    play = Play(bench, Accusation(stage, rows_of_state, stage.evaluate(stage.honest_outputs)), 6)
+    rows, proof = blank_rows(play.case), commit.merkle_proof(play.leaves, 2)
+    spots = [Spot(Boundary.STATES, 2), Spot(Boundary.OUT, 0), Spot(Boundary.IN, 3)]
+    for wrong in (Spot(Boundary.STATES, 3), Spot(Boundary.STATES, 0, 1), Spot(Boundary.OUT, 3)):
+        with pytest.raises(GameError, match="EvidenceWrong"):
+            play.game.ask(rows, 2, proof, [wrong])
+    play.game.ask(rows, 2, proof, spots)
+    shown = [rows_of_state.open(2, 0), tokens.open(0, 0), stage.inputs.open(3, 0)]
+    siblings = shown[0].row_siblings
+    for other in (siblings[:-1], (), (*siblings[:-1], rows_of_state.root), (*siblings, bytes(32))):
+        with pytest.raises(GameError, match="EvidenceWrong"):
+            play.game.reveal([replace(shown[0], row_siblings=other), *shown[1:]])
+    play.game.reveal(shown)
+    for spot, held in ((spots[0], shown[0]), (spots[1], shown[1])):
+        with pytest.raises(GameError, match="RowSound"):
+            play.game.prove_malformed(rows, 2, proof, spot, held)
+    for boundary, held in ((Boundary.STATES, rows_of_state), (Boundary.OUT, tokens)):
+        convicting = Play(bench, play.accusation, 6)
+        convicting.game.prove_malformed(rows, 2, proof, Spot(boundary, 1), held.open(1, 0))
+        assert convicting.game.game.verdict == Verdict.FAULT
+        convicting.game.execute()
+
+
+def test_a_stage_that_is_not_the_last_has_no_state_rows(bench: Bench, lie: Accusation) -> None:
+    play = Play(bench, lie, 0)
+    with pytest.raises(GameError, match="EvidenceWrong"):
+        play.game.ask(
+            blank_rows(play.case),
+            2,
+            commit.merkle_proof(play.leaves, 2),
+            [Spot(Boundary.STATES, 0)],
+        )
 
 
 @pytest.mark.parametrize("bad", [b"\0\0\xc0\x7f", b""])

@@ -13,9 +13,16 @@ struct SignedRows {
     uint16 layerTo;
 }
 
+/// Rows that entered a stage, that left it (of a last stage token ids), and a last stage's state rows, from which its tokens were drawn.
+enum Side {
+    In,
+    Out,
+    States
+}
+
 /// One part of 1 KiB of one row; a shorter row is its own only part.
 struct RowSpot {
-    bool isOut; // of the rows that the stage sent
+    Side side;
     uint32 row;
     uint16 part;
 }

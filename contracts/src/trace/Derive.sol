@@ -36,7 +36,7 @@ library Derive {
         uint256 format;
     }
 
-    /// One number of a signed row; `isOut` if it is of the rows that the stage sent.
+    /// One number of the signed row of a position; `isOut` if it is of the rows that the stage sent, or of a last stage's state rows.
     struct RowElement {
         bool used;
         bool isOut;

@@ -9,6 +9,14 @@ import {Layouts} from "./Layout.sol";
 
 /// Are these the committed operands of a leaf? Twin: core/protocol/trace/evidence.py.
 library Openings {
+    /// What a root of rows is: alone, or which half of what a last stage signed, H(0x04 ‖ root of tokens ‖ root of state rows). The last
+    /// of a half's row siblings is the other half.
+    enum Half {
+        None,
+        Tokens,
+        States
+    }
+
     /// Where opened bytes stand under a root of numbered rows.
     struct Spot {
         bytes32 root;
@@ -17,6 +25,7 @@ library Openings {
         uint256 rowBytes;
         uint256 start;
         uint256 count;
+        Half half;
     }
 
     uint256 internal constant PART_BYTES = 1024;
@@ -61,22 +70,34 @@ library Openings {
             if (opening.partSiblings.length != 0) revert ITraceJudge.EvidenceInvalid();
             hashes[0] = sha256(abi.encodePacked(bytes1(0x00), uint32(spot.row), opening.part));
         }
-        _requireUnder(spot.root, spot.rows, spot.row, hashes, opening.rowSiblings);
+        _requireUnder(spot.root, spot.half, spot.rows, spot.row, hashes, opening.rowSiblings);
     }
 
     /// The weights' bytes, given the root of their part of the model.
     function weights(bytes32 partRoot, Derive.Weights memory w, WeightOpening calldata opening) internal view returns (bytes calldata) {
         bytes32[] memory hashes = new bytes32[](1);
         hashes[0] = sha256(abi.encodePacked(bytes1(0x00), opening.name, bytes1(0x00), opening.tensorRoot));
-        _requireUnder(partRoot, w.tensors, w.tensor, hashes, opening.tensorSiblings);
+        _requireUnder(partRoot, Half.None, w.tensors, w.tensor, hashes, opening.tensorSiblings);
         uint256 width = Decode.widthBytes(Decode.toFormat(w.format));
-        return row(Spot(opening.tensorRoot, w.rows, w.row, w.columns * width, w.column * width, w.count * width), opening.row);
+        return
+            row(Spot(opening.tensorRoot, w.rows, w.row, w.columns * width, w.column * width, w.count * width, Half.None), opening.row);
     }
 
     /// INVARIANT: the count is inside the root, and place and count fix the siblings, as in ShaTree.
-    function _requireUnder(bytes32 root, uint256 count, uint256 index, bytes32[] memory hashes, bytes32[] calldata siblings) private view {
-        if (count > type(uint32).max) revert ITraceJudge.EvidenceInvalid();
+    function _requireUnder(bytes32 root, Half half, uint256 count, uint256 index, bytes32[] memory hashes, bytes32[] calldata siblings)
+        private
+        view
+    {
+        if (count > type(uint32).max || (half != Half.None && siblings.length == 0)) revert ITraceJudge.EvidenceInvalid();
+        bytes32 other;
+        if (half != Half.None) {
+            other = siblings[siblings.length - 1];
+            siblings = siblings[:siblings.length - 1];
+        }
         bytes32 top = Chunks.climb(hashes, index, count, Chunks.height(count), siblings);
-        if (sha256(abi.encodePacked(bytes1(0x02), uint32(count), top)) != root) revert ITraceJudge.EvidenceInvalid();
+        top = sha256(abi.encodePacked(bytes1(0x02), uint32(count), top));
+        if (half == Half.Tokens) top = sha256(abi.encodePacked(bytes1(0x04), top, other));
+        else if (half == Half.States) top = sha256(abi.encodePacked(bytes1(0x04), other, top));
+        if (top != root) revert ITraceJudge.EvidenceInvalid();
     }
 }

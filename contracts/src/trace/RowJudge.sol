@@ -3,7 +3,7 @@ pragma solidity ^0.8.30;
 
 import {IEscrow} from "../interfaces/IEscrow.sol";
 import {IModelRegistry} from "../interfaces/IModelRegistry.sol";
-import {Drawn, IRowJudge, RowSpot, SignedRows} from "../interfaces/IRowJudge.sol";
+import {Drawn, IRowJudge, RowSpot, Side, SignedRows} from "../interfaces/IRowJudge.sol";
 import {Claim, ITraceJudge, RowOpening} from "../interfaces/ITraceJudge.sol";
 import {Eip712Types} from "../libraries/Eip712Types.sol";
 import {ShaTree} from "../libraries/ShaTree.sol";
@@ -41,6 +41,7 @@ contract RowJudge is IRowJudge {
         uint256 rowBytes;
         uint256 vocab; // 0 unless they are token ids
         uint256 format;
+        Openings.Half half;
     }
 
     constructor(IModelRegistry models, ProgramStore programs, address taskRegistry, IEscrow escrow) {
@@ -57,7 +58,7 @@ contract RowJudge is IRowJudge {
         if (spots.length == 0 || spots.length > MAX_SPOTS) revert SpotUnknown();
         Programs.Program memory p = _program(rows);
         for (uint256 i; i < spots.length; ++i) {
-            _partBytes(_boundary(p, rows, spots[i].isOut), spots[i]);
+            _partBytes(_boundary(p, rows, spots[i].side), spots[i]);
         }
     }
 
@@ -66,7 +67,7 @@ contract RowJudge is IRowJudge {
         if (spots.length != openings.length) revert ITraceJudge.EvidenceInvalid();
         Programs.Program memory p = _program(rows);
         for (uint256 i; i < spots.length; ++i) {
-            Boundary memory b = _boundary(p, rows, spots[i].isOut);
+            Boundary memory b = _boundary(p, rows, spots[i].side);
             if (openings[i].part.length != _partBytes(b, spots[i])) revert ITraceJudge.EvidenceInvalid();
             _requirePart(b, spots[i], openings[i]);
         }
@@ -74,8 +75,8 @@ contract RowJudge is IRowJudge {
 
     /// @inheritdoc IRowJudge
     function isMalformed(SignedRows calldata rows, RowSpot calldata spot, RowOpening calldata opening) external view returns (bool) {
-        if (!spot.isOut) revert SpotUnknown();
-        Boundary memory b = _boundary(_program(rows), rows, true);
+        if (spot.side == Side.In) revert SpotUnknown();
+        Boundary memory b = _boundary(_program(rows), rows, spot.side);
         uint256 size = _partBytes(b, spot);
         _requirePart(b, spot, opening);
         if (opening.part.length != size) return true;
@@ -87,16 +88,20 @@ contract RowJudge is IRowJudge {
         return Programs.parse(_programs.load(_models.numericsProfileOf(rows.model)));
     }
 
-    function _boundary(Programs.Program memory p, SignedRows calldata rows, bool isOut) private pure returns (Boundary memory b) {
-        if (rows.leaf.tokensOut == 0) revert SpotUnknown();
-        b.root = isOut ? rows.leaf.outRoot : rows.leaf.inRoot;
+    function _boundary(Programs.Program memory p, SignedRows calldata rows, Side side) private pure returns (Boundary memory b) {
+        bool isLast = rows.layerTo == p.layers;
+        if (rows.leaf.tokensOut == 0 || (side == Side.States && !isLast)) revert SpotUnknown();
+        b.root = side == Side.In ? rows.leaf.inRoot : rows.leaf.outRoot;
         b.count = uint256(rows.leaf.tokensIn) + rows.leaf.tokensOut - 1;
         b.format = Decode.toFormat(p.rowFormat);
         b.rowBytes = p.hidden * Decode.widthBytes(b.format);
-        if (isOut ? rows.layerTo == p.layers : rows.layerFrom == 0) {
+        if (side == Side.In ? rows.layerFrom == 0 : side == Side.Out && isLast) {
             b.vocab = p.vocab;
             b.rowBytes = TOKEN_BYTES;
-            if (isOut) b.count = rows.leaf.tokensOut;
+        }
+        if (side != Side.In && isLast) {
+            b.count = rows.leaf.tokensOut;
+            b.half = side == Side.Out ? Openings.Half.Tokens : Openings.Half.States;
         }
     }
 
@@ -109,7 +114,7 @@ contract RowJudge is IRowJudge {
     }
 
     function _requirePart(Boundary memory b, RowSpot calldata spot, RowOpening calldata opening) private view {
-        Openings.requirePart(Openings.Spot(b.root, b.count, spot.row, b.rowBytes, 0, 0), spot.part, opening);
+        Openings.requirePart(Openings.Spot(b.root, b.count, spot.row, b.rowBytes, 0, 0, b.half), spot.part, opening);
     }
 
     // --- tokens ---
@@ -121,7 +126,8 @@ contract RowJudge is IRowJudge {
         uint256 produced = uint256(claim.positions) - claim.leaf.tokensIn; // ITraceJudge has checked that it is not less
         _requirePrescribed(claim, drawn.sampling, produced);
         if (claim.how == Derive.OUTSIDE_TOP_K && keccak256(drawn.tokens) != claim.listed) revert DrawMismatch();
-        Openings.Spot memory spot = Openings.Spot(claim.leaf.outRoot, claim.leaf.tokensOut, produced, TOKEN_BYTES, 0, TOKEN_BYTES);
+        Openings.Spot memory spot =
+            Openings.Spot(claim.leaf.outRoot, claim.leaf.tokensOut, produced, TOKEN_BYTES, 0, TOKEN_BYTES, Openings.Half.Tokens);
         if (_toToken(Openings.row(spot, drawn.served)) != claim.served) revert DrawMismatch();
     }
 

@@ -93,8 +93,9 @@ contract TraceJudge is ITraceJudge {
     }
 
     function _checkWindow(Programs.Program memory p, Claim calldata claim) private pure {
-        // The last stage signs tokens and is held to them; its tolerance entry is not looked at.
-        if (claim.layerTo == p.layers || claim.windowFrom >= claim.positions || claim.tolerance >= p.tolerances) revert ClaimInvalid();
+        // The last stage signs rows only of the positions that it drew at, from the last one of the prompt on.
+        bool signed = claim.layerTo != p.layers || uint256(claim.windowFrom) + 1 >= claim.leaf.tokensIn;
+        if (!signed || claim.windowFrom >= claim.positions || claim.tolerance >= p.tolerances) revert ClaimInvalid();
         uint256 window = claim.positions - claim.windowFrom;
         (uint256 maxDepth, uint256 minRows,) = p.tolerance(claim.tolerance);
         if (window > Layouts.MAX_WINDOW_ROWS || window < minRows || claim.layerTo - claim.layerFrom > maxDepth) revert ClaimInvalid();
@@ -215,6 +216,12 @@ contract TraceJudge is ITraceJudge {
         spot.root = leaf.row.isOut ? claim.leaf.outRoot : claim.leaf.inRoot;
         spot.rows = _rows(claim);
         spot.row = leaf.row.row;
+        if (leaf.row.isOut && claim.layerTo == s.frame.program.layers) {
+            // Its state rows: one for each token, the first of the prompt's last position.
+            spot.rows = claim.leaf.tokensOut;
+            spot.row = spot.row + 1 - claim.leaf.tokensIn;
+            spot.half = Openings.Half.States;
+        }
         uint256 width = TOKEN_BYTES;
         if (leaf.byToken) {
             spot.rowBytes = TOKEN_BYTES;

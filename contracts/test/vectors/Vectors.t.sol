@@ -3,8 +3,10 @@ pragma solidity ^0.8.30;
 
 import {ModelRegistry} from "../../src/ModelRegistry.sol";
 import {IModelRegistry} from "../../src/interfaces/IModelRegistry.sol";
+import {RowOpening} from "../../src/interfaces/ITraceJudge.sol";
 import {ShaTree} from "../../src/libraries/ShaTree.sol";
 import {Split} from "../../src/libraries/Split.sol";
+import {Openings} from "../../src/trace/Openings.sol";
 import {ModelId} from "../../src/types/Ids.sol";
 import {
     Acceptance,
@@ -250,6 +252,50 @@ contract VectorsTest is Test {
             vm.assertEq(ShaTree.root(column(hashes, 2)), word(at(".receiptRoots", i, ".outputRoot")));
         }
         vm.assertGt(i, 0);
+    }
+
+    // --- what a last stage signs ---
+
+    function test_answers_openHalfByHalf() public {
+        uint256 i;
+        for (; has(at(".answers", i, "")); ++i) {
+            bytes32 root = word(at(".answers", i, ".root"));
+            uint256 count = num(at(".answers", i, ".count"));
+            uint256 number = num(at(".answers", i, ".row"));
+            uint256 rowBytes = num(at(".answers", i, ".rowBytes"));
+            uint256 part = num(at(".answers", i, ".part"));
+            Openings.Spot memory token = Openings.Spot(root, count, number, 4, 0, 4, Openings.Half.Tokens);
+            Openings.Spot memory state = Openings.Spot(root, count, number, rowBytes, 0, 0, Openings.Half.States);
+            RowOpening memory ofToken = rowOpening(at(".answers", i, ".tokens"));
+            RowOpening memory ofState = rowOpening(at(".answers", i, ".states"));
+            this.requirePart(token, 0, ofToken);
+            this.requirePart(state, part, ofState);
+            // Neither half opens as the other, or as rows whose root stands alone.
+            token.half = Openings.Half.States;
+            state.half = Openings.Half.Tokens;
+            refused(token, 0, ofToken);
+            refused(state, part, ofState);
+            token.half = Openings.Half.None;
+            state.half = Openings.Half.None;
+            refused(token, 0, ofToken);
+            refused(state, part, ofState);
+        }
+        vm.assertGt(i, 0);
+    }
+
+    function requirePart(Openings.Spot memory spot, uint256 part, RowOpening calldata shown) external view {
+        Openings.requirePart(spot, part, shown);
+    }
+
+    function refused(Openings.Spot memory spot, uint256 part, RowOpening memory shown) private {
+        vm.expectRevert();
+        this.requirePart(spot, part, shown);
+    }
+
+    function rowOpening(string memory v) private view returns (RowOpening memory shown) {
+        shown.part = vm.parseJsonBytes(json, string.concat(v, ".part"));
+        shown.partSiblings = vm.parseJsonBytes32Array(json, string.concat(v, ".partSiblings"));
+        shown.rowSiblings = vm.parseJsonBytes32Array(json, string.concat(v, ".rowSiblings"));
     }
 
     function column(bytes32[3][] memory rows, uint256 which) private pure returns (bytes32[] memory values) {

@@ -22,10 +22,14 @@ Array = Callable[[int, int], Floats]
 
 @dataclass(frozen=True)
 class Boundaries:
-    """What a stage signed: token ids [N] or rows [N, D] that went in, rows [N, D] that came out (a window's end at least)."""
+    """What a stage signed: token ids [N] or rows [N, D] that went in, rows [N, D] that came out (a window's end at least).
+
+    The first of these is of position `first_out`: a last stage signs no rows of a prompt but its last one's.
+    """
 
     inputs: np.ndarray[Any, Any]
     outputs: np.ndarray[Any, Any] | None = None
+    first_out: int = 0
 
 
 class Builder:
@@ -114,7 +118,8 @@ class Builder:
                 served = None
                 if op.kind == Kind.WHITEN_DIFFERENCE:
                     assert self._rows.outputs is not None, "a deviation needs served rows"
-                    served = self._rows.outputs[first : self._at.positions].astype(np.float64)
+                    skipped, end = self._rows.first_out, self._at.positions
+                    served = self._rows.outputs[first - skipped : end - skipped].astype(np.float64)
                 out[:, 0] = do.whiten(served, s, self._sigma())
             case _:
                 raise ValueError(f"{op.kind.name} makes no value")

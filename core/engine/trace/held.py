@@ -20,7 +20,7 @@ from core.protocol.trace.derive import Boundary, Run, Weights
 from core.protocol.trace.evidence import Opening, RowOpening, WeightOpening, run_chunks
 from core.protocol.trace.held import HeldTrace
 from core.protocol.trace.layout import VALUE_BYTES, Layout, Place
-from core.protocol.trace.sources import CommittedRows
+from core.protocol.trace.sources import CommittedRows, answer_rows, cut_rows
 
 VALUES_FILE, NODES_FILE = "values.f64", "nodes.sha256"
 
@@ -86,6 +86,7 @@ class ShardSources:
     model: TraceModel
     inputs: CommittedRows
     outputs: CommittedRows
+    states: CommittedRows | None = None  # of a last stage
 
     def weights(self, want: Weights) -> bytes:
         return self.model.weights(want)
@@ -100,31 +101,48 @@ class ShardSources:
         return self._of(boundary).open(row, start)
 
     def _of(self, boundary: Boundary) -> CommittedRows:
+        if boundary == Boundary.STATES:
+            assert self.states is not None, "only a last stage has state rows"
+            return self.states
         return self.inputs if boundary == Boundary.IN else self.outputs
 
 
-def boundaries_of(layout: Layout, inputs: bytes, outputs: bytes) -> Boundaries:
-    """Rows as they were signed, read as the numbers or token ids that they are."""
+def boundaries_of(layout: Layout, inputs: bytes, outputs: bytes, states: bytes = b"") -> Boundaries:
+    """Rows as they were signed, read as the numbers or token ids that they are; `states` of a last stage."""
     width = layout.program.hidden
     entered: np.ndarray[Any, Any]
     if layout.layer_from == 0:
         entered = np.frombuffer(inputs, dtype="<u4")
     else:
         entered = np.frombuffer(inputs, dtype="<f4").reshape(-1, width)
-    left = np.frombuffer(outputs, dtype="<f4").reshape(-1, width) if layout.deviation else None
-    return Boundaries(entered, left)
+    if not layout.deviation:
+        return Boundaries(entered)
+    left = np.frombuffer(states if is_last(layout) else outputs, dtype="<f4").reshape(-1, width)
+    # State rows are those of the last positions, other stages' of all.
+    return Boundaries(entered, left, len(entered) - len(left))
+
+
+def is_last(layout: Layout) -> bool:
+    """Whether the stage is its chain's last one, which signs token ids and state rows."""
+    return layout.layer_to == len(layout.program.layer_types)
 
 
 def committed(data: bytes, row_bytes: int) -> CommittedRows:
     """Rows of one boundary with their tree."""
-    return CommittedRows([data[at : at + row_bytes] for at in range(0, len(data), row_bytes)])
+    return CommittedRows(cut_rows(data, row_bytes))
 
 
-def sources_of(layout: Layout, model: TraceModel, inputs: bytes, outputs: bytes) -> ShardSources:
-    """Sources over rows as they were signed."""
+def sources_of(
+    layout: Layout, model: TraceModel, inputs: bytes, outputs: bytes, states: bytes = b""
+) -> ShardSources:
+    """Sources over rows as they were signed; `states` of a last stage."""
     width = 4 * layout.program.hidden
     entering = committed(inputs, 4 if layout.layer_from == 0 else width)
-    return ShardSources(model, entering, committed(outputs, width if layout.deviation else 4))
+    if not is_last(layout):
+        return ShardSources(model, entering, committed(outputs, width))
+    return ShardSources(
+        model, entering, *answer_rows(cut_rows(outputs, 4), cut_rows(states, width))
+    )
 
 
 def build_trace(

@@ -18,10 +18,11 @@ EMBED_PART, TABLES_PART = -1, -2
 
 
 class Boundary(IntEnum):
-    """Which signed rows."""
+    """Which signed rows: those that entered, those that left (of a last stage token ids), or the state rows of a last stage."""
 
     IN = 0
     OUT = 1
+    STATES = 2
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class RowElement:
-    """One number of a signed row."""
+    """One number of a signed row; `row` counts under the rows' own root."""
 
     boundary: Boundary
     row: int
@@ -114,13 +115,25 @@ def delta_of(delta_micro: int, temperature_micro: int) -> int:
 
 
 class Derivation:
-    """Derives trials from a layout; `choice` if the trace ends in logits, `tolerance` in 10^-12 if in a deviation."""
+    """Derives trials from a layout; `choice` if the trace ends in logits, `tolerance` in 10^-12 if in a deviation.
 
-    def __init__(self, layout: Layout, tolerance: int = 0, choice: Choice | None = None) -> None:
+    `first_out` is the position of the first row that the stage signed as its work: a last stage has none of the prompt but the last.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        tolerance: int = 0,
+        choice: Choice | None = None,
+        first_out: int = 0,
+    ) -> None:
         self._at = layout
         self._p = layout.program
         self._tolerance = tolerance
         self._choice = choice
+        self._first_out = first_out
+        is_last = layout.layer_to == len(layout.program.layer_types)
+        self._out = Boundary.STATES if is_last else Boundary.OUT
 
     def trial(self, place: Place, witness: int = 0, named: int | None = None) -> Trial:
         """How the value at `place` is judged; `witness` is the key that a stabiliser's author points at, `named` a token of a list.
@@ -284,7 +297,7 @@ class Derivation:
                 run = self._same(section, op.a, place, position, column)
                 return Leaf(kind, (self._constant(op),), (run,))
             case Kind.WHITEN_DIFFERENCE:
-                served = RowElement(Boundary.OUT, position, column)
+                served = RowElement(self._out, position - self._first_out, column)
                 run = self._run(section, op.a, position, column)
                 params = (self._p.row_format, self._p.table_format)
                 return Leaf(kind, params, (run,), self._sigma(column), served)

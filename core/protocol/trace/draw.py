@@ -111,7 +111,8 @@ def check_drawn(claim: Claim, order_hash: str, drawn: Drawn) -> None:
     if produced >= leaf.tokens_out:
         raise EvidenceError("a token that was not served")
     served = open_row(
-        commit.unhex(leaf.out_root), leaf.tokens_out, produced, TOKEN_BYTES, 0, TOKEN_BYTES, drawn.served
+        commit.unhex(leaf.out_root), leaf.tokens_out, produced, TOKEN_BYTES, 0, TOKEN_BYTES, drawn.served,
+        commit.Half.TOKENS,
     )  # fmt: skip
     if int.from_bytes(served, "little") != choice.served:
         raise DrawError("DrawMismatch")

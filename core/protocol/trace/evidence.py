@@ -31,7 +31,10 @@ class Opening:
 
 @dataclass(frozen=True)
 class RowOpening:
-    """One part of a row, the siblings of the part in its row, and of the row among the rows."""
+    """One part of a row, the siblings of the part in its row, and of the row among the rows.
+
+    Of what a last stage signed, the last of these is the other half of its root: of its state rows, or of its tokens.
+    """
 
     part: bytes = b""
     part_siblings: tuple[bytes, ...] = ()
@@ -92,9 +95,16 @@ def open_run(layout: Layout, root: bytes, run: Run, opening: Opening) -> bytes:
 
 
 def open_row(
-    root: bytes, rows: int, row: int, row_bytes: int, start: int, count: int, opening: RowOpening
+    root: bytes,
+    rows: int,
+    row: int,
+    row_bytes: int,
+    start: int,
+    count: int,
+    opening: RowOpening,
+    half: commit.Half = commit.Half.NONE,
 ) -> bytes:
-    """Bytes [start, start + count) of row number `row` under a root of `rows` rows. Raises EvidenceError."""
+    """Bytes [start, start + count) of row number `row` under a root of `rows` rows, or a `half` of one. Raises EvidenceError."""
     part = start // commit.PART_BYTES
     size = min(commit.PART_BYTES, row_bytes - part * commit.PART_BYTES)
     if len(opening.part) != size:
@@ -114,7 +124,7 @@ def open_row(
     elif opening.part_siblings:
         raise EvidenceError("siblings in a row of one part")
     leaf = commit.leaf_hash(row.to_bytes(4, "big") + payload)
-    if not commit.verify_proof(root, rows, row, leaf, opening.row_siblings):
+    if not commit.verify_proof(root, rows, row, leaf, opening.row_siblings, half):
         raise EvidenceError("a row that is not under its root")
     return opening.part[within : within + count]
 

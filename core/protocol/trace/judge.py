@@ -95,12 +95,18 @@ class Case:
         tolerance = 0
         if self.claim.choice is None:
             tolerance = self.program.tolerances[self.claim.tolerance_entry].parts_per_trillion
-        return Derivation(self.layout, tolerance, self.claim.choice)
+        return Derivation(self.layout, tolerance, self.claim.choice, self.first_out)
 
     @property
     def rows(self) -> int:
         """Rows that the stage was fed."""
         return self.claim.leaf.tokens_in + self.claim.leaf.tokens_out - 1
+
+    @property
+    def first_out(self) -> int:
+        """Position of the first row that the stage signed as its work; a last stage's are those that a token was drawn from."""
+        is_last = self.claim.layer_to == len(self.program.layer_types)
+        return self.claim.leaf.tokens_in - 1 if is_last else 0
 
     def check_claim(self) -> None:
         """Raises ClaimError unless the claim is about rows, layers and a tolerance that exist."""
@@ -113,19 +119,17 @@ class Case:
         ):
             raise ClaimError(f"{claim.positions} positions of {self.rows} rows")
         if claim.choice is None:
-            self._check_window(layers)
+            self._check_window()
         else:
             self._check_choice(claim.choice, layers)
         if self.layout.chunks > MAX_CHUNKS:
             raise ClaimError("a trace of too many chunks")
 
-    def _check_window(self, layers: int) -> None:
+    def _check_window(self) -> None:
         claim = self.claim
-        if claim.layer_to == layers:
-            raise ClaimError("the last stage signs tokens")
         rows = claim.positions - claim.window_from
-        if not 1 <= rows <= MAX_WINDOW_ROWS or claim.window_from < 0:
-            raise ClaimError(f"a window of {rows} rows")
+        if not 1 <= rows <= MAX_WINDOW_ROWS or claim.window_from < max(0, self.first_out):
+            raise ClaimError(f"a window of {rows} rows from position {claim.window_from} on")
         if not 0 <= claim.tolerance_entry < len(self.program.tolerances):
             raise ClaimError("no such tolerance")
         entry = self.program.tolerances[claim.tolerance_entry]
@@ -256,7 +260,10 @@ class Case:
 
     def _row(self, element: RowElement, by_token: bool, evidence: Evidence) -> bytes:
         claim = self.claim
-        root = claim.leaf.in_root if element.boundary == Boundary.IN else claim.leaf.out_root
+        is_in, is_state = element.boundary == Boundary.IN, element.boundary == Boundary.STATES
+        root = claim.leaf.in_root if is_in else claim.leaf.out_root
+        rows = claim.leaf.tokens_out if is_state else self.rows
+        half = commit.Half.STATES if is_state else commit.Half.NONE
         width = LAYOUTS[self.program.row_format].width_bytes
         if by_token:
             return open_row(
@@ -265,7 +272,7 @@ class Case:
         row_bytes = self.program.hidden * width
         start = element.column * width
         return open_row(
-            commit.unhex(root), self.rows, element.row, row_bytes, start, width, evidence.row
+            commit.unhex(root), rows, element.row, row_bytes, start, width, evidence.row, half
         )
 
 

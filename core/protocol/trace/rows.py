@@ -38,14 +38,31 @@ class SignedRows(NamedTuple):
     layer_from: int
     layer_to: int
 
+    @property
+    def is_last(self) -> bool:
+        return self.layer_to == len(self.program.layer_types)
+
+    @property
+    def made(self) -> tuple[Boundary, ...]:
+        """The boundaries whose rows are the stage's own work."""
+        return (Boundary.OUT, Boundary.STATES) if self.is_last else (Boundary.OUT,)
+
     def tokens(self, boundary: Boundary) -> bool:
         """Whether the rows are token ids."""
         if boundary == Boundary.IN:
             return self.layer_from == 0
-        return self.layer_to == len(self.program.layer_types)
+        return boundary == Boundary.OUT and self.is_last
+
+    def half(self, boundary: Boundary) -> commit.Half:
+        """Which half of the stage's `outRoot` the rows are under."""
+        if boundary == Boundary.IN or not self.is_last:
+            return commit.Half.NONE
+        return commit.Half.TOKENS if boundary == Boundary.OUT else commit.Half.STATES
 
     def count(self, boundary: Boundary) -> int:
-        if boundary == Boundary.OUT and self.tokens(boundary):
+        if boundary == Boundary.STATES and not self.is_last:
+            return 0
+        if boundary != Boundary.IN and self.is_last:
             return self.leaf.tokens_out
         return self.leaf.tokens_in + self.leaf.tokens_out - 1
 
@@ -81,7 +98,7 @@ class SignedRows(NamedTuple):
 
         Raises EvidenceError unless that is what it signed.
         """
-        if spot.boundary != Boundary.OUT or not self.exists(spot):
+        if spot.boundary == Boundary.IN or not self.exists(spot):
             raise EvidenceError("a row that the stage did not make")
         self._check_under(spot, opening)
         if len(opening.part) != self.part_bytes(spot):
@@ -104,5 +121,6 @@ class SignedRows(NamedTuple):
         leaf = commit.leaf_hash(spot.row.to_bytes(4, "big") + payload)
         root = self.leaf.in_root if spot.boundary == Boundary.IN else self.leaf.out_root
         count = self.count(spot.boundary)
-        if not commit.verify_proof(commit.unhex(root), count, spot.row, leaf, opening.row_siblings):
+        half, siblings = self.half(spot.boundary), opening.row_siblings
+        if not commit.verify_proof(commit.unhex(root), count, spot.row, leaf, siblings, half):
             raise EvidenceError("a row that is not under its root")

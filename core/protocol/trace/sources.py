@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -24,16 +24,36 @@ class Sources(Protocol):
 
 
 class CommittedRows:
-    """Numbered rows and their tree: a tensor's, or a boundary's."""
+    """Numbered rows and their tree: a tensor's, or a boundary's.
 
-    def __init__(self, rows: Sequence[bytes]) -> None:
-        self.rows = list(rows)
+    `beside` is the root that a last stage signed together with this one, of its state rows or of its tokens.
+    """
+
+    def __init__(self, rows: Sequence[bytes], beside: bytes = b"") -> None:
+        self.rows, self.beside = list(rows), beside
         self._hashes = [commit.row_hash(i, row) for i, row in enumerate(self.rows)]
         self.root = commit.root_of_hashes(self._hashes)
 
     def open(self, row: int, start: int) -> RowOpening:
         """The part of a row that holds byte `start`."""
-        return open_part(self._hashes, row, self.rows[row], start)
+        found = open_part(self._hashes, row, self.rows[row], start)
+        if not self.beside:
+            return found
+        return replace(found, row_siblings=(*found.row_siblings, self.beside))
+
+
+def cut_rows(data: bytes, row_bytes: int) -> list[bytes]:
+    """Consecutive rows one by one."""
+    return [data[at : at + row_bytes] for at in range(0, len(data), row_bytes)]
+
+
+def answer_rows(
+    tokens: Sequence[bytes], states: Sequence[bytes]
+) -> tuple[CommittedRows, CommittedRows]:
+    """What a last stage signed under one root: its token ids, and its state rows."""
+    ids, rows = CommittedRows(tokens), CommittedRows(states)
+    ids.beside, rows.beside = rows.root, ids.root
+    return ids, rows
 
 
 def open_part(hashes: Sequence[bytes], row: int, data: bytes, start: int) -> RowOpening:
@@ -73,11 +93,15 @@ class CommittedTensors:
 
 @dataclass(frozen=True)
 class HeldSources:
-    """Everything in memory. `parts` counts layers from 0, −1 the embedding, the number of layers the head, −2 the tables."""
+    """Everything in memory. `parts` counts layers from 0, −1 the embedding, the number of layers the head, −2 the tables.
+
+    `states` are of a last stage.
+    """
 
     parts: Mapping[int, CommittedTensors]
     inputs: CommittedRows
     outputs: CommittedRows
+    states: CommittedRows | None = None
 
     def weights(self, want: Weights) -> bytes:
         width = LAYOUTS[want.format].width_bytes
@@ -95,4 +119,5 @@ class HeldSources:
 
     @cached_property
     def _boundaries(self) -> dict[Boundary, CommittedRows]:
-        return {Boundary.IN: self.inputs, Boundary.OUT: self.outputs}
+        found = {Boundary.IN: self.inputs, Boundary.OUT: self.outputs}
+        return found if self.states is None else found | {Boundary.STATES: self.states}

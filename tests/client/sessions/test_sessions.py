@@ -65,7 +65,7 @@ async def test_who_stops_listening_stops_the_stages_and_the_session_lives_on(
     given = ack.tokens_out - len(heard.tokens)
     assert 5 <= given < 60 and ack.tokens_in == len(long.ids) + len(short.ids)
     for machine in machines:  # what the stages counted themselves
-        assert machine.store.leaf(*_names(village), 0).tokens_out == given
+        assert machine.store.leaves(*_names(village), 0)[0].leaf.tokens_out == given
 
 
 def _names(village: Village) -> tuple[str, str]:

@@ -137,6 +137,17 @@ def test_rows_of_an_array_are_its_little_endian_bytes() -> None:
     )
 
 
+def test_an_answer_s_root_binds_tokens_and_states_each_in_its_place() -> None:
+    tokens, states = commit.tokens_root([1, 2]), commit.rows_root(bytes(range(16)), 8)
+    root = commit.answer_root(tokens, states)
+    assert root == sha256(b"\x04" + tokens + states).digest()
+    others = [(states, tokens), (tokens, tokens), (commit.tokens_root([1, 3]), states)]
+    assert root not in {commit.answer_root(*pair) for pair in others} | {tokens, states}
+    for pair in ((tokens[:-1], states), (tokens, states + b"\0"), (b"", tokens + states)):
+        with pytest.raises(ValueError, match="not 32 bytes"):
+            commit.answer_root(*pair)
+
+
 def test_half_a_row_is_refused() -> None:
     with pytest.raises(ValueError, match="not whole rows"):
         commit.rows_root(bytes(7), 4)

@@ -34,6 +34,7 @@ RECEIPT = t.SignedReceipt(
     t.StageReceipt(HASH, HASH, 0, 0, 4, HASH, HASH, HASH, HASH, 1, 5, 6, 1, 2),
     SIGNATURE,
     [t.RequestLeaf(7, HASH, HASH, 5, 6)],
+    [HASH],
 )
 OPENED = t.SignedOpening(t.RequestOpening(HASH, 7, HASH, HASH), SIGNATURE)
 SAMPLING = t.SamplingParams(
@@ -92,7 +93,9 @@ MESSAGES: list[wire.AnyMessage] = [
     wire.Opening(HASH, [HASH], SAMPLING, [HASH, HASH]),
     wire.Opening(HASH, [], SAMPLING, [], OPENED),
     wire.FetchRows(HASH, 7, "in", 0, 100),
+    wire.FetchRows(HASH, 7, "states", 0, 100),
     wire.Rows(0, 100, 2304, 250),
+    wire.Rows(0, 100, 4, 250, HASH),
     wire.FetchReceipts(HASH),
     wire.Receipts([RECEIPT, RECEIPT]),
     wire.ShowNode(HASH, 29, 2**34),
@@ -102,7 +105,9 @@ any_message = st.sampled_from(MESSAGES)
 u32 = st.integers(0, 2**32 - 1)
 
 
-def body(header: bytes, payload: bytes = b"", version: int = 1, announced: int = -1) -> bytes:
+def body(
+    header: bytes, payload: bytes = b"", version: int = wire.VERSION, announced: int = -1
+) -> bytes:
     size = len(header) if announced < 0 else announced
     return bytes([version]) + bytes(8) + size.to_bytes(4, "big") + header + payload
 
@@ -243,7 +248,7 @@ def test_deep_nesting_inside_a_known_field_is_malformed() -> None:
             wire.decode(body(header))
 
 
-@pytest.mark.parametrize("version", [0, 2, 255])
+@pytest.mark.parametrize("version", [0, wire.VERSION - 1, wire.VERSION + 1, 255])
 def test_another_version_is_named(version: int) -> None:
     with pytest.raises(VersionUnknown, match=str(version)):
         wire.decode(body(msgspec.msgpack.encode(wire.Ping()), version=version))
@@ -282,8 +287,8 @@ def test_a_job_of_the_most_requests_can_be_closed_and_its_receipts_fetched() -> 
         started_at=2**63 - 1,
         signed_at=2**63 - 1,
     )
-    whole = t.SignedReceipt(receipt, SIGNATURE, [leaf] * count)
-    single = t.SignedReceipt(receipt, SIGNATURE, [leaf])
+    whole = t.SignedReceipt(receipt, SIGNATURE, [leaf] * count, [HASH] * count)
+    single = t.SignedReceipt(receipt, SIGNATURE, [leaf], [HASH])
     for message in (
         wire.CloseJob(HASH, [last] * count),
         wire.Finished([last] * count),

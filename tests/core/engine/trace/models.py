@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from core.engine.trace.held import ShardSources, ShardTrace, boundaries_of, build_trace, sources_of
+from core.engine.trace.held import (
+    ShardSources,
+    ShardTrace,
+    boundaries_of,
+    build_trace,
+    is_last,
+    sources_of,
+)
 from core.engine.trace.operators import Plain
 from core.engine.trace.program import ModelProgram, model_program
 from core.protocol.trace.derive import Choice, Derivation
@@ -59,7 +66,12 @@ class Tiny:
         arithmetic: Plain | None = None,
         folder: Path | None = None,
     ) -> tuple[ShardTrace, ShardSources, Derivation]:
-        layout, rows = self.layout(shard), self.rows(shard)
+        layout = self.layout(shard)
+        rows: tuple[bytes, ...] = self.rows(shard)
+        if layout.deviation and is_last(
+            layout
+        ):  # what comes out are state rows, here of every position
+            rows = (rows[0], b"", rows[1])
         model = self.ours.trace_model(self.folder)
         trace = build_trace(
             layout, model, boundaries_of(layout, *rows), arithmetic=arithmetic, folder=folder

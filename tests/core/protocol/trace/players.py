@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from core.protocol import commit, dispute
+from core.protocol.commit import Half
 from core.protocol.dispute import Game, Phase, Terms, Verdict
 from core.protocol.trace import answer, chunks
 from core.protocol.trace.check import Checker, all_places
@@ -18,16 +19,25 @@ from core.protocol.trace.judge import Case, Claim
 from core.protocol.trace.layout import Place
 from core.protocol.trace.sources import CommittedRows
 from core.protocol.types import RequestLeaf
-from tests.core.protocol.trace.toy import Stage
+from tests.core.protocol.trace.toy import TOKENS_IN, Stage
 
 TERMS = Terms(bond=20, turn_s=60, payout_delay_s=5)
 ACCUSER, OWNER, OPERATOR, REQUESTER = "accuser", "owner", "operator", "requester"
 
 
-def request_leaf(inputs: CommittedRows, outputs: CommittedRows, tokens_in: int = 2) -> RequestLeaf:
-    rows = len(inputs.rows)
+def request_leaf(
+    inputs: CommittedRows,
+    outputs: CommittedRows,
+    tokens_in: int = TOKENS_IN,
+    half: Half = Half.NONE,
+) -> RequestLeaf:
+    """The leaf over these rows, of which `outputs` may be half of what a last stage signed."""
+    rows, root = len(inputs.rows), outputs.root
+    if half:
+        pair = (root, outputs.beside) if half == Half.TOKENS else (outputs.beside, root)
+        root = commit.answer_root(*pair)
     return RequestLeaf(
-        0, commit.to_hex(inputs.root), commit.to_hex(outputs.root), tokens_in, rows + 1 - tokens_in
+        0, commit.to_hex(inputs.root), commit.to_hex(root), tokens_in, rows + 1 - tokens_in
     )
 
 
@@ -45,7 +55,7 @@ class Accusation:
     def case(self) -> Case:
         toy, layout = self.stage.toy, self.stage.layout
         claim = Claim(
-            request_leaf(self.stage.inputs, self.outputs),
+            request_leaf(self.stage.inputs, self.outputs, half=self.stage.half),
             layout.layer_from,
             layout.layer_to,
             layout.positions,

@@ -33,6 +33,8 @@ GAMES = 300
 
 @lru_cache
 def stage_of(name: str) -> toys.Stage:
+    if name == "last":
+        return toys.Toy.make(toys.LLAMA).stage(2, 3, 3, 1)
     toy = toys.Toy.make(toys.FAMILIES[name], biases=name == "qwen2")
     return toy.stage(1, 2, 2, 0)
 
@@ -49,7 +51,7 @@ def places_of(name: str) -> tuple[Place, ...]:
     return tuple(all_places(stage_of(name).layout))
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3", "last"])
 def test_an_honest_accuser_wins_whatever_the_accused_does(name: str) -> None:
     rng = random.Random(name)
     accusation, places = true_accusation(name), places_of(name)
@@ -94,7 +96,7 @@ def forgeries(name: str, rng: random.Random) -> Iterator[Accusation]:
     )
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3", "last"])
 def test_an_honest_accused_finds_the_lie_and_wins(name: str) -> None:
     rng = random.Random(name)
     for accusation in forgeries(name, rng):

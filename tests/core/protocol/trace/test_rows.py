@@ -7,6 +7,7 @@ import random
 import struct
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from core.protocol import commit
@@ -14,7 +15,7 @@ from core.protocol.dispute import MAX_ASKS, Game, GameError, Phase, Verdict
 from core.protocol.trace.derive import Boundary
 from core.protocol.trace.evidence import RowOpening
 from core.protocol.trace.rows import MAX_SPOTS, SignedRows, Spot
-from core.protocol.trace.sources import CommittedRows
+from core.protocol.trace.sources import CommittedRows, answer_rows
 from tests.core.protocol.trace import toy as toys
 from tests.core.protocol.trace.players import (
     ACCUSER,
@@ -38,22 +39,22 @@ class Withheld:
         rng = random.Random(seed)
         self.inputs = self.toy.inputs(layer_from, 4, seed)
         width, last = traits.hidden, layer_from + 1 == traits.layers
-        self.out_rows = [
-            rng.randrange(traits.vocab).to_bytes(4, "little")
-            if last
-            else toys.f32([rng.uniform(-1, 1) for _ in range(width)])
-            for _ in range(3 if last else 4)
-        ]
+        rows = [toys.f32([rng.uniform(-1, 1) for _ in range(width)]) for _ in range(4)]
+        ids = [rng.randrange(traits.vocab).to_bytes(4, "little") for _ in range(3)]
         self.layer_from, self.is_last = layer_from, last
-        self.outputs = CommittedRows(self.out_rows)
+        self.out_rows, self.state_rows = (ids, rows[1:]) if last else (rows, [])
+        self.sending(self.out_rows)
 
-    def sending(self, rows: list[bytes]) -> Withheld:
-        self.outputs = CommittedRows(rows)
+    def sending(self, rows: list[bytes], states: list[bytes] | None = None) -> Withheld:
+        self.outputs, self.states = CommittedRows(rows), CommittedRows([])
+        if self.is_last:
+            self.outputs, self.states = answer_rows(rows, states or self.state_rows)
         return self
 
     @property
     def rows(self) -> SignedRows:
-        leaf = request_leaf(self.inputs, self.outputs)
+        half = commit.Half.TOKENS if self.is_last else commit.Half.NONE
+        leaf = request_leaf(self.inputs, self.outputs, half=half)
         return SignedRows(self.toy.program, leaf, self.layer_from, self.layer_from + 1)
 
     def game(self) -> Game:
@@ -67,8 +68,12 @@ class Withheld:
         return game.ask(now, ACCUSER, self.rows, 0, [], spots)
 
     def show(self, spot: Spot) -> RowOpening:
-        held = self.inputs if spot.boundary == Boundary.IN else self.outputs
-        return held.open(spot.row, spot.part * commit.PART_BYTES)
+        sides = {
+            Boundary.IN: self.inputs,
+            Boundary.OUT: self.outputs,
+            Boundary.STATES: self.states,
+        }
+        return sides[spot.boundary].open(spot.row, spot.part * commit.PART_BYTES)
 
     def malformed(self, spot: Spot, opening: RowOpening | None = None) -> Game:
         shown = opening or self.show(spot)
@@ -144,6 +149,7 @@ def test_questions_are_bounded_and_about_rows_that_there_are() -> None:
         [Spot(Boundary.OUT, 4)],
         [Spot(Boundary.OUT, 0, 2)],
         [Spot(Boundary.IN, 0, 1)],
+        [Spot(Boundary.STATES, 0)],
     ):
         with pytest.raises(GameError, match="EvidenceWrong"):
             w.ask(game, *spots)
@@ -203,6 +209,63 @@ def test_a_token_that_the_model_has_not_convicts_the_last_stage() -> None:
         w.malformed(Spot(Boundary.OUT, 1))
     w.sending([w.out_rows[0], (19).to_bytes(4, "little"), w.out_rows[2]])
     assert ended(w.malformed(Spot(Boundary.OUT, 1))) == Verdict.FAULT
+
+
+LAST_SPOTS = [Spot(Boundary.STATES, 2, 1), Spot(Boundary.OUT, 1), Spot(Boundary.STATES, 0)]
+
+
+def test_a_last_stage_shows_its_tokens_and_its_state_rows_each_as_what_it_is() -> None:
+    w = Withheld(BROAD, 1)
+    game, shown = w.ask(w.game(), *LAST_SPOTS), [w.show(spot) for spot in LAST_SPOTS]
+    assert game.reveal(0, OPERATOR, shown).phase == Phase.OPENED
+    swapped = w.states.root, w.outputs.root
+    for number, beside in zip((0, 1), swapped, strict=True):
+        siblings = shown[number].row_siblings
+        for other in ((*siblings[:-1], beside), siblings[:-1], (*siblings, beside), ()):
+            openings = list(shown)
+            openings[number] = replace(shown[number], row_siblings=other)
+            with pytest.raises(GameError, match="EvidenceWrong"):
+                game.reveal(0, OPERATOR, openings)
+    for spots in ([Spot(Boundary.STATES, 3)], [Spot(Boundary.OUT, 0, 1)]):
+        with pytest.raises(GameError, match="EvidenceWrong"):
+            w.ask(w.game(), *spots)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_state_row_of_no_numbers_convicts_the_last_stage(number: float) -> None:
+    w = Withheld(BROAD, 1)
+    rows = list(w.state_rows)
+    rows[2] = rows[2][:1028] + struct.pack("<f", number) + rows[2][1032:]
+    w.sending(w.out_rows, rows)
+    assert ended(w.malformed(Spot(Boundary.STATES, 2, 1))) == Verdict.FAULT
+    for spot in (Spot(Boundary.STATES, 2, 0), Spot(Boundary.STATES, 1, 1), Spot(Boundary.OUT, 2)):
+        with pytest.raises(GameError, match="RowSound"):
+            w.malformed(spot)
+
+
+def test_a_state_row_of_another_length_convicts_the_last_stage() -> None:
+    w = Withheld(toys.LLAMA, 2)
+    w.sending(w.out_rows, [w.state_rows[0], w.state_rows[1][:-4], w.state_rows[2]])
+    assert ended(w.malformed(Spot(Boundary.STATES, 1))) == Verdict.FAULT
+
+
+def test_what_a_last_stage_signed_alone_is_under_no_answer() -> None:
+    """A root of tokens that stands alone opens nothing: whoever signs it cannot show what it is asked for."""
+    w = Withheld(toys.LLAMA, 2)
+    alone = replace_leaf(w.rows, commit.to_hex(w.outputs.root))
+    hashed = commit.leaf_hash(commit.request_leaf_bytes(alone.leaf))
+    game = replace(w.game(), requests_root=commit.root_of_hashes([hashed]))
+    game = game.ask(0, ACCUSER, alone, 0, [], [Spot(Boundary.OUT, 1)])
+    siblings = w.show(Spot(Boundary.OUT, 1)).row_siblings
+    for shown in (siblings, siblings[:-1]):
+        opening = replace(w.show(Spot(Boundary.OUT, 1)), row_siblings=shown)
+        with pytest.raises(GameError, match="EvidenceWrong"):
+            game.reveal(0, OPERATOR, [opening])
+    assert ended(game.timeout(TERMS.turn_s + 1)) == Verdict.FAULT
+
+
+def replace_leaf(rows: SignedRows, out_root: str) -> SignedRows:
+    return rows._replace(leaf=msgspec.structs.replace(rows.leaf, out_root=out_root))
 
 
 def test_nobody_is_convicted_for_rows_that_it_was_sent_or_did_not_sign() -> None:

@@ -99,7 +99,8 @@ class Served:
     @property
     def accusation(self) -> Accusation:
         stage = toy().last_stage(2, POSITIONS, self.choice, self.seed)
-        outputs = CommittedRows([b"\1\0\0\0", self.choice.served.to_bytes(4, "little")])
+        ids = [b"\1\0\0\0", self.choice.served.to_bytes(4, "little")]
+        outputs = CommittedRows(ids, toys.BESIDE)
         return Accusation(stage, outputs, trace_at(self.seed), True, self.tokens)
 
     def drawn(self, accusation: Accusation) -> Drawn:

@@ -8,6 +8,7 @@ import struct
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from core.protocol.commit import Half
 from core.protocol.trace.derive import Choice, Derivation
 from core.protocol.trace.evaluate import CanonicalEvaluator, Evaluator, Tamper
 from core.protocol.trace.families import SIGMA, Traits, compile_program
@@ -138,6 +139,12 @@ class Toy:
         return Stage(self, layout, self.inputs(layer_from, positions, seed), choice)
 
 
+#: Of every request here: so the first row that a last stage signs is of position 1.
+TOKENS_IN = 2
+#: What stands beside the half of a last stage's root that is looked at.
+BESIDE = b"\x5a" * 32
+
+
 @dataclass(frozen=True)
 class Stage:
     """One request through one stage."""
@@ -146,6 +153,17 @@ class Stage:
     layout: Layout
     inputs: CommittedRows
     choice: Choice | None = None
+
+    @property
+    def half(self) -> Half:
+        """What of the stage's `outRoot` is accused: all of it, or a last stage's tokens or state rows."""
+        if self.layout.layer_to < self.toy.traits.layers:
+            return Half.NONE
+        return Half.STATES if self.choice is None else Half.TOKENS
+
+    @property
+    def first_out(self) -> int:
+        return 0 if self.half == Half.NONE else TOKENS_IN - 1
 
     @cached_property
     def entry(self) -> int:
@@ -160,25 +178,22 @@ class Stage:
     @cached_property
     def derivation(self) -> Derivation:
         tolerance = self.toy.program.tolerances[self.entry].parts_per_trillion
-        return Derivation(self.layout, tolerance, self.choice)
+        return Derivation(self.layout, tolerance, self.choice, self.first_out)
 
     def sources(self, outputs: CommittedRows) -> HeldSources:
-        return HeldSources(self.toy.parts, self.inputs, outputs)
+        states = outputs if self.half == Half.STATES else None
+        return HeldSources(self.toy.parts, self.inputs, outputs, states)
 
     @cached_property
     def honest_outputs(self) -> CommittedRows:
         """What an honest machine signs: the true rows in float32."""
-        blank = [f32([0.0] * self.toy.traits.hidden)] * self.layout.positions
-        trace = self.evaluate(CommittedRows(blank))
+        signed = range(self.first_out, self.layout.positions)
+        trace = self.evaluate(CommittedRows([f32([0.0] * self.toy.traits.hidden)] * len(signed)))
         last = len(self.layout.section_types) - 2
         op = len(self.layout.section(last).ops) - 1
         width = self.toy.traits.hidden
-        return CommittedRows(
-            [
-                f32([trace[Place(last, op, t, 0, i)] for i in range(width)])
-                for t in range(self.layout.positions)
-            ]
-        )
+        rows = [f32([trace[Place(last, op, t, 0, i)] for i in range(width)]) for t in signed]
+        return CommittedRows(rows, BESIDE if self.half else b"")
 
     def lying_outputs(self, factor: float) -> CommittedRows:
         """Rows of a machine that is off by `factor`."""
@@ -186,7 +201,7 @@ class Stage:
             f32([value * factor for value in struct.unpack(f"<{len(row) // 4}f", row)])
             for row in self.honest_outputs.rows
         ]
-        return CommittedRows(rows)
+        return CommittedRows(rows, self.honest_outputs.beside)
 
     def evaluate(self, outputs: CommittedRows, tamper: Tamper | None = None) -> HeldTrace:
         evaluator = Evaluator(self.derivation, self.layout, self.sources(outputs))
