@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from client.evidence import Evidence, PromptOpening, tokens_in
-from client.precheck import rows_clear, tokens_clear
+from client.precheck import ends_clear, rows_clear
 from client.suspicion import is_due, suspicion
 from core.protocol.errors import CheckFailed, RowsWithheld
 from core.protocol.types import RequestLeaf, Stage
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RequestFinding:
-    """One request at one stage. `ratio` against `limit` is D/S against T, or nats against δ for tokens.
+    """One request at one stage. `ratio` against `limit` is D/S against T, or nats against δ for tokens, whichever is nearer to its limit.
 
     `suspicion` says why work that is within them stands out all the same (`client/suspicion.py`); nobody is accused of it.
     """
@@ -293,6 +293,12 @@ async def _audit_request(
     expected = leaf.tokens_out if last else rows
     if len(outputs) != expected * out_bytes:
         return _plain_fault(leaf, f"{len(outputs) // out_bytes} output rows for {expected} due")
+    states = b""
+    if last:
+        states = await evidence.rows(stage, "states", leaf, 4 * shard.hidden)
+        if len(states) != expected * 4 * shard.hidden:
+            found = len(states) // (4 * shard.hidden)
+            return _plain_fault(leaf, f"{found} state rows for {expected} due")
     if not first and not last:
         return await shards.off_loop(_judge_rows, source, shards, leaf, inputs, outputs)
     opening = await evidence.opening(leaf.request_index)
@@ -301,7 +307,8 @@ async def _audit_request(
     if disordered or foreign:
         return _plain_fault(leaf, disordered or f"fed token {foreign[0]} of {shard.vocab}")
     if last:
-        return await shards.off_loop(_judge_tokens, source, shards, leaf, inputs, outputs, opening)
+        ends = _Ends(tokens_in(outputs), states, opening)
+        return await shards.off_loop(_judge_ends, source, shards, leaf, inputs, ends)
     return await shards.off_loop(_judge_rows, source, shards, leaf, inputs, outputs)
 
 
@@ -385,60 +392,71 @@ def _stands_out(
     return suspicion(source.profile, own, _inputs(own, inputs), served, reference, sigma)
 
 
-def _judge_tokens(
-    source: ShardSource,
-    shards: _Shards,
-    leaf: RequestLeaf,
-    inputs: bytes,
-    outputs: bytes,
-    opening: PromptOpening,
-) -> RequestFinding:
-    from core.engine.numerics import judge_tokens, reexecute
+@dataclass(frozen=True)
+class _Ends:
+    """What a last stage signed of one request, and what was ordered."""
 
-    tokens, shard = tokens_in(outputs), shards.either
+    tokens: tuple[int, ...]
+    states: bytes
+    opening: PromptOpening
+
+
+def _judge_ends(
+    source: ShardSource, shards: _Shards, leaf: RequestLeaf, inputs: bytes, ends: _Ends
+) -> RequestFinding:
+    """A last stage: its state rows as any other's, and its tokens by the head on ours."""
+    from core.engine.numerics import judge_rows, judge_tokens, reexecute, whitened_relative_l2
+
+    tokens, opening, shard = ends.tokens, ends.opening, shards.either
     unknown = next((i for i, t in enumerate(tokens) if t >= shard.vocab), None)
     if unknown is not None:
         reason = f"token {tokens[unknown]} at step {unknown}, the vocabulary has {shard.vocab}"
         return RequestFinding(leaf.request_index, True, (reason,), 1.0, 1.0, unknown)
     reasons, end = _end_faults(source, opening, tokens)
-    first_row = leaf.tokens_in - 1
+    served, sigma = _floats(ends.states, shard.hidden), source.sigma(shard.layers.end)
+    drawn = {"prompt": opening.prompt_ids, "eos_ids": source.eos_ids}
+    how = (tokens, opening.sampling, leaf.request_index)
     if (rough := shards.rough) is not None and not reasons:
-        seen = tokens_clear(
-            source.profile,
-            rough,
-            _inputs(rough, inputs),
-            tokens,
-            first_row,
-            opening.sampling,
-            leaf.request_index,
-            prompt=opening.prompt_ids,
-            eos_ids=source.eos_ids,
+        seen = ends_clear(
+            source.profile, rough, _inputs(rough, inputs), served, sigma, *how, **drawn
         )
         if seen is not None:
-            limit = 2 * seen.limit
-            return RequestFinding(leaf.request_index, False, (), seen.ratio, limit, None)
-    shard = shards.judge()
-    logits = reexecute(
-        shard, _inputs(shard, inputs), logit_rows=range(first_row, first_row + len(tokens))
-    )
-    verdict = judge_tokens(
-        source.profile,
-        logits.numpy(),
-        tokens,
-        opening.sampling,
-        leaf.request_index,
-        prompt=opening.prompt_ids,
-        eos_ids=source.eos_ids,
-    )
-    divergent = verdict.worst_row if verdict.at_fault else (end if reasons else None)
+            rows, ours, by_token = seen
+            limit = source.profile.tolerance(len(rough.layers), len(served))
+            stands_out = _stands_out(source, shards, rows.ratio, limit, inputs, served, ours)
+            ratio, limit = _nearer((rows.ratio, limit), (by_token.ratio, 2 * by_token.limit))
+            return RequestFinding(leaf.request_index, False, (), ratio, limit, None, stands_out)
+    shard, first_row = shards.judge(), leaf.tokens_in - 1
+    wanted = range(first_row, first_row + len(tokens))
+    made = reexecute(shard, _inputs(shard, inputs), logit_rows=wanted, states=True)
+    reference = made.rows.numpy()
+    rows = judge_rows(source.profile, len(shard.layers), served, reference, sigma)
+    by_token = judge_tokens(source.profile, made.logits.numpy(), *how, **drawn)
+    stands_out, divergent = "", None
+    if by_token.at_fault:
+        divergent = by_token.worst_row
+    elif reasons:
+        divergent = end
+    elif rows.at_fault:
+        off = whitened_relative_l2(served, reference, sigma).rows
+        divergent = next((i for i, dev in enumerate(off) if dev > rows.limit), rows.worst_row)
+    else:
+        stands_out = _stands_out(source, shards, rows.ratio, rows.limit, inputs, served, reference)
+    ratio, limit = _nearer((rows.ratio, rows.limit), (by_token.ratio, by_token.limit))
     return RequestFinding(
         leaf.request_index,
-        verdict.at_fault or bool(reasons),
-        (*reasons, *verdict.reasons),
-        verdict.ratio,
-        verdict.limit,
+        rows.at_fault or by_token.at_fault or bool(reasons),
+        (*reasons, *rows.reasons, *by_token.reasons),
+        ratio,
+        limit,
         divergent,
+        stands_out,
     )
+
+
+def _nearer(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    """Of two measures with their limits the one that is nearer to it, or further beyond."""
+    return max(one, other, key=lambda of: of[0] / of[1])
 
 
 def _end_faults(

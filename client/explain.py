@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from client.audit import ShardSource
 from client.evidence import Evidence
 from core.protocol.types import RequestLeaf
+from core.protocol.wire import Side
 
 if TYPE_CHECKING:
     from core.engine.blocks import Shard
@@ -44,14 +45,13 @@ class Explained:
 
 async def explain_stage(
     evidence: Evidence, source: ShardSource, stage: int, leaf: RequestLeaf
-) -> Explained | None:
-    """Layer by layer, for one request; None for the last stage, which signs tokens. Raises RowsWithheld."""
+) -> Explained:
+    """Layer by layer, for one request, over the rows that the stage signed. Raises RowsWithheld."""
     place = evidence.case.plan[stage]
     shard = await asyncio.to_thread(source.load, place)
-    if shard.is_last:
-        return None
     inputs = await evidence.rows(stage, "in", leaf, 4 if shard.is_first else 4 * shard.hidden)
-    outputs = await evidence.rows(stage, "out", leaf, 4 * shard.hidden)
+    side: Side = "states" if shard.is_last else "out"
+    outputs = await evidence.rows(stage, side, leaf, 4 * shard.hidden)
     own = await asyncio.to_thread(source.load_own, place)
     return await asyncio.to_thread(_explain, source, shard, own, stage, leaf, inputs, outputs)
 
@@ -68,8 +68,11 @@ def _explain(
     from core.engine.numerics import standing_of, studentised, whitened_relative_l2
 
     x = source.inputs_of(exact, inputs)
-    true_rows, own_rows = _by_layer(exact, x), _by_layer(own, x)
     served = source.rows_of(exact, outputs)
+    # A last stage signs rows of the positions that it drew at: the last ones.
+    true_rows, own_rows = (
+        [rows[-len(served) :] for rows in _by_layer(shard, x)] for shard in (exact, own)
+    )
     lines, depth = [], len(exact.layers)
     for number, (reference, ours) in enumerate(zip(true_rows, own_rows, strict=True)):
         layer = exact.layers.start + number
@@ -101,7 +104,8 @@ def _by_layer(shard: Shard, x: Any) -> list[Any]:
 
     handles = [layer.register_forward_hook(keep) for layer in shard.decoder_layers]
     try:
-        shard.forward(x if shard.is_first else x.to(shard.dtype), shard.new_cache())
+        x = x if shard.is_first else x.to(shard.dtype)
+        shard.forward(x, shard.new_cache(), last_only=True)
     finally:
         for handle in handles:
             handle.remove()

@@ -41,46 +41,58 @@ def rows_clear(
     `inputs` are ids [T] or activations [T, D], `served` rows [T, D]. One row alone is held to the row's bound, or to T where
     the profile has none for so deep a shard.
     """
-    from core.engine.numerics import judge_rows
-
     ours = _forward(shard, inputs, None)
-    if ours is None:
-        return None
-    verdict = judge_rows(halved(profile), len(shard.layers), served, ours.numpy(), sigma)
-    return None if verdict.at_fault or verdict.ratio > verdict.limit else (verdict, ours.numpy())
+    return None if ours is None else _rows_clear(profile, shard, ours.numpy(), served, sigma)
 
 
-def tokens_clear(
+def ends_clear(
     profile: NumericsProfile,
     shard: Shard,
     inputs: Any,
+    served: Any,
+    sigma: Any,
     tokens: Sequence[int],
-    first_row: int,
     sampling: SamplingParams,
     request_index: int,
     **history: Any,
-) -> Verdict | None:
-    """The same of produced tokens by our own float32 logits; `history` as of `core.engine.numerics.judge_tokens`."""
+) -> tuple[Verdict, Any, Verdict] | None:
+    """The same of a last stage's state rows, with what is measured of its tokens against our own float32 logits.
+
+    `inputs` are of all positions, of which the last ones gave the `tokens` and the state rows `served`; `history` is as of
+    `core.engine.numerics.judge_tokens`.
+    """
     import torch
 
     from core.engine.numerics import judge_tokens
 
-    logits = _forward(shard, inputs, torch.arange(first_row, first_row + len(tokens)))
-    if logits is None:
+    made = _forward(shard, inputs, torch.arange(len(inputs) - len(tokens), len(inputs)))
+    if made is None:
         return None
+    rows = _rows_clear(profile, shard, made.rows.numpy(), served, sigma)
     verdict = judge_tokens(
-        halved(profile), logits.numpy(), tokens, sampling, request_index, **history
+        halved(profile), made.logits.numpy(), tokens, sampling, request_index, **history
     )
-    return None if verdict.at_fault else verdict
+    return None if rows is None or verdict.at_fault else (*rows, verdict)
+
+
+def _rows_clear(
+    profile: NumericsProfile, shard: Shard, ours: Any, served: Any, sigma: Any
+) -> tuple[Verdict, Any] | None:
+    from core.engine.numerics import judge_rows
+
+    verdict = judge_rows(halved(profile), len(shard.layers), served, ours, sigma)
+    return None if verdict.at_fault or verdict.ratio > verdict.limit else (verdict, ours)
 
 
 def _forward(shard: Shard, inputs: Any, rows: Any) -> Any:
-    """All positions at once; None for inputs that no stage may be fed: where judging ends is for the exact re-run to say."""
+    """All positions at once, or of a last stage these rows with their logits; None for inputs that no stage may be fed: where judging
+    ends is for the exact re-run to say."""
     import torch
 
     x = inputs if shard.is_first else inputs.to(shard.dtype)
     try:
-        found = shard.run_whole(x, rows)
+        found = shard.run_whole(x, rows, states=True)
     except ValueError:
         return None
-    return found if bool(torch.isfinite(found).all()) else None
+    parts = found if isinstance(found, tuple) else (found,)
+    return found if all(bool(torch.isfinite(part).all()) for part in parts) else None

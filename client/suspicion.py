@@ -33,8 +33,8 @@ def suspicion(
 ) -> str:
     """Why rows [T, D] within the tolerance are suspicious all the same; "" where they are not.
 
-    `own` is the stage as its machines hold it, `inputs` ids [T] or activations [T, D], `reference` the float64 rows, or float32 ones where
-    machines compute in bfloat16. Costs two executions of the stage, one of a family that has only one kind of attention.
+    `own` is the stage as its machines hold it, `inputs` ids or activations [N, D] of which the last T positions were served, `reference` the
+    float64 rows [T, D], or float32 ones where machines compute in bfloat16. Costs two executions of the stage, one of a family that has only one kind of attention.
     """
     import numpy as np
 
@@ -48,10 +48,19 @@ def suspicion(
         (config._attn_implementation, "eager")
     ):  # not every family has a fused one
         with attention_by(config, kind):
-            rows = own.forward(x, own.new_cache()).double().numpy()
+            rows = _rows(own, x)[-len(served) :].double().numpy()
         squares.append(whitened_relative_l2(rows, reference, sigma).rows ** 2)
     noise = np.sqrt(np.mean(squares, axis=0))
     q = studentised(whitened_relative_l2(served, reference, sigma).rows, noise)
     if standing_of(profile, q) != Standing.SUSPICIOUS:
         return ""
     return f"{q:.1f} times the noise of an honest machine on the same rows, more than {profile.suspicious_q:g}"
+
+
+def _rows(own: Shard, x: Any) -> Any:
+    """What the stage's last layer gives at every position [N, D]."""
+    from core.engine.blocks import output_of
+
+    with output_of(own.decoder_layers[-1]) as left:
+        made = own.forward(x, own.new_cache(), last_only=True)
+    return left[0].reshape(len(x), -1).to(made.device) if own.is_last else made

@@ -100,8 +100,7 @@ async def _explained(
                 for leaf in receipts[finding.stage].leaves
                 if leaf.request_index == worst.request_index
             )
-            explained = await explain_stage(evidence, source, finding.stage, leaf)
-            rows += rows_of(explained) if explained else []
+            rows += rows_of(await explain_stage(evidence, source, finding.stage, leaf))
     return rows
 
 

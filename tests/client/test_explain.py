@@ -55,10 +55,9 @@ async def test_a_lie_stands_out_of_the_line_of_noise(work: Work, source: ShardSo
             corrupt_layer_int8(shard, 3)
 
     keepers = await work(spoil=spoil)
-    for stage, is_guilty in ((0, False), (1, True)):
+    for stage, is_guilty in ((0, False), (1, True), (2, False)):
         leaf = keepers.receipts[stage][0].leaves[0]
         found = await explain_stage(keepers.evidence(), source, stage, leaf)
-        assert found is not None
         span = keepers.plan[stage]
         assert [line.layer for line in found.lines] == list(range(span.layer_from, span.layer_to))
         assert all(line.served is None for line in found.lines[:-1]), "only the boundary is signed"
@@ -70,9 +69,6 @@ async def test_a_lie_stands_out_of_the_line_of_noise(work: Work, source: ShardSo
         table = rows_of(found)
         assert len(table) == len(found.lines)
         assert table[-1]["studentised"].endswith(found.standing)
-    assert (
-        await explain_stage(keepers.evidence(), source, 2, keepers.receipts[2][0].leaves[0]) is None
-    )
 
 
 def test_the_scale_is_logarithmic() -> None:
