@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from core.engine.attention import attention_by
-from core.engine.blocks import Shard
+from core.engine.blocks import Shard, output_of
 from core.engine.model import load_shard
 from core.engine.numerics import reexecute, whitened_relative_l2
 from core.engine.prepack import prepack
@@ -99,6 +99,15 @@ def attending(kind: str) -> Kernel:
     return run
 
 
+def rows_of(kernel: Kernel, shard: Shard, x: torch.Tensor) -> torch.Tensor:
+    """What a machine signs of its work: the rows of the shard's last layer, at the model's end too."""
+    if not shard.is_last:
+        return kernel(shard, x)
+    with output_of(shard.decoder_layers[-1]) as left:
+        kernel(shard, x)
+    return torch.cat([part.reshape(-1, shard.hidden) for part in left])
+
+
 PACKED, FUSED = "our kernels", "fused attention"
 KERNELS: dict[str, Kernel] = {
     "prefill": whole,
@@ -125,20 +134,21 @@ def deviations(
     texts = [torch.from_numpy(rng.integers(3, shape.vocab, _ROWS)) for _ in range(_SEQUENCES)]
     for depth in depths:
         entering = list(texts)
-        for start in range(0, shape.layers - 1, depth):
-            span = LayerRange(start, min(start + depth, shape.layers - 1))
+        for start in range(0, shape.layers, depth):
+            span = LayerRange(start, min(start + depth, shape.layers))
             exact = load_shard(model_dir, span, numerics=numerics, reference=True)
             served, packed = (load_shard(model_dir, span, numerics=numerics) for _ in range(2))
             prepack(packed)
             for i, x in enumerate(entering):
-                reference = reexecute(exact, x if start == 0 else x.double()).numpy()
+                made = reexecute(exact, x if start == 0 else x.double(), states=True)
+                reference = (made.rows if exact.is_last else made).numpy()
                 for shard, kernel in (
                     *((served, k) for k in _kernels_for(served)),
                     (packed, whole),
                 ):
-                    y = kernel(shard, x).float().numpy()
+                    y = rows_of(kernel, shard, x).float().numpy()
                     yield len(span), (y[1:], reference[1:], sigma[span.end])
-                entering[i] = whole(served, x)
+                entering[i] = rows_of(whole, served, x)
             if len(span) < depth:
                 break
 

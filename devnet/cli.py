@@ -243,10 +243,7 @@ async def lie(
         ),
     ] = False,
 ) -> None:
-    """Restart a miner with one layer rounded to int8, so that an audit can be seen to work.
-
-    The last stage signs tokens alone, which one rounded layer seldom changes: take one before it.
-    """
+    """Restart a miner with one layer rounded to int8, so that an audit can be seen to work."""
     from devnet.lifecycle import make_liar
 
     run.emit(await make_liar(name, layer, defend=defend))

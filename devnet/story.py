@@ -220,7 +220,7 @@ class Story:
 
     async def _lying_job(self) -> None:
         net = self._net
-        # The last stage commits to tokens alone, which one rounded layer seldom changes: the liar is the one before it.
+        # Any stage is caught. One that signs rows of the whole prompt shows it in the first, so what is disputed is short.
         route = (await net.ask_matcher("/v1/routes"))["routes"][0]["stages"]
         liar = await self._party_of(route[-2]["operator"])
         self._chapter(f"{liar} rounds one layer to int8 and is caught")

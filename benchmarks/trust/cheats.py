@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from core.engine.blocks import Shard
 from core.engine.sampling import Sampler, sample_batch
 
 REQUESTS, PROMPT_TOKENS = 3, 80
+END_STEPS = 20
 TOKEN_REQUESTS, TOKEN_PROMPT, TOKEN_STEPS = 2, 24, 40
 LIAR = 1
 
@@ -67,6 +68,8 @@ def rows() -> list[Row]:
         if model == "smollm":
             with town(model, profile) as here:
                 found.append(_tokens(here, profile))
+                if profile == "fp32":
+                    found.append(_at_the_end(here))
     return found
 
 
@@ -148,6 +151,46 @@ def _signed(here: Town, request: int, prompt: Sequence[int], first: Tensor, sent
         (choice,) = sample_batch(logits[-1:], [sampler])
         tokens = (int(choice.token),)
     return Served(request, tuple(prompt), tokens, (first.float().numpy(), sent.float().numpy()))
+
+
+# --- activations of the last stage ---
+
+
+def _at_the_end(here: Town) -> Row:
+    """The same lies of the last stage, which signs tokens and the rows that they were drawn from: how many would tokens alone have shown?"""
+    last, judge = len(here.spans) - 1, Judge(here)
+    prompts = here.prompts(REQUESTS + 1, PROMPT_TOKENS)
+    true = [here.serve(i, prompt, END_STEPS) for i, prompt in enumerate(prompts)]
+    clean = sum(judge.stage(served, last).finding == Finding.CLEAN for served in true)
+    caught, by_token, misnamed, jobs = Counter[str](), 0, 0, 0
+    for lie in LIES:
+        liar = here.load(here.spans[last]) if lie.spoil else here.shards[last]
+        if lie.spoil:
+            lie.spoil(liar)
+        workers, shards = [honest] * last + [lie.worker], [*here.shards[:last], liar]
+        for request, prompt in enumerate(prompts[:REQUESTS]):
+            if lie.replays:
+                served = replace(true[request], states=true[request + 1].states)
+            else:
+                served = here.serve(request, prompt, END_STEPS, workers, shards)
+            jobs += 1
+            caught[lie.name] += judge.stage(served, last).finding == Finding.SLASHED
+            bare = judge.stage(replace(served, states=None), last)
+            by_token += bare.finding == Finding.SLASHED
+            if request == 0:
+                others = [judge.stage(served, stage, student=False) for stage in range(last)]
+                misnamed += sum(other.finding != Finding.CLEAN for other in others)
+    missed = [name for name in caught if caught[name] < REQUESTS]
+    return Row(
+        f"{here.name}, fp32: lies of the last stage about its work, {END_STEPS} tokens a job",
+        "every job, by its state rows",
+        f"{caught.total()} of {jobs} jobs of {len(LIES)} lies slashed, {by_token} of them by their tokens alone; "
+        f"{clean} of {len(prompts)} honest jobs clean; an honest neighbour named {misnamed} times"
+        + (f"; missed: {', '.join(missed)}" if missed else ""),
+        "–",
+        "every job, nobody else",
+        caught.total() == jobs and clean == len(prompts) and not misnamed,
+    )
 
 
 # --- tokens ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from benchmarks.trust.judging import Finding, Judge
 from benchmarks.trust.town import SAMPLED, Served, Town, attention, columns, town
 from core.engine import native
 from core.engine.batch import BatchEngine
-from core.engine.blocks import Shard
+from core.engine.blocks import Final, Shard, output_of
 from core.engine.pieces import Piece
 from core.engine.prepack import prepack
 from core.engine.sampling import Sampler, sample_batch
@@ -23,8 +24,8 @@ from core.engine.whole import prepare
 
 REQUESTS, PROMPT_TOKENS, NEW_TOKENS = 2, 60, 12
 CHUNK, BLOCK = 16, 16
-#: Rows (or logits) of one request through a stage, from what the stage was given.
-Kernel = Callable[[Tensor], Tensor]
+#: Rows of one request through a stage, from what the stage was given; of a last stage logits, beside its rows where it runs a shard of its own.
+Kernel = Callable[[Tensor], Tensor | Final]
 
 
 @dataclass
@@ -86,6 +87,7 @@ def _count(tally: Tally, judge: Judge, served: Served, stage: int, stages: int) 
     if stage < stages - 1:
         tally.rows += len(served.rows[stage])
     else:
+        tally.rows += len(served.states)
         tally.tokens += len(served.tokens)
     tally.accused += judged.finding == Finding.SLASHED
     tally.suspected += judged.finding == Finding.SUSPICIOUS
@@ -96,19 +98,27 @@ def _count(tally: Tally, judge: Judge, served: Served, stage: int, stages: int) 
 def _again(here: Town, job: Served, stage: int, kernel: Kernel) -> Served:
     """The job with this stage's part done by another kernel, from the same committed inputs."""
     given = job.entering(stage)
-    x = given if stage == 0 else given.to(here.shards[stage].dtype)
-    out = kernel(x)
+    shard = here.shards[stage]
+    x = given if stage == 0 else given.to(shard.dtype)
+    with output_of(shard.decoder_layers[-1]) as left:
+        out = kernel(x)
     if stage < len(here.spans) - 1:
         changed = list(job.rows)
         changed[stage] = out.float().numpy()
         return replace(job, rows=tuple(changed))
+    rows = torch.cat([part.reshape(-1, shard.hidden) for part in left]) if left else None
+    if isinstance(out, Final):  # of a kernel that runs a shard of its own
+        rows, out = out
+    assert rows is not None and len(rows) == len(x), "a last stage signs what its last layer gave"
+    states = rows[len(job.prompt) - 1 :].float().numpy()
     sampler, tokens = Sampler(SAMPLED, job.request, job.prompt, frozenset()), []
     for step in range(len(job.tokens)):
         (choice,) = sample_batch(out[len(job.prompt) - 1 + step][None], [sampler])
         tokens.append(int(choice.token))
         sampler.take(job.tokens[step])
     # Positions after one that another kernel would draw otherwise are fed what was served: judged as drawn there.
-    return replace(job, tokens=_where_alike(job, tokens))
+    drawn = _where_alike(job, tokens)
+    return replace(job, tokens=drawn, states=states[: len(drawn)])
 
 
 def _where_alike(job: Served, tokens: list[int]) -> tuple[int, ...]:
@@ -123,7 +133,8 @@ def _kernels(here: Town, stage: int) -> Iterator[tuple[str, Kernel]]:
     shard = here.shards[stage]
     yield "whole, eager attention", lambda x: attention(shard, "eager")(shard, 0)(x)
     yield "whole, fused attention", lambda x: attention(shard, "sdpa")(shard, 0)(x)
-    yield "whole, as auditors run it", prepare(here.load(here.spans[stage]), here.folder).run_whole
+    ready = prepare(here.load(here.spans[stage]), here.folder)
+    yield "whole, as auditors run it", partial(ready.run_whole, states=True)
     yield f"chunks of {CHUNK}", lambda x: _by_pieces(shard, x, CHUNK)
     yield "decoded one by one", lambda x: _by_pieces(shard, x, 1)
     yield "two threads", lambda x: _on_threads(shard, x, 2)
@@ -224,7 +235,7 @@ def _batched(shard: Shard, batch: int, *, bare: bool = False, least_rows: int = 
     return run
 
 
-def _in_company(engine: BatchEngine, x: Tensor, batch: int) -> Tensor:
+def _in_company(engine: BatchEngine, x: Tensor, batch: int) -> Tensor | Final:
     head, got = PROMPT_TOKENS, []
     others = list(range(batch - 1))
     for name in ("r", *others):
@@ -236,7 +247,9 @@ def _in_company(engine: BatchEngine, x: Tensor, batch: int) -> Tensor:
             # Each of another length, so that rows of many positions meet in one step.
             fed = x[i % 7 : i % 7 + 1 + (i % 5 if first == 0 else 0)]
             pieces.append(Piece(i, fed, engine.length(i), "last"))
-        got.append(engine.step(pieces)[0])
+        got.append(engine.step(pieces, states=True)[0])
+    if isinstance(got[0], Final):
+        return Final(*map(torch.cat, zip(*got, strict=True)))
     return torch.cat(got)
 
 

@@ -54,7 +54,7 @@ class Judge:
         span, profile = town.spans[stage], town.profile
         key = (span, sha256(given.numpy().tobytes()).digest())
         if stage == len(town.spans) - 1:
-            return self._tokens(served, stage, key)
+            return self._ends(served, stage, key)
         if key not in self._references:
             self._references[key] = reexecute(town.auditing(span), given).numpy()
         reference, sigma = self._references[key], town.sigma[span.end]
@@ -72,16 +72,23 @@ class Judge:
             finding = Finding.SLASHED
         return Judged(stage, finding, verdict.ratio / verdict.limit, q)
 
-    def _tokens(self, served: Served, stage: int, key: tuple[LayerRange, bytes]) -> Judged:
+    def _ends(self, served: Served, stage: int, key: tuple[LayerRange, bytes]) -> Judged:
+        """The last stage: its tokens, and its state rows where there are some."""
+        town, span, count = self._town, self._town.spans[stage], len(served.tokens)
         first = len(served.prompt) - 1
         if key not in self._references:
             wanted = range(first, len(served.entering(stage)))
-            exact = self._town.auditing(self._town.spans[stage])
-            self._references[key] = reexecute(exact, served.entering(stage), logit_rows=wanted).numpy()  # fmt: skip
-        logits = self._references[key][: len(served.tokens)]
-        verdict = judge_tokens(self._town.profile, logits, served.tokens, SAMPLED, served.request, prompt=served.prompt)  # fmt: skip
-        finding = Finding.SLASHED if verdict.at_fault else Finding.CLEAN
-        return Judged(stage, finding, verdict.ratio / verdict.limit)
+            exact = town.auditing(span)
+            made = reexecute(exact, served.entering(stage), logit_rows=wanted, states=True)
+            self._references[key] = tuple(part.numpy() for part in made)
+        rows, logits = (part[:count] for part in self._references[key])
+        verdicts = [judge_tokens(town.profile, logits, served.tokens, SAMPLED, served.request, prompt=served.prompt)]  # fmt: skip
+        if served.states is not None:
+            sigma = town.sigma[span.end]
+            verdicts.append(judge_rows(town.profile, len(span), served.states[:count], rows, sigma))
+        at_fault = any(verdict.at_fault for verdict in verdicts)
+        excess = max(verdict.ratio / verdict.limit for verdict in verdicts)
+        return Judged(stage, Finding.SLASHED if at_fault else Finding.CLEAN, excess)
 
     def _noise(self, stage: int, given: Any, reference: Any) -> Any:
         """Rms by row of the auditor's own executions in the served precision, by two kernels."""

@@ -117,6 +117,8 @@ def _lies(here: Town) -> Iterator[Lie]:
     yield Lie("keys and values one step stale", only(lies.stale_keys))
     yield Lie(f"context cut to {lies.CUT_TO}", only(_cut))
     yield Lie("another request's activations", {"bend": _Recorded().bend}, request=1, requests=2)
+    ends = {"spoil": lambda stage, shard: lies.spoil(shard, lies.int8, 1) if stage == LAST else None}  # fmt: skip
+    yield Lie("int8 in one layer of the last stage", ends, stage=LAST)
     wrong = {"swap": lambda request, step, token: token + 1 if step == WRONG_AT else token}
     yield Lie("a token against the seed", wrong, stage=LAST)
     yield Lie("another model's tokens", {"swap": _tokens_of_another(here)}, stage=LAST)
@@ -185,7 +187,7 @@ async def _judged(lie: Lie, work: Any) -> Tried:
     from tests.clocks import Hasty
     from tests.game.test_dispute_of_a_real_model import accuse_deviation, accuse_token
 
-    if lie.stage == LAST:
+    if "swap" in lie.how:
         accusation, opened = await accuse_token(work, lie.request, _first_wrong(work))
     else:
         accusation, opened = await accuse_deviation(work, lie.stage, lie.request)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from benchmarks.engine.models import NAMES, model_folder
 from core.engine.attention import attention_by
-from core.engine.blocks import Shard
+from core.engine.blocks import Shard, output_of
 from core.engine.model import load_shard
 from core.engine.numerics import BF16, FP32, NumericsProfile, profile_of
 from core.engine.sampling import Sampler, sample_batch
@@ -46,12 +46,13 @@ def honest(shard: Shard, request: int) -> Work:
 
 @dataclass(frozen=True)
 class Served:
-    """One request as it was signed: ids fed to the first stage, rows at each inner boundary, tokens that came out."""
+    """One request as it was signed: ids fed to the first stage, rows at each inner boundary, tokens that came out and their state rows."""
 
     request: int
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
     rows: tuple[Any, ...]  # float32 [T, D] after each stage but the last
+    states: Any = None  # float32 [len(tokens), D], where they are looked at
 
     @property
     def fed(self) -> Tensor:
@@ -138,19 +139,22 @@ class Town:
         works = [worker(shard, request) for worker, shard in zip(workers, held, strict=True)]
         sampler = Sampler(SAMPLED, request, prompt, frozenset())
         rows: list[list[Any]] = [[] for _ in works[1:]]
-        fed, tokens = torch.tensor(list(prompt)), list[int]()
+        fed, tokens, states = torch.tensor(list(prompt)), list[int](), list[Any]()
         for step in range(new_tokens):
             x = fed
-            for stage, work in enumerate(works):
-                x = work(x)
-                if stage < len(works) - 1:
-                    rows[stage].append(x.float().numpy())
+            with output_of(held[-1].decoder_layers[-1]) as left:
+                for stage, work in enumerate(works):
+                    x = work(x)
+                    if stage < len(works) - 1:
+                        rows[stage].append(x.float().numpy())
+            states.append(left[-1].reshape(-1, held[-1].hidden)[-1:].float().numpy())
             (choice,) = sample_batch(x[-1:], [sampler])
             token = choose(step, int(choice.token))
             sampler.take(token)
             tokens.append(token)
             fed = torch.tensor([token])
-        return Served(request, tuple(prompt), tuple(tokens), tuple(np.concatenate(r) for r in rows))
+        sent = tuple(np.concatenate(r) for r in rows)
+        return Served(request, tuple(prompt), tuple(tokens), sent, np.concatenate(states))
 
     @cached_property
     def cheap(self) -> list[Shard]:

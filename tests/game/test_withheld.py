@@ -9,19 +9,21 @@ from typing import Any
 
 import pytest
 
-from client.accusing import inquest_of
-from client.audit import ShardSource, StageFinding
-from client.evidence import Evidence
+from client.accusing import charge_of, inquest_of, would_convict
+from client.audit import ShardSource, StageFinding, audit_stage
+from client.evidence import Evidence, PromptOpening
 from client.questions import MAX_ASKS, Doubted, Inquest
 from client.trace_game import Played, Prosecution, open_game
 from core.engine.numerics import profile_of
-from core.protocol import wire
+from core.protocol import commit, wire
 from core.protocol.dispute import Phase, Verdict
 from core.protocol.errors import RowsWithheld
 from core.protocol.game_log import Opened, read_game
 from core.protocol.trace.derive import Boundary
+from core.protocol.trace.judge import Case
 from core.protocol.trace.layout import Place
 from core.protocol.types import RequestLeaf, SignedReceipt, StageReceipt
+from devnet.faults import corrupt_layer_int8
 from miner.defence import Defence
 from miner.store import Boundary as KeptRows
 from miner.store import Store
@@ -51,6 +53,13 @@ class Holders(Evidence):
         if side in self._withheld:
             raise RowsWithheld("rows are missing", "both holders are silent", stage=stage)
         return self._work.rows[stage, side, leaf.request_index]
+
+    async def opening(self, request: int) -> PromptOpening:
+        prompt, opened = self._work.batch.prompts[request], self._work.batch.opening(request)
+        shown = wire.Opening(
+            commit.to_hex(prompt.salt), opened.prompt_proof, prompt.sampling, opened.sampling_proof
+        )
+        return PromptOpening(prompt.ids, prompt.sampling, shown)
 
 
 async def inquest(work: Work, *withheld: wire.Side, stage: int = STAGE) -> Inquest | None:
@@ -141,6 +150,33 @@ async def test_a_last_stage_shows_the_state_rows_that_it_serves_to_nobody(
     assert (moves[:3], answers[:3]) == (["ask"] * 3, ["reveal"] * 3)
     assert verdict == Verdict.NO_FAULT
     store.close()
+
+
+@pytest.mark.parametrize("lies_about", ["rows", "a token"])
+async def test_an_audit_of_the_last_stage_ends_in_a_charge_that_convicts(
+    world: World, lies_about: str
+) -> None:
+    """Of its rows where they are off, of a token where only that is."""
+
+    def spoil(stage: int, shard: Any) -> None:
+        if stage == LAST and lies_about == "rows":
+            corrupt_layer_int8(shard, 3)
+
+    def swap(request: int, step: int, token: int) -> int:
+        return (token + 7) % 250 if lies_about == "a token" and step == 3 else token
+
+    work = await world.work(SPANS, prompts(GREEDY), spoil=spoil, swap=swap)
+    ours, place = await operators(work), work.job.plan[LAST]
+    source = ShardSource(work.world.model_dir, profile_of(ours.program), ours.program)
+    leaves, root = work.receipts[LAST].leaves, source.shard_root(place)
+    finding = await audit_stage(Holders(work), source, LAST, leaves, root, precheck=True)
+    assert finding.at_fault
+    charge = await charge_of(Holders(work), source, work.receipts[LAST], finding)
+    assert (charge.claim.choice is None) == (lies_about == "rows")
+    assert charge.claim.window_from >= (23 if lies_about == "rows" else 0)
+    assert await would_convict(source, charge)
+    # What it asks of a referee, the referee looks at.
+    Case(ours.program, (), charge.claim).check_claim()
 
 
 async def test_a_state_row_that_is_no_number_convicts_by_itself(world: World) -> None:
