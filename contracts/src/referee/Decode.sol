@@ -105,15 +105,21 @@ library Decode {
         assembly ("memory-safe") {
             start := mload(0x40)
             mstore(0x40, add(start, and(add(raw.length, 0x3f), not(0x1f)))) // 32 bytes more, for the last value is read as a whole word
-            for { let i := 0 } lt(i, raw.length) { i := add(i, 32) } {
-                let word := calldataload(add(raw.offset, i))
-                if lt(sub(raw.length, i), 32) { word := and(word, not(shr(shl(3, sub(raw.length, i)), not(0)))) }
-                word := or(and(shr(8, word), BYTES_OF_2), shl(8, and(word, BYTES_OF_2)))
-                if gt(width, 2) { word := or(and(shr(16, word), BYTES_OF_4), shl(16, and(word, BYTES_OF_4))) }
-                if gt(width, 4) { word := or(and(shr(32, word), BYTES_OF_8), shl(32, and(word, BYTES_OF_8))) }
+            // On the stack, not fetched from the end of the code for each word.
+            let of2 := BYTES_OF_2
+            let of4 := BYTES_OF_4
+            let of8 := BYTES_OF_8
+            calldatacopy(start, raw.offset, raw.length)
+            let end := add(start, raw.length)
+            mstore(end, 0)
+            for { let place := start } lt(place, end) { place := add(place, 32) } {
+                let word := mload(place)
+                word := or(and(shr(8, word), of2), shl(8, and(word, of2)))
+                if gt(width, 2) { word := or(and(shr(16, word), of4), shl(16, and(word, of4))) }
+                if gt(width, 4) { word := or(and(shr(32, word), of8), shl(32, and(word, of8))) }
                 // A field of all ones plus one runs over into the sign's place, which the mask left empty.
                 suspects := or(suspects, add(and(word, exponents), unit))
-                mstore(add(start, i), word)
+                mstore(place, word)
             }
         }
         uint256 signs = exponents + unit; // per lane: all ones plus one

@@ -30,6 +30,13 @@ library ExactSum {
     uint256 private constant SIGN_BIT = 0x8000000000000000000000000000000000000000000000000000000000000000;
     uint256 private constant MANTISSA_MASK = 0x00ffffffffffffffffffffffffffffffffffffffff;
 
+    // Four float64 values in a word, each in its lane: signs, exponent fields, the smallest normals; and the mantissa of the last of them.
+    // Loops hold such words on the stack: the compiler fetches a long constant from the end of the code each time, at ten times the price.
+    uint256 private constant SIGNS = 0x8000000000000000800000000000000080000000000000008000000000000000;
+    uint256 private constant FIELDS = 0x7ff00000000000007ff00000000000007ff00000000000007ff0000000000000;
+    uint256 private constant SMALLEST = 0x0010000000000000001000000000000000100000000000000010000000000000;
+    uint256 private constant MANTISSA = 0x1fffffffffffff;
+
     /// Terms, the highest exponent field among those that are not zero, and how much too large all fields are.
     struct Terms {
         uint256[] list;
@@ -52,34 +59,15 @@ library ExactSum {
 
     /// Σ v[i] over `n` float64 values from `from` on.
     ///
-    /// As `_singles` and `_total` together, without a term in memory for each value: the sum of partial sums is most of a move's work.
+    /// As `_singles` and `_total` together, four values of a word at a time and without a term in memory for each: the sum of partial sums is
+    /// most of a move's work.
     function sum(Decode.Vector memory v, uint256 from, uint256 n) internal pure returns (Sum memory) {
         uint256 start = v.start + from * 8;
         uint256 end = start + n * 8;
-        uint256 highest = 1; // subnormals and zeros have the exponent field of the smallest normals
-        assembly ("memory-safe") {
-            for { let place := start } lt(place, end) { place := add(place, 8) } {
-                let field := shr(245, shl(1, mload(place)))
-                if gt(field, highest) { highest := field }
-            }
-        }
         int256 offset = Decode.offset(Decode.F64);
-        int256 step = int256(highest) - DEPTH;
+        int256 step = int256(_highest(start, end)) - DEPTH;
         if (step < FLOOR + offset) step = FLOOR + offset;
-        int256 total;
-        int256 magnitude;
-        assembly ("memory-safe") {
-            for { let place := start } lt(place, end) { place := add(place, 8) } {
-                let p := mload(place)
-                let field := shr(245, shl(1, p))
-                let m := or(shr(204, shl(12, p)), shl(52, gt(field, 0)))
-                let above := sub(add(field, iszero(field)), step)
-                m := or(shl(above, m), shr(sub(0, above), m)) // one of the two shifts is out of range, see `_laid`
-                magnitude := add(magnitude, m)
-                let minus := sub(0, shr(255, p))
-                total := add(total, sub(xor(m, minus), minus))
-            }
-        }
+        (int256 total, int256 magnitude) = _lanes(start, end, uint256(step));
         int256 e = step - offset;
         return Sum(Real(total, e), Real(magnitude, e), Real(int256(2 * (n + 1)), e));
     }
@@ -107,39 +95,170 @@ library ExactSum {
         return holdsGamma(y, found, n, Reals.one());
     }
 
-    /// Products of values at `a`, of any format, and at `b`, of float64: mantissas multiply, exponent fields add, signs meet.
-    ///
-    /// A value stands at the top of the word read: its sign in front, so shifting left drops what lies before a part and right
-    /// what follows it.
-    function _products(uint256 a, uint256 formatA, uint256 b, uint256 n) private pure returns (uint256[] memory list, uint256 highest) {
-        list = new uint256[](n);
-        uint256 fraction = Decode.fractionBits(formatA);
-        uint256 exponent = Decode.exponentBits(formatA);
+    /// The highest exponent field of float64 values in [place, end); subnormals and zeros have that of the smallest normals.
+    function _highest(uint256 place, uint256 end) private pure returns (uint256 highest) {
         assembly ("memory-safe") {
-            let step := shr(3, add(add(fraction, exponent), 1))
-            let end := add(b, shl(3, n))
-            for { let to := add(list, 32) } lt(b, end) { to := add(to, 32) } {
-                let p := mload(a)
-                let q := mload(b)
-                let field := shr(sub(256, exponent), shl(1, p))
-                let hidden := iszero(iszero(field))
-                let m := or(shr(sub(256, fraction), shl(add(exponent, 1), p)), shl(fraction, hidden))
-                field := add(field, iszero(hidden))
-                let fieldB := shr(245, shl(1, q))
-                hidden := iszero(iszero(fieldB))
-                m := mul(m, or(shr(204, shl(12, q)), shl(52, hidden)))
-                field := add(field, add(fieldB, iszero(hidden)))
-                mstore(to, or(or(m, shl(160, field)), and(xor(p, q), SIGN_BIT)))
-                if gt(field, highest) { if m { highest := field } }
-                a := add(a, step)
-                b := add(b, 8)
+            let signs := SIGNS
+            let fields := FIELDS
+            let found := SMALLEST // the highest of each lane
+            for {} lt(place, end) { place := add(place, 32) } {
+                let f := and(mload(place), fields)
+                if lt(sub(end, place), 32) { f := and(f, not(shr(shl(3, sub(end, place)), not(0)))) }
+                // A lane's sign is left where what was found is not below: then all of the lane is kept.
+                let kept := and(sub(or(found, signs), f), signs)
+                kept := sub(shl(1, kept), shr(63, kept))
+                found := xor(f, and(xor(f, found), kept))
             }
+            for {} found { found := shl(64, found) } {
+                let f := shr(244, found)
+                if gt(f, highest) { highest := f }
+            }
+        }
+    }
+
+    /// Σ t and Σ |t| of float64 values in [place, end), in steps whose exponent field is `step`: `_laid`, four values at a time.
+    function _lanes(uint256 place, uint256 end, uint256 step) private pure returns (int256, int256) {
+        uint256 magnitude;
+        uint256 negative;
+        assembly ("memory-safe") {
+            let signs := SIGNS
+            let fields := FIELDS
+            let mantissa := MANTISSA
+            for {} lt(place, end) { place := add(place, 32) } {
+                let w := mload(place)
+                if lt(sub(end, place), 32) { w := and(w, not(shr(shl(3, sub(end, place)), not(0)))) }
+                // In each lane: the exponent field, which subnormals share with the smallest normals, and below the sign the mantissa.
+                let f := and(w, fields)
+                let m := and(add(f, fields), signs) // of those that are normal
+                let least := xor(m, signs)
+                m := or(xor(w, f), shr(11, m))
+                f := or(shr(52, f), shr(63, least)) // a field of zero becomes one
+                {
+                    let above := sub(shr(192, f), step)
+                    let t := and(shr(192, m), mantissa)
+                    t := or(shl(above, t), shr(sub(0, above), t))
+                    magnitude := add(magnitude, t)
+                    negative := add(negative, mul(t, shr(255, w)))
+                }
+                {
+                    let above := sub(and(shr(128, f), mantissa), step)
+                    let t := and(shr(128, m), mantissa)
+                    t := or(shl(above, t), shr(sub(0, above), t))
+                    magnitude := add(magnitude, t)
+                    negative := add(negative, mul(t, and(shr(191, w), 1)))
+                }
+                {
+                    let above := sub(and(shr(64, f), mantissa), step)
+                    let t := and(shr(64, m), mantissa)
+                    t := or(shl(above, t), shr(sub(0, above), t))
+                    magnitude := add(magnitude, t)
+                    negative := add(negative, mul(t, and(shr(127, w), 1)))
+                }
+                {
+                    let above := sub(and(f, mantissa), step)
+                    let t := and(m, mantissa)
+                    t := or(shl(above, t), shr(sub(0, above), t))
+                    magnitude := add(magnitude, t)
+                    negative := add(negative, mul(t, and(shr(63, w), 1)))
+                }
+            }
+        }
+        return _signed(magnitude, negative);
+    }
+
+    /// Σ t and Σ |t|, given how much of the latter is of negative terms.
+    function _signed(uint256 magnitude, uint256 negative) private pure returns (int256, int256) {
+        unchecked {
+            return (int256(magnitude) - 2 * int256(negative), int256(magnitude));
+        }
+    }
+
+    /// Products of values at `a`, of any format, and at `b`, of float64: mantissas multiply, exponent fields add, signs meet.
+    function _products(uint256 a, uint256 formatA, uint256 b, uint256 n) private pure returns (uint256[] memory list, uint256 highest) {
+        list = _list(n);
+        uint256 to;
+        assembly ("memory-safe") {
+            to := add(list, 32)
+        }
+        uint256 fieldAt = 256 - Decode.exponentBits(formatA);
+        highest = _multiplied(a, b, b + 8 * n, to, fieldAt, 8 * Decode.widthBytes(formatA), (1 << Decode.fractionBits(formatA)) - 1);
+    }
+
+    /// Terms from address `to` on, four at a time: those beyond the last are zero. `fieldAt` and `fractions` say where in `width` bits a value
+    /// at `a` has its exponent field and its fraction.
+    ///
+    /// A value at `a` stands at the top of the word read, its sign in front, so shifting left drops what lies before a part and right what
+    /// follows it. Values at `b` stay in their lanes.
+    function _multiplied(uint256 a, uint256 b, uint256 end, uint256 to, uint256 fieldAt, uint256 width, uint256 fractions)
+        private
+        pure
+        returns (uint256 highest)
+    {
+        assembly ("memory-safe") {
+            let mantissa := MANTISSA
+            mstore(0, SIGNS)
+            mstore(32, FIELDS)
+            for {} lt(b, end) { b := add(b, 32) } {
+                let w := mload(b)
+                if lt(sub(end, b), 32) { w := and(w, not(shr(shl(3, sub(end, b)), not(0)))) }
+                // As in `_lanes`.
+                let f := and(w, mload(32))
+                let m := and(add(f, mload(32)), mload(0))
+                f := or(shr(52, f), shr(63, xor(m, mload(0)))) // a field of zero becomes one
+                m := or(xor(w, and(w, mload(32))), shr(11, m))
+                let p := mload(a)
+                {
+                    let field := shr(fieldAt, shl(1, p))
+                    let t := add(and(shr(sub(256, width), p), fractions), mul(add(fractions, 1), gt(field, 0)))
+                    t := mul(t, and(shr(192, m), mantissa))
+                    field := add(add(field, iszero(field)), shr(192, f))
+                    if gt(field, highest) { if t { highest := field } }
+                    mstore(to, or(or(t, shl(160, field)), shl(255, shr(255, xor(p, w)))))
+                    p := shl(width, p)
+                }
+                {
+                    let field := shr(fieldAt, shl(1, p))
+                    let t := add(and(shr(sub(256, width), p), fractions), mul(add(fractions, 1), gt(field, 0)))
+                    t := mul(t, and(shr(128, m), mantissa))
+                    field := add(add(field, iszero(field)), and(shr(128, f), mantissa))
+                    if gt(field, highest) { if t { highest := field } }
+                    mstore(add(to, 32), or(or(t, shl(160, field)), shl(255, shr(255, xor(p, shl(64, w))))))
+                    p := shl(width, p)
+                }
+                {
+                    let field := shr(fieldAt, shl(1, p))
+                    let t := add(and(shr(sub(256, width), p), fractions), mul(add(fractions, 1), gt(field, 0)))
+                    t := mul(t, and(shr(64, m), mantissa))
+                    field := add(add(field, iszero(field)), and(shr(64, f), mantissa))
+                    if gt(field, highest) { if t { highest := field } }
+                    mstore(add(to, 64), or(or(t, shl(160, field)), shl(255, shr(255, xor(p, shl(128, w))))))
+                    p := shl(width, p)
+                }
+                {
+                    let field := shr(fieldAt, shl(1, p))
+                    let t := add(and(shr(sub(256, width), p), fractions), mul(add(fractions, 1), gt(field, 0)))
+                    t := mul(t, and(m, mantissa))
+                    field := add(add(field, iszero(field)), and(f, mantissa))
+                    if gt(field, highest) { if t { highest := field } }
+                    mstore(add(to, 96), or(or(t, shl(160, field)), shl(255, shr(255, xor(p, shl(192, w))))))
+                }
+                a := add(a, shr(1, width))
+                to := add(to, 128)
+            }
+        }
+    }
+
+    /// Room for `n` terms, and for three more that are zero, so that terms can be taken four at a time.
+    function _list(uint256 n) private pure returns (uint256[] memory list) {
+        list = new uint256[](n + 3);
+        assembly ("memory-safe") {
+            mstore(list, n)
         }
     }
 
     /// Terms of float64 values, with room for `spare` more.
     function _singles(Decode.Vector memory v, uint256 from, uint256 n, uint256 spare) private pure returns (Terms memory terms) {
-        uint256[] memory list = new uint256[](n + spare);
+        uint256[] memory list = _list(n + spare);
         uint256 place = v.start + from * 8;
         uint256 highest;
         assembly ("memory-safe") {
@@ -167,21 +286,50 @@ library ExactSum {
         return Sum(Real(total, e), Real(magnitude, e), Real(int256(2 * (terms.list.length + 1)), e));
     }
 
-    /// Σ t and Σ |t| in steps whose exponent field is `step`.
+    /// Σ t and Σ |t| in steps whose exponent field is `step`; what `_list` left room for is read with it.
     ///
     /// Of the two shifts, the one by a negative number gives nothing, since the EVM takes it for a huge one; by zero both give the same.
-    function _laid(uint256[] memory list, uint256 step) private pure returns (int256 total, int256 magnitude) {
+    function _laid(uint256[] memory list, uint256 step) private pure returns (int256, int256) {
+        uint256 magnitude;
+        uint256 negative;
         assembly ("memory-safe") {
+            let mantissas := MANTISSA_MASK
             let end := add(add(list, 32), shl(5, mload(list)))
-            for { let place := add(list, 32) } lt(place, end) { place := add(place, 32) } {
-                let t := mload(place)
-                let m := and(t, MANTISSA_MASK)
-                let above := sub(shr(161, shl(1, t)), step)
-                m := or(shl(above, m), shr(sub(0, above), m))
-                magnitude := add(magnitude, m)
-                let minus := sub(0, shr(255, t))
-                total := add(total, sub(xor(m, minus), minus))
+            for { let place := add(list, 32) } lt(place, end) { place := add(place, 128) } {
+                {
+                    let t := mload(place)
+                    let m := and(t, mantissas)
+                    let above := sub(shr(161, shl(1, t)), step)
+                    m := or(shl(above, m), shr(sub(0, above), m))
+                    magnitude := add(magnitude, m)
+                    negative := add(negative, mul(m, shr(255, t)))
+                }
+                {
+                    let t := mload(add(place, 32))
+                    let m := and(t, mantissas)
+                    let above := sub(shr(161, shl(1, t)), step)
+                    m := or(shl(above, m), shr(sub(0, above), m))
+                    magnitude := add(magnitude, m)
+                    negative := add(negative, mul(m, shr(255, t)))
+                }
+                {
+                    let t := mload(add(place, 64))
+                    let m := and(t, mantissas)
+                    let above := sub(shr(161, shl(1, t)), step)
+                    m := or(shl(above, m), shr(sub(0, above), m))
+                    magnitude := add(magnitude, m)
+                    negative := add(negative, mul(m, shr(255, t)))
+                }
+                {
+                    let t := mload(add(place, 96))
+                    let m := and(t, mantissas)
+                    let above := sub(shr(161, shl(1, t)), step)
+                    m := or(shl(above, m), shr(sub(0, above), m))
+                    magnitude := add(magnitude, m)
+                    negative := add(negative, mul(m, shr(255, t)))
+                }
             }
         }
+        return _signed(magnitude, negative);
     }
 }
