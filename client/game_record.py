@@ -123,7 +123,7 @@ def _says(call: ChainCall) -> str:
             return f"partial sum {a['part']} is not ours"
         case "openNode" | "restate":
             return f"{len(a['below'])} hashes below it"
-        case "openChunk":
+        case "openChunks":
             return f"{len(a['data'][2:]) // 16} values"
         case "expand":
             return f"the value's {len(a['stated'][2:]) // 16} partial sums"

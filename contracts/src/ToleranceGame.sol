@@ -3,28 +3,27 @@ pragma solidity ^0.8.30;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
-import {Multicall} from "@openzeppelin/contracts/utils/Multicall.sol";
 import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
 
 import {IArbitrator} from "./interfaces/IArbitrator.sol";
 import {IMinerRegistry} from "./interfaces/IMinerRegistry.sol";
 import {Drawn, IRowJudge, RowSpot, SignedRows} from "./interfaces/IRowJudge.sol";
 import {ITaskRegistry} from "./interfaces/ITaskRegistry.sol";
-import {Claim, Evidence, ITraceJudge, RowOpening} from "./interfaces/ITraceJudge.sol";
+import {Claim, Evidence, ITraceJudge, Opening, RowOpening} from "./interfaces/ITraceJudge.sol";
 import {IToleranceGame} from "./interfaces/IToleranceGame.sol";
 import {CreditBook} from "./libraries/CreditBook.sol";
 import {Eip712Types} from "./libraries/Eip712Types.sol";
 import {ShaTree} from "./libraries/ShaTree.sol";
 import {Chunks} from "./trace/Chunks.sol";
 import {Derive} from "./trace/Derive.sol";
-import {Place} from "./trace/Layout.sol";
+import {Layouts, Place} from "./trace/Layout.sol";
 import {DisputeId, JobId, ModelId} from "./types/Ids.sol";
 import {Order, RequestLeaf, RequestOpening, StageReceipt} from "./types/Signed.sol";
 
 /// Who lied about one layer? See IToleranceGame. Money and clocks here; ITraceJudge and IRowJudge say what opened evidence proves.
 ///
 /// INVARIANT: token.balanceOf(this) = Σ credits + Σ bonds of games not executed.
-contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
+contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     using CreditBook for CreditBook.Book;
     using SafeERC20 for IERC20;
 
@@ -32,8 +31,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
     uint256 private constant REWARD_CAP_BONDS = 10;
     uint256 private constant MAX_ASKS = 3;
     uint256 private constant MAX_LIST_BYTES = 4 * Derive.MAX_LISTED;
-    /// Turns of a game at most: three questions and answers, the accusation, a demand and its answer, seven rounds of 32 down a trace of 2^35
-    /// chunks, then element and part.
+    /// Turns of a game at most: three questions and answers, the accusation, a demand and its answer, six rounds of 32 down a trace of 2^35
+    /// chunks to its values, then element and part.
     uint256 public constant MAX_TURNS = 28;
     uint256 private constant LISTED = (1 << 136) - 1; // of a packed place, see _packed
     bytes32 private constant MOVE_TYPEHASH = keccak256("GameMove(bytes32 dispute,bytes32 state,uint8 kind,bytes32 value)");
@@ -48,7 +47,29 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
     uint32 public immutable payoutDelaySeconds;
     uint16 public immutable slashBps;
 
-    mapping(DisputeId id => Game) private _games;
+    /// What is kept of a game: {accused 160 | phase 8 | endsAt 40 | level 8 | index 40} {accuser 160 | chunks 40 | parts 16 | part 16 | asks 8 |
+    /// exact 8 | status 8} {requester 160} {binding} {node} {opening}. A round of the descent writes the first of them and `node`, and reads
+    /// the second. As `Game`, but that level and index are those of a child from when it is picked until it is opened.
+    struct Dispute {
+        address accused;
+        Phase phase;
+        uint40 endsAt;
+        uint8 level;
+        uint40 index;
+        address accuser;
+        uint40 chunks;
+        uint16 parts;
+        uint16 part;
+        uint8 asks;
+        bool exact;
+        Status status;
+        address requester;
+        bytes32 binding;
+        bytes32 node;
+        bytes32 opening;
+    }
+
+    mapping(DisputeId id => Dispute) private _games;
     CreditBook.Book private _credits;
 
     /// @dev `minerRegistry_` and the judges are deployed already; `taskRegistry_` may be an address foretold.
@@ -80,7 +101,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
     function open(DisputeRef calldata ref) external nonReentrant returns (DisputeId id) {
         if (msg.sender != taskRegistry) revert NotTaskRegistry(msg.sender);
         id = disputeIdOf(ref.job, ref.stage, ref.requestsRoot);
-        Game storage g = _games[id];
+        Dispute storage g = _games[id];
         if (g.phase != Phase.None) revert DisputeExists(id);
         g.accused = ref.accused;
         g.phase = Phase.Opened;
@@ -141,7 +162,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
         bytes32[] calldata proof,
         RowSpot[] calldata spots
     ) external {
-        Game storage g = _accuserTurn(id, Phase.Opened);
+        Dispute storage g = _accuserTurn(id, Phase.Opened);
         if (g.asks == MAX_ASKS) revert AskedEnough();
         _requireRows(g, receipt, rows, position, proof);
         rowJudge.checkAsked(rows, spots);
@@ -160,7 +181,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
         RowSpot calldata spot,
         RowOpening calldata opening
     ) external {
-        Game storage g = _accuserTurn(id, Phase.Opened);
+        Dispute storage g = _accuserTurn(id, Phase.Opened);
         _requireRows(g, receipt, rows, position, proof);
         if (!rowJudge.isMalformed(rows, spot, opening)) revert RowSound();
         _rule(id, g, Status.Fault);
@@ -168,7 +189,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
 
     /// @inheritdoc IToleranceGame
     function restate(DisputeId id, ModelId model, Claim calldata claim, bytes32 traceRoot, bytes32[] calldata below) external {
-        Game storage g = _accuserTurn(id, Phase.Restating);
+        Dispute storage g = _accuserTurn(id, Phase.Restating);
         _requireClaim(g, model, claim);
         Claim memory stated = claim;
         stated.exact = true;
@@ -180,38 +201,32 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
 
     /// @inheritdoc IToleranceGame
     function openNode(DisputeId id, bytes32[] calldata below, bytes32[] calldata siblings) external {
-        Game storage g = _accuserTurn(id, Phase.Opening);
-        (uint256 level, uint256 index) = _child(g);
-        if (level == 0) revert ValuesDue();
-        bytes32[] memory hashes = new bytes32[](1);
-        hashes[0] = _folded(g.chunks, level, index, below);
-        bytes32 hash = hashes[0];
-        _requireChild(g, level, index, hashes, siblings);
-        g.level = uint8(level);
-        g.index = uint40(index);
-        g.node = hash;
+        Dispute storage g = _accuserTurn(id, Phase.Opening);
+        (uint256 chunks, uint256 level, uint256 index) = (g.chunks, g.level, g.index);
+        if (level <= Chunks.STEP_LEVELS) revert ValuesDue();
+        bytes32 hash = _folded(chunks, level, index, below);
+        _openChild(g, chunks, level, index, hash, siblings);
         emit NodeOpened(id, level, index, _turn(g, Phase.Picking));
     }
 
     /// @inheritdoc IToleranceGame
-    function openChunk(DisputeId id, bytes calldata data, bytes32[] calldata siblings) external {
-        Game storage g = _accuserTurn(id, Phase.Opening);
-        (uint256 level, uint256 index) = _child(g);
-        if (level != 0) revert HashesDue();
-        // Of another length than the layout has, none of its values can ever be proven.
-        bytes32[] memory hashes = new bytes32[](1);
-        bytes32 hash = hashes[0] = Chunks.leaf(data);
-        _requireChild(g, 0, index, hashes, siblings);
+    function openChunks(DisputeId id, bytes calldata data, bytes calldata sizes, bytes32[] calldata siblings) external {
+        Dispute storage g = _accuserTurn(id, Phase.Opening);
+        (uint256 chunks, uint256 level, uint256 index) = (g.chunks, g.level, g.index);
+        if (level > Chunks.STEP_LEVELS) revert HashesDue();
+        // Of another length than the layout has, none of a chunk's values can ever be proven.
+        if (sizes.length != _nodes(chunks, 0, level, index)) revert OpeningWrong();
+        bytes32 hash = Chunks.fold(Chunks.leaves(data, sizes), level);
+        _openChild(g, chunks, level, index, hash, siblings);
         // Nothing is below values: the accused points next.
         g.level = 0;
-        g.index = uint40(index);
-        g.node = hash;
-        emit ChunkShown(id, index, _turn(g, Phase.Picking));
+        g.index = uint40(index << level);
+        emit ChunksShown(id, index << level, _turn(g, Phase.Picking));
     }
 
     /// @inheritdoc IToleranceGame
     function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence) external {
-        Game storage g = _accuserTurn(id, Phase.Proving);
+        Dispute storage g = _accuserTurn(id, Phase.Proving);
         _requireClaim(g, model, claim);
         // INVARIANT: an accuser answers the list of the accused, and brings none of its own where another token is ahead.
         bytes32 place = g.node;
@@ -222,14 +237,14 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
 
     /// @inheritdoc IToleranceGame
     function expand(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence, bytes calldata stated) external {
-        Game storage g = _accuserTurn(id, Phase.Proving);
+        Dispute storage g = _accuserTurn(id, Phase.Proving);
         _requireClaim(g, model, claim);
         bytes32 place = g.node;
         (ITraceJudge.Fault fault, uint256 parts) = judge.rule(model, claim, _place(place), evidence, stated);
         if (parts == 0) revert NoParts();
         if (fault != ITraceJudge.Fault.Accused) return _ruleBy(id, g, fault);
-        g.node = _statement(place, stated);
-        g.part = uint16(parts);
+        g.node = _statement(place, Chunks.fold(Chunks.leaves(stated, Layouts.CHUNK_BYTES), Chunks.height(_chunksOf(parts))));
+        g.parts = uint16(parts);
         emit Expanded(id, _turn(g, Phase.PickingPart));
     }
 
@@ -240,12 +255,12 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
         Claim calldata claim,
         Place calldata place,
         Evidence calldata evidence,
-        bytes calldata stated
+        Opening calldata stated
     ) external {
-        Game storage g = _accuserTurn(id, Phase.ProvingPart);
+        Dispute storage g = _accuserTurn(id, Phase.ProvingPart);
         _requireClaim(g, model, claim);
-        if (_statement(_packed(place), stated) != g.node) revert StatedMismatch();
-        _ruleBy(id, g, judge.rulePart(model, claim, place, g.part, evidence, stated));
+        bytes8 sum = _stated(g, place, stated);
+        _ruleBy(id, g, judge.rulePart(model, claim, place, g.part, evidence, sum));
     }
 
     // --- the accused ---
@@ -262,7 +277,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
 
     /// @inheritdoc IToleranceGame
     function pointWith(DisputeId id, Place calldata place, bytes calldata tokens) external {
-        Game storage g = _accusedTurn(id, Phase.Picking);
+        Dispute storage g = _accusedTurn(id, Phase.Picking);
         // INVARIANT: whoever must answer a list can: it has to be given again with the answer.
         if (tokens.length == 0 || tokens.length > MAX_LIST_BYTES) revert ListInvalid();
         _point(id, g, _packed(place) | bytes32(_listed(tokens)));
@@ -275,7 +290,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
 
     /// @inheritdoc IToleranceGame
     function demand(DisputeId id) external {
-        Game storage g = _accusedTurn(id, Phase.Picking);
+        Dispute storage g = _accusedTurn(id, Phase.Picking);
         if (g.exact) revert AlreadyExact();
         emit Demanded(id, _turn(g, Phase.Restating));
     }
@@ -288,7 +303,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
         RequestOpening calldata opening,
         bytes calldata signature
     ) external {
-        Game storage g = _accusedTurn(id, Phase.Picking);
+        Dispute storage g = _accusedTurn(id, Phase.Picking);
         if (g.opening != keccak256(abi.encode(shown))) revert OpeningMismatch();
         rowJudge.checkOtherOpening(order, shown, opening, signature);
         _rule(id, g, Status.NoFault);
@@ -296,7 +311,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
 
     /// @inheritdoc IToleranceGame
     function reveal(DisputeId id, SignedRows calldata rows, RowSpot[] calldata spots, RowOpening[] calldata openings) external {
-        Game storage g = _accusedTurn(id, Phase.Asked);
+        Dispute storage g = _accusedTurn(id, Phase.Asked);
         if (keccak256(abi.encode(rows, spots)) != g.node) revert AskMismatch();
         rowJudge.checkShown(rows, spots, openings);
         emit Revealed(id, _turn(g, Phase.Opened));
@@ -306,7 +321,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
 
     /// @inheritdoc IToleranceGame
     function handOver(DisputeId id, Handed kind, bytes32 value, bytes calldata signature) external {
-        Game storage g = _inTime(id, kind == Handed.PickPart ? Phase.PickingPart : Phase.Picking);
+        Dispute storage g = _inTime(id, kind == Handed.PickPart ? Phase.PickingPart : Phase.Picking);
         bytes32 move = keccak256(abi.encode(MOVE_TYPEHASH, id, _state(g), kind, value));
         _requireAccused(g, Eip712Types.recover(Eip712Types.toDigest(Eip712Types.domainSeparator(taskRegistry), move), signature));
         if (kind == Handed.Pick) _pick(id, g, uint256(value));
@@ -315,8 +330,24 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
     }
 
     /// @inheritdoc IToleranceGame
+    function multicall(bytes[] calldata data) external {
+        for (uint256 i; i < data.length; ++i) {
+            bytes calldata move = data[i];
+            // No move answers anything, so nothing is brought back but why one was refused.
+            assembly ("memory-safe") {
+                let place := mload(0x40)
+                calldatacopy(place, move.offset, move.length)
+                if iszero(delegatecall(gas(), address(), place, move.length, 0, 0)) {
+                    returndatacopy(place, 0, returndatasize())
+                    revert(place, returndatasize())
+                }
+            }
+        }
+    }
+
+    /// @inheritdoc IToleranceGame
     function timeout(DisputeId id) external {
-        Game storage g = _games[id];
+        Dispute storage g = _games[id];
         Phase phase = g.phase;
         if (phase == Phase.None || phase >= Phase.Ruled) revert WrongPhase(phase);
         if (block.timestamp <= g.endsAt) revert ClockRunning(g.endsAt);
@@ -328,7 +359,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
     function execute(JobId job, uint16 stage, bytes32 requestsRoot) external nonReentrant {
         // INVARIANT: the id is of exactly this job and stage, so `resolve` hears of the dispute that was opened.
         DisputeId id = disputeIdOf(job, stage, requestsRoot);
-        Game storage g = _in(id, Phase.Ruled);
+        Dispute storage g = _in(id, Phase.Ruled);
         if (block.timestamp < g.endsAt) revert PayoutNotReady(g.endsAt);
         g.phase = Phase.Executed;
         Status verdict = g.status;
@@ -365,8 +396,26 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
     }
 
     /// @inheritdoc IToleranceGame
-    function gameOf(DisputeId id) external view returns (Game memory) {
-        return _games[id];
+    function gameOf(DisputeId id) external view returns (Game memory found) {
+        Dispute storage g = _games[id];
+        uint256 step = g.phase == Phase.Opening ? _stepTo(g.chunks, g.level) : 0;
+        found.accused = g.accused;
+        found.phase = g.phase;
+        found.status = g.status;
+        found.endsAt = g.endsAt;
+        found.child = uint8(g.index & ((1 << step) - 1));
+        found.level = uint8(g.level + step);
+        found.accuser = g.accuser;
+        found.chunks = g.chunks;
+        found.index = uint40(g.index >> step);
+        found.requester = g.requester;
+        found.parts = g.parts;
+        found.part = g.part;
+        found.asks = g.asks;
+        found.exact = g.exact;
+        found.binding = g.binding;
+        found.node = g.node;
+        found.opening = g.opening;
     }
 
     /// @inheritdoc IToleranceGame
@@ -386,28 +435,28 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
 
     // --- internals: turns ---
 
-    function _in(DisputeId id, Phase need) private view returns (Game storage g) {
+    function _in(DisputeId id, Phase need) private view returns (Dispute storage g) {
         g = _games[id];
         if (g.phase != need) revert WrongPhase(g.phase);
     }
 
-    function _inTime(DisputeId id, Phase need) private view returns (Game storage g) {
+    function _inTime(DisputeId id, Phase need) private view returns (Dispute storage g) {
         g = _in(id, need);
         if (block.timestamp > g.endsAt) revert ClockOver(g.endsAt);
     }
 
-    function _accuserTurn(DisputeId id, Phase need) private view returns (Game storage g) {
+    function _accuserTurn(DisputeId id, Phase need) private view returns (Dispute storage g) {
         g = _inTime(id, need);
         if (msg.sender != g.accuser) revert NotTurn(msg.sender);
     }
 
-    function _accusedTurn(DisputeId id, Phase need) private view returns (Game storage g) {
+    function _accusedTurn(DisputeId id, Phase need) private view returns (Dispute storage g) {
         g = _inTime(id, need);
         _requireAccused(g, msg.sender);
     }
 
     /// The owner, or an operator that it uses now: a key may be rotated while a dispute runs.
-    function _requireAccused(Game storage g, address who) private view {
+    function _requireAccused(Dispute storage g, address who) private view {
         if (who == address(0) || (who != g.accused && minerRegistry.ownerOf(who) != g.accused)) revert NotTurn(who);
     }
 
@@ -416,21 +465,24 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
     }
 
     /// INVARIANT: every turn has its own full clock, so no last-second move shortens another's.
-    function _turn(Game storage g, Phase phase) private returns (uint256 endsAt) {
+    function _turn(Dispute storage g, Phase phase) private returns (uint256 endsAt) {
         g.phase = phase;
         g.endsAt = _turnEnd();
         return g.endsAt;
     }
 
-    function _ruleBy(DisputeId id, Game storage g, ITraceJudge.Fault fault) private {
+    function _ruleBy(DisputeId id, Dispute storage g, ITraceJudge.Fault fault) private {
         if (fault == ITraceJudge.Fault.Nobody) return _rule(id, g, Status.NoRuling);
         _rule(id, g, fault == ITraceJudge.Fault.Accused ? Status.Fault : Status.NoFault);
     }
 
-    function _rule(DisputeId id, Game storage g, Status verdict) private {
+    function _rule(DisputeId id, Dispute storage g, Status verdict) private {
         g.phase = Phase.Ruled;
         g.status = verdict;
         g.endsAt = uint40(block.timestamp + payoutDelaySeconds);
+        // What was on trial is not looked at again.
+        delete g.binding;
+        delete g.node;
         emit GameRuled(id, verdict, g.endsAt);
     }
 
@@ -445,7 +497,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
         bytes32[] calldata proof,
         bytes32[] calldata below
     ) private {
-        Game storage g = _accuserTurn(id, Phase.Opened);
+        Dispute storage g = _accuserTurn(id, Phase.Opened);
         _requireReceipt(g, model, receipt, claim.layerFrom, claim.layerTo);
         _requireRequest(receipt, claim.leaf, position, proof);
         g.exact = claim.exact;
@@ -454,7 +506,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
     }
 
     /// The accused's turn, before the root of a trace.
-    function _root(DisputeId id, Game storage g, uint256 chunks, bytes32 traceRoot, bytes32[] calldata below) private {
+    function _root(DisputeId id, Dispute storage g, uint256 chunks, bytes32 traceRoot, bytes32[] calldata below) private {
         uint256 level = Chunks.height(chunks);
         if (_folded(chunks, level, 0, below) != traceRoot) revert OpeningWrong();
         g.chunks = uint40(chunks);
@@ -464,25 +516,27 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
         emit Accused(id, chunks, _turn(g, Phase.Picking));
     }
 
-    function _pick(DisputeId id, Game storage g, uint256 child) private {
+    function _pick(DisputeId id, Dispute storage g, uint256 child) private {
         if (g.level == 0 || child >= _children(g.chunks, g.level, g.index)) revert ChildUnknown(child);
-        g.child = uint8(child);
+        uint256 step = _step(g.level);
+        g.index = uint40((uint256(g.index) << step) + child);
+        g.level -= uint8(step);
         emit Picked(id, uint8(child), _turn(g, Phase.Opening));
     }
 
-    function _point(DisputeId id, Game storage g, bytes32 place) private {
+    function _point(DisputeId id, Dispute storage g, bytes32 place) private {
         // Not checked here: who points at nothing has found nothing, and the first proof of anything ends the game.
         g.node = place;
         emit PointedAt(id, _place(place), _turn(g, Phase.Proving));
     }
 
-    function _pickPart(DisputeId id, Game storage g, uint256 part) private {
-        if (part >= g.part) revert ITraceJudge.PartUnknown(part, g.part); // until it is picked, `part` holds their number
+    function _pickPart(DisputeId id, Dispute storage g, uint256 part) private {
+        if (part >= g.parts) revert ITraceJudge.PartUnknown(part, g.parts);
         g.part = uint16(part);
         emit PartPicked(id, uint16(part), _turn(g, Phase.ProvingPart));
     }
 
-    function _state(Game storage g) private view returns (bytes32) {
+    function _state(Dispute storage g) private view returns (bytes32) {
         if (g.phase == Phase.PickingPart) return g.node;
         return keccak256(abi.encode(uint256(g.level), uint256(g.index), g.node));
     }
@@ -490,7 +544,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
     // --- internals: what is on trial ---
 
     /// INVARIANT: layers, requests and rows are those that the accused signed.
-    function _requireReceipt(Game storage g, ModelId model, StageReceipt calldata receipt, uint16 layerFrom, uint16 layerTo) private view {
+    function _requireReceipt(Dispute storage g, ModelId model, StageReceipt calldata receipt, uint16 layerFrom, uint16 layerTo) private view {
         bool same = keccak256(abi.encode(model, Eip712Types.receiptHash(receipt))) == g.binding;
         if (!same || layerFrom != receipt.layerFrom || layerTo != receipt.layerTo) revert ReceiptMismatch();
     }
@@ -504,7 +558,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
     }
 
     function _requireRows(
-        Game storage g,
+        Dispute storage g,
         StageReceipt calldata receipt,
         SignedRows calldata rows,
         uint256 position,
@@ -529,8 +583,25 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
         return Place(uint16(word >> 104), uint8(word >> 96), uint32(word >> 64), uint32(word >> 32), uint32(word));
     }
 
-    function _statement(bytes32 place, bytes calldata stated) private pure returns (bytes32) {
-        return keccak256(abi.encodePacked(place, stated));
+    // --- internals: partial sums ---
+
+    /// What the accuser stated of a place: partial sums in chunks of eight, under a root.
+    function _statement(bytes32 place, bytes32 root) private pure returns (bytes32) {
+        return keccak256(abi.encode(place, root));
+    }
+
+    function _chunksOf(uint256 parts) private pure returns (uint256) {
+        return (parts + Layouts.CHUNK_VALUES - 1) / Layouts.CHUNK_VALUES;
+    }
+
+    /// INVARIANT: the partial sum is the one that the accused picked of those under the root that stands in the statement.
+    function _stated(Dispute storage g, Place calldata place, Opening calldata opening) private view returns (bytes8) {
+        uint256 part = g.part;
+        uint256 count = _chunksOf(g.parts);
+        uint256 chunk = part / Layouts.CHUNK_VALUES;
+        bytes32 root = Chunks.climb(Chunks.leaf(opening.data), chunk, count, Chunks.height(count), opening.siblings);
+        if (_statement(_packed(place), root) != g.node) revert StatedMismatch();
+        return bytes8(opening.data[part % Layouts.CHUNK_VALUES * Layouts.VALUE_BYTES:]);
     }
 
     // --- internals: the descent ---
@@ -539,7 +610,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
         return keccak256(abi.encode(model, claim));
     }
 
-    function _requireClaim(Game storage g, ModelId model, Claim calldata claim) private view {
+    function _requireClaim(Dispute storage g, ModelId model, Claim calldata claim) private view {
         if (_claimHash(model, claim) != g.binding) revert ClaimMismatch();
     }
 
@@ -547,17 +618,21 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
         return level < Chunks.STEP_LEVELS ? level : Chunks.STEP_LEVELS;
     }
 
-    /// How many nodes are one opening below node `index` of `level`.
-    function _children(uint256 chunks, uint256 level, uint256 index) private pure returns (uint256) {
-        uint256 step = _step(level);
-        uint256 left = Chunks.width(chunks, level - step) - (index << step);
+    /// How many nodes of level `below` there are, `step` levels beneath node number `index`.
+    function _nodes(uint256 chunks, uint256 below, uint256 step, uint256 index) private pure returns (uint256) {
+        uint256 left = Chunks.width(chunks, below) - (index << step);
         return left < 1 << step ? left : 1 << step;
     }
 
-    /// Level and index of the picked child.
-    function _child(Game storage g) private view returns (uint256 level, uint256 index) {
-        uint256 step = _step(g.level);
-        return (g.level - step, (uint256(g.index) << step) + g.child);
+    /// How many nodes are one opening below node `index` of `level`.
+    function _children(uint256 chunks, uint256 level, uint256 index) private pure returns (uint256) {
+        uint256 step = _step(level);
+        return _nodes(chunks, level - step, step, index);
+    }
+
+    /// How many levels the picked child is below the node that was opened before: five, or all that there are below the root.
+    function _stepTo(uint256 chunks, uint256 level) private pure returns (uint256) {
+        return _step(Chunks.height(chunks) - level);
     }
 
     /// The hash of a node by what is said to be below it.
@@ -567,8 +642,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient, Multicall {
     }
 
     /// INVARIANT: what is opened is under the node that was opened before, at the place that the accused picked.
-    function _requireChild(Game storage g, uint256 level, uint256 index, bytes32[] memory hash, bytes32[] calldata siblings) private view {
-        bytes32 top = Chunks.climb(hash, index, Chunks.width(g.chunks, level), g.level - level, siblings);
+    function _openChild(Dispute storage g, uint256 chunks, uint256 level, uint256 index, bytes32 hash, bytes32[] calldata siblings) private {
+        bytes32 top = Chunks.climb(hash, index, Chunks.width(chunks, level), _stepTo(chunks, level), siblings);
         if (top != g.node) revert OpeningWrong();
+        g.node = hash;
     }
 }

@@ -14,7 +14,7 @@ import {GameFixture} from "./fixtures/GameFixture.sol";
 /// The game's own rules: phases, turns, clocks and money. Traces and evidence are tested against their twin in tests/twins.
 contract ToleranceGameTest is GameFixture {
     uint256 private constant FUNCTIONS = 18;
-    uint256 private constant OPEN_CHUNK = 11;
+    uint256 private constant OPEN_CHUNKS = 11;
     uint256 private constant PROVE = 12;
     uint256 private constant SHOW_OPENING = 16;
     uint256 private constant EXECUTE = 17;
@@ -31,7 +31,7 @@ contract ToleranceGameTest is GameFixture {
         if (number == 8) return demandCall(id);
         if (number == 9) return restateCall(id);
         if (number == 10) return openNodeCall(id);
-        if (number == OPEN_CHUNK) return openChunkCall(id);
+        if (number == OPEN_CHUNKS) return openChunksCall(id);
         if (number == PROVE) return proveCall(id);
         if (number == 13) return expandCall(id);
         if (number == 14) return abi.encodeCall(game.pickPart, (id, 2));
@@ -45,7 +45,7 @@ contract ToleranceGameTest is GameFixture {
         if (number == 4) return IToleranceGame.Phase.Asked;
         if (number <= 8 || number == SHOW_OPENING) return IToleranceGame.Phase.Picking;
         if (number == 9) return IToleranceGame.Phase.Restating;
-        if (number <= OPEN_CHUNK) return IToleranceGame.Phase.Opening;
+        if (number <= OPEN_CHUNKS) return IToleranceGame.Phase.Opening;
         if (number <= 13) return IToleranceGame.Phase.Proving;
         if (number == 14) return IToleranceGame.Phase.PickingPart;
         if (number == 15) return IToleranceGame.Phase.ProvingPart;
@@ -123,7 +123,7 @@ contract ToleranceGameTest is GameFixture {
 
     function test_clocks_oneSecondBefore_onTheSecond_oneAfter() public {
         for (uint256 i; i + 1 < FUNCTIONS; ++i) {
-            if (i == OPEN_CHUNK || i == SHOW_OPENING) continue; // they have tests of their own, below
+            if (i == OPEN_CHUNKS || i == SHOW_OPENING) continue; // they have tests of their own, below
             for (uint256 delta; delta < 3; ++delta) {
                 (IArbitrator.DisputeRef memory r, DisputeId id) = gameIn(belongs(i));
                 if (i == PROVE) judge.say(ITraceJudge.Fault.Accused, 0);
@@ -161,18 +161,23 @@ contract ToleranceGameTest is GameFixture {
 
     function test_aDescent_goesDownFiveLevelsATime() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opening);
-        expectRefused(challenger, openChunkCall(id), abi.encodeWithSelector(IToleranceGame.HashesDue.selector));
+        expectRefused(challenger, openChunksCall(id), abi.encodeWithSelector(IToleranceGame.HashesDue.selector));
         act(challenger, openNodeCall(id));
         assertNode(id, LEVELS - 5, 3);
         act(operator, abi.encodeCall(game.pick, (id, 31)));
-        act(challenger, openLowestCall(id));
-        assertNode(id, 1, 3 * 32 + 31);
-        act(operator, abi.encodeCall(game.pick, (id, 1)));
-        expectRefused(challenger, openLowestCall(id), abi.encodeWithSelector(IToleranceGame.ValuesDue.selector));
-        bytes memory other = abi.encodeCall(game.openChunk, (id, new bytes(63), same(0, 1)));
+        bytes memory hashes = abi.encodeCall(game.openNode, (id, same(0, 2), way(1)));
+        expectRefused(challenger, hashes, abi.encodeWithSelector(IToleranceGame.ValuesDue.selector));
+        bytes memory both = bytes.concat(chunk, chunk);
+        bytes memory other = abi.encodeCall(game.openChunks, (id, both, hex"3f41", way(1)));
         expectRefused(challenger, other, abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector));
-        act(challenger, openChunkCall(id));
-        assertNode(id, 0, (3 * 32 + 31) * 2 + 1);
+        other = abi.encodeCall(game.openChunks, (id, both, hex"80", way(1)));
+        expectRefused(challenger, other, abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector));
+        other = abi.encodeCall(game.openChunks, (id, both, hex"4041", way(1)));
+        expectRefused(challenger, other, abi.encodeWithSelector(ITraceJudge.HashFailed.selector));
+        other = abi.encodeCall(game.openChunks, (id, bytes.concat(both, hex"00"), hex"4040", way(1)));
+        expectRefused(challenger, other, abi.encodeWithSelector(ITraceJudge.HashFailed.selector));
+        act(challenger, openChunksCall(id));
+        assertNode(id, 0, (3 * 32 + 31) * 2);
         expectRefused(operator, abi.encodeCall(game.pick, (id, 0)), abi.encodeWithSelector(IToleranceGame.ChildUnknown.selector, 0));
         act(operator, pointCall(id));
         vm.assertTrue(phaseOf(IToleranceGame.Phase.Proving, id));
@@ -338,7 +343,7 @@ contract ToleranceGameTest is GameFixture {
         both[1] = expandCall(id);
         act(challenger, abi.encodeCall(game.multicall, (both)));
         both[0] = handOverCall(id, IToleranceGame.Handed.PickPart, bytes32(uint256(2)), operatorKey);
-        both[1] = abi.encodeCall(game.provePart, (id, model(), claim(), Place(1, 0, 0, 0, 0), evidence(), stated()));
+        both[1] = abi.encodeCall(game.provePart, (id, model(), claim(), Place(1, 0, 0, 0, 0), evidence(), shownPart()));
         act(challenger, abi.encodeCall(game.multicall, (both)));
         assertEqStatus(game.status(id), IArbitrator.Status.Fault);
     }
@@ -379,12 +384,12 @@ contract ToleranceGameTest is GameFixture {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.ProvingPart);
         expectRefused(
             challenger,
-            abi.encodeCall(game.provePart, (id, ModelId.wrap("other"), claim(), Place(1, 2, 3, 0, 5), evidence(), stated())),
+            abi.encodeCall(game.provePart, (id, ModelId.wrap("other"), claim(), Place(1, 2, 3, 0, 5), evidence(), shownPart())),
             abi.encodeWithSelector(IToleranceGame.ClaimMismatch.selector)
         );
         expectRefused(
             challenger,
-            abi.encodeCall(game.provePart, (id, model(), claim(), Place(1, 2, 3, 0, 6), evidence(), stated())),
+            abi.encodeCall(game.provePart, (id, model(), claim(), Place(1, 2, 3, 0, 6), evidence(), shownPart())),
             abi.encodeWithSelector(IToleranceGame.StatedMismatch.selector)
         );
     }

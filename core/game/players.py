@@ -21,12 +21,12 @@ from core.protocol.dispute import Phase
 from core.protocol.game_log import Seen
 from core.protocol.referee import Ruling, check
 from core.protocol.trace import chunks
-from core.protocol.trace.answer import place_in
-from core.protocol.trace.calls import claim_tuple, evidence_tuple, row_tuple
+from core.protocol.trace.answer import place_among
+from core.protocol.trace.calls import claim_tuple, evidence_tuple, opening_tuple, row_tuple
 from core.protocol.trace.check import Checker
 from core.protocol.trace.derive import Boundary, How
 from core.protocol.trace.evaluate import CanonicalEvaluator
-from core.protocol.trace.evidence import Evidence
+from core.protocol.trace.evidence import Evidence, show_stated
 from core.protocol.trace.held import evidence_for, referee_leaf
 from core.protocol.trace.judge import Case
 from core.protocol.trace.layout import VALUE_BYTES, Place
@@ -153,7 +153,7 @@ class Accuser(Player):
                     self.trace, self.case.derivation, self.sources, seen.place, seen.part
                 )
                 return Move(
-                    "provePart", (seen.opened.model, claim, tuple(seen.place), evidence_tuple(found), seen.stated)
+                    "provePart", (seen.opened.model, claim, tuple(seen.place), evidence_tuple(found), opening_tuple(show_stated(seen.stated, seen.part)))
                 )  # fmt: skip
         return None
 
@@ -163,9 +163,11 @@ class Accuser(Player):
         child_level, child = level - step, (index << step) + seen.child
         tree = self.trace.tree
         proof = tree.proof(child, child + 1, child_level, step)
-        if child_level:
+        if child_level > chunks.STEP_LEVELS:
             return Move("openNode", (tree.below(child_level, child), proof))
-        return Move("openChunk", (self.trace.values.chunk_bytes(child, child + 1), proof))
+        first, last = child << child_level, min((child + 1) << child_level, tree.count)
+        sizes = bytes(self.case.layout.chunk_bytes(chunk) for chunk in range(first, last))
+        return Move("openChunks", (self.trace.values.chunk_bytes(first, last), sizes, proof))
 
     def _prove(self, seen: Seen, place: Place, claim: tuple[Any, ...]) -> Move:
         model = seen.opened.model
@@ -209,7 +211,7 @@ class Accused(Player):
             return Move("demand")
         level, index = seen.node
         if level == 0:
-            return Move("point", (tuple(place_in(self.trace, index, seen.chunk)),))
+            return Move("point", (tuple(place_among(self.trace, index, seen.chunks)),))
         mine_below = self.trace.tree.below(level, index)
         for child, (ours, theirs) in enumerate(zip(mine_below, seen.below, strict=True)):
             if ours != theirs:

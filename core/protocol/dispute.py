@@ -17,7 +17,14 @@ from core.protocol.referee import Ruling
 from core.protocol.trace import chunks
 from core.protocol.trace.derive import MAX_LISTED, How
 from core.protocol.trace.draw import DrawError, Drawn, check_drawn
-from core.protocol.trace.evidence import Evidence, EvidenceError, RowOpening
+from core.protocol.trace.evidence import (
+    Evidence,
+    EvidenceError,
+    Opening,
+    RowOpening,
+    root_of_shown,
+    stated_root,
+)
 from core.protocol.trace.judge import Case, ClaimError, at_fault
 from core.protocol.trace.layout import Place
 from core.protocol.trace.rows import SignedRows, Spot
@@ -25,7 +32,7 @@ from core.protocol.types import RequestLeaf, RequestOpening
 
 #: How often an accuser may have rows shown on chain in one dispute.
 MAX_ASKS = 3
-#: Turns of a game at most: three questions and answers, the accusation, a demand and its answer, seven rounds of 32 down to a chunk, then
+#: Turns of a game at most: three questions and answers, the accusation, a demand and its answer, six rounds of 32 down to values, then
 #: element and part.
 MAX_TURNS = 28
 
@@ -114,7 +121,8 @@ class Terms:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the trace's tree whose children are known: number `index` of `level`."""
+    """A node of the trace's tree whose children are known: number `index` of `level`. At level 0 chunks are, from `index` on, all that
+    are below the node whose hash it is."""
 
     level: int
     index: int
@@ -239,22 +247,27 @@ class Game:
         """Open the picked child: what is below it, and its siblings up to the node before."""
         self._accuser_turn(now, caller, Phase.OPENING)
         node = self._child()
-        if node.level == 0:
+        if node.level <= chunks.STEP_LEVELS:
             raise GameError("ValuesDue")
         node = replace(node, hash=self._folded(self._case(), node, below))
         self._check_child(node, proof)
         return replace(self._turn(now, Phase.PICKING), node=node)
 
-    def open_chunk(self, now: int, caller: str, data: bytes, proof: Sequence[bytes]) -> Game:
-        """Show the picked chunk: eight values or fewer."""
+    def open_chunks(
+        self, now: int, caller: str, shown: Sequence[bytes], proof: Sequence[bytes]
+    ) -> Game:
+        """Open the picked child to its values: the chunks below it, 32 or fewer."""
         self._accuser_turn(now, caller, Phase.OPENING)
         node = self._child()
-        if node.level:
+        if node.level > chunks.STEP_LEVELS:
             raise GameError("HashesDue")
-        # Of another length than the layout has, none of its values can ever be proven.
-        node = replace(node, hash=commit.leaf_hash(data))
+        # Of another length than the layout has, none of a chunk's values can ever be proven.
+        first, count = node.index << node.level, self._case().layout.chunks
+        if len(shown) != min(1 << node.level, count - first):
+            raise GameError("OpeningWrong")
+        node = replace(node, hash=chunks.fold(list(map(commit.leaf_hash, shown)), node.level))
         self._check_child(node, proof)
-        return replace(self._turn(now, Phase.PICKING), node=node)
+        return replace(self._turn(now, Phase.PICKING), node=Node(0, first, node.hash))
 
     def prove(self, now: int, caller: str, evidence: Evidence) -> Game:
         """Open the operands of the element that was pointed at."""
@@ -278,10 +291,12 @@ class Game:
             return ruled
         return replace(self._turn(now, Phase.PICKING_PART), stated=stated)
 
-    def prove_part(self, now: int, caller: str, evidence: Evidence) -> Game:
-        """Open the operands of the partial sum that was picked."""
+    def prove_part(self, now: int, caller: str, evidence: Evidence, shown: Opening) -> Game:
+        """Open the operands of the partial sum that was picked, and itself: `shown` are eight of those that were stated."""
         self._accuser_turn(now, caller, Phase.PROVING_PART)
         case, place = self._case(), self._place()
+        if root_of_shown(shown, len(self.stated), self.part) != stated_root(self.stated):
+            raise GameError("StatedMismatch")
         try:
             ruling = case.rule_part(place, self.part, evidence, self.stated)
         except EvidenceError:
@@ -501,7 +516,7 @@ def pick_state(game: Game) -> bytes:
     """What a signed move is a move of: the node that was opened last, or the sums that were stated."""
     if game.phase == Phase.PICKING_PART:
         assert game.place is not None
-        return keccak(packed_place(game.place, game.tokens) + game.stated)
+        return keccak(packed_place(game.place, game.tokens) + stated_root(game.stated))
     assert game.node is not None
     return keccak(
         game.node.level.to_bytes(32, "big") + game.node.index.to_bytes(32, "big") + game.node.hash

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 from core.protocol import commit
@@ -48,7 +49,7 @@ class Seen:
     claim: Claim | None = None
     receipt: dict[str, Any] | None = None
     below: tuple[bytes, ...] = ()  # hashes under the node
-    chunk: bytes = b""  # the node itself, where it is a chunk
+    chunks: tuple[bytes, ...] = ()  # those below the node, from number `node[1]` on, where it was opened to its values
     place: Place | None = None
     tokens: bytes = b""
     stated: bytes = b""
@@ -139,7 +140,7 @@ def _accused(seen: Seen, event: ChainEvent, calls: Sequence[ChainCall]) -> Seen:
     receipt = args.get("receipt") or seen.receipt
     listed = commit.unhex(args["drawn"]["tokens"]) if "drawn" in args else seen.listed
     return replace(
-        seen, claim=claim, receipt=receipt, below=_hashes(args["below"]), chunk=b"", listed=listed
+        seen, claim=claim, receipt=receipt, below=_hashes(args["below"]), chunks=(), listed=listed
     )
 
 
@@ -147,8 +148,11 @@ def _node_opened(seen: Seen, event: ChainEvent, calls: Sequence[ChainCall]) -> S
     return replace(seen, below=_hashes(_last(calls, "openNode")["below"]))
 
 
-def _chunk_shown(seen: Seen, event: ChainEvent, calls: Sequence[ChainCall]) -> Seen:
-    return replace(seen, chunk=commit.unhex(_last(calls, "openChunk")["data"]))
+def _chunks_shown(seen: Seen, event: ChainEvent, calls: Sequence[ChainCall]) -> Seen:
+    args = _last(calls, "openChunks")
+    data, ends = commit.unhex(args["data"]), list(accumulate(commit.unhex(args["sizes"])))
+    chunks = tuple(data[start:end] for start, end in pairwise([0, *ends]))
+    return replace(seen, chunks=chunks)
 
 
 def _pointed(seen: Seen, event: ChainEvent, calls: Sequence[ChainCall]) -> Seen:
@@ -172,7 +176,7 @@ def _hashes(found: Sequence[str]) -> tuple[bytes, ...]:
 _SHOWN = {
     "Accused": _accused,
     "NodeOpened": _node_opened,
-    "ChunkShown": _chunk_shown,
+    "ChunksShown": _chunks_shown,
     "PointedAt": _pointed,
     "Expanded": _expanded,
     "Asked": _asked,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate, pairwise
 from typing import Any
 
 from core.game.players import Accused, Accuser, Move
@@ -45,7 +46,7 @@ class Table:
         root = commit.root_of_hashes([leaf])
         opened = dispute.opened(TERMS, 0, "accuser", frozenset(("owner",)), "requester", root, 1)
         self.below = accuser.below_root
-        self.chunk = b""
+        self.chunks: tuple[bytes, ...] = ()
         self.moves: list[str] = ["accuse"]
         # A token's sampling bytes are another test's: here its claim is taken as given.
         self.game: Game = opened._accuse(0, case, 0, [], self.below)
@@ -66,7 +67,7 @@ class Table:
         node = (g.node.level, g.node.index) if g.node else (0, 0)
         return Seen(
             OPENED, g.phase, g.verdict, g.ends_at, node, g.child, g.part, g.case.claim if g.case else None, None,
-            tuple(self.below), self.chunk, g.place, g.tokens, g.stated,
+            tuple(self.below), self.chunks, g.place, g.tokens, g.stated,
         )  # fmt: skip
 
     def make(self, move: Move) -> None:
@@ -87,14 +88,17 @@ class Table:
             case "openNode":
                 self.below = args[0]
                 self.game = game.open_node(0, "accuser", *args)
-            case "openChunk":
-                self.chunk = args[0]
-                self.game = game.open_chunk(0, "accuser", *args)
+            case "openChunks":
+                ends = list(accumulate(args[1]))
+                self.chunks = tuple(args[0][a:b] for a, b in pairwise([0, *ends]))
+                self.game = game.open_chunks(0, "accuser", self.chunks, args[2])
             case "prove":
                 self.game = game.prove(0, "accuser", evidence_of(args[2]))
             case "expand":
                 self.game = game.expand(0, "accuser", evidence_of(args[2]), args[3])
             case "provePart":
-                self.game = game.prove_part(0, "accuser", evidence_of(args[3]))
+                self.game = game.prove_part(
+                    0, "accuser", evidence_of(args[3]), Opening(args[4][0], tuple(args[4][1]))
+                )
             case other:
                 raise AssertionError(other)

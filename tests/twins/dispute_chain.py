@@ -19,10 +19,16 @@ from core.protocol import commit, dispute, signing
 from core.protocol.chain import Chain, artifact
 from core.protocol.dispute import Game, GameError, Handed, Phase, Terms
 from core.protocol.signer import Signer
-from core.protocol.trace.calls import claim_tuple, evidence_tuple, leaf_tuple, row_tuple
+from core.protocol.trace.calls import (
+    claim_tuple,
+    evidence_tuple,
+    leaf_tuple,
+    opening_tuple,
+    row_tuple,
+)
 from core.protocol.trace.derive import Boundary
 from core.protocol.trace.draw import Drawn
-from core.protocol.trace.evidence import Evidence, RowOpening
+from core.protocol.trace.evidence import Evidence, Opening, RowOpening, show_stated, stated_root
 from core.protocol.trace.judge import Case, Claim
 from core.protocol.trace.layout import Place
 from core.protocol.trace.rows import SignedRows, Spot
@@ -38,6 +44,7 @@ ALIASES = {
     "OpeningWrong": {"OpeningWrong", "SiblingsWrong"},
     "EvidenceWrong": {"EvidenceInvalid", "SiblingsWrong", "PartsDue", "SpotUnknown"},
     "NoParts": {"NoParts", "PartsDue"},
+    "StatedMismatch": {"StatedMismatch", "SiblingsWrong"},
 }
 
 
@@ -336,7 +343,7 @@ class TwinGame:
             self._first = b""
 
     def compare(self) -> None:
-        (_accused, phase, status, ends, child, level, _accuser, count, index, _requester, part, asks, exact, _binding, node, _opening) = self.bench.read("ToleranceGame", "gameOf", [self.id])  # fmt: skip
+        (_accused, phase, status, ends, child, level, _accuser, count, index, _requester, parts, part, asks, exact, _binding, node, _opening) = self.bench.read("ToleranceGame", "gameOf", [self.id])  # fmt: skip
         game = self.game
         assert (phase, status, asks) == (game.phase, game.verdict, game.asks)
         if phase == Phase.RULED:
@@ -357,7 +364,11 @@ class TwinGame:
         if phase in (Phase.PROVING, Phase.PICKING_PART, Phase.PROVING_PART):
             assert game.place is not None
             packed = dispute.packed_place(game.place, game.tokens)
-            assert node == (packed if phase == Phase.PROVING else keccak(packed + game.stated))
+            if phase == Phase.PROVING:
+                assert node == packed
+            else:
+                assert node == keccak(packed + stated_root(game.stated))
+                assert parts == len(game.stated) // 8
         if phase == Phase.PROVING_PART:
             assert part == game.part
 
@@ -382,7 +393,7 @@ class TwinGame:
             "pick": lambda: self.pick(0, caller, at_s),
             "point": lambda: self.point(Place(0, 0), caller, at_s),
             "open_node": lambda: self.open_node([], [], caller, at_s),
-            "open_chunk": lambda: self.open_chunk(b"", [], caller, at_s),
+            "open_chunks": lambda: self.open_chunks([], [], caller, at_s),
             "point_with": lambda: self.point(Place(0, 0), caller, at_s, b"1234"),
             "demand": lambda: self.demand(caller, at_s),
             "restate": lambda: self.restate(bytes(32), [], caller, at_s, case),
@@ -394,7 +405,7 @@ class TwinGame:
             "prove": lambda: self.prove(Evidence(), caller, at_s, case),
             "expand": lambda: self.expand(Evidence(), b"", caller, at_s, case),
             "pick_part": lambda: self.pick_part(0, caller, at_s),
-            "prove_part": lambda: self.prove_part(Evidence(), b"", caller, at_s, case),
+            "prove_part": lambda: self.prove_part(Evidence(), Opening(), caller, at_s, case),
         }
         moves[name]()
 
@@ -429,12 +440,13 @@ class TwinGame:
             at_s,
         )
 
-    def open_chunk(
-        self, data: bytes, proof: list[bytes], caller: str = "", at_s: int | None = None
+    def open_chunks(
+        self, shown: list[bytes], proof: list[bytes], caller: str = "", at_s: int | None = None
     ) -> None:
         caller = caller or self.bench.accuser
         self.move(
-            caller, "openChunk", [data, proof], lambda g, now: g.open_chunk(now, caller, data, proof), at_s
+            caller, "openChunks", [b"".join(shown), bytes(map(len, shown)), proof],
+            lambda g, now: g.open_chunks(now, caller, shown, proof), at_s,
         )  # fmt: skip
 
     def demand(self, caller: str = "", at_s: int | None = None) -> None:
@@ -602,17 +614,17 @@ class TwinGame:
     def prove_part(
         self,
         evidence: Evidence,
-        stated: bytes | None = None,
+        shown: Opening | None = None,
         caller: str = "",
         at_s: int | None = None,
         case: Case | None = None,
     ) -> None:
         caller = caller or self.bench.accuser
-        shown = self.game.stated if stated is None else stated
+        opening = shown or show_stated(self.game.stated, self.game.part)
         place = self.game.place or Place(0, 0)
         self.move(
-            caller, "provePart", [self.model, self.claim(case), tuple(place), evidence_tuple(evidence), shown],
-            lambda g, now: g.prove_part(now, caller, evidence), at_s,
+            caller, "provePart", [self.model, self.claim(case), tuple(place), evidence_tuple(evidence), opening_tuple(opening)],
+            lambda g, now: g.prove_part(now, caller, evidence, opening), at_s,
         )  # fmt: skip
 
     def timeout(self, at_s: int | None = None) -> None:

@@ -30,6 +30,7 @@ from core.protocol.trace.judge import Case, Claim
 from core.protocol.trace.layout import Layout, Place
 from core.protocol.types import RequestLeaf
 from tests.conftest import CHAIN_ID, ROOT, start_anvil
+from tests.core.protocol.trace.players import lowest
 from tests.core.protocol.trace.sparse import SparseTrace, evidence, nothing, open_weights
 from tests.core.protocol.trace.toy import shapes_of_layer
 from tests.twins.dispute_chain import Bench, TwinGame
@@ -110,7 +111,9 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
     stated[part] = float(sum(Fraction(a) * Fraction(b) for a, b in zip(x, w, strict=True)))
     trace = SparseTrace(layout, {run: x, Run(place, 1): [math.fsum(stated)]})
     chunk = layout.first_chunk(place) + place.item // 8
-    shown = trace.show(chunk, chunk + 1)
+    low = lowest(chunks.height(layout.chunks))
+    first = chunk >> low << low
+    shown = trace.show(first, min(first + (1 << low), layout.chunks))
     tree = trace.commit()
     weights, layer_root = open_weights(leaf.weights, w)
     roots = [nothing("part", i) for i in range(traits.layers + 2)]
@@ -140,10 +143,10 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
         child, node = game.game._child(), game.game.node
         assert node is not None
         proof = tree.proof(child.index, child.index + 1, child.level, node.level - child.level)
-        if child.level:
+        if child.level > chunks.STEP_LEVELS:
             game.open_node(tree.below(child.level, child.index), proof)
         else:
-            game.open_chunk(shown, proof)
+            game.open_chunks(shown, proof)
 
     below = tree.below(tree.height, 0)
     game.accuse(case, 17, commit.merkle_proof(hashes, 17), below)

@@ -17,7 +17,7 @@ from core.protocol.signer import Signer, devnet_accounts
 from core.protocol.trace import chunks
 from core.protocol.trace.check import all_places
 from core.protocol.trace.derive import Boundary
-from core.protocol.trace.evidence import Evidence, WeightOpening
+from core.protocol.trace.evidence import Evidence, Opening, WeightOpening, show_stated
 from core.protocol.trace.held import HeldTrace, evidence_for
 from core.protocol.trace.judge import Case
 from core.protocol.trace.layout import Place
@@ -26,7 +26,14 @@ from core.protocol.trace.sources import CommittedRows, answer_rows
 from core.protocol.types import RequestLeaf
 from tests.conftest import CHAIN_ID, start_anvil
 from tests.core.protocol.trace import toy as toys
-from tests.core.protocol.trace.players import OPERATOR, Accusation, Blind, Defence, shown_in
+from tests.core.protocol.trace.players import (
+    OPERATOR,
+    Accusation,
+    Blind,
+    Defence,
+    chunks_below,
+    shown_in,
+)
 from tests.twins.dispute_chain import Bench, TwinGame, blank_rows
 
 pytestmark = pytest.mark.chain
@@ -75,10 +82,11 @@ class Play:
         assert node is not None
         tree = self.accusation.trace.tree
         proof = tree.proof(child.index, child.index + 1, child.level, node.level - child.level)
-        if child.level:
+        if child.level > chunks.STEP_LEVELS:
             self.game.open_node(tree.below(child.level, child.index), proof)
         else:
-            self.game.open_chunk(self.accusation.trace.chunks[child.index], proof)
+            shown = chunks_below(self.accusation.trace, child.level, child.index)
+            self.game.open_chunks(shown, proof)
 
     def as_caller(self, name: str, caller: str, at_s: int | None = None) -> None:
         """A move whose arguments do not matter, because it is refused before they are looked at."""
@@ -234,11 +242,11 @@ def every_move(play: Play) -> dict[str, tuple[Phase, Move]]:
         "pick": (Phase.PICKING, lambda _: game.pick(0)),
         "point": (Phase.PICKING, lambda _: game.point(verdict)),
         "open_node": (Phase.OPENING, lambda p: p.game.open_node([], [])),
-        "open_chunk": (Phase.OPENING, lambda _: game.open_chunk(b"", [])),
+        "open_chunks": (Phase.OPENING, lambda _: game.open_chunks([], [])),
         "prove": (Phase.PROVING, lambda p: game.prove(found, case=p.case)),
         "expand": (Phase.PROVING, lambda p: game.expand(found, b"", case=p.case)),
         "pick_part": (Phase.PICKING_PART, lambda _: game.pick_part(0)),
-        "prove_part": (Phase.PROVING_PART, lambda p: game.prove_part(found, b"", case=p.case)),
+        "prove_part": (Phase.PROVING_PART, lambda p: game.prove_part(found, Opening(), case=p.case)),
         "timeout": (Phase.NONE, lambda _: game.timeout()),
         "execute": (Phase.RULED, lambda _: game.execute()),
     }
@@ -375,9 +383,9 @@ def test_what_was_not_committed_is_refused(bench: Bench, lie: Accusation) -> Non
     with pytest.raises(GameError, match="ChildUnknown"):
         play.game.pick(32)
     play.game.pick(1)
-    while play.game.game._child().level:
+    while play.game.game._child().level > chunks.STEP_LEVELS:
         with pytest.raises(GameError, match="HashesDue"):
-            play.game.open_chunk(b"", [])
+            play.game.open_chunks([], [])
         play.open()
         play.game.pick(0)
     with pytest.raises(GameError, match="ValuesDue"):
@@ -385,13 +393,15 @@ def test_what_was_not_committed_is_refused(bench: Bench, lie: Accusation) -> Non
     child, node = play.game.game._child(), play.game.game.node
     assert node is not None
     way = tree.proof(child.index, child.index + 1, child.level, node.level - child.level)
-    data = a.trace.chunks[child.index]
+    data = chunks_below(a.trace, child.level, child.index)
+    one, *others = data
     for wrong, siblings in (
-        (data[:-1], way), (data + b"\0", way), (bytes(len(data)), way), (data, way[:-1]), (data, [*way, way[0]]),
+        ([one[:-1], *others], way), ([one + b"\0", *others], way), ([bytes(len(one)), *others], way), (data[:-1], way),
+        ([*data, one], way), ([b"".join(data)[:255]], way), (data, way[:-1]), (data, [*way, way[0]]),
     ):  # fmt: skip
         with pytest.raises(GameError, match="OpeningWrong"):
-            play.game.open_chunk(wrong, siblings)
-    play.game.open_chunk(data, way)
+            play.game.open_chunks(wrong, siblings)
+    play.game.open_chunks(data, way)
     place = Place(1, 3, 1, 0, 2)
     play.game.point(place)
     sources = a.stage.sources(a.outputs)
@@ -489,6 +499,34 @@ def test_an_accused_that_was_shown_nothing_descends_to_the_lie_on_chain(
                 play.game.handed(Handed.POINT, moved.place, bench.signer, play.prove)
         assert play.game.game.verdict == Verdict.NO_FAULT, place
         play.game.execute()
+
+
+def test_a_partial_sum_is_one_of_those_that_were_stated(bench: Bench) -> None:
+    """Statements of one chunk and of several."""
+    for tag, name in ((1, "qwen2"), (5, "wide")):
+        stage = make_stage(name)
+        outputs = stage.lying_outputs(LIE)
+        a = Accusation(stage, outputs, stage.evaluate(outputs))
+        sources = stage.sources(outputs)
+        parts = {p: stage.derivation.trial(p).parts for p in all_places(stage.layout)}
+        place = max(parts, key=parts.__getitem__)
+        play = Play(bench, a, tag)
+        play.accuse()
+        play.game.point(place)
+        stated, part = a.partial_sums(place), parts[place] - 1
+        play.game.expand(evidence_for(a.trace, stage.derivation, sources, place), stated)
+        play.game.pick_part(part)
+        found = evidence_for(a.trace, stage.derivation, sources, place, part)
+        right = show_stated(stated, part)
+        for wrong in (
+            Opening(), Opening(stated + bytes(8)), Opening(right.data[:-1], right.siblings),
+            Opening(bytes(8) + right.data[8:], right.siblings), Opening(right.data, (*right.siblings, bytes(32))),
+            Opening(right.data, tuple(bytes(32) for _ in right.siblings) or (bytes(32),)),
+        ):  # fmt: skip
+            with pytest.raises(GameError, match="StatedMismatch"):
+                play.game.prove_part(found, wrong)
+        play.game.prove_part(found)
+        assert play.game.game.verdict == Verdict.FAULT
 
 
 def test_a_demand_is_answered_on_chain(bench: Bench) -> None:

@@ -34,7 +34,7 @@ MOVES = {
     "PointedAt": "The accused points at the one value it denies",
     "Demanded": "The accused demands that the claim is stated again",
     "NodeOpened": "The accuser opens a node of its tree",
-    "ChunkShown": "The accuser shows the values of a chunk",
+    "ChunksShown": "The accuser shows the values below a node",
     "Expanded": "The accuser writes the sum out",
     "PartPicked": "The accused picks the part of the sum that it denies",
     "GameRuled": "The referee contract has ruled",
@@ -66,7 +66,7 @@ _BY_ACCUSER = (
     "Accused",
     "Asked",
     "NodeOpened",
-    "ChunkShown",
+    "ChunksShown",
     "Expanded",
 )
 

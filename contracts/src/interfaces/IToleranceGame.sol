@@ -6,7 +6,7 @@ import {DisputeId, JobId, ModelId} from "../types/Ids.sol";
 import {Order, RequestOpening, StageReceipt} from "../types/Signed.sol";
 import {IArbitrator} from "./IArbitrator.sol";
 import {Drawn, RowSpot, SignedRows} from "./IRowJudge.sol";
-import {Claim, Evidence, RowOpening} from "./ITraceJudge.sol";
+import {Claim, Evidence, Opening, RowOpening} from "./ITraceJudge.sol";
 
 /// A dispute that ends at one number: the accuser asserts a float64 trace, the accused points at a leaf of it, the referee rules.
 ///
@@ -20,7 +20,7 @@ interface IToleranceGame is IArbitrator {
         Asked, //       accused: reveal
         Picking, //     accused: pick, point, pointWith, demand or showOpening
         Restating, //   accuser: restate
-        Opening, //     accuser: openNode or openChunk
+        Opening, //     accuser: openNode or openChunks
         Proving, //     accuser: prove or expand
         PickingPart, // accused: pickPart
         ProvingPart, // accuser: provePart
@@ -43,9 +43,7 @@ interface IToleranceGame is IArbitrator {
         uint16 slashBps;
     }
 
-    /// Packing: {accused 160 | phase 8 | status 8 | endsAt 40 | child 8 | level 8} {accuser 160 | chunks 40 | index 40} {requester 160 |
-    /// part 16 | asks 8 | exact 8} {binding} {node} {opening}. Job, stage, model, receipt and claim are given again with each move and held against
-    /// their hashes.
+    /// A dispute as it stands. Job, stage, model, receipt and claim are given again with each move and held against their hashes.
     struct Game {
         address accused;
         Phase phase;
@@ -57,11 +55,12 @@ interface IToleranceGame is IArbitrator {
         uint40 chunks; //   of the accuser's trace
         uint40 index; //    of the node
         address requester;
-        uint16 part;
+        uint16 parts; //    that were stated
+        uint16 part; //     of them, that was picked
         uint8 asks; //      questions for rows so far
         bool exact; //      the trace is the canonical one
         bytes32 binding; // hash of model and receipt, then of model and claim
-        bytes32 node; //    of rows asked for; then the node's hash; then the place on trial; then the hash of place and stated partial sums
+        bytes32 node; //    of rows asked for; then the node's hash; then the place on trial; then the hash of place and root of stated partial sums
         bytes32 opening; // hash of the request's, where a token of an open order is accused
     }
 
@@ -70,7 +69,7 @@ interface IToleranceGame is IArbitrator {
     event Accused(DisputeId indexed id, uint256 chunks, uint256 endsAt);
     event Picked(DisputeId indexed id, uint8 child, uint256 endsAt);
     event NodeOpened(DisputeId indexed id, uint256 level, uint256 index, uint256 endsAt);
-    event ChunkShown(DisputeId indexed id, uint256 chunk, uint256 endsAt);
+    event ChunksShown(DisputeId indexed id, uint256 first, uint256 endsAt);
     event Asked(DisputeId indexed id, uint256 endsAt);
     event Revealed(DisputeId indexed id, uint256 endsAt);
     event Demanded(DisputeId indexed id, uint256 endsAt);
@@ -158,11 +157,11 @@ interface IToleranceGame is IArbitrator {
     /// Answer a demand with the root of the canonical trace. The accused picks from it anew.
     function restate(DisputeId id, ModelId model, Claim calldata claim, bytes32 traceRoot, bytes32[] calldata below) external;
 
-    /// Open the picked child while it is no chunk: what is below it, and its siblings up to the node before.
+    /// Open the picked child while more than 32 chunks are below it: hashes five levels down, and its siblings up to the node before.
     function openNode(DisputeId id, bytes32[] calldata below, bytes32[] calldata siblings) external;
 
-    /// Show the picked chunk: at most eight values.
-    function openChunk(DisputeId id, bytes calldata data, bytes32[] calldata siblings) external;
+    /// Open the picked child to its values: the chunks below it, one after another, and how many bytes each of them has, a byte each.
+    function openChunks(DisputeId id, bytes calldata data, bytes calldata sizes, bytes32[] calldata siblings) external;
 
     /// Open the operands of the element that was pointed at. That is the ruling.
     function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence) external;
@@ -170,14 +169,15 @@ interface IToleranceGame is IArbitrator {
     /// State the partial sums of an element of many terms. If they do not add up to it, that is the ruling.
     function expand(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence, bytes calldata stated) external;
 
-    /// Open the operands of the partial sum that was picked. That is the ruling.
+    /// Open the operands of the partial sum that was picked, and itself: eight of those that were stated, and the hashes beside them. That is
+    /// the ruling.
     function provePart(
         DisputeId id,
         ModelId model,
         Claim calldata claim,
         Place calldata place,
         Evidence calldata evidence,
-        bytes calldata stated
+        Opening calldata stated
     ) external;
 
     // --- the accused: the miner's owner or its operator ---
@@ -213,6 +213,9 @@ interface IToleranceGame is IArbitrator {
     function handOver(DisputeId id, Handed kind, bytes32 value, bytes calldata signature) external;
 
     // --- anyone ---
+
+    /// Several calls of this contract in one transaction, by the same caller, one after another.
+    function multicall(bytes[] calldata data) external;
 
     /// Rule against whoever let the clock run out.
     function timeout(DisputeId id) external;

@@ -87,13 +87,13 @@ interface ITraceJudge {
         view
         returns (Fault fault, uint256 parts);
 
-    /// Whose fault it is by partial sum `part` of those that were stated.
+    /// Whose fault it is by partial sum `part`, of which `stated` was stated.
     function rulePart(
         ModelId model,
         Claim calldata claim,
         Place calldata place,
         uint256 part,
         Evidence calldata evidence,
-        bytes calldata stated
+        bytes8 stated
     ) external view returns (Fault);
 }

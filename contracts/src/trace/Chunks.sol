@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
+
 import {ITraceJudge} from "../interfaces/ITraceJudge.sol";
 
 /// Do these hashes lead to that node? SHA-256 trees opened in runs (docs/trust.md §2). Twin: core/protocol/trace/chunks.py.
@@ -11,10 +13,8 @@ library Chunks {
     uint256 internal constant STEP_LEVELS = 5;
 
     /// Levels from the leaves to the root.
-    function height(uint256 count) internal pure returns (uint256 levels) {
-        while (1 << levels < count) {
-            ++levels;
-        }
+    function height(uint256 count) internal pure returns (uint256) {
+        return count < 2 ? 0 : Math.log2(count - 1) + 1;
     }
 
     /// Nodes at `level`, the leaves being level 0.
@@ -35,7 +35,7 @@ library Chunks {
         uint256 used;
         if (length == 0 || first + length > count) revert ITraceJudge.SiblingsWrong();
         unchecked {
-            for (; levels != 0; --levels) {
+            for (; length != 1 && levels != 0; --levels) {
                 uint256 left = first & 1;
                 uint256 right = (first + length) & 1;
                 if (first + length == count) right = 0;
@@ -45,8 +45,38 @@ library Chunks {
                 count = (count + 1) >> 1;
             }
         }
-        if (length != 1 || used != siblings.length) revert ITraceJudge.SiblingsWrong();
-        return hashes[0];
+        if (length != 1 || used > siblings.length) revert ITraceJudge.SiblingsWrong();
+        return climb(hashes[0], first, count, levels, siblings[used:]);
+    }
+
+    /// The same above one node.
+    function climb(bytes32 hash, uint256 index, uint256 count, uint256 levels, bytes32[] calldata siblings) internal view returns (bytes32) {
+        if (index >= count) revert ITraceJudge.SiblingsWrong();
+        bool ok = true;
+        uint256 from;
+        assembly ("memory-safe") {
+            // node = H(0x01 ‖ a ‖ b), in the 65 bytes at `place`.
+            let place := mload(0x40)
+            mstore8(place, 1)
+            from := siblings.offset
+            for {} levels { levels := sub(levels, 1) } {
+                let right := and(index, 1)
+                index := shr(1, index)
+                // The last of an odd number stays as it is: then no other node has its parent.
+                if or(right, lt(add(shl(1, index), 1), count)) {
+                    mstore(add(place, add(1, shl(5, right))), hash)
+                    mstore(add(place, sub(33, shl(5, right))), calldataload(from))
+                    ok := and(ok, staticcall(gas(), 2, place, 65, 0, 32))
+                    hash := mload(0)
+                    from := add(from, 32)
+                }
+                count := shr(1, add(count, 1))
+            }
+            from := shr(5, sub(from, siblings.offset))
+        }
+        if (!ok) revert ITraceJudge.HashFailed();
+        if (from != siblings.length) revert ITraceJudge.SiblingsWrong();
+        return hash;
     }
 
     /// The node `levels` above nodes that are all below it. The hashes are overwritten.
@@ -92,6 +122,27 @@ library Chunks {
         if (!ok) revert ITraceJudge.HashFailed();
     }
 
+    /// Leaf hashes of chunks that stand one after another, each as long as its byte of `sizes` says.
+    function leaves(bytes calldata data, bytes calldata sizes) internal view returns (bytes32[] memory hashes) {
+        hashes = new bytes32[](sizes.length);
+        bool ok;
+        assembly ("memory-safe") {
+            let place := mload(0x40)
+            mstore8(place, 0)
+            let from := data.offset
+            ok := 1
+            for { let i := 0 } lt(i, sizes.length) { i := add(i, 1) } {
+                let size := byte(0, calldataload(add(sizes.offset, i)))
+                calldatacopy(add(place, 1), from, size)
+                ok := and(ok, staticcall(gas(), 2, place, add(size, 1), add(add(hashes, 32), shl(5, i)), 32))
+                from := add(from, size)
+            }
+            // What a size reached beyond the data is of a call that reverts.
+            ok := and(ok, eq(from, add(data.offset, data.length)))
+        }
+        if (!ok) revert ITraceJudge.HashFailed();
+    }
+
     /// Calldata address of sibling number `index`.
     function _at(bytes32[] calldata siblings, uint256 index) private pure returns (uint256 place) {
         assembly ("memory-safe") {
@@ -108,7 +159,6 @@ library Chunks {
     {
         bool ok = true;
         assembly ("memory-safe") {
-            // node = H(0x01 ‖ a ‖ b), in the 65 bytes at `place`.
             let place := mload(0x40)
             mstore8(place, 1)
             let read := add(hashes, 32)

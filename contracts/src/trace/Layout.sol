@@ -27,7 +27,8 @@ library Layouts {
         uint256 windowFrom;
         bool deviation;
         uint256[] formChunks; // of one operator of each form
-        uint256[] typeChunks; // of one section of each type
+        uint256[] typeChunks; // of one section of each type that can stand before the last
+        uint256 chunks; // of all of the trace
     }
 
     struct Shape {
@@ -54,6 +55,7 @@ library Layouts {
     uint256 internal constant VERDICT = 15;
     uint256 private constant FORMS = 16;
 
+    uint256 internal constant VALUE_BYTES = 8;
     uint256 internal constant CHUNK_VALUES = 8;
     uint256 internal constant CHUNK_BYTES = 64;
     uint256 internal constant MAX_WINDOW_ROWS = 256;
@@ -71,14 +73,36 @@ library Layouts {
         l.positions = positions;
         l.windowFrom = windowFrom;
         l.deviation = deviation;
-        l.formChunks = new uint256[](FORMS);
-        for (uint256 form; form < FORMS; ++form) {
-            Shape memory shape = shapeOf(l, form);
-            l.formChunks[form] = shape.rows * shape.segments * segmentChunks(shape.length);
+        l.formChunks = _formChunks(p, positions, positions - windowFrom);
+        uint256[] memory each = l.typeChunks = new uint256[](p.sectionsAt.length);
+        uint256 first = typeOf(l, 0);
+        each[first] = _chunksBefore(l, first, p.ops(first));
+        for (uint256 t = Programs.FIRST_LAYER_TYPE; t < each.length; ++t) {
+            each[t] = _chunksBefore(l, t, p.ops(t));
         }
-        l.typeChunks = new uint256[](p.sectionsAt.length);
-        for (uint256 t; t < l.typeChunks.length; ++t) {
-            l.typeChunks[t] = _chunksBefore(l, t, p.ops(t));
+        uint256 last = sections(l) - 1;
+        l.chunks = baseOf(l, last, p.ops(typeOf(l, last)));
+    }
+
+    /// As many as `shapeOf` says. Numbers of a program are below 2^32 and so are positions: nothing overflows.
+    function _formChunks(Programs.Program memory p, uint256 n, uint256 window) private pure returns (uint256[] memory each) {
+        each = new uint256[](FORMS);
+        unchecked {
+            each[HIDDEN] = n * segmentChunks(p.hidden);
+            each[QUERY] = n * segmentChunks(p.query);
+            each[KEYS] = n * segmentChunks(p.keys);
+            each[INNER] = n * segmentChunks(p.inner);
+            each[SCALAR] = segmentChunks(n);
+            each[PER_HEAD] = n * segmentChunks(p.heads);
+            each[PER_KEY_HEAD] = n * segmentChunks(p.keyHeads);
+            each[SCORES] = n * p.heads * segmentChunks(n);
+            each[TURNED] = p.keys * segmentChunks(n);
+            each[WINDOW] = window * segmentChunks(p.hidden);
+            each[WINDOW_SCALAR] = segmentChunks(window);
+            each[TOTAL] = 1;
+            each[LAST] = segmentChunks(p.hidden);
+            each[LAST_SCALAR] = 1;
+            each[LOGITS] = segmentChunks(p.vocab);
         }
     }
 
@@ -114,11 +138,6 @@ library Layouts {
         if (form == VERDICT) return Shape(0, 0, 0);
         if (form != TOTAL && form != LAST_SCALAR) revert ITraceJudge.ProgramInvalid();
         return Shape(1, 1, 1);
-    }
-
-    /// How many chunks the trace has.
-    function chunks(Layout memory l) internal pure returns (uint256) {
-        return baseOf(l, sections(l) - 1, l.program.ops(typeOf(l, sections(l) - 1)));
     }
 
     /// First chunk of operator `op` of section number `section`.
@@ -162,15 +181,17 @@ library Layouts {
     function _chunksBefore(Layout memory l, uint256 sectionType, uint256 op) private pure returns (uint256 total) {
         uint256 forms = l.program.formsOf(sectionType);
         uint256[] memory each = l.formChunks;
-        bool known = true;
+        uint256 seen;
         assembly ("memory-safe") {
             // One byte in eight of the section's operators is a form; `each` says how many chunks it takes.
-            for { let i := 0 } lt(i, op) { i := add(i, 1) } {
-                let form := byte(0, mload(add(forms, shl(3, i))))
-                known := and(known, lt(form, FORMS))
-                total := add(total, mload(add(each, mul(32, add(1, and(form, 15))))))
+            let end := add(forms, shl(3, op))
+            each := add(each, 32)
+            for {} lt(forms, end) { forms := add(forms, 8) } {
+                let form := byte(0, mload(forms))
+                seen := or(seen, form)
+                total := add(total, mload(add(each, shl(5, and(form, 15)))))
             }
         }
-        if (!known) revert ITraceJudge.ProgramInvalid();
+        if (seen >= FORMS) revert ITraceJudge.ProgramInvalid();
     }
 }

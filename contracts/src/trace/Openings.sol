@@ -60,31 +60,29 @@ library Openings {
     /// Reverts unless the opened bytes, however many, are part `number` of the row.
     function requirePart(Spot memory spot, uint256 number, RowOpening calldata opening) internal view {
         if (spot.row >= spot.rows) revert ITraceJudge.EvidenceInvalid();
-        bytes32[] memory hashes = new bytes32[](1);
+        bytes32 hash;
         if (spot.rowBytes > PART_BYTES) {
             uint256 parts = (spot.rowBytes + PART_BYTES - 1) / PART_BYTES;
-            hashes[0] = Chunks.leaf(opening.part);
-            bytes32 top = Chunks.climb(hashes, number, parts, Chunks.height(parts), opening.partSiblings);
-            hashes[0] = sha256(abi.encodePacked(bytes1(0x00), uint32(spot.row), top));
+            bytes32 top = Chunks.climb(Chunks.leaf(opening.part), number, parts, Chunks.height(parts), opening.partSiblings);
+            hash = sha256(abi.encodePacked(bytes1(0x00), uint32(spot.row), top));
         } else {
             if (opening.partSiblings.length != 0) revert ITraceJudge.EvidenceInvalid();
-            hashes[0] = sha256(abi.encodePacked(bytes1(0x00), uint32(spot.row), opening.part));
+            hash = sha256(abi.encodePacked(bytes1(0x00), uint32(spot.row), opening.part));
         }
-        _requireUnder(spot.root, spot.half, spot.rows, spot.row, hashes, opening.rowSiblings);
+        _requireUnder(spot.root, spot.half, spot.rows, spot.row, hash, opening.rowSiblings);
     }
 
     /// The weights' bytes, given the root of their part of the model.
     function weights(bytes32 partRoot, Derive.Weights memory w, WeightOpening calldata opening) internal view returns (bytes calldata) {
-        bytes32[] memory hashes = new bytes32[](1);
-        hashes[0] = sha256(abi.encodePacked(bytes1(0x00), opening.name, bytes1(0x00), opening.tensorRoot));
-        _requireUnder(partRoot, Half.None, w.tensors, w.tensor, hashes, opening.tensorSiblings);
+        bytes32 hash = sha256(abi.encodePacked(bytes1(0x00), opening.name, bytes1(0x00), opening.tensorRoot));
+        _requireUnder(partRoot, Half.None, w.tensors, w.tensor, hash, opening.tensorSiblings);
         uint256 width = Decode.widthBytes(Decode.toFormat(w.format));
         return
             row(Spot(opening.tensorRoot, w.rows, w.row, w.columns * width, w.column * width, w.count * width, Half.None), opening.row);
     }
 
     /// INVARIANT: the count is inside the root, and place and count fix the siblings, as in ShaTree.
-    function _requireUnder(bytes32 root, Half half, uint256 count, uint256 index, bytes32[] memory hashes, bytes32[] calldata siblings)
+    function _requireUnder(bytes32 root, Half half, uint256 count, uint256 index, bytes32 hash, bytes32[] calldata siblings)
         private
         view
     {
@@ -94,7 +92,7 @@ library Openings {
             other = siblings[siblings.length - 1];
             siblings = siblings[:siblings.length - 1];
         }
-        bytes32 top = Chunks.climb(hashes, index, count, Chunks.height(count), siblings);
+        bytes32 top = Chunks.climb(hash, index, count, Chunks.height(count), siblings);
         top = sha256(abi.encodePacked(bytes1(0x02), uint32(count), top));
         if (half == Half.Tokens) top = sha256(abi.encodePacked(bytes1(0x04), top, other));
         else if (half == Half.States) top = sha256(abi.encodePacked(bytes1(0x04), other, top));

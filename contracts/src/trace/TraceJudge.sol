@@ -45,7 +45,7 @@ contract TraceJudge is ITraceJudge {
         if (!sound) revert ClaimInvalid();
         if (claim.how == 0) _checkWindow(p, claim);
         else _checkChoice(p, claim);
-        chunks = _layout(p, claim).chunks();
+        chunks = _layout(p, claim).chunks;
         if (chunks > Layouts.MAX_CHUNKS) revert ClaimInvalid();
     }
 
@@ -76,12 +76,12 @@ contract TraceJudge is ITraceJudge {
         Place calldata place,
         uint256 part,
         Evidence calldata evidence,
-        bytes calldata stated
+        bytes8 stated
     ) external view returns (Fault) {
         Derive.Scene memory s = _scene(model, claim, place);
         uint256 parts = s.parts();
         if (part >= parts) revert PartUnknown(part, parts);
-        return _rule(model, s, claim, s.part(part), stated[part * VALUE_BYTES:(part + 1) * VALUE_BYTES], evidence);
+        return _rule(model, s, claim, s.part(part), abi.encodePacked(stated), evidence);
     }
 
     // --- internals ---
@@ -171,7 +171,7 @@ contract TraceJudge is ITraceJudge {
         r.count = 1;
         r.firstChunk = s.frame.baseOf(s.place.section, s.place.op) + (uint256(s.place.row) * shape.segments + s.place.segment)
             * Layouts.segmentChunks(shape.length);
-        return Openings.run(claim.traceRoot, s.frame.chunks(), r, evidence.result);
+        return Openings.run(claim.traceRoot, s.frame.chunks, r, evidence.result);
     }
 
     function _rule(
@@ -183,7 +183,7 @@ contract TraceJudge is ITraceJudge {
         Evidence calldata evidence
     ) private view returns (Fault) {
         if (evidence.runs.length != leaf.runs.length) revert EvidenceInvalid();
-        uint256 chunks = s.frame.chunks();
+        uint256 chunks = s.frame.chunks;
         for (uint256 i; i < leaf.runs.length; ++i) {
             operands = bytes.concat(operands, Openings.run(claim.traceRoot, chunks, leaf.runs[i], evidence.runs[i]));
         }

@@ -112,19 +112,19 @@ contract GameHandler is GameFixture {
         if (number == 2) return askCall(id);
         if (number == 3) return proveMalformedCall(id);
         if (number == 4) return revealCall(id);
-        if (number == 5) return abi.encodeCall(game.pick, (id, uint8(seed % (g.level == 1 ? 3 : 40))));
+        if (number == 5) return abi.encodeCall(game.pick, (id, uint8(seed % 40)));
         if (number == 6) return pointCall(id);
         if (number == 7) return abi.encodeCall(game.pointWith, (id, Place(1, 2, 3, 0, 5), "list"));
         if (number == 8) return demandCall(id);
         if (number == 9) return restateCall(id);
-        if (number == 10) return g.level == LEVELS ? openNodeCall(id) : openLowestCall(id);
-        if (number == 11) return openChunkCall(id);
+        if (number == 10) return openNodeCall(id);
+        if (number == 11) return openChunksCall(id);
         Claim memory c = claim();
         c.exact = g.exact;
         if (number == 12) return abi.encodeCall(game.prove, (id, model(), c, evidence()));
         if (number == 13) return abi.encodeCall(game.expand, (id, model(), c, evidence(), stated()));
         if (number == 14) return abi.encodeCall(game.pickPart, (id, uint16(seed % 6)));
-        return abi.encodeCall(game.provePart, (id, model(), c, Place(1, 2, 3, 0, 5), evidence(), stated()));
+        return abi.encodeCall(game.provePart, (id, model(), c, Place(1, 2, 3, 0, 5), evidence(), shownPart()));
     }
 
     function attempt(DisputeId id, address caller, bytes memory data) private returns (bool ok) {

@@ -48,6 +48,14 @@ def place_in(own: HeldTrace, chunk: int, shown: bytes) -> Place:
     raise ValueError(f"chunk {chunk} does not differ")
 
 
+def place_among(own: HeldTrace, first: int, shown: Sequence[bytes]) -> Place:
+    """`place_in` the first of these chunks, from number `first` on, that is not one's own."""
+    for number, data in enumerate(shown, first):
+        if data != b"".join(struct.pack("<d", own[place]) for place in own.layout.places(number)):
+            return place_in(own, number, data)
+    raise ValueError(f"none of {len(shown)} chunks from {first} on differs")
+
+
 def point_of_token(
     layout: Layout, choice: Choice, logits: Sequence[float], tokens: bytes = b""
 ) -> tuple[Place, bytes]:

@@ -70,6 +70,28 @@ def chunk_hashes(data: bytes) -> list[bytes]:
     ]
 
 
+def stated_root(stated: bytes) -> bytes:
+    """The root of stated partial sums, eight a chunk."""
+    hashes = chunk_hashes(stated)
+    return chunks.fold(hashes, chunks.height(len(hashes)))
+
+
+def show_stated(stated: bytes, part: int) -> Opening:
+    """Partial sum number `part` and the others of its chunk, as `root_of_shown` takes them."""
+    number = part // CHUNK_VALUES
+    data = stated[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
+    return Opening(data, tuple(chunks.ChunkTree(chunk_hashes(stated)).proof(number, number + 1)))
+
+
+def root_of_shown(shown: Opening, stated_bytes: int, part: int) -> bytes | None:
+    """The root that this chunk of a statement of so many bytes leads to; None unless the siblings fit exactly."""
+    count = -(-stated_bytes // CHUNK_BYTES)
+    leaf = commit.leaf_hash(shown.data)
+    return chunks.climb(
+        [leaf], part // CHUNK_VALUES, count, chunks.height(count), shown.siblings
+    )
+
+
 def run_chunks(layout: Layout, run: Run) -> tuple[int, int]:
     """First chunk of a run, and the chunk after its last."""
     first = layout.first_chunk(run.place)

@@ -13,7 +13,7 @@ from core.protocol.trace import answer, chunks
 from core.protocol.trace.check import Checker, all_places
 from core.protocol.trace.derive import How, Run
 from core.protocol.trace.evaluate import CanonicalEvaluator, Evaluator
-from core.protocol.trace.evidence import Evidence
+from core.protocol.trace.evidence import Evidence, show_stated
 from core.protocol.trace.held import HeldTrace, evidence_for
 from core.protocol.trace.judge import Case, Claim
 from core.protocol.trace.layout import Place
@@ -90,14 +90,15 @@ class Accusation:
             proof = self.trace.tree.proof(
                 child.index, child.index + 1, child.level, game.node.level - child.level
             )
-            if child.level:
+            if child.level > chunks.STEP_LEVELS:
                 below = self.trace.tree.below(child.level, child.index)
                 return game.open_node(now, ACCUSER, below, proof)
-            return game.open_chunk(now, ACCUSER, self.trace.chunks[child.index], proof)
+            shown = chunks_below(self.trace, child.level, child.index)
+            return game.open_chunks(now, ACCUSER, shown, proof)
         assert game.place is not None
         if game.phase == Phase.PROVING_PART:
             found = evidence_for(self.trace, self.stage.derivation, sources, game.place, game.part)
-            return game.prove_part(now, ACCUSER, found)
+            return game.prove_part(now, ACCUSER, found, show_stated(game.stated, game.part))
         found = evidence_for(
             self.trace, self.stage.derivation, sources, game.place, listed=self.listed(game)
         )
@@ -180,13 +181,13 @@ class Blind:
         return cls(own, Checker(stage.derivation, stage.layout, stage.sources(outputs), exact=True))
 
     def move(self, game: Game, now: int, shown: list[bytes]) -> Game:
-        """`shown` are the hashes below the node that was opened last, or the chunk."""
+        """`shown` are the hashes below the node that was opened last, or the chunks."""
         assert game.case is not None and game.node is not None
         if not game.case.claim.exact:
             return game.demand(now, OPERATOR)
         node = game.node
         if node.level == 0:
-            return game.point(now, OPERATOR, answer.place_in(self.own, node.index, shown[0]))
+            return game.point(now, OPERATOR, answer.place_among(self.own, node.index, shown))
         child = answer.differing(self.own.tree.below(node.level, node.index), shown)
         if child is None:
             return game.point(now, OPERATOR, answer.verdict_of(self.own.layout))
@@ -233,13 +234,27 @@ def play_blind(
     return game, moves
 
 
+def chunks_below(trace: HeldTrace, level: int, index: int) -> list[bytes]:
+    """The chunks below a node."""
+    return trace.chunks[index << level : (index + 1) << level]
+
+
 def shown_in(accusation: Accusation, game: Game) -> list[bytes]:
     """What the accuser's last move showed."""
     assert game.node is not None
-    node, tree = game.node, accusation.trace.tree
+    node, trace = game.node, accusation.trace
     if node.level == 0:
-        return [accusation.trace.chunks[node.index]]
-    return tree.below(node.level, node.index)
+        level = lowest(trace.tree.height)
+        return chunks_below(trace, level, node.index >> level)
+    return trace.tree.below(node.level, node.index)
+
+
+def lowest(height: int) -> int:
+    """Level of the nodes that are opened to their values, in a tree of this height."""
+    level = max(height - chunks.STEP_LEVELS, 0)
+    while level > chunks.STEP_LEVELS:
+        level -= chunks.STEP_LEVELS
+    return level
 
 
 def play(

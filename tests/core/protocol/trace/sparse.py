@@ -91,9 +91,9 @@ class SparseTrace:
             self.data[number] = bytearray(struct.pack(f"<{size // 8}d", *values))
         return self.data[number]
 
-    def show(self, first: int, last: int) -> bytes:
+    def show(self, first: int, last: int) -> list[bytes]:
         """Make the chunks [first, last) known."""
-        return b"".join(bytes(self._chunk(chunk)) for chunk in range(first, last))
+        return [bytes(self._chunk(chunk)) for chunk in range(first, last)]
 
     def commit(self) -> SparseTree:
         known = {number: commit.leaf_hash(bytes(chunk)) for number, chunk in self.data.items()}

@@ -27,6 +27,7 @@ from tests.core.protocol.trace.players import (
     ended,
     play,
     play_blind,
+    shown_in,
 )
 
 FAMILIES = ("llama", "qwen2", "gemma3")
@@ -231,12 +232,7 @@ def test_a_chunk_of_another_length_loses() -> None:
         if game.phase == Phase.PICKING:
             node = game.node
             assert node is not None
-            shown = (
-                trace.tree.below(node.level, node.index)
-                if node.level
-                else [trace.chunks[node.index]]
-            )
-            game = blind.move(game, now, shown)
+            game = blind.move(game, now, shown_in(accusation, game))
         else:
             game = accusation.answer(game, now)
     with pytest.raises(GameError, match="EvidenceWrong"):
