@@ -190,7 +190,8 @@ class Prosecution:
             if now < seen.ends_at:
                 return False
             o = self._opened
-            return await self._send(Move("execute", (o.job, o.stage, o.requests_root)), named=False)
+            args = (o.job, o.stage, o.requests_root, o.requester)
+            return await self._send(Move("execute", args), named=False)
         if seen.phase == Phase.PICKING and now <= seen.ends_at:
             await self._show(seen.ends_at - now)
             return False

@@ -34,6 +34,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     /// Turns of a game at most: three questions and answers, the accusation, a demand and its answer, six rounds of 32 down a trace of 2^35
     /// chunks to its values, then element and part.
     uint256 public constant MAX_TURNS = 28;
+    uint256 private constant GROUP_BYTES = 128; // of stated partial sums, see _statement
     uint256 private constant LISTED = (1 << 136) - 1; // of a packed place, see _packed
     bytes32 private constant MOVE_TYPEHASH = keccak256("GameMove(bytes32 dispute,bytes32 state,uint8 kind,bytes32 value)");
 
@@ -48,7 +49,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     uint16 public immutable slashBps;
 
     /// What is kept of a game: {accused 160 | phase 8 | endsAt 40 | level 8 | index 40} {accuser 160 | chunks 40 | parts 16 | part 16 | asks 8 |
-    /// exact 8 | status 8} {requester 160} {binding} {node} {opening}. A round of the descent writes the first of them and `node`, and reads
+    /// exact 8 | status 8} {binding} {node} {opening}. A round of the descent writes the first of them and `node`, and reads
     /// the second. As `Game`, but that level and index are those of a child from when it is picked until it is opened.
     struct Dispute {
         address accused;
@@ -63,7 +64,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         uint8 asks;
         bool exact;
         Status status;
-        address requester;
         bytes32 binding;
         bytes32 node;
         bytes32 opening;
@@ -100,7 +100,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     /// @inheritdoc IArbitrator
     function open(DisputeRef calldata ref) external nonReentrant returns (DisputeId id) {
         if (msg.sender != taskRegistry) revert NotTaskRegistry(msg.sender);
-        id = disputeIdOf(ref.job, ref.stage, ref.requestsRoot);
+        id = disputeIdOf(ref.job, ref.stage, ref.requestsRoot, ref.requester);
         Dispute storage g = _games[id];
         if (g.phase != Phase.None) revert DisputeExists(id);
         g.accused = ref.accused;
@@ -108,9 +108,10 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         g.status = Status.Open;
         g.endsAt = _turnEnd();
         g.accuser = ref.challenger;
-        g.requester = ref.requester;
         g.binding = keccak256(abi.encode(ref.modelId, ref.receiptHash));
-        emit GameOpened(id, ref.job, ref.accused, ref.stage, ref.challenger, ref.modelId, ref.receiptHash, ref.requestsRoot, bond);
+        emit GameOpened(
+            id, ref.job, ref.accused, ref.stage, ref.challenger, ref.requester, ref.modelId, ref.receiptHash, ref.requestsRoot, bond
+        );
 
         minerRegistry.freeze(ref.accused);
         uint256 before = token.balanceOf(address(this));
@@ -243,7 +244,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         (ITraceJudge.Fault fault, uint256 parts) = judge.rule(model, claim, _place(place), evidence, stated);
         if (parts == 0) revert NoParts();
         if (fault != ITraceJudge.Fault.Accused) return _ruleBy(id, g, fault);
-        g.node = _statement(place, Chunks.fold(Chunks.leaves(stated, Layouts.CHUNK_BYTES), Chunks.height(_chunksOf(parts))));
+        g.node = _statement(place & ~bytes32(LISTED), stated); // a list beside an element is of no use to anybody
         g.parts = uint16(parts);
         emit Expanded(id, _turn(g, Phase.PickingPart));
     }
@@ -356,9 +357,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IToleranceGame
-    function execute(JobId job, uint16 stage, bytes32 requestsRoot) external nonReentrant {
-        // INVARIANT: the id is of exactly this job and stage, so `resolve` hears of the dispute that was opened.
-        DisputeId id = disputeIdOf(job, stage, requestsRoot);
+    function execute(JobId job, uint16 stage, bytes32 requestsRoot, address requester) external nonReentrant {
+        // INVARIANT: the id is of exactly this job, stage and requester: `resolve` hears of the dispute that was opened, and it is the victim.
+        DisputeId id = disputeIdOf(job, stage, requestsRoot, requester);
         Dispute storage g = _in(id, Phase.Ruled);
         if (block.timestamp < g.endsAt) revert PayoutNotReady(g.endsAt);
         g.phase = Phase.Executed;
@@ -368,7 +369,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         _credits.add(verdict == Status.NoFault ? g.accused : g.accuser, bond);
         uint256 slashed;
         if (verdict == Status.Fault) {
-            slashed = minerRegistry.slash(g.accused, slashBps, g.accuser, REWARD_CAP_BONDS * bond, g.requester);
+            slashed = minerRegistry.slash(g.accused, slashBps, g.accuser, REWARD_CAP_BONDS * bond, requester);
         }
         emit GameExecuted(id, verdict, slashed);
         minerRegistry.release(g.accused);
@@ -408,7 +409,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         found.accuser = g.accuser;
         found.chunks = g.chunks;
         found.index = uint40(g.index >> step);
-        found.requester = g.requester;
         found.parts = g.parts;
         found.part = g.part;
         found.asks = g.asks;
@@ -429,8 +429,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IToleranceGame
-    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot) public view returns (DisputeId) {
-        return DisputeId.wrap(keccak256(abi.encode(address(this), job, stage, requestsRoot)));
+    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot, address requester) public view returns (DisputeId) {
+        return DisputeId.wrap(keccak256(abi.encode(address(this), job, stage, requestsRoot, requester)));
     }
 
     // --- internals: turns ---
@@ -585,23 +585,36 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     // --- internals: partial sums ---
 
-    /// What the accuser stated of a place: partial sums in chunks of eight, under a root.
-    function _statement(bytes32 place, bytes32 root) private pure returns (bytes32) {
-        return keccak256(abi.encode(place, root));
+    /// What the accuser stated of a place: H(place ‖ hash of each group of sixteen partial sums).
+    function _statement(bytes32 place, bytes calldata stated) private pure returns (bytes32 hash) {
+        assembly ("memory-safe") {
+            let list := mload(0x40)
+            mstore(list, place)
+            let to := add(list, 32)
+            let size := GROUP_BYTES
+            let from := stated.offset
+            let left := stated.length
+            for {} left { left := sub(left, size) } {
+                if lt(left, size) { size := left }
+                // A group lies where later hashes will, and is read before they are written.
+                calldatacopy(to, from, size)
+                mstore(to, keccak256(to, size))
+                to := add(to, 32)
+                from := add(from, size)
+            }
+            hash := keccak256(list, sub(to, list))
+        }
     }
 
-    function _chunksOf(uint256 parts) private pure returns (uint256) {
-        return (parts + Layouts.CHUNK_VALUES - 1) / Layouts.CHUNK_VALUES;
-    }
-
-    /// INVARIANT: the partial sum is the one that the accused picked of those under the root that stands in the statement.
+    /// INVARIANT: the partial sum is the one that the accused picked, and stands where it was stated: all groups are in the statement's hash.
     function _stated(Dispute storage g, Place calldata place, Opening calldata opening) private view returns (bytes8) {
-        uint256 part = g.part;
-        uint256 count = _chunksOf(g.parts);
-        uint256 chunk = part / Layouts.CHUNK_VALUES;
-        bytes32 root = Chunks.climb(Chunks.leaf(opening.data), chunk, count, Chunks.height(count), opening.siblings);
-        if (_statement(_packed(place), root) != g.node) revert StatedMismatch();
-        return bytes8(opening.data[part % Layouts.CHUNK_VALUES * Layouts.VALUE_BYTES:]);
+        uint256 at = g.part * Layouts.VALUE_BYTES;
+        uint256 group = at / GROUP_BYTES;
+        bytes32[] calldata others = opening.siblings;
+        if (group > others.length) revert StatedMismatch();
+        bytes32 found = keccak256(abi.encodePacked(_packed(place), others[:group], keccak256(opening.data), others[group:]));
+        if (found != g.node) revert StatedMismatch();
+        return bytes8(opening.data[at % GROUP_BYTES:]);
     }
 
     // --- internals: the descent ---

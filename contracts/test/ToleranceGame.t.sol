@@ -37,7 +37,7 @@ contract ToleranceGameTest is GameFixture {
         if (number == 14) return abi.encodeCall(game.pickPart, (id, 2));
         if (number == 15) return provePartCall(id);
         if (number == SHOW_OPENING) return showOpeningCall(id);
-        return abi.encodeCall(game.execute, (r.job, r.stage, r.requestsRoot));
+        return abi.encodeCall(game.execute, (r.job, r.stage, r.requestsRoot, r.requester));
     }
 
     function belongs(uint256 number) private pure returns (IToleranceGame.Phase) {

@@ -22,8 +22,8 @@ from core.protocol.trace.evidence import (
     EvidenceError,
     Opening,
     RowOpening,
-    root_of_shown,
-    stated_root,
+    shown_statement,
+    statement,
 )
 from core.protocol.trace.judge import Case, ClaimError, at_fault
 from core.protocol.trace.layout import Place
@@ -295,7 +295,8 @@ class Game:
         """Open the operands of the partial sum that was picked, and itself: `shown` are eight of those that were stated."""
         self._accuser_turn(now, caller, Phase.PROVING_PART)
         case, place = self._case(), self._place()
-        if root_of_shown(shown, len(self.stated), self.part) != stated_root(self.stated):
+        packed = packed_place(place)
+        if shown_statement(packed, self.part, shown) != statement(packed, self.stated):
             raise GameError("StatedMismatch")
         try:
             ruling = case.rule_part(place, self.part, evidence, self.stated)
@@ -516,7 +517,7 @@ def pick_state(game: Game) -> bytes:
     """What a signed move is a move of: the node that was opened last, or the sums that were stated."""
     if game.phase == Phase.PICKING_PART:
         assert game.place is not None
-        return keccak(packed_place(game.place, game.tokens) + stated_root(game.stated))
+        return statement(packed_place(game.place), game.stated)
     assert game.node is not None
     return keccak(
         game.node.level.to_bytes(32, "big") + game.node.index.to_bytes(32, "big") + game.node.hash

@@ -27,6 +27,7 @@ class Opened:
     job: str
     stage: int
     accuser: str
+    requester: str
     accused: str
     model: str
     receipt_hash: str
@@ -68,7 +69,7 @@ def opened_in(event: ChainEvent) -> Opened:
     """What a `GameOpened` event says."""
     args = event.args
     return Opened(
-        args["id"], args["job"], args["stage"], args["accuser"], args["accused"], args["model"], args["receiptHash"],
+        args["id"], args["job"], args["stage"], args["accuser"], args["requester"], args["accused"], args["model"], args["receiptHash"],
         args["requestsRoot"], args["bond"], event.block_number,
     )  # fmt: skip
 

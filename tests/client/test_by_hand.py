@@ -21,7 +21,7 @@ from tests.client.world import key
 
 OURS, THEIRS = key(1).address, key(2).address
 DISPUTE = "0x" + "ab" * 32
-GAME = Opened(DISPUTE, "0x" + "cd" * 32, 1, OURS, THEIRS, "0x" + "11" * 32, "0x", "0x" + "22" * 32, 5, 1)  # fmt: skip
+GAME = Opened(DISPUTE, "0x" + "cd" * 32, 1, OURS, OURS, THEIRS, "0x" + "11" * 32, "0x", "0x" + "22" * 32, 5, 1)  # fmt: skip
 OPENED = Standing(DISPUTE, GAME, Phase.OPENED, "none", ends_at=130, now=100)
 
 

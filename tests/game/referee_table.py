@@ -14,7 +14,7 @@ from core.protocol.trace.evidence import Evidence, Opening, RowOpening, WeightOp
 from core.protocol.trace.layout import Place
 
 TERMS = Terms(bond=20, turn_s=60, payout_delay_s=0)
-OPENED = Opened("0x00", "0x00", 0, "accuser", "owner", "0x00", "0x00", "0x00", 20, 0)
+OPENED = Opened("0x00", "0x00", 0, "accuser", "requester", "owner", "0x00", "0x00", "0x00", 20, 0)
 Answer = Callable[[Seen], Move | None]
 
 

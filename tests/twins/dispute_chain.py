@@ -28,7 +28,7 @@ from core.protocol.trace.calls import (
 )
 from core.protocol.trace.derive import Boundary
 from core.protocol.trace.draw import Drawn
-from core.protocol.trace.evidence import Evidence, Opening, RowOpening, show_stated, stated_root
+from core.protocol.trace.evidence import Evidence, Opening, RowOpening, show_stated, statement
 from core.protocol.trace.judge import Case, Claim
 from core.protocol.trace.layout import Place
 from core.protocol.trace.rows import SignedRows, Spot
@@ -44,7 +44,6 @@ ALIASES = {
     "OpeningWrong": {"OpeningWrong", "SiblingsWrong"},
     "EvidenceWrong": {"EvidenceInvalid", "SiblingsWrong", "PartsDue", "SpotUnknown"},
     "NoParts": {"NoParts", "PartsDue"},
-    "StatedMismatch": {"StatedMismatch", "SiblingsWrong"},
 }
 
 
@@ -276,7 +275,7 @@ class TwinGame:
             job, 0, bench.owner, bench.operator, bench.accuser, bench.requester, receipt_hash, root, model, [],
         )  # fmt: skip
         bench.send(bench.at["TaskRegistry"], "ToleranceGame", "open", [ref], now)
-        identity = bytes(bench.read("ToleranceGame", "disputeIdOf", [job, 0, root]))
+        identity = bytes(bench.read("ToleranceGame", "disputeIdOf", [job, 0, root, bench.requester]))
         accused = frozenset((bench.owner, bench.operator))
         game = dispute.opened(
             bench.terms, now, bench.accuser, accused, bench.requester, root, len(leaves), order_hash
@@ -343,7 +342,7 @@ class TwinGame:
             self._first = b""
 
     def compare(self) -> None:
-        (_accused, phase, status, ends, child, level, _accuser, count, index, _requester, parts, part, asks, exact, _binding, node, _opening) = self.bench.read("ToleranceGame", "gameOf", [self.id])  # fmt: skip
+        (_accused, phase, status, ends, child, level, _accuser, count, index, parts, part, asks, exact, _binding, node, _opening) = self.bench.read("ToleranceGame", "gameOf", [self.id])  # fmt: skip
         game = self.game
         assert (phase, status, asks) == (game.phase, game.verdict, game.asks)
         if phase == Phase.RULED:
@@ -367,7 +366,7 @@ class TwinGame:
             if phase == Phase.PROVING:
                 assert node == packed
             else:
-                assert node == keccak(packed + stated_root(game.stated))
+                assert node == statement(dispute.packed_place(game.place), game.stated)
                 assert parts == len(game.stated) // 8
         if phase == Phase.PROVING_PART:
             assert part == game.part
@@ -643,7 +642,7 @@ class TwinGame:
             paid.update(found)
             return after
 
-        args = [self.job, 0, commit.unhex(self.receipt.requests_root)]
+        args = [self.job, 0, commit.unhex(self.receipt.requests_root), self.bench.requester]
         self.move(self.bench.requester, "execute", args, twin, at_s, named=False)
         for name, account in (("accuser", self.bench.accuser), ("accused", self.bench.owner)):
             now_has = self.bench.read("ToleranceGame", "creditOf", [account])

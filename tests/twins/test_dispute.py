@@ -502,7 +502,7 @@ def test_an_accused_that_was_shown_nothing_descends_to_the_lie_on_chain(
 
 
 def test_a_partial_sum_is_one_of_those_that_were_stated(bench: Bench) -> None:
-    """Statements of one chunk and of several."""
+    """Statements of one group and of several."""
     for tag, name in ((1, "qwen2"), (5, "wide")):
         stage = make_stage(name)
         outputs = stage.lying_outputs(LIE)
@@ -527,6 +527,19 @@ def test_a_partial_sum_is_one_of_those_that_were_stated(bench: Bench) -> None:
                 play.game.prove_part(found, wrong)
         play.game.prove_part(found)
         assert play.game.game.verdict == Verdict.FAULT
+
+
+def test_a_list_beside_a_sum_keeps_nobody_from_proving_it(bench: Bench, parted: Accusation) -> None:
+    play, stage = Play(bench, parted, 1), parted.stage
+    sources = stage.sources(parted.outputs)
+    place = next(p for p in all_places(stage.layout) if stage.derivation.trial(p).parts)
+    play.accuse()
+    play.game.point(place, tokens=b"1234")
+    found = evidence_for(parted.trace, stage.derivation, sources, place)
+    play.game.expand(found, parted.partial_sums(place))
+    play.game.pick_part(0)
+    play.prove_part(0)
+    assert play.game.game.verdict == Verdict.FAULT
 
 
 def test_a_demand_is_answered_on_chain(bench: Bench) -> None:

@@ -43,7 +43,8 @@ interface IToleranceGame is IArbitrator {
         uint16 slashBps;
     }
 
-    /// A dispute as it stands. Job, stage, model, receipt and claim are given again with each move and held against their hashes.
+    /// A dispute as it stands. Model, receipt and claim are given again with each move and held against their hashes; job, stage, receipt and
+    /// requester are in its id.
     struct Game {
         address accused;
         Phase phase;
@@ -54,17 +55,16 @@ interface IToleranceGame is IArbitrator {
         address accuser;
         uint40 chunks; //   of the accuser's trace
         uint40 index; //    of the node
-        address requester;
         uint16 parts; //    that were stated
         uint16 part; //     of them, that was picked
         uint8 asks; //      questions for rows so far
         bool exact; //      the trace is the canonical one
         bytes32 binding; // hash of model and receipt, then of model and claim
-        bytes32 node; //    of rows asked for; then the node's hash; then the place on trial; then the hash of place and root of stated partial sums
+        bytes32 node; //    of rows asked for; then the node's hash; then the place on trial; then the hash of place and stated partial sums
         bytes32 opening; // hash of the request's, where a token of an open order is accused
     }
 
-    event GameOpened(DisputeId indexed id, JobId indexed job, address indexed accused, uint16 stage, address accuser, ModelId model, bytes32 receiptHash, bytes32 requestsRoot, uint256 bond);
+    event GameOpened(DisputeId indexed id, JobId indexed job, address indexed accused, uint16 stage, address accuser, address requester, ModelId model, bytes32 receiptHash, bytes32 requestsRoot, uint256 bond);
     // What was opened stands in the calldata of the move; events only say that it was.
     event Accused(DisputeId indexed id, uint256 chunks, uint256 endsAt);
     event Picked(DisputeId indexed id, uint8 child, uint256 endsAt);
@@ -169,8 +169,8 @@ interface IToleranceGame is IArbitrator {
     /// State the partial sums of an element of many terms. If they do not add up to it, that is the ruling.
     function expand(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence, bytes calldata stated) external;
 
-    /// Open the operands of the partial sum that was picked, and itself: eight of those that were stated, and the hashes beside them. That is
-    /// the ruling.
+    /// Open the operands of the partial sum that was picked, and itself: its group of sixteen, and the hashes of all other groups. That is the
+    /// ruling.
     function provePart(
         DisputeId id,
         ModelId model,
@@ -221,7 +221,7 @@ interface IToleranceGame is IArbitrator {
     function timeout(DisputeId id) external;
 
     /// Move the money of a ruled game: bond, slash, release.
-    function execute(JobId job, uint16 stage, bytes32 requestsRoot) external;
+    function execute(JobId job, uint16 stage, bytes32 requestsRoot, address requester) external;
 
     /// Pull what a game left to the caller.
     function withdrawCredit() external returns (uint256 amount);
@@ -233,5 +233,5 @@ interface IToleranceGame is IArbitrator {
     /// What a signed move is a move of: the node that was opened last, or the sums that were stated.
     function stateOf(DisputeId id) external view returns (bytes32);
     function creditOf(address account) external view returns (uint256);
-    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot) external view returns (DisputeId);
+    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot, address requester) external view returns (DisputeId);
 }

@@ -151,7 +151,7 @@ library Chunks {
     }
 
     /// One level up: the first `length` hashes, with one more from calldata at `from` before them if `left`, and one after if `right`.
-    /// An odd one out stays as it is. How many hashes there are then.
+    /// An odd one out stays as it is. How many hashes there are then, which becomes their array's length.
     function _raise(bytes32[] memory hashes, uint256 length, uint256 left, uint256 right, uint256 from)
         private
         view
@@ -159,35 +159,42 @@ library Chunks {
     {
         bool ok = true;
         assembly ("memory-safe") {
-            let place := mload(0x40)
-            mstore8(place, 1)
-            let read := add(hashes, 32)
-            let end := add(read, shl(5, length))
-            let write := read
+            // node = H(0x01 ‖ a ‖ b). The tag of a pair overwrites the last byte before it: of a hash that was read, or of the length.
+            let pair := add(hashes, 31)
+            let end := add(pair, shl(5, length))
+            let write := add(hashes, 32)
+            let first
             if left {
+                let place := mload(0x40)
+                mstore8(place, 1)
                 mstore(add(place, 1), calldataload(from))
-                mstore(add(place, 33), mload(read))
-                ok := staticcall(gas(), 2, place, 65, write, 32)
+                mstore(add(place, 33), mload(write))
+                ok := staticcall(gas(), 2, place, 65, 0, 32)
+                first := mload(0) // put in its place at last, for the next pair's tag goes there
                 from := add(from, 32)
-                read := add(read, 32)
+                pair := add(pair, 32)
                 write := add(write, 32)
             }
-            for {} lt(add(read, 32), end) { read := add(read, 64) } {
-                mcopy(add(place, 1), read, 64)
-                ok := and(ok, staticcall(gas(), 2, place, 65, write, 32))
+            for {} lt(add(pair, 32), end) { pair := add(pair, 64) } {
+                mstore8(pair, 1)
+                ok := and(ok, staticcall(gas(), 2, pair, 65, write, 32))
                 write := add(write, 32)
             }
-            if lt(read, end) {
+            if lt(pair, end) {
                 switch right
-                case 0 { mstore(write, mload(read)) }
+                case 0 { mstore(write, mload(add(pair, 1))) }
                 default {
-                    mstore(add(place, 1), mload(read))
+                    let place := mload(0x40)
+                    mstore8(place, 1)
+                    mstore(add(place, 1), mload(add(pair, 1)))
                     mstore(add(place, 33), calldataload(from))
                     ok := and(ok, staticcall(gas(), 2, place, 65, write, 32))
                 }
                 write := add(write, 32)
             }
+            if left { mstore(add(hashes, 32), first) }
             made := shr(5, sub(write, add(hashes, 32)))
+            mstore(hashes, made)
         }
         if (!ok) revert ITraceJudge.HashFailed();
     }

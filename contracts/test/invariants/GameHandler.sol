@@ -97,7 +97,7 @@ contract GameHandler is GameFixture {
         if (games.length == 0) return;
         uint256 number = seed % games.length;
         IArbitrator.DisputeRef memory r = refs[number];
-        if (attempt(games[number], stranger, abi.encodeCall(game.execute, (r.job, r.stage, r.requestsRoot)))) ++executed;
+        if (attempt(games[number], stranger, abi.encodeCall(game.execute, (r.job, r.stage, r.requestsRoot, r.requester)))) ++executed;
     }
 
     function withdraw(uint256 who) external {

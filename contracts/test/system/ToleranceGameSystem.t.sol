@@ -61,7 +61,7 @@ contract ToleranceGameSystemTest is Suite {
         fund(accuser, address(game), BOND);
         vm.prank(accuser);
         tasks.dispute(deal.order, deal.plan, delivery.receipts[ACCUSED_STAGE], delivery.sigs[ACCUSED_STAGE], noDelegation(), "");
-        return game.disputeIdOf(deal.id, uint16(ACCUSED_STAGE), delivery.receipts[ACCUSED_STAGE].requestsRoot);
+        return game.disputeIdOf(deal.id, uint16(ACCUSED_STAGE), delivery.receipts[ACCUSED_STAGE].requestsRoot, requester);
     }
 
     function accuse(DisputeId id, Deal memory deal, Delivery memory delivery, address accuser) private {
@@ -78,7 +78,7 @@ contract ToleranceGameSystemTest is Suite {
 
     function execute(Deal memory deal, Delivery memory delivery) private {
         vm.prank(stranger);
-        game.execute(deal.id, uint16(ACCUSED_STAGE), delivery.receipts[ACCUSED_STAGE].requestsRoot);
+        game.execute(deal.id, uint16(ACCUSED_STAGE), delivery.receipts[ACCUSED_STAGE].requestsRoot, requester);
     }
 
     function payOf(Deal memory deal, uint256 stage) private view returns (uint256) {
@@ -143,7 +143,7 @@ contract ToleranceGameSystemTest is Suite {
         fund(stranger, address(game), BOND);
         vm.prank(stranger);
         tasks.dispute(deal.order, deal.plan, delivery.receipts[ACCUSED_STAGE], delivery.sigs[ACCUSED_STAGE], d, sig);
-        DisputeId id = game.disputeIdOf(deal.id, uint16(ACCUSED_STAGE), delivery.receipts[ACCUSED_STAGE].requestsRoot);
+        DisputeId id = game.disputeIdOf(deal.id, uint16(ACCUSED_STAGE), delivery.receipts[ACCUSED_STAGE].requestsRoot, requester);
         accuse(id, deal, delivery, stranger);
     }
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from eth_utils.crypto import keccak
+
 from core.protocol import commit
 from core.protocol.referee.formats import LAYOUTS
 from core.protocol.trace import chunks
@@ -15,6 +17,7 @@ from core.protocol.trace.derive import Run, Weights
 from core.protocol.trace.layout import CHUNK_VALUES, VALUE_BYTES, Layout
 
 CHUNK_BYTES = CHUNK_VALUES * VALUE_BYTES
+_GROUP_BYTES = 16 * VALUE_BYTES
 
 
 class EvidenceError(ValueError):
@@ -70,26 +73,30 @@ def chunk_hashes(data: bytes) -> list[bytes]:
     ]
 
 
-def stated_root(stated: bytes) -> bytes:
-    """The root of stated partial sums, eight a chunk."""
-    hashes = chunk_hashes(stated)
-    return chunks.fold(hashes, chunks.height(len(hashes)))
+def statement(place: bytes, stated: bytes) -> bytes:
+    """The hash of what is stated of a packed place: partial sums, sixteen a group."""
+    return keccak(place + b"".join(_group_hashes(stated)))
 
 
 def show_stated(stated: bytes, part: int) -> Opening:
-    """Partial sum number `part` and the others of its chunk, as `root_of_shown` takes them."""
-    number = part // CHUNK_VALUES
-    data = stated[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
-    return Opening(data, tuple(chunks.ChunkTree(chunk_hashes(stated)).proof(number, number + 1)))
+    """Partial sum number `part` and the others of its group, beside the hashes of all other groups."""
+    number, hashes = part * VALUE_BYTES // _GROUP_BYTES, _group_hashes(stated)
+    data = stated[number * _GROUP_BYTES : (number + 1) * _GROUP_BYTES]
+    return Opening(data, (*hashes[:number], *hashes[number + 1 :]))
 
 
-def root_of_shown(shown: Opening, stated_bytes: int, part: int) -> bytes | None:
-    """The root that this chunk of a statement of so many bytes leads to; None unless the siblings fit exactly."""
-    count = -(-stated_bytes // CHUNK_BYTES)
-    leaf = commit.leaf_hash(shown.data)
-    return chunks.climb(
-        [leaf], part // CHUNK_VALUES, count, chunks.height(count), shown.siblings
+def shown_statement(place: bytes, part: int, shown: Opening) -> bytes | None:
+    """The statement that the shown group is of, if it is the one with this partial sum; None where there is no such group."""
+    number, others = part * VALUE_BYTES // _GROUP_BYTES, shown.siblings
+    if number > len(others):
+        return None
+    return keccak(
+        place + b"".join((*others[:number], keccak(shown.data), *others[number:]))
     )
+
+
+def _group_hashes(stated: bytes) -> list[bytes]:
+    return [keccak(stated[at : at + _GROUP_BYTES]) for at in range(0, len(stated), _GROUP_BYTES)]
 
 
 def run_chunks(layout: Layout, run: Run) -> tuple[int, int]:

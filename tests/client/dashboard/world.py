@@ -61,7 +61,7 @@ PAST: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("JuryArbitrator", "JurorDrawn", {"dispute": JURY_CASE, "juror": JUROR, "commitUntil": 1_800_000_500}),
     ("JuryArbitrator", "VoteCommitted", {"dispute": JURY_CASE, "juror": JUROR, "commitment": "0x" + "c1" * 32}),
     ("JuryArbitrator", "RevealStarted", {"dispute": JURY_CASE, "revealUntil": 1_800_000_600}),
-    ("ToleranceGame", "GameOpened", {"id": GAME_CASE, "job": FOREIGN_JOB, "accused": OWNER, "stage": 0, "accuser": PAYER, "model": MODEL_ID, "receiptHash": "0x" + "e2" * 32, "requestsRoot": "0x" + "e3" * 32, "bond": 25 * USD}),
+    ("ToleranceGame", "GameOpened", {"id": GAME_CASE, "job": FOREIGN_JOB, "accused": OWNER, "stage": 0, "accuser": PAYER, "requester": PAYER, "model": MODEL_ID, "receiptHash": "0x" + "e2" * 32, "requestsRoot": "0x" + "e3" * 32, "bond": 25 * USD}),
     ("ToleranceGame", "Accused", {"id": GAME_CASE, "chunks": 4, "endsAt": 1_800_001_000}),
     ("ToleranceGame", "NodeOpened", {"id": GAME_CASE, "level": 3, "index": 0, "endsAt": 1_800_001_100}),
     ("ToleranceGame", "Picked", {"id": GAME_CASE, "child": 1, "endsAt": 1_800_001_200}),
