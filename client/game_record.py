@@ -16,7 +16,7 @@ from core.protocol.trace.judge import Case
 from core.protocol.trace.layout import Place
 
 _MOVES_OF_ACCUSED = frozenset(
-    ("pick", "point", "pointWith", "pickPart", "demand", "showOpening", "reveal", "handOver")
+    ("pick", "point", "pointWith", "pickPart", "demand", "showOpening", "reveal")
 )
 _PROOFS = ("prove", "expand", "provePart")
 
@@ -58,7 +58,7 @@ async def moves_of(chain: Chain, opened: Opened, first: int, last: int) -> list[
     found = []
     for number in await _blocks(chain, opened, max(first, opened.block), last):
         for mined in await chain.mined(number):
-            shown = _shown(chain, opened, mined)
+            shown = _shown(opened, mined)
             if shown is not None:
                 found.append(shown)
     return found
@@ -70,7 +70,7 @@ async def _blocks(chain: Chain, opened: Opened, first: int, last: int) -> list[i
     return sorted({e.block_number for e in found if e.args.get("id") == opened.dispute})
 
 
-def _shown(chain: Chain, opened: Opened, mined: Mined) -> ShownMove | None:
+def _shown(opened: Opened, mined: Mined) -> ShownMove | None:
     call = mined.call
     if call is None:
         return None
@@ -78,13 +78,9 @@ def _shown(chain: Chain, opened: Opened, mined: Mined) -> ShownMove | None:
         if mined.block_number != opened.block:
             return None
         return _move("accuser", "dispute", "pays the bond and opens the game", mined)
-    if call.contract != GAME:
+    if call.contract != GAME or not _is_about(call, opened):
         return None
-    inner = [one for one in chain.bundled(call) if _is_about(one, opened)]
-    if not inner:
-        return None
-    names = " + ".join(one.function for one in inner)
-    return _move(_player(inner[-1]), names, "; ".join(map(_says, inner)), mined)
+    return _move(_player(call), call.function, _says(call), mined)
 
 
 def _move(player: str, function: str, what: str, mined: Mined) -> ShownMove:
@@ -199,9 +195,8 @@ async def _last_proof(chain: Chain, opened: Opened) -> ChainCall | None:
         for mined in await chain.mined(number):
             if mined.call is None or mined.call.contract != GAME:
                 continue
-            for call in chain.bundled(mined.call):
-                if call.function in _PROOFS and call.args.get("id") == opened.dispute:
-                    found = call
+            if mined.call.function in _PROOFS and mined.call.args.get("id") == opened.dispute:
+                found = mined.call
     return found
 
 

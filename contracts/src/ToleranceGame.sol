@@ -201,8 +201,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IToleranceGame
-    function openNode(DisputeId id, bytes32[] calldata below, bytes32[] calldata siblings) external {
-        Dispute storage g = _accuserTurn(id, Phase.Opening);
+    function openNode(DisputeId id, HandedMove calldata handed, bytes32[] calldata below, bytes32[] calldata siblings) external {
+        Dispute storage g = _answer(id, Phase.Opening, handed);
         (uint256 chunks, uint256 level, uint256 index) = (g.chunks, g.level, g.index);
         if (level <= Chunks.STEP_LEVELS) revert ValuesDue();
         bytes32 hash = _folded(chunks, level, index, below);
@@ -211,8 +211,14 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IToleranceGame
-    function openChunks(DisputeId id, bytes calldata data, bytes calldata sizes, bytes32[] calldata siblings) external {
-        Dispute storage g = _accuserTurn(id, Phase.Opening);
+    function openChunks(
+        DisputeId id,
+        HandedMove calldata handed,
+        bytes calldata data,
+        bytes calldata sizes,
+        bytes32[] calldata siblings
+    ) external {
+        Dispute storage g = _answer(id, Phase.Opening, handed);
         (uint256 chunks, uint256 level, uint256 index) = (g.chunks, g.level, g.index);
         if (level > Chunks.STEP_LEVELS) revert HashesDue();
         // Of another length than the layout has, none of a chunk's values can ever be proven.
@@ -226,8 +232,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IToleranceGame
-    function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence) external {
-        Dispute storage g = _accuserTurn(id, Phase.Proving);
+    function prove(DisputeId id, HandedMove calldata handed, ModelId model, Claim calldata claim, Evidence calldata evidence) external {
+        Dispute storage g = _answer(id, Phase.Proving, handed);
         _requireClaim(g, model, claim);
         // INVARIANT: an accuser answers the list of the accused, and brings none of its own where another token is ahead.
         bytes32 place = g.node;
@@ -237,8 +243,15 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IToleranceGame
-    function expand(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence, bytes calldata stated) external {
-        Dispute storage g = _accuserTurn(id, Phase.Proving);
+    function expand(
+        DisputeId id,
+        HandedMove calldata handed,
+        ModelId model,
+        Claim calldata claim,
+        Evidence calldata evidence,
+        bytes calldata stated
+    ) external {
+        Dispute storage g = _answer(id, Phase.Proving, handed);
         _requireClaim(g, model, claim);
         bytes32 place = g.node;
         (ITraceJudge.Fault fault, uint256 parts) = judge.rule(model, claim, _place(place), evidence, stated);
@@ -252,13 +265,14 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     /// @inheritdoc IToleranceGame
     function provePart(
         DisputeId id,
+        HandedMove calldata handed,
         ModelId model,
         Claim calldata claim,
         Place calldata place,
         Evidence calldata evidence,
         Opening calldata stated
     ) external {
-        Dispute storage g = _accuserTurn(id, Phase.ProvingPart);
+        Dispute storage g = _answer(id, Phase.ProvingPart, handed);
         _requireClaim(g, model, claim);
         bytes8 sum = _stated(g, place, stated);
         _ruleBy(id, g, judge.rulePart(model, claim, place, g.part, evidence, sum));
@@ -268,7 +282,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     /// @inheritdoc IToleranceGame
     function pick(DisputeId id, uint8 child) external {
-        _pick(id, _accusedTurn(id, Phase.Picking), child);
+        Dispute storage g = _accusedTurn(id, Phase.Picking);
+        _pick(g, child);
+        emit Picked(id, child, _turn(g, Phase.Opening));
     }
 
     /// @inheritdoc IToleranceGame
@@ -286,7 +302,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     /// @inheritdoc IToleranceGame
     function pickPart(DisputeId id, uint16 part) external {
-        _pickPart(id, _accusedTurn(id, Phase.PickingPart), part);
+        Dispute storage g = _accusedTurn(id, Phase.PickingPart);
+        _pickPart(g, part);
+        emit PartPicked(id, part, _turn(g, Phase.ProvingPart));
     }
 
     /// @inheritdoc IToleranceGame
@@ -319,32 +337,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     // --- anyone ---
-
-    /// @inheritdoc IToleranceGame
-    function handOver(DisputeId id, Handed kind, bytes32 value, bytes calldata signature) external {
-        Dispute storage g = _inTime(id, kind == Handed.PickPart ? Phase.PickingPart : Phase.Picking);
-        bytes32 move = keccak256(abi.encode(MOVE_TYPEHASH, id, _state(g), kind, value));
-        _requireAccused(g, Eip712Types.recover(Eip712Types.toDigest(Eip712Types.domainSeparator(taskRegistry), move), signature));
-        if (kind == Handed.Pick) _pick(id, g, uint256(value));
-        else if (kind == Handed.Point) _point(id, g, bytes32(uint256(value) & ~LISTED));
-        else _pickPart(id, g, uint256(value));
-    }
-
-    /// @inheritdoc IToleranceGame
-    function multicall(bytes[] calldata data) external {
-        for (uint256 i; i < data.length; ++i) {
-            bytes calldata move = data[i];
-            // No move answers anything, so nothing is brought back but why one was refused.
-            assembly ("memory-safe") {
-                let place := mload(0x40)
-                calldatacopy(place, move.offset, move.length)
-                if iszero(delegatecall(gas(), address(), place, move.length, 0, 0)) {
-                    returndatacopy(place, 0, returndatasize())
-                    revert(place, returndatasize())
-                }
-            }
-        }
-    }
 
     /// @inheritdoc IToleranceGame
     function timeout(DisputeId id) external {
@@ -455,6 +447,20 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         _requireAccused(g, msg.sender);
     }
 
+    /// The accuser's turn; or the accused's before it, with the move that it signed and handed over.
+    function _answer(DisputeId id, Phase need, HandedMove calldata handed) private returns (Dispute storage g) {
+        if (handed.signature.length == 0) return _accuserTurn(id, need);
+        Handed kind = need == Phase.Opening ? Handed.Pick : need == Phase.Proving ? Handed.Point : Handed.PickPart;
+        g = _accuserTurn(id, kind == Handed.PickPart ? Phase.PickingPart : Phase.Picking);
+        bytes32 move = keccak256(abi.encode(MOVE_TYPEHASH, id, _state(g), kind, handed.value));
+        bytes32 digest = Eip712Types.toDigest(Eip712Types.domainSeparator(taskRegistry), move);
+        _requireAccused(g, Eip712Types.recover(digest, handed.signature));
+        // The answer begins the next turn, and says what was picked; where was pointed is said in full.
+        if (kind == Handed.Pick) _pick(g, uint256(handed.value));
+        else if (kind == Handed.Point) _point(id, g, handed.value & ~bytes32(LISTED));
+        else _pickPart(g, uint256(handed.value));
+    }
+
     /// The owner, or an operator that it uses now: a key may be rotated while a dispute runs.
     function _requireAccused(Dispute storage g, address who) private view {
         if (who == address(0) || (who != g.accused && minerRegistry.ownerOf(who) != g.accused)) revert NotTurn(who);
@@ -516,12 +522,11 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         emit Accused(id, chunks, _turn(g, Phase.Picking));
     }
 
-    function _pick(DisputeId id, Dispute storage g, uint256 child) private {
+    function _pick(Dispute storage g, uint256 child) private {
         if (g.level == 0 || child >= _children(g.chunks, g.level, g.index)) revert ChildUnknown(child);
         uint256 step = _step(g.level);
         g.index = uint40((uint256(g.index) << step) + child);
         g.level -= uint8(step);
-        emit Picked(id, uint8(child), _turn(g, Phase.Opening));
     }
 
     function _point(DisputeId id, Dispute storage g, bytes32 place) private {
@@ -530,10 +535,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         emit PointedAt(id, _place(place), _turn(g, Phase.Proving));
     }
 
-    function _pickPart(DisputeId id, Dispute storage g, uint256 part) private {
+    function _pickPart(Dispute storage g, uint256 part) private {
         if (part >= g.parts) revert ITraceJudge.PartUnknown(part, g.parts);
         g.part = uint16(part);
-        emit PartPicked(id, uint16(part), _turn(g, Phase.ProvingPart));
     }
 
     function _state(Dispute storage g) private view returns (bytes32) {

@@ -165,16 +165,16 @@ contract ToleranceGameTest is GameFixture {
         act(challenger, openNodeCall(id));
         assertNode(id, LEVELS - 5, 3);
         act(operator, abi.encodeCall(game.pick, (id, 31)));
-        bytes memory hashes = abi.encodeCall(game.openNode, (id, same(0, 2), way(1)));
+        bytes memory hashes = abi.encodeCall(game.openNode, (id, unhanded(), same(0, 2), way(1)));
         expectRefused(challenger, hashes, abi.encodeWithSelector(IToleranceGame.ValuesDue.selector));
         bytes memory both = bytes.concat(chunk, chunk);
-        bytes memory other = abi.encodeCall(game.openChunks, (id, both, hex"3f41", way(1)));
+        bytes memory other = abi.encodeCall(game.openChunks, (id, unhanded(), both, hex"3f41", way(1)));
         expectRefused(challenger, other, abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector));
-        other = abi.encodeCall(game.openChunks, (id, both, hex"80", way(1)));
+        other = abi.encodeCall(game.openChunks, (id, unhanded(), both, hex"80", way(1)));
         expectRefused(challenger, other, abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector));
-        other = abi.encodeCall(game.openChunks, (id, both, hex"4041", way(1)));
+        other = abi.encodeCall(game.openChunks, (id, unhanded(), both, hex"4041", way(1)));
         expectRefused(challenger, other, abi.encodeWithSelector(ITraceJudge.HashFailed.selector));
-        other = abi.encodeCall(game.openChunks, (id, bytes.concat(both, hex"00"), hex"4040", way(1)));
+        other = abi.encodeCall(game.openChunks, (id, unhanded(), bytes.concat(both, hex"00"), hex"4040", way(1)));
         expectRefused(challenger, other, abi.encodeWithSelector(ITraceJudge.HashFailed.selector));
         act(challenger, openChunksCall(id));
         assertNode(id, 0, (3 * 32 + 31) * 2);
@@ -215,7 +215,7 @@ contract ToleranceGameTest is GameFixture {
         expectRefused(challenger, proveCall(id), abi.encodeWithSelector(IToleranceGame.ClaimMismatch.selector));
         Claim memory restated = claim();
         restated.exact = true;
-        act(challenger, abi.encodeCall(game.prove, (id, model(), restated, evidence())));
+        act(challenger, abi.encodeCall(game.prove, (id, unhanded(), model(), restated, evidence())));
         assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
     }
 
@@ -299,53 +299,70 @@ contract ToleranceGameTest is GameFixture {
         act(owner, abi.encodeCall(game.pointWith, (id, verdict, "list")));
         Evidence memory e = evidence();
         bytes memory mismatch = abi.encodeWithSelector(IToleranceGame.ListMismatch.selector);
-        expectRefused(challenger, abi.encodeCall(game.prove, (id, model(), tokenClaim(), e)), mismatch);
+        expectRefused(challenger, abi.encodeCall(game.prove, (id, unhanded(), model(), tokenClaim(), e)), mismatch);
         e.tokens = "lost";
-        expectRefused(challenger, abi.encodeCall(game.prove, (id, model(), tokenClaim(), e)), mismatch);
+        expectRefused(challenger, abi.encodeCall(game.prove, (id, unhanded(), model(), tokenClaim(), e)), mismatch);
         e.tokens = "list";
-        act(challenger, abi.encodeCall(game.prove, (id, model(), tokenClaim(), e)));
+        act(challenger, abi.encodeCall(game.prove, (id, unhanded(), model(), tokenClaim(), e)));
     }
 
     // --- moves that are handed over ---
 
-    function test_aSignedMove_isMadeByWhoeverHasIt() public {
-        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
-        act(stranger, handOverCall(id, IToleranceGame.Handed.Pick, bytes32(uint256(3)), operatorKey));
-        vm.assertTrue(phaseOf(IToleranceGame.Phase.Opening, id));
-        vm.assertEq(uint256(game.gameOf(id).child), 3);
+    /// `openNode` with a pick that `key` signed.
+    function answered(DisputeId id, uint256 child, uint256 key) private view returns (bytes memory) {
+        IToleranceGame.HandedMove memory move = handed(id, IToleranceGame.Handed.Pick, bytes32(child), key);
+        return abi.encodeCall(game.openNode, (id, move, same(LEVELS - 10, 32), way(LEVELS - 5)));
     }
 
-    function test_aSignedMove_ofAnotherStateOrKey_isRefused() public {
+    function test_aSignedMove_isPostedWithItsAnswer() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
-        bytes memory early = handOverCall(id, IToleranceGame.Handed.Pick, bytes32(uint256(3)), operatorKey);
+        bytes memory move = answered(id, 3, operatorKey);
+        expectRefused(stranger, move, abi.encodeWithSelector(IToleranceGame.NotTurn.selector, stranger));
+        act(challenger, move);
+        assertNode(id, LEVELS - 5, 3);
+        vm.assertTrue(phaseOf(IToleranceGame.Phase.Picking, id));
+        IToleranceGame.HandedMove memory given =
+            handed(id, IToleranceGame.Handed.Point, bytes32(uint256(1) << 240), operatorKey);
+        act(challenger, abi.encodeCall(game.expand, (id, given, model(), claim(), evidence(), stated())));
+        given = handed(id, IToleranceGame.Handed.PickPart, bytes32(uint256(2)), operatorKey);
+        Place memory place = Place(1, 0, 0, 0, 0);
+        act(challenger, abi.encodeCall(game.provePart, (id, given, model(), claim(), place, evidence(), shownPart())));
+        assertEqStatus(game.status(id), IArbitrator.Status.Fault);
+    }
+
+    function test_aSignedMove_isNoBetterThanAMade() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
+        bytes memory beyond = answered(id, 32, operatorKey);
+        expectRefused(challenger, beyond, abi.encodeWithSelector(IToleranceGame.ChildUnknown.selector, 32));
+        bytes memory early = answered(id, 3, operatorKey);
+        act(operator, abi.encodeCall(game.pick, (id, 3)));
+        expectRefused(challenger, early, abi.encodeWithSelector(IToleranceGame.WrongPhase.selector, IToleranceGame.Phase.Opening));
+        skipTime(TURN_SECONDS + 1);
+        (, id) = gameIn(IToleranceGame.Phase.Picking);
+        bytes memory late = answered(id, 3, operatorKey);
+        uint256 endsAt = game.gameOf(id).endsAt;
+        vm.warp(endsAt + 1);
+        expectRefused(challenger, late, abi.encodeWithSelector(IToleranceGame.ClockOver.selector, endsAt));
+    }
+
+    function test_aSignedMove_ofAnotherStateKindOrKey_isRefused() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
+        bytes memory early = answered(id, 3, operatorKey);
+        IToleranceGame.HandedMove memory point = handed(id, IToleranceGame.Handed.Point, bytes32(uint256(3)), operatorKey);
+        expectNotTurn(abi.encodeCall(game.openNode, (id, point, same(LEVELS - 10, 32), way(LEVELS - 5))));
+        (address other, uint256 key) = makeKey("other");
+        expectRefused(challenger, answered(id, 3, key), abi.encodeWithSelector(IToleranceGame.NotTurn.selector, other));
         act(operator, abi.encodeCall(game.pick, (id, 3)));
         act(challenger, openNodeCall(id));
-        vm.prank(stranger);
-        (bool ok, bytes memory answer) = address(game).call(early);
-        vm.assertFalse(ok);
-        vm.assertTrue(bytes4(answer) == IToleranceGame.NotTurn.selector);
-        (address other, uint256 key) = makeKey("other");
-        expectRefused(
-            stranger,
-            handOverCall(id, IToleranceGame.Handed.Pick, bytes32(uint256(3)), key),
-            abi.encodeWithSelector(IToleranceGame.NotTurn.selector, other)
-        );
+        expectNotTurn(early);
     }
 
-    function test_aSignedMoveAndItsAnswer_areOneTransaction() public {
-        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
-        bytes[] memory both = new bytes[](2);
-        both[0] = handOverCall(id, IToleranceGame.Handed.Pick, bytes32(uint256(3)), operatorKey);
-        both[1] = openNodeCall(id);
-        act(challenger, abi.encodeCall(game.multicall, (both)));
-        assertNode(id, LEVELS - 5, 3);
-        both[0] = handOverCall(id, IToleranceGame.Handed.Point, bytes32(uint256(1) << 240), operatorKey);
-        both[1] = expandCall(id);
-        act(challenger, abi.encodeCall(game.multicall, (both)));
-        both[0] = handOverCall(id, IToleranceGame.Handed.PickPart, bytes32(uint256(2)), operatorKey);
-        both[1] = abi.encodeCall(game.provePart, (id, model(), claim(), Place(1, 0, 0, 0, 0), evidence(), shownPart()));
-        act(challenger, abi.encodeCall(game.multicall, (both)));
-        assertEqStatus(game.status(id), IArbitrator.Status.Fault);
+    /// A signature of something else is somebody's whom nobody knows.
+    function expectNotTurn(bytes memory data) private {
+        vm.prank(challenger);
+        (bool ok, bytes memory answer) = address(game).call(data);
+        vm.assertFalse(ok);
+        vm.assertTrue(bytes4(answer) == IToleranceGame.NotTurn.selector);
     }
 
     function test_pick_beyondTheChildren_isRefused() public {
@@ -360,11 +377,11 @@ contract ToleranceGameTest is GameFixture {
         bytes memory wrong = abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector);
         bytes32[] memory below = same(LEVELS - 10, 32);
         below[17] = keccak256("other");
-        expectRefused(challenger, abi.encodeCall(game.openNode, (id, below, way(LEVELS - 5))), wrong);
-        expectRefused(challenger, abi.encodeCall(game.openNode, (id, same(LEVELS - 10, 31), way(LEVELS - 5))), wrong);
+        expectRefused(challenger, abi.encodeCall(game.openNode, (id, unhanded(), below, way(LEVELS - 5))), wrong);
+        expectRefused(challenger, abi.encodeCall(game.openNode, (id, unhanded(), same(LEVELS - 10, 31), way(LEVELS - 5))), wrong);
         bytes32[] memory siblings = way(LEVELS - 5);
         siblings[2] = keccak256("other");
-        expectRefused(challenger, abi.encodeCall(game.openNode, (id, same(LEVELS - 10, 32), siblings)), wrong);
+        expectRefused(challenger, abi.encodeCall(game.openNode, (id, unhanded(), same(LEVELS - 10, 32), siblings)), wrong);
     }
 
     function test_accuse_ofAnotherReceiptModelOrRequest_isRefused() public {
@@ -384,12 +401,12 @@ contract ToleranceGameTest is GameFixture {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.ProvingPart);
         expectRefused(
             challenger,
-            abi.encodeCall(game.provePart, (id, ModelId.wrap("other"), claim(), Place(1, 2, 3, 0, 5), evidence(), shownPart())),
+            abi.encodeCall(game.provePart, (id, unhanded(), ModelId.wrap("other"), claim(), Place(1, 2, 3, 0, 5), evidence(), shownPart())),
             abi.encodeWithSelector(IToleranceGame.ClaimMismatch.selector)
         );
         expectRefused(
             challenger,
-            abi.encodeCall(game.provePart, (id, model(), claim(), Place(1, 2, 3, 0, 6), evidence(), shownPart())),
+            abi.encodeCall(game.provePart, (id, unhanded(), model(), claim(), Place(1, 2, 3, 0, 6), evidence(), shownPart())),
             abi.encodeWithSelector(IToleranceGame.StatedMismatch.selector)
         );
     }

@@ -33,6 +33,8 @@ from core.protocol.trace.layout import VALUE_BYTES, Place
 from core.protocol.trace.program import Form
 
 _TOKEN = struct.Struct(">I")
+#: An answer's first argument where the accused has made its move by itself and handed none over: no value, no signature.
+_UNHANDED = (bytes(32), b"")
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class Accuser(Player):
                     self.trace, self.case.derivation, self.sources, seen.place, seen.part
                 )
                 return Move(
-                    "provePart", (seen.opened.model, claim, tuple(seen.place), evidence_tuple(found), opening_tuple(show_stated(seen.stated, seen.part)))
+                    "provePart", (_UNHANDED, seen.opened.model, claim, tuple(seen.place), evidence_tuple(found), opening_tuple(show_stated(seen.stated, seen.part)))
                 )  # fmt: skip
         return None
 
@@ -164,21 +166,21 @@ class Accuser(Player):
         tree = self.trace.tree
         proof = tree.proof(child, child + 1, child_level, step)
         if child_level > chunks.STEP_LEVELS:
-            return Move("openNode", (tree.below(child_level, child), proof))
+            return Move("openNode", (_UNHANDED, tree.below(child_level, child), proof))
         first, last = child << child_level, min((child + 1) << child_level, tree.count)
         sizes = bytes(self.case.layout.chunk_bytes(chunk) for chunk in range(first, last))
-        return Move("openChunks", (self.trace.values.chunk_bytes(first, last), sizes, proof))
+        return Move("openChunks", (_UNHANDED, self.trace.values.chunk_bytes(first, last), sizes, proof))
 
     def _prove(self, seen: Seen, place: Place, claim: tuple[Any, ...]) -> Move:
         model = seen.opened.model
         if not self.case.layout.contains(place):
-            return Move("prove", (model, claim, evidence_tuple(Evidence(tokens=seen.tokens))))
+            return Move("prove", (_UNHANDED, model, claim, evidence_tuple(Evidence(tokens=seen.tokens))))
         if self.case.layout.op(place.section, place.op).form == Form.VERDICT and seen.tokens:
-            return Move("prove", (model, claim, evidence_tuple(self._against_list(seen, place))))
+            return Move("prove", (_UNHANDED, model, claim, evidence_tuple(self._against_list(seen, place))))
         found = evidence_for(self.trace, self.case.derivation, self.sources, place)
         if not self.case.trial(place).parts:
-            return Move("prove", (model, claim, evidence_tuple(found)))
-        return Move("expand", (model, claim, evidence_tuple(found), self.partial_sums(place)))
+            return Move("prove", (_UNHANDED, model, claim, evidence_tuple(found)))
+        return Move("expand", (_UNHANDED, model, claim, evidence_tuple(found), self.partial_sums(place)))
 
     def _against_list(self, seen: Seen, place: Place) -> Evidence:
         """One token of the accused's list that does not keep the preferred one out."""

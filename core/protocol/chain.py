@@ -328,17 +328,6 @@ class Chain:
             await self._guard(self._web3.eth.get_transaction(tx_hash))  # type: ignore[arg-type]
         )
 
-    def bundled(self, call: ChainCall) -> list[ChainCall]:
-        """The calls that a `multicall` carries, in order, as far as they are known; any other call is its own only one."""
-        if call.function != "multicall":
-            return [call]
-        where = self.addresses[call.contract]
-        inner = [
-            {"to": where, "input": bytes.fromhex(data[2:]), "from": call.sender}
-            for data in call.args["data"]
-        ]
-        return [found for found in map(self._decode_call, inner) if found is not None]
-
     async def transactions(self, number: int) -> list[tuple[ChainCall | None, int]]:
         """(decoded call, gas used) of every transaction in a block."""
         return [(mined.call, mined.gas_used) for mined in await self.mined(number)]

@@ -96,12 +96,12 @@ async def read_game(chain: Chain, opened: Opened) -> Seen:
 
 
 async def calls_in(chain: Chain, tx_hash: str) -> list[ChainCall]:
-    """The calls of the game that a transaction made, one by one where it bundled several.
+    """The call of the game that a transaction made.
 
     Empty when it went through another contract: nobody can read from the chain's data what such a call showed.
     """
     call = await chain.call_of(tx_hash)
-    return [] if call is None else chain.bundled(call)
+    return [] if call is None else [call]
 
 
 async def case_of(chain: Chain, opened: Opened, claim: Claim) -> Case:

@@ -86,19 +86,19 @@ class Table:
                 self.below = args[3]
                 self.game = game.restate(0, "accuser", args[2], args[3])
             case "openNode":
-                self.below = args[0]
-                self.game = game.open_node(0, "accuser", *args)
+                self.below = args[1]
+                self.game = game.open_node(0, "accuser", *args[1:])
             case "openChunks":
-                ends = list(accumulate(args[1]))
-                self.chunks = tuple(args[0][a:b] for a, b in pairwise([0, *ends]))
-                self.game = game.open_chunks(0, "accuser", self.chunks, args[2])
+                ends = list(accumulate(args[2]))
+                self.chunks = tuple(args[1][a:b] for a, b in pairwise([0, *ends]))
+                self.game = game.open_chunks(0, "accuser", self.chunks, args[3])
             case "prove":
-                self.game = game.prove(0, "accuser", evidence_of(args[2]))
+                self.game = game.prove(0, "accuser", evidence_of(args[3]))
             case "expand":
-                self.game = game.expand(0, "accuser", evidence_of(args[2]), args[3])
+                self.game = game.expand(0, "accuser", evidence_of(args[3]), args[4])
             case "provePart":
                 self.game = game.prove_part(
-                    0, "accuser", evidence_of(args[3]), Opening(args[4][0], tuple(args[4][1]))
+                    0, "accuser", evidence_of(args[4]), Opening(args[5][0], tuple(args[5][1]))
                 )
             case other:
                 raise AssertionError(other)

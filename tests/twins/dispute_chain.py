@@ -237,6 +237,9 @@ class Bench:
 
 
 _JOBS = iter(range(1, 10**9))
+#: Answers of the accuser, which may bring a move that the accused handed over; and that of an accused that made its move by itself.
+_ANSWERS = frozenset(("openNode", "openChunks", "prove", "expand", "provePart"))
+_UNHANDED = (bytes(32), b"")
 
 
 @dataclass
@@ -249,7 +252,7 @@ class TwinGame:
     receipt: StageReceipt
     model: bytes
     job: bytes
-    _first: bytes = b""  # a move that goes before the next one, in its transaction
+    _handed: tuple[bytes, bytes] = _UNHANDED  # value and signature of a move that goes with the next answer
 
     @classmethod
     def open(
@@ -298,14 +301,10 @@ class TwinGame:
         except GameError as error:
             refused, after = error, self.game
         try:
-            whole = [self.id, *args] if named else args
-            if self._first:
-                both = [self._first, calldata("ToleranceGame", name, whole)]
-                self.bench.send(
-                    caller, "ToleranceGame", "multicall", [both], now, f"handOver + {name}"
-                )
-            else:
-                self.bench.send(caller, "ToleranceGame", name, whole, now)
+            first = [self._handed] if name in _ANSWERS else []
+            whole = [self.id, *first, *args] if named else args
+            title = f"{name}, handed over" if self._handed[1] else name
+            self.bench.send(caller, "ToleranceGame", name, whole, now, title)
         except Refused as error:
             assert refused is not None, f"{name}: only the contract refuses, with {error.name}"
             assert error.name in ALIASES.get(refused.name, {refused.name}), (
@@ -324,22 +323,44 @@ class TwinGame:
         value: int | Place,
         signer: Signer,
         answer: Callable[[], None],
+        state: bytes | None = None,
     ) -> None:
-        """Post a move that the accused signed together with the accuser's answer to it, in one transaction."""
+        """Post a move that `signer` signed together with the accuser's answer to it: of the state that the game is in, unless another is
+        given. What the state machine refuses of it goes out with an empty answer, for the contract to refuse alike.
+        """
         domain = signing.Domain(CHAIN_ID, self.bench.at["TaskRegistry"])
-        digest = dispute.move_digest(domain, self.id, dispute.pick_state(self.game), kind, value)
+        here = dispute.pick_state(self.game) if state is None else state
+        digest = dispute.move_digest(domain, self.id, here, kind, value)
         word = (
             dispute.packed_place(value) if isinstance(value, Place) else value.to_bytes(32, "big")
         )
-        before = self.game
-        self.game = before.hand_over(self.bench.now + 1, kind, value, signer.address)
-        self._first = calldata(
-            "ToleranceGame", "handOver", [self.id, kind, word, signer.sign_digest(digest)]
-        )
+        before, who = self.game, signer.address if state is None else ""
+        self._handed = word, signer.sign_digest(digest)
         try:
-            answer()
+            try:
+                self.game = before.hand_over(self.bench.now + 1, kind, value, who)
+            except GameError as refused:
+                self._refused(kind, refused)
+            else:
+                answer()
         finally:
-            self._first = b""
+            self._handed = _UNHANDED
+
+    def _refused(self, kind: Handed, refused: GameError) -> None:
+        """An empty answer, which the contract must not come to look at."""
+        none = self.model, self.claim(), evidence_tuple(Evidence())
+        name, args = {
+            Handed.PICK: ("openNode", ([], [])),
+            Handed.POINT: ("prove", none),
+            Handed.PICK_PART: (
+                "provePart", (*none[:2], tuple(Place(0, 0)), none[2], opening_tuple(Opening()))
+            ),
+        }[kind]  # fmt: skip
+
+        def refuse(_game: Game, _now: int) -> Game:
+            raise refused
+
+        self.move(self.bench.accuser, name, args, refuse)
 
     def compare(self) -> None:
         (_accused, phase, status, ends, child, level, _accuser, count, index, parts, part, asks, exact, _binding, node, _opening) = self.bench.read("ToleranceGame", "gameOf", [self.id])  # fmt: skip
@@ -546,28 +567,6 @@ class TwinGame:
 
     def rows(self, rows: SignedRows) -> tuple[Any, ...]:
         return (self.model, leaf_tuple(rows.leaf), rows.layer_from, rows.layer_to)
-
-    def hand_over(
-        self,
-        kind: Handed,
-        value: int | Place,
-        signer: Signer,
-        caller: str = "",
-        at_s: int | None = None,
-        state: bytes | None = None,
-    ) -> None:
-        """Post a move that `signer` signed: of the state that the game is in, unless another is given."""
-        caller = caller or self.bench.requester
-        domain = signing.Domain(CHAIN_ID, self.bench.at["TaskRegistry"])
-        here = dispute.pick_state(self.game) if state is None else state
-        signature = signer.sign_digest(dispute.move_digest(domain, self.id, here, kind, value))
-        word = (
-            dispute.packed_place(value) if isinstance(value, Place) else value.to_bytes(32, "big")
-        )
-        who = signer.address if state is None else ""
-        self.move(
-            caller, "handOver", [kind, word, signature], lambda g, now: g.hand_over(now, kind, value, who), at_s
-        )  # fmt: skip
 
     def point(
         self, place: Place, caller: str = "", at_s: int | None = None, tokens: bytes = b""

@@ -561,15 +561,16 @@ def test_only_the_accuseds_signature_of_this_state_moves(bench: Bench, lie: Accu
     play.accuse()
     strangers = devnet_accounts(9, chain_id=CHAIN_ID)
     with pytest.raises(GameError, match="NotTurn"):
-        play.game.hand_over(Handed.PICK, 1, strangers[8])
+        play.game.handed(Handed.PICK, 1, strangers[8], play.open)
     with pytest.raises(GameError, match="NotTurn"):
-        play.game.hand_over(Handed.PICK, 1, bench.signer, state=bytes(32))
+        play.game.handed(Handed.PICK, 1, bench.signer, play.open, state=bytes(32))
     with pytest.raises(GameError, match="ChildUnknown"):
-        play.game.hand_over(Handed.PICK, 256, bench.signer)
+        play.game.handed(Handed.PICK, 256, bench.signer, play.open)
     with pytest.raises(GameError, match="WrongPhase"):
-        play.game.hand_over(Handed.PICK_PART, 1, bench.signer)
-    play.game.hand_over(Handed.POINT, Place(0, 0), bench.signer)
-    assert play.game.game.phase == Phase.PROVING
+        play.game.handed(Handed.PICK_PART, 1, bench.signer, play.open)
+    place = Place(1, 3, 1, 0, 2)
+    play.game.handed(Handed.POINT, place, bench.signer, play.prove)
+    assert play.game.game.verdict == Verdict.FAULT
 
 
 def test_rows_are_shown_or_refused_alike(bench: Bench, lie: Accusation) -> None:

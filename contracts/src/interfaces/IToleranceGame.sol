@@ -12,7 +12,7 @@ import {Claim, Evidence, Opening, RowOpening} from "./ITraceJudge.sol";
 ///
 /// Phases: Opened ⇄ Asked, Opened → Picking ⇄ Opening, Picking → Restating → Picking, Picking → Proving → Ruled or PickingPart → ProvingPart →
 /// Ruled, Ruled → Executed. Every turn has its own full clock; a move at its last second is in time. docs/trust.md has the whole; twin:
-/// core/protocol/dispute.py. Several moves may be made in one transaction by `multicall`.
+/// core/protocol/dispute.py.
 interface IToleranceGame is IArbitrator {
     enum Phase {
         None,
@@ -34,6 +34,13 @@ interface IToleranceGame is IArbitrator {
         Pick,
         Point,
         PickPart
+    }
+
+    /// The move of the accused that is answered, if it was handed over: EIP-712 GameMove(dispute, state, kind, value) in TaskRegistry's domain,
+    /// where `state` is `stateOf`. Without a signature the accused has made it by itself.
+    struct HandedMove {
+        bytes32 value; // the child, the part, or the place in its first 15 bytes
+        bytes signature;
     }
 
     struct Params {
@@ -65,7 +72,7 @@ interface IToleranceGame is IArbitrator {
     }
 
     event GameOpened(DisputeId indexed id, JobId indexed job, address indexed accused, uint16 stage, address accuser, address requester, ModelId model, bytes32 receiptHash, bytes32 requestsRoot, uint256 bond);
-    // What was opened stands in the calldata of the move; events only say that it was.
+    // What was opened stands in the calldata of the move; events only say that it was. Picks that were handed over have none of their own.
     event Accused(DisputeId indexed id, uint256 chunks, uint256 endsAt);
     event Picked(DisputeId indexed id, uint8 child, uint256 endsAt);
     event NodeOpened(DisputeId indexed id, uint256 level, uint256 index, uint256 endsAt);
@@ -158,21 +165,35 @@ interface IToleranceGame is IArbitrator {
     function restate(DisputeId id, ModelId model, Claim calldata claim, bytes32 traceRoot, bytes32[] calldata below) external;
 
     /// Open the picked child while more than 32 chunks are below it: hashes five levels down, and its siblings up to the node before.
-    function openNode(DisputeId id, bytes32[] calldata below, bytes32[] calldata siblings) external;
+    function openNode(DisputeId id, HandedMove calldata handed, bytes32[] calldata below, bytes32[] calldata siblings) external;
 
     /// Open the picked child to its values: the chunks below it, one after another, and how many bytes each of them has, a byte each.
-    function openChunks(DisputeId id, bytes calldata data, bytes calldata sizes, bytes32[] calldata siblings) external;
+    function openChunks(
+        DisputeId id,
+        HandedMove calldata handed,
+        bytes calldata data,
+        bytes calldata sizes,
+        bytes32[] calldata siblings
+    ) external;
 
     /// Open the operands of the element that was pointed at. That is the ruling.
-    function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence) external;
+    function prove(DisputeId id, HandedMove calldata handed, ModelId model, Claim calldata claim, Evidence calldata evidence) external;
 
     /// State the partial sums of an element of many terms. If they do not add up to it, that is the ruling.
-    function expand(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence, bytes calldata stated) external;
+    function expand(
+        DisputeId id,
+        HandedMove calldata handed,
+        ModelId model,
+        Claim calldata claim,
+        Evidence calldata evidence,
+        bytes calldata stated
+    ) external;
 
     /// Open the operands of the partial sum that was picked, and itself: its group of sixteen, and the hashes of all other groups. That is the
     /// ruling.
     function provePart(
         DisputeId id,
+        HandedMove calldata handed,
         ModelId model,
         Claim calldata claim,
         Place calldata place,
@@ -208,14 +229,7 @@ interface IToleranceGame is IArbitrator {
     /// Show the parts of rows that were asked for.
     function reveal(DisputeId id, SignedRows calldata rows, RowSpot[] calldata spots, RowOpening[] calldata openings) external;
 
-    /// A move that the accused signed, by whoever it was handed to: EIP-712 GameMove(dispute, state, kind, value) in TaskRegistry's domain,
-    /// where `state` is `stateOf` and `value` the child, the part, or the place as `pack` has it.
-    function handOver(DisputeId id, Handed kind, bytes32 value, bytes calldata signature) external;
-
     // --- anyone ---
-
-    /// Several calls of this contract in one transaction, by the same caller, one after another.
-    function multicall(bytes[] calldata data) external;
 
     /// Rule against whoever let the clock run out.
     function timeout(DisputeId id) external;

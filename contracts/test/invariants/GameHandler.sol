@@ -121,10 +121,10 @@ contract GameHandler is GameFixture {
         if (number == 11) return openChunksCall(id);
         Claim memory c = claim();
         c.exact = g.exact;
-        if (number == 12) return abi.encodeCall(game.prove, (id, model(), c, evidence()));
-        if (number == 13) return abi.encodeCall(game.expand, (id, model(), c, evidence(), stated()));
+        if (number == 12) return abi.encodeCall(game.prove, (id, unhanded(), model(), c, evidence()));
+        if (number == 13) return abi.encodeCall(game.expand, (id, unhanded(), model(), c, evidence(), stated()));
         if (number == 14) return abi.encodeCall(game.pickPart, (id, uint16(seed % 6)));
-        return abi.encodeCall(game.provePart, (id, model(), c, Place(1, 2, 3, 0, 5), evidence(), shownPart()));
+        return abi.encodeCall(game.provePart, (id, unhanded(), model(), c, Place(1, 2, 3, 0, 5), evidence(), shownPart()));
     }
 
     function attempt(DisputeId id, address caller, bytes memory data) private returns (bool ok) {
