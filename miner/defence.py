@@ -195,7 +195,8 @@ class Defence:
             o = seen.opened
             if now < seen.ends_at or seen.verdict == Verdict.FAULT:
                 return False  # a slash is for the accuser to execute
-            return await self._send(seen, "execute", o.job, o.stage, o.requests_root, named=False)
+            args = o.job, o.stage, o.requests_root, o.requester
+            return await self._send(seen, "execute", *args, named=False)
         if seen.phase in ACCUSER_TURNS:
             return now > seen.ends_at and await self._send(seen, "timeout")
         if seen.phase not in ACCUSED_TURNS:

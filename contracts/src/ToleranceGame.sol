@@ -48,9 +48,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     uint32 public immutable payoutDelaySeconds;
     uint16 public immutable slashBps;
 
-    /// What is kept of a game: {accused 160 | phase 8 | endsAt 40 | level 8 | index 40} {accuser 160 | chunks 40 | parts 16 | part 16 | asks 8 |
-    /// exact 8 | status 8} {binding} {node} {opening}. A round of the descent writes the first of them and `node`, and reads
-    /// the second. As `Game`, but that level and index are those of a child from when it is picked until it is opened.
+    /// What is kept of a game: {accused 160 | phase 8 | endsAt 40 | level 8 | index 40} {accuser 160 | chunks 40 | parts 16 | part 16 | asks 8
+    /// | exact 8 | status 8} {binding} {node} {opening}. A round of the descent writes the first word and `node`, and reads the second. As
+    /// `Game`, but that level and index are those of a child from when it is picked until it is opened.
     struct Dispute {
         address accused;
         Phase phase;
@@ -211,13 +211,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IToleranceGame
-    function openChunks(
-        DisputeId id,
-        HandedMove calldata handed,
-        bytes calldata data,
-        bytes calldata sizes,
-        bytes32[] calldata siblings
-    ) external {
+    function openChunks(DisputeId id, HandedMove calldata handed, bytes calldata data, bytes calldata sizes, bytes32[] calldata siblings)
+        external
+    {
         Dispute storage g = _answer(id, Phase.Opening, handed);
         (uint256 chunks, uint256 level, uint256 index) = (g.chunks, g.level, g.index);
         if (level > Chunks.STEP_LEVELS) revert HashesDue();
@@ -350,7 +346,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     /// @inheritdoc IToleranceGame
     function execute(JobId job, uint16 stage, bytes32 requestsRoot, address requester) external nonReentrant {
-        // INVARIANT: the id is of exactly this job, stage and requester: `resolve` hears of the dispute that was opened, and it is the victim.
+        // INVARIANT: the id is of exactly this job, stage and requester: `resolve` hears of what was opened, and the victim is the requester.
         DisputeId id = disputeIdOf(job, stage, requestsRoot, requester);
         Dispute storage g = _in(id, Phase.Ruled);
         if (block.timestamp < g.endsAt) revert PayoutNotReady(g.endsAt);
@@ -548,7 +544,10 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     // --- internals: what is on trial ---
 
     /// INVARIANT: layers, requests and rows are those that the accused signed.
-    function _requireReceipt(Dispute storage g, ModelId model, StageReceipt calldata receipt, uint16 layerFrom, uint16 layerTo) private view {
+    function _requireReceipt(Dispute storage g, ModelId model, StageReceipt calldata receipt, uint16 layerFrom, uint16 layerTo)
+        private
+        view
+    {
         bool same = keccak256(abi.encode(model, Eip712Types.receiptHash(receipt))) == g.binding;
         if (!same || layerFrom != receipt.layerFrom || layerTo != receipt.layerTo) revert ReceiptMismatch();
     }
@@ -610,15 +609,15 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         }
     }
 
-    /// INVARIANT: the partial sum is the one that the accused picked, and stands where it was stated: all groups are in the statement's hash.
+    /// INVARIANT: the partial sum is the one that the accused picked, and stands where it was stated: the statement's hash is over all groups.
     function _stated(Dispute storage g, Place calldata place, Opening calldata opening) private view returns (bytes8) {
-        uint256 at = g.part * Layouts.VALUE_BYTES;
-        uint256 group = at / GROUP_BYTES;
+        uint256 start = g.part * Layouts.VALUE_BYTES;
+        uint256 group = start / GROUP_BYTES;
         bytes32[] calldata others = opening.siblings;
         if (group > others.length) revert StatedMismatch();
         bytes32 found = keccak256(abi.encodePacked(_packed(place), others[:group], keccak256(opening.data), others[group:]));
         if (found != g.node) revert StatedMismatch();
-        return bytes8(opening.data[at % GROUP_BYTES:]);
+        return bytes8(opening.data[start % GROUP_BYTES:]);
     }
 
     // --- internals: the descent ---
@@ -659,7 +658,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// INVARIANT: what is opened is under the node that was opened before, at the place that the accused picked.
-    function _openChild(Dispute storage g, uint256 chunks, uint256 level, uint256 index, bytes32 hash, bytes32[] calldata siblings) private {
+    function _openChild(Dispute storage g, uint256 chunks, uint256 level, uint256 index, bytes32 hash, bytes32[] calldata siblings)
+        private
+    {
         bytes32 top = Chunks.climb(hash, index, Chunks.width(chunks, level), _stepTo(chunks, level), siblings);
         if (top != g.node) revert OpeningWrong();
         g.node = hash;

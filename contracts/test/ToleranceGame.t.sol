@@ -321,8 +321,7 @@ contract ToleranceGameTest is GameFixture {
         act(challenger, move);
         assertNode(id, LEVELS - 5, 3);
         vm.assertTrue(phaseOf(IToleranceGame.Phase.Picking, id));
-        IToleranceGame.HandedMove memory given =
-            handed(id, IToleranceGame.Handed.Point, bytes32(uint256(1) << 240), operatorKey);
+        IToleranceGame.HandedMove memory given = handed(id, IToleranceGame.Handed.Point, bytes32(uint256(1) << 240), operatorKey);
         act(challenger, abi.encodeCall(game.expand, (id, given, model(), claim(), evidence(), stated())));
         given = handed(id, IToleranceGame.Handed.PickPart, bytes32(uint256(2)), operatorKey);
         Place memory place = Place(1, 0, 0, 0, 0);
@@ -367,9 +366,7 @@ contract ToleranceGameTest is GameFixture {
 
     function test_pick_beyondTheChildren_isRefused() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
-        expectRefused(
-            operator, abi.encodeCall(game.pick, (id, 32)), abi.encodeWithSelector(IToleranceGame.ChildUnknown.selector, 32)
-        );
+        expectRefused(operator, abi.encodeCall(game.pick, (id, 32)), abi.encodeWithSelector(IToleranceGame.ChildUnknown.selector, 32));
     }
 
     function test_openNode_ofOtherHashes_isRefused() public {

@@ -169,18 +169,26 @@ class Accuser(Player):
             return Move("openNode", (_UNHANDED, tree.below(child_level, child), proof))
         first, last = child << child_level, min((child + 1) << child_level, tree.count)
         sizes = bytes(self.case.layout.chunk_bytes(chunk) for chunk in range(first, last))
-        return Move("openChunks", (_UNHANDED, self.trace.values.chunk_bytes(first, last), sizes, proof))
+        return Move(
+            "openChunks", (_UNHANDED, self.trace.values.chunk_bytes(first, last), sizes, proof)
+        )
 
     def _prove(self, seen: Seen, place: Place, claim: tuple[Any, ...]) -> Move:
         model = seen.opened.model
         if not self.case.layout.contains(place):
-            return Move("prove", (_UNHANDED, model, claim, evidence_tuple(Evidence(tokens=seen.tokens))))
+            return Move(
+                "prove", (_UNHANDED, model, claim, evidence_tuple(Evidence(tokens=seen.tokens)))
+            )
         if self.case.layout.op(place.section, place.op).form == Form.VERDICT and seen.tokens:
-            return Move("prove", (_UNHANDED, model, claim, evidence_tuple(self._against_list(seen, place))))
+            return Move(
+                "prove", (_UNHANDED, model, claim, evidence_tuple(self._against_list(seen, place)))
+            )
         found = evidence_for(self.trace, self.case.derivation, self.sources, place)
         if not self.case.trial(place).parts:
             return Move("prove", (_UNHANDED, model, claim, evidence_tuple(found)))
-        return Move("expand", (_UNHANDED, model, claim, evidence_tuple(found), self.partial_sums(place)))
+        return Move(
+            "expand", (_UNHANDED, model, claim, evidence_tuple(found), self.partial_sums(place))
+        )
 
     def _against_list(self, seen: Seen, place: Place) -> Evidence:
         """One token of the accused's list that does not keep the preferred one out."""

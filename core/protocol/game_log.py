@@ -50,7 +50,9 @@ class Seen:
     claim: Claim | None = None
     receipt: dict[str, Any] | None = None
     below: tuple[bytes, ...] = ()  # hashes under the node
-    chunks: tuple[bytes, ...] = ()  # those below the node, from number `node[1]` on, where it was opened to its values
+    chunks: tuple[
+        bytes, ...
+    ] = ()  # those below the node, from number `node[1]` on, where it was opened to its values
     place: Place | None = None
     tokens: bytes = b""
     stated: bytes = b""

@@ -33,7 +33,7 @@ class Chain:
         if jury:
             args |= {"dispute": number, "challenger": who}
         else:
-            args |= {"id": number, "accuser": who, "model": "0x", "receiptHash": "0x", "requestsRoot": "0x"}  # fmt: skip
+            args |= {"id": number, "accuser": who, "requester": who, "model": "0x", "receiptHash": "0x", "requestsRoot": "0x"}  # fmt: skip
         name, contract = ("DisputeOpened", "JuryArbitrator") if jury else ("GameOpened", "ToleranceGame")  # fmt: skip
         self.events_.append(ChainEvent(contract, name, args, 5, "0x", "0x", len(self.events_)))
 

@@ -252,7 +252,9 @@ class TwinGame:
     receipt: StageReceipt
     model: bytes
     job: bytes
-    _handed: tuple[bytes, bytes] = _UNHANDED  # value and signature of a move that goes with the next answer
+    _handed: tuple[bytes, bytes] = (
+        _UNHANDED  # value and signature of a move that goes with the next answer
+    )
 
     @classmethod
     def open(
@@ -278,7 +280,9 @@ class TwinGame:
             job, 0, bench.owner, bench.operator, bench.accuser, bench.requester, receipt_hash, root, model, [],
         )  # fmt: skip
         bench.send(bench.at["TaskRegistry"], "ToleranceGame", "open", [ref], now)
-        identity = bytes(bench.read("ToleranceGame", "disputeIdOf", [job, 0, root, bench.requester]))
+        identity = bytes(
+            bench.read("ToleranceGame", "disputeIdOf", [job, 0, root, bench.requester])
+        )
         accused = frozenset((bench.owner, bench.operator))
         game = dispute.opened(
             bench.terms, now, bench.accuser, accused, bench.requester, root, len(leaves), order_hash

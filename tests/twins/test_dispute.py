@@ -246,7 +246,10 @@ def every_move(play: Play) -> dict[str, tuple[Phase, Move]]:
         "prove": (Phase.PROVING, lambda p: game.prove(found, case=p.case)),
         "expand": (Phase.PROVING, lambda p: game.expand(found, b"", case=p.case)),
         "pick_part": (Phase.PICKING_PART, lambda _: game.pick_part(0)),
-        "prove_part": (Phase.PROVING_PART, lambda p: game.prove_part(found, Opening(), case=p.case)),
+        "prove_part": (
+            Phase.PROVING_PART,
+            lambda p: game.prove_part(found, Opening(), case=p.case),
+        ),
         "timeout": (Phase.NONE, lambda _: game.timeout()),
         "execute": (Phase.RULED, lambda _: game.execute()),
     }

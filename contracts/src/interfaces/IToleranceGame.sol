@@ -36,8 +36,8 @@ interface IToleranceGame is IArbitrator {
         PickPart
     }
 
-    /// The move of the accused that is answered, if it was handed over: EIP-712 GameMove(dispute, state, kind, value) in TaskRegistry's domain,
-    /// where `state` is `stateOf`. Without a signature the accused has made it by itself.
+    /// The move of the accused that is answered, if it was handed over: EIP-712 GameMove(dispute, state, kind, value) in TaskRegistry's
+    /// domain, where `state` is `stateOf`. Without a signature the accused has made it by itself.
     struct HandedMove {
         bytes32 value; // the child, the part, or the place in its first 15 bytes
         bytes signature;
@@ -50,8 +50,8 @@ interface IToleranceGame is IArbitrator {
         uint16 slashBps;
     }
 
-    /// A dispute as it stands. Model, receipt and claim are given again with each move and held against their hashes; job, stage, receipt and
-    /// requester are in its id.
+    /// A dispute as it stands. Model, receipt and claim are given again with each move and held against their hashes; job, stage, requests'
+    /// root and requester are in its id.
     struct Game {
         address accused;
         Phase phase;
@@ -189,8 +189,8 @@ interface IToleranceGame is IArbitrator {
         bytes calldata stated
     ) external;
 
-    /// Open the operands of the partial sum that was picked, and itself: its group of sixteen, and the hashes of all other groups. That is the
-    /// ruling.
+    /// Open the operands of the partial sum that was picked, and itself: its group of sixteen, and the hashes of all other groups. That is
+    /// the ruling.
     function provePart(
         DisputeId id,
         HandedMove calldata handed,

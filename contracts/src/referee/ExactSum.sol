@@ -59,8 +59,8 @@ library ExactSum {
 
     /// Σ v[i] over `n` float64 values from `from` on.
     ///
-    /// As `_singles` and `_total` together, four values of a word at a time and without a term in memory for each: the sum of partial sums is
-    /// most of a move's work.
+    /// As `_singles` and `_total` together, four values of a word at a time and without a term in memory for each: the sum of partial sums
+    /// is most of a move's work.
     function sum(Decode.Vector memory v, uint256 from, uint256 n) internal pure returns (Sum memory) {
         uint256 start = v.start + from * 8;
         uint256 end = start + n * 8;
@@ -184,8 +184,8 @@ library ExactSum {
         highest = _multiplied(a, b, b + 8 * n, to, fieldAt, 8 * Decode.widthBytes(formatA), (1 << Decode.fractionBits(formatA)) - 1);
     }
 
-    /// Terms from address `to` on, four at a time: those beyond the last are zero. `fieldAt` and `fractions` say where in `width` bits a value
-    /// at `a` has its exponent field and its fraction.
+    /// Terms from address `to` on, four at a time: those beyond the last are zero. `fieldAt` and `fractions` say where in `width` bits a
+    /// value at `a` has its exponent field and its fraction.
     ///
     /// A value at `a` stands at the top of the word read, its sign in front, so shifting left drops what lies before a part and right what
     /// follows it. Values at `b` stay in their lanes.

@@ -50,7 +50,11 @@ library Chunks {
     }
 
     /// The same above one node.
-    function climb(bytes32 hash, uint256 index, uint256 count, uint256 levels, bytes32[] calldata siblings) internal view returns (bytes32) {
+    function climb(bytes32 hash, uint256 index, uint256 count, uint256 levels, bytes32[] calldata siblings)
+        internal
+        view
+        returns (bytes32)
+    {
         if (index >= count) revert ITraceJudge.SiblingsWrong();
         bool ok = true;
         uint256 from;

@@ -81,7 +81,8 @@ contract GameHandler is GameFixture {
             judge.say(ITraceJudge.Fault(fault % 3), 4);
             number = 15;
         }
-        bool accused = phase == IToleranceGame.Phase.Asked || phase == IToleranceGame.Phase.Picking || phase == IToleranceGame.Phase.PickingPart;
+        bool accused =
+            phase == IToleranceGame.Phase.Asked || phase == IToleranceGame.Phase.Picking || phase == IToleranceGame.Phase.PickingPart;
         attempt(id, accused ? operator : challenger, callOf(number, id, seed));
     }
 

@@ -90,9 +90,7 @@ def shown_statement(place: bytes, part: int, shown: Opening) -> bytes | None:
     number, others = part * VALUE_BYTES // _GROUP_BYTES, shown.siblings
     if number > len(others):
         return None
-    return keccak(
-        place + b"".join((*others[:number], keccak(shown.data), *others[number:]))
-    )
+    return keccak(place + b"".join((*others[:number], keccak(shown.data), *others[number:])))
 
 
 def _group_hashes(stated: bytes) -> list[bytes]:
