@@ -361,7 +361,7 @@ class Game:
         return replace(self._turn(now, Phase.OPENED), asked=None)
 
     def hand_over(self, now: int, kind: Handed, value: int | Place, signer: str) -> Game:
-        """A move that the accused signed (`move_digest`), posted by whoever it was handed to. `signer` is who signed it."""
+        """A move that the accused signed (`move_digest`); the accuser posts it with its answer. `signer` is who signed it."""
         phase = Phase.PICKING_PART if kind == Handed.PICK_PART else Phase.PICKING
         self._in_time(now, phase)
         if signer not in self.accused:
