@@ -38,8 +38,9 @@ def maximum(params: tuple[int, ...], operands: bytes) -> bool:
 def greedy(params: tuple[int, ...], operands: bytes) -> bool:
     """l_j − l_tok > δ. Parameters: δ. Operands: l_j, l_tok."""
     (delta,) = words(params, 1)
+    margin = to_micro(delta)
     preferred, served = split(operands, 2).trace
-    return _exceeds(times(sub(preferred, served), MICRO), to_micro(delta))
+    return _exceeds(times(sub(preferred, served), MICRO), margin)
 
 
 def gumbel_max(params: tuple[int, ...], operands: bytes) -> bool:
