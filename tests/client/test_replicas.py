@@ -94,7 +94,7 @@ def another(stages: Stages, custom_id: str, step: int) -> None:
         assert stages.batch is not None
         if stages.batch.prompts[index].custom_id != custom_id:
             return whole
-        return Answer(whole.prompt_ids, (*whole.tokens[:step], *(9,) * (len(whole.tokens) - step)))
+        return replace(whole, tokens=(*whole.tokens[:step], *(9,) * (len(whole.tokens) - step)))
 
     stages.answer = answer  # type: ignore[method-assign]
 

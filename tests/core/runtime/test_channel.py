@@ -549,7 +549,8 @@ async def test_malformed_bodies_are_counted_and_the_eighth_ends_the_stream(  # t
     server: Server, dial
 ) -> None:
     stream = await dial(server)
-    bad = [b"", b"\x07" * 20, b"\x01" + bytes(8) + b"\x00\x00\x00\x01\xc0", b"\x01" * 13]
+    ours = bytes([wire.VERSION])
+    bad = [b"", b"\x07" * 20, ours + bytes(8) + b"\x00\x00\x00\x01\xc0", ours * 13]
     for body in (bad * 2)[:7]:
         await write_raw(stream, seal(stream, body))
     await stream.send(wire.Ping())

@@ -51,9 +51,9 @@ def header(version: int, length: int) -> bytes:
 ATTACKS: dict[str, Attack] = {
     "FrameTooLarge": lambda c: unsealed(c, (2**32 - 1).to_bytes(4, "big")),
     "AuthenticationFailed": lambda c: unsealed(c, (64).to_bytes(4, "big") + os.urandom(64)),
-    "FrameTruncated": lambda c: c._send_body(header(1, 1000) + b"short"),
+    "FrameTruncated": lambda c: c._send_body(header(wire.VERSION, 1000) + b"short"),
     "VersionUnknown": lambda c: c._send_body(header(77, 4) + b"what"),
-    "MalformedMessage": lambda c: c._send_body(header(1, 4) + b"\xc1\xc1\xc1\xc1"),
+    "MalformedMessage": lambda c: c._send_body(header(wire.VERSION, 4) + b"\xc1\xc1\xc1\xc1"),
 }
 
 
