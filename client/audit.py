@@ -339,7 +339,7 @@ def _disordered(leaf: RequestLeaf, opening: PromptOpening, fed: tuple[int, ...] 
 def _judge_rows(
     source: ShardSource, shards: _Shards, leaf: RequestLeaf, inputs: bytes, outputs: bytes
 ) -> RequestFinding:
-    from core.engine.numerics import judge_rows, reexecute, whitened_relative_l2
+    from core.engine.numerics import judge_rows, reexecute
 
     if (rough := shards.rough) is not None:
         sigma, served = source.sigma(rough.layers.end), _floats(outputs, rough.hidden)
@@ -360,8 +360,7 @@ def _judge_rows(
     limit = source.profile.tolerance(depth, len(served))
     stands_out, divergent = "", None
     if verdict.at_fault:
-        rows = whitened_relative_l2(served, reference, sigma).rows
-        divergent = next((i for i, dev in enumerate(rows) if dev > limit), verdict.worst_row)
+        divergent = _first_beyond(limit, served, reference, sigma, verdict.worst_row)
     else:
         stands_out = _stands_out(
             source, shards, verdict.ratio, verdict.limit, inputs, served, reference
@@ -375,6 +374,14 @@ def _judge_rows(
         divergent,
         stands_out,
     )
+
+
+def _first_beyond(limit: float, served: Any, reference: Any, sigma: Any, worst_row: int) -> int:
+    """The first row that alone lies beyond the limit, or the worst where only all together do."""
+    from core.engine.numerics import whitened_relative_l2
+
+    off = whitened_relative_l2(served, reference, sigma).rows
+    return next((i for i, deviation in enumerate(off) if deviation > limit), worst_row)
 
 
 def _stands_out(
@@ -405,7 +412,7 @@ def _judge_ends(
     source: ShardSource, shards: _Shards, leaf: RequestLeaf, inputs: bytes, ends: _Ends
 ) -> RequestFinding:
     """A last stage: its state rows as any other's, and its tokens by the head on ours."""
-    from core.engine.numerics import judge_rows, judge_tokens, reexecute, whitened_relative_l2
+    from core.engine.numerics import judge_rows, judge_tokens, reexecute
 
     tokens, opening, shard = ends.tokens, ends.opening, shards.either
     unknown = next((i for i, t in enumerate(tokens) if t >= shard.vocab), None)
@@ -438,8 +445,7 @@ def _judge_ends(
     elif reasons:
         divergent = end
     elif rows.at_fault:
-        off = whitened_relative_l2(served, reference, sigma).rows
-        divergent = next((i for i, dev in enumerate(off) if dev > rows.limit), rows.worst_row)
+        divergent = _first_beyond(rows.limit, served, reference, sigma, rows.worst_row)
     else:
         stands_out = _stands_out(source, shards, rows.ratio, rows.limit, inputs, served, reference)
     ratio, limit = _nearer((rows.ratio, rows.limit), (by_token.ratio, by_token.limit))

@@ -250,9 +250,8 @@ class Evidence:
         if stage == len(self.case.plan) - 1:
             if found.beside is None:
                 return False
-            beside = commit.unhex(found.beside)
-            pair = (root, beside) if side == "out" else (beside, root)
-            root = commit.answer_root(*pair)
+            half = commit.Half.TOKENS if side == "out" else commit.Half.STATES
+            root = commit.whole_root(half, root, commit.unhex(found.beside))
         return commit.to_hex(root) == leaf.out_root
 
     async def opening(self, request: int) -> PromptOpening:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -96,20 +97,13 @@ def _explain(
 
 def _by_layer(shard: Shard, x: Any) -> list[Any]:
     """Activations [T, D] after each layer, all positions at once."""
-    found: list[Any] = []
+    from core.engine.blocks import output_of
 
-    def keep(_: Any, __: Any, output: Any) -> None:
-        hidden = output[0] if isinstance(output, tuple | list) else output
-        found.append(hidden.detach().reshape(-1, shard.hidden).double().numpy().copy())
-
-    handles = [layer.register_forward_hook(keep) for layer in shard.decoder_layers]
-    try:
+    with ExitStack() as stack:
+        kept = [stack.enter_context(output_of(layer)) for layer in shard.decoder_layers]
         x = x if shard.is_first else x.to(shard.dtype)
         shard.forward(x, shard.new_cache(), last_only=True)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return found
+    return [hidden.detach().reshape(-1, shard.hidden).double().numpy() for (hidden,) in kept]
 
 
 def bar(value: float) -> str:

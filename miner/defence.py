@@ -287,9 +287,9 @@ class Defence:
 
     async def _sources(self, seen: Seen) -> ShardSources:
         """The rows that were asked for, by the roots we signed."""
-        from core.engine.trace.held import ShardSources, committed
+        from core.engine.trace.held import ShardSources
         from core.engine.trace.model import TraceModel
-        from core.protocol.trace.sources import answer_rows, cut_rows
+        from core.protocol.trace.sources import cut_rows
 
         assert seen.asked is not None
         receipt, rows = seen.asked["receipt"], seen.asked["rows"]
@@ -299,12 +299,11 @@ class Defence:
             rows["leaf"]["requestIndex"],
         )
         kept = self._rows(order, plan, request)
-        model, inputs = TraceModel.open(self._model_dir), committed(kept.inputs, kept.in_bytes)
-        if not kept.states:
-            return ShardSources(model, inputs, committed(kept.outputs, kept.out_bytes))
-        tokens = cut_rows(kept.outputs, kept.out_bytes)
-        return ShardSources(
-            model, inputs, *answer_rows(tokens, cut_rows(kept.states, kept.state_bytes))
+        return ShardSources.over(
+            TraceModel.open(self._model_dir),
+            cut_rows(kept.inputs, kept.in_bytes),
+            cut_rows(kept.outputs, kept.out_bytes),
+            cut_rows(kept.states, kept.state_bytes) if kept.states else (),
         )
 
     async def _send(self, seen: Seen, function: str, *args: object, named: bool = True) -> bool:

@@ -15,6 +15,7 @@ from benchmarks.engine.rig.rates import rate_without_bubbles, steady_rate
 from benchmarks.engine.rig.rig import PROMPT_TOKENS, Load, Ran, Rig
 from benchmarks.engine.serving import CUTS
 from benchmarks.table import Row
+from core.engine.pages import PAGE_TOKENS
 from core.engine.shape import describe_model, layer_count, read_config
 
 #: So many that a sixth of them is a step in which arithmetic, and not reading weights, takes the time.
@@ -23,7 +24,6 @@ SEQUENCES, NEW_TOKENS, WARM_TOKENS = 240, 24, 8
 GROUPS = 6
 ROUNDS = 3
 LATENCIES_MS = (None, 64.0, 256.0)
-_PAGE_TOKENS = 16
 
 
 def rows() -> list[Row]:
@@ -42,10 +42,10 @@ class _Found:
 
 async def _rows() -> list[Row]:
     folder, cut = model_folder("llama"), CUTS["llama"]
-    blocks = -(-(PROMPT_TOKENS + NEW_TOKENS + 1) // _PAGE_TOKENS)
+    blocks = -(-(PROMPT_TOKENS + NEW_TOKENS + 1) // PAGE_TOKENS)
     for_all, group = SEQUENCES * blocks, -(-SEQUENCES // GROUPS) * blocks
     layers = max(cut, layer_count(read_config(folder)) - cut)
-    page_bytes = _PAGE_TOKENS * describe_model(folder).kv_bytes_per_token
+    page_bytes = PAGE_TOKENS * describe_model(folder).kv_bytes_per_token
 
     def kv_bytes(blocks_held: int) -> int:
         return (blocks_held * layers + 1) * page_bytes  # one page is the padding
@@ -60,6 +60,7 @@ async def _rows() -> list[Row]:
         stages = [await stage.ask("memory") for stage in tight.stages]
     inside = min(stage["most_inside"] for stage in stages)
     alone = 2 * group // blocks
+    are_equal = all(each.are_equal for each in found.values())
     return [
         Row(
             "KV offload in miners, sequences of the same near memory at once",
@@ -73,10 +74,10 @@ async def _rows() -> list[Row]:
         Row(
             "KV offload in miners, what both stages signed, and tokens",
             "bit-equal",
-            "equal" if all(each.are_equal for each in found.values()) else "not equal",
+            "equal" if are_equal else "not equal",
             "–",
             "bit-equal",
-            all(each.are_equal for each in found.values()),
+            are_equal,
         ),
     ]
 

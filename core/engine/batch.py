@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.engine.blocks import Final, Shard
+from core.engine.blocks import Final, Shard, without_states
 from core.engine.gates import LayerGates
 from core.engine.graphs import Capture, DecodeGraphs, cuda_capture
 from core.engine.layout import learn_layout
@@ -248,9 +248,7 @@ class BatchEngine:
                 left = out.logits[:0] if isinstance(out, Final) else out
                 self.prefixes.keep(h, piece.links, tokens, left)
             self.kv.grown(h, tokens)
-        if states:
-            return outs
-        return [out.logits if isinstance(out, Final) else out for out in outs]
+        return outs if states else without_states(outs)
 
     def _swapped_pages(self, microbatch: int) -> list[Pages]:
         found: list[list[Pages]] = [[] for _ in self.kv.allocators]

@@ -7,7 +7,7 @@ and what comes out. Same dtype and same shapes therefore give the whole model's 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,6 +34,11 @@ class Final(NamedTuple):
 
     rows: Tensor
     logits: Tensor
+
+
+def without_states(outs: Sequence[Any]) -> list[Tensor]:
+    """Of each of these, a `Final` or activations, the logits or the activations."""
+    return [out.logits if isinstance(out, Final) else out for out in outs]
 
 
 class Shard:

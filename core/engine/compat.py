@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from core.engine.batch import BatchEngine
-from core.engine.blocks import Final, Shard
+from core.engine.blocks import Final, Shard, without_states
 from core.engine.gates import LayerGates
 from core.engine.kv import Cache
 from core.engine.paged_kv import KvShort
@@ -178,9 +178,7 @@ class CompatEngine:
         if not self.has_room([(p.request, p.position + len(p.x)) for p in pieces]):
             raise KvShort("too little memory for the step")
         outs = [self._run(self._requests[piece.request], piece) for piece in pieces]
-        if states:
-            return outs
-        return [out.logits if isinstance(out, Final) else out for out in outs]
+        return outs if states else without_states(outs)
 
     def _run(self, request: _Request, piece: Piece) -> Tensor | Final:
         cache = request.cache

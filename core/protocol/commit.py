@@ -92,9 +92,7 @@ def verify_proof(
             node = sha256(_NODE + pair).digest()
         width, index = (width + 1) // 2, index // 2
     own = sha256(_ROOT + count.to_bytes(4, "big") + node).digest()
-    if half:
-        own = answer_root(own, beside) if half == Half.TOKENS else answer_root(beside, own)
-    return not siblings and own == root
+    return not siblings and whole_root(half, own, beside) == root
 
 
 def part_hashes(row: bytes | memoryview) -> list[bytes]:
@@ -302,6 +300,16 @@ def answer_root(tokens_root: bytes, states_root: bytes) -> bytes:
     if len(tokens_root) != 32 or len(states_root) != 32:
         raise ValueError("a root is not 32 bytes")
     return sha256(_ANSWER + tokens_root + states_root).digest()
+
+
+def whole_root(half: Half, root: bytes, beside: bytes) -> bytes:
+    """What is signed of rows with this root: itself, or with the other half `beside` it an `answer_root`."""
+    match half:
+        case Half.TOKENS:
+            return answer_root(root, beside)
+        case Half.STATES:
+            return answer_root(beside, root)
+    return root
 
 
 def unhex(hex32: str) -> bytes:

@@ -282,16 +282,21 @@ async def test_a_defence_that_is_restarted_goes_on_where_it_was(
     async with asyncio.timeout(300):
         while not playing.done():
             lives += 1
-            store = Store(tmp_path / "miner.sqlite")
-            miner = defence(work, store, opened, answers, Hasty(LOOK_S))
-            before = len(answers)
+            store, moved = Store(tmp_path / "miner.sqlite"), asyncio.Event()
+            miner = Defence(
+                world.chain, world.operators[STAGE], world.owners[STAGE].address, store,
+                world.model_dir, Hasty(LOOK_S), first_block=opened.block,
+                on_move=lambda _, move, moved=moved: (answers.append(move), moved.set()),
+            )  # fmt: skip
+            waiting = asyncio.create_task(moved.wait())
             await miner.look()
-            while len(answers) == before and not playing.done():
-                await asyncio.sleep(0.05)
+            # Woken before the next move can be sent, as that reads the chain first.
+            await asyncio.wait([waiting, playing], return_when=asyncio.FIRST_COMPLETED)
             await miner.close()
+            waiting.cancel()
             store.close()
         verdict = await playing
     seen = await read_game(world.chain, opened)
     assert (verdict, seen.phase) == (Verdict.NO_FAULT, Phase.EXECUTED)
     assert lives >= 3, f"every life makes one move: {answers}"
-    assert answers.count("point") == 1
+    assert seen.moves.count("PointedAt") == 1, answers

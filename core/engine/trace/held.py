@@ -88,6 +88,20 @@ class ShardSources:
     outputs: CommittedRows
     states: CommittedRows | None = None  # of a last stage
 
+    @classmethod
+    def over(
+        cls,
+        model: TraceModel,
+        inputs: Sequence[bytes],
+        outputs: Sequence[bytes],
+        states: Sequence[bytes] = (),
+    ) -> ShardSources:
+        """Over rows as they were signed; `states` of a last stage, under one root with its token ids."""
+        entering = CommittedRows(inputs)
+        if not states:
+            return cls(model, entering, CommittedRows(outputs))
+        return cls(model, entering, *answer_rows(outputs, states))
+
     def weights(self, want: Weights) -> bytes:
         return self.model.weights(want)
 
@@ -117,19 +131,10 @@ def boundaries_of(layout: Layout, inputs: bytes, outputs: bytes, states: bytes =
         entered = np.frombuffer(inputs, dtype="<f4").reshape(-1, width)
     if not layout.deviation:
         return Boundaries(entered)
-    left = np.frombuffer(states if is_last(layout) else outputs, dtype="<f4").reshape(-1, width)
+    made = states if layout.program.ends_at(layout.layer_to) else outputs
+    left = np.frombuffer(made, dtype="<f4").reshape(-1, width)
     # State rows are those of the last positions, other stages' of all.
     return Boundaries(entered, left, len(entered) - len(left))
-
-
-def is_last(layout: Layout) -> bool:
-    """Whether the stage is its chain's last one, which signs token ids and state rows."""
-    return layout.layer_to == len(layout.program.layer_types)
-
-
-def committed(data: bytes, row_bytes: int) -> CommittedRows:
-    """Rows of one boundary with their tree."""
-    return CommittedRows(cut_rows(data, row_bytes))
 
 
 def sources_of(
@@ -137,11 +142,12 @@ def sources_of(
 ) -> ShardSources:
     """Sources over rows as they were signed; `states` of a last stage."""
     width = 4 * layout.program.hidden
-    entering = committed(inputs, 4 if layout.layer_from == 0 else width)
-    if not is_last(layout):
-        return ShardSources(model, entering, committed(outputs, width))
-    return ShardSources(
-        model, entering, *answer_rows(cut_rows(outputs, 4), cut_rows(states, width))
+    ends = layout.program.ends_at(layout.layer_to)
+    return ShardSources.over(
+        model,
+        cut_rows(inputs, 4 if layout.layer_from == 0 else width),
+        cut_rows(outputs, 4 if ends else width),
+        cut_rows(states, width),
     )
 
 
@@ -177,5 +183,5 @@ def pack(values: Sequence[float]) -> bytes:
 
 __all__ = [
     "NODES_FILE", "ShardSources", "ShardTrace", "VALUES_FILE", "VALUE_BYTES", "boundaries_of", "build_trace",
-    "committed", "pack", "sources_of",
+    "pack", "sources_of",
 ]  # fmt: skip

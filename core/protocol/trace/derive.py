@@ -132,8 +132,7 @@ class Derivation:
         self._tolerance = tolerance
         self._choice = choice
         self._first_out = first_out
-        is_last = layout.layer_to == len(layout.program.layer_types)
-        self._out = Boundary.STATES if is_last else Boundary.OUT
+        self._out = Boundary.STATES if self._p.ends_at(layout.layer_to) else Boundary.OUT
 
     def trial(self, place: Place, witness: int = 0, named: int | None = None) -> Trial:
         """How the value at `place` is judged; `witness` is the key that a stabiliser's author points at, `named` a token of a list.

@@ -105,8 +105,8 @@ class Case:
     @property
     def first_out(self) -> int:
         """Position of the first row that the stage signed as its work; a last stage's are those that a token was drawn from."""
-        is_last = self.claim.layer_to == len(self.program.layer_types)
-        return self.claim.leaf.tokens_in - 1 if is_last else 0
+        ends = self.program.ends_at(self.claim.layer_to)
+        return self.claim.leaf.tokens_in - 1 if ends else 0
 
     def check_claim(self) -> None:
         """Raises ClaimError unless the claim is about rows, layers and a tolerance that exist."""

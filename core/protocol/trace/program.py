@@ -113,6 +113,10 @@ class Program:
     weight_format: Format = Format.FP32
     table_format: Format = Format.FP32
 
+    def ends_at(self, layer_to: int) -> bool:
+        """Whether a stage up to this layer is its chain's last one, which signs token ids and state rows."""
+        return layer_to == len(self.layer_types)
+
     def to_bytes(self) -> bytes:
         """The bytes whose Keccak hash is the numerics profile."""
         out = [

@@ -40,7 +40,7 @@ class SignedRows(NamedTuple):
 
     @property
     def is_last(self) -> bool:
-        return self.layer_to == len(self.program.layer_types)
+        return self.program.ends_at(self.layer_to)
 
     @property
     def made(self) -> tuple[Boundary, ...]:

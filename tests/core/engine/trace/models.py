@@ -14,7 +14,6 @@ from core.engine.trace.held import (
     ShardTrace,
     boundaries_of,
     build_trace,
-    is_last,
     sources_of,
 )
 from core.engine.trace.operators import Plain
@@ -68,9 +67,8 @@ class Tiny:
     ) -> tuple[ShardTrace, ShardSources, Derivation]:
         layout = self.layout(shard)
         rows: tuple[bytes, ...] = self.rows(shard)
-        if layout.deviation and is_last(
-            layout
-        ):  # what comes out are state rows, here of every position
+        if layout.deviation and layout.program.ends_at(layout.layer_to):
+            # What comes out are state rows, here of every position.
             rows = (rows[0], b"", rows[1])
         model = self.ours.trace_model(self.folder)
         trace = build_trace(
