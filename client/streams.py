@@ -15,10 +15,8 @@ from core.protocol.errors import HeadraceError, PeerUnreachable
 from core.protocol.types import Stage
 from core.runtime.channel import Answer, Channel, StreamIdentity, connect
 from core.runtime.clock import Clock, SystemClock
-from core.runtime.pulse import Accidents, Beat, until_lost
+from core.runtime.pulse import CONNECT_S, Accidents, Beat, until_lost
 
-#: A stream that ended is tried again for at most so long; a dead machine refuses it at once.
-AGAIN_S = 1.0
 Key = tuple[str, str]
 """(operator in lower case, endpoint)."""
 
@@ -106,7 +104,7 @@ class Streams:
             if channel.is_open or not accidents.is_one():
                 break
             try:
-                channel = await self._open(key, min(AGAIN_S, self._connect_s))
+                channel = await self._open(key, min(CONNECT_S, self._connect_s))
             except HeadraceError:
                 break
             for hearer in list(self._hearers.values()):

@@ -13,12 +13,10 @@ from collections.abc import Callable, Collection
 from core.protocol.errors import AuthenticationFailed, HeadraceError, PeerUnreachable
 from core.runtime.channel import Channel, Peers
 from core.runtime.clock import Clock
-from core.runtime.pulse import Accidents, Beat, until_lost
+from core.runtime.pulse import CONNECT_S, Accidents, Beat, until_lost
 
 Place = tuple[str, str]
 """(operator, endpoint)."""
-#: Nobody accepts a stream for so long only to be found silent.
-CONNECT_S = 1.0
 
 
 class Neighbours:

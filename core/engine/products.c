@@ -28,7 +28,8 @@
 
 #define LANES (VECTOR_BYTES / (int)sizeof(REAL))
 #define WIDTH (2 * LANES)
-#define CHUNK 256  /* of the depth: a part of a panel that stays in the nearest cache while all rows pass over it */
+#define CHUNK (16384 / (WIDTH * (int)sizeof(REAL)))  /* of the depth: what stays in half of the nearest cache while all rows pass over it, and what comes next beside it */
+#define LINE 64  /* bytes that memory is fetched by */
 #define BLOCK 48   /* rows that are summed up beside each other */
 #define SHARED 8   /* panels that a thread takes at once */
 
@@ -63,6 +64,7 @@ static inline __attribute__((always_inline)) void tile(
     memcpy(&a, panel + k * WIDTH, sizeof(lanes));
     memcpy(&b, panel + k * WIDTH + LANES, sizeof(lanes));
     __builtin_prefetch(next + k * share);
+    if (share > LINE) __builtin_prefetch(next + k * share + LINE); /* one group fetches both lines that two vectors are */
 #pragma GCC unroll 16
     for (int r = 0; r < n; r++) {
       const REAL one = x[r * x_stride + k];

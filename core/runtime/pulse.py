@@ -15,6 +15,9 @@ from core.protocol import wire
 from core.protocol.errors import PeerUnreachable
 from core.runtime.clock import Clock
 
+#: A stream to somebody who should be there may take so long. Connecting and the handshake are five ways, 1.3 s of them where one is 256 ms, and
+#: loops at both ends may be busy. Who is dead refuses at once, so that this is the pause of one case alone: a stream ends and its machine is not to be reached.
+CONNECT_S = 2.0
 #: Intervals that an answer of a peer may take, before any of its answers says how far away it is.
 FAR_INTERVALS = 2
 _ANSWERS = 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -127,6 +128,22 @@ async def test_a_stream_that_breaks_is_replaced_and_nobody_is_lost(
     (channel,) = neighbour.listener.channels
     channel._writer.transport.abort()
     await neighbour.asks(6)
+    assert not watching.lost
+
+
+async def test_a_neighbour_at_the_far_end_of_the_world_is_there(
+    neighbour: Neighbour, watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 ms one way: 0.5 s to connect, and as long until a hello is answered."""
+    welcome = StreamIdentity.welcome
+
+    async def from_far_away(*args: Any) -> Channel:
+        await asyncio.sleep(5 * 0.256)
+        return await welcome(*args)
+
+    monkeypatch.setattr(StreamIdentity, "welcome", from_far_away)
+    watching.neighbours.watch(*neighbour.place)
+    await neighbour.asks(2)
     assert not watching.lost
 
 
