@@ -6,6 +6,7 @@ import time
 from asyncio import Future
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from core.batching.step import Step
@@ -13,7 +14,7 @@ from core.protocol.errors import CheckFailed, HeadraceError
 
 if TYPE_CHECKING:
     from core.engine.batch import BatchEngine
-    from core.engine.blocks import Shard
+    from core.engine.blocks import Draw, Shard
     from core.engine.compat import CompatEngine
     from core.engine.pieces import Piece
     from core.engine.sampling import Choice, Sampler
@@ -98,9 +99,13 @@ def run_batch(
     ready = _checked(engine, works, outcomes)
     while ready:
         try:
-            pieces = [piece for _, piece in ready]
             outs = engine.step(
-                pieces, microbatch=group, following=following, checked=True, states=True
+                [piece for _, piece in ready],
+                microbatch=group,
+                following=following,
+                checked=True,
+                states=True,
+                draw=_drawing([work for work, _ in ready]),
             )
             outcomes += zip([work for work, _ in ready], _results(ready, outs), strict=True)
             break
@@ -203,25 +208,30 @@ def as_rows(out: Any) -> bytes:
     return rows
 
 
-def _results(ran: Sequence[tuple[Work, Piece]], outs: Sequence[Any]) -> list[Any]:
-    from core.engine.blocks import Final
+def _drawing(works: Sequence[Work]) -> Draw:
+    """Draws the tokens of these works, in their order: one of each that is to draw, of one with guesses one of each row."""
     from core.engine.sampling import sample_batch
 
-    drawing: list[tuple[Any, Sampler]] = []
-    for (work, _), out in zip(ran, outs, strict=True):
+    samplers: list[Sampler] = []
+    for work in works:
         if work.draw and work.guesses is not None:
-            guesses = work.guesses
-            drawing += [(row, work.draw.fork(guesses[:i])) for i, row in enumerate(out.logits)]
+            samplers += [work.draw.fork(work.guesses[:i]) for i in range(work.tokens)]
         elif work.draw:
-            drawing.append((out.logits[-1], work.draw))
-    choices = iter(sample_batch(*zip(*drawing, strict=True)) if drawing else ())
+            samplers.append(work.draw)
+    left = iter(samplers)
+    return lambda logits: sample_batch(logits, list(islice(left, len(logits))))
+
+
+def _results(ran: Sequence[tuple[Work, Piece]], outs: Sequence[Any]) -> list[Any]:
+    from core.engine.blocks import Final
+
     results: list[Any] = []
     for (work, _), out in zip(ran, outs, strict=True):
         if work.draw and work.guesses is not None:
-            drawn = [_drawn(next(choices), state) for state in out.rows]
+            drawn = [_drawn(*each) for each in zip(out.logits, out.rows, strict=True)]
             results.append(_fitting(drawn, work.guesses))
         elif work.draw:
-            results.append(_drawn(next(choices), out.rows[-1]))
+            results.append(_drawn(out.logits[-1], out.rows[-1]))
         elif isinstance(out, Final):
             results.append(b"")  # the last stage says nothing of a prompt
         else:

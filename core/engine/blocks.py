@@ -30,10 +30,17 @@ MAX_ACTIVATION = 1e8
 
 
 class Final(NamedTuple):
-    """What is left at a model's end: rows of its last layer [n, D], before norm and head, and their logits [n, V]."""
+    """What is left at a model's end: rows of its last layer [n, D], before norm and head, and their logits [n, V].
+
+    Where a `Draw` took the logits, what it made of each.
+    """
 
     rows: Tensor
-    logits: Tensor
+    logits: Any
+
+
+Draw = Callable[[Tensor], Sequence[Any]]
+"""Makes something of each row of float32 logits [n, V], a token mostly. Called with some rows after the others."""
 
 
 def without_states(outs: Sequence[Any]) -> list[Tensor]:

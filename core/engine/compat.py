@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from core.engine.batch import BatchEngine
-from core.engine.blocks import Final, Shard, without_states
+from core.engine.blocks import Draw, Final, Shard, without_states
 from core.engine.gates import LayerGates
 from core.engine.kv import Cache
 from core.engine.paged_kv import KvShort
@@ -170,6 +170,7 @@ class CompatEngine:
         following: int | None = None,
         checked: bool = False,
         states: bool = False,
+        draw: Draw | None = None,
     ) -> list[Any]:
         """Run a batch, one request after the other; outputs as of `BatchEngine.step`. Raises KvShort."""
         if not checked:
@@ -177,7 +178,12 @@ class CompatEngine:
                 self.check(piece)
         if not self.has_room([(p.request, p.position + len(p.x)) for p in pieces]):
             raise KvShort("too little memory for the step")
-        outs = [self._run(self._requests[piece.request], piece) for piece in pieces]
+        outs: list[Any] = []
+        for piece in pieces:
+            out = self._run(self._requests[piece.request], piece)
+            if draw is not None and isinstance(out, Final):
+                out = Final(out.rows, draw(out.logits) if len(out.logits) else [])
+            outs.append(out)
         return outs if states else without_states(outs)
 
     def _run(self, request: _Request, piece: Piece) -> Tensor | Final:

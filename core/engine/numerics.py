@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from core.engine.blocks import MAX_ACTIVATION, Final, Shard
-from core.engine.heap import keep_freed_memory
 from core.engine.margin import gain, margin_of
 from core.engine.sampling import Sampler
 from core.protocol.errors import ModelUnsupported
@@ -343,7 +342,6 @@ def reexecute(
     """
     if shard.dtype != torch.float64:
         raise ValueError(f"an audit runs in float64, not {shard.dtype}")
-    keep_freed_memory()
     x = torch.as_tensor(inputs)
     wanted = list(range(len(x)) if logit_rows is None or not shard.is_last else logit_rows)
     if wanted and not 0 <= min(wanted) <= max(wanted) < len(x):

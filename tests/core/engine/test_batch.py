@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from core.engine import batch
 from core.engine.batch import BatchEngine
 from core.engine.compat import CompatEngine, make_engine
 from core.engine.paged_kv import KvShort
@@ -135,6 +136,40 @@ def test_a_partial_slice_keeps_pages_for_its_layers_only(tiny: Callable) -> None
     assert stage.free("a") == 6
     assert stage.free("b") == 2
     assert stage.kv.used_pages == 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("architecture", ["llama", "gemma2"])
+def test_what_is_drawn_is_drawn_from_the_same_logits_few_at_a_time(
+    architecture: str, engine: type, tiny: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of nine pieces, one of prompt rows that nobody draws from and one with guesses."""
+    folder, in_c = tiny(architecture, layers=2), engine is BatchEngine and architecture == "llama"
+    (stage,) = make_stages(folder, (0, 2), engine=engine, packed=in_c)
+    monkeypatch.setattr(batch, "REUSED_BYTES", 3 * 4 * stage.shard.vocab)
+    pieces = [Piece(i, ids_of(i, 3 + i), 0, {2: "none", 5: "all"}.get(i, "last")) for i in range(9)]
+    wanted = [0 if i == 2 else 8 if i == 5 else 1 for i in range(9)]
+
+    def opened() -> None:
+        for piece in pieces:
+            stage.free(piece.request)
+            stage.open(piece.request)
+
+    def drawing(logits: torch.Tensor) -> list[torch.Tensor]:
+        calls.append(len(logits))
+        return list(logits.clone())
+
+    opened()
+    expected = stage.step(pieces, states=True)
+    opened()
+    calls: list[int] = []
+    found = stage.step(pieces, states=True, draw=drawing)
+    assert sum(calls) == sum(wanted)
+    assert max(calls) <= (3 if in_c else sum(wanted))
+    for whole, drawn, count in zip(expected, found, wanted, strict=True):
+        assert torch.equal(whole.rows, drawn.rows)
+        assert len(drawn.logits) == len(whole.logits) == count
+        assert all(map(torch.equal, whole.logits, drawn.logits))
 
 
 def test_logits_come_for_the_rows_asked_for(tiny: Callable) -> None:
