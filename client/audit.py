@@ -412,7 +412,7 @@ def _judge_ends(
     source: ShardSource, shards: _Shards, leaf: RequestLeaf, inputs: bytes, ends: _Ends
 ) -> RequestFinding:
     """A last stage: its state rows as any other's, and its tokens by the head on ours."""
-    from core.engine.numerics import judge_rows, judge_tokens, reexecute
+    from core.engine.numerics import TokenMargins, judge_rows, reexecute
 
     tokens, opening, shard = ends.tokens, ends.opening, shards.either
     unknown = next((i for i, t in enumerate(tokens) if t >= shard.vocab), None)
@@ -435,10 +435,11 @@ def _judge_ends(
             return RequestFinding(leaf.request_index, False, (), ratio, limit, None, stands_out)
     shard, first_row = shards.judge(), leaf.tokens_in - 1
     wanted = range(first_row, first_row + len(tokens))
-    made = reexecute(shard, _inputs(shard, inputs), logit_rows=wanted, states=True)
+    margins = TokenMargins(*how, **drawn)
+    made = reexecute(shard, _inputs(shard, inputs), logit_rows=wanted, draw=margins)
     reference = made.rows.numpy()
     rows = judge_rows(source.profile, len(shard.layers), served, reference, sigma)
-    by_token = judge_tokens(source.profile, made.logits.numpy(), *how, **drawn)
+    by_token = margins.verdict(source.profile)
     stands_out, divergent = "", None
     if by_token.at_fault:
         divergent = by_token.worst_row

@@ -59,19 +59,19 @@ def ends_clear(
     """The same of a last stage's state rows, with what is measured of its tokens against our own float32 logits.
 
     `inputs` are of all positions, of which the last ones gave the `tokens` and the state rows `served`; `history` is as of
-    `core.engine.numerics.judge_tokens`.
+    `core.engine.numerics.TokenMargins`.
     """
     import torch
 
-    from core.engine.numerics import judge_tokens
+    from core.engine.numerics import TokenMargins
 
-    made = _forward(shard, inputs, torch.arange(len(inputs) - len(tokens), len(inputs)))
-    if made is None:
+    margins = TokenMargins(tokens, sampling, request_index, **history)
+    wanted = torch.arange(len(inputs) - len(tokens), len(inputs))
+    made = _forward(shard, inputs, wanted, margins)
+    if made is None or not margins.are_all_finite:
         return None
     rows = _rows_clear(profile, shard, made.rows.numpy(), served, sigma)
-    verdict = judge_tokens(
-        halved(profile), made.logits.numpy(), tokens, sampling, request_index, **history
-    )
+    verdict = margins.verdict(halved(profile))
     return None if rows is None or verdict.at_fault else (*rows, verdict)
 
 
@@ -84,15 +84,15 @@ def _rows_clear(
     return None if verdict.at_fault or verdict.ratio > verdict.limit else (verdict, ours)
 
 
-def _forward(shard: Shard, inputs: Any, rows: Any) -> Any:
-    """All positions at once, or of a last stage these rows with their logits; None for inputs that no stage may be fed: where judging
-    ends is for the exact re-run to say."""
+def _forward(shard: Shard, inputs: Any, rows: Any, draw: Any = None) -> Any:
+    """All positions at once, or of a last stage these rows, their logits given to `draw`; None for inputs that no stage may be fed: where
+    judging ends is for the exact re-run to say."""
     import torch
 
     x = inputs if shard.is_first else inputs.to(shard.dtype)
     try:
-        found = shard.run_whole(x, rows, states=True)
+        found = shard.run_whole(x, rows, states=True, draw=draw)
     except ValueError:
         return None
-    parts = found if isinstance(found, tuple) else (found,)
-    return found if all(bool(torch.isfinite(part).all()) for part in parts) else None
+    made = found.rows if isinstance(found, tuple) else found
+    return found if bool(torch.isfinite(made).all()) else None

@@ -80,9 +80,10 @@ async def replay(
                 if number == last:
                     found.append(_no_answer(job, foreign, shard.vocab))
                 continue
-            rows[i] = await asyncio.to_thread(_through, shard, job, rows[i])
-            if number == last:
-                found.append(await asyncio.to_thread(_judged, source, job, rows[i]))
+            if number < last:
+                rows[i] = await asyncio.to_thread(_through, shard, job, rows[i])
+            else:
+                found.append(await asyncio.to_thread(_judged, source, shard, job, rows[i]))
                 rows[i] = None
         del shard
     progress(len(jobs) * (last + 1), len(jobs) * (last + 1))
@@ -90,15 +91,16 @@ async def replay(
 
 
 def _through(shard: Any, job: _Job, rows: Any) -> Any:
-    """What this shard makes of what the one before it made; logits of the produced tokens at the end."""
-    import torch
-
+    """What this shard makes of what the one before it made."""
     from core.engine.numerics import reexecute
 
-    x = torch.tensor(job.opening.prompt_ids + job.tokens[:-1]) if rows is None else rows
-    first = len(job.opening.prompt_ids) - 1
-    wanted = range(first, first + len(job.tokens)) if shard.is_last else None
-    return reexecute(shard, x, logit_rows=wanted)
+    return reexecute(shard, _entering(job, rows))
+
+
+def _entering(job: _Job, rows: Any) -> Any:
+    import torch
+
+    return torch.tensor(job.opening.prompt_ids + job.tokens[:-1]) if rows is None else rows
 
 
 def _no_answer(job: _Job, foreign: Sequence[int], vocab: int) -> Replayed:
@@ -110,18 +112,21 @@ def _no_answer(job: _Job, foreign: Sequence[int], vocab: int) -> Replayed:
     )
 
 
-def _judged(source: ShardSource, job: _Job, logits: Any) -> Replayed:
-    from core.engine.numerics import judge_tokens
+def _judged(source: ShardSource, shard: Any, job: _Job, rows: Any) -> Replayed:
+    """The tokens by the logits that the last shard makes of these rows."""
+    from core.engine.numerics import TokenMargins, reexecute
 
-    verdict: Verdict = judge_tokens(
-        source.profile,
-        logits.numpy(),
+    margins = TokenMargins(
         job.tokens,
         job.opening.sampling,
         job.leaf.request_index,
         prompt=job.opening.prompt_ids,
         eos_ids=source.eos_ids,
     )
+    first = len(job.opening.prompt_ids) - 1
+    wanted = range(first, first + len(job.tokens))
+    reexecute(shard, _entering(job, rows), logit_rows=wanted, draw=margins)
+    verdict: Verdict = margins.verdict(source.profile)
     return Replayed(
         job.leaf.request_index,
         len(job.tokens),

@@ -20,7 +20,7 @@ are `[T]`, activations `[T, D]`, logits `[T, V]`.
     conversion.py stored names and experts into the library's parameters
     quantise.py   matrices held as integers
     selfcheck.py  proof that cutting changes nothing
-    blocks.py     run the loaded layers on a request
+    blocks.py     run the loaded layers on a request; head.py logits, a few rows at a time
     kv.py         what a request remembers
 
     batch.py      one step of many requests at different positions, over pages

@@ -18,7 +18,7 @@ from torch import Tensor
 from core.engine.blocks import Draw, Final, Shard, without_states
 from core.engine.gates import LayerGates
 from core.engine.graphs import Capture, DecodeGraphs, cuda_capture
-from core.engine.heap import REUSED_BYTES
+from core.engine.head import ended, final
 from core.engine.layout import learn_layout
 from core.engine.library_pass import run_library
 from core.engine.offload import SwapStore
@@ -337,12 +337,16 @@ class BatchEngine:
             whole = (start, end) == (0, len(self._gates.layers))
             found = self.graphs.try_step(planned, x, positions) if whole else None
             if found is not None:
-                return found[0] if wanted is None else _final(*(p[wanted] for p in found), draw)
+                return found[0] if wanted is None else final(*(p[wanted] for p in found), draw)
         plan = PassPlan(self.kv, self._gates, planned, start, end, microbatch, shard.dtype)
         if self._plain is not None:
             rows = shard.model.get_input_embeddings()(x) if from_ids else x
             hidden = self._plain.run(plan, rows, positions, start, end)
-            return hidden if wanted is None else self._ended(hidden[wanted], draw)
+            return (
+                hidden
+                if wanted is None
+                else ended(shard.model, hidden[wanted], draw, least_rows=self._least_rows)
+            )
         spare = max(0, self._least_rows - count)
         if spare:
             x = torch.cat([x, *[x[-1:]] * spare])
@@ -354,33 +358,7 @@ class BatchEngine:
         )
         if wanted is None:
             return out[:count]
-        return _final(out.rows[: len(wanted)], out.logits[: len(wanted)], draw)
-
-    def _ended(self, states: Tensor, draw: Draw | None) -> Final:
-        """Rows [n, D] of the last layer with what norm and head make of them.
-
-        A few rows at a time where somebody takes the logits as they come: 160 rows of 262,144 are 160 MiB, given anew at each
-        step, which was a fifth of its time.
-        """
-        if draw is None:
-            return Final(states, self._logits(states).float())
-        row_bytes = 4 * self.shard.vocab
-        blocks = min(len(states), -(-len(states) * row_bytes // REUSED_BYTES))
-        drawn: list[Any] = []
-        for block in states.tensor_split(blocks):
-            drawn += draw(self._logits(block).float())
-        return Final(states, drawn)
-
-    def _logits(self, states: Tensor) -> Tensor:
-        model, count = self.shard.model, len(states)
-        if count < self._least_rows:
-            states = torch.cat([states, *[states[-1:]] * (self._least_rows - count)])
-        logits: Tensor = model.get_output_embeddings()(model.base_model.norm(states))
-        return logits[:count]
-
-
-def _final(states: Tensor, logits: Tensor, draw: Draw | None) -> Final:
-    return Final(states, logits.float() if draw is None else draw(logits.float()))
+        return final(out.rows[: len(wanted)], out.logits[: len(wanted)], draw)
 
 
 def _wanted_count(piece: Piece) -> int:

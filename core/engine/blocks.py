@@ -40,7 +40,7 @@ class Final(NamedTuple):
 
 
 Draw = Callable[[Tensor], Sequence[Any]]
-"""Makes something of each row of float32 logits [n, V], a token mostly. Called with some rows after the others."""
+"""Makes something of each row of logits [n, V], a token mostly; float32, or float64 where that is judged in. Called with some rows after the others."""
 
 
 def without_states(outs: Sequence[Any]) -> list[Tensor]:
@@ -117,11 +117,17 @@ class Shard:
         return self._run(x, cache, logits_to_keep=rows)
 
     def run_whole(
-        self, x: Tensor, rows: Tensor | None = None, *, states: bool = False
+        self,
+        x: Tensor,
+        rows: Tensor | None = None,
+        *,
+        states: bool = False,
+        draw: Draw | None = None,
     ) -> Tensor | Final:
         """A request from its first position, with nothing before it and nothing kept; `rows` as in `forward_rows`, but activations too.
 
-        All rows where `rows` is None. With `states` a last stage gives what its logits were made of beside them. Raises as `forward` does.
+        All rows where `rows` is None. With `states` a last stage gives what its logits were made of beside them, and with `draw` what
+        that makes of them instead of logits, a few rows at a time where the shard is prepared (`core.engine.whole`). Raises as `forward` does.
         """
         if rows is None:
             rows = torch.arange(len(x))
@@ -130,14 +136,15 @@ class Shard:
                 found = self.forward_rows(x, self.new_cache(), rows)
             if not self.is_last:
                 return found[rows]
-            made = Final(left[0].reshape(len(x), -1).to(x.device)[rows], found)
+            last = left[0].reshape(len(x), -1).to(x.device)[rows]
+            made = Final(last, found if draw is None else draw(found))
         else:
             self._check(x, 0)
-            out = self.whole.run(x if self.is_first else _aligned(x.to(self.dtype)), rows)
+            out = self.whole.run(x if self.is_first else _aligned(x.to(self.dtype)), rows, draw)
             if not isinstance(out, Final):
                 return out
             made = out
-        return made if states else made.logits
+        return made if states or draw is not None else made.logits
 
     def _run(self, x: Tensor, cache: Cache, *, logits_to_keep: int | Tensor) -> Tensor:
         self._check(x, cache.length)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from core.engine.blocks import MAX_ACTIVATION, Final, Shard
+from core.engine.blocks import MAX_ACTIVATION, Draw, Final, Shard
 from core.engine.margin import gain, margin_of
 from core.engine.sampling import Sampler
 from core.protocol.errors import ModelUnsupported
@@ -284,6 +284,65 @@ def judge_rows(
     return Verdict(bool(reasons), tuple(reasons), ratio, tolerance, worst_row)
 
 
+class TokenMargins:
+    """How far behind the best produced tokens are, by the auditor's logits. A `Draw`: it takes them a few rows at a time.
+
+    A machine that samples from a cheap model and then runs the real one over its tokens has perfect
+    activations: only this finds it. Tokens from the first non-finite row of logits on are not judged.
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[int],
+        params: SamplingParams,
+        request_index: int,
+        *,
+        prompt: Sequence[int] = (),
+        eos_ids: Collection[int] = (),
+    ) -> None:
+        self.tokens, self.margins = tokens, list[float]()  # nats
+        self._params, self._sampler = params, Sampler(params, request_index, prompt, eos_ids)
+        self._seen = 0
+
+    @property
+    def are_all_finite(self) -> bool:
+        """Whether every token was judged so far as there are logits for all."""
+        return len(self.margins) == len(self.tokens)
+
+    def __call__(self, logits: Any) -> list[float]:
+        """The margins of the next tokens, of their rows of logits [n, V]; 0 for those that are not judged."""
+        rows = _matrix(logits)
+        first, self._seen = self._seen, self._seen + len(rows)
+        if self._seen > len(self.tokens):
+            raise ValueError(f"{len(self.tokens)} tokens and {self._seen} rows of logits")
+        judged = _finite_rows(rows) if len(self.margins) == first else 0
+        for row, token in zip(rows[:judged], self.tokens[first:], strict=False):
+            self.margins.append(margin_of(row, token, self._sampler))
+            self._sampler.take(token)
+        return self.margins[first:] + [0.0] * (len(rows) - judged)
+
+    def verdict(self, profile: NumericsProfile) -> Verdict:
+        """Whether the tokens follow from the logits; `ratio` and `limit` are in nats.
+
+        The limit is the profile's margin times what the parameters make of an error of a logit (`core.engine.margin.gain`).
+        """
+        margins = self.margins
+        worst = int(np.argmax(margins)) if margins else 0
+        largest = margins[worst] if margins else 0.0
+        limit = profile.token_margin * gain(self._params)
+        reasons = []
+        if largest > limit:
+            reasons.append(
+                f"token {worst} ({self.tokens[worst]}) is {largest:.3g} nat behind the best, more than {limit:.3g}"
+            )
+        many = len(margins) >= profile.mean_tokens
+        mean = float(np.minimum(margins, 1.0).mean()) if many else 0.0
+        if mean > profile.mean_margin * gain(self._params):
+            reasons.append(f"{len(margins)} tokens are {mean:.3g} nat behind on average")
+        behind = sum(m > 0 for m in margins)
+        return Verdict(bool(reasons), tuple(reasons), largest, limit, worst, behind)
+
+
 def judge_tokens(
     profile: NumericsProfile,
     logits: Any,
@@ -294,35 +353,12 @@ def judge_tokens(
     prompt: Sequence[int] = (),
     eos_ids: Collection[int] = (),
 ) -> Verdict:
-    """Whether produced tokens follow from the auditor's logits [len(tokens), V]; `ratio` and `limit` are in nats.
-
-    A machine that samples from a cheap model and then runs the real one over its tokens has perfect
-    activations: only this finds it. Tokens from the first non-finite row of logits on are not judged. The limit is
-    the profile's margin times what the parameters make of an error of a logit (`core.engine.margin.gain`).
-    """
-    rows = _matrix(logits)
-    if len(rows) != len(tokens):
-        raise ValueError(f"{len(tokens)} tokens and {len(rows)} rows of logits")
-    judged = _finite_rows(rows)
-    rows, tokens = rows[:judged], tokens[:judged]
-    sampler = Sampler(params, request_index, prompt, eos_ids)
-    margins = []
-    for row, token in zip(rows, tokens, strict=True):
-        margins.append(margin_of(row, token, sampler))
-        sampler.take(token)
-    worst = int(np.argmax(margins)) if margins else 0
-    largest = margins[worst] if margins else 0.0
-    limit = profile.token_margin * gain(params)
-    reasons = []
-    if largest > limit:
-        reasons.append(
-            f"token {worst} ({tokens[worst]}) is {largest:.3g} nat behind the best, more than {limit:.3g}"
-        )
-    mean = float(np.minimum(margins, 1.0).mean()) if len(margins) >= profile.mean_tokens else 0.0
-    if mean > profile.mean_margin * gain(params):
-        reasons.append(f"{len(margins)} tokens are {mean:.3g} nat behind on average")
-    behind = sum(m > 0 for m in margins)
-    return Verdict(bool(reasons), tuple(reasons), largest, limit, worst, behind)
+    """`TokenMargins` of logits [len(tokens), V] that are all there."""
+    if len(logits) != len(tokens):
+        raise ValueError(f"{len(tokens)} tokens and {len(logits)} rows of logits")
+    margins = TokenMargins(tokens, params, request_index, prompt=prompt, eos_ids=eos_ids)
+    margins(logits)
+    return margins.verdict(profile)
 
 
 def reexecute(
@@ -331,13 +367,15 @@ def reexecute(
     *,
     logit_rows: Sequence[int] | None = None,
     states: bool = False,
+    draw: Draw | None = None,
 ) -> Tensor | Final:
     """The float64 answer to a request's committed inputs, all positions at once (teacher forcing).
 
     `shard` must be a float64 shard. `inputs` are ids [T] or activations [T, D]. Keys and values are recomputed from
     them; a machine's cache is never trusted. Returns activations [T, D], or logits [T, V] on the last
     stage, with `states` the rows that they are made of beside them. There `logit_rows` picks positions: request positions
-    nIn−1 … nIn+nOut−2 give the produced tokens.
+    nIn−1 … nIn+nOut−2 give the produced tokens. With `draw` a last stage gives what that makes of logits, as `Shard.run_whole` does,
+    and says nothing of rows without an answer.
     From the first input row on that a stage would refuse (NaN, beyond `MAX_ACTIVATION`) the answer is NaN.
     """
     if shard.dtype != torch.float64:
@@ -352,14 +390,26 @@ def reexecute(
         usable = (x.abs() <= MAX_ACTIVATION).all(dim=1)
         sound = len(x) if bool(usable.all()) else int(usable.int().argmin())
     places = [i for i, row in enumerate(wanted) if row < sound]
-    widths = (shard.hidden, shard.vocab) if shard.is_last else (shard.hidden,)
-    answers = [torch.full((len(wanted), w), torch.nan, dtype=torch.float64) for w in widths]
-    if places:
-        known = torch.tensor([wanted[i] for i in places], dtype=torch.int64)
-        made = shard.run_whole(x[:sound], known, states=True)
-        for answer, part in zip(answers, made if isinstance(made, Final) else (made,), strict=True):
-            answer[places] = part
-    return Final(*answers) if states and shard.is_last else answers[-1]
+    known = torch.tensor([wanted[i] for i in places], dtype=torch.int64)
+    made: Any = shard.run_whole(x[:sound], known, states=True, draw=draw) if places else None
+    if not shard.is_last:
+        return _filled(made, places, len(wanted), shard.hidden)
+    rows, logits = (None, [] if draw else None) if made is None else made
+    if draw is None:
+        logits = _filled(logits, places, len(wanted), shard.vocab)
+        if not states:
+            return logits
+    return Final(_filled(rows, places, len(wanted), shard.hidden), logits)
+
+
+def _filled(rows: Tensor | None, places: list[int], count: int, width: int) -> Tensor:
+    """These rows at their places among `count`, the others NaN."""
+    if rows is not None and len(places) == count:
+        return rows
+    whole = torch.full((count, width), torch.nan, dtype=torch.float64)
+    if rows is not None:
+        whole[places] = rows
+    return whole
 
 
 def _finite_rows(values: Floats) -> int:

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from core.engine.attention import chunk_rows
-from core.engine.blocks import Final, Shard
+from core.engine.blocks import Draw, Final, Shard
 from core.engine.direct import is_plain
 from core.engine.gates import LayerGates
+from core.engine.head import ended, final
 from core.engine.layout import learn_layout
 from core.engine.library_pass import run_library
 from core.engine.native import NoKernels, kernels
@@ -58,8 +59,8 @@ class WholeRequests:
             self._gates.remove()
             raise
 
-    def run(self, x: Tensor, rows: Tensor) -> Tensor | Final:
-        """Activations [len(rows), D] of ids [T] or activations [T, D]; on the last stage with their logits."""
+    def run(self, x: Tensor, rows: Tensor, draw: Draw | None = None) -> Tensor | Final:
+        """Activations [len(rows), D] of ids [T] or activations [T, D]; on the last stage with their logits, or what `draw` makes of them."""
         shard, plan = self._shard, _Rows(len(x), self._shard.windows, self._gates)
         positions = torch.arange(len(x))
         model, layers = shard.model, len(shard.decoder_layers)
@@ -67,21 +68,10 @@ class WholeRequests:
             if self._plain is not None:
                 entering = model.get_input_embeddings()(x) if shard.is_first else x
                 hidden = self._plain.run(plan, entering, positions, 0, layers)[rows]
-                if not shard.is_last:
-                    return hidden
-                logits = model.get_output_embeddings()(model.base_model.norm(hidden))
-                return Final(hidden, _logits(logits))
+                return ended(model, hidden, draw) if shard.is_last else hidden
             keep = rows if shard.is_last else None
             found = run_library(shard, self._gates, plan, x, positions, (0, layers), keep)
-            return (
-                Final(found.rows, _logits(found.logits))
-                if isinstance(found, Final)
-                else found[rows]
-            )
-
-
-def _logits(found: Tensor) -> Tensor:
-    return found if found.dtype == torch.float64 else found.float()
+            return final(*found, draw) if isinstance(found, Final) else found[rows]
 
 
 class _Rows:

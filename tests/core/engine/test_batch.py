@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from core.engine import batch
+from core.engine import head
 from core.engine.batch import BatchEngine
 from core.engine.compat import CompatEngine, make_engine
 from core.engine.paged_kv import KvShort
@@ -146,7 +146,7 @@ def test_what_is_drawn_is_drawn_from_the_same_logits_few_at_a_time(
     """Of nine pieces, one of prompt rows that nobody draws from and one with guesses."""
     folder, in_c = tiny(architecture, layers=2), engine is BatchEngine and architecture == "llama"
     (stage,) = make_stages(folder, (0, 2), engine=engine, packed=in_c)
-    monkeypatch.setattr(batch, "REUSED_BYTES", 3 * 4 * stage.shard.vocab)
+    monkeypatch.setattr(head, "REUSED_BYTES", 3 * 4 * stage.shard.vocab)
     pieces = [Piece(i, ids_of(i, 3 + i), 0, {2: "none", 5: "all"}.get(i, "last")) for i in range(9)]
     wanted = [0 if i == 2 else 8 if i == 5 else 1 for i in range(9)]
 

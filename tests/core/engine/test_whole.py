@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from core.engine import native
+from core.engine import head, native
 from core.engine.model import load_shard
 from core.engine.native import NoKernels, kernels
-from core.engine.numerics import reexecute
+from core.engine.numerics import FP32, TokenMargins, judge_tokens, reexecute
 from core.engine.whole import attend_whole, prepare
 from core.protocol.errors import ContextTooLong
-from core.protocol.types import LayerRange
+from core.protocol.types import LayerRange, SamplingParams
 from tests.core.engine.serving import ids_of
 
 LAYERS = 4
@@ -80,6 +80,40 @@ def test_the_float64_answer_is_the_same_as_without(architecture: str, tiny: Call
     some = reexecute(ready, x, logit_rows=[60, 2, 49, 50])
     assert some[0].isnan().all() and some[3].isnan().all()
     assert _off(some[1:3], reexecute(plain, x)[[2, 49]]) < 1e-13
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+@pytest.mark.parametrize("is_sound", [True, False])
+def test_an_answer_is_judged_without_all_its_logits_at_once(
+    is_ready: bool, is_sound: bool, tiny: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same margins to the bit; a row that is no number ends what is judged."""
+    shard = load_shard(tiny("llama", layers=LAYERS), LayerRange(1, LAYERS), dtype=torch.float64)
+    if is_ready:
+        prepare(shard)
+    monkeypatch.setattr(head, "REUSED_BYTES", 4 * 8 * shard.vocab)
+    x = torch.randn(70, shard.hidden, generator=torch.Generator().manual_seed(1)).double()
+    if not is_sound:
+        x[62, 3] = torch.nan
+    wanted, tokens = range(40, 70), [int(i) for i in ids_of(7, 30)]
+    sampling = SamplingParams(temperature_micro=700_000, frequency_penalty_micro=300_000)
+    whole = reexecute(shard, x, logit_rows=wanted, states=True)
+    margins, calls = TokenMargins(tokens, sampling, 0, prompt=[1, 2]), list[int]()
+
+    def draw(logits: torch.Tensor) -> list[float]:
+        calls.append(len(logits))
+        return margins(logits)
+
+    found = reexecute(shard, x, logit_rows=wanted, draw=draw)
+    judged = 30 if is_sound else 22
+    assert (sum(calls), max(calls)) == (judged, 4 if is_ready else judged)
+    assert torch.equal(found.rows, whole.rows) or not is_sound
+    assert margins.are_all_finite == is_sound and len(margins.margins) == judged
+    assert found.logits == margins.margins
+    expected = judge_tokens(FP32, whole.logits, tokens, sampling, 0, prompt=[1, 2])
+    assert margins.verdict(FP32) == expected
+    with pytest.raises(ValueError, match="rows of logits"):
+        margins(whole.logits)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
