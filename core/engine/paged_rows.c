@@ -1,7 +1,8 @@
 /* One new row for each of many sequences: how does it attend to that sequence's own pages?
 
-   Keys and values are read where they lie. Sums of sixteen run side by side in a fixed order, so that a row's bits depend
-   neither on other rows, nor on threads, nor on how wide the processor's vectors are. */
+   Keys and values are read where they lie, once for several queries of a head, and the next page is fetched meanwhile. Sums of sixteen
+   run side by side in a fixed order, so that a row's bits depend neither on other rows, nor on threads, nor on how wide the
+   processor's vectors are. */
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,6 +11,14 @@
 #include "numbers.h"
 
 #define PAGE 16 /* tokens */
+#define LINE 64 /* bytes that memory is fetched by */
+#if defined(__AVX512F__)
+#define QUERIES 4 /* of a head at once */
+#define BESIDE 4  /* tokens, or vectors of a value, for each of them */
+#else
+#define QUERIES 2
+#define BESIDE 2
+#endif
 
 typedef int (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned);
 
@@ -27,71 +36,175 @@ typedef struct {
 
 static parallel_fn run_parallel;
 
-/* `count` ≤ PAGE scores of one query against the tokens of a page. */
-static inline void page_scores(const REAL *query, const REAL *keys, int64_t width, REAL scale,
-                               int count, REAL *scores) {
-  int t = 0;
-  for (; t + 4 <= count; t += 4) {
-    lanes s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
-    const REAL *k = keys + t * width;
-    for (int64_t i = 0; i < width; i += WIDE) {
-      const int64_t left = width - i;
-      const lanes q = load(query + i, left);
-      s0 += q * load(k + i, left);
-      s1 += q * load(k + width + i, left);
-      s2 += q * load(k + 2 * width + i, left);
-      s3 += q * load(k + 3 * width + i, left);
+/* Rows of weights or of what they give, so many numbers apart. */
+typedef struct {
+  REAL *at;
+  int64_t stride;
+} Beside;
+
+/* Keys or values of up to PAGE tokens. */
+typedef struct {
+  const REAL *at;
+  int count;
+} Tokens;
+
+/* Those of a page that a row sees. */
+static inline Tokens seen(const Attention *a, const REAL *pool, int64_t width, int64_t row, int64_t head, int64_t page) {
+  const int64_t begin = a->begin[row], end = a->end[row], number = a->pages[row * a->most_pages + page];
+  const int64_t from = page * PAGE < begin ? begin - page * PAGE : 0;
+  const int64_t to = end - page * PAGE < PAGE ? end - page * PAGE : PAGE;
+  return (Tokens){pool + ((number * a->heads + head) * PAGE + from) * width, (int)(to - from)};
+}
+
+/* Fetches those from number `first` on, which had no turn beside others. */
+static inline void fetch(Tokens tokens, int first, int64_t width) {
+  for (const char *at = (const char *)(tokens.at + first * width); at < (const char *)(tokens.at + tokens.count * width); at += LINE)
+    __builtin_prefetch(at);
+}
+
+/* The sums of four, each in the order of `sum`: halves of all four are added at once. */
+static inline __attribute__((always_inline)) void four_sums(const lanes *of, REAL *to, REAL scale) {
+#if defined(__AVX512F__) && REAL_BITS == 32
+  const numbers low = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23}, high = low + 8;
+  const numbers left = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27}, right = left + 4;
+  const numbers even = {0, 1, 4, 5, 8, 9, 12, 13}, odd = even + 2, first = {0, 2, 4, 6}, second = first + 1;
+  const lanes a = __builtin_shuffle(of[0], of[1], low) + __builtin_shuffle(of[0], of[1], high);
+  const lanes b = __builtin_shuffle(of[2], of[3], low) + __builtin_shuffle(of[2], of[3], high);
+  const lanes c = __builtin_shuffle(a, b, left) + __builtin_shuffle(a, b, right);
+  const lanes d = __builtin_shuffle(c, even) + __builtin_shuffle(c, odd);
+  const lanes all = (__builtin_shuffle(d, first) + __builtin_shuffle(d, second)) * scale;
+  memcpy(to, &all, 4 * sizeof(REAL));
+#else
+  for (int i = 0; i < 4; i++) to[i] = sum(of[i]) * scale;
+#endif
+}
+
+/* Scores of n queries against so many tokens; those at `next` are fetched if there are any. Constants where it is used. */
+static inline __attribute__((always_inline)) void dots(
+    const int n, const int tokens, const REAL *query, int64_t stride, const REAL *keys, int64_t width,
+    REAL scale, Beside scores, const REAL *next) {
+  lanes s[QUERIES][BESIDE];
+  memset(s, 0, sizeof s);
+  for (int64_t i = 0; i < width; i += WIDE) {
+    const int64_t left = width - i;
+    lanes k[BESIDE];
+#pragma GCC unroll 4
+    for (int t = 0; t < tokens; t++) {
+      k[t] = load(keys + t * width + i, left);
+      if (next) __builtin_prefetch(next + t * width + i);
     }
-    scores[t] = sum(s0) * scale;
-    scores[t + 1] = sum(s1) * scale;
-    scores[t + 2] = sum(s2) * scale;
-    scores[t + 3] = sum(s3) * scale;
+#pragma GCC unroll 4
+    for (int q = 0; q < n; q++) {
+      const lanes one = load(query + q * stride + i, left);
+#pragma GCC unroll 4
+      for (int t = 0; t < tokens; t++) s[q][t] += one * k[t];
+    }
   }
-  for (; t < count; t++) {
-    lanes s = {0};
-    for (int64_t i = 0; i < width; i += WIDE)
-      s += load(query + i, width - i) * load(keys + t * width + i, width - i);
-    scores[t] = sum(s) * scale;
+#pragma GCC unroll 4
+  for (int q = 0; q < n; q++) {
+    REAL *to = scores.at + q * scores.stride;
+    if (tokens == 4) {
+      four_sums(s[q], to, scale);
+      continue;
+    }
+#pragma GCC unroll 4
+    for (int t = 0; t < tokens; t++) to[t] = sum(s[q][t]) * scale;
+  }
+}
+
+static inline __attribute__((always_inline)) void page_scores(
+    const int n, const REAL *query, int64_t stride, Tokens keys, int64_t width, REAL scale,
+    Beside scores, Tokens next) {
+  int t = 0;
+  for (; t + BESIDE <= keys.count; t += BESIDE) {
+    const Beside here = {scores.at + t, scores.stride};
+    dots(n, BESIDE, query, stride, keys.at + t * width, width, scale, here, t + BESIDE <= next.count ? next.at + t * width : 0);
+  }
+  fetch(next, t <= next.count ? t : next.count / BESIDE * BESIDE, width);
+  for (; t < keys.count; t++) {
+    const Beside here = {scores.at + t, scores.stride};
+    dots(n, 1, query, stride, keys.at + t * width, width, scale, here, 0);
+  }
+}
+
+/* So many vectors of n outs, from number i on: weighted values on top. */
+static inline __attribute__((always_inline)) void add_some(
+    const int n, const int vectors, Beside weights, Tokens values, int64_t width, int64_t i, Beside out, Tokens next) {
+  const int64_t left = width - i;
+  lanes s[QUERIES][BESIDE];
+#pragma GCC unroll 4
+  for (int q = 0; q < n; q++)
+#pragma GCC unroll 4
+    for (int p = 0; p < vectors; p++) s[q][p] = load(out.at + q * out.stride + i + p * WIDE, left - p * WIDE);
+  for (int t = 0; t < values.count; t++) {
+    lanes v[BESIDE];
+#pragma GCC unroll 4
+    for (int p = 0; p < vectors; p++) {
+      v[p] = load(values.at + t * width + i + p * WIDE, left - p * WIDE);
+      if (t < next.count) __builtin_prefetch(next.at + t * width + i + p * WIDE);
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < n; q++) {
+      const REAL w = weights.at[q * weights.stride + t];
+#pragma GCC unroll 4
+      for (int p = 0; p < vectors; p++) s[q][p] += v[p] * w;
+    }
+  }
+#pragma GCC unroll 4
+  for (int q = 0; q < n; q++)
+#pragma GCC unroll 4
+    for (int p = 0; p < vectors; p++) store(out.at + q * out.stride + i + p * WIDE, s[q][p], left - p * WIDE);
+}
+
+static inline __attribute__((always_inline)) void add_values(
+    const int n, Beside weights, Tokens values, int64_t width, Beside out, Tokens next) {
+  int64_t i = 0;
+  for (; i + BESIDE * WIDE <= width; i += BESIDE * WIDE) add_some(n, BESIDE, weights, values, width, i, out, next);
+  for (; i < width; i += WIDE) add_some(n, 1, weights, values, width, i, out, next);
+  if (values.count < next.count) fetch(next, values.count, width);
+}
+
+/* n queries of one key/value head of one row; `scores` are n times `room` numbers. What comes `after` is fetched at the end. */
+static inline __attribute__((always_inline)) void some_queries(
+    const int n, const Attention *a, int64_t row, int64_t head, int64_t from, REAL *scores, int64_t room, Tokens after) {
+  const int64_t begin = a->begin[row], end = a->end[row], first = begin / PAGE, last = (end - 1) / PAGE;
+  const int64_t number = head * a->group + from;
+  const REAL *query = a->query + row * a->row_stride + number * a->head_stride;
+  const Beside out = {a->out + (row * a->heads * a->group + number) * a->value_width, a->value_width};
+  Beside here = {scores, room};
+  for (int64_t page = first; page <= last; page++) {
+    const Tokens keys = seen(a, a->keys, a->key_width, row, head, page);
+    const Tokens next = page < last ? seen(a, a->keys, a->key_width, row, head, page + 1)
+                                    : seen(a, a->values, a->value_width, row, head, first);
+    page_scores(n, query, a->head_stride, keys, a->key_width, a->scale, here, next);
+    here.at += keys.count;
+  }
+  for (int q = 0; q < n; q++) soft_max(scores + q * room, end - begin);
+  memset(out.at, 0, sizeof(REAL) * (size_t)(n * a->value_width));
+  here.at = scores;
+  for (int64_t page = first; page <= last; page++) {
+    const Tokens values = seen(a, a->values, a->value_width, row, head, page);
+    const Tokens next = page < last ? seen(a, a->values, a->value_width, row, head, page + 1) : after;
+    add_values(n, here, values, a->value_width, out, next);
+    here.at += values.count;
   }
 }
 
 /* One key/value head of one row: its `group` queries. */
 static void one(const Attention *a, int64_t row, int64_t head, REAL *scores) {
-  const int64_t begin = a->begin[row], end = a->end[row], first = begin / PAGE;
-  const int64_t *pages = a->pages + row * a->most_pages;
-  const int64_t key_page = PAGE * a->key_width, value_page = PAGE * a->value_width;
-  const int64_t room = (end - begin + 2 * WIDE) / WIDE * WIDE;
-  for (int64_t page = first; page * PAGE < end; page++) {
-    const int64_t from = page == first ? begin % PAGE : 0;
-    const int64_t to = end - page * PAGE < PAGE ? end - page * PAGE : PAGE;
-    const REAL *keys = a->keys + (pages[page] * a->heads + head) * key_page;
-    for (int64_t g = 0; g < a->group; g++)
-      page_scores(a->query + row * a->row_stride + (head * a->group + g) * a->head_stride,
-                  keys + from * a->key_width, a->key_width, a->scale, (int)(to - from),
-                  scores + g * room + page * PAGE + from - begin);
-  }
-  for (int64_t g = 0; g < a->group; g++) {
-    REAL *weights = scores + g * room;
-    REAL *out = a->out + ((row * a->heads + head) * a->group + g) * a->value_width;
-    soft_max(weights, end - begin);
-    for (int64_t i = 0; i < a->value_width; i += 4 * WIDE) {
-      const int64_t left = a->value_width - i;
-      lanes s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
-      for (int64_t page = first; page * PAGE < end; page++) {
-        const int64_t from = page == first ? begin % PAGE : 0;
-        const int64_t to = end - page * PAGE < PAGE ? end - page * PAGE : PAGE;
-        const REAL *values = a->values + (pages[page] * a->heads + head) * value_page + i;
-        const REAL *w = weights + page * PAGE - begin;
-        for (int64_t t = from; t < to; t++) {
-          const REAL *v = values + t * a->value_width;
-          s0 += load(v, left) * w[t];
-          if (left > WIDE) s1 += load(v + WIDE, left - WIDE) * w[t];
-          if (left > 2 * WIDE) s2 += load(v + 2 * WIDE, left - 2 * WIDE) * w[t];
-          if (left > 3 * WIDE) s3 += load(v + 3 * WIDE, left - 3 * WIDE) * w[t];
-        }
-      }
-      const lanes sums[4] = {s0, s1, s2, s3};
-      memcpy(out + i, sums, sizeof(REAL) * (left < 4 * WIDE ? left : 4 * WIDE));
+  const int64_t room = (a->end[row] - a->begin[row] + 2 * WIDE) / WIDE * WIDE;
+  const int64_t task = row * a->heads + head + 1, then = task / a->heads;
+  for (int64_t from = 0; from < a->group; from += QUERIES) {
+    Tokens after = {0, 0};
+    if (from + QUERIES >= a->group && then < a->rows && a->key_width == a->value_width)
+      after = seen(a, a->keys, a->key_width, then, task % a->heads, a->begin[then] / PAGE);
+    switch (a->group - from) {
+      case 1: some_queries(1, a, row, head, from, scores, room, after); break;
+#if QUERIES > 2
+      case 2: some_queries(2, a, row, head, from, scores, room, after); break;
+      case 3: some_queries(3, a, row, head, from, scores, room, after); break;
+#endif
+      default: some_queries(QUERIES, a, row, head, from, scores, room, after);
     }
   }
 }
@@ -101,7 +214,7 @@ static void work(void *attention) {
   int64_t longest = 0;
   for (int64_t r = 0; r < a->rows; r++)
     if (a->end[r] - a->begin[r] > longest) longest = a->end[r] - a->begin[r];
-  REAL *scores = malloc(sizeof(REAL) * a->group * (size_t)(longest + 2 * WIDE));
+  REAL *scores = malloc(sizeof(REAL) * QUERIES * (size_t)(longest + 2 * WIDE));
   if (!scores) {
     a->failed = 1;
     return;
