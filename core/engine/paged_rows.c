@@ -12,7 +12,8 @@
 
 #define PAGE 16 /* tokens */
 #define LINE 64 /* bytes that memory is fetched by */
-#if defined(__AVX512F__)
+#ifdef QUERIES /* given, with BESIDE, by who tries another processor's */
+#elif defined(__AVX512F__)
 #define QUERIES 4 /* of a head at once */
 #define BESIDE 4  /* tokens, or vectors of a value, for each of them */
 #else

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from core.engine import plan
+from core.engine import direct, plan
 from core.engine.attention import decode_rows
 from core.engine.direct import Seen, is_direct, is_plain, put
 from core.engine.layout import PageShape
-from core.engine.native import NoKernels, kernels
+from core.engine.native import NoKernels, compile_kernels, kernels, open_kernels
 from core.engine.pages import PAGE_TOKENS
 from core.engine.pool import Pool
 from tests.core.engine.serving import CLOSE, feed, ids_of, make_stages, off, run_step
@@ -23,7 +24,7 @@ except NoKernels as error:
     pytest.skip(f"no C kernels: {error}", allow_module_level=True)
 
 #: Key/value heads, queries of each, width of keys, width of values.
-SHAPES = [(1, 1, 16, 16), (2, 3, 64, 64), (4, 1, 160, 160), (1, 4, 256, 256), (2, 2, 20, 70)]
+SHAPES = [(1, 1, 16, 16), (2, 3, 64, 64), (4, 1, 160, 160), (1, 4, 256, 256), (2, 2, 20, 70), (1, 7, 96, 96)]  # fmt: skip
 #: What each row sees, in tokens from the beginning of its pages.
 SPANS = [(0, 1), (0, 16), (3, 17), (0, 50), (15, 33), (31, 95), (0, 112)]
 
@@ -59,6 +60,26 @@ def test_it_is_the_softmax_over_what_a_row_sees(shape: tuple[int, int, int, int]
         assert (got[row] - expected[0]).abs().max() < 2e-6
         alone = Seen(pool, pages[row : row + 1], [begin], [end])
         assert torch.equal(alone.attend(0, query[row : row + 1], scaling)[0], got[row])
+
+
+@pytest.mark.parametrize("queries", [1, 2, 3, 4])
+@pytest.mark.parametrize("beside", [1, 2, 4])
+def test_a_row_has_the_same_bits_on_any_processor(
+    queries: int, beside: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many queries and tokens its registers hold at once."""
+    file = compile_kernels(tmp_path, "-DREAL_BITS=32", f"-DQUERIES={queries}", f"-DBESIDE={beside}")
+    other = open_kernels(file)
+    for heads, group, key_dim, value_dim in SHAPES:
+        pool, rows = _pool(heads, key_dim, value_dim), len(SPANS)
+        query = torch.randn(
+            rows, heads * group, key_dim, generator=torch.Generator().manual_seed(2)
+        )
+        seen = Seen(pool, _pages(rows), [a for a, _ in SPANS], [b for _, b in SPANS])
+        here = seen.attend(0, query, 0.1)
+        with monkeypatch.context() as patch:
+            patch.setattr(direct, "kernels", lambda: other)
+            assert torch.equal(seen.attend(0, query, 0.1), here)
 
 
 def test_threads_change_no_bit() -> None:
