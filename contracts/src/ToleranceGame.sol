@@ -307,6 +307,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     function demand(DisputeId id) external {
         Dispute storage g = _accusedTurn(id, Phase.Picking);
         if (g.exact) revert AlreadyExact();
+        // INVARIANT: of two traces only one is gone down, which MAX_TURNS counts on.
+        if (g.level != Chunks.height(g.chunks)) revert DemandLate();
         emit Demanded(id, _turn(g, Phase.Restating));
     }
 

@@ -219,12 +219,16 @@ contract ToleranceGameTest is GameFixture {
         assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
     }
 
-    function test_aDemand_inTheMiddleOfADescent_startsFromTheRoot() public {
+    function test_aDemand_afterAPick_isRefused() public {
+        bytes memory late = abi.encodeWithSelector(IToleranceGame.DemandLate.selector);
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opening);
         act(challenger, openNodeCall(id));
-        act(owner, demandCall(id));
-        act(challenger, restateCall(id));
-        assertNode(id, LEVELS, 0);
+        expectRefused(owner, demandCall(id), late);
+        act(operator, abi.encodeCall(game.pick, (id, 31)));
+        act(challenger, openChunksCall(id));
+        expectRefused(operator, demandCall(id), late);
+        act(owner, pointCall(id));
+        vm.assertTrue(phaseOf(IToleranceGame.Phase.Proving, id));
     }
 
     // --- rows ---

@@ -327,10 +327,14 @@ class Game:
         return replace(self._turn(now, Phase.PROVING), place=place, tokens=tokens)
 
     def demand(self, now: int, caller: str) -> Game:
-        """Have the accuser post the root of the canonical trace instead: an accused that was shown nothing needs nothing then."""
+        """Have the accuser post the root of the canonical trace instead: an accused that was shown nothing needs nothing then. Before its
+        first pick: of two traces only one is gone down, which MAX_TURNS counts on."""
         self._accused_turn(now, caller, Phase.PICKING)
         if self._case().claim.exact:
             raise GameError("AlreadyExact")
+        assert self.node is not None
+        if self.node.level != chunks.height(self._case().layout.chunks):
+            raise GameError("DemandLate")
         return self._turn(now, Phase.RESTATING)
 
     def show_opening(self, now: int, caller: str, opening: RequestOpening, is_signed: bool) -> Game:

@@ -559,6 +559,16 @@ def test_a_demand_is_answered_on_chain(bench: Bench) -> None:
     assert play.game.game.verdict == Verdict.FAULT
 
 
+def test_a_demand_comes_before_the_first_pick(bench: Bench, lie: Accusation) -> None:
+    play = Play(bench, lie, 0)
+    play.accuse()
+    while play.game.game.node is not None and play.game.game.node.level:
+        play.game.pick(0)
+        play.open()
+        with pytest.raises(GameError, match="DemandLate"):
+            play.game.demand()
+
+
 def test_only_the_accuseds_signature_of_this_state_moves(bench: Bench, lie: Accusation) -> None:
     play = Play(bench, lie, 0)
     play.accuse()

@@ -108,6 +108,7 @@ interface IToleranceGame is IArbitrator {
     error AskMismatch();
     error RowSound();
     error AlreadyExact();
+    error DemandLate();
     error ListInvalid();
     error ListMismatch();
     error OpeningMismatch();
@@ -214,7 +215,8 @@ interface IToleranceGame is IArbitrator {
     /// Point at a token's verdict with `topK` tokens that keep the preferred one out: the accuser must name one that does not.
     function pointWith(DisputeId id, Place calldata place, bytes calldata tokens) external;
 
-    /// Have the accuser post the root of the canonical trace instead: an accused that was shown nothing needs nothing then.
+    /// Have the accuser post the root of the canonical trace instead: an accused that was shown nothing needs nothing then. Before the first
+    /// pick; DemandLate after it.
     function demand(DisputeId id) external;
 
     /// Show that the requester opened the accused request twice, with other parameters. That is the ruling.

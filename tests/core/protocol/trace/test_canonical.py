@@ -10,8 +10,9 @@ from functools import lru_cache
 
 import pytest
 
-from core.protocol.dispute import GameError, Phase, Verdict
+from core.protocol.dispute import Game, GameError, Phase, Verdict
 from core.protocol.referee import Kind, Ruling
+from core.protocol.trace import chunks
 from core.protocol.trace.answer import verdict_of
 from core.protocol.trace.check import Checker, all_places
 from core.protocol.trace.held import HeldTrace
@@ -262,7 +263,7 @@ def test_an_honest_accuser_wins_wherever_the_accused_points(name: str) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_an_honest_accuser_wins_against_whoever_demands_and_wanders(seed: int) -> None:
-    """The accused demands at any time, picks anything, points anywhere, or says nothing."""
+    """The accused demands whenever it may, picks anything, points anywhere, or says nothing."""
     rng = random.Random(seed)
     name = FAMILIES[seed % 3]
     truth = true_accusation(name)
@@ -281,7 +282,7 @@ def test_an_honest_accuser_wins_against_whoever_demands_and_wanders(seed: int) -
             choice = rng.random()
             if choice < 0.1:
                 game = game.timeout(now + 1)
-            elif choice < 0.3 and not game.case.claim.exact:
+            elif choice < 0.3 and not game.case.claim.exact and at_root(game):
                 game = game.demand(now, OPERATOR)
             elif choice < 0.8 and game.node.level:
                 game = game.pick(now, OPERATOR, rng.choice(game._children()))
@@ -298,6 +299,23 @@ def test_an_honest_accuser_wins_against_whoever_demands_and_wanders(seed: int) -
                 game = accusation.answer(game, now)
     assert game.verdict == Verdict.FAULT
     assert turns <= 28
+
+
+def at_root(game: Game) -> bool:
+    """Whether nothing was picked yet of the trace that stands."""
+    assert game.node is not None and game.case is not None
+    return game.node.level == chunks.height(game.case.layout.chunks)
+
+
+def test_a_demand_comes_before_the_first_pick() -> None:
+    truth = true_accusation("llama")
+    plain = Accusation(truth.stage, truth.outputs, truth.stage.evaluate(truth.outputs))
+    game = plain.accuse(plain.open(), 0)
+    assert game.demand(0, OPERATOR).phase == Phase.RESTATING
+    while game.node is not None and game.node.level:
+        game = plain.answer(game.pick(0, OPERATOR, 0), 0)
+        with pytest.raises(GameError, match="DemandLate"):
+            game.demand(0, OPERATOR)
 
 
 def test_a_demand_is_for_the_accused_and_for_once() -> None:
