@@ -52,8 +52,9 @@ contract ModelRegistry is IModelRegistry {
     }
 
     /// @inheritdoc IModelRegistry
-    function numericsProfileOf(ModelId id) external view returns (bytes32) {
-        return _known(id).numericsProfile;
+    function numericsProfileOf(ModelId id) external view returns (bytes32 profile) {
+        profile = _specs[id].numericsProfile;
+        if (profile == 0) _known(id); // a profile is of a model that there is: one word to read and not two
     }
 
     /// @inheritdoc IModelRegistry

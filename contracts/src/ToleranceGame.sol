@@ -3,6 +3,7 @@ pragma solidity ^0.8.30;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
+import {Address} from "@openzeppelin/contracts/utils/Address.sol";
 import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
 
 import {IArbitrator} from "./interfaces/IArbitrator.sol";
@@ -16,7 +17,7 @@ import {Eip712Types} from "./libraries/Eip712Types.sol";
 import {ShaTree} from "./libraries/ShaTree.sol";
 import {Chunks} from "./trace/Chunks.sol";
 import {Derive} from "./trace/Derive.sol";
-import {Layouts, Place} from "./trace/Layout.sol";
+import {Layouts, Place, Places} from "./trace/Layout.sol";
 import {DisputeId, JobId, ModelId} from "./types/Ids.sol";
 import {Order, RequestLeaf, RequestOpening, StageReceipt} from "./types/Signed.sol";
 
@@ -24,6 +25,7 @@ import {Order, RequestLeaf, RequestOpening, StageReceipt} from "./types/Signed.s
 ///
 /// INVARIANT: token.balanceOf(this) = Σ credits + Σ bonds of games not executed.
 contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
+    using Address for address;
     using CreditBook for CreditBook.Book;
     using SafeERC20 for IERC20;
 
@@ -34,8 +36,10 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     /// Turns of a game at most: three questions and answers, the accusation, a demand and its answer, six rounds of 32 down a trace of 2^35
     /// chunks to its values, then element and part.
     uint256 public constant MAX_TURNS = 28;
+    uint256 private constant CLAIM_BYTES = 22 * 32;
+    uint256 private constant EXACT_AT = 11 * 32; // of a model and a claim behind it
     uint256 private constant GROUP_BYTES = 128; // of stated partial sums, see _statement
-    uint256 private constant LISTED = (1 << 136) - 1; // of a packed place, see _packed
+    uint256 private constant LISTED = (1 << 136) - 1; // of a packed place: `_listed` of what the accused pointed with
     bytes32 private constant MOVE_TYPEHASH = keccak256("GameMove(bytes32 dispute,bytes32 state,uint8 kind,bytes32 value)");
 
     IERC20 public immutable token;
@@ -192,11 +196,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     function restate(DisputeId id, ModelId model, Claim calldata claim, bytes32 traceRoot, bytes32[] calldata below) external {
         Dispute storage g = _accuserTurn(id, Phase.Restating);
         _requireClaim(g, model, claim);
-        Claim memory stated = claim;
-        stated.exact = true;
-        stated.traceRoot = traceRoot;
         g.exact = true;
-        g.binding = keccak256(abi.encode(model, stated));
+        g.binding = _restatedHash(model, claim, traceRoot);
         _root(id, g, g.chunks, traceRoot, below);
     }
 
@@ -234,7 +235,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         // INVARIANT: an accuser answers the list of the accused, and brings none of its own where another token is ahead.
         bytes32 place = g.node;
         if (claim.how <= Derive.AHEAD && _listed(evidence.tokens) != uint256(place) & LISTED) revert ListMismatch();
-        (ITraceJudge.Fault fault,) = judge.rule(model, claim, _place(place), evidence, "");
+        (ITraceJudge.Fault fault,) = abi.decode(_judged(ITraceJudge.rule.selector, place), (ITraceJudge.Fault, uint256));
         _ruleBy(id, g, fault);
     }
 
@@ -250,7 +251,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         Dispute storage g = _answer(id, Phase.Proving, handed);
         _requireClaim(g, model, claim);
         bytes32 place = g.node;
-        (ITraceJudge.Fault fault, uint256 parts) = judge.rule(model, claim, _place(place), evidence, stated);
+        evidence; // read by the judge
+        (ITraceJudge.Fault fault, uint256 parts) =
+            abi.decode(_judged(ITraceJudge.ruleStated.selector, place), (ITraceJudge.Fault, uint256));
         if (parts == 0) revert NoParts();
         if (fault != ITraceJudge.Fault.Accused) return _ruleBy(id, g, fault);
         g.node = _statement(place & ~bytes32(LISTED), stated); // a list beside an element is of no use to anybody
@@ -270,8 +273,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     ) external {
         Dispute storage g = _answer(id, Phase.ProvingPart, handed);
         _requireClaim(g, model, claim);
-        bytes8 sum = _stated(g, place, stated);
-        _ruleBy(id, g, judge.rulePart(model, claim, place, g.part, evidence, sum));
+        evidence; // read by the judge
+        bytes32 part = bytes32(_stated(g, place, stated)) | bytes32(uint256(g.part));
+        _ruleBy(id, g, abi.decode(_judged(ITraceJudge.rulePart.selector, part), (ITraceJudge.Fault)));
     }
 
     // --- the accused ---
@@ -285,7 +289,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     /// @inheritdoc IToleranceGame
     function point(DisputeId id, Place calldata place) external {
-        _point(id, _accusedTurn(id, Phase.Picking), _packed(place));
+        _point(id, _accusedTurn(id, Phase.Picking), Places.packed(place));
     }
 
     /// @inheritdoc IToleranceGame
@@ -293,7 +297,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         Dispute storage g = _accusedTurn(id, Phase.Picking);
         // INVARIANT: whoever must answer a list can: it has to be given again with the answer.
         if (tokens.length == 0 || tokens.length > MAX_LIST_BYTES) revert ListInvalid();
-        _point(id, g, _packed(place) | bytes32(_listed(tokens)));
+        _point(id, g, Places.packed(place) | bytes32(_listed(tokens)));
     }
 
     /// @inheritdoc IToleranceGame
@@ -530,7 +534,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     function _point(DisputeId id, Dispute storage g, bytes32 place) private {
         // Not checked here: who points at nothing has found nothing, and the first proof of anything ends the game.
         g.node = place;
-        emit PointedAt(id, _place(place), _turn(g, Phase.Proving));
+        emit PointedAt(id, Places.unpacked(place), _turn(g, Phase.Proving));
     }
 
     function _pickPart(Dispute storage g, uint256 part) private {
@@ -573,19 +577,16 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         _requireRequest(receipt, rows.leaf, position, proof);
     }
 
-    /// 15 bytes, in front; behind them `_listed` of what the accused pointed with.
-    function _packed(Place calldata place) private pure returns (bytes32) {
-        return bytes32(abi.encodePacked(place.section, place.op, place.row, place.segment, place.index));
-    }
-
     /// 17 bytes of a list's hash, 0 for none: enough that nobody finds another list for it.
     function _listed(bytes calldata tokens) private pure returns (uint256) {
         return tokens.length == 0 ? 0 : uint256(keccak256(tokens)) >> 120;
     }
 
-    function _place(bytes32 packed) private pure returns (Place memory) {
-        uint256 word = uint256(packed) >> 136;
-        return Place(uint16(word >> 104), uint8(word >> 96), uint32(word >> 64), uint32(word >> 32), uint32(word));
+    /// What the judge says to what this call brought: it reads the call's own bytes, but that `first` stands where the dispute's id did.
+    ///
+    /// SAFETY: our own contract without state. Claims are those that it has checked, value for value, when they were bound.
+    function _judged(bytes4 selector, bytes32 first) private view returns (bytes memory) {
+        return address(judge).functionStaticCall(abi.encodePacked(selector, first, msg.data[36:]));
     }
 
     // --- internals: partial sums ---
@@ -617,15 +618,33 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         uint256 group = start / GROUP_BYTES;
         bytes32[] calldata others = opening.siblings;
         if (group > others.length) revert StatedMismatch();
-        bytes32 found = keccak256(abi.encodePacked(_packed(place), others[:group], keccak256(opening.data), others[group:]));
+        bytes32 found = keccak256(abi.encodePacked(Places.packed(place), others[:group], keccak256(opening.data), others[group:]));
         if (found != g.node) revert StatedMismatch();
         return bytes8(opening.data[start % GROUP_BYTES:]);
     }
 
     // --- internals: the descent ---
 
-    function _claimHash(ModelId model, Claim calldata claim) private pure returns (bytes32) {
-        return keccak256(abi.encode(model, claim));
+    /// keccak256(abi.encode(model, claim)): a claim's words as they stand in the call. The judge refuses those that are no claim's.
+    function _claimHash(ModelId model, Claim calldata claim) private pure returns (bytes32 hash) {
+        assembly ("memory-safe") {
+            let place := mload(0x40)
+            mstore(place, model)
+            calldatacopy(add(place, 32), claim, CLAIM_BYTES)
+            hash := keccak256(place, add(CLAIM_BYTES, 32))
+        }
+    }
+
+    /// The same of the claim about the canonical trace of this root.
+    function _restatedHash(ModelId model, Claim calldata claim, bytes32 traceRoot) private pure returns (bytes32 hash) {
+        assembly ("memory-safe") {
+            let place := mload(0x40)
+            mstore(place, model)
+            calldatacopy(add(place, 32), claim, CLAIM_BYTES)
+            mstore(add(place, EXACT_AT), 1)
+            mstore(add(place, CLAIM_BYTES), traceRoot) // its last word
+            hash := keccak256(place, add(CLAIM_BYTES, 32))
+        }
     }
 
     function _requireClaim(Dispute storage g, ModelId model, Claim calldata claim) private view {
@@ -638,8 +657,10 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     /// How many nodes of level `below` there are, `step` levels beneath node number `index`.
     function _nodes(uint256 chunks, uint256 below, uint256 step, uint256 index) private pure returns (uint256) {
-        uint256 left = Chunks.width(chunks, below) - (index << step);
-        return left < 1 << step ? left : 1 << step;
+        unchecked {
+            uint256 left = Chunks.width(chunks, below) - (index << step); // there is such a node
+            return left < 1 << step ? left : 1 << step;
+        }
     }
 
     /// How many nodes are one opening below node `index` of `level`.

@@ -66,6 +66,12 @@ contract ModelRegistryTest is Test {
         vm.assertEq(models.numericsProfileOf(id), keccak256("ANY"));
     }
 
+    function test_numericsProfileOf_aModelWithoutOne_isZero() public {
+        IModelRegistry.ModelSpec memory spec = specOf(4);
+        spec.numericsProfile = 0;
+        vm.assertEq(models.numericsProfileOf(models.register(spec, rootsOf(4))), bytes32(0));
+    }
+
     function test_register_whenKnown_reverts() public {
         IModelRegistry.ModelSpec memory spec = specOf(4);
         ModelId id = models.register(spec, rootsOf(4));

@@ -398,6 +398,35 @@ contract ToleranceGameTest is GameFixture {
         );
     }
 
+    /// A claim is bound by its words as they stand in the call, so a number that is none of its type may not come in.
+    function test_accuse_withWordsThatAreNoClaims_isRefused() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
+        uint256 claimAt = 4 + 32 * (2 + 14); // behind the id, the model and the receipt
+        for (uint256 i; i < 22; ++i) {
+            if (i == 1 || i == 2 || i >= 20) continue; // hashes
+            bytes memory data = accuseCall(id);
+            data[claimAt + 32 * i] = 0x01;
+            expectRefused(challenger, data, "");
+        }
+        act(challenger, accuseCall(id));
+    }
+
+    function test_restate_bindsTheClaimWithItsRootAndExact() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Restating);
+        Claim memory restated = claim();
+        restated.exact = true;
+        restated.traceRoot = keccak256("other");
+        bytes32[] memory below = new bytes32[](32);
+        for (uint256 i; i < 32; ++i) {
+            below[i] = restated.traceRoot;
+        }
+        for (uint256 i; i < 5; ++i) {
+            restated.traceRoot = sha256(bytes.concat(hex"01", restated.traceRoot, restated.traceRoot));
+        }
+        act(challenger, abi.encodeCall(game.restate, (id, model(), claim(), restated.traceRoot, below)));
+        vm.assertEq(game.gameOf(id).binding, keccak256(abi.encode(model(), restated)));
+    }
+
     function test_moves_aboutAnotherClaim_areRefused() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.ProvingPart);
         expectRefused(

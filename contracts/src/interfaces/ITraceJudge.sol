@@ -7,7 +7,7 @@ import {ModelId} from "../types/Ids.sol";
 import {RequestLeaf} from "../types/Signed.sol";
 
 /// What an accuser says: over these rows of this request, by this trace, the stage was too far off. docs/trust.md; twin:
-/// core/protocol/trace/judge.py.
+/// core/protocol/trace/judge.py. ToleranceGame hashes its words where they stand in a call, and restates two of them.
 struct Claim {
     RequestLeaf leaf;
     uint16 layerFrom;
@@ -80,20 +80,37 @@ interface ITraceJudge {
     /// Chunks of the trace that a claim is about. Reverts ClaimInvalid unless the claim is about rows, layers and a tolerance that exist.
     function checkClaim(ModelId model, Claim calldata claim) external view returns (uint256 chunks);
 
-    /// Whose fault it is by the value at `place`. If the value is of many terms, `stated` are its partial sums, 8 bytes each, and it is
-    /// judged whether they add up; `parts` is how many then, else 0. A place that there is not is the accused's fault, who named it.
-    function rule(ModelId model, Claim calldata claim, Place calldata place, Evidence calldata evidence, bytes calldata stated)
+    // A game asks with the bytes of the move that it was sent. Only the first word is another, and what the second says (where the move of
+    // the accused is that came with it) is not looked at: a claim and its evidence are large, and would else be taken apart and put
+    // together again.
+
+    /// As ToleranceGame.prove: whose fault it is by the value at `place`, which stands in the first 15 bytes. A place that there is not is the
+    /// accused's fault, who named it. Reverts PartsDue if the value is of many terms.
+    function rule(bytes32 place, uint256 handed, ModelId model, Claim calldata claim, Evidence calldata evidence)
         external
         view
         returns (Fault fault, uint256 parts);
 
-    /// Whose fault it is by partial sum `part`, of which `stated` was stated.
+    /// As ToleranceGame.expand: whose fault it is by how partial sums add up to the value at `place`. `stated` are those, 8 bytes each, and
+    /// `parts` is how many there are; 0 if the value has none.
+    function ruleStated(
+        bytes32 place,
+        uint256 handed,
+        ModelId model,
+        Claim calldata claim,
+        Evidence calldata evidence,
+        bytes calldata stated
+    ) external view returns (Fault fault, uint256 parts);
+
+    /// As ToleranceGame.provePart: whose fault it is by one partial sum of the value at `place`. `part` is {what was stated of it 8 bytes |
+    /// its number in the last 2}; `stated` is not looked at.
     function rulePart(
+        bytes32 part,
+        uint256 handed,
         ModelId model,
         Claim calldata claim,
         Place calldata place,
-        uint256 part,
         Evidence calldata evidence,
-        bytes8 stated
+        Opening calldata stated
     ) external view returns (Fault);
 }

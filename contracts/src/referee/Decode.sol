@@ -112,12 +112,23 @@ library Decode {
             calldatacopy(start, raw.offset, raw.length)
             let end := add(start, raw.length)
             mstore(end, 0)
-            for { let place := start } lt(place, end) { place := add(place, 32) } {
+            let place := start
+            // Most values are those of traces, eight bytes each.
+            if eq(width, 8) {
+                for {} lt(place, end) { place := add(place, 32) } {
+                    let word := mload(place)
+                    word := or(and(shr(8, word), of2), shl(8, and(word, of2)))
+                    word := or(and(shr(16, word), of4), shl(16, and(word, of4)))
+                    word := or(and(shr(32, word), of8), shl(32, and(word, of8)))
+                    // A field of all ones plus one runs over into the sign's place, which the mask left empty.
+                    suspects := or(suspects, add(and(word, exponents), unit))
+                    mstore(place, word)
+                }
+            }
+            for {} lt(place, end) { place := add(place, 32) } {
                 let word := mload(place)
                 word := or(and(shr(8, word), of2), shl(8, and(word, of2)))
-                if gt(width, 2) { word := or(and(shr(16, word), of4), shl(16, and(word, of4))) }
-                if gt(width, 4) { word := or(and(shr(32, word), of8), shl(32, and(word, of8))) }
-                // A field of all ones plus one runs over into the sign's place, which the mask left empty.
+                if eq(width, 4) { word := or(and(shr(16, word), of4), shl(16, and(word, of4))) }
                 suspects := or(suspects, add(and(word, exponents), unit))
                 mstore(place, word)
             }

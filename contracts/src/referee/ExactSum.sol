@@ -11,7 +11,8 @@ import {Real, Reals} from "./Real.sol";
 /// that an honest machine may have had.
 ///
 /// INVARIANT: a term has at most 106 bits, lies at most 80 above the step, and there are at most 257: sums stay below 2^195. Hence
-/// unchecked; assembly reads and writes the array of terms without the bounds checks that its loop already makes.
+/// unchecked; assembly reads and writes the array of terms without the bounds checks that its loop already makes. Float64 values are read
+/// a word of four at a time: behind a vector's last is a word of zeros (Decode), so what is read beyond it is no number's.
 library ExactSum {
     using Decode for Decode.Vector;
     using Reals for Real;
@@ -25,6 +26,7 @@ library ExactSum {
     int256 private constant DEPTH = 80;
     int256 private constant FLOOR = -1074;
     int256 private constant ROUNDOFF_BITS = 50;
+    int256 private constant MANTISSA_BITS = 53;
 
     // A term is one word: its sign, its exponent field plus whatever was added to it, and its mantissa.
     uint256 private constant SIGN_BIT = 0x8000000000000000000000000000000000000000000000000000000000000000;
@@ -44,7 +46,7 @@ library ExactSum {
         int256 offset;
     }
 
-    /// Σ a[i]·b[j] over `n` terms, i from `fromA` on and j from `fromB` on. `b` holds float64 values.
+    /// Σ a[i]·b[j] over `n` terms, i from `fromA` on and j from `fromB` on. `b` holds float64 values, of which these are the last.
     function dot(Decode.Vector memory a, uint256 fromA, Decode.Vector memory b, uint256 fromB, uint256 n)
         internal
         pure
@@ -57,7 +59,7 @@ library ExactSum {
         return _total(terms);
     }
 
-    /// Σ v[i] over `n` float64 values from `from` on.
+    /// Σ v[i] over the last `n` float64 values, from `from` on.
     ///
     /// As `_singles` and `_total` together, four values of a word at a time and without a term in memory for each: the sum of partial sums
     /// is most of a move's work.
@@ -67,7 +69,7 @@ library ExactSum {
         int256 offset = Decode.offset(Decode.F64);
         int256 step = int256(_highest(start, end)) - DEPTH;
         if (step < FLOOR + offset) step = FLOOR + offset;
-        (int256 total, int256 magnitude) = _lanes(start, end, uint256(step));
+        (int256 total, int256 magnitude) = _lanes(start, end, step);
         int256 e = step - offset;
         return Sum(Real(total, e), Real(magnitude, e), Real(int256(2 * (n + 1)), e));
     }
@@ -103,11 +105,12 @@ library ExactSum {
             let found := SMALLEST // the highest of each lane
             for {} lt(place, end) { place := add(place, 32) } {
                 let f := and(mload(place), fields)
-                if lt(sub(end, place), 32) { f := and(f, not(shr(shl(3, sub(end, place)), not(0)))) }
-                // A lane's sign is left where what was found is not below: then all of the lane is kept.
+                // A lane's sign is left where what was found is not below: then all of the lane is kept. In most words all are.
                 let kept := and(sub(or(found, signs), f), signs)
-                kept := sub(shl(1, kept), shr(63, kept))
-                found := xor(f, and(xor(f, found), kept))
+                if xor(kept, signs) {
+                    kept := sub(shl(1, kept), shr(63, kept))
+                    found := xor(f, and(xor(f, found), kept))
+                }
             }
             for {} found { found := shl(64, found) } {
                 let f := shr(244, found)
@@ -117,16 +120,22 @@ library ExactSum {
     }
 
     /// Σ t and Σ |t| of float64 values in [place, end), in steps whose exponent field is `step`: `_laid`, four values at a time.
-    function _lanes(uint256 place, uint256 end, uint256 step) private pure returns (int256, int256) {
+    ///
+    /// A mantissa goes up 53 bits more than it should and down by as many again: 186 bits at most, and none where it lies below the grid,
+    /// since the EVM takes a shift by a negative number for a huge one.
+    function _lanes(uint256 place, uint256 end, int256 step) private pure returns (int256, int256) {
         uint256 magnitude;
         uint256 negative;
+        uint256 lower;
+        unchecked {
+            lower = uint256(step - MANTISSA_BITS);
+        }
         assembly ("memory-safe") {
             let signs := SIGNS
             let fields := FIELDS
             let mantissa := MANTISSA
             for {} lt(place, end) { place := add(place, 32) } {
                 let w := mload(place)
-                if lt(sub(end, place), 32) { w := and(w, not(shr(shl(3, sub(end, place)), not(0)))) }
                 // In each lane: the exponent field, which subnormals share with the smallest normals, and below the sign the mantissa.
                 let f := and(w, fields)
                 let m := and(add(f, fields), signs) // of those that are normal
@@ -134,30 +143,30 @@ library ExactSum {
                 m := or(xor(w, f), shr(11, m))
                 f := or(shr(52, f), shr(63, least)) // a field of zero becomes one
                 {
-                    let above := sub(shr(192, f), step)
+                    let above := sub(shr(192, f), lower)
                     let t := and(shr(192, m), mantissa)
-                    t := or(shl(above, t), shr(sub(0, above), t))
+                    t := shr(53, shl(above, t))
                     magnitude := add(magnitude, t)
                     negative := add(negative, mul(t, shr(255, w)))
                 }
                 {
-                    let above := sub(and(shr(128, f), mantissa), step)
+                    let above := sub(and(shr(128, f), mantissa), lower)
                     let t := and(shr(128, m), mantissa)
-                    t := or(shl(above, t), shr(sub(0, above), t))
+                    t := shr(53, shl(above, t))
                     magnitude := add(magnitude, t)
                     negative := add(negative, mul(t, and(shr(191, w), 1)))
                 }
                 {
-                    let above := sub(and(shr(64, f), mantissa), step)
+                    let above := sub(and(shr(64, f), mantissa), lower)
                     let t := and(shr(64, m), mantissa)
-                    t := or(shl(above, t), shr(sub(0, above), t))
+                    t := shr(53, shl(above, t))
                     magnitude := add(magnitude, t)
                     negative := add(negative, mul(t, and(shr(127, w), 1)))
                 }
                 {
-                    let above := sub(and(f, mantissa), step)
+                    let above := sub(and(f, mantissa), lower)
                     let t := and(m, mantissa)
-                    t := or(shl(above, t), shr(sub(0, above), t))
+                    t := shr(53, shl(above, t))
                     magnitude := add(magnitude, t)
                     negative := add(negative, mul(t, and(shr(63, w), 1)))
                 }
@@ -200,7 +209,6 @@ library ExactSum {
             mstore(32, FIELDS)
             for {} lt(b, end) { b := add(b, 32) } {
                 let w := mload(b)
-                if lt(sub(end, b), 32) { w := and(w, not(shr(shl(3, sub(end, b)), not(0)))) }
                 // As in `_lanes`.
                 let f := and(w, mload(32))
                 let m := and(add(f, mload(32)), mload(0))

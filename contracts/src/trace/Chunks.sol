@@ -14,12 +14,16 @@ library Chunks {
 
     /// Levels from the leaves to the root.
     function height(uint256 count) internal pure returns (uint256) {
-        return count < 2 ? 0 : Math.log2(count - 1) + 1;
+        unchecked {
+            return count < 2 ? 0 : Math.log2(count - 1) + 1;
+        }
     }
 
-    /// Nodes at `level`, the leaves being level 0.
+    /// Nodes at `level`, the leaves being level 0. Counts are below 2^64, levels below 64.
     function width(uint256 count, uint256 level) internal pure returns (uint256) {
-        return (count + (1 << level) - 1) >> level;
+        unchecked {
+            return (count + (1 << level) - 1) >> level;
+        }
     }
 
     /// The node `levels` above the run of nodes from `first` on a level of `count`. The hashes are overwritten.
@@ -63,17 +67,18 @@ library Chunks {
             let place := mload(0x40)
             mstore8(place, 1)
             from := siblings.offset
+            let pair := add(place, 1)
             for {} levels { levels := sub(levels, 1) } {
-                let right := and(index, 1)
-                index := shr(1, index)
                 // The last of an odd number stays as it is: then no other node has its parent.
-                if or(right, lt(add(shl(1, index), 1), count)) {
-                    mstore(add(place, add(1, shl(5, right))), hash)
-                    mstore(add(place, sub(33, shl(5, right))), calldataload(from))
+                if lt(or(index, 1), count) {
+                    let at := shl(5, and(index, 1))
+                    mstore(add(pair, at), hash)
+                    mstore(add(pair, xor(at, 32)), calldataload(from))
                     ok := and(ok, staticcall(gas(), 2, place, 65, 0, 32))
                     hash := mload(0)
                     from := add(from, 32)
                 }
+                index := shr(1, index)
                 count := shr(1, add(count, 1))
             }
             from := shr(5, sub(from, siblings.offset))

@@ -94,11 +94,11 @@ library Derive {
         bool exists; // else nothing of the rest is set
     }
 
-    function scene(Layouts.Layout memory l, Choice memory choice, Place memory place) internal pure returns (Scene memory s) {
+    /// Puts `place` into `s`, which has its layout and its choice.
+    function set(Scene memory s, Place memory place) internal pure {
+        Layouts.Layout memory l = s.frame;
         s.exists = l.contains(place);
-        if (!s.exists) return s;
-        s.frame = l;
-        s.choice = choice;
+        if (!s.exists) return;
         s.place = place;
         s.sectionType = l.typeOf(place.section);
         s.op = l.program.op(s.sectionType, place.op);
@@ -121,7 +121,10 @@ library Derive {
 
     /// The leaf of the whole value: of one element, or of how `parts_` partial sums add up.
     function whole(Scene memory s, uint256 parts_, uint256 witness) internal pure returns (Leaf memory leaf) {
-        if (parts_ == 0) return _leaf(s, witness, 0, _terms(s));
+        if (parts_ == 0) {
+            _fill(s, leaf, witness, 0, _terms(s));
+            return leaf;
+        }
         if (s.op.bias == Programs.NONE) {
             leaf.kind = IReferee.Kind.Sum;
             leaf.params = abi.encode(parts_);
@@ -133,10 +136,10 @@ library Derive {
     }
 
     /// The leaf of partial sum number `number`.
-    function part(Scene memory s, uint256 number) internal pure returns (Leaf memory) {
+    function part(Scene memory s, uint256 number) internal pure returns (Leaf memory leaf) {
         uint256 each = s.frame.program.partTerms;
         uint256 left = _terms(s) - each * number;
-        return _leaf(s, 0, each * number, left < each ? left : each);
+        _fill(s, leaf, 0, each * number, left < each ? left : each);
     }
 
     // --- sizes ---
@@ -218,7 +221,7 @@ library Derive {
 
     // --- leaves ---
 
-    function _leaf(Scene memory s, uint256 witness, uint256 start, uint256 n) private pure returns (Leaf memory leaf) {
+    function _fill(Scene memory s, Leaf memory leaf, uint256 witness, uint256 start, uint256 n) private pure {
         if (s.op.kind > uint256(IReferee.Kind.Greedy)) revert ITraceJudge.ProgramInvalid();
         leaf.kind = IReferee.Kind(s.op.kind);
         if (leaf.kind <= IReferee.Kind.Embed) _enter(s, leaf);

@@ -13,6 +13,19 @@ struct Place {
     uint32 index;
 }
 
+/// A place in one word: 15 bytes, in front.
+library Places {
+    function packed(Place calldata place) internal pure returns (bytes32) {
+        return bytes32(abi.encodePacked(place.section, place.op, place.row, place.segment, place.index));
+    }
+
+    /// Of what follows the place nothing is looked at.
+    function unpacked(bytes32 word) internal pure returns (Place memory) {
+        uint256 n = uint256(word) >> 136;
+        return Place(uint16(n >> 104), uint8(n >> 96), uint32(n >> 64), uint32(n >> 32), uint32(n));
+    }
+}
+
 /// Where does each value of a trace stand? Chunks of eight values, section after section (docs/trust.md §2).
 ///
 /// Twin: core/protocol/trace/layout.py.
@@ -54,6 +67,8 @@ library Layouts {
     uint256 internal constant LOGITS = 14;
     uint256 internal constant VERDICT = 15;
     uint256 private constant FORMS = 16;
+    /// Where a word of four operators may have no bits: the upper halves of their forms.
+    uint256 private constant NO_FORMS = 0xf000000000000000f000000000000000f000000000000000f000000000000000;
 
     uint256 internal constant VALUE_BYTES = 8;
     uint256 internal constant CHUNK_VALUES = 8;
@@ -62,12 +77,12 @@ library Layouts {
     uint256 internal constant MAX_POSITIONS = 1 << 16;
     uint256 internal constant MAX_CHUNKS = 1 << 35;
 
-    function make(Programs.Program memory p, uint256 layerFrom, uint256 layerTo, uint256 positions, uint256 windowFrom, bool deviation)
+    /// Into `l`, which has its program.
+    function make(Layout memory l, uint256 layerFrom, uint256 layerTo, uint256 positions, uint256 windowFrom, bool deviation)
         internal
         pure
-        returns (Layout memory l)
     {
-        l.program = p;
+        Programs.Program memory p = l.program;
         l.layerFrom = layerFrom;
         l.layerTo = layerTo;
         l.positions = positions;
@@ -183,15 +198,23 @@ library Layouts {
         uint256[] memory each = l.formChunks;
         uint256 seen;
         assembly ("memory-safe") {
-            // One byte in eight of the section's operators is a form; `each` says how many chunks it takes.
+            // One byte in eight of the section's operators is a form; `each` says how many chunks it takes. Four operators are a word.
             let end := add(forms, shl(3, op))
             each := add(each, 32)
+            for {} lt(add(forms, 24), end) { forms := add(forms, 32) } {
+                let w := mload(forms)
+                seen := or(seen, w)
+                total := add(total, mload(add(each, and(shr(243, w), 480))))
+                total := add(total, mload(add(each, and(shr(179, w), 480))))
+                total := add(total, mload(add(each, and(shr(115, w), 480))))
+                total := add(total, mload(add(each, and(shr(51, w), 480))))
+            }
             for {} lt(forms, end) { forms := add(forms, 8) } {
-                let form := byte(0, mload(forms))
-                seen := or(seen, form)
-                total := add(total, mload(add(each, shl(5, and(form, 15)))))
+                let w := shl(192, shr(192, mload(forms)))
+                seen := or(seen, w)
+                total := add(total, mload(add(each, and(shr(243, w), 480))))
             }
         }
-        if (seen >= FORMS) revert ITraceJudge.ProgramInvalid();
+        if (seen & NO_FORMS != 0) revert ITraceJudge.ProgramInvalid();
     }
 }

@@ -34,16 +34,18 @@ library Openings {
     /// The run's values, out of a trace of `chunks` chunks.
     function run(bytes32 root, uint256 chunks, Derive.Run memory r, Opening calldata opening) internal view returns (bytes calldata) {
         uint256 begin = r.start / Layouts.CHUNK_VALUES;
-        uint256 end = (r.start + r.count - 1) / Layouts.CHUNK_VALUES + 1;
-        uint256 values = (end - begin) * Layouts.CHUNK_VALUES;
-        uint256 left = r.length - begin * Layouts.CHUNK_VALUES;
-        if (left < values) values = left;
-        if (opening.data.length != values * VALUE_BYTES) revert ITraceJudge.EvidenceInvalid();
-        bytes32[] memory hashes = Chunks.leaves(opening.data, Layouts.CHUNK_BYTES);
-        bytes32 top = Chunks.climb(hashes, r.firstChunk + begin, chunks, Chunks.height(chunks), opening.siblings);
-        if (top != root) revert ITraceJudge.EvidenceInvalid();
-        uint256 skipped = (r.start - begin * Layouts.CHUNK_VALUES) * VALUE_BYTES;
-        return opening.data[skipped:skipped + r.count * VALUE_BYTES];
+        uint256 values = ((r.start + r.count - 1) / Layouts.CHUNK_VALUES + 1 - begin) * Layouts.CHUNK_VALUES;
+        uint256 left = r.length - begin * Layouts.CHUNK_VALUES; // the run begins within its segment
+        // Nothing below is near 2^64.
+        unchecked {
+            if (left < values) values = left;
+            if (opening.data.length != values * VALUE_BYTES) revert ITraceJudge.EvidenceInvalid();
+            bytes32[] memory hashes = Chunks.leaves(opening.data, Layouts.CHUNK_BYTES);
+            bytes32 top = Chunks.climb(hashes, r.firstChunk + begin, chunks, Chunks.height(chunks), opening.siblings);
+            if (top != root) revert ITraceJudge.EvidenceInvalid();
+            uint256 skipped = (r.start - begin * Layouts.CHUNK_VALUES) * VALUE_BYTES;
+            return opening.data[skipped:skipped + r.count * VALUE_BYTES];
+        }
     }
 
     /// Bytes of one row under a root of numbered rows, as docs/protocol.md §3 commits to them.

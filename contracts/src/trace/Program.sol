@@ -7,6 +7,8 @@ import {ITraceJudge} from "../interfaces/ITraceJudge.sol";
 ///
 /// Twin: core/protocol/trace/program.py. Bytes come from ProgramStore, which checked nothing but their hash: a program that makes no sense
 /// is part of a model that makes none, and reverts.
+///
+/// Numbers of a program have four bytes at most, counts one or two, and what is read lies within its bytes: no sum here is near 2^256.
 library Programs {
     /// Parsed once a call; `raw` keeps the bytes, the rest says where in them.
     struct Program {
@@ -61,81 +63,107 @@ library Programs {
     uint256 private constant TOLERANCE_BYTES = 11;
     uint256 private constant OP_BYTES = 8;
 
-    function parse(bytes memory raw) internal pure returns (Program memory p) {
+    /// Into `p`, which is as fresh memory is.
+    function parse(Program memory p, bytes memory raw) internal pure {
         if (raw.length <= HEADER_BYTES || uint8(raw[0]) != VERSION) revert ITraceJudge.ProgramInvalid();
         p.raw = raw;
-        p.rowFormat = _read(raw, 1, 1);
-        p.weightFormat = _read(raw, 2, 1);
-        p.tableFormat = _read(raw, 3, 1);
-        p.hidden = _read(raw, 4, 4);
-        p.query = _read(raw, 8, 4);
-        p.keys = _read(raw, 12, 4);
-        p.inner = _read(raw, 16, 4);
-        p.vocab = _read(raw, 20, 4);
-        p.context = _read(raw, 24, 4);
-        p.heads = _read(raw, 28, 2);
-        p.keyHeads = _read(raw, 30, 2);
-        p.headDim = _read(raw, 32, 2);
-        p.partTerms = _read(raw, 34, 2);
-        p.delta = _read(raw, 36, 4);
-        p.tables = _read(raw, 40, 1);
-        p.sigma = _read(raw, 41, 1);
-        p.tablesRoot = bytes32(_read(raw, 42, 32));
-        p.tolerances = _read(raw, HEADER_BYTES, 1);
-        uint256 offset = TOLERANCES_AT + TOLERANCE_BYTES * p.tolerances;
-        p.constantsAt = offset + 1;
-        offset += 1 + 8 * _read(raw, offset, 1);
-        p.sectionsAt = new uint256[](_read(raw, offset, 1));
-        ++offset;
-        for (uint256 i; i < p.sectionsAt.length; ++i) {
-            p.sectionsAt[i] = offset;
-            offset += 2 + OP_BYTES * _read(raw, offset + 1, 1);
+        // The header's 74 bytes in three words, its last 32 the third: bytes 0 to 31, 32 to 41 in front of the second, 42 to 73.
+        uint256 shape;
+        uint256 rest;
+        uint256 root;
+        assembly ("memory-safe") {
+            shape := mload(add(raw, 32))
+            rest := mload(add(raw, 64))
+            root := mload(add(raw, 74))
         }
-        p.layers = _read(raw, offset, 2);
-        p.layersAt = offset + 2;
-        if (raw.length != p.layersAt + p.layers || p.sectionsAt.length <= FIRST_LAYER_TYPE) revert ITraceJudge.ProgramInvalid();
+        p.rowFormat = uint8(shape >> 240);
+        p.weightFormat = uint8(shape >> 232);
+        p.tableFormat = uint8(shape >> 224);
+        p.hidden = uint32(shape >> 192);
+        p.query = uint32(shape >> 160);
+        p.keys = uint32(shape >> 128);
+        p.inner = uint32(shape >> 96);
+        p.vocab = uint32(shape >> 64);
+        p.context = uint32(shape >> 32);
+        p.heads = uint16(shape >> 16);
+        p.keyHeads = uint16(shape);
+        p.headDim = rest >> 240;
+        p.partTerms = uint16(rest >> 224);
+        p.delta = uint32(rest >> 192);
+        p.tables = uint8(rest >> 184);
+        p.sigma = uint8(rest >> 176);
+        p.tablesRoot = bytes32(root);
+        unchecked {
+            p.tolerances = _read(raw, HEADER_BYTES, 1);
+            uint256 offset = TOLERANCES_AT + TOLERANCE_BYTES * p.tolerances;
+            p.constantsAt = offset + 1;
+            offset += 1 + 8 * _read(raw, offset, 1);
+            uint256[] memory starts = p.sectionsAt = new uint256[](_read(raw, offset, 1));
+            ++offset;
+            for (uint256 i; i < starts.length; ++i) {
+                starts[i] = offset;
+                offset += 2 + OP_BYTES * _read(raw, offset + 1, 1);
+            }
+            p.layers = _read(raw, offset, 2);
+            p.layersAt = offset + 2;
+            if (raw.length != p.layersAt + p.layers || starts.length <= FIRST_LAYER_TYPE) revert ITraceJudge.ProgramInvalid();
+        }
     }
 
     function tolerance(Program memory p, uint256 entry) internal pure returns (uint256 maxDepth, uint256 minRows, uint256 value) {
-        if (entry >= p.tolerances) revert ITraceJudge.ProgramInvalid();
-        uint256 offset = TOLERANCES_AT + TOLERANCE_BYTES * entry;
-        return (_read(p.raw, offset, 1), _read(p.raw, offset + 1, 2), _read(p.raw, offset + 3, 8));
+        unchecked {
+            if (entry >= p.tolerances) revert ITraceJudge.ProgramInvalid();
+            uint256 offset = TOLERANCES_AT + TOLERANCE_BYTES * entry;
+            return (_read(p.raw, offset, 1), _read(p.raw, offset + 1, 2), _read(p.raw, offset + 3, 8));
+        }
     }
 
     function constantOf(Program memory p, uint256 number) internal pure returns (uint256) {
-        return _read(p.raw, p.constantsAt + 8 * number, 8);
+        unchecked {
+            return _read(p.raw, p.constantsAt + 8 * number, 8);
+        }
     }
 
     function layerType(Program memory p, uint256 layer) internal pure returns (uint256) {
-        return _read(p.raw, p.layersAt + layer, 1);
+        unchecked {
+            return _read(p.raw, p.layersAt + layer, 1);
+        }
     }
 
     /// Tensors of the part of the model that this type of section reads.
     function tensors(Program memory p, uint256 sectionType) internal pure returns (uint256) {
-        return _read(p.raw, p.sectionsAt[sectionType], 1);
+        unchecked {
+            return _read(p.raw, p.sectionsAt[sectionType], 1);
+        }
     }
 
     function ops(Program memory p, uint256 sectionType) internal pure returns (uint256) {
-        return _read(p.raw, p.sectionsAt[sectionType] + 1, 1);
+        unchecked {
+            return _read(p.raw, p.sectionsAt[sectionType] + 1, 1);
+        }
     }
 
     function op(Program memory p, uint256 sectionType, uint256 number) internal pure returns (Op memory) {
-        if (number >= ops(p, sectionType)) revert ITraceJudge.ProgramInvalid();
-        uint256 word = _read(p.raw, p.sectionsAt[sectionType] + 2 + OP_BYTES * number, 8);
-        return Op(
-            word >> 56,
-            (word >> 48) & 0xff,
-            (word >> 40) & 0xff,
-            (word >> 32) & 0xff,
-            (word >> 24) & 0xff,
-            (word >> 16) & 0xff,
-            (word >> 8) & 0xff,
-            word & 0xff
-        );
+        unchecked {
+            if (number >= ops(p, sectionType)) revert ITraceJudge.ProgramInvalid();
+            uint256 word = _read(p.raw, p.sectionsAt[sectionType] + 2 + OP_BYTES * number, 8);
+            return Op(
+                word >> 56,
+                (word >> 48) & 0xff,
+                (word >> 40) & 0xff,
+                (word >> 32) & 0xff,
+                (word >> 24) & 0xff,
+                (word >> 16) & 0xff,
+                (word >> 8) & 0xff,
+                word & 0xff
+            );
+        }
     }
 
     function formOf(Program memory p, uint256 sectionType, uint256 number) internal pure returns (uint256) {
-        return _read(p.raw, p.sectionsAt[sectionType] + 3 + OP_BYTES * number, 1);
+        unchecked {
+            return _read(p.raw, p.sectionsAt[sectionType] + 3 + OP_BYTES * number, 1);
+        }
     }
 
     /// Memory address of the first layer's type, a byte each.

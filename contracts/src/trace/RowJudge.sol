@@ -13,7 +13,7 @@ import {Order, RequestOpening} from "../types/Signed.sol";
 import {Derive} from "./Derive.sol";
 import {Openings} from "./Openings.sol";
 import {Programs} from "./Program.sol";
-import {ProgramStore} from "./ProgramStore.sol";
+import {ProgramHomes, ProgramStore} from "./ProgramStore.sol";
 
 /// See IRowJudge. Twins: core/protocol/trace/rows.py and draw.py.
 contract RowJudge is IRowJudge {
@@ -84,8 +84,8 @@ contract RowJudge is IRowJudge {
         return !Decode.vector(opening.part, b.format).finite;
     }
 
-    function _program(SignedRows calldata rows) private view returns (Programs.Program memory) {
-        return Programs.parse(_programs.load(_models.numericsProfileOf(rows.model)));
+    function _program(SignedRows calldata rows) private view returns (Programs.Program memory p) {
+        Programs.parse(p, ProgramHomes.read(_programs.homeOf(_models.numericsProfileOf(rows.model))));
     }
 
     function _boundary(Programs.Program memory p, SignedRows calldata rows, Side side) private pure returns (Boundary memory b) {

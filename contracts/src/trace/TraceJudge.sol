@@ -3,14 +3,14 @@ pragma solidity ^0.8.30;
 
 import {IModelRegistry} from "../interfaces/IModelRegistry.sol";
 import {IReferee} from "../interfaces/IReferee.sol";
-import {Claim, Evidence, ITraceJudge} from "../interfaces/ITraceJudge.sol";
+import {Claim, Evidence, ITraceJudge, Opening} from "../interfaces/ITraceJudge.sol";
 import {Decode} from "../referee/Decode.sol";
 import {ModelId} from "../types/Ids.sol";
 import {Derive} from "./Derive.sol";
-import {Layouts, Place} from "./Layout.sol";
+import {Layouts, Place, Places} from "./Layout.sol";
 import {Openings} from "./Openings.sol";
 import {Programs} from "./Program.sol";
-import {ProgramStore} from "./ProgramStore.sol";
+import {ProgramHomes, ProgramStore} from "./ProgramStore.sol";
 
 /// What does the chain rule on opened evidence? See ITraceJudge.
 ///
@@ -38,20 +38,62 @@ contract TraceJudge is ITraceJudge {
 
     /// @inheritdoc ITraceJudge
     function checkClaim(ModelId model, Claim calldata claim) external view returns (uint256 chunks) {
-        Programs.Program memory p = _program(model);
+        Layouts.Layout memory l;
+        Programs.Program memory p = l.program;
+        Programs.parse(p, _bytesOf(model));
         uint256 rows = _rows(claim);
         bool sound = claim.layerFrom < claim.layerTo && claim.layerTo <= p.layers && claim.positions != 0 && claim.positions <= rows
             && claim.positions <= Layouts.MAX_POSITIONS && claim.positions <= p.context;
         if (!sound) revert ClaimInvalid();
         if (claim.how == 0) _checkWindow(p, claim);
         else _checkChoice(p, claim);
-        chunks = _layout(p, claim).chunks;
+        _make(l, claim);
+        chunks = l.chunks;
         if (chunks > Layouts.MAX_CHUNKS) revert ClaimInvalid();
     }
 
     /// @inheritdoc ITraceJudge
-    function rule(ModelId model, Claim calldata claim, Place calldata place, Evidence calldata evidence, bytes calldata stated)
+    function rule(bytes32 place, uint256, ModelId model, Claim calldata claim, Evidence calldata evidence)
         external
+        view
+        returns (Fault, uint256)
+    {
+        return _ruleValue(model, claim, Places.unpacked(place), evidence, msg.data[:0]);
+    }
+
+    /// @inheritdoc ITraceJudge
+    function ruleStated(
+        bytes32 place,
+        uint256,
+        ModelId model,
+        Claim calldata claim,
+        Evidence calldata evidence,
+        bytes calldata stated
+    ) external view returns (Fault, uint256) {
+        return _ruleValue(model, claim, Places.unpacked(place), evidence, stated);
+    }
+
+    /// @inheritdoc ITraceJudge
+    function rulePart(
+        bytes32 part,
+        uint256,
+        ModelId model,
+        Claim calldata claim,
+        Place calldata place,
+        Evidence calldata evidence,
+        Opening calldata
+    ) external view returns (Fault) {
+        Derive.Scene memory s = _scene(model, claim, place);
+        uint256 parts = s.parts();
+        uint256 number = uint16(uint256(part));
+        if (number >= parts) revert PartUnknown(number, parts);
+        return _rule(model, s, claim, s.part(number), abi.encodePacked(bytes8(part)), evidence);
+    }
+
+    // --- internals ---
+
+    function _ruleValue(ModelId model, Claim calldata claim, Place memory place, Evidence calldata evidence, bytes calldata stated)
+        private
         view
         returns (Fault fault, uint256 parts)
     {
@@ -68,23 +110,6 @@ contract TraceJudge is ITraceJudge {
         bytes memory first = bytes.concat(_result(s, claim, evidence), stated);
         fault = _rule(model, s, claim, s.whole(parts, evidence.witness), first, evidence);
     }
-
-    /// @inheritdoc ITraceJudge
-    function rulePart(
-        ModelId model,
-        Claim calldata claim,
-        Place calldata place,
-        uint256 part,
-        Evidence calldata evidence,
-        bytes8 stated
-    ) external view returns (Fault) {
-        Derive.Scene memory s = _scene(model, claim, place);
-        uint256 parts = s.parts();
-        if (part >= parts) revert PartUnknown(part, parts);
-        return _rule(model, s, claim, s.part(part), abi.encodePacked(stated), evidence);
-    }
-
-    // --- internals ---
 
     /// Rows that the stage was fed.
     function _rows(Claim calldata claim) private pure returns (uint256) {
@@ -133,17 +158,20 @@ contract TraceJudge is ITraceJudge {
         return Fault.Accused; // who named none of them
     }
 
-    function _program(ModelId model) private view returns (Programs.Program memory) {
-        return Programs.parse(_programs.load(_models.numericsProfileOf(model)));
+    /// A model's operator program.
+    function _bytesOf(ModelId model) private view returns (bytes memory) {
+        return ProgramHomes.read(_programs.homeOf(_models.numericsProfileOf(model)));
     }
 
-    function _layout(Programs.Program memory p, Claim calldata claim) private pure returns (Layouts.Layout memory) {
-        return Layouts.make(p, claim.layerFrom, claim.layerTo, claim.positions, claim.windowFrom, claim.how == 0);
+    function _make(Layouts.Layout memory l, Claim calldata claim) private pure {
+        l.make(claim.layerFrom, claim.layerTo, claim.positions, claim.windowFrom, claim.how == 0);
     }
 
-    function _scene(ModelId model, Claim calldata claim, Place calldata place) private view returns (Derive.Scene memory) {
-        Programs.Program memory p = _program(model);
-        Derive.Choice memory choice;
+    /// Structs are filled where they stand in the scene: each that a function returned would be memory that is written twice.
+    function _scene(ModelId model, Claim calldata claim, Place memory place) private view returns (Derive.Scene memory s) {
+        Programs.Program memory p = s.frame.program;
+        Programs.parse(p, _bytesOf(model));
+        Derive.Choice memory choice = s.choice;
         choice.named = Derive.NOBODY;
         if (claim.how != 0) {
             choice.how = claim.how;
@@ -158,7 +186,8 @@ contract TraceJudge is ITraceJudge {
         } else {
             (,, choice.tolerance) = p.tolerance(claim.tolerance);
         }
-        return Derive.scene(_layout(p, claim), choice, place);
+        _make(s.frame, claim);
+        s.set(place);
     }
 
     /// The value on trial, out of the trace; nothing for a verdict.
