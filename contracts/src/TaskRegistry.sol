@@ -486,7 +486,8 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
                 receiptHash: receiptHash,
                 requestsRoot: receipt.requestsRoot,
                 modelId: order.modelId,
-                parties: _parties(order, plan)
+                operators: _operators(plan),
+                parties: _parties(order)
             })
             );
     }
@@ -514,19 +515,20 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         _requireSigner(id, order, Eip712Types.toDigest(binding.separator, Eip712Types.delegationHash(delegation)), signature);
     }
 
-    /// Everyone with an interest in the job: none of them may judge it. Without zero addresses; may repeat.
-    function _parties(Order calldata order, Stage[] calldata plan) private view returns (address[] memory parties) {
-        uint256 extra = (order.matcher == address(0) ? 2 : 3) + (order.auditor == address(0) ? 0 : 1);
-        parties = new address[](2 * plan.length + extra);
-        uint256 next;
+    function _operators(Stage[] calldata plan) private pure returns (address[] memory operators) {
+        operators = new address[](plan.length);
         for (uint256 i; i < plan.length; ++i) {
-            parties[next++] = plan[i].operator;
-            parties[next++] = _ownerOf(plan[i]);
+            operators[i] = plan[i].operator;
         }
-        parties[next++] = order.requester;
-        parties[next++] = msg.sender;
+    }
+
+    /// Who else has an interest in the job. Without zero addresses; may repeat.
+    function _parties(Order calldata order) private view returns (address[] memory parties) {
+        parties = new address[]((order.matcher == address(0) ? 2 : 3) + (order.auditor == address(0) ? 0 : 1));
+        uint256 next = 2;
+        (parties[0], parties[1]) = (order.requester, msg.sender);
         if (order.matcher != address(0)) parties[next++] = order.matcher;
-        if (order.auditor != address(0)) parties[next++] = order.auditor;
+        if (order.auditor != address(0)) parties[next] = order.auditor;
     }
 
     /// A proof that needs no judge: all stake at once, and no pay. Reward and compensation go to the requester of record.

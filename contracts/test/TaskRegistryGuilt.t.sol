@@ -39,10 +39,10 @@ contract TaskRegistryGuiltTest is Suite {
     function test_dispute_freezesAndTellsTheArbitratorAll() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         fund(auditor, address(jury), uint256(BOND) + FEE);
-        address[] memory parties = new address[](8);
-        (parties[0], parties[1]) = (deal.plan[0].operator, minerOwners[0]);
-        (parties[2], parties[3]) = (deal.plan[1].operator, minerOwners[1]);
-        (parties[4], parties[5], parties[6], parties[7]) = (requester, auditor, matcher, auditor);
+        address[] memory operators = new address[](2);
+        (operators[0], operators[1]) = (deal.plan[0].operator, deal.plan[1].operator);
+        address[] memory parties = new address[](4);
+        (parties[0], parties[1], parties[2], parties[3]) = (requester, auditor, matcher, auditor);
         IArbitrator.DisputeRef memory ref = IArbitrator.DisputeRef({
             job: deal.id,
             stage: 1,
@@ -53,6 +53,7 @@ contract TaskRegistryGuiltTest is Suite {
             receiptHash: delivery.receipts[1].hash(),
             requestsRoot: delivery.receipts[1].requestsRoot,
             modelId: modelId,
+            operators: operators,
             parties: parties
         });
         vm.expectCall(address(jury), abi.encodeCall(jury.open, (ref)));
@@ -76,8 +77,10 @@ contract TaskRegistryGuiltTest is Suite {
         Deal memory deal = dealOf(order, evenPlan(1));
         openMatched(deal);
         Delivery memory delivery = deliver(deal, IN, OUT);
-        address[] memory parties = new address[](4);
-        (parties[0], parties[1], parties[2], parties[3]) = (deal.plan[0].operator, minerOwners[0], requester, requester);
+        address[] memory operators = new address[](1);
+        operators[0] = deal.plan[0].operator;
+        address[] memory parties = new address[](2);
+        (parties[0], parties[1]) = (requester, requester);
         IArbitrator.DisputeRef memory ref = IArbitrator.DisputeRef({
             job: deal.id,
             stage: 0,
@@ -88,6 +91,7 @@ contract TaskRegistryGuiltTest is Suite {
             receiptHash: delivery.receipts[0].hash(),
             requestsRoot: delivery.receipts[0].requestsRoot,
             modelId: modelId,
+            operators: operators,
             parties: parties
         });
         vm.expectCall(address(jury), abi.encodeCall(jury.open, (ref)));

@@ -277,7 +277,7 @@ class TwinGame:
         now = bench.now + 1
         receipt_hash = commit.unhex(signing.struct_hash(receipt))
         ref = (
-            job, 0, bench.owner, bench.operator, bench.accuser, bench.requester, receipt_hash, root, model, [],
+            job, 0, bench.owner, bench.operator, bench.accuser, bench.requester, receipt_hash, root, model, [], [],
         )  # fmt: skip
         bench.send(bench.at["TaskRegistry"], "ToleranceGame", "open", [ref], now)
         identity = bytes(

@@ -110,7 +110,7 @@ contract JuryArbitrator is JurorPool {
         d.snapshotBlock = uint64(block.number - 1);
         d.receiptHash = ref.receiptHash;
         d.requestsRoot = ref.requestsRoot;
-        _exclude(id, ref.parties);
+        _exclude(id, ref.operators, ref.parties);
         emit DisputeOpened(id, ref.job, ref.accused, ref.stage, ref.challenger, ref.receiptHash, bond, d.drawBlock);
 
         minerRegistry.freeze(ref.accused);
@@ -252,19 +252,26 @@ contract JuryArbitrator is JurorPool {
 
     // --- internals: the draw ---
 
-    /// Remember which parties the snapshot could draw; usually none.
-    function _exclude(DisputeId id, address[] calldata parties) private {
+    /// Remember which parties, operators and operators' owners the snapshot could draw; usually none.
+    function _exclude(DisputeId id, address[] calldata operators, address[] calldata parties) private {
         uint16[] storage slots = _excluded[id];
         uint96 snapshot = uint96(block.number - 1);
-        for (uint256 i; i < parties.length; ++i) {
-            (bool drawable, uint256 slot) = _drawableSlot(parties[i], snapshot);
-            if (!drawable) continue;
-            bool known;
-            for (uint256 j; j < slots.length && !known; ++j) {
-                known = slots[j] == slot;
-            }
-            if (!known) slots.push(uint16(slot));
+        for (uint256 i; i < operators.length; ++i) {
+            _excludeOne(slots, operators[i], snapshot);
+            _excludeOne(slots, minerRegistry.ownerOf(operators[i]), snapshot);
         }
+        for (uint256 i; i < parties.length; ++i) {
+            _excludeOne(slots, parties[i], snapshot);
+        }
+    }
+
+    function _excludeOne(uint16[] storage slots, address party, uint96 snapshot) private {
+        (bool drawable, uint256 slot) = _drawableSlot(party, snapshot);
+        if (!drawable) return;
+        for (uint256 i; i < slots.length; ++i) {
+            if (slots[i] == slot) return;
+        }
+        slots.push(uint16(slot));
     }
 
     /// Up to `panelSize` distinct jurors that are no party and still here.

@@ -24,7 +24,8 @@ interface IArbitrator {
         bytes32 receiptHash; //    EIP-712 struct hash of the accused receipt
         bytes32 requestsRoot;
         ModelId modelId;
-        address[] parties; //      owners and operators of every stage, requester, challenger, matcher: none may judge
+        address[] operators; //    of every stage: neither they may judge nor their owners
+        address[] parties; //      requester, challenger, matcher, auditor: nor they
     }
 
     /// Only TaskRegistry. Pulls the bond and fee from the challenger.

@@ -221,7 +221,7 @@ contract JuryArbitratorTest is StakeFixture {
         stakeJurors(3);
         IArbitrator.DisputeRef memory ref = disputeRef();
         ref.challenger = requester;
-        ref.parties[3] = requester;
+        ref.parties[1] = requester;
         vm.assertEq(drawPanel(openDispute(ref)).length, 3);
     }
 
