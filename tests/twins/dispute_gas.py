@@ -37,8 +37,10 @@ from tests.twins.dispute_chain import Bench, TwinGame
 
 SNAPSHOT = Path(ROOT) / "contracts" / "snapshots" / "ToleranceGame.json"
 #: Of a dispute in which the accuser hands nothing over and has to open the trace on chain, level by level: it pays for that itself.
-MAX_DESCENT_GAS = 1_750_000
-MAX_TOTAL_GAS, MAX_MOVE_GAS, MAX_MOVE_BYTES, MAX_MOVES = 1_300_000, 500_000, 16_384, 20
+MAX_DESCENT_GAS = 1_500_000
+#: The same where the accuser's first trace is not the canonical one, and the accused demands that.
+MAX_DEMAND_GAS = 1_620_000
+MAX_TOTAL_GAS, MAX_MOVE_GAS, MAX_MOVE_BYTES, MAX_MOVES = 1_200_000, 500_000, 16_384, 20
 POSITIONS, WINDOW_ROWS = 1024, 64
 
 GEMMA_270M = Traits(
