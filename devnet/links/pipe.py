@@ -7,6 +7,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal
 
 from devnet.links.conditions import Way
@@ -122,7 +123,8 @@ class Pipe:
         if how == "reset":
             reset(sink)
         elif not sink.is_closing():
-            sink.write_eof()
+            with suppress(OSError):  # the other side has reset it, and the loop has not heard yet
+                sink.write_eof()
         self._ended()
 
 
