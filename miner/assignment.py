@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -189,7 +188,6 @@ async def load(
             layers=str(layers),
             then="work is done all the same, within the tolerances",
         )
-    _leave_to_itself()
     log.info("loaded", layers=str(layers), kv_tokens=kv_tokens, tau_ms=round(tau_ms, 3))
     return Serving(
         layers=layers,
@@ -202,17 +200,6 @@ async def load(
         tokenizer=cache(partial(tokenizer_of, model.folder)),
         root_of=model.shard_root,
     )
-
-
-def _leave_to_itself() -> None:
-    """Have the collector pass over what is there now, but for the garbage of a shard before.
-
-    Libraries and the model are a million objects. Looking through them takes 0.3 s in which nothing else of us runs, not even the
-    answer to a neighbour that asks whether we are alive; a stage with hundreds of requests did it every half minute.
-    """
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
 
 
 def tokenizer_of(folder: Path) -> Tokenizer:

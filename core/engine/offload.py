@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from core.engine.layout import PageShape
-from core.engine.native import NoKernels, kernels
 from core.engine.pages import PAGE_TOKENS, Pages
 from core.engine.pool import Content, HotStore, Pool
 from core.protocol.errors import UsageError
@@ -264,7 +263,7 @@ class SwapStore(HotStore):
                 for n, dirty in enumerate(changed):
                     self._write_back(n, number, before or 0, dirty)
                 for n, swapped in enumerate(wanted):
-                    self._move_pages(n, number, microbatch, swapped, to_cold=False)
+                    self._move(n, number, microbatch, swapped, to_cold=False)
             finally:
                 ready.set()
 
@@ -274,7 +273,7 @@ class SwapStore(HotStore):
         """Copy positions [swapped pages, 16] of a global pool to the cold tier: pages where they are most of one, else one by one."""
         counts = dirty.sum(axis=1)
         is_most = counts > PAGE_TOKENS // 2
-        self._move_pages(n, slot, microbatch, np.flatnonzero(is_most), to_cold=True)
+        self._move(n, slot, microbatch, np.flatnonzero(is_most), to_cold=True)
         pages, in_page = np.nonzero(dirty & ~is_most[:, None])
         if not len(pages):
             return
@@ -295,9 +294,7 @@ class SwapStore(HotStore):
             far.view(-1, width).index_copy_(0, cold, found)
             self._account(found.nbytes, started)
 
-    def _move_pages(
-        self, n: int, slot: int, microbatch: int, swapped: Pages, *, to_cold: bool
-    ) -> None:
+    def _move(self, n: int, slot: int, microbatch: int, swapped: Pages, *, to_cold: bool) -> None:
         """Copy pages between a global pool and the cold tier, in runs of consecutive numbers."""
         if not len(swapped):
             return
@@ -323,7 +320,7 @@ class SwapStore(HotStore):
         for start in range(0, len(source), step):
             part = source[start : start + step]
             started = time.perf_counter()
-            _move(target[start : start + step], part)
+            target[start : start + step].copy_(part)
             self._account(part.nbytes, started)
 
     def _account(self, size_bytes: int, started: float) -> None:
@@ -391,14 +388,3 @@ def mapped(folder: Path, size: int, dtype: torch.dtype) -> Tensor:
     finally:
         if path:
             Path(path).unlink()
-
-
-def _move(target: Tensor, source: Tensor) -> None:
-    """Copy contiguous numbers; in main memory past the caches, which whoever computes meanwhile needs."""
-    if target.device.type == source.device.type == "cpu" and target.dtype == source.dtype:
-        try:
-            kernels().move(target.data_ptr(), source.data_ptr(), source.nbytes)
-            return
-        except NoKernels:
-            pass
-    target.copy_(source)
