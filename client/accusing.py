@@ -141,6 +141,7 @@ def _deviation(
     served, entered = source.rows_of(shard, outputs), source.inputs_of(shard, inputs)
     first = len(entered) - len(served)
     wanted = range(first, len(entered))
+    # Rows are looked at, logits are not, and are let go of as they come.
     made = reexecute(shard, entered, logit_rows=wanted, draw=lambda logits: [None] * len(logits))
     reference = made.rows if shard.is_last else made
     sigma = source.sigma(place.layer_to)

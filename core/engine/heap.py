@@ -3,7 +3,7 @@
 glibc raises the size from which a block has pages of its own whenever such a block is freed. Buffers of a few MiB then
 come from the heap, parameters land between them, and what they leave is held though nobody uses it: a fifth of
 a shard of 214 MiB in 8 of 10 loads, and never more than 2 MiB with a fixed size. Serving wants the opposite: a page that is
-given anew costs 1.8 µs, as much as 2 KiB of a product.
+given anew costs 1.8 µs.
 """
 
 from __future__ import annotations

@@ -344,19 +344,12 @@ class TokenMargins:
 
 
 def judge_tokens(
-    profile: NumericsProfile,
-    logits: Any,
-    tokens: Sequence[int],
-    params: SamplingParams,
-    request_index: int,
-    *,
-    prompt: Sequence[int] = (),
-    eos_ids: Collection[int] = (),
+    profile: NumericsProfile, logits: Any, tokens: Sequence[int], *drawn: Any, **history: Any
 ) -> Verdict:
-    """`TokenMargins` of logits [len(tokens), V] that are all there."""
+    """`TokenMargins` of logits [len(tokens), V] that are all there; `drawn` and `history` are the rest of its arguments."""
     if len(logits) != len(tokens):
         raise ValueError(f"{len(tokens)} tokens and {len(logits)} rows of logits")
-    margins = TokenMargins(tokens, params, request_index, prompt=prompt, eos_ids=eos_ids)
+    margins = TokenMargins(tokens, *drawn, **history)
     margins(logits)
     return margins.verdict(profile)
 
