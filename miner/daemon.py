@@ -36,6 +36,7 @@ from core.runtime.alerts import Alerts
 from core.runtime.channel import Listener, Peers, StreamIdentity
 from core.runtime.circuits import Circuits
 from core.runtime.clock import SystemClock
+from core.runtime.garbage import pass_over_what_is_here
 from core.runtime.logs import get_logger
 from core.runtime.pulse import Beat
 from core.runtime.retry import Backoff, retry
@@ -450,6 +451,7 @@ class Daemon:
                         hook=self._hook,
                     )
                 )
+            pass_over_what_is_here()
             self._problem = ""
         except HeadraceError as error:
             self._problem = str(error)

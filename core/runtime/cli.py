@@ -58,6 +58,7 @@ from core.protocol.passwords import refuse_raw_keys
 from core.runtime import tracing
 from core.runtime.console import DryRunEnds, GlobalOptions, Run, print_json
 from core.runtime.folders import Folders
+from core.runtime.garbage import look_seldom
 
 __all__ = ["App", "Group", "Run"]
 
@@ -141,7 +142,7 @@ class App(Group):
         options = arguments[: arguments.index("--")] if "--" in arguments else arguments
         json_wanted = "--json" in options
         _typed.set((self.program, *arguments))
-        gc.set_threshold(20_000, 20, 50)  # imports make a million objects, and hardly any garbage
+        look_seldom()
         try:
             refuse_raw_keys(arguments)
             command = typer.main.get_command(self.typer)

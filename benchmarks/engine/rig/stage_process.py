@@ -26,6 +26,7 @@ from core.protocol.types import JobState
 from core.runtime import logs
 from core.runtime.channel import Listener, Peers, StreamIdentity
 from core.runtime.clock import SystemClock
+from core.runtime.garbage import look_seldom, pass_over_what_is_here
 from core.runtime.pulse import Beat
 from miner import assignment
 from miner.book import Book
@@ -125,6 +126,7 @@ class StageProcess:
             offload_bytes=spec.groups * (spec.kv_bytes or 0) // 2,
             prefix_share=0,
         )
+        pass_over_what_is_here()
         # Nobody stops early: every run has the same number of tokens.
         self._stage.serve(replace(serving, eos_ids=frozenset()))
         listener = Listener(identity, self._stage.handle)
@@ -250,6 +252,7 @@ def memory_bytes() -> dict[str, int]:
 
 def main() -> int:
     """Be the stage that the command line describes, to its end."""
+    look_seldom()
     spec = msgspec.json.decode(sys.argv[1], type=Spec)
     keep_stdout()
     logs.set_up("stage", form="json", folder=Path(spec.folder) / f"logs-{spec.key}")
