@@ -178,6 +178,11 @@ class Compute:
             return None
         return promises.group_of(guest)
 
+    def spare_rows(self, key: Key) -> int:
+        """How many guesses may go with each step of a request without anybody's answer coming later (`miner.pace`)."""
+        guest = self._guests.get(key)
+        return 0 if guest is None else self.pace.spare_rows(guest.ring)
+
     def is_waiting(self, key: Key) -> bool:
         """Whether a request waits here for memory, as opposed to for its peers."""
         guest, lineup = self._guests.get(key), self._lineup
@@ -295,6 +300,7 @@ class Compute:
         ring: Hashable = None,
         trace: list[int] | None = None,
         as_decodes: bool = False,
+        guessed: int = 0,
         layers: LayerRange | None = None,
         company: int | None = None,
         owner: str = "",
@@ -306,7 +312,7 @@ class Compute:
         comes after this stage, by any name: requests of one ring run the same layers. Requests of one `company` come together
         from the stage before (see `company`). What the prompts of one `owner` have in common is computed once
         (`miner.prefixes`). A `trace` is lengthened by this step's numbers. `as_decodes` gives the bits of as
-        many steps of one row.
+        many steps of one row; the last `guessed` are guesses.
         Raises CheckFailed for rows that hold NaN or infinity, ContextTooLong past the model's context.
         """
         work = self._new_work(
@@ -320,6 +326,7 @@ class Compute:
             owner,
             trace=trace,
             as_decodes=as_decodes,
+            guessed=guessed,
         )
         result: bytes = await work.future
         return result
@@ -366,6 +373,7 @@ class Compute:
         first: int,
         most_rows: int = 0,
         ring: Hashable = None,
+        trace: list[int] | None = None,
         as_decodes: bool = True,
         layers: LayerRange | None = None,
         company: int | None = None,
@@ -383,6 +391,8 @@ class Compute:
             owner,
             draw=sampler,
             guesses=guesses,
+            guessed=len(guesses),
+            trace=trace,
             as_decodes=as_decodes,
         )
         result: list[Drawn] = await work.future
@@ -699,7 +709,7 @@ class Compute:
         self.steps += 1
         self.stepped_rows += done.rows
         if done.ran and not prompts:
-            self.pace.own.observe(len(done.ran), done.seconds / _share(engine.shard, done.ran))
+            self.pace.own.observe(done.rows, done.seconds / _share(engine.shard, done.ran))
         elif done.ran:
             self._prompt_times.observe(done.rows, done.seconds)
         if self._on_step is not None:
@@ -731,13 +741,13 @@ class Compute:
         )
 
     def _trace(self, done: Stepped, started: float, prompts: int) -> None:
-        rows, ended, traced = 0 if prompts else len(done.ran), time.perf_counter(), set()
+        rows, ended, traced = 0 if prompts else done.rows, time.perf_counter(), set()
         for work in done.ran:
             begins = work.request.begins
             if work.trace is None or not (begins or work.trace):
                 continue
             if begins:
-                if work.request.ring in traced or work.tokens > 1:
+                if work.request.ring in traced or not work.is_decode:
                     continue
                 traced.add(work.request.ring)
                 work.request.left_at_s = ended

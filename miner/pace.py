@@ -1,4 +1,4 @@
-"""How long do steps take here and at the stages after, and how many microbatches follow from it?
+"""How long do steps take here and at the stages after, and how many microbatches and guesses follow from it?
 
 With the first request of every microbatch travels a trace: rows, microseconds of waiting and of computing at each stage. What
 of the ring time no stage accounts for is the links' share.
@@ -6,16 +6,19 @@ of the ring time no stage accounts for is the links' share.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
-from core.batching.ring import Choice, RingLatency, choose
+from core.batching.ring import Choice, Recent, choose, round_s, spare_rows
 from core.batching.times import StepTimes
+from core.protocol.wire import MAX_GUESSED
 
 #: Numbers of one stage in a trace: rows (0: prompts ran too, the time is no measure), waited µs, computed µs.
 TRACE_NUMBERS = 3
 _CHOOSE_EVERY_S = 0.5
 _MAX_US = 2**32 - 1
 _MAX_RINGS = 256
+#: A ring in which steps wait for longer than this share of a round has no time to spare.
+_BUSY_WAIT = 0.1
 
 
 def entry(rows: int, waited_s: float, computed_s: float) -> list[int]:
@@ -24,12 +27,15 @@ def entry(rows: int, waited_s: float, computed_s: float) -> list[int]:
 
 
 class _Ring:
-    __slots__ = ("active", "choice", "chosen_at_s", "latency", "later")
+    __slots__ = ("active", "choice", "chosen_at_s", "latency", "later", "spare", "waited")
 
     def __init__(self) -> None:
         self.later: list[StepTimes] = []
-        self.latency = RingLatency()
+        #: What of a round no stage accounts for: links, queues of the network, programs in between.
+        self.latency = Recent()
+        self.waited = Recent()  # in all stages together
         self.choice: Choice | None = None
+        self.spare = 0
         self.active = 0
         self.chosen_at_s = float("-inf")
 
@@ -53,6 +59,7 @@ class Pace:
                 times.observe(rows, computed_us / 1e6)
         accounted_us = sum(waited + computed for _, waited, computed in stages)
         known.latency.observe(away_s - accounted_us / 1e6)
+        known.waited.observe(sum(trace[1::TRACE_NUMBERS]) / 1e6)
 
     def choice(self, ring: Hashable, active: int, now_s: float, *, is_alone: bool) -> Choice:
         """How many microbatches of how many rows; `is_alone` where this stage is the whole ring.
@@ -67,7 +74,13 @@ class Pace:
         ):
             known.choice = self._choose(known, active, is_alone)
             known.active, known.chosen_at_s = active, now_s
+            known.spare = self._spare(known, known.choice, is_alone)
         return known.choice
+
+    def spare_rows(self, ring: Hashable) -> int:
+        """How many guesses each request of a ring may send along so that nobody's answer comes later, as of the last choice."""
+        known = self._rings.get(ring)
+        return known.spare if known is not None else 0
 
     def rings(self) -> dict[Hashable, tuple[Choice, float]]:
         """Of every ring: what was chosen, and the seconds that its links take."""
@@ -92,9 +105,20 @@ class Pace:
             tickets = min(active, 2 + len(ring.later[1:]))
             return Choice(tickets, min(-(-active // tickets), self._max_rows))
         return choose(
-            [self.own.seconds, *(times.seconds for times in ring.later)],
+            self._stages(ring),
             ring.latency.usual_s,
             active,
             max_rows=self._max_rows,
             jitter_s=ring.latency.jitter_s,
         )
+
+    def _spare(self, ring: _Ring, choice: Choice, is_alone: bool) -> int:
+        if is_alone or not self.own or not ring.later or not all(ring.later):
+            return 0
+        stages, latency_s = self._stages(ring), ring.latency.usual_s
+        if ring.waited.usual_s > _BUSY_WAIT * round_s(stages, latency_s, choice):
+            return 0  # others have work for these stages
+        return spare_rows(stages, latency_s, choice, MAX_GUESSED)
+
+    def _stages(self, ring: _Ring) -> list[Callable[[float], float]]:
+        return [self.own.seconds, *(times.seconds for times in ring.later)]

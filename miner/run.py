@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 CHECKPOINT_ROWS = 32
 #: A receiver that has not seen one for so many rows stops.
 MAX_UNSIGNED_ROWS = 64
-#: Requests at a first stage up to which it guesses.
-GUESS_BELOW = 2
+#: So many requests at a first stage guess whatever it costs: eight rows take little longer than one.
+GUESS_FREELY = 2
 log = get_logger(__name__)
 
 
@@ -60,8 +60,8 @@ class Bench:
     count: Callable[[str], None]
     monotonic: Callable[[], float]
     tokenizer: Callable[[], Tokenizer] | None = None
-    #: A first stage guesses ahead for requests while no more than so many are here: their rows would fill a step anyway.
-    guess_below: int = GUESS_BELOW
+    #: Whether a first stage guesses ahead.
+    guesses: bool = True
 
     def ending(self, sampling: t.SamplingParams, prompt: Sequence[int]) -> Ending:
         """Decides where an answer ends. Raises CheckFailed for stop strings where there is no tokenizer."""
@@ -469,13 +469,20 @@ class Run:
             self._boldness.heard(self._guessed_right, self._guessed)
         self._keep_in(row, 4)
         left = self.request.max_new_tokens - self.request.produced - 1
-        most = min(self._boldness.guesses, left)
-        if self._bench.compute.requests > self._bench.guess_below:
-            most = 0
+        most = min(self._boldness.guesses, left, self._room_for_guesses())
         guesses = self._guesser.guess(most) if most > 0 else []
         self._guesses.extend(guesses)
         self._guessed, self._guessed_right = len(guesses), 0
         self._feed_tokens(row, (token, *guesses), guessed=len(guesses))
+
+    def _room_for_guesses(self) -> int:
+        """How many may go with the next step: any number where hardly anybody is here, else what delays nobody."""
+        bench = self._bench
+        if not bench.guesses:
+            return 0
+        if bench.compute.requests <= GUESS_FREELY:
+            return wire.MAX_GUESSED
+        return bench.compute.spare_rows(self.key)
 
     def _feed_tokens(self, first_row: int, ids: Sequence[int], *, guessed: int = 0) -> None:
         data = commit.token_bytes(ids)
@@ -515,6 +522,7 @@ class Run:
             self.key,
             item.data,
             trace=item.trace,
+            guessed=item.guessed,
             **self._how(item.first_row, item.rows, item.guessed),
         )
         if self.request.is_late:
@@ -623,7 +631,9 @@ class Run:
         if item.rows != item.guessed + 1 or len(guesses) != item.guessed:
             raise CheckFailed("activations are refused", "nothing can have been guessed here")
         how = self._how(item.first_row, item.rows, item.guessed)
-        draws = await self._bench.compute.tokens(self.key, item.data, self._sampler, guesses, **how)
+        draws = await self._bench.compute.tokens(
+            self.key, item.data, self._sampler, guesses, trace=item.trace, **how
+        )
         if self.request.is_late:
             return
         self._done_rows = item.first_row + item.rows

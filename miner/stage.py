@@ -22,7 +22,7 @@ from miner.desk import Desk, OpenJob, Refused, Serving
 from miner.jobs import Phase
 from miner.links import Line, Links
 from miner.neighbours import Neighbours
-from miner.run import GUESS_BELOW, Bench, Run, Wires, token_ids
+from miner.run import Bench, Run, Wires, token_ids
 from miner.store import CLOSED_STATES
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ class Stage:
         look_for_disputes: Callable[[], Awaitable[None]] | None = None,
         on_shown: Callable[[str, wire.ShowNode, bytes], Awaitable[wire.Differs]] | None = None,
         neighbours: Neighbours | None = None,
-        guess_below: int = GUESS_BELOW,
+        guesses: bool = True,
     ) -> None:
         """`look_for_disputes` brings the desk's knowledge of disputes up to date before a stranger is turned away; `on_shown` is told what
         accusers show of their traces.
 
-        Tokens are guessed ahead while no more than `guess_below` requests are here.
+        Without `guesses` no tokens are guessed ahead.
 
         `neighbours` watch the stages that we send to; without them only a stream that ends is noticed.
         """
@@ -79,7 +79,7 @@ class Stage:
         self._look_for_disputes = look_for_disputes
         self._on_shown = on_shown
         self._neighbours = neighbours
-        self._guess_below = guess_below
+        self._guesses = guesses
         if neighbours is not None:
             neighbours.on_lost = self._neighbour_lost
         self._bench: Bench | None = None
@@ -123,7 +123,7 @@ class Stage:
                 count=self._count,
                 monotonic=self._monotonic,
                 tokenizer=serving.tokenizer,
-                guess_below=self._guess_below,
+                guesses=self._guesses,
             )
 
     async def handle(self, channel: Channel, frame: wire.Frame) -> Answer:

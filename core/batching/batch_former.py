@@ -18,7 +18,7 @@ S = TypeVar("S", bound=Step)
 
 
 class Batch(Generic[S]):
-    """What one pass runs: decode steps of one token each, and prompt chunks in the order they must run.
+    """What one pass runs: decode steps of one token and its guesses each, and prompt chunks in the order they must run.
 
     All are of one `group` of requests, where requests are in groups; `following` is the group that likely comes next.
     """
@@ -110,7 +110,7 @@ class BatchFormer(Generic[S]):
         return len(self._decodes) + self._queued
 
     def add_decode(self, step: S) -> None:
-        """Queue a step of one token."""
+        """Queue a step of one token, and maybe of guesses behind it."""
         if step.is_waiting:
             raise StepError(f"{step} already waits")
         step.is_waiting = True

@@ -215,7 +215,7 @@ class Lineup(Generic[S]):
 
     def _queue(self, guest: _Guest, step: S) -> None:
         group = self._groups[guest.group]
-        if step.tokens == 1 and step.first > 0:
+        if step.is_decode:
             self._decoding.add(step.request)
             group.rings[guest.ring].add(step)
         else:

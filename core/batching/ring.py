@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 #: A smaller number of microbatches is preferred to a rate better by less than this.
 TOLERANCE = 0.03
+#: Guesses may make a round so much longer, should all of them be wrong.
+SPARE = 0.1
 MAX_TICKETS = 64
 _SAMPLES = 32
 
@@ -42,9 +44,9 @@ def choose(
     rates = []
     for tickets in range(1, min(active, MAX_TICKETS) + 1):
         rows = min(-(-active // tickets), max_rows)
-        times = [seconds(rows) for seconds in stages] or [0.0]
-        cycle_s = max(tickets * max(times), sum(times) + latency_s, 1e-9)
-        rates.append(min(active, tickets * rows) / cycle_s)
+        rates.append(
+            min(active, tickets * rows) / round_s(stages, latency_s, Choice(tickets, rows))
+        )
     tickets = 1 + next(
         number for number, rate in enumerate(rates) if rate >= (1 - TOLERANCE) * max(rates)
     )
@@ -56,8 +58,31 @@ def choose(
     return Choice(tickets, rows)
 
 
-class RingLatency:
-    """What of the ring time no stage accounts for: links, queues of the network, programs in between."""
+def round_s(
+    stages: Sequence[Callable[[float], float]], latency_s: float, choice: Choice, carried: int = 1
+) -> float:
+    """Seconds from one token of a request to its next, above 0: max(N·max_s T_s, R), where each request has `carried` rows."""
+    times = [seconds(choice.rows * carried) for seconds in stages] or [0.0]
+    return max(choice.tickets * max(times), sum(times) + latency_s, 1e-9)
+
+
+def spare_rows(
+    stages: Sequence[Callable[[float], float]], latency_s: float, choice: Choice, most: int
+) -> int:
+    """How many rows beside its own, at most `most`, each request may send round so that a round takes at most a tenth longer.
+
+    That is what links leave idle: none where stages are busy all the time.
+    """
+    allowed_s = (1 + SPARE) * round_s(stages, latency_s, choice)
+    return next(
+        rows
+        for rows in range(most, -1, -1)
+        if not rows or round_s(stages, latency_s, choice, 1 + rows) <= allowed_s
+    )
+
+
+class Recent:
+    """Seconds that something took in each of the last rounds."""
 
     __slots__ = ("_samples",)
 

@@ -14,12 +14,12 @@ class StepError(ValueError):
 class Step:
     """One pass of one request over (part of) a stage's layers.
 
-    Tokens [first, end) of the request's positions. A decode step may be queued again after its batch, with its
-    position moved by the owner; a prompt's step is cut into chunks by the batch former. ``layers`` is the part of the
-    stage's slice that the request uses, None for all of it. ``is_waiting`` belongs to the former.
+    Tokens [first, end) of the request's positions, of which the last `guessed` are guesses of what comes. A decode step may be
+    queued again after its batch, with its position moved by the owner; a prompt's step is cut into chunks by the batch former.
+    ``layers`` is the part of the stage's slice that the request uses, None for all of it. ``is_waiting`` belongs to the former.
     """
 
-    __slots__ = ("end", "first", "is_waiting", "job", "layers", "request")
+    __slots__ = ("end", "first", "guessed", "is_waiting", "job", "layers", "request")
 
     def __init__(
         self,
@@ -28,19 +28,28 @@ class Step:
         end: int = 1,
         job: Hashable = None,
         layers: LayerRange | None = None,
+        guessed: int = 0,
     ) -> None:
         if not 0 <= first < end:
             raise StepError(f"tokens [{first}, {end}) of request {request}")
+        if not 0 <= guessed < end - first:
+            raise StepError(f"{guessed} guesses among tokens [{first}, {end})")
         self.request = request
         self.first = first
         self.end = end
         self.job = job
         self.layers = layers
+        self.guessed = guessed
         self.is_waiting = False
 
     @property
     def tokens(self) -> int:
         return self.end - self.first
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether it computes the next token, with guesses behind it or none: no part of a prompt."""
+        return self.first > 0 and self.end - self.first - self.guessed == 1
 
     def cut(self, end: int) -> Step:
         """Take [first, end) off the front as a step of its own; what stays begins at `end`."""

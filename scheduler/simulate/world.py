@@ -219,6 +219,7 @@ class Visit(Step):
         self.end = end
         self.job = running.job
         self.layers = layers
+        self.guessed = 0
         self.is_waiting = False
         self.running = running
         self.worker = worker

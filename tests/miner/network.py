@@ -30,7 +30,6 @@ from miner.jobs import prompt_chunks
 from miner.links import Links
 from miner.neighbours import Neighbours
 from miner.onchain import JobOnChain
-from miner.run import GUESS_BELOW
 from miner.stage import Stage
 from miner.store import Store
 
@@ -109,7 +108,7 @@ class Machine:
         layers: t.LayerRange,
         *,
         max_requests: int = 16,
-        guess_below: int = GUESS_BELOW,
+        guesses: bool = True,
         numerics: str = "float32",
         **terms: Any,
     ) -> None:
@@ -143,7 +142,7 @@ class Machine:
             self.links,
             self.now,
             neighbours=neighbours,
-            guess_below=guess_below,
+            guesses=guesses,
         )
         shard = await self.compute.load(
             lambda: load_shard(self.model_dir, layers, numerics=numerics),

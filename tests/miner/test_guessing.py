@@ -11,7 +11,7 @@ import pytest
 from core.protocol import types as t
 from core.protocol import wire
 from core.protocol.errors import CheckFailed, PeerUnreachable
-from miner import jobs
+from miner import jobs, run
 from miner.jobs import Phase, Request
 from tests.miner.conftest import Start
 from tests.miner.network import FakeChain, Requester, greedy, key, reference
@@ -50,6 +50,7 @@ def frames(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         choices = await inner(self, *args, **options)
         seen["guessed"] += len(args[3])
         seen["right"] += len(choices) - 1
+        seen["most"] = max(seen["most"], len(args[3]))
         return choices
 
     monkeypatch.setattr(Compute, "tokens", tokens)
@@ -65,8 +66,10 @@ async def test_guessing_changes_neither_tokens_nor_receipts(
     chain: FakeChain,
     model_dir: Any,
     frames: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    machines = await start(*cuts, guess_below=9)
+    monkeypatch.setattr(run, "GUESS_FREELY", 9)
+    machines = await start(*cuts)
     requester = requester_of(chain, machines)
     samplings = [LOOPS, WANDERS, ENDS, greedy(NEW_TOKENS)]
     requester.order([(PROMPT, sampling) for sampling in samplings])
@@ -89,15 +92,51 @@ async def test_guessing_changes_neither_tokens_nor_receipts(
     await requester.close()
 
 
-async def test_nothing_is_guessed_in_a_crowd(
+@pytest.mark.parametrize("spare", [0, 2])
+async def test_in_a_crowd_as_much_is_guessed_as_delays_nobody(
+    spare: int,
+    start: Start,
+    chain: FakeChain,
+    model_dir: Any,
+    frames: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run, "GUESS_FREELY", 0)
+    machines = await start((0, 2), (2, 4))
+    monkeypatch.setattr(machines[0].compute, "spare_rows", lambda key: spare)
+    requester = Requester(key(50), chain, machines)
+    samplings = [LOOPS, WANDERS, LOOPS]
+    requester.order([(PROMPT, sampling) for sampling in samplings])
+    await requester.run_all(MATCHER)
+    for index, sampling in enumerate(samplings):
+        assert requester.tokens[index] == reference(model_dir, PROMPT, sampling, index)
+    assert bool(frames["guessed"]) == bool(spare)
+    assert frames["most"] == spare
+    await requester.close()
+
+
+async def test_a_stage_that_does_not_guess(
     start: Start, chain: FakeChain, frames: Counter[str]
 ) -> None:
-    machines = await start((0, 2), (2, 4), guess_below=0)
+    machines = await start((0, 2), (2, 4), guesses=False)
     requester = Requester(key(50), chain, machines)
     requester.order([(PROMPT, LOOPS)])
     await requester.run_all(MATCHER)
     assert requester.tokens[0] == [65] * NEW_TOKENS
     assert not frames["guessed"]
+    await requester.close()
+
+
+async def test_a_ring_is_measured_while_all_of_its_steps_carry_guesses(
+    start: Start, chain: FakeChain, frames: Counter[str]
+) -> None:
+    machines = await start((0, 2), (2, 4))
+    requester = Requester(key(50), chain, machines)
+    requester.order([(PROMPT, LOOPS)])
+    await requester.run_all(MATCHER)
+    assert frames["right"]
+    ((_, later),) = ((ring, ring.later) for ring in machines[0].compute.pace._rings.values())
+    assert any(rows > 2 for rows in later[0].by_rows())
     await requester.close()
 
 

@@ -34,9 +34,17 @@ class Ring:
     """Stages in a row with links of one latency; every request decodes for ever. The real line-ups and the real pace."""
 
     def __init__(
-        self, curves: list[Curve], one_way_s: float, sequences: int, fixed: Choice | None = None
+        self,
+        curves: list[Curve],
+        one_way_s: float,
+        sequences: int,
+        fixed: Choice | None = None,
+        *,
+        guesses: bool = False,
     ) -> None:
-        self.curves, self.one_way_s, self.fixed = curves, one_way_s, fixed
+        """With `guesses` every step carries as many as the pace allows, and none is ever right."""
+        self.curves, self.one_way_s, self.fixed, self.guesses = curves, one_way_s, fixed, guesses
+        self.most_guessed = 0
         self.lines = [
             Lineup[Step](Everybody(), gated=stage == 0, max_rows=MAX_ROWS)
             for stage in range(len(curves))
@@ -50,6 +58,7 @@ class Ring:
         self._traces: dict[int, list[int]] = {}
         self._left_at: dict[int, float] = {}
         self._came_at: dict[tuple[int, int], float] = {}
+        self._guessed: dict[int, int] = {}
         for request in range(sequences):
             for lineup in self.lines:
                 lineup.open(request, request % 4, "ring")
@@ -72,7 +81,12 @@ class Ring:
     def _arrive(self, stage: int, requests: list[int], at: int) -> None:
         for request in requests:
             self._came_at[stage, request] = self.now_s
-            self.lines[stage].add(Step(request, at, at + 1, request % 4))
+            if not stage:
+                self._guessed[request] = self.pace.spare_rows("ring") if self.guesses else 0
+                self.most_guessed = max(self.most_guessed, self._guessed[request])
+            guessed = self._guessed[request]
+            step = Step(request, at, at + 1 + guessed, request % 4, guessed=guessed)
+            self.lines[stage].add(step)
         self._later(0.0, lambda: self._start(stage))
 
     def _start(self, stage: int) -> None:
@@ -89,11 +103,13 @@ class Ring:
             return
         self.busy[stage] = True
         requests: list[Any] = [step.request for step in batch.decodes]
-        took_s = self.curves[stage](len(requests))
-        started_s = self.now_s
-        self._later(took_s, lambda: self._end(stage, requests, batch.decodes[0].first, started_s))
+        rows = sum(step.tokens for step in batch.decodes)
+        started_s, at = self.now_s, batch.decodes[0].first
+        self._later(
+            self.curves[stage](rows), lambda: self._end(stage, requests, rows, at, started_s)
+        )
 
-    def _end(self, stage: int, requests: list[int], at: int, started_s: float) -> None:
+    def _end(self, stage: int, requests: list[int], rows: int, at: int, started_s: float) -> None:
         took_s = self.now_s - started_s
         self.busy[stage] = False
         self.busy_s[stage] += took_s
@@ -101,11 +117,11 @@ class Ring:
         if stage == 0:
             self._traces[tracer] = []
             self._left_at[tracer] = self.now_s
-            self.pace.own.observe(len(requests), took_s)
+            self.pace.own.observe(rows, took_s)
         for request in requests:
             if request in self._traces:
                 waited_s = started_s - self._came_at[stage, request]
-                self._traces[request] += entry(len(requests), waited_s, took_s)
+                self._traces[request] += entry(rows, waited_s, took_s)
         following = (stage + 1) % len(self.curves)
         self._later(self.one_way_s, lambda: self._hand_over(following, requests, at))
         self._start(stage)
@@ -168,6 +184,41 @@ def test_a_single_request_goes_round_as_fast_as_steps_and_links_allow() -> None:
     ring = Ring(GEMMA, 0.064, 1)
     physical_s = GEMMA[0](1) + GEMMA[1](1) + 0.128
     assert ring.run(20) == pytest.approx(1 / physical_s, rel=0.02)
+
+
+@pytest.mark.parametrize("one_way_ms", [0, 4, 16, 64, 256])
+@pytest.mark.parametrize("sequences", [1, 4, 16, 64, 320])
+def test_guesses_that_are_never_right_delay_nobody(one_way_ms: float, sequences: int) -> None:
+    plain = Ring(GEMMA, one_way_ms / 1000, sequences)
+    guessing = Ring(GEMMA, one_way_ms / 1000, sequences, guesses=True)
+    assert guessing.run(30) >= 0.88 * plain.run(30)
+
+
+def test_long_links_leave_room_for_guesses_and_full_stages_none() -> None:
+    far = [Ring(GEMMA, 0.256, sequences, guesses=True) for sequences in (1, 4, 16, 320)]
+    for ring in far:
+        ring.run(20)
+    most = [ring.most_guessed for ring in far]
+    assert most == sorted(most, reverse=True)
+    assert most[1] >= 3 and most[2] >= 1 and most[3] == 0
+    near = Ring(GEMMA, 0.0, 64, guesses=True)
+    near.run(20)
+    assert near.most_guessed == 0
+
+
+def test_a_ring_whose_stages_have_other_work_has_nothing_to_spare() -> None:
+    """Steps wait at the second stage for those of rings that begin elsewhere."""
+    pace = Pace(max_rows=16)
+    for rows in (1, 4, 16):
+        pace.own.observe(rows, 0.01)
+    for waited_s, spare in ((0.0, 7), (0.5, 0)):
+        for _ in range(40):
+            trace = [*entry(4, 0.0, 0.01), *entry(4, waited_s, 0.01)]
+            pace.heard("ring", 0.21 + waited_s, trace)
+            pace.heard("ring", 0.21 + waited_s, [*entry(16, 0.0, 0.01), *entry(16, waited_s, 0.01)])
+        pace.choice("ring", 4, 0.0 if spare else 10.0, is_alone=False)
+        assert pace.spare_rows("ring") == spare
+    assert pace.spare_rows("unknown") == 0
 
 
 def test_what_a_stranger_writes_into_a_trace_breaks_nothing() -> None:

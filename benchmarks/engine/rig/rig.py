@@ -98,21 +98,21 @@ class Rig:
         kv_bytes: int = 1024 * MIB,
         groups: int = 0,
         peer: bool = True,
-        guess_below: int = 0,
+        guesses: bool = False,
         layers: Sequence[tuple[int, int]] | None = None,
         emulate: Sequence[Sequence[float]] | None = None,
     ) -> None:
         """`cuts` are the layers at which a new stage begins; `layers` names the stages instead, replicas among them.
 
         `kv_bytes` is what a stage has beside its weights; with `groups` of requests that take turns in it the others' keys and
-        values lie in a second tier. `guess_below` is the most requests that it guesses ahead for. `emulate` slows each stage down (`stage_process.Spec`).
+        values lie in a second tier. `guesses` are made ahead as a miner does. `emulate` slows each stage down (`stage_process.Spec`).
         """
         self.folder = folder
         bounds = [0, *cuts, layer_count(read_config(folder))]
         self.layers = list(itertools.pairwise(bounds)) if layers is None else list(layers)
         self._emulate = emulate
         self._max_requests, self._kv_bytes, self._wants_peer = max_requests, kv_bytes, peer
-        self._guess_below, self._groups = guess_below, groups
+        self._guesses, self._groups = guesses, groups
         self.stages: list[Child] = []
         self._generate: Child | None = None
         self._stack = AsyncExitStack()
@@ -288,7 +288,7 @@ class Rig:
                 "kv_bytes": self._kv_bytes,
                 "groups": self._groups,
                 "max_requests": self._max_requests,
-                "guess_below": self._guess_below,
+                "guesses": self._guesses,
                 "emulate": self._emulate[index] if self._emulate else None,
             },
         )

@@ -59,7 +59,7 @@ class Spec(msgspec.Struct):
         0  # of requests whose keys and values take turns there; the others' lie in a second tier
     )
     threads: int = 1
-    guess_below: int = 0  # tokens are guessed ahead while no more requests are here
+    guesses: bool = False  # of tokens, ahead
     #: Milliseconds that a pass shall last at least: in all, and for each prompt token, decode step and position read.
     emulate: tuple[float, float, float, float] | None = None
     control: str = ""  # a named pipe with what is asked, instead of the input
@@ -109,7 +109,7 @@ class StageProcess:
             links,
             time.monotonic,
             neighbours=neighbours,
-            guess_below=spec.guess_below,
+            guesses=spec.guesses,
         )
         if spec.emulate is not None:
             last_as_long(spec.emulate)

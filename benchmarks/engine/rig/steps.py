@@ -26,7 +26,7 @@ class Step(NamedTuple):
     job: str
     """The job of the first request in it: a microbatch has the same one at every stage."""
     decodes: int = 0
-    """How many of its rows are single ones behind others."""
+    """How many of its requests were fed a next token."""
     context: int = 0
     """Positions that it read: of decode steps up to their own, of prompts those before the chunk."""
 
@@ -46,8 +46,8 @@ class StepLog:
         """Called in the compute thread, after each step."""
         cpu_s = time.thread_time()
         job = min((str(work.job) for work in done.ran), default="")
-        decoding = [work.end for work in done.ran if work.tokens == 1 and work.first]
-        read = sum(decoding) + sum(work.first for work in done.ran if work.tokens > 1)
+        decoding = [work.end for work in done.ran if work.is_decode]
+        read = sum(decoding) + sum(work.first for work in done.ran if not work.is_decode)
         self._steps.append(
             Step(
                 time.monotonic(),

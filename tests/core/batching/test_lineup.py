@@ -56,6 +56,29 @@ def test_prompts_and_decode_steps_share_a_batch() -> None:
     assert line.form() is None
 
 
+def test_a_step_with_guesses_goes_before_prompts_and_by_tickets() -> None:
+    line, _ = lineup(gated=True, budget_tokens=100)
+    for request in (1, 2, 3):
+        begin(line, request)
+    assert ran(line)[1] == [1, 2, 3]
+    begin(line, 4, tokens=90)
+    begin(line, 5, tokens=90)
+    for request in (1, 2):
+        line.add(Step(request, 10, 14, guessed=3))
+    assert ran(line) == ([1, 2], [4])
+    line.add(Step(3, 10, 18, guessed=7))
+    assert ran(line) == ([], [5])  # one ticket is out
+    line.add(Step(1, 12, 14, guessed=1))
+    line.land(2)
+    assert sorted(ran(line)[0]) == [1, 3]
+
+
+@pytest.mark.parametrize("guessed", [-1, 4, 5])
+def test_no_step_is_all_guesses(guessed: int) -> None:
+    with pytest.raises(StepError):
+        Step(1, 10, 14, guessed=guessed)
+
+
 def test_prompts_take_a_small_budget_while_somebody_decodes_and_a_large_one_else() -> None:
     line, _ = lineup(budget_tokens=100, quiet_budget_tokens=300)
     for request in range(8):

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.batching.ring import MAX_TICKETS, TOLERANCE, Choice, RingLatency, choose
+from core.batching.ring import (
+    MAX_TICKETS,
+    SPARE,
+    TOLERANCE,
+    Choice,
+    Recent,
+    choose,
+    round_s,
+    spare_rows,
+)
 
 
 def line(fixed_ms: float, row_ms: float):  # type: ignore[no-untyped-def]
@@ -91,7 +100,7 @@ def test_nothing_active_is_an_error() -> None:
 
 
 def test_a_round_that_was_slept_through_makes_no_link_longer() -> None:
-    latency = RingLatency()
+    latency = Recent()
     for _ in range(8):
         latency.observe(0.1)
     for _ in range(7):
@@ -103,11 +112,11 @@ def test_a_round_that_was_slept_through_makes_no_link_longer() -> None:
 
 
 def test_latency_is_smoothed_and_its_spread_known() -> None:
-    latency = RingLatency()
+    latency = Recent()
     assert latency.usual_s == 0.0
     latency.observe(-1.0)
     assert latency.usual_s == 0.0
-    latency = RingLatency()
+    latency = Recent()
     for _ in range(20):
         latency.observe(0.1)
     assert latency.usual_s == pytest.approx(0.1)
@@ -115,3 +124,28 @@ def test_latency_is_smoothed_and_its_spread_known() -> None:
     for number in range(20):
         latency.observe(0.1 + 0.1 * (number % 5 == 0))
     assert latency.jitter_s == pytest.approx(0.1)
+
+
+def test_a_round_is_bound_by_links_or_by_the_slowest_stage() -> None:
+    stages = [line(20, 1), line(10, 1)]
+    assert round_s(stages, 0.1, Choice(1, 5)) == pytest.approx(0.1 + 0.025 + 0.015)
+    assert round_s(stages, 0.1, Choice(8, 5)) == pytest.approx(8 * 0.025)
+    assert round_s(stages, 0.1, Choice(1, 5), carried=3) == pytest.approx(0.1 + 0.035 + 0.025)
+
+
+@given(
+    stages=st.lists(st.builds(line, st.floats(0, 50), st.floats(0, 5)), min_size=1, max_size=4),
+    latency_s=st.floats(0, 1),
+    tickets=st.integers(1, 16),
+    rows=st.integers(1, 64),
+    most=st.integers(0, 7),
+)
+def test_spare_rows_are_as_many_as_cost_a_tenth(  # type: ignore[no-untyped-def]
+    stages, latency_s: float, tickets: int, rows: int, most: int
+) -> None:
+    choice = Choice(tickets, rows)
+    spare = spare_rows(stages, latency_s, choice, most)
+    allowed_s = (1 + SPARE) * round_s(stages, latency_s, choice)
+    assert 0 <= spare <= most
+    assert not spare or round_s(stages, latency_s, choice, 1 + spare) <= allowed_s
+    assert spare == most or round_s(stages, latency_s, choice, 2 + spare) > allowed_s
