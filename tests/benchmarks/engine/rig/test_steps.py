@@ -57,8 +57,8 @@ def test_a_call_that_raises_is_counted_and_raises() -> None:
 def test_steps_are_taken_once_and_know_when_they_began() -> None:
     log = StepLog()
     works = [
-        SimpleNamespace(job="b", tokens=1, first=7, end=8),
-        SimpleNamespace(job="a", tokens=20, first=128, end=148),
+        SimpleNamespace(job="b", first=7, end=8, is_decode=True),
+        SimpleNamespace(job="a", first=128, end=148, is_decode=False),
     ]
     done: Any = SimpleNamespace(seconds=0.5, rows=21, ran=works)
     before = time.monotonic()
