@@ -121,4 +121,4 @@ class Pace:
         return spare_rows(stages, latency_s, choice, MAX_GUESSED)
 
     def _stages(self, ring: _Ring) -> list[Callable[[float], float]]:
-        return [self.own.seconds, *(times.seconds for times in ring.later)]
+        return [self.own.hoped, *(times.hoped for times in ring.later)]

@@ -67,6 +67,21 @@ class StepTimes:
         (x0, y0), (x1, y1) = points[-2:]
         return y1 + (y1 - y0) / (x1 - x0) * (rows - x1)
 
+    def hoped(self, rows: float) -> float:
+        """T(rows), and below the smallest bucket the least that is possible: the first slope goes on, as far as time in proportion to rows.
+
+        For who decides about the size of steps. Were small ones that nobody has seen thought slow, they would never be tried.
+        """
+        points = self._known()
+        if not points or rows >= points[0][0]:
+            return self.seconds(rows)
+        x0, y0 = points[0]
+        in_proportion = y0 * rows / x0
+        if len(points) == 1:
+            return in_proportion
+        x1, y1 = points[1]
+        return max(in_proportion, y0 - (y1 - y0) / (x1 - x0) * (x0 - rows))
+
     def by_rows(self) -> dict[int, float]:
         """Seconds by bucket, for display and announcements."""
         return {bucket: self._buckets[bucket][1] for bucket in sorted(self._buckets)}

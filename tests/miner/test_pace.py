@@ -158,6 +158,24 @@ def test_two_fixed_microbatches_lose_what_the_choice_keeps() -> None:
     assert fixed < 0.35 * chosen
 
 
+@pytest.mark.parametrize(
+    ("one_way_ms", "sequences"),
+    [(16, 8), (16, 64), (64, 64), (64, 240), (256, 160), (256, 240), (256, 400)],
+)
+def test_smaller_steps_are_tried_although_nobody_has_seen_any(
+    one_way_ms: float, sequences: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ring that begins with two large microbatches finds the number that is best."""
+    monkeypatch.setattr("tests.miner.test_pace.MAX_ROWS", 256)
+    stages = [line(5, 1.75), line(6, 1.8)]
+    chosen = Ring(stages, one_way_ms / 1000, sequences).run(30)
+    fixed = (
+        Ring(stages, one_way_ms / 1000, sequences, Choice(tickets, -(-sequences // tickets)))
+        for tickets in range(1, min(sequences, 16) + 1)
+    )
+    assert chosen >= 0.95 * max(ring.run(15) for ring in fixed)
+
+
 def test_one_microbatch_leaves_a_stage_idle_and_the_choice_does_not() -> None:
     alone = Ring(GEMMA, 0.0, 16, Choice(1, 16))
     chosen = Ring(GEMMA, 0.0, 16)
@@ -191,7 +209,7 @@ def test_a_single_request_goes_round_as_fast_as_steps_and_links_allow() -> None:
 def test_guesses_that_are_never_right_delay_nobody(one_way_ms: float, sequences: int) -> None:
     plain = Ring(GEMMA, one_way_ms / 1000, sequences)
     guessing = Ring(GEMMA, one_way_ms / 1000, sequences, guesses=True)
-    assert guessing.run(30) >= 0.88 * plain.run(30)
+    assert guessing.run(30) >= 0.87 * plain.run(30)  # a tenth, and what a choice may be off
 
 
 def test_long_links_leave_room_for_guesses_and_full_stages_none() -> None:

@@ -82,3 +82,25 @@ def test_sizes_that_run_in_turn_keep_what_was_measured() -> None:
         times.observe(8, 0.07)
         times.observe(16, 0.06)
     assert times.by_rows() == {8: pytest.approx(0.07), 16: pytest.approx(0.06)}
+
+
+def test_smaller_steps_than_were_seen_are_hoped_to_take_as_little_as_can_be() -> None:
+    times = StepTimes()
+    assert times.hoped(3) == 0.0
+    times.observe(16, 0.08)
+    assert times.hoped(4) == pytest.approx(0.02)
+    times.observe(32, 0.12)  # a line with a fixed part
+    assert times.hoped(4) == pytest.approx(0.05)
+    assert times.hoped(16) == times.seconds(16) and times.hoped(24) == times.seconds(24)
+    times.observe(4, 0.06)  # now it is known
+    assert times.hoped(4) == pytest.approx(0.06)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.floats(1e-4, 1)), min_size=1), st.integers(1, 300)
+)
+def test_hope_is_never_above_fear(seen: list[tuple[int, float]], rows: int) -> None:
+    times = StepTimes()
+    for size, seconds in seen:
+        times.observe(size, seconds)
+    assert 0 < times.hoped(rows) <= times.seconds(rows) * (1 + 1e-9)
