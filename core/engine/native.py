@@ -15,7 +15,7 @@ from pathlib import Path
 from core.protocol.compiled import NoKernels, compile_c
 
 _log = logging.getLogger(__name__)
-_NAMES = ("products.c", "paged_rows.c", "whole_rows.c", "layers.c")
+_NAMES = ("products.c", "paged_rows.c", "whole_rows.c", "layers.c", "moves.c")
 SOURCES = [Path(__file__).with_name(name) for name in _NAMES]
 _ARITHMETIC = ("-ffp-contract=fast", "-fno-math-errno")
 
@@ -71,6 +71,8 @@ def open_kernels(file: Path, bits: int = 32) -> ctypes.CDLL:
     library.attend_whole.restype = ctypes.c_int
     library.put.argtypes = [pointer, number, number, pointer, pointer, number, number, number]
     library.put.restype = None
+    library.stream.argtypes = [pointer, pointer, number]  # to, from, bytes
+    library.stream.restype = None
     steps = [pointer, number, threads]  # space, rows, threads
     library.before_attention.argtypes = [pointer, pointer, pointer, pointer, pointer, *steps]
     library.before_attention.restype = None

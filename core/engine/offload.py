@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from core.engine.layout import PageShape
+from core.engine.moves import move
 from core.engine.pages import PAGE_TOKENS, Pages
 from core.engine.pool import Content, HotStore, Pool
 from core.protocol.errors import UsageError
@@ -320,7 +321,7 @@ class SwapStore(HotStore):
         for start in range(0, len(source), step):
             part = source[start : start + step]
             started = time.perf_counter()
-            target[start : start + step].copy_(part)
+            move(target[start : start + step], part)
             self._account(part.nbytes, started)
 
     def _account(self, size_bytes: int, started: float) -> None:
