@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from core.engine.layout import KvLayout
+from core.engine.moves import move
 from core.engine.offload import (
     ArenaPlan,
     SwapStore,
@@ -88,12 +89,12 @@ def copy_bytes_per_s(folder: Path | None = None, size_bytes: int = _PROBE_BYTES)
         if folder is None
         else mapped(folder, size_bytes // 8, torch.float32)
     )
-    far.copy_(near)
+    move(far, near)
     taken = []
     for _ in range(5):
         started = time.perf_counter()
-        far.copy_(near)
-        near.copy_(far)
+        move(far, near)
+        move(near, far)
         taken.append(time.perf_counter() - started)
     return size_bytes / sorted(taken)[2]
 

@@ -26,7 +26,12 @@ except NoKernels as error:
 LEAST = moves._LEAST_BYTES
 #: Options that only the processors have which know what they turn off.
 WIDTHS = (
-    {"native": [], "256 bits": ["-mno-avx512f"], "128 bits": ["-mno-avx"], "none": ["-U__SSE2__", "-U__AVX__", "-U__AVX512F__"]}
+    {
+        "native": [],
+        "256 bits": ["-mno-avx512f"],
+        "128 bits": ["-mno-avx"],
+        "none": ["-U__SSE2__", "-U__AVX__", "-U__AVX512F__"],
+    }
     if platform.machine() in ("x86_64", "AMD64")
     else {"native": []}
 )
@@ -123,7 +128,12 @@ def test_only_what_lies_alike_goes_by_address(streamed: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("target", "source"),
-    [((LEAST,), (LEAST + 1,)), ((LEAST,), (2 * LEAST,)), ((0,), (LEAST,)), ((3, LEAST), (2, LEAST))],
+    [
+        ((LEAST,), (LEAST + 1,)),
+        ((LEAST,), (2 * LEAST,)),
+        ((0,), (LEAST,)),
+        ((3, LEAST), (2, LEAST)),
+    ],
 )
 def test_sizes_that_disagree_are_refused_as_the_library_refuses_them(
     streamed: list[int], target: tuple[int, ...], source: tuple[int, ...]

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.engine import moves
 from core.engine.batch import BatchEngine
 from core.engine.layout import KvClass, KvLayout, PageShape
 from core.engine.offload import (
@@ -72,8 +73,14 @@ def test_pools_come_from_measured_bandwidth_and_stage_time() -> None:
 @pytest.mark.parametrize("in_files", [False, True], ids=["memory", "files"])
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
 def test_outputs_are_bit_equal_when_hot_memory_holds_a_third(
-    architecture: str, in_files: bool, microbatches: int, tiny: Callable, tmp_path: Path
+    architecture: str,
+    in_files: bool,
+    microbatches: int,
+    tiny: Callable,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(moves, "_LEAST_BYTES", 0)  # pages of real models are larger
     folder = tiny(architecture, layers=4)
     roomy = make_stages(folder, (0, 4))[0]
     members = 3
@@ -211,6 +218,20 @@ def test_a_failed_copier_is_told_to_the_next_turn() -> None:
     pages = [np.arange(13, 15)]
     with pytest.raises(RuntimeError, match="copier"):
         store.turn(0, lambda m: pages, 1)
+    store.close()
+
+
+def test_pages_that_are_nowhere_end_the_turn_and_not_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four pages of which three are in near memory: a copy of as many bytes would end behind it."""
+    monkeypatch.setattr(moves, "_LEAST_BYTES", 0)
+    store = SwapStore((PageShape(1, 2, 2),), [plan_arena(20, 8, 3)], torch.float32)
+    used = {0: [np.arange(4, 6)], 1: [np.arange(10, 14)]}
+    with pytest.raises(RuntimeError, match="copier") as caught:
+        store.turn(0, used.__getitem__, 1)
+        store.turn(1, used.__getitem__)
+    assert "must match" in str(caught.value.__cause__)
     store.close()
 
 
