@@ -214,7 +214,7 @@ class Defence:
         if seen.opened.dispute in self._standing:
             return None
         if seen.phase == Phase.PICKING and not seen.claim.exact:
-            return Move("demand")  # our first move in such a game, as it must be
+            return Move("demand")  # nothing is shown of a plain trace, and its bits are not ours
         player = await self._player(seen)
         nodes = self._shown.get(seen.opened.dispute)
         if seen.phase == Phase.PICKING and nodes is not None and nodes.place is not None:

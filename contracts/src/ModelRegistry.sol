@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import {Arrays} from "@openzeppelin/contracts/utils/Arrays.sol";
+
 import {IModelRegistry} from "./interfaces/IModelRegistry.sol";
 import {ShaTree} from "./libraries/ShaTree.sol";
 import {ModelId} from "./types/Ids.sol";
@@ -72,10 +74,10 @@ contract ModelRegistry is IModelRegistry {
     }
 
     /// @inheritdoc IModelRegistry
-    function partRootOf(ModelId id, uint256 part) external view returns (bytes32) {
+    function partRootOf(ModelId id, uint256 part) external view returns (bytes32 root) {
         bytes32[] storage all = _roots[id];
-        if (part >= all.length) revert PartUnknown(id, part);
-        return all[part];
+        root = Arrays.unsafeAccess(all, part).value;
+        if (root == 0 && part >= all.length) revert PartUnknown(id, part); // beyond its end an array is zero: one word to read and not two
     }
 
     function _known(ModelId id) private view returns (ModelSpec storage spec) {

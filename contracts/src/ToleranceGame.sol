@@ -38,8 +38,11 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     uint256 public constant MAX_TURNS = 28;
     uint256 private constant CLAIM_BYTES = 22 * 32;
     uint256 private constant EXACT_AT = 11 * 32; // of a model and a claim behind it
+    uint256 private constant PART_BITS = 16;
     uint256 private constant GROUP_BYTES = 128; // of stated partial sums, see _statement
     uint256 private constant LISTED = (1 << 136) - 1; // of a packed place: `_listed` of what the accused pointed with
+    uint8 private constant PLAIN = 255; // as the level of a game: its trace is a plain one, of which no node is opened
+    uint8 private constant SUMS = 254; //  as the level: partial sums were stated, and the index is {their number 24 | the picked one 16}
     bytes32 private constant MOVE_TYPEHASH = keccak256("GameMove(bytes32 dispute,bytes32 state,uint8 kind,bytes32 value)");
 
     IERC20 public immutable token;
@@ -51,22 +54,22 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     uint32 public immutable turnSeconds;
     uint32 public immutable payoutDelaySeconds;
     uint16 public immutable slashBps;
+    uint256 private immutable _chainId;
+    bytes32 private immutable _separator;
 
-    /// What is kept of a game: {accused 160 | phase 8 | endsAt 40 | level 8 | index 40} {accuser 160 | chunks 40 | parts 16 | part 16 | asks 8
-    /// | exact 8 | status 8} {binding} {node} {opening}. A round of the descent writes the first word and `node`, and reads the second. As
-    /// `Game`, but that level and index are those of a child from when it is picked until it is opened.
+    /// What is kept of a game: {operator 160 | phase 8 | endsAt 40 | level 8 | index 40} {accuser 160 | chunks 40 | asks 8 | status 8}
+    /// {binding} {node} {opening}. A round of the descent writes the first word and `node`, and reads the second. As `Game`, but that level and
+    /// index are those of a child from when it is picked until it is opened, or as PLAIN and SUMS say; and that the accused is known by the
+    /// operator that signed the receipt: whose it is was registered once and for ever, and its own moves need no look at the registry.
     struct Dispute {
-        address accused;
+        address operator;
         Phase phase;
         uint40 endsAt;
         uint8 level;
         uint40 index;
         address accuser;
         uint40 chunks;
-        uint16 parts;
-        uint16 part;
         uint8 asks;
-        bool exact;
         Status status;
         bytes32 binding;
         bytes32 node;
@@ -95,6 +98,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         turnSeconds = p.turnSeconds;
         payoutDelaySeconds = p.payoutDelaySeconds;
         slashBps = p.slashBps;
+        _chainId = block.chainid;
+        _separator = Eip712Types.domainSeparator(taskRegistry_);
         uint256 longest = MAX_TURNS * p.turnSeconds + p.payoutDelaySeconds;
         if (longest > minerRegistry_.maxDisputeSeconds()) revert DisputeTooLong(longest, minerRegistry_.maxDisputeSeconds());
     }
@@ -107,7 +112,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         id = disputeIdOf(ref.job, ref.stage, ref.requestsRoot, ref.requester);
         Dispute storage g = _games[id];
         if (g.phase != Phase.None) revert DisputeExists(id);
-        g.accused = ref.accused;
+        g.operator = ref.operator;
         g.phase = Phase.Opened;
         g.status = Status.Open;
         g.endsAt = _turnEnd();
@@ -193,11 +198,17 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IToleranceGame
-    function restate(DisputeId id, ModelId model, Claim calldata claim, bytes32 traceRoot, bytes32[] calldata below) external {
-        Dispute storage g = _accuserTurn(id, Phase.Restating);
-        _requireClaim(g, model, claim);
-        g.exact = true;
-        g.binding = _restatedHash(model, claim, traceRoot);
+    function restate(
+        DisputeId id,
+        HandedMove calldata handed,
+        bytes32 claimed,
+        bytes32 plainRoot,
+        bytes32 traceRoot,
+        bytes32[] calldata below
+    ) external {
+        Dispute storage g = _answer(id, Phase.Restating, handed);
+        if (_bound(claimed, false, plainRoot) != g.binding) revert ClaimMismatch();
+        g.binding = _bound(claimed, true, traceRoot);
         _root(id, g, g.chunks, traceRoot, below);
     }
 
@@ -208,7 +219,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         if (level <= Chunks.STEP_LEVELS) revert ValuesDue();
         bytes32 hash = _folded(chunks, level, index, below);
         _openChild(g, chunks, level, index, hash, siblings);
-        emit NodeOpened(id, level, index, _turn(g, Phase.Picking));
+        emit NodeOpened(id, _turn(g, Phase.Picking));
     }
 
     /// @inheritdoc IToleranceGame
@@ -225,7 +236,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         // Nothing is below values: the accused points next.
         g.level = 0;
         g.index = uint40(index << level);
-        emit ChunksShown(id, index << level, _turn(g, Phase.Picking));
+        emit ChunksShown(id, _turn(g, Phase.Picking));
     }
 
     /// @inheritdoc IToleranceGame
@@ -257,7 +268,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         if (parts == 0) revert NoParts();
         if (fault != ITraceJudge.Fault.Accused) return _ruleBy(id, g, fault);
         g.node = _statement(place & ~bytes32(LISTED), stated); // a list beside an element is of no use to anybody
-        g.parts = uint16(parts);
+        _setSums(g, parts, 0);
         emit Expanded(id, _turn(g, Phase.PickingPart));
     }
 
@@ -274,7 +285,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         Dispute storage g = _answer(id, Phase.ProvingPart, handed);
         _requireClaim(g, model, claim);
         evidence; // read by the judge
-        bytes32 part = bytes32(_stated(g, place, stated)) | bytes32(uint256(g.part));
+        uint256 number = _part(g);
+        bytes32 part = bytes32(_stated(g, number, place, stated)) | bytes32(number);
         _ruleBy(id, g, abi.decode(_judged(ITraceJudge.rulePart.selector, part), (ITraceJudge.Fault)));
     }
 
@@ -310,9 +322,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     /// @inheritdoc IToleranceGame
     function demand(DisputeId id) external {
         Dispute storage g = _accusedTurn(id, Phase.Picking);
-        if (g.exact) revert AlreadyExact();
-        // INVARIANT: of two traces only one is gone down, which MAX_TURNS counts on.
-        if (g.level != Chunks.height(g.chunks)) revert DemandLate();
+        _requirePlain(g);
         emit Demanded(id, _turn(g, Phase.Restating));
     }
 
@@ -360,13 +370,12 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         Status verdict = g.status;
 
         // INVARIANT: the whole bond is credited once: to the accused if the accuser lost, else back.
-        _credits.add(verdict == Status.NoFault ? g.accused : g.accuser, bond);
+        address accused = minerRegistry.ownerOf(g.operator);
+        _credits.add(verdict == Status.NoFault ? accused : g.accuser, bond);
         uint256 slashed;
-        if (verdict == Status.Fault) {
-            slashed = minerRegistry.slash(g.accused, slashBps, g.accuser, REWARD_CAP_BONDS * bond, requester);
-        }
+        if (verdict == Status.Fault) slashed = minerRegistry.slash(accused, slashBps, g.accuser, REWARD_CAP_BONDS * bond, requester);
         emit GameExecuted(id, verdict, slashed);
-        minerRegistry.release(g.accused);
+        minerRegistry.release(accused);
         ITaskRegistry(taskRegistry).resolve(job, stage, verdict == Status.Fault);
     }
 
@@ -394,19 +403,21 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     function gameOf(DisputeId id) external view returns (Game memory found) {
         Dispute storage g = _games[id];
         uint256 step = g.phase == Phase.Opening ? _stepTo(g.chunks, g.level) : 0;
-        found.accused = g.accused;
+        found.accused = minerRegistry.ownerOf(g.operator);
         found.phase = g.phase;
         found.status = g.status;
         found.endsAt = g.endsAt;
-        found.child = uint8(g.index & ((1 << step) - 1));
-        found.level = uint8(g.level + step);
+        if (g.level == SUMS) {
+            found.parts = uint16(g.index >> PART_BITS);
+            found.part = uint16(_part(g));
+        } else if (g.level != PLAIN) {
+            found.child = uint8(g.index & ((1 << step) - 1));
+            found.level = uint8(g.level + step);
+            found.index = uint40(g.index >> step);
+        }
         found.accuser = g.accuser;
         found.chunks = g.chunks;
-        found.index = uint40(g.index >> step);
-        found.parts = g.parts;
-        found.part = g.part;
         found.asks = g.asks;
-        found.exact = g.exact;
         found.binding = g.binding;
         found.node = g.node;
         found.opening = g.opening;
@@ -435,8 +446,10 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     function _inTime(DisputeId id, Phase need) private view returns (Dispute storage g) {
-        g = _in(id, need);
-        if (block.timestamp > g.endsAt) revert ClockOver(g.endsAt);
+        g = _games[id];
+        (uint256 endsAt, Phase phase) = (g.endsAt, g.phase);
+        if (phase != need) revert WrongPhase(phase);
+        if (block.timestamp > endsAt) revert ClockOver(endsAt);
     }
 
     function _accuserTurn(DisputeId id, Phase need) private view returns (Dispute storage g) {
@@ -452,20 +465,31 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     /// The accuser's turn; or the accused's before it, with the move that it signed and handed over.
     function _answer(DisputeId id, Phase need, HandedMove calldata handed) private returns (Dispute storage g) {
         if (handed.signature.length == 0) return _accuserTurn(id, need);
-        Handed kind = need == Phase.Opening ? Handed.Pick : need == Phase.Proving ? Handed.Point : Handed.PickPart;
+        Handed kind = need == Phase.Opening
+            ? Handed.Pick
+            : need == Phase.Proving ? Handed.Point : need == Phase.Restating ? Handed.Demand : Handed.PickPart;
         g = _accuserTurn(id, kind == Handed.PickPart ? Phase.PickingPart : Phase.Picking);
         bytes32 move = keccak256(abi.encode(MOVE_TYPEHASH, id, _state(g), kind, handed.value));
-        bytes32 digest = Eip712Types.toDigest(Eip712Types.domainSeparator(taskRegistry), move);
+        bytes32 digest = Eip712Types.toDigest(_domain(), move);
         _requireAccused(g, Eip712Types.recover(digest, handed.signature));
         // The answer begins the next turn, and says what was picked; where was pointed is said in full.
         if (kind == Handed.Pick) _pick(g, uint256(handed.value));
         else if (kind == Handed.Point) _point(id, g, handed.value & ~bytes32(LISTED));
+        else if (kind == Handed.Demand) _requirePlain(g);
         else _pickPart(g, uint256(handed.value));
     }
 
-    /// The owner, or an operator that it uses now: a key may be rotated while a dispute runs.
+    /// As it was when this contract was made; after a fork that changes the chain id, old signatures stop counting.
+    function _domain() private view returns (bytes32) {
+        return block.chainid == _chainId ? _separator : Eip712Types.domainSeparator(taskRegistry);
+    }
+
+    /// The operator that signed the receipt; or its owner, or another operator of the owner: a key may be rotated while a dispute runs.
     function _requireAccused(Dispute storage g, address who) private view {
-        if (who == address(0) || (who != g.accused && minerRegistry.ownerOf(who) != g.accused)) revert NotTurn(who);
+        address operator = g.operator;
+        if (who == operator) return;
+        address owner = minerRegistry.ownerOf(operator);
+        if (who != owner && minerRegistry.ownerOf(who) != owner) revert NotTurn(who);
     }
 
     function _turnEnd() private view returns (uint40) {
@@ -473,10 +497,11 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// INVARIANT: every turn has its own full clock, so no last-second move shortens another's.
-    function _turn(Dispute storage g, Phase phase) private returns (uint256 endsAt) {
+    function _turn(Dispute storage g, Phase phase) private returns (uint256) {
+        uint40 endsAt = _turnEnd();
+        g.endsAt = endsAt;
         g.phase = phase;
-        g.endsAt = _turnEnd();
-        return g.endsAt;
+        return endsAt;
     }
 
     function _ruleBy(DisputeId id, Dispute storage g, ITraceJudge.Fault fault) private {
@@ -508,27 +533,40 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         Dispute storage g = _accuserTurn(id, Phase.Opened);
         _requireReceipt(g, model, receipt, claim.layerFrom, claim.layerTo);
         _requireRequest(receipt, claim.leaf, position, proof);
-        g.exact = claim.exact;
         g.binding = _claimHash(model, claim);
-        _root(id, g, judge.checkClaim(model, claim), claim.traceRoot, below);
+        uint256 chunks = judge.checkClaim(model, claim);
+        g.chunks = uint40(chunks);
+        if (claim.exact) return _root(id, g, chunks, claim.traceRoot, below);
+        // INVARIANT: a plain trace is never gone down: none of its nodes is opened, so there is no child to pick.
+        if (below.length != 0) revert OpeningWrong();
+        g.level = PLAIN;
+        emit Accused(id, chunks, _turn(g, Phase.Picking));
     }
 
-    /// The accused's turn, before the root of a trace.
+    /// The accused's turn, before the root of a canonical trace.
     function _root(DisputeId id, Dispute storage g, uint256 chunks, bytes32 traceRoot, bytes32[] calldata below) private {
         uint256 level = Chunks.height(chunks);
         if (_folded(chunks, level, 0, below) != traceRoot) revert OpeningWrong();
-        g.chunks = uint40(chunks);
         g.level = uint8(level);
-        g.index = 0;
         g.node = traceRoot;
         emit Accused(id, chunks, _turn(g, Phase.Picking));
     }
 
+    /// Of a canonical trace there is one, so nobody has to state it again.
+    function _requirePlain(Dispute storage g) private view {
+        if (g.level != PLAIN) revert AlreadyExact();
+    }
+
     function _pick(Dispute storage g, uint256 child) private {
-        if (g.level == 0 || child >= _children(g.chunks, g.level, g.index)) revert ChildUnknown(child);
-        uint256 step = _step(g.level);
-        g.index = uint40((uint256(g.index) << step) + child);
-        g.level -= uint8(step);
+        (uint256 level, uint256 index) = (g.level, g.index);
+        if (level == 0 || level == PLAIN || child >= _children(g.chunks, level, index)) revert ChildUnknown(child);
+        uint256 step = _step(level);
+        unchecked {
+            index = (index << step) + child;
+            level -= step;
+        }
+        g.index = uint40(index);
+        g.level = uint8(level);
     }
 
     function _point(DisputeId id, Dispute storage g, bytes32 place) private {
@@ -538,13 +576,26 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     function _pickPart(Dispute storage g, uint256 part) private {
-        if (part >= g.parts) revert ITraceJudge.PartUnknown(part, g.parts);
-        g.part = uint16(part);
+        uint256 parts = g.index >> PART_BITS;
+        if (part >= parts) revert ITraceJudge.PartUnknown(part, parts);
+        _setSums(g, parts, part);
+    }
+
+    function _setSums(Dispute storage g, uint256 parts, uint256 part) private {
+        g.level = SUMS;
+        g.index = uint40(parts << PART_BITS | part);
+    }
+
+    /// The partial sum that was picked.
+    function _part(Dispute storage g) private view returns (uint256) {
+        return uint16(g.index);
     }
 
     function _state(Dispute storage g) private view returns (bytes32) {
-        if (g.phase == Phase.PickingPart) return g.node;
-        return keccak256(abi.encode(uint256(g.level), uint256(g.index), g.node));
+        (uint256 level, uint256 index, Phase phase) = (g.level, g.index, g.phase);
+        if (phase == Phase.PickingPart) return g.node;
+        if (level == PLAIN) return g.binding;
+        return keccak256(abi.encode(level, index, g.node));
     }
 
     // --- internals: what is on trial ---
@@ -613,8 +664,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// INVARIANT: the partial sum is the one that the accused picked, and stands where it was stated: the statement's hash is over all groups.
-    function _stated(Dispute storage g, Place calldata place, Opening calldata opening) private view returns (bytes8) {
-        uint256 start = g.part * Layouts.VALUE_BYTES;
+    function _stated(Dispute storage g, uint256 part, Place calldata place, Opening calldata opening) private view returns (bytes8) {
+        uint256 start = part * Layouts.VALUE_BYTES;
         uint256 group = start / GROUP_BYTES;
         bytes32[] calldata others = opening.siblings;
         if (group > others.length) revert StatedMismatch();
@@ -625,26 +676,23 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     // --- internals: the descent ---
 
-    /// keccak256(abi.encode(model, claim)): a claim's words as they stand in the call. The judge refuses those that are no claim's.
-    function _claimHash(ModelId model, Claim calldata claim) private pure returns (bytes32 hash) {
-        assembly ("memory-safe") {
-            let place := mload(0x40)
-            mstore(place, model)
-            calldatacopy(add(place, 32), claim, CLAIM_BYTES)
-            hash := keccak256(place, add(CLAIM_BYTES, 32))
-        }
+    /// What is on trial: whether the trace of this root is the canonical one, and all else that is claimed, in one hash.
+    function _bound(bytes32 claimed, bool exact, bytes32 traceRoot) private pure returns (bytes32) {
+        return keccak256(abi.encode(claimed, exact, traceRoot));
     }
 
-    /// The same of the claim about the canonical trace of this root.
-    function _restatedHash(ModelId model, Claim calldata claim, bytes32 traceRoot) private pure returns (bytes32 hash) {
+    /// `_bound` of a claim, where all else is keccak256(abi.encode(model, claim)) with `exact` 0 and without the root, its last word. The claim's
+    /// words are hashed as they stand in the call; the judge refuses those that are no claim's.
+    function _claimHash(ModelId model, Claim calldata claim) private pure returns (bytes32) {
+        bytes32 claimed;
         assembly ("memory-safe") {
             let place := mload(0x40)
             mstore(place, model)
-            calldatacopy(add(place, 32), claim, CLAIM_BYTES)
-            mstore(add(place, EXACT_AT), 1)
-            mstore(add(place, CLAIM_BYTES), traceRoot) // its last word
-            hash := keccak256(place, add(CLAIM_BYTES, 32))
+            calldatacopy(add(place, 32), claim, sub(CLAIM_BYTES, 32))
+            mstore(add(place, EXACT_AT), 0)
+            claimed := keccak256(place, CLAIM_BYTES)
         }
+        return _bound(claimed, claim.exact, claim.traceRoot);
     }
 
     function _requireClaim(Dispute storage g, ModelId model, Claim calldata claim) private view {

@@ -14,6 +14,7 @@ import {GameFixture} from "./fixtures/GameFixture.sol";
 /// The game's own rules: phases, turns, clocks and money. Traces and evidence are tested against their twin in tests/twins.
 contract ToleranceGameTest is GameFixture {
     uint256 private constant FUNCTIONS = 18;
+    uint256 private constant DEMAND = 8;
     uint256 private constant OPEN_CHUNKS = 11;
     uint256 private constant PROVE = 12;
     uint256 private constant SHOW_OPENING = 16;
@@ -28,7 +29,7 @@ contract ToleranceGameTest is GameFixture {
         if (number == 5) return abi.encodeCall(game.pick, (id, 3));
         if (number == 6) return pointCall(id);
         if (number == 7) return abi.encodeCall(game.pointWith, (id, Place(1, 2, 0, 0, 0), "list"));
-        if (number == 8) return demandCall(id);
+        if (number == DEMAND) return demandCall(id);
         if (number == 9) return restateCall(id);
         if (number == 10) return openNodeCall(id);
         if (number == OPEN_CHUNKS) return openChunksCall(id);
@@ -43,7 +44,7 @@ contract ToleranceGameTest is GameFixture {
     function belongs(uint256 number) private pure returns (IToleranceGame.Phase) {
         if (number <= 3) return IToleranceGame.Phase.Opened;
         if (number == 4) return IToleranceGame.Phase.Asked;
-        if (number <= 8 || number == SHOW_OPENING) return IToleranceGame.Phase.Picking;
+        if (number <= DEMAND || number == SHOW_OPENING) return IToleranceGame.Phase.Picking;
         if (number == 9) return IToleranceGame.Phase.Restating;
         if (number <= OPEN_CHUNKS) return IToleranceGame.Phase.Opening;
         if (number <= 13) return IToleranceGame.Phase.Proving;
@@ -119,11 +120,48 @@ contract ToleranceGameTest is GameFixture {
         vm.assertTrue(phaseOf(IToleranceGame.Phase.Proving, id));
     }
 
+    function test_aPastOperator_defends_anotherMinersDoesNot() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
+        (address other, uint256 otherKey) = makeKey("other operator");
+        address otherOwner = makeAddr("other owner");
+        registerMiner(otherOwner, otherKey, STAKE);
+        expectRefused(other, pointCall(id), abi.encodeWithSelector(IToleranceGame.NotTurn.selector, other));
+        expectRefused(otherOwner, pointCall(id), abi.encodeWithSelector(IToleranceGame.NotTurn.selector, otherOwner));
+        expectRefused(challenger, answered(id, 3, otherKey), abi.encodeWithSelector(IToleranceGame.NotTurn.selector, other));
+        (, uint256 key) = makeKey("rotated");
+        bytes memory proof = operatorProof(key, owner);
+        vm.prank(owner);
+        miners.rotateOperator(vm.addr(key), proof);
+        vm.assertTrue(game.gameOf(id).accused == owner);
+        act(challenger, answered(id, 3, key));
+        assertNode(id, LEVELS - 5, 3);
+        act(operator, pointCall(id)); // what it signed before is its owner's still
+        vm.assertTrue(phaseOf(IToleranceGame.Phase.Proving, id));
+    }
+
+    function test_aSignatureThatIsNone_isNobodys() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
+        IToleranceGame.HandedMove memory move = IToleranceGame.HandedMove(bytes32(uint256(3)), new bytes(65));
+        bytes memory nobody = abi.encodeWithSelector(IToleranceGame.NotTurn.selector, address(0));
+        expectRefused(challenger, abi.encodeCall(game.openNode, (id, move, same(LEVELS - 10, 32), way(LEVELS - 5))), nobody);
+        move.signature = "short";
+        expectRefused(challenger, abi.encodeCall(game.openNode, (id, move, same(LEVELS - 10, 32), way(LEVELS - 5))), nobody);
+    }
+
+    /// A fork that goes on under another chain id has another domain: what was signed before it counts there no more.
+    function test_signedMoves_areOfOneChain() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
+        bytes memory before = answered(id, 3, operatorKey);
+        vm.chainId(block.chainid + 1);
+        expectNotTurn(before);
+        act(challenger, answered(id, 3, operatorKey));
+    }
+
     // --- clocks ---
 
     function test_clocks_oneSecondBefore_onTheSecond_oneAfter() public {
         for (uint256 i; i + 1 < FUNCTIONS; ++i) {
-            if (i == OPEN_CHUNKS || i == SHOW_OPENING) continue; // they have tests of their own, below
+            if (i == DEMAND || i == OPEN_CHUNKS || i == SHOW_OPENING) continue; // they have tests of their own, below
             for (uint256 delta; delta < 3; ++delta) {
                 (IArbitrator.DisputeRef memory r, DisputeId id) = gameIn(belongs(i));
                 if (i == PROVE) judge.say(ITraceJudge.Fault.Accused, 0);
@@ -193,42 +231,103 @@ contract ToleranceGameTest is GameFixture {
 
     function test_aDemand_isAnsweredWithAnotherRoot_once() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Restating);
-        bytes32[] memory wrong = same(LEVELS - 5, 31);
-        expectRefused(
-            challenger,
-            abi.encodeCall(game.restate, (id, model(), claim(), nodes[LEVELS], wrong)),
-            abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector)
-        );
+        bytes32 root = nodes[LEVELS];
+        bytes memory mismatch = abi.encodeWithSelector(IToleranceGame.ClaimMismatch.selector);
+        expectRestateRefused(id, claimed(claim()), root, same(LEVELS - 5, 31), abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector));
         Claim memory other = claim();
         other.positions = 91;
-        expectRefused(
-            challenger,
-            abi.encodeCall(game.restate, (id, model(), other, nodes[LEVELS], same(LEVELS - 5, 32))),
-            abi.encodeWithSelector(IToleranceGame.ClaimMismatch.selector)
-        );
+        expectRestateRefused(id, claimed(other), root, same(LEVELS - 5, 32), mismatch);
+        expectRestateRefused(id, claimed(claim()), keccak256("other"), same(LEVELS - 5, 32), mismatch);
         act(challenger, restateCall(id));
-        vm.assertTrue(game.gameOf(id).exact);
+        assertNode(id, LEVELS, 0);
         expectRefused(owner, demandCall(id), abi.encodeWithSelector(IToleranceGame.AlreadyExact.selector));
         act(owner, pointCall(id));
         // From here on the claim is the restated one.
         judge.say(ITraceJudge.Fault.Accuser, 0);
-        expectRefused(challenger, proveCall(id), abi.encodeWithSelector(IToleranceGame.ClaimMismatch.selector));
-        Claim memory restated = claim();
-        restated.exact = true;
-        act(challenger, abi.encodeCall(game.prove, (id, unhanded(), model(), restated, evidence())));
+        bytes memory plain = abi.encodeCall(game.prove, (id, unhanded(), model(), plainClaim(), evidence()));
+        expectRefused(challenger, plain, mismatch);
+        act(challenger, proveCall(id));
         assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
     }
 
-    function test_aDemand_afterAPick_isRefused() public {
-        bytes memory late = abi.encodeWithSelector(IToleranceGame.DemandLate.selector);
-        (, DisputeId id) = gameIn(IToleranceGame.Phase.Opening);
-        act(challenger, openNodeCall(id));
-        expectRefused(owner, demandCall(id), late);
-        act(operator, abi.encodeCall(game.pick, (id, 31)));
-        act(challenger, openChunksCall(id));
-        expectRefused(operator, demandCall(id), late);
+    function expectRestateRefused(DisputeId id, bytes32 all, bytes32 plainRoot, bytes32[] memory below, bytes memory why) private {
+        expectRefused(challenger, abi.encodeCall(game.restate, (id, unhanded(), all, plainRoot, nodes[LEVELS], below)), why);
+    }
+
+    function test_aPlainTrace_isNeverGoneDown() public {
+        DisputeId id = openGame();
+        bytes memory wrong = abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector);
+        bytes32[] memory below = same(LEVELS - 5, 32);
+        bytes32[] memory none = new bytes32[](0);
+        expectRefused(challenger, abi.encodeCall(game.accuse, (id, model(), receipt(), plainClaim(), 0, none, below)), wrong);
+        expectRefused(challenger, abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), 0, none, none)), wrong);
+        act(challenger, accusePlainCall(id));
+        assertNode(id, 0, 0);
+        for (uint256 child; child < 3; ++child) {
+            bytes memory unknown = abi.encodeWithSelector(IToleranceGame.ChildUnknown.selector, child);
+            expectRefused(operator, abi.encodeCall(game.pick, (id, uint8(child))), unknown);
+            expectRefused(challenger, answered(id, child, operatorKey), unknown);
+        }
         act(owner, pointCall(id));
-        vm.assertTrue(phaseOf(IToleranceGame.Phase.Proving, id));
+        judge.say(ITraceJudge.Fault.Accuser, 0);
+        expectRefused(challenger, proveCall(id), abi.encodeWithSelector(IToleranceGame.ClaimMismatch.selector));
+        act(challenger, abi.encodeCall(game.prove, (id, unhanded(), model(), plainClaim(), evidence())));
+        assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
+    }
+
+    function test_demand_oneSecondBefore_onTheSecond_oneAfter() public {
+        for (uint256 delta; delta < 3; ++delta) {
+            for (uint256 by; by < 2; ++by) {
+                DisputeId id = plainGame();
+                bytes memory move = by == 0 ? demandCall(id) : restateCall(id, handed(id, IToleranceGame.Handed.Demand, 0, operatorKey));
+                address caller = by == 0 ? owner : challenger;
+                uint256 endsAt = game.gameOf(id).endsAt;
+                vm.assertEq(endsAt, vm.getBlockTimestamp() + TURN_SECONDS);
+                vm.warp(endsAt - 1 + delta);
+                if (delta < 2) {
+                    expectRefused(stranger, timeoutCall(id), abi.encodeWithSelector(IToleranceGame.ClockRunning.selector, endsAt));
+                    act(caller, move);
+                    vm.assertEq(game.gameOf(id).endsAt, vm.getBlockTimestamp() + TURN_SECONDS);
+                } else {
+                    expectRefused(caller, move, abi.encodeWithSelector(IToleranceGame.ClockOver.selector, endsAt));
+                    act(stranger, timeoutCall(id));
+                    assertEqStatus(game.status(id), IArbitrator.Status.Fault);
+                }
+            }
+        }
+    }
+
+    function test_aSignedDemand_isPostedWithItsAnswer_once() public {
+        DisputeId id = plainGame();
+        IToleranceGame.HandedMove memory demanded = handed(id, IToleranceGame.Handed.Demand, 0, operatorKey);
+        IToleranceGame.HandedMove memory pointed = handed(id, IToleranceGame.Handed.Point, bytes32(uint256(1) << 240), operatorKey);
+        expectRefused(stranger, restateCall(id, demanded), abi.encodeWithSelector(IToleranceGame.NotTurn.selector, stranger));
+        (address other, uint256 key) = makeKey("other");
+        bytes memory foreign = restateCall(id, handed(id, IToleranceGame.Handed.Demand, 0, key));
+        expectRefused(challenger, foreign, abi.encodeWithSelector(IToleranceGame.NotTurn.selector, other));
+        expectNotTurn(restateCall(id, pointed)); // another kind of move
+        expectNotTurn(restateCall(id, handed(openGame(), IToleranceGame.Handed.Demand, 0, operatorKey))); // of another dispute
+        act(challenger, restateCall(id, demanded));
+        vm.assertTrue(phaseOf(IToleranceGame.Phase.Picking, id));
+        assertNode(id, LEVELS, 0);
+        // What was signed about the plain trace is of no use any more, and there is nothing to demand again.
+        expectNotTurn(restateCall(id, demanded));
+        expectNotTurn(abi.encodeCall(game.expand, (id, pointed, model(), claim(), evidence(), stated())));
+        bytes memory again = restateCall(id, handed(id, IToleranceGame.Handed.Demand, 0, operatorKey));
+        expectRefused(challenger, again, abi.encodeWithSelector(IToleranceGame.AlreadyExact.selector));
+        act(challenger, answered(id, 3, operatorKey));
+        assertNode(id, LEVELS - 5, 3);
+    }
+
+    function test_aSignedPointing_atAPlainTrace_isOfThatClaimAlone() public {
+        DisputeId id = plainGame();
+        vm.assertEq(game.stateOf(id), bound(claimed(claim()), false, nodes[LEVELS]));
+        IToleranceGame.HandedMove memory pointed = handed(id, IToleranceGame.Handed.Point, bytes32(uint256(1) << 240), operatorKey);
+        judge.say(ITraceJudge.Fault.Accuser, 0);
+        bytes memory exact = abi.encodeCall(game.prove, (id, pointed, model(), claim(), evidence()));
+        expectRefused(challenger, exact, abi.encodeWithSelector(IToleranceGame.ClaimMismatch.selector));
+        act(challenger, abi.encodeCall(game.prove, (id, pointed, model(), plainClaim(), evidence())));
+        assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
     }
 
     // --- rows ---
@@ -414,7 +513,6 @@ contract ToleranceGameTest is GameFixture {
     function test_restate_bindsTheClaimWithItsRootAndExact() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Restating);
         Claim memory restated = claim();
-        restated.exact = true;
         restated.traceRoot = keccak256("other");
         bytes32[] memory below = new bytes32[](32);
         for (uint256 i; i < 32; ++i) {
@@ -423,8 +521,13 @@ contract ToleranceGameTest is GameFixture {
         for (uint256 i; i < 5; ++i) {
             restated.traceRoot = sha256(bytes.concat(hex"01", restated.traceRoot, restated.traceRoot));
         }
-        act(challenger, abi.encodeCall(game.restate, (id, model(), claim(), restated.traceRoot, below)));
-        vm.assertEq(game.gameOf(id).binding, keccak256(abi.encode(model(), restated)));
+        bytes32 all = claimed(claim());
+        act(challenger, abi.encodeCall(game.restate, (id, unhanded(), all, nodes[LEVELS], restated.traceRoot, below)));
+        vm.assertEq(game.gameOf(id).binding, bound(all, true, restated.traceRoot));
+        // As if it had been accused of at once.
+        id = openGame();
+        act(challenger, abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), 0, new bytes32[](0), same(LEVELS - 5, 32))));
+        vm.assertEq(game.gameOf(id).binding, bound(all, true, nodes[LEVELS]));
     }
 
     function test_moves_aboutAnotherClaim_areRefused() public {

@@ -22,7 +22,13 @@ from core.protocol.game_log import Seen
 from core.protocol.referee import Ruling, check
 from core.protocol.trace import chunks
 from core.protocol.trace.answer import place_among
-from core.protocol.trace.calls import claim_tuple, evidence_tuple, opening_tuple, row_tuple
+from core.protocol.trace.calls import (
+    claim_tuple,
+    claimed,
+    evidence_tuple,
+    opening_tuple,
+    row_tuple,
+)
 from core.protocol.trace.check import Checker
 from core.protocol.trace.derive import Boundary, How
 from core.protocol.trace.evaluate import CanonicalEvaluator
@@ -141,8 +147,9 @@ class Accuser(Player):
         match seen.phase:
             case Phase.RESTATING:
                 assert seen.claim is not None
+                all_else = claimed(commit.unhex(seen.opened.model), seen.claim)
                 return Move(
-                    "restate", (seen.opened.model, claim_tuple(seen.claim), self.trace.tree.root, self.below_root)
+                    "restate", (_UNHANDED, all_else, seen.claim.trace_root, self.trace.tree.root, self.below_root)
                 )  # fmt: skip
             case Phase.OPENING:
                 return self._open(seen)

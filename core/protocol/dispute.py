@@ -15,6 +15,7 @@ from eth_utils.crypto import keccak
 from core.protocol import commit, signing
 from core.protocol.referee import Ruling
 from core.protocol.trace import chunks
+from core.protocol.trace.calls import bound, claimed
 from core.protocol.trace.derive import MAX_LISTED, How
 from core.protocol.trace.draw import DrawError, Drawn, check_drawn
 from core.protocol.trace.evidence import (
@@ -66,6 +67,7 @@ class Handed(IntEnum):
     PICK = 1
     POINT = 2
     PICK_PART = 3
+    DEMAND = 4
 
 
 class Verdict(IntEnum):
@@ -131,7 +133,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Game:
-    """One dispute. The case appears with `accuse`; `node` is the deepest that was opened, `child` what was picked under it."""
+    """One dispute. The case appears with `accuse`; `node` is the deepest that was opened of a canonical trace, `child` what was picked
+    under it."""
 
     terms: Terms
     accuser: str
@@ -166,7 +169,9 @@ class Game:
         proof: Sequence[bytes],
         below: Sequence[bytes],
     ) -> Game:
-        """Post the claim, its request's place among the receipt's, and what is below the trace's root."""
+        """Post the claim, its request's place among the receipt's, and what is below the root of a canonical trace. A plain one is pointed
+        at and never gone down, so nothing is shown below its root.
+        """
         self._accuser_turn(now, caller, Phase.OPENED)
         if case.claim.choice is not None:
             raise GameError("ClaimInvalid")  # a token is accused with its order
@@ -236,7 +241,7 @@ class Game:
         return self._verdict(now, Verdict.FAULT)
 
     def restate(self, now: int, caller: str, trace_root: bytes, below: Sequence[bytes]) -> Game:
-        """The accuser's answer to a demand: the root of the canonical trace. The accused picks from it anew."""
+        """The accuser's answer to a demand: the root of the canonical trace, and what is below it."""
         self._accuser_turn(now, caller, Phase.RESTATING)
         claim = replace(self._case().claim, trace_root=trace_root, exact=True)
         return self._rooted(now, replace(self._case(), claim=claim), below)
@@ -307,10 +312,9 @@ class Game:
     # --- the accused's moves ---
 
     def pick(self, now: int, caller: str, child: int) -> Game:
-        """Name a child of the node that was opened last."""
+        """Name a child of the node that was opened last: of a plain trace there is none."""
         self._accused_turn(now, caller, Phase.PICKING)
-        assert self.node is not None
-        if self.node.level == 0 or child not in self._children():
+        if self.node is None or self.node.level == 0 or child not in self._children():
             raise GameError("ChildUnknown")
         return replace(self._turn(now, Phase.OPENING), child=child)
 
@@ -327,14 +331,11 @@ class Game:
         return replace(self._turn(now, Phase.PROVING), place=place, tokens=tokens)
 
     def demand(self, now: int, caller: str) -> Game:
-        """Have the accuser post the root of the canonical trace instead: an accused that was shown nothing needs nothing then. Before its
-        first pick: of two traces only one is gone down, which MAX_TURNS counts on."""
+        """Have the accuser of a plain trace post the root of the canonical one instead: an accused that was shown nothing needs nothing
+        then."""
         self._accused_turn(now, caller, Phase.PICKING)
         if self._case().claim.exact:
             raise GameError("AlreadyExact")
-        assert self.node is not None
-        if self.node.level != chunks.height(self._case().layout.chunks):
-            raise GameError("DemandLate")
         return self._turn(now, Phase.RESTATING)
 
     def show_opening(self, now: int, caller: str, opening: RequestOpening, is_signed: bool) -> Game:
@@ -365,13 +366,17 @@ class Game:
         return replace(self._turn(now, Phase.OPENED), asked=None)
 
     def hand_over(self, now: int, kind: Handed, value: int | Place, signer: str) -> Game:
-        """A move that the accused signed (`move_digest`); the accuser posts it with its answer. `signer` is who signed it."""
+        """A move that the accused signed (`move_digest`); the accuser posts it with its answer. `signer` is who signed it; the value of a
+        demand is of no use to anybody.
+        """
         phase = Phase.PICKING_PART if kind == Handed.PICK_PART else Phase.PICKING
         self._in_time(now, phase)
         if signer not in self.accused:
             raise GameError("NotTurn")
         if isinstance(value, Place):
             return self.point(now, signer, value)
+        if kind == Handed.DEMAND:
+            return self.demand(now, signer)
         move = self.pick if kind == Handed.PICK else self.pick_part
         return move(now, signer, value)
 
@@ -419,10 +424,14 @@ class Game:
         except ClaimError:
             raise GameError("ClaimInvalid") from None
         self._check_request(case.claim.leaf, position, proof)
-        return self._rooted(now, case, below)
+        if case.claim.exact:
+            return self._rooted(now, case, below)
+        if below:
+            raise GameError("OpeningWrong")
+        return replace(self._turn(now, Phase.PICKING), case=case)
 
     def _rooted(self, now: int, case: Case, below: Sequence[bytes]) -> Game:
-        """The accused's turn, before the root of the case's trace."""
+        """The accused's turn, before the root of the case's canonical trace."""
         level = chunks.height(case.layout.chunks)
         root = Node(level, 0, case.claim.trace_root)
         if self._folded(case, root, below) != root.hash:
@@ -517,12 +526,17 @@ class Game:
         return replace(self, phase=Phase.RULED, verdict=verdict, payout_at=payout_at)
 
 
-def pick_state(game: Game) -> bytes:
-    """What a signed move is a move of: the node that was opened last, or the sums that were stated."""
+def pick_state(game: Game, model: bytes) -> bytes:
+    """What a signed move is a move of: the claim of a plain trace, about the model of this id, the node of a canonical one that was opened
+    last, or the sums that were stated.
+    """
     if game.phase == Phase.PICKING_PART:
         assert game.place is not None
         return statement(packed_place(game.place), game.stated)
-    assert game.node is not None
+    if game.node is None:
+        assert game.case is not None
+        claim = game.case.claim
+        return bound(claimed(model, claim), claim.exact, claim.trace_root)
     return keccak(
         game.node.level.to_bytes(32, "big") + game.node.index.to_bytes(32, "big") + game.node.hash
     )

@@ -137,9 +137,11 @@ def _last(calls: Sequence[ChainCall], *names: str) -> dict[str, Any]:
 
 def _accused(seen: Seen, event: ChainEvent, calls: Sequence[ChainCall]) -> Seen:
     args = _last(calls, "accuse", "accuseToken", "restate")
-    claim = claim_of(args["claim"])
     if args["function"] == "restate":
-        claim = replace(claim, exact=True, trace_root=commit.unhex(args["traceRoot"]))
+        assert seen.claim is not None
+        claim = replace(seen.claim, exact=True, trace_root=commit.unhex(args["traceRoot"]))
+    else:
+        claim = claim_of(args["claim"])
     receipt = args.get("receipt") or seen.receipt
     listed = commit.unhex(args["drawn"]["tokens"]) if "drawn" in args else seen.listed
     return replace(

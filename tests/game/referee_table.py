@@ -45,7 +45,9 @@ class Table:
         leaf = commit.leaf_hash(commit.request_leaf_bytes(case.claim.leaf))
         root = commit.root_of_hashes([leaf])
         opened = dispute.opened(TERMS, 0, "accuser", frozenset(("owner",)), "requester", root, 1)
-        self.below = accuser.below_root
+        self.below = (
+            accuser.below_root if case.claim.exact else []
+        )  # a plain trace is not gone down
         self.chunks: tuple[bytes, ...] = ()
         self.moves: list[str] = ["accuse"]
         # A token's sampling bytes are another test's: here its claim is taken as given.
@@ -83,8 +85,8 @@ class Table:
             case "demand":
                 self.game = game.demand(0, "owner")
             case "restate":
-                self.below = args[3]
-                self.game = game.restate(0, "accuser", args[2], args[3])
+                self.below = args[4]
+                self.game = game.restate(0, "accuser", *args[3:])
             case "openNode":
                 self.below = args[1]
                 self.game = game.open_node(0, "accuser", *args[1:])

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from client.programs import local_program, registered_program
 from client.trace_game import Accusation, OrderedDraw, Played, Prosecution, open_game
 from core.engine.trace.program import ModelProgram
 from core.game.claims import deviation_claim, token_claim, token_due
-from core.game.players import Accuser, with_trace
+from core.game.players import Accuser, Move, with_trace
 from core.game.prepare import canonical
 from core.protocol import commit, ids
 from core.protocol.dispute import Verdict
 from core.protocol.errors import UsageError
-from core.protocol.game_log import case_of, read_game
+from core.protocol.game_log import Opened, Seen, case_of, read_game
+from core.protocol.trace.calls import claim_tuple
 from core.protocol.trace.families import SIGMA
 from core.protocol.trace.layout import Place
 from core.protocol.trace.sources import CommittedRows
@@ -359,3 +361,29 @@ async def test_a_false_accusation_costs_its_bond(
     won = await world.chain.read("ToleranceGame", "creditOf", world.owners[stage].address)
     assert won == opened.bond
     assert moves[-1].function in ("prove", "expand", "provePart", "execute")
+
+
+@dataclass(frozen=True)
+class BegunPlain(Accusation):
+    """Begins with a plain trace, as another program may, and has the canonical one when it is demanded."""
+
+    async def opening(self, opened: Opened, seen: Seen) -> Move:
+        move = await super().opening(opened, seen)
+        model, receipt, _, position, proof, _ = move.args
+        claim = replace(self.player.case.claim, exact=False, trace_root=b"\1" * 32)
+        return Move(move.function, (model, receipt, claim_tuple(claim), position, proof, []))
+
+
+async def test_a_plain_accusation_is_demanded_anew_and_gone_down(
+    world: World, tmp_path: Path
+) -> None:
+    work = await world.work(SPANS, prompts(GREEDY))
+    found, opened = await false_accusation(work, 1, Place(1, 4, 11, 0, 17), 0.5)
+    accusation = BegunPlain(found.accused, found.player)
+    verdict, moves, answers = await play(work, 1, accusation, opened, tmp_path)
+    assert verdict == Verdict.NO_FAULT
+    assert answers[:2] == ["demand", "pick"]
+    assert [move.function for move in moves[:2]] == ["accuse", "restate"]
+    seen = await read_game(world.chain, opened)
+    assert seen.claim is not None
+    assert (seen.claim.exact, seen.claim.trace_root) == (True, found.player.trace.tree.root)

@@ -21,6 +21,7 @@ from core.protocol.dispute import Game, GameError, Handed, Phase, Terms
 from core.protocol.signer import Signer
 from core.protocol.trace.calls import (
     claim_tuple,
+    claimed,
     evidence_tuple,
     leaf_tuple,
     opening_tuple,
@@ -238,7 +239,7 @@ class Bench:
 
 _JOBS = iter(range(1, 10**9))
 #: Answers of the accuser, which may bring a move that the accused handed over; and that of an accused that made its move by itself.
-_ANSWERS = frozenset(("openNode", "openChunks", "prove", "expand", "provePart"))
+_ANSWERS = frozenset(("restate", "openNode", "openChunks", "prove", "expand", "provePart"))
 _UNHANDED = (bytes(32), b"")
 
 
@@ -333,7 +334,7 @@ class TwinGame:
         given. What the state machine refuses of it goes out with an empty answer, for the contract to refuse alike.
         """
         domain = signing.Domain(CHAIN_ID, self.bench.at["TaskRegistry"])
-        here = dispute.pick_state(self.game) if state is None else state
+        here = dispute.pick_state(self.game, self.model) if state is None else state
         digest = dispute.move_digest(domain, self.id, here, kind, value)
         word = (
             dispute.packed_place(value) if isinstance(value, Place) else value.to_bytes(32, "big")
@@ -347,6 +348,9 @@ class TwinGame:
                 self._refused(kind, refused)
             else:
                 answer()
+        except GameError:
+            self.game = before
+            raise
         finally:
             self._handed = _UNHANDED
 
@@ -356,6 +360,7 @@ class TwinGame:
         name, args = {
             Handed.PICK: ("openNode", ([], [])),
             Handed.POINT: ("prove", none),
+            Handed.DEMAND: ("restate", (bytes(32), bytes(32), bytes(32), [])),
             Handed.PICK_PART: (
                 "provePart", (*none[:2], tuple(Place(0, 0)), none[2], opening_tuple(Opening()))
             ),
@@ -367,22 +372,24 @@ class TwinGame:
         self.move(self.bench.accuser, name, args, refuse)
 
     def compare(self) -> None:
-        (_accused, phase, status, ends, child, level, _accuser, count, index, parts, part, asks, exact, _binding, node, _opening) = self.bench.read("ToleranceGame", "gameOf", [self.id])  # fmt: skip
+        (accused, phase, status, ends, child, level, _accuser, count, index, parts, part, asks, _binding, node, _opening) = self.bench.read("ToleranceGame", "gameOf", [self.id])  # fmt: skip
         game = self.game
+        assert accused == self.bench.owner.lower()
         assert (phase, status, asks) == (game.phase, game.verdict, game.asks)
         if phase == Phase.RULED:
             assert ends == game.payout_at
         elif phase != Phase.EXECUTED:
             assert ends == game.ends_at
         if phase in (Phase.PICKING, Phase.OPENING):
-            assert game.case is not None and game.node is not None
-            assert (count, level, index) == (
-                game.case.layout.chunks,
-                game.node.level,
-                game.node.index,
-            )
-            assert node == game.node.hash
-            assert exact == game.case.claim.exact
+            assert game.case is not None
+            assert count == game.case.layout.chunks
+            assert game.case.claim.exact == (game.node is not None)
+            assert (level, index) == ((game.node.level, game.node.index) if game.node else (0, 0))
+            if game.node:
+                assert node == game.node.hash
+            if phase == Phase.PICKING:
+                state = self.bench.read("ToleranceGame", "stateOf", [self.id])
+                assert state == dispute.pick_state(game, self.model)
             if phase == Phase.OPENING:
                 assert child == game.child
         if phase in (Phase.PROVING, Phase.PICKING_PART, Phase.PROVING_PART):
@@ -486,8 +493,11 @@ class TwinGame:
         case: Case | None = None,
     ) -> None:
         caller = caller or self.bench.accuser
+        about = case or self.game.case
+        assert about is not None
+        plain = about.claim.trace_root
         self.move(
-            caller, "restate", [self.model, self.claim(case), root, below],
+            caller, "restate", [claimed(self.model, about.claim), plain, root, below],
             lambda g, now: g.restate(now, caller, root, below), at_s,
         )  # fmt: skip
 

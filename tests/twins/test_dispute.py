@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from core.protocol import commit
+from core.protocol import commit, dispute
 from core.protocol.dispute import ACCUSED_TURNS, ACCUSER_TURNS, GameError, Handed, Phase, Verdict
 from core.protocol.referee import Kind
 from core.protocol.signer import Signer, devnet_accounts
@@ -65,9 +65,8 @@ class Play:
         return self.accusation.case
 
     def accuse(self) -> None:
-        tree = self.accusation.trace.tree
         proof = commit.merkle_proof(self.leaves, 2)
-        self.game.accuse(self.case, 2, proof, tree.below(tree.height, 0))
+        self.game.accuse(self.case, 2, proof, self.accusation.below_root)
 
     def descend(self, chunk: int) -> None:
         """Pick down to the values of `chunk`."""
@@ -165,11 +164,9 @@ def test_an_honest_accuser_wins_wherever_the_accused_points(
     stage = make_stage(name)
     lie = stage.lying_outputs(LIE)
     accusation = Accusation(stage, lie, stage.evaluate(lie))
-    for number, place in enumerate(sampled(stage, rng)):
+    for place in sampled(stage, rng):
         play = Play(bench, accusation, tag)
         play.accuse()
-        if number % 8 == 0 and stage.layout.op(place.section, place.op).form != 15:
-            play.descend(stage.layout.first_chunk(place) + place.item // 8)
         play.judge(place, rng)
         assert play.game.game.verdict == Verdict.FAULT, place
         play.game.execute()
@@ -203,10 +200,16 @@ def test_a_forged_number_loses_wherever_it_is(bench: Bench, tag: int, name: str)
 
 @pytest.fixture(scope="module")
 def lie(bench: Bench) -> Accusation:
-    """A true accusation of the toy llama."""
+    """A true accusation of the toy llama, by its canonical trace."""
     stage = make_stage("llama")
     outputs = stage.lying_outputs(LIE)
-    return Accusation(stage, outputs, stage.evaluate(outputs))
+    return Accusation(stage, outputs, stage.canonical(outputs), exact=True)
+
+
+@pytest.fixture(scope="module")
+def plain(lie: Accusation) -> Accusation:
+    """The same by a plain trace."""
+    return replace(lie, trace=lie.stage.evaluate(lie.outputs), exact=False)
 
 
 Move = Callable[["Play"], None]
@@ -221,7 +224,7 @@ def every_move(play: Play) -> dict[str, tuple[Phase, Move]]:
     found = evidence_for(a.trace, a.stage.derivation, a.stage.sources(a.outputs), verdict)
 
     def accuse(_: Play) -> None:
-        game.accuse(play.case, 2, proof, tree.below(tree.height, 0))
+        game.accuse(play.case, 2, proof, a.below_root)
 
     rows = blank_rows(play.case)
     spot = Spot(Boundary.OUT, 1)
@@ -465,6 +468,8 @@ def test_canonical_leaves_hold_wherever_the_accused_points(
             continue
         play = Play(bench, accusation, tag)
         play.accuse()
+        if number % 8 == 0 and stage.layout.op(place.section, place.op).form != 15:
+            play.descend(stage.layout.first_chunk(place) + place.item // 8)
         play.judge(place, rng)
         assert play.game.game.verdict == Verdict.FAULT, place
 
@@ -559,14 +564,63 @@ def test_a_demand_is_answered_on_chain(bench: Bench) -> None:
     assert play.game.game.verdict == Verdict.FAULT
 
 
-def test_a_demand_comes_before_the_first_pick(bench: Bench, lie: Accusation) -> None:
-    play = Play(bench, lie, 0)
+def test_a_plain_trace_is_never_gone_down(bench: Bench, plain: Accusation) -> None:
+    play = Play(bench, plain, 0)
+    tree, proof = plain.trace.tree, commit.merkle_proof(play.leaves, 2)
+    with pytest.raises(GameError, match="OpeningWrong"):
+        play.game.accuse(play.case, 2, proof, tree.below(tree.height, 0))
     play.accuse()
-    while play.game.game.node is not None and play.game.game.node.level:
-        play.game.pick(0)
-        play.open()
-        with pytest.raises(GameError, match="DemandLate"):
-            play.game.demand()
+    for child in (0, 1, 31):
+        with pytest.raises(GameError, match="ChildUnknown"):
+            play.game.pick(child)
+        with pytest.raises(GameError, match="ChildUnknown"):
+            play.game.handed(Handed.PICK, child, bench.signer, play.open)
+    play.game.handed(Handed.POINT, Place(1, 3, 1, 0, 2), bench.signer, play.prove)
+    assert play.game.game.verdict == Verdict.FAULT
+
+
+def test_a_plain_trace_is_pointed_at_after_rows_were_shown(bench: Bench, plain: Accusation) -> None:
+    """What a signed move is a move of is the claim, whatever stood in its place before."""
+    play = Play(bench, plain, 0)
+    rows, proof = blank_rows(play.case), commit.merkle_proof(play.leaves, 2)
+    play.game.ask(rows, 2, proof, [Spot(Boundary.OUT, 1)])
+    play.game.reveal([plain.outputs.open(1, 0)])
+    play.accuse()
+    play.game.handed(Handed.POINT, Place(1, 3, 1, 0, 2), bench.signer, play.prove)
+    assert play.game.game.verdict == Verdict.FAULT
+
+
+def test_a_demand_is_handed_over_once_and_by_the_accused_alone(
+    bench: Bench, plain: Accusation
+) -> None:
+    play = Play(bench, plain, 0)
+    play.accuse()
+    truth = plain.stage.canonical(plain.outputs)
+    before = dispute.pick_state(play.game.game, play.model)
+
+    def restate() -> None:
+        play.game.restate(truth.tree.root, truth.tree.below(truth.tree.height, 0))
+
+    with pytest.raises(GameError, match="NotTurn"):
+        play.game.handed(Handed.DEMAND, 0, devnet_accounts(9, chain_id=CHAIN_ID)[8], restate)
+    with pytest.raises(GameError, match="NotTurn"):
+        play.game.handed(Handed.DEMAND, 0, bench.signer, restate, state=bytes(32))
+    with pytest.raises(GameError, match="OpeningWrong"):
+        play.game.handed(
+            Handed.DEMAND, 0, bench.signer, lambda: play.game.restate(truth.tree.root, [])
+        )
+    play.game.handed(Handed.DEMAND, 0, bench.signer, restate)
+    play.accusation = replace(plain, trace=truth, exact=True)
+    with pytest.raises(GameError, match="AlreadyExact"):
+        play.game.handed(Handed.DEMAND, 0, bench.signer, restate)
+    place = Place(1, 3, 1, 0, 2)
+    with pytest.raises(GameError, match="NotTurn"):
+        play.game.handed(Handed.POINT, place, bench.signer, play.prove, state=before)
+    play.descend(plain.stage.layout.first_chunk(place))
+    with pytest.raises(GameError, match="AlreadyExact"):
+        play.game.demand()
+    play.game.handed(Handed.POINT, place, bench.signer, play.prove)
+    assert play.game.game.verdict == Verdict.FAULT
 
 
 def test_only_the_accuseds_signature_of_this_state_moves(bench: Bench, lie: Accusation) -> None:

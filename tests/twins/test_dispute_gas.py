@@ -7,7 +7,6 @@ import json
 import pytest
 
 from tests.twins.dispute_gas import (
-    MAX_DEMAND_GAS,
     MAX_DESCENT_GAS,
     MAX_MOVE_BYTES,
     MAX_MOVE_GAS,
@@ -49,7 +48,7 @@ def test_no_move_is_too_large(found: dict[str, int], shape: str, way: Way) -> No
     assert found[f"{shape}, {way}: largest gas"] <= MAX_MOVE_GAS
     assert found[f"{shape}, {way}: largest calldata"] <= MAX_MOVE_BYTES
     assert found[f"{shape}, {way}: transactions"] <= MAX_MOVES
-    most = {Way.DESCENT: MAX_DESCENT_GAS, Way.DEMAND: MAX_DEMAND_GAS}.get(way, MAX_TOTAL_GAS)
+    most = MAX_DESCENT_GAS if way in (Way.DESCENT, Way.DEMAND) else MAX_TOTAL_GAS
     assert found[f"{shape}, {way}: total"] + OPENING_GAS <= most
 
 

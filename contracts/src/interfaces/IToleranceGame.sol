@@ -33,13 +33,14 @@ interface IToleranceGame is IArbitrator {
         None,
         Pick,
         Point,
-        PickPart
+        PickPart,
+        Demand
     }
 
     /// The move of the accused that is answered, if it was handed over: EIP-712 GameMove(dispute, state, kind, value) in TaskRegistry's
     /// domain, where `state` is `stateOf`. Without a signature the accused has made it by itself.
     struct HandedMove {
-        bytes32 value; // the child, the part, or the place in its first 15 bytes
+        bytes32 value; // the child, the part, or the place in its first 15 bytes; of a demand nothing
         bytes signature;
     }
 
@@ -58,25 +59,24 @@ interface IToleranceGame is IArbitrator {
         Status status;
         uint40 endsAt; //   of the turn; once ruled, when the payout may be
         uint8 child; //     picked under the node
-        uint8 level; //     of the node that was opened last
+        uint8 level; //     of the node that was opened last, until sums are stated; of a plain trace none is
         address accuser;
         uint40 chunks; //   of the accuser's trace
         uint40 index; //    of the node
         uint16 parts; //    that were stated
         uint16 part; //     of them, that was picked
         uint8 asks; //      questions for rows so far
-        bool exact; //      the trace is the canonical one
-        bytes32 binding; // hash of model and receipt, then of model and claim
+        bytes32 binding; // hash of model and receipt, then of what is claimed and the trace
         bytes32 node; //    of rows asked for; then the node's hash; then the place on trial; then the hash of place and stated partial sums
         bytes32 opening; // hash of the request's, where a token of an open order is accused
     }
 
     event GameOpened(DisputeId indexed id, JobId indexed job, address indexed accused, uint16 stage, address accuser, address requester, ModelId model, bytes32 receiptHash, bytes32 requestsRoot, uint256 bond);
-    // What was opened stands in the calldata of the move; events only say that it was. Picks that were handed over have none of their own.
+    // What was opened stands in the calldata of the move; events only say that it was. Picks and demands that were handed over have none of their own.
     event Accused(DisputeId indexed id, uint256 chunks, uint256 endsAt);
     event Picked(DisputeId indexed id, uint8 child, uint256 endsAt);
-    event NodeOpened(DisputeId indexed id, uint256 level, uint256 index, uint256 endsAt);
-    event ChunksShown(DisputeId indexed id, uint256 first, uint256 endsAt);
+    event NodeOpened(DisputeId indexed id, uint256 endsAt);
+    event ChunksShown(DisputeId indexed id, uint256 endsAt);
     event Asked(DisputeId indexed id, uint256 endsAt);
     event Revealed(DisputeId indexed id, uint256 endsAt);
     event Demanded(DisputeId indexed id, uint256 endsAt);
@@ -108,7 +108,6 @@ interface IToleranceGame is IArbitrator {
     error AskMismatch();
     error RowSound();
     error AlreadyExact();
-    error DemandLate();
     error ListInvalid();
     error ListMismatch();
     error OpeningMismatch();
@@ -118,7 +117,8 @@ interface IToleranceGame is IArbitrator {
 
     // --- the accuser: who opened the dispute ---
 
-    /// Post the claim, its request's place under the accused receipt, and up to 32 hashes below the trace's root.
+    /// Post the claim, its request's place under the accused receipt, and up to 32 hashes below the root of a canonical trace. A plain one is
+    /// pointed at and never gone down, so nothing is shown below its root.
     function accuse(
         DisputeId id,
         ModelId model,
@@ -162,8 +162,16 @@ interface IToleranceGame is IArbitrator {
         RowOpening calldata opening
     ) external;
 
-    /// Answer a demand with the root of the canonical trace. The accused picks from it anew.
-    function restate(DisputeId id, ModelId model, Claim calldata claim, bytes32 traceRoot, bytes32[] calldata below) external;
+    /// Answer a demand with the root of the canonical trace, and up to 32 hashes below it. `plainRoot` was the claim's, and `claimed` is
+    /// keccak256(abi.encode(model, claim)) of all else: with `exact` 0 and without the root, the last word.
+    function restate(
+        DisputeId id,
+        HandedMove calldata handed,
+        bytes32 claimed,
+        bytes32 plainRoot,
+        bytes32 traceRoot,
+        bytes32[] calldata below
+    ) external;
 
     /// Open the picked child while more than 32 chunks are below it: hashes five levels down, and its siblings up to the node before.
     function openNode(DisputeId id, HandedMove calldata handed, bytes32[] calldata below, bytes32[] calldata siblings) external;
@@ -204,7 +212,7 @@ interface IToleranceGame is IArbitrator {
 
     // --- the accused: the miner's owner or its operator ---
 
-    /// Name a child of the node that was opened last.
+    /// Name a child of the node that was opened last, of a canonical trace.
     function pick(DisputeId id, uint8 child) external;
 
     /// Name any element of the trace, or its verdict. Who names none that there is loses when the accuser next moves.
@@ -215,8 +223,7 @@ interface IToleranceGame is IArbitrator {
     /// Point at a token's verdict with `topK` tokens that keep the preferred one out: the accuser must name one that does not.
     function pointWith(DisputeId id, Place calldata place, bytes calldata tokens) external;
 
-    /// Have the accuser post the root of the canonical trace instead: an accused that was shown nothing needs nothing then. Before the first
-    /// pick; DemandLate after it.
+    /// Have the accuser of a plain trace post the root of the canonical one instead: an accused that was shown nothing needs nothing then.
     function demand(DisputeId id) external;
 
     /// Show that the requester opened the accused request twice, with other parameters. That is the ruling.
@@ -246,7 +253,7 @@ interface IToleranceGame is IArbitrator {
 
     function gameOf(DisputeId id) external view returns (Game memory);
 
-    /// What a signed move is a move of: the node that was opened last, or the sums that were stated.
+    /// What a signed move is a move of: the claim of a plain trace, the node of a canonical one that was opened last, or the sums that were stated.
     function stateOf(DisputeId id) external view returns (bytes32);
     function creditOf(address account) external view returns (uint256);
     function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot, address requester) external view returns (DisputeId);

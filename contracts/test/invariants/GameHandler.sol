@@ -108,7 +108,7 @@ contract GameHandler is GameFixture {
 
     function callOf(uint256 number, DisputeId id, uint256 seed) private view returns (bytes memory) {
         IToleranceGame.Game memory g = game.gameOf(id);
-        if (number == 0) return accuseCall(id);
+        if (number == 0) return seed % 3 == 0 ? accusePlainCall(id) : accuseCall(id);
         if (number == 1) return accuseTokenCall(id);
         if (number == 2) return askCall(id);
         if (number == 3) return proveMalformedCall(id);
@@ -117,11 +117,13 @@ contract GameHandler is GameFixture {
         if (number == 6) return pointCall(id);
         if (number == 7) return abi.encodeCall(game.pointWith, (id, Place(1, 2, 3, 0, 5), "list"));
         if (number == 8) return demandCall(id);
-        if (number == 9) return restateCall(id);
+        if (number == 9) {
+            bool own = g.phase == IToleranceGame.Phase.Restating; // the accused has demanded by itself
+            return own ? restateCall(id) : restateCall(id, handed(id, IToleranceGame.Handed.Demand, 0, operatorKey));
+        }
         if (number == 10) return openNodeCall(id);
         if (number == 11) return openChunksCall(id);
-        Claim memory c = claim();
-        c.exact = g.exact;
+        Claim memory c = g.binding == bound(claimed(claim()), false, nodes[LEVELS]) ? plainClaim() : claim();
         if (number == 12) return abi.encodeCall(game.prove, (id, unhanded(), model(), c, evidence()));
         if (number == 13) return abi.encodeCall(game.expand, (id, unhanded(), model(), c, evidence(), stated()));
         if (number == 14) return abi.encodeCall(game.pickPart, (id, uint16(seed % 6)));

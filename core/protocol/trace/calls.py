@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
+from eth_utils.crypto import keccak
 
 from core.protocol import commit
 from core.protocol.trace.derive import Choice, How
@@ -33,6 +35,21 @@ def claim_tuple(claim: Claim) -> tuple[Any, ...]:
         leaf_tuple(claim.leaf), claim.layer_from, claim.layer_to, claim.positions, claim.window_from,
         claim.tolerance_entry, claim.exact, *drawn, claim.trace_root,
     )  # fmt: skip
+
+
+def claimed(model: bytes, claim: Claim) -> bytes:
+    """The hash of a model's id and all that is claimed but the trace: keccak256 of its words, `exact` 0, without the root."""
+    leaf, *others, _root = claim_tuple(replace(claim, exact=False))
+    return keccak(model + b"".join(map(_word, (*leaf, *others))))
+
+
+def bound(claimed: bytes, exact: bool, trace_root: bytes) -> bytes:
+    """What is on trial, as `ToleranceGame` keeps it: what is claimed, and about which trace."""
+    return keccak(claimed + _word(exact) + trace_root)
+
+
+def _word(value: int | bytes) -> bytes:
+    return value if isinstance(value, bytes) else int(value).to_bytes(32, "big")
 
 
 def claim_of(found: Mapping[str, Any]) -> Claim:

@@ -63,7 +63,7 @@ PAST: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("JuryArbitrator", "RevealStarted", {"dispute": JURY_CASE, "revealUntil": 1_800_000_600}),
     ("ToleranceGame", "GameOpened", {"id": GAME_CASE, "job": FOREIGN_JOB, "accused": OWNER, "stage": 0, "accuser": PAYER, "requester": PAYER, "model": MODEL_ID, "receiptHash": "0x" + "e2" * 32, "requestsRoot": "0x" + "e3" * 32, "bond": 25 * USD}),
     ("ToleranceGame", "Accused", {"id": GAME_CASE, "chunks": 4, "endsAt": 1_800_001_000}),
-    ("ToleranceGame", "NodeOpened", {"id": GAME_CASE, "level": 3, "index": 0, "endsAt": 1_800_001_100}),
+    ("ToleranceGame", "NodeOpened", {"id": GAME_CASE, "endsAt": 1_800_001_100}),
     ("ToleranceGame", "Picked", {"id": GAME_CASE, "child": 1, "endsAt": 1_800_001_200}),
     ("MinerRegistry", "Slashed", {"owner": OWNER, "challenger": PAYER, "victim": PAYER, "amount": 100 * USD, "toChallenger": 50 * USD, "toVictim": 25 * USD, "burned": 25 * USD}),
 )  # fmt: skip

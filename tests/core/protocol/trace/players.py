@@ -74,9 +74,14 @@ class Accusation:
         accused = frozenset((OWNER, OPERATOR))
         return dispute.opened(TERMS, now, ACCUSER, accused, REQUESTER, root, 1)
 
-    def accuse(self, game: Game, now: int) -> Game:
+    @property
+    def below_root(self) -> list[bytes]:
+        """What an accusation shows below the root: of a plain trace, nothing."""
         tree = self.trace.tree
-        return game.accuse(now, ACCUSER, self.case, 0, [], tree.below(tree.height, 0))
+        return tree.below(tree.height, 0) if self.exact else []
+
+    def accuse(self, game: Game, now: int) -> Game:
+        return game.accuse(now, ACCUSER, self.case, 0, [], self.below_root)
 
     def answer(self, game: Game, now: int) -> Game:
         """The accuser's move: open what was picked, prove or expand what was pointed at."""
@@ -182,10 +187,11 @@ class Blind:
 
     def move(self, game: Game, now: int, shown: list[bytes]) -> Game:
         """`shown` are the hashes below the node that was opened last, or the chunks."""
-        assert game.case is not None and game.node is not None
+        assert game.case is not None
         if not game.case.claim.exact:
             return game.demand(now, OPERATOR)
         node = game.node
+        assert node is not None
         if node.level == 0:
             return game.point(now, OPERATOR, answer.place_among(self.own, node.index, shown))
         child = answer.differing(self.own.tree.below(node.level, node.index), shown)
@@ -240,8 +246,9 @@ def chunks_below(trace: HeldTrace, level: int, index: int) -> list[bytes]:
 
 
 def shown_in(accusation: Accusation, game: Game) -> list[bytes]:
-    """What the accuser's last move showed."""
-    assert game.node is not None
+    """What the accuser's last move showed: of a plain trace, nothing."""
+    if game.node is None:
+        return []
     node, trace = game.node, accusation.trace
     if node.level == 0:
         level = lowest(trace.tree.height)

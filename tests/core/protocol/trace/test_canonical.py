@@ -10,9 +10,8 @@ from functools import lru_cache
 
 import pytest
 
-from core.protocol.dispute import Game, GameError, Phase, Verdict
+from core.protocol.dispute import GameError, Phase, Verdict
 from core.protocol.referee import Kind, Ruling
-from core.protocol.trace import chunks
 from core.protocol.trace.answer import verdict_of
 from core.protocol.trace.check import Checker, all_places
 from core.protocol.trace.held import HeldTrace
@@ -278,13 +277,13 @@ def test_an_honest_accuser_wins_against_whoever_demands_and_wanders(seed: int) -
         turns += 1
         now = game.ends_at
         if game.phase == Phase.PICKING:
-            assert game.node is not None and game.case is not None
+            assert game.case is not None
             choice = rng.random()
             if choice < 0.1:
                 game = game.timeout(now + 1)
-            elif choice < 0.3 and not game.case.claim.exact and at_root(game):
+            elif choice < 0.5 and not game.case.claim.exact:
                 game = game.demand(now, OPERATOR)
-            elif choice < 0.8 and game.node.level:
+            elif choice < 0.8 and game.node is not None and game.node.level:
                 game = game.pick(now, OPERATOR, rng.choice(game._children()))
             else:
                 game = game.point(now, OPERATOR, rng.choice(places))
@@ -301,21 +300,30 @@ def test_an_honest_accuser_wins_against_whoever_demands_and_wanders(seed: int) -
     assert turns <= 28
 
 
-def at_root(game: Game) -> bool:
-    """Whether nothing was picked yet of the trace that stands."""
-    assert game.node is not None and game.case is not None
-    return game.node.level == chunks.height(game.case.layout.chunks)
-
-
-def test_a_demand_comes_before_the_first_pick() -> None:
+def test_a_plain_trace_is_never_gone_down() -> None:
     truth = true_accusation("llama")
     plain = Accusation(truth.stage, truth.outputs, truth.stage.evaluate(truth.outputs))
+    tree = plain.trace.tree
+    with pytest.raises(GameError, match="OpeningWrong"):
+        plain.open().accuse(0, ACCUSER, plain.case, 0, [], tree.below(tree.height, 0))
     game = plain.accuse(plain.open(), 0)
+    with pytest.raises(GameError, match="ChildUnknown"):
+        game.pick(0, OPERATOR, 0)
     assert game.demand(0, OPERATOR).phase == Phase.RESTATING
-    while game.node is not None and game.node.level:
-        game = plain.answer(game.pick(0, OPERATOR, 0), 0)
-        with pytest.raises(GameError, match="DemandLate"):
+    assert plain.answer(game.point(0, OPERATOR, verdict_of(plain.stage.layout)), 0).verdict == (
+        Verdict.FAULT
+    )
+
+
+def test_a_canonical_trace_is_not_demanded_anew() -> None:
+    truth = true_accusation("llama")
+    game = truth.accuse(truth.open(), 0)
+    while True:
+        with pytest.raises(GameError, match="AlreadyExact"):
             game.demand(0, OPERATOR)
+        if game.node is None or not game.node.level:
+            break
+        game = truth.answer(game.pick(0, OPERATOR, 0), 0)
 
 
 def test_a_demand_is_for_the_accused_and_for_once() -> None:
