@@ -1,16 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-/// What does an account of a ProgramStore hold? Whoever reads it itself has the bytes copied once.
+error ProgramUnknown(bytes32 id);
+
+/// At which account does a ProgramStore keep the program of a hash, and what does that account hold?
+///
+/// The address follows from store and hash alone, so whoever needs a program asks nobody where it is: two accounts and two words less to read
+/// in every proof. An account's address cannot depend on its code and be known from its hash, so there is one between: CREATE2 of these
+/// same bytes with the hash as salt, and the first account that this one makes.
 library ProgramHomes {
     /// First byte of a home's code, so that nobody can call a program into doing anything.
     uint256 internal constant STOP_BYTES = 1;
+    /// Deploys CALLDATASIZE, RETURNDATASIZE, RETURNDATASIZE, CALLDATACOPY, CALLDATASIZE, RETURNDATASIZE, CALLVALUE, CREATE: make an account by
+    /// what you are called with. Anybody may; the store is the first.
+    bytes internal constant MAKER = hex"67363d3d37363d34f03d5260086018f3";
 
-    function read(address home) internal view returns (bytes memory program) {
-        program = new bytes(home.code.length - STOP_BYTES);
+    function homeOf(address store, bytes32 id) internal pure returns (address) {
+        address maker = _address(abi.encodePacked(hex"ff", store, id, keccak256(MAKER)));
+        return _address(abi.encodePacked(hex"d694", maker, hex"01")); // RLP of the maker and its first nonce
+    }
+
+    /// The bytes under this hash, copied once. Reverts ProgramUnknown.
+    function read(address store, bytes32 id) internal view returns (bytes memory program) {
+        address home = homeOf(store, id);
+        uint256 size = home.code.length;
+        if (size == 0) revert ProgramUnknown(id);
+        program = new bytes(size - STOP_BYTES);
         assembly ("memory-safe") {
             extcodecopy(home, add(program, 32), STOP_BYTES, mload(program))
         }
+    }
+
+    function _address(bytes memory made) private pure returns (address) {
+        return address(uint160(uint256(keccak256(made))));
     }
 }
 
@@ -18,13 +40,10 @@ library ProgramHomes {
 ///
 /// Kept as the code of an account: a game reads a kilobyte for what four storage words would cost.
 contract ProgramStore {
-    mapping(bytes32 id => address) private _homes;
-
     uint256 public constant MAX_BYTES = 24_000;
 
     event ProgramStored(bytes32 indexed id, uint256 bytes_);
 
-    error ProgramUnknown(bytes32 id);
     error ProgramTooLong(uint256 have, uint256 max);
     error StoreFailed();
 
@@ -32,30 +51,25 @@ contract ProgramStore {
     function store(bytes calldata program) external returns (bytes32 id) {
         if (program.length > MAX_BYTES) revert ProgramTooLong(program.length, MAX_BYTES);
         id = keccak256(program);
-        if (_homes[id] != address(0)) return id;
+        if (has(id)) return id;
         // PUSH2 length, DUP1, PUSH1 10, PUSH0, CODECOPY, PUSH0, RETURN: ten bytes that return what follows them.
         bytes memory creation = abi.encodePacked(hex"61", uint16(program.length + ProgramHomes.STOP_BYTES), hex"80600a5f395ff300", program);
-        address home;
+        bytes memory maker = ProgramHomes.MAKER;
         assembly ("memory-safe") {
-            home := create(0, add(creation, 32), mload(creation))
+            let made := create2(0, add(maker, 32), mload(maker), id)
+            pop(call(gas(), made, 0, add(creation, 32), mload(creation), 0, 0))
         }
-        if (home == address(0)) revert StoreFailed();
-        _homes[id] = home;
+        // INVARIANT: the maker's first account is made with it or not at all, so nobody else can make that one.
+        if (!has(id)) revert StoreFailed();
         emit ProgramStored(id, program.length);
     }
 
-    function has(bytes32 id) external view returns (bool) {
-        return _homes[id] != address(0);
-    }
-
-    /// The account whose code the bytes under this hash are, for ProgramHomes to read. Reverts ProgramUnknown.
-    function homeOf(bytes32 id) public view returns (address home) {
-        home = _homes[id];
-        if (home == address(0)) revert ProgramUnknown(id);
+    function has(bytes32 id) public view returns (bool) {
+        return ProgramHomes.homeOf(address(this), id).code.length != 0;
     }
 
     /// The bytes under this hash. Reverts ProgramUnknown.
     function load(bytes32 id) external view returns (bytes memory) {
-        return ProgramHomes.read(homeOf(id));
+        return ProgramHomes.read(address(this), id);
     }
 }

@@ -30,7 +30,7 @@ contract RowJudge is IRowJudge {
     uint256 private constant MICRO = 1e6;
 
     IModelRegistry private immutable _models;
-    ProgramStore private immutable _programs;
+    address private immutable _programs;
     address private immutable _taskRegistry;
     IEscrow private immutable _escrow;
 
@@ -46,7 +46,7 @@ contract RowJudge is IRowJudge {
 
     constructor(IModelRegistry models, ProgramStore programs, address taskRegistry, IEscrow escrow) {
         _models = models;
-        _programs = programs;
+        _programs = address(programs);
         _taskRegistry = taskRegistry;
         _escrow = escrow;
     }
@@ -85,7 +85,7 @@ contract RowJudge is IRowJudge {
     }
 
     function _program(SignedRows calldata rows) private view returns (Programs.Program memory p) {
-        Programs.parse(p, ProgramHomes.read(_programs.homeOf(_models.numericsProfileOf(rows.model))));
+        Programs.parse(p, ProgramHomes.read(_programs, _models.numericsProfileOf(rows.model)));
     }
 
     function _boundary(Programs.Program memory p, SignedRows calldata rows, Side side) private pure returns (Boundary memory b) {

@@ -22,7 +22,7 @@ contract TraceJudge is ITraceJudge {
     using Programs for Programs.Program;
 
     IModelRegistry private immutable _models;
-    ProgramStore private immutable _programs;
+    address private immutable _programs;
     IReferee private immutable _referee;
     IReferee private immutable _exactReferee;
 
@@ -31,7 +31,7 @@ contract TraceJudge is ITraceJudge {
 
     constructor(IModelRegistry models, ProgramStore programs, IReferee referee_, IReferee exactReferee_) {
         _models = models;
-        _programs = programs;
+        _programs = address(programs);
         _referee = referee_;
         _exactReferee = exactReferee_;
     }
@@ -160,7 +160,7 @@ contract TraceJudge is ITraceJudge {
 
     /// A model's operator program.
     function _bytesOf(ModelId model) private view returns (bytes memory) {
-        return ProgramHomes.read(_programs.homeOf(_models.numericsProfileOf(model)));
+        return ProgramHomes.read(_programs, _models.numericsProfileOf(model));
     }
 
     function _make(Layouts.Layout memory l, Claim calldata claim) private pure {
