@@ -249,10 +249,8 @@ def _add_files(app: FastAPI, gateway: Gateway) -> None:
     async def read(file_id: Id, request: Request) -> Response:
         """A file's bytes."""
         key = await authenticate(gateway, request)
-        row = await files.get(file_id, _own(key))
-        return FileResponse(
-            files.path(row.file_id), media_type="application/octet-stream", filename=row.filename
-        )
+        row, path = await files.readable(file_id, _own(key))
+        return FileResponse(path, media_type="application/octet-stream", filename=row.filename)
 
     @app.delete(
         "/v1/files/{file_id}",

@@ -76,6 +76,17 @@ class Files:
             raise NotOffered(f"there is no file '{file_id[:64]}'", "this key has no such file")
         return row
 
+    async def readable(self, file_id: str, key_id: str | None) -> tuple[FileRow, Path]:
+        """A file of this key, or of any, and where its bytes lie. Raises NotOffered, also where another gateway has them."""
+        row, path = await self.get(file_id, key_id), self.path(file_id)
+        if not path.is_file():
+            raise NotOffered(
+                f"file '{file_id[:64]}' is not in this gateway's folder",
+                "it was uploaded to, or written by, another gateway over the same database",
+                next_step="ask that gateway for it",
+            )
+        return row, path
+
     async def ls(
         self,
         key_id: str | None,
