@@ -40,7 +40,7 @@ from client.gateway.shapes import (
     receipt_of,
     route_shown,
 )
-from client.gateway.terms import HEADERS, terms_of
+from client.gateway.terms import HEADERS, LONGEST_DEADLINE_S, terms_of
 from client.gateway.writing import Piece, TokenTold, Writer
 from client.orders import Prompt
 from core.engine.stops import stop_strings
@@ -374,13 +374,14 @@ class _Maker:
 
     async def _answer_all(self) -> None:
         """Every choice, side by side. Raises the first failure, the others being cancelled."""
+        within_s = self._work.terms.deadline_s or LONGEST_DEADLINE_S
         try:
-            async with asyncio.timeout(self._work.terms.deadline_s):
+            async with asyncio.timeout(within_s):
                 await self._answer_each()
         except TimeoutError:
             raise DeadlinePassed(
                 "the answer was not there by its deadline",
-                f"X-Deadline was {self._work.terms.deadline_s} s",
+                f"X-Deadline was {within_s} s",
                 resume="the same request with a later X-Deadline",
             ) from None
 

@@ -37,6 +37,8 @@ from core.runtime.logs import get_logger
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sqlmodel import Session
+
     from client.gateway.gateway import Gateway
     from client.gateway.keyring import Key
     from client.gateway.models import Served
@@ -45,23 +47,32 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 WINDOWS_S = {"24h": 24 * 3600}
 RUNNING = ("validating", "in_progress", "finalizing", "cancelling")
+#: A batch that expired so long ago runs no more: the gateway that had it is gone. An hour is for what ends it and for their clocks.
+GONE_AFTER_S = 3600
 OVER = ("completed", "failed", "expired", "cancelled")
 MOST_METADATA = 16
 
 
 class Batches:
-    """The batches of one gateway. `gateway` is set right after both are made."""
+    """The batches of one gateway: it runs its own, and knows those of others over the same database.
+
+    `gateway` is set right after both are made.
+    """
 
     gateway: Gateway
 
     def __init__(self, offline: Offline) -> None:
         self._offline = offline
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._stoppable: dict[str, asyncio.Task[None]] = {}  # until they end, or are stopped
         self._cancelled: set[str] = set()
 
     async def start(self) -> int:
-        """Go on with what an earlier life of this gateway left; how many."""
-        left = await self._run(self._select_running)
+        """Go on with what an earlier life of this gateway left; how many.
+
+        What was left before gateways had names is taken by the one whose folder has its file.
+        """
+        left = await self._run(self._take_left)
         for row in left:
             self._begin(row.batch_id)
         return len(left)
@@ -91,6 +102,7 @@ class Batches:
             batch_id=batch_id,
             receipt_id=receipt_of(batch_id),
             key_id=key.key_id,
+            gateway_id=self.gateway.gateway_id,
             input_file_id=file_id,
             endpoint=endpoint,
             status="validating",
@@ -118,18 +130,27 @@ class Batches:
         return await self._run(self._ls, key_id, after, limit)
 
     async def cancel(self, batch_id: str, key_id: str | None = None) -> BatchRow:
-        """Stop it; lines that are done are kept and paid. Raises NotOffered, NotDone when it has ended."""
-        row = await self.get(batch_id, key_id)
+        """Stop it; lines that are done are kept and paid. Raises NotOffered, NotDone when it has ended.
+
+        If another gateway runs it, that one stops it when it tidies up.
+        """
+        await self.get(batch_id, key_id)
+        row = await self._run(self._ask_to_cancel, batch_id)
         if row.status not in RUNNING:
             raise NotDone(f"batch '{batch_id}' has ended", f"it is {row.status}")
-        now = int(self.gateway.clock.now())
-        if row.status != "finalizing":
-            await self._run(self._update, batch_id, status="cancelling", cancelling_at=now)
-            self._cancelled.add(batch_id)
-            task = self._tasks.get(batch_id)
-            if task is not None:
-                task.cancel()
+        if row.status == "cancelling":
+            self._stop(batch_id)
         return await self.get(batch_id, key_id)
+
+    async def heed_cancels(self) -> None:
+        """Stop what runs here and was cancelled at another gateway."""
+        running = list(self._stoppable)
+        for batch_id in await self._run(self._cancelling, running) if running else ():
+            self._stop(batch_id)
+
+    async def end_abandoned(self) -> list[BatchRow]:
+        """End as expired what other gateways should have ended long ago: they are gone."""
+        return await self._run(self._end_abandoned)
 
     async def counts(self) -> dict[str, int]:
         """How many batches there are, by status."""
@@ -159,7 +180,11 @@ class Batches:
     async def _live(self, batch_id: str) -> None:
         row = await self.get(batch_id)
         try:
-            await self._work(row)
+            self._stoppable[batch_id] = self._tasks[batch_id]
+            try:
+                await self._work(row)
+            finally:
+                self._stoppable.pop(batch_id, None)
         except asyncio.CancelledError:
             if batch_id not in self._cancelled:
                 raise  # the gateway stops: the next one goes on
@@ -179,6 +204,13 @@ class Batches:
             log.exception("a batch failed", batch=batch_id)
             bug = HeadraceError("a bug on the gateway's side", type(error).__name__)
             await self._end_early(batch_id, "failed", bug)
+
+    def _stop(self, batch_id: str) -> None:
+        """Once: what ends it is not stopped."""
+        task = self._stoppable.pop(batch_id, None)
+        if task is not None:
+            self._cancelled.add(batch_id)
+            task.cancel()
 
     async def _work(self, row: BatchRow) -> None:
         if row.status == "cancelling":
@@ -215,7 +247,8 @@ class Batches:
     async def _read(self, row: BatchRow) -> Lines:
         path = self.gateway.files.path(row.input_file_id)
         if not path.is_file():
-            raise UsageError("the input file is gone", f"{row.input_file_id} was deleted")
+            why = f"{row.input_file_id} was deleted, or is another gateway's"
+            raise UsageError("the input file is gone", why)
         endpoint: Endpoint = next(known for known in ENDPOINTS if known == row.endpoint)
         return await asyncio.to_thread(batch_lines.read_lines, path, endpoint)
 
@@ -278,14 +311,7 @@ class Batches:
         """Write down what is done; the lines that are not get this error."""
         row = await self.get(batch_id)
         if row.status == "validating" or (row.status == "cancelling" and not row.in_progress_at):
-            errors = [
-                {
-                    "code": error.api_code,
-                    "message": f"{error.what}: {error.why}. {error.next_step}",
-                    "line": None,
-                    "param": error.details.get("param"),
-                }
-            ]
+            errors = [_told(error)]
             await self._run(self._end, batch_id, status, Lines(), Bill(0, 0, 0), errors, {})
             return
         lines = await self._read(row)
@@ -307,7 +333,7 @@ class Batches:
         row = await self.get(batch_id)
         now = int(self.gateway.clock.now())
         if status == "completed":
-            await self._run(self._update, batch_id, status="finalizing", finalizing_at=now)
+            await self._run(self._finalize, batch_id)
         by_line: dict[int, list[BatchAnswerRow]] = {}
         for answer in await self.answers(batch_id):
             by_line.setdefault(answer.line_number, []).append(answer)
@@ -387,10 +413,28 @@ class Batches:
     async def _run(self, call: Any, *args: Any, **kwargs: Any) -> Any:
         return await self.gateway.database.run(call, *args, **kwargs)
 
-    def _select_running(self) -> list[BatchRow]:
+    def _take_left(self) -> list[BatchRow]:
+        ours, files = self.gateway.gateway_id, self.gateway.files
         with self.gateway.database.session() as session:
-            wanted = select(BatchRow).where(col(BatchRow.status).in_(RUNNING))
-            return list(session.exec(wanted.order_by(col(BatchRow.created_at))).all())
+            wanted = select(BatchRow).where(
+                col(BatchRow.status).in_(RUNNING), col(BatchRow.gateway_id).in_((ours, ""))
+            )
+            left = [
+                row
+                for row in session.exec(wanted.order_by(col(BatchRow.created_at))).all()
+                if row.gateway_id or files.path(row.input_file_id).is_file()
+            ]
+            for row in left:
+                row.gateway_id = ours
+                session.add(row)
+            return left
+
+    def _cancelling(self, batch_ids: Sequence[str]) -> list[str]:
+        with self.gateway.database.session() as session:
+            wanted = select(BatchRow.batch_id).where(
+                BatchRow.status == "cancelling", col(BatchRow.batch_id).in_(batch_ids)
+            )
+            return list(session.exec(wanted).all())
 
     def _counts(self) -> dict[str, int]:
         with self.gateway.database.session() as session:
@@ -420,11 +464,19 @@ class Batches:
             order = (col(BatchAnswerRow.line_number), col(BatchAnswerRow.answer_index))
             return list(session.exec(wanted.order_by(*order)).all())
 
-    def _update(self, batch_id: str, **values: Any) -> None:
+    def _ask_to_cancel(self, batch_id: str) -> BatchRow:
         with self.gateway.database.session() as session:
             row = session.get_one(BatchRow, batch_id)
-            for name, value in values.items():
-                setattr(row, name, value)
+            if row.status in ("validating", "in_progress"):
+                row.status, row.cancelling_at = "cancelling", int(self.gateway.clock.now())
+            session.add(row)
+            return row
+
+    def _finalize(self, batch_id: str) -> None:
+        with self.gateway.database.session() as session:
+            row = session.get_one(BatchRow, batch_id)
+            if row.ended_at is None:
+                row.status, row.finalizing_at = "finalizing", int(self.gateway.clock.now())
             session.add(row)
 
     def _hold(self, batch_id: str, model: str, units: int, lines: Lines) -> None:
@@ -479,28 +531,68 @@ class Batches:
             row = session.get_one(BatchRow, batch_id)
             if row.ended_at is not None:
                 return
-            row.status, row.errors = status, json.dumps(list(errors))
-            row.ended_at = int(self.gateway.clock.now())
             if lines.total:
                 row.lines_total = lines.total
                 row.lines_done, row.lines_failed = len(lines.good), len(lines.bad)
-            row.cost_units = bill.cost_units
-            row.tokens_in, row.tokens_out = bill.tokens_in, bill.tokens_out
-            held, row.reserved_units = row.reserved_units, 0
             for name, file_id in files.items():
                 setattr(row, name, file_id)
-            session.add(row)
-            if row.model:
-                session.flush()
-                self.gateway.ledger.settle(
-                    Transaction.of(session),
-                    row.key_id,
-                    row.model,
-                    held,
-                    bill,
-                    requests=row.lines_total,
-                    failed=row.lines_failed,
-                )
+            self._close(session, row, status, bill, errors)
+
+    def _end_abandoned(self) -> list[BatchRow]:
+        error = DeadlinePassed(
+            "the batch was not done in time",
+            "the gateway that ran it is gone",
+            resume="a new batch",
+        )
+        expired_before = int(self.gateway.clock.now()) - GONE_AFTER_S
+        with self.gateway.database.session() as session:
+            wanted = select(BatchRow).where(
+                col(BatchRow.status).in_(RUNNING),
+                BatchRow.gateway_id != self.gateway.gateway_id,
+                BatchRow.expires_at < expired_before,
+            )
+            gone = list(session.exec(wanted).all())
+            for row in gone:
+                row.lines_failed = row.lines_total - row.lines_done
+                self._close(session, row, "expired", Bill(0, 0, 0), [_told(error)])
+            return gone
+
+    def _close(
+        self,
+        session: Session,
+        row: BatchRow,
+        status: str,
+        bill: Bill,
+        errors: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Its last state, and its bill in the same transaction."""
+        row.status, row.errors = status, json.dumps(list(errors))
+        row.ended_at = int(self.gateway.clock.now())
+        row.cost_units = bill.cost_units
+        row.tokens_in, row.tokens_out = bill.tokens_in, bill.tokens_out
+        held, row.reserved_units = row.reserved_units, 0
+        session.add(row)
+        if row.model:
+            session.flush()
+            self.gateway.ledger.settle(
+                Transaction.of(session),
+                row.key_id,
+                row.model,
+                held,
+                bill,
+                requests=row.lines_total,
+                failed=row.lines_failed,
+            )
+
+
+def _told(error: HeadraceError) -> dict[str, Any]:
+    """Why a batch ended, as its callers read it."""
+    return {
+        "code": error.api_code,
+        "message": f"{error.what}: {error.why}. {error.next_step}",
+        "line": None,
+        "param": error.details.get("param"),
+    }
 
 
 def _why(

@@ -60,6 +60,8 @@ class Gateway:
     numbers: Numbers
     #: Opens every page and call on this machine, in place of an API key; new at every start, told to its owner only.
     local_token: str
+    #: Names it in the database that it may share with others, over restarts (see `identity`).
+    gateway_id: str
     #: The address that pays.
     payer: str
     folder: Path

@@ -29,6 +29,7 @@ from client.gateway.tables import (
     KeyRow,
     RequestRow,
 )
+from client.gateway.terms import LONGEST_DEADLINE_S
 from client.statements import Statement, Transaction
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 #: How long an answer is kept for a retry: of a client that says nothing, and of one that named its request.
 KEEP_S, KEEP_NAMED_S = 60, 24 * 3600
 FORGET_AT_ONCE = 100
+#: A request that has run for so long runs no more: the gateway that had it is gone. An hour is for what ends it and for their clocks.
+GONE_AFTER_S = LONGEST_DEADLINE_S + 3600
 
 
 @dataclass(frozen=True)
@@ -167,17 +170,18 @@ _USE_MORE = Statement(
 
 
 class Ledger:
-    """The money and the records of one gateway."""
+    """The money and the records of one gateway, in a database that it may share with others."""
 
     def __init__(
         self,
         database: Database,
         clock: Clock,
+        gateway_id: str,
         *,
         daily_budget_units: int | None = None,
         show: Callable[[int], str] = str,
     ) -> None:
-        self._database, self._clock = database, clock
+        self._database, self._clock, self._gateway_id = database, clock, gateway_id
         self._daily_budget_units, self._show = daily_budget_units, show
 
     async def reserve(self, opening: Opening) -> None:
@@ -201,12 +205,20 @@ class Ledger:
     async def recover(
         self, cost_of: Callable[[RequestRow], Sequence[Answered] | None] = lambda _: None
     ) -> list[RequestRow]:
-        """At start: end what a former life left running. `cost_of` knows what of one was paid for, None: nobody does.
+        """At start: end what a former life left running (see `left`). `cost_of` knows what of one was paid for, None: nobody does.
 
         What cost nothing may be asked for again under the same name; what did, or may have, may not. Where nobody knows, it may have
         from its first token on.
         """
         return await self._database.run(self._recover, cost_of)
+
+    async def left(self) -> list[RequestRow]:
+        """At start: what a former life of this gateway left running, and what somebody did before gateways had names."""
+        return await self._database.run(self._left)
+
+    async def end_abandoned(self) -> list[RequestRow]:
+        """End what other gateways began longer ago than anything runs: they are gone, and what was paid went with their records."""
+        return await self._database.run(self._end_abandoned)
 
     async def forget_answers(self) -> int:
         """Drop answers that no retry may ask for any more; how many. A few at a time: requests come in between."""
@@ -216,11 +228,9 @@ class Ledger:
             total += count
         return total
 
-    async def requests(
-        self, key_id: str | None = None, limit: int = 100, state: str | None = None
-    ) -> list[RequestRow]:
+    async def requests(self, key_id: str | None = None, limit: int = 100) -> list[RequestRow]:
         """Newest first; of one key, or of all."""
-        return await self._database.run(self._requests, key_id, limit, state)
+        return await self._database.run(self._requests, key_id, limit)
 
     async def request(self, typed: str, key_id: str | None = None) -> RequestRow | None:
         """By its id or its receipt's, or by a prefix of the receipt's that only one has."""
@@ -242,7 +252,9 @@ class Ledger:
 
     def _reserve(self, opening: Opening) -> None:
         now = int(self._clock.now())
-        row = {**_UNSAID, **vars(opening), "created_at": now, "state": RUNNING}
+        row = {
+            **_UNSAID, **vars(opening), "gateway_id": self._gateway_id, "created_at": now, "state": RUNNING,
+        }  # fmt: skip
         try:
             with self._database.transaction() as writing:
                 self.take(writing, opening.key_id, opening.reserved_units)
@@ -376,16 +388,36 @@ class Ledger:
             )
             return session.exec(wanted.order_by(col(RequestRow.ended_at).desc())).first()
 
+    @property
+    def _ours(self) -> Any:
+        return col(RequestRow.gateway_id).in_((self._gateway_id, ""))
+
+    def _left(self) -> list[RequestRow]:
+        with self._database.session() as session:
+            wanted = select(RequestRow).where(RequestRow.state == RUNNING, self._ours)
+            return list(session.exec(wanted).all())
+
     def _recover(
         self, cost_of: Callable[[RequestRow], Sequence[Answered] | None]
     ) -> list[RequestRow]:
+        return self._break_off(self._ours, cost_of, "gateway_stopped")
+
+    def _end_abandoned(self) -> list[RequestRow]:
+        began_before = int(self._clock.now()) - GONE_AFTER_S
+        gone = (RequestRow.gateway_id != self._gateway_id) & (RequestRow.created_at < began_before)
+        return self._break_off(gone, lambda _: None, "gateway_gone")
+
+    def _break_off(
+        self, which: Any, cost_of: Callable[[RequestRow], Sequence[Answered] | None], why: str
+    ) -> list[RequestRow]:
         with self._database.session() as session:
-            left = list(session.exec(select(RequestRow).where(RequestRow.state == RUNNING)).all())
+            wanted = select(RequestRow).where(RequestRow.state == RUNNING, which)
+            left = list(session.exec(wanted).all())
             for row in left:
                 paid = cost_of(row)
                 is_free = row.begun_at is None if paid is None else not paid
                 state = FAILED if is_free else INTERRUPTED
-                ending = Ending(state, tuple(paid or ()), error_code="gateway_stopped")
+                ending = Ending(state, tuple(paid or ()), error_code=why)
                 self._close(Transaction.of(session), row, ending)
             return left
 
@@ -393,13 +425,11 @@ class Ledger:
         with self._database.transaction() as writing:
             return writing.execute(_FORGET, {"now": int(self._clock.now())})
 
-    def _requests(self, key_id: str | None, limit: int, state: str | None) -> list[RequestRow]:
+    def _requests(self, key_id: str | None, limit: int) -> list[RequestRow]:
         with self._database.session() as session:
             wanted = select(RequestRow)
             if key_id is not None:
                 wanted = wanted.where(RequestRow.key_id == key_id)
-            if state is not None:
-                wanted = wanted.where(RequestRow.state == state)
             newest = (col(RequestRow.created_at).desc(), col(RequestRow.request_id).desc())
             return list(session.exec(wanted.order_by(*newest).limit(limit)).all())
 

@@ -19,8 +19,9 @@ from client.gateway.exchange import Exchanges
 from client.gateway.files import Files
 from client.gateway.funds import EVENTS, Funds
 from client.gateway.gateway import Gateway
+from client.gateway.identity import alone_in, identity_in
 from client.gateway.keyring import Keyring
-from client.gateway.ledger import RUNNING, Ledger
+from client.gateway.ledger import Ledger
 from client.gateway.limits import Limiter
 from client.gateway.models import Catalogue, NetworkCatalogue
 from client.gateway.numbers import Numbers
@@ -66,9 +67,10 @@ def assemble(
     store: ClientStore | None = None,
     local_token: str | None = None,
 ) -> Gateway:
-    """A gateway of these parts, not yet begun."""
+    """A gateway of these parts, not yet begun. Raises ConfigError (its name cannot be read)."""
     clock, metrics, ours = clock or SystemClock(), Metrics(), settings.gateway
     budget = settings.token(ours.daily_budget) if ours.daily_budget else None
+    gateway_id = identity_in(folder)
     gateway = Gateway(
         settings=settings,
         clock=clock,
@@ -80,7 +82,9 @@ def assemble(
         catalogue=catalogue,
         database=database,
         keys=Keyring(database, clock),
-        ledger=Ledger(database, clock, daily_budget_units=budget, show=settings.show_token),
+        ledger=Ledger(
+            database, clock, gateway_id, daily_budget_units=budget, show=settings.show_token
+        ),
         limiter=Limiter(clock),
         exchanges=Exchanges(),
         files=Files(database, clock, make_private(folder) / "files"),
@@ -90,6 +94,7 @@ def assemble(
         metrics=metrics,
         numbers=Numbers(metrics),
         local_token=local_token or secrets.token_urlsafe(32),
+        gateway_id=gateway_id,
         payer=payer,
         folder=folder,
         started_at=clock.now(),
@@ -100,8 +105,12 @@ def assemble(
 
 @asynccontextmanager
 async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gateway]:
-    """The gateway at work inside the block; afterwards everything that was delivered is paid and written down."""
+    """The gateway at work inside the block; afterwards everything that was delivered is paid and written down.
+
+    Raises ConfigError (another process serves from the same folder, the port is taken).
+    """
     async with AsyncExitStack() as stack:
+        stack.enter_context(alone_in(gateway.folder))
         await gateway.keys.claim_local(gateway.local_token)
         await recover(gateway)
         app = make_app(gateway)
@@ -115,14 +124,14 @@ async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gatew
         stack.push_async_callback(gateway.exchanges.close)
         gateway.url = server.url
         await gateway.batches.start()
-        for work in (gateway.funds.watch, lambda: tidy(gateway)):
+        for work in (gateway.funds.watch, lambda: keep_tidy(gateway)):
             _keep_running(stack, work)
         yield gateway
 
 
 async def recover(gateway: Gateway) -> list[RequestRow]:
     """End what an earlier life left running, charged with what its records say was paid."""
-    left = await gateway.ledger.requests(state=RUNNING, limit=100_000)
+    left = await gateway.ledger.left()
     known = await _paid(gateway, left)
     found = await gateway.ledger.recover(lambda row: known.get(row.request_id))
     if found:
@@ -130,11 +139,32 @@ async def recover(gateway: Gateway) -> list[RequestRow]:
     return found
 
 
-async def tidy(gateway: Gateway) -> None:
-    """Forget answers that no retry may ask for any more."""
+async def keep_tidy(gateway: Gateway) -> None:
+    """Tidy up forever."""
     while True:
-        await gateway.ledger.forget_answers()
+        try:
+            await tidy(gateway)
+        except Exception:  # such as a database that is away: tidied in a moment
+            log.exception("nothing was tidied")
         await gateway.clock.sleep(TIDY_EVERY_S)
+
+
+async def tidy(gateway: Gateway) -> None:
+    """Forget answers that no retry may ask for any more, and see to what other gateways over the same database left to do.
+
+    They may have been asked to cancel a batch that runs here, and some may be gone for good.
+    """
+    await gateway.ledger.forget_answers()
+    await gateway.batches.heed_cancels()
+    requests = await gateway.ledger.end_abandoned()
+    batches = await gateway.batches.end_abandoned()
+    if requests or batches:
+        log.warning(
+            "what a gateway left that is gone was ended",
+            requests=len(requests),
+            batches=len(batches),
+            gateways=sorted({row.gateway_id for row in (*requests, *batches)}),
+        )
 
 
 @asynccontextmanager

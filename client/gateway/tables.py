@@ -44,6 +44,11 @@ def _short(length: int = 64, *, nullable: bool = False, index: bool | None = Non
     return Column(String(length), nullable=nullable, index=index)
 
 
+def _gateway() -> Column[str]:
+    """Whose work a row is: the gateway's name in its folder, "" of one that wrote before they had names."""
+    return Column(String(80), nullable=False, server_default="")
+
+
 def _part_of(table: str, column: str) -> Column[str]:
     return Column(
         String(80),
@@ -104,6 +109,7 @@ class RequestRow(Base, table=True):
     request_id: str = Field(sa_column=_id(primary_key=True))
     receipt_id: str = Field(sa_column=Column(String(80), nullable=False, unique=True))
     key_id: str = Field(sa_column=_id(index=True))
+    gateway_id: str = Field(sa_column=_gateway())
     created_at: int = Field(sa_column=Column(BigInteger, nullable=False, index=True))
     endpoint: str = Field(sa_column=_short(40))
     model: str = Field(sa_column=_short(120))
@@ -161,6 +167,7 @@ class BatchRow(Base, table=True):
     batch_id: str = Field(sa_column=_id(primary_key=True))
     receipt_id: str = Field(sa_column=Column(String(80), nullable=False, unique=True))
     key_id: str = Field(sa_column=_id(index=True))
+    gateway_id: str = Field(sa_column=_gateway())
     input_file_id: str = Field(sa_column=_id())
     endpoint: str = Field(sa_column=_short(40))
     model: str = Field(default="", sa_column=_short(120))

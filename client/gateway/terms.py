@@ -14,6 +14,8 @@ from core.protocol.errors import HeadraceError
 if TYPE_CHECKING:
     from core.runtime.settings import Settings
 
+#: A week. A request that says nothing has no more.
+LONGEST_DEADLINE_S = 7 * 86400
 HEADERS = (
     "x-max-price",
     "x-trusted-providers",
@@ -97,7 +99,7 @@ def _deadline(text: str) -> int | None:
         found = int(text) if text.isascii() and text.isdigit() else units.parse_duration(text)
     except HeadraceError as error:
         raise BadParameter("X-Deadline", f"{error.what}; {error.why}") from None
-    if not 1 <= found <= 7 * 86400:
+    if not 1 <= found <= LONGEST_DEADLINE_S:
         raise BadParameter("X-Deadline", "it must be from one second to seven days")
     return found
 

@@ -13,6 +13,8 @@ import pytest
 from sqlalchemy import bindparam, func, insert, inspect, literal_column, select, table
 
 from client.gateway.database import Clash, Database
+from client.gateway.ledger import GONE_AFTER_S, Opening
+from client.gateway.start import tidy
 from client.gateway.tables import Base as GatewayBase
 from client.statements import Statement, Transaction
 from core.protocol.chain import Fate, Outcome, Prepared
@@ -189,6 +191,25 @@ def test_two_gateways_over_one_database_cannot_overdraw_a_budget(
             thread.join(30)
         assert len(answered) == 2 and refused == [402] * 6
         assert world.key(secret).spent_units <= 2 * most
+    finally:
+        other.stop()
+
+
+def test_a_gateway_that_starts_leaves_what_another_is_answering(
+    world: World, tmp_path: Path
+) -> None:
+    key_id = world.key(world.new_key()).key_id
+    opening = Opening("req_1", "rcpt_1", key_id, "/v1", "toy", "hash", "one", 1000)
+    world.run(world.gateway.ledger.reserve(opening))
+    other = World(tmp_path / "other", db_url=world.db_url).start()
+    try:
+        (row,) = other.run(other.gateway.ledger.requests())
+        assert (row.state, row.gateway_id) == ("running", world.gateway.gateway_id)
+        other.clock.ahead_s += GONE_AFTER_S + 1
+        other.run(tidy(other.gateway))
+        (row,) = other.run(other.gateway.ledger.requests())
+        assert (row.state, row.error_code) == ("failed", "gateway_gone")
+        assert other.run(other.gateway.ledger.totals())["reserved_units"] == 0
     finally:
         other.stop()
 

@@ -167,6 +167,30 @@ async def test_a_closed_database_has_done_everything_and_takes_no_more(path: Pat
         await database.run(done.append, 5)
 
 
+def test_a_database_of_the_time_before_gateways_had_names_keeps_all_its_rows(
+    tmp_path: Path,
+) -> None:
+    engine = open_engine(sqlite_url(tmp_path / "g.sqlite"), "gateway.db_url")
+    with engine.begin() as connection:
+        config = migration_config(connection, MIGRATIONS)
+        command.upgrade(config, "0002")
+        connection.exec_driver_sql(
+            "INSERT INTO requests VALUES ('req_1', 'rcpt_1', 'k', 5, '/v1', 'toy', 'running', 'h', NULL, 7, NULL, NULL, 0, 0, 0,"
+            " NULL, NULL, '', NULL, NULL, 0, 0)"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO answers VALUES ('req_1', 0, 'job', 0, '[]', 1, 2, 3, 'stop', 0)"
+        )
+        command.upgrade(config, "head")
+        for table, column in (("requests", "gateway_id"), ("answers", "cost_units")):
+            (row,) = connection.exec_driver_sql(f"SELECT request_id, {column} FROM {table}").all()
+            assert tuple(row) == ("req_1", {"requests": "", "answers": 3}[table])
+        command.downgrade(config, "0002")
+        (left,) = connection.exec_driver_sql("SELECT COUNT(*) FROM answers").one()
+        assert left == 1
+    engine.dispose()
+
+
 def test_migrations_make_exactly_the_tables_of_the_models(tmp_path: Path) -> None:
     engine = open_engine(sqlite_url(tmp_path / "g.sqlite"), "gateway.db_url")
     upgrade(engine, MIGRATIONS)

@@ -181,12 +181,13 @@ class ToyAnswerer:
 
 
 class ToyOffline:
-    """Runs batches line by line; stops after `stop_after` lines, as a killed process would."""
+    """Runs batches line by line; stops after `stop_after` lines, as a killed process would, until `go_on` is set."""
 
     def __init__(self, tokenizer: Tokenizer, bank: Bank) -> None:
         self._tokenizer, self.bank = tokenizer, bank
         self.line_s = 0.0
         self.stop_after: int | None = None
+        self.go_on = asyncio.Event()
         self.orders: list[int] = []  # lines of each
 
     async def run(
@@ -202,7 +203,7 @@ class ToyOffline:
         failures: dict[str, HeadraceError] = {}
         for number, prompt in enumerate(prompts):
             if number == self.stop_after:
-                await asyncio.Event().wait()
+                await self.go_on.wait()
             await asyncio.sleep(self.line_s)
             if "fail-first" in tokenizer.decode(prompt.ids):
                 failures[prompt.custom_id] = PeerUnreachable("a stage fell silent", "and stayed so")

@@ -1,0 +1,58 @@
+"""Which gateway is this, also after a restart? A random name in its folder, which one process at a time may use."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from core.protocol.errors import ConfigError
+from core.runtime.folders import make_private, make_private_file
+
+NAME_FILE, LOCK_FILE = "gateway-id", "lock"
+
+
+def identity_in(folder: Path) -> str:
+    """The name of the gateway whose state lies in this folder, given to it at its first start: `gateway_` and 24 hex digits.
+
+    Raises ConfigError for a file that holds something else.
+    """
+    path = make_private(folder) / NAME_FILE
+    if not path.exists():
+        draft = make_private_file(folder / f".{NAME_FILE}.{os.getpid()}")
+        draft.write_text(f"gateway_{secrets.token_hex(12)}\n")
+        with suppress(FileExistsError):  # linked: it appears whole, and the first that comes stays
+            os.link(draft, path)
+        draft.unlink()
+    found = path.read_text().strip()
+    if re.fullmatch("gateway_[0-9a-f]{24}", found) is None:
+        raise ConfigError(
+            "the gateway's name cannot be read",
+            f"{path} holds something else",
+            "nothing was changed",
+            "put the file back from a copy; without it this is a new gateway, and what the old one left running waits until it expires",
+        )
+    return found
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Hold the folder, and so its name, for one process. Raises ConfigError when another one has it."""
+    descriptor = os.open(make_private(folder) / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                "this gateway is running already",
+                f"another process holds {folder}",
+                "that one goes on, undisturbed",
+                "use that one, or give this one a state folder of its own: `HEADRACE_HOME`",
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
