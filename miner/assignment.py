@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.protocol import commit
+from core.protocol import commit, hashing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, ModelError, UsageError
 from core.protocol.records import AllocationRecord
@@ -138,7 +138,7 @@ async def load(
 
         from core.engine.model import load_shard
 
-        commit.hash_in_c()
+        hashing.hash_in_c()
         shard = load_shard(
             model.folder, layers, dtype=getattr(torch, dtype), device=device, self_check=True
         )

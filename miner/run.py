@@ -28,6 +28,7 @@ from miner.book import Book
 from miner.compute import Compute, Key
 from miner.jobs import Request
 from miner.links import Line
+from miner.rows import Rows
 from miner.stepper import Drawn
 from miner.store import Boundary, States, StoredJob
 
@@ -129,11 +130,11 @@ class Run:
         self._ending: Ending | None = None
         self._submitted = asyncio.Event()
         self._inbox: asyncio.Queue[_Feed | _TakeOver | _Rewind | _End] = asyncio.Queue()
-        self._in, self._out = commit.RowTree(), commit.RowTree()
-        self._in_data, self._out_data = bytearray(), bytearray()
-        #: Of a last stage: what its last layer gave where it drew, a row for each token of `_out`.
-        self._states, self._states_data = commit.RowTree(), bytearray()
         self._row_bytes = 4 * bench.hidden
+        self._in = Rows(4 if request.is_first else self._row_bytes)
+        self._out = Rows(4 if request.is_last else self._row_bytes)
+        #: Of a last stage: what its last layer gave where it drew, a row for each token of `_out`.
+        self._states = Rows(self._row_bytes)
         self._most_rows = 0  # that will come at most, 0 while nobody has said
         self._company = 0  # who comes together, 0 while nobody has said
         self._trace: list[int] = []  # goes with the next frame or token
@@ -181,7 +182,7 @@ class Run:
         """What a last stage has sampled so far."""
         if not self.request.is_last:
             return []
-        return token_ids(self._out_data)
+        return token_ids(self._out.data(0, len(self._out)))
 
     # --- what arrives ---
 
@@ -244,7 +245,9 @@ class Run:
         if self._carried is None:
             rows = self._take_over(old, message)
             self.request = jobs.carry(self.request, rows)
-            self._carried = wire.Carried(rows=rows, root=commit.to_hex(self._in.root()))
+            self._carried = wire.Carried(
+                rows=rows, root=commit.to_hex(self._in.root(len(self._in)))
+            )
             self._touch()
         return self._carried
 
@@ -369,9 +372,8 @@ class Run:
                 f"{message.rows} rows{' of halves' * message.halved} have {sent_bytes}",
             )
         data = halves.whole(payload) if message.halved else bytes(payload)
-        self._keep_in(message.start, self._row_bytes)
-        self._in.extend(data, self._row_bytes)
-        self._in_data += data
+        self._keep_in(message.start)
+        self._in.append(data)
         self._check_checkpoint(message)
         self.request = after
         self._touch()
@@ -381,14 +383,13 @@ class Run:
             _Feed(message.start, message.rows, data, message.trace or [], message.guessed)
         )
 
-    def _keep_in(self, rows: int, width: int) -> None:
+    def _keep_in(self, rows: int) -> None:
         """What was guessed from row `rows` on is void. Raises CheckFailed while nobody can know that."""
         if rows >= len(self._in):
             return
         if self._done_rows < len(self._in):
             raise CheckFailed("guesses are void too soon", f"row {rows} has not left this stage")
-        self._in = self._in.prefix(rows)
-        del self._in_data[rows * width :]
+        self._in.cut(rows)
         self._done_rows = rows
 
     def _rewind(self, first_row: int) -> None:
@@ -398,8 +399,7 @@ class Run:
             return
         self._bench.count("rows_replaced")
         self.request = after
-        self._in = self._in.prefix(first_row)
-        del self._in_data[first_row * self._row_bytes :]
+        self._in.cut(first_row)
         self._checked_rows = 0
         self._inbox.put_nowait(_Rewind(first_row))
 
@@ -467,7 +467,7 @@ class Run:
         self._guesses.clear()
         if self._guessed:
             self._boldness.heard(self._guessed_right, self._guessed)
-        self._keep_in(row, 4)
+        self._keep_in(row)
         left = self.request.max_new_tokens - self.request.produced - 1
         most = min(self._boldness.guesses, left, self._room_for_guesses())
         guesses = self._guesser.guess(most) if most > 0 else []
@@ -485,9 +485,7 @@ class Run:
         return bench.compute.spare_rows(self.key)
 
     def _feed_tokens(self, first_row: int, ids: Sequence[int], *, guessed: int = 0) -> None:
-        data = commit.token_bytes(ids)
-        self._in.extend(data, 4)
-        self._in_data += data
+        self._in.append(commit.token_bytes(ids))
         self._inbox.put_nowait(_Feed(first_row, len(ids), ids, [], guessed))
 
     # --- the work ---
@@ -529,11 +527,9 @@ class Run:
             return
         self._trace = item.trace
         if item.first_row < len(self._out):  # guesses that are void
-            self._out = self._out.prefix(item.first_row)
-            del self._out_data[item.first_row * self._row_bytes :]
+            self._out.cut(item.first_row)
             self._sent_rows = min(self._sent_rows, item.first_row)
-        self._out.extend(out, self._row_bytes)
-        self._out_data += out
+        self._out.append(out)
         self._done_rows = len(self._out)
         if item.guessed:
             self._send(item.first_row, self._done_rows, item.guessed)
@@ -573,7 +569,7 @@ class Run:
         origin = None if self._has_told_origin else self._origin
         self._has_told_origin = True
         assert self._wires.to_next is not None, "only the last stage has no next one"
-        data = bytes(self._out_data[start * self._row_bytes : end * self._row_bytes])
+        data = self._out.data(start, end)
         halved = halves.try_halve(data)
         self._wires.to_next.put(
             wire.Activations(
@@ -654,11 +650,8 @@ class Run:
         self._sampler.take(token)
         self._guesser.push(token)
         self.request = jobs.produce(self.request, is_eos=self._ending.push(token) == "stop")
-        row = commit.token_bytes((token,))
-        self._out.append(row)
-        self._out_data += row
+        self._out.append(commit.token_bytes((token,)))
         self._states.append(drawn.state)
-        self._states_data += drawn.state
         self._touch()
         self._tell_token(
             wire.Token(
@@ -697,13 +690,12 @@ class Run:
 
     async def _sign(self, tokens_in: int, tokens_out: int) -> t.SignedReceipt:
         """The receipt over this request with so many tokens; rows beyond them are left out."""
-        first, last = self.request.is_first, self.request.is_last
+        last = self.request.is_last
         rows_in = tokens_in + tokens_out - 1
         rows_out = tokens_out if last else rows_in
         out_root, states = self._out.root(rows_out), None
         if last:
-            data = bytes(self._states_data[: tokens_out * self._row_bytes])
-            states = States(self._states.root(tokens_out), Boundary(self._row_bytes, data))
+            states = States(self._states.root(tokens_out), _boundary(self._states, tokens_out))
             out_root = commit.answer_root(out_root, states.root)
         leaf = t.RequestLeaf(
             request_index=self.index,
@@ -715,12 +707,11 @@ class Run:
         book = self._bench.book
         if self._checkpoint is not None:
             await book.disk(book.store.put_checkpoint, *self._checkpoint)
-        width_in, width_out = 4 if first else self._row_bytes, 4 if last else self._row_bytes
         signed = await book.finish(
             self.job,
             leaf,
-            Boundary(width_in, bytes(self._in_data[: rows_in * width_in])),
-            Boundary(width_out, bytes(self._out_data[: rows_out * width_out])),
+            _boundary(self._in, rows_in),
+            _boundary(self._out, rows_out),
             states,
         )
         self.counts = (tokens_in, tokens_out)
@@ -731,7 +722,7 @@ class Run:
     @property
     def tokens_fed(self) -> list[int]:
         """What a first stage has run so far."""
-        return token_ids(self._in_data[: 4 * self._kept_rows]) if self.request.is_first else []
+        return token_ids(self._in.data(0, self._kept_rows)) if self.request.is_first else []
 
     @property
     def has_memory(self) -> bool:
@@ -752,11 +743,9 @@ class Run:
             rows = min(old._kept_rows, carry.rows)
             rows = jobs.carried_rows(rows + 1, carry.decoded_from)
         if old is not None and rows:
-            width_in = 4 if self.request.is_first else self._row_bytes
-            self._in, self._in_data = old._in.prefix(rows), old._in_data[: rows * width_in]
+            self._in = old._in.prefix(rows)
             if not self.request.is_last:
                 self._out = old._out.prefix(rows)
-                self._out_data = old._out_data[: rows * self._row_bytes]
             self._done_rows, old._is_taken = rows, True
             self._bench.count("requests_carried_over")
         self._inbox.put_nowait(_TakeOver(old.key if old is not None and rows else None, rows))
@@ -789,8 +778,7 @@ class Run:
         self._done_rows = first_row
         self._signed_rows = min(self._signed_rows, first_row)
         if not self.request.is_last:
-            self._out = self._out.prefix(first_row)
-            del self._out_data[first_row * self._row_bytes :]
+            self._out.cut(first_row)
             if self._sent_rows > first_row:
                 self._sent_rows, self._again = first_row, True
         await self._run_again(held, first_row)
@@ -798,9 +786,8 @@ class Run:
     async def _run_again(self, start: int, end: int) -> None:
         """Rows that we have and the compute thread no longer remembers: run them for its memory's sake."""
         assert self._carry is not None, "only continued requests are carried"
-        width = 4 if self.request.is_first else self._row_bytes
         for first, last in jobs.replay_chunks(start, end, self._carry.decoded_from):
-            data = bytes(self._in_data[first * width : last * width])
+            data = self._in.data(first, last)
             again = token_ids(data) if self.request.is_first else data
             how = self._how(first, last - first)
             if self.request.is_last:
@@ -873,6 +860,10 @@ def _guesser(prompt: Sequence[int]) -> tuple[Guesser, Boldness]:
     from core.engine.guesses import Boldness, Guesser
 
     return Guesser(prompt), Boldness()
+
+
+def _boundary(rows: Rows, count: int) -> Boundary:
+    return Boundary(rows.row_bytes, rows.data(0, count))
 
 
 def _equal_rows(one: Sequence[int], other: Sequence[int]) -> int:

@@ -6,16 +6,17 @@ precompile for it and workers hash rows five to nine times faster with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from hashlib import sha256
 
+from core.protocol import hashing
 from core.protocol.types import RequestLeaf, SamplingParams
 
 _LEAF, _NODE, _ROOT, _SHARD, _ANSWER = b"\x00", b"\x01", b"\x02", b"\x03", b"\x04"
 _EMPTY_TOP = bytes(32)
 PART_BYTES = 1024
-_FIRST_NODES, _MOST_WAITING_BYTES = 128, 2**16
+_FIRST_NODES = 128
 _LEAF_BEGUN = sha256(_LEAF)
 
 
@@ -126,64 +127,35 @@ def row_hash(index: int, row: bytes | memoryview) -> bytes:
 class RowTree:
     """Growing commitment to the rows of one request at one boundary, with a root at any time.
 
-    Rows wait to be hashed until a root is asked for, or until there are enough: many at once take a fraction of the time of one
-    after the other, between which a machine computes.
+    Many rows at once take a fraction of the time of one after the other, between which a machine computes.
     """
+
+    __slots__ = ("_nodes", "_rows")
 
     def __init__(self) -> None:
         #: Nodes in the order in which they come to be: a row's leaf, then what it completes, from the bottom up. So the
         #: top of a full subtree is the last node before what follows it. There is room for more behind them.
         self._nodes = bytearray(32 * _FIRST_NODES)
-        self._address = 0  # of the nodes, once rows.c was told
-        self._hashed = 0  # rows
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
-        self._row_bytes = 0  # of those that wait
         self._rows = 0
 
-    def append(self, row: bytes | memoryview) -> None:
-        """Add row number `len(self)`: raw little-endian float32 values, or one u32le token id."""
-        data = row if isinstance(row, bytes) else bytes(row)
-        self._add(data, len(data), 1)
-
     def extend(self, rows: bytes | memoryview, row_bytes: int) -> None:
-        """Add consecutive rows of `row_bytes` each."""
-        data = rows if isinstance(rows, bytes) else bytes(rows)
-        if row_bytes <= 0 or len(data) % row_bytes:
-            raise ValueError(f"{len(data)} bytes are not whole rows of {row_bytes}")
-        self._add(data, row_bytes, len(data) // row_bytes)
-
-    def _add(self, data: bytes, row_bytes: int, rows: int) -> None:
-        if row_bytes != self._row_bytes:
-            self._hash()
-            self._row_bytes = row_bytes
-        self._waiting.append(data)
-        self._waiting_bytes += len(data)
-        self._rows += rows
-        if self._waiting_bytes >= _MOST_WAITING_BYTES:
-            self._hash()
-
-    def _hash(self) -> None:
-        """Hash what waits."""
-        rows = self._rows - self._hashed
-        if not rows:
+        """Add consecutive rows of `row_bytes` each: raw little-endian float32 values, or u32le token ids."""
+        view = memoryview(rows)
+        if row_bytes <= 0 or view.nbytes % row_bytes:
+            raise ValueError(f"{view.nbytes} bytes are not whole rows of {row_bytes}")
+        before, count = self._rows, view.nbytes // row_bytes
+        if not count:
             return
-        data = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
-        self._waiting, self._waiting_bytes = [], 0
-        size = 32 * _nodes_of(self._rows)
+        size = 32 * _nodes_of(before + count)
         if size > len(self._nodes):
-            self._nodes = self._nodes + bytes(max(size, 2 * len(self._nodes)) - len(self._nodes))
-            self._address = 0
-        if _in_c is not None:
-            self._address = self._address or _in_c.address(self._nodes)
-            if not _in_c.append(self._address, self._hashed, data, self._row_bytes, rows):
-                self._hashed = self._rows
-                return
-        view = memoryview(data)
-        for number in range(self._hashed, self._rows):
-            at = (number - self._hashed) * self._row_bytes
-            self._hash_row(number, view[at : at + self._row_bytes])
-        self._hashed = self._rows
+            self._nodes += bytes(max(size, 2 * len(self._nodes)) - len(self._nodes))
+        if hashing.in_c is not None:
+            hashing.in_c.append(self._nodes, before, rows, row_bytes, count)
+        else:
+            view = view.cast("B")
+            for row in range(count):
+                self._hash_row(before + row, view[row * row_bytes : (row + 1) * row_bytes])
+        self._rows += count
 
     def _hash_row(self, number: int, row: memoryview) -> None:
         nodes, at = self._nodes, 32 * _nodes_of(number)
@@ -199,8 +171,9 @@ class RowTree:
 
     def root(self, rows: int | None = None) -> bytes:
         """Root over the first `rows` rows, all when None; costs a few hashes, however many rows there are."""
-        self._hash()
-        rows = len(self) if rows is None else min(rows, len(self))
+        rows = self._rows if rows is None else min(rows, self._rows)
+        if hashing.in_c is not None:
+            return hashing.in_c.root(self._nodes, rows)
         top, left = b"", rows
         while left:  # each full subtree, with what is smaller to its right
             at = 32 * _nodes_of(left)
@@ -211,9 +184,8 @@ class RowTree:
 
     def prefix(self, rows: int) -> RowTree:
         """A tree of its own over the first `rows` rows."""
-        self._hash()
         tree = RowTree()
-        tree._rows = tree._hashed = min(rows, len(self))
+        tree._rows = min(rows, self._rows)
         size = 32 * _nodes_of(tree._rows)
         tree._nodes = self._nodes[: max(size, len(tree._nodes))]
         return tree
@@ -225,54 +197,6 @@ class RowTree:
 def _nodes_of(rows: int) -> int:
     """How many nodes the full subtrees over so many rows have."""
     return 2 * rows - rows.bit_count()
-
-
-class _InC:
-    """`rows.c`, compiled for this processor."""
-
-    def __init__(self) -> None:
-        """Raises NoKernels."""
-        import ctypes
-        import tempfile
-        from pathlib import Path
-
-        from core.protocol.compiled import NoKernels, compile_c
-
-        with tempfile.TemporaryDirectory(prefix="headrace-hashing-") as folder:
-            file = compile_c([Path(__file__).with_name("rows.c")], Path(folder))
-            try:
-                # Calls are short: giving the interpreter up and waiting to have it back would take longer.
-                library = ctypes.PyDLL(str(file))
-            except OSError as error:
-                raise NoKernels(f"{file.name} does not load: {error}") from None
-        number, append = ctypes.c_int64, library.append_rows
-        append.argtypes = [ctypes.c_void_p, number, ctypes.c_char_p, number, number]
-        append.restype = ctypes.c_int
-        self.append: Callable[[int, int, bytes, int, int], int] = append
-        self._char, self._address_of = ctypes.c_char, ctypes.addressof
-
-    def address(self, nodes: bytearray) -> int:
-        """Where a buffer lies until it is resized."""
-        return self._address_of(self._char.from_buffer(nodes))
-
-
-_in_c: _InC | None = None
-
-
-def hash_in_c() -> bool:
-    """From now on trees over rows are hashed by `rows.c`: the same bytes in a third of the time. False where that cannot be.
-
-    Compiles for a part of a second, so it is for who hashes rows all day.
-    """
-    global _in_c
-    from core.protocol.compiled import NoKernels
-
-    if _in_c is None:
-        try:
-            _in_c = _InC()
-        except NoKernels:
-            return False
-    return True
 
 
 def rows_root(rows: bytes | memoryview, row_bytes: int) -> bytes:

@@ -14,9 +14,10 @@
 #define HASH 32
 #define PART 1024 /* bytes of a row that are one leaf of its own tree */
 #define MOST_BLOCKS ((PART + 5 + 9 + 63) / 64)
-#define MOST_PARTS 1024
+#define MOST_DEPTH 64 /* of a tree over parts: it has fewer than 2^64 */
+#define LANES 4       /* one message alone waits for itself most of the time; more than four win nothing */
 
-enum { LEAF, NODE };
+enum { LEAF, NODE, ROOT };
 
 static const uint32_t K[64] __attribute__((aligned(16))) = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
@@ -28,42 +29,49 @@ static const uint32_t K[64] __attribute__((aligned(16))) = {
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-/* A padded message of whole blocks. */
+/* What is hashed, piece after piece. */
 typedef struct {
   uint8_t bytes[64 * MOST_BLOCKS];
-  int blocks;
+  int64_t size;
 } Message;
 
-static void pad(Message *m, const uint8_t *head, int64_t head_bytes, const uint8_t *body, int64_t body_bytes) {
-  const int64_t size = head_bytes + body_bytes;
-  m->blocks = (int)((size + 9 + 63) / 64);
-  memcpy(m->bytes, head, head_bytes);
-  memcpy(m->bytes + head_bytes, body, body_bytes);
-  memset(m->bytes + size, 0, 64 * m->blocks - size);
-  m->bytes[size] = 0x80;
-  for (int i = 0; i < 4; i++) m->bytes[64 * m->blocks - 1 - i] = (uint8_t)(8 * size >> 8 * i);
+static void begin(Message *m, const uint8_t tag) {
+  m->bytes[0] = tag;
+  m->size = 1;
 }
 
-/* SHA-256 of n messages of equally many blocks side by side: one alone waits for itself most of the time. */
-static inline __attribute__((always_inline)) void sha(const int n, const Message *const *messages, uint8_t *const *out) {
+static void add(Message *m, const uint8_t *bytes, const int64_t count) {
+  memcpy(m->bytes + m->size, bytes, count);
+  m->size += count;
+}
+
+/* SHA-256 of n messages of one size side by side. */
+static inline __attribute__((always_inline)) void side_by_side(const int n, Message *messages, uint8_t (*out)[HASH]) {
+  const int64_t size = messages[0].size, blocks = (size + 9 + 63) / 64;
+  for (int i = 0; i < n; i++) {
+    uint8_t *end = messages[i].bytes + 64 * blocks;
+    memset(messages[i].bytes + size, 0, 64 * blocks - size);
+    messages[i].bytes[size] = 0x80;
+    for (int b = 0; b < 4; b++) *--end = (uint8_t)(8 * size >> 8 * b);
+  }
   const __m128i turn = _mm_set_epi64x(0x0c0d0e0f08090a0bULL, 0x0405060700010203ULL);
-  __m128i abef[2], cdgh[2];
+  __m128i abef[LANES], cdgh[LANES];
   for (int i = 0; i < n; i++) {
     abef[i] = _mm_set_epi64x(0x6a09e667bb67ae85ULL, 0x510e527f9b05688cULL);
     cdgh[i] = _mm_set_epi64x(0x3c6ef372a54ff53aULL, 0x1f83d9ab5be0cd19ULL);
   }
-  for (int block = 0; block < messages[0]->blocks; block++) {
-    __m128i w[2][4], before_abef[2], before_cdgh[2];
+  for (int64_t block = 0; block < blocks; block++) {
+    __m128i w[LANES][4], before_abef[LANES], before_cdgh[LANES];
     for (int i = 0; i < n; i++) {
       before_abef[i] = abef[i];
       before_cdgh[i] = cdgh[i];
       for (int j = 0; j < 4; j++)
         w[i][j] = _mm_shuffle_epi8(
-            _mm_loadu_si128((const __m128i *)(messages[i]->bytes + 64 * block + 16 * j)), turn);
+            _mm_loadu_si128((const __m128i *)(messages[i].bytes + 64 * block + 16 * j)), turn);
     }
 #pragma GCC unroll 16
     for (int g = 0; g < 16; g++) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int i = 0; i < n; i++) {
         __m128i *v = w[i];
         if (g >= 4) { /* the next four words, in the place of the first of the last sixteen */
@@ -90,60 +98,96 @@ static inline __attribute__((always_inline)) void sha(const int n, const Message
   }
 }
 
-static void hash(const uint8_t *head, int64_t head_bytes, const uint8_t *body, int64_t body_bytes, uint8_t *out) {
-  Message m;
-  const Message *one = &m;
-  pad(&m, head, head_bytes, body, body_bytes);
-  sha(1, &one, &out);
+/* SHA-256 of up to LANES messages of one size. In one place: instructions, too, are no longer at hand when rows come. */
+static __attribute__((noinline)) void sha(const int n, Message *messages, uint8_t (*out)[HASH]) {
+  if (n == LANES)
+    side_by_side(LANES, messages, out);
+  else
+    for (int i = 0; i < n; i++) side_by_side(1, messages + i, out + i);
 }
 
-static void parent(const uint8_t *left, const uint8_t *right, uint8_t *out) {
-  uint8_t both[2 * HASH];
-  const uint8_t tag = NODE;
-  memcpy(both, left, HASH);
-  memcpy(both + HASH, right, HASH);
-  hash(&tag, 1, both, sizeof both, out);
-}
-
-/* The top of the tree over a row's parts; 0, or 1 when it has more than this knows. */
-static int top_of_parts(const uint8_t *row, int64_t bytes, uint8_t *top) {
-  uint8_t level[MOST_PARTS][HASH];
-  const uint8_t tag = LEAF;
-  int64_t width = (bytes + PART - 1) / PART, at = 0;
-  if (width > MOST_PARTS) return 1;
-  for (; (at + 2) * PART <= bytes; at += 2) {
-    Message m[2];
-    const Message *two[2] = {m, m + 1};
-    uint8_t *out[2] = {level[at], level[at + 1]};
-    for (int i = 0; i < 2; i++) pad(m + i, &tag, 1, row + (at + i) * PART, PART);
-    sha(2, two, out);
+/* Of n pairs of nodes. `out` may be one of them. */
+static void parents(const int n, const uint8_t (*left)[HASH], const uint8_t (*right)[HASH], uint8_t (*out)[HASH]) {
+  Message m[LANES];
+  for (int i = 0; i < n; i++) {
+    begin(m + i, NODE);
+    add(m + i, left[i], HASH);
+    add(m + i, right[i], HASH);
   }
-  for (; at < width; at++)
-    hash(&tag, 1, row + at * PART, bytes - at * PART < PART ? bytes - at * PART : PART, level[at]);
-  for (; width > 1; width = (width + 1) / 2) {
-    for (int64_t i = 0; i < width / 2; i++) parent(level[2 * i], level[2 * i + 1], level[i]);
-    if (width % 2) memcpy(level[width / 2], level[width - 1], HASH);
-  }
-  memcpy(top, level[0], HASH);
-  return 0;
+  sha(n, m, out);
 }
 
-/* Adds `rows` rows of `row_bytes` to a tree that has `before` rows; `nodes` has room for all. 0, or 1 for rows too wide. */
-int append_rows(uint8_t *nodes, int64_t before, const uint8_t *data, int64_t row_bytes, int64_t rows) {
-  for (int64_t r = 0; r < rows; r++) {
-    const uint64_t number = (uint64_t)(before + r);
-    const uint8_t *row = data + r * row_bytes;
-    uint8_t *node = nodes + HASH * (2 * number - (uint64_t)__builtin_popcountll(number));
-    const uint8_t head[5] = {LEAF, (uint8_t)(number >> 24), (uint8_t)(number >> 16), (uint8_t)(number >> 8), (uint8_t)number};
-    if (row_bytes <= PART) {
-      hash(head, sizeof head, row, row_bytes, node);
-    } else {
-      uint8_t top[HASH];
-      if (top_of_parts(row, row_bytes, top)) return 1;
-      hash(head, sizeof head, top, HASH, node);
+/* The tops of the trees over the parts of n rows. */
+static void tops(const int n, const uint8_t *rows, const int64_t bytes, uint8_t (*out)[HASH]) {
+  uint8_t full[MOST_DEPTH][LANES][HASH]; /* the full subtrees so far, the smallest last */
+  int depth = 0;
+  for (int64_t part = 0, at = 0; at < bytes; part++, at += PART) {
+    Message m[LANES];
+    for (int i = 0; i < n; i++) {
+      begin(m + i, LEAF);
+      add(m + i, rows + i * bytes + at, bytes - at < PART ? bytes - at : PART);
     }
-    for (int64_t h = 0; number >> h & 1; h++, node += HASH)
-      parent(node - HASH * (((int64_t)2 << h) - 1), node, node + HASH);
+    sha(n, m, full[depth++]);
+    for (int64_t k = part; k & 1; k >>= 1, depth--) parents(n, full[depth - 2], full[depth - 1], full[depth - 2]);
   }
-  return 0;
+  for (; depth > 1; depth--) parents(n, full[depth - 2], full[depth - 1], full[depth - 2]);
+  memcpy(out, full[0], n * HASH);
+}
+
+/* The leaves of n rows from number `first` on, each in a lane of its own. */
+static void leaves(const int n, const uint64_t first, const uint8_t *rows, const int64_t bytes, uint8_t (*out)[HASH]) {
+  uint8_t top[LANES][HASH];
+  Message m[LANES];
+  if (bytes > PART) tops(n, rows, bytes, top);
+  for (int i = 0; i < n; i++) {
+    const uint64_t number = first + i;
+    const uint8_t index[4] = {(uint8_t)(number >> 24), (uint8_t)(number >> 16), (uint8_t)(number >> 8), (uint8_t)number};
+    begin(m + i, LEAF);
+    add(m + i, index, sizeof index);
+    if (bytes > PART)
+      add(m + i, top[i], HASH);
+    else
+      add(m + i, rows + i * bytes, bytes);
+  }
+  sha(n, m, out);
+}
+
+/* How many nodes the full subtrees over so many rows have. */
+static int64_t nodes_of(const uint64_t rows) { return (int64_t)(2 * rows - (uint64_t)__builtin_popcountll(rows)); }
+
+/* Adds `rows` rows of `row_bytes` to a tree that has `before` rows; `nodes` has room for all. */
+void append_rows(uint8_t (*nodes)[HASH], int64_t before, const uint8_t *data, int64_t row_bytes, int64_t rows) {
+  const uint64_t end = (uint64_t)(before + rows);
+  for (uint64_t first = (uint64_t)before; first < end;) {
+    uint8_t leaf[LANES][HASH];
+    const int count = end - first < LANES ? (int)(end - first) : LANES;
+    leaves(count, first, data, row_bytes, leaf);
+    for (int i = 0; i < count; i++) {
+      uint8_t (*node)[HASH] = nodes + nodes_of(first + i);
+      memcpy(node, leaf[i], HASH);
+      for (int64_t h = 0; (first + i) >> h & 1; h++, node++) /* it completes a subtree, and that one maybe another */
+        parents(1, node - (((int64_t)2 << h) - 1), node, node + 1);
+    }
+    first += count;
+    data += count * row_bytes;
+  }
+}
+
+/* The root over the first `rows` rows of a tree. */
+void root_of_rows(const uint8_t (*nodes)[HASH], int64_t rows, uint8_t (*out)[HASH]) {
+  const uint8_t count[4] = {(uint8_t)(rows >> 24), (uint8_t)(rows >> 16), (uint8_t)(rows >> 8), (uint8_t)rows};
+  uint8_t top[1][HASH] = {{0}};
+  uint64_t left = (uint64_t)rows;
+  for (int is_first = 1; left; left &= left - 1, is_first = 0) { /* each full subtree, with what is smaller to its right */
+    const uint8_t (*node)[HASH] = nodes + nodes_of(left) - 1;
+    if (is_first)
+      memcpy(top, node, HASH);
+    else
+      parents(1, node, top, top);
+  }
+  Message m;
+  begin(&m, ROOT);
+  add(&m, count, sizeof count);
+  add(&m, top[0], HASH);
+  sha(1, &m, out);
 }

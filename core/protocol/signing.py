@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import eth_account  # noqa: F401 - it imports py_ecc, see below
 import msgspec
-from eth_utils.crypto import keccak
 
 from core.protocol import types as t
+from core.protocol.hashing import keccak
 from core.protocol.ids import address
 
 # py_ecc raises the limit to 100 000: a stranger's nested JSON would then overflow the stack and kill the process instead
@@ -171,12 +171,12 @@ def _type_string(name: str, fields: list[tuple[str, str]]) -> str:
 
 _STAGE_TYPE = _type_string("Stage", _STAGE)
 _TYPE_HASHES = {
-    name: keccak(text=_type_string(name, fields) + (_STAGE_TYPE if name == "Plan" else ""))
+    name: keccak((_type_string(name, fields) + (_STAGE_TYPE if name == "Plan" else "")).encode())
     for name, fields in _FIELDS.items()
 }
-_STAGE_HASH = keccak(text=_STAGE_TYPE)
+_STAGE_HASH = keccak(_STAGE_TYPE.encode())
 _DOMAIN_HASH = keccak(
-    text="EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"
+    b"EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"
 )
 
 
@@ -207,8 +207,8 @@ def _hash_struct(message: t.Value) -> bytes:
 def _separator(domain: Domain) -> bytes:
     return keccak(
         _DOMAIN_HASH
-        + keccak(text=domain.as_dict()["name"])
-        + keccak(text=domain.as_dict()["version"])
+        + keccak(domain.as_dict()["name"].encode())
+        + keccak(domain.as_dict()["version"].encode())
         + _word("uint256", domain.chain_id)
         + _word("address", domain.verifying_contract)
     )
@@ -311,4 +311,4 @@ def model_id(spec: t.ModelSpec) -> str:
 
 def name_hash(name: str) -> str:
     """keccak256 of a registered name: architecture, dtype, numerics profile."""
-    return "0x" + keccak(text=name).hex()
+    return "0x" + keccak(name.encode()).hex()

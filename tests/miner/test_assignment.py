@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from core.protocol import commit, signing
+from core.protocol import commit, hashing, signing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, UsageError
 from core.protocol.records import AllocationRecord
@@ -101,13 +101,13 @@ async def test_a_shard_is_measured_and_the_hook_sees_it_first(model_dir: Path) -
 async def test_who_loads_a_shard_hashes_rows_in_c_where_it_can(
     model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit, "_in_c", None)
+    monkeypatch.setattr(hashing, "in_c", None)
     spec = spec_of(model_dir)
     model, compute = open_model("tiny", signing.model_id(spec), spec, model_dir), Compute()
     await load(compute, model, t.LayerRange(1, 3), memory_bytes=2**24)
     compute.close()
-    found = commit._in_c is not None
-    assert commit.hash_in_c() == found
+    found = hashing.in_c is not None
+    assert hashing.hash_in_c() == found
 
 
 async def test_a_shard_that_does_not_fit_is_refused_with_the_numbers(model_dir: Path) -> None:

@@ -20,7 +20,7 @@ from benchmarks.engine.rig.chain import DOMAIN, KnownJobs, signer, spec_of
 from benchmarks.engine.rig.child import keep_stdout, obey, say
 from benchmarks.engine.rig.steps import Spent, StepLog
 from core.batching.ring import Choice
-from core.protocol import commit, signing
+from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.types import JobState
 from core.runtime import logs
@@ -35,6 +35,7 @@ from miner.desk import Desk, Terms
 from miner.links import Links
 from miner.neighbours import Neighbours
 from miner.onchain import JobNews
+from miner.rows import Rows
 from miner.stage import Stage
 from miner.store import Store
 
@@ -74,9 +75,8 @@ class StageProcess:
         self._most_inside = 0
         self._chain = KnownJobs()
         self._signer = signer(spec.key)
-        for owner, name in ((commit.RowTree, "extend"), (commit.RowTree, "append")):
-            self._spent.watch(owner, name, "hashing rows")
-        self._spent.watch(commit.RowTree, "root", "hashing rows")
+        self._spent.watch(Rows, "hash", "hashing rows")
+        self._spent.watch(Rows, "root", "hashing rows")
         self._spent.watch(signing, "sign", "signing")
         self._spent.watch(signing, "is_signed_by", "checking signatures")
 

@@ -125,7 +125,7 @@ def test_a_row_tree_is_the_tree_over_numbered_rows(row_bytes: int, rows: int, rn
     growing, cut = commit.RowTree(), rng.randrange(rows + 1)
     growing.extend(memoryview(data)[: cut * row_bytes], row_bytes)
     for row in parts[cut:]:
-        growing.append(row)
+        growing.extend(row, row_bytes)
     assert (growing.root(), len(growing)) == (expected, rows)
 
 
