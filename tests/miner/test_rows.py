@@ -63,33 +63,36 @@ def test_rows_are_those_that_came_and_were_not_cut(
         assert rows.root(len(rows)) == rows.root(99_999) == commit.rows_root(came, WIDTH)
 
 
-def test_many_rows_are_hashed_before_anybody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the root of a long answer would keep its stage from reading messages."""
-    taken: list[int] = []
+def _noted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What trees are given."""
+    taken: list[bytes] = []
     extend = commit.RowTree.extend
 
-    def noted(tree: commit.RowTree, rows: bytes, row_bytes: int) -> None:
-        taken.append(len(rows))
+    def note(tree: commit.RowTree, rows: bytes, row_bytes: int) -> None:
+        taken.append(rows)
         extend(tree, rows, row_bytes)
 
-    monkeypatch.setattr(commit.RowTree, "extend", noted)
-    rows = Rows(1000)
+    monkeypatch.setattr(commit.RowTree, "extend", note)
+    return taken
+
+
+def test_many_rows_are_hashed_before_anybody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the root of a long answer would keep its stage from reading messages."""
+    taken, rows = _noted(monkeypatch), Rows(1000)
     for _ in range(200):
         rows.append(bytes(1000))
-    assert taken == [66_000, 66_000, 66_000]
+    assert taken == [bytes(66_000)] * 3
 
 
 def test_guesses_that_are_void_before_a_root_is_asked_for_are_never_hashed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    taken: list[bytes] = []
-    monkeypatch.setattr(commit.RowTree, "extend", lambda tree, rows, width: taken.append(rows))
-    rows = Rows(1)
+    taken, rows = _noted(monkeypatch), Rows(1)
     rows.append(b"abcd")
     rows.cut(1)
     rows.append(b"xy")
-    rows.root(3)
-    assert taken == [b"axy"]
+    assert rows.root(3) == commit.rows_root(b"axy", 1)
+    assert taken[0] == b"axy"
 
 
 def test_what_has_just_come_is_sent_on_without_a_copy() -> None:
