@@ -255,10 +255,10 @@ def _add_files(app: FastAPI, gateway: Gateway) -> None:
     @app.delete(
         "/v1/files/{file_id}",
         tags=["files"],
-        responses=schemas.responses(schemas.object_of("file"), *_LOOKED),
+        responses=schemas.responses(schemas.object_of("file"), 409, *_LOOKED),
     )
     async def delete(file_id: Id, request: Request) -> Response:
-        """Forget a file."""
+        """Forget a file that no unfinished batch reads."""
         key = await authenticate(gateway, request)
         await files.delete(file_id, _own(key))
         return json_response({"id": file_id, "object": "file", "deleted": True})

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlmodel import col, select
 
-from client.gateway.errors import NotOffered, TooLarge
-from client.gateway.tables import FileRow
+from client.gateway.errors import NotDone, NotOffered, TooLarge
+from client.gateway.tables import BatchRow, FileRow
 from core.runtime.folders import make_private
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Files:
         return await self._database.run(self._ls, key_id, purpose, after, limit, oldest_first)
 
     async def delete(self, file_id: str, key_id: str | None) -> None:
-        """Raises NotOffered."""
+        """Raises NotOffered, NotDone while a batch reads it."""
         await self.get(file_id, key_id)
         await self._database.run(self._delete, file_id)
         self.path(file_id).unlink(missing_ok=True)
@@ -151,6 +151,16 @@ class Files:
     def _delete(self, file_id: str) -> None:
         with self._database.session() as session:
             row = session.get(FileRow, file_id)
+            reading = select(BatchRow.batch_id).where(
+                BatchRow.input_file_id == file_id, col(BatchRow.ended_at).is_(None)
+            )
+            batch_id = session.exec(reading).first()
+            if batch_id is not None:
+                raise NotDone(
+                    f"file '{file_id[:64]}' is not deleted",
+                    f"batch '{batch_id}' reads it until it ends",
+                    next_step="wait for the batch, or cancel it",
+                )
             if row is not None:
                 session.delete(row)
 

@@ -75,8 +75,8 @@ class StageProcess:
         self._most_inside = 0
         self._chain = KnownJobs()
         self._signer = signer(spec.key)
-        self._spent.watch(Rows, "hash", "hashing rows")
-        self._spent.watch(Rows, "root", "hashing rows")
+        for name in ("append", "hash", "root"):
+            self._spent.watch(Rows, name, "hashing rows")
         self._spent.watch(signing, "sign", "signing")
         self._spent.watch(signing, "is_signed_by", "checking signatures")
 

@@ -186,9 +186,12 @@ def test_a_cancelled_batch_keeps_and_pays_what_is_done(client: openai.OpenAI, wo
     world.offline.stop_after = 4
     batch = begin(client, [line(number) for number in range(10)])
     world.until(lambda: len(world.bank.paid) == 4)
+    with pytest.raises(openai.ConflictError, match="until it ends"):
+        client.files.delete(batch.input_file_id)
     assert client.batches.cancel(batch.id).status in ("cancelling", "cancelled")
     batch = wait(client, batch.id)
     assert batch.status == "cancelled" and batch.cancelled_at
+    assert client.files.delete(batch.input_file_id).deleted
     assert (batch.request_counts.completed, batch.request_counts.failed) == (4, 6)
     assert len(lines_of(client, batch.output_file_id)) == 4
     errors = lines_of(client, batch.error_file_id)
