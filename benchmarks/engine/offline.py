@@ -16,8 +16,9 @@ from benchmarks.engine.serving import CUTS
 from benchmarks.table import Row
 
 SEQUENCES, NEW_TOKENS = 64, 24
-#: Enough that steps which are as fast a row as any fill a ring of half a second; answers so long that most of each is written while all are.
-FAR_SEQUENCES, FAR_NEW_TOKENS, FAR_WARM_TOKENS = 480, 64, 4
+#: Enough that steps which are as fast a row as any fill a ring of half a second. Prompts are so short, and answers so long, that most of
+#: each answer is written while all are: the rate of a whole run is that of its ends as well, where too few are left for any ring.
+FAR_SEQUENCES, FAR_PROMPT_TOKENS, FAR_NEW_TOKENS, FAR_WARM_TOKENS = 480, 4, 48, 8
 GENERATE_TOKENS = {16: 16, 64: 8}
 REACH = {16: 3.1, 64: 1.9}
 #: One-way milliseconds → share of the zero-latency rate to reach, and what two fixed microbatches keep.
@@ -72,8 +73,9 @@ async def _against_generate(rig: Rig) -> list[Row]:
 
 async def _far_rate(rig: Rig, latency_ms: float | None) -> float:
     """After a run in which the first stage learns how long the ring is."""
-    await rig.run(Load.offline(FAR_SEQUENCES, FAR_WARM_TOKENS), latency_ms=latency_ms)
-    ran = await rig.run(Load.offline(FAR_SEQUENCES, FAR_NEW_TOKENS), latency_ms=latency_ms)
+    for new_tokens in (FAR_WARM_TOKENS, FAR_NEW_TOKENS):
+        load = Load.offline(FAR_SEQUENCES, new_tokens, FAR_PROMPT_TOKENS)
+        ran = await rig.run(load, latency_ms=latency_ms)
     return steady_rate(ran.times)
 
 

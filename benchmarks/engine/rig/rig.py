@@ -54,10 +54,10 @@ class Load:
     prompt_tokens: int = PROMPT_TOKENS
 
     @classmethod
-    def offline(cls, sequences: int, new_tokens: int) -> Load:
+    def offline(cls, sequences: int, new_tokens: int, prompt_tokens: int = PROMPT_TOKENS) -> Load:
         """Sequences that nobody waits for, in as few jobs as stages take at once."""
         assert sequences % PER_JOB == 0
-        return cls(sequences // PER_JOB, PER_JOB, new_tokens)
+        return cls(sequences // PER_JOB, PER_JOB, new_tokens, prompt_tokens)
 
 
 @dataclass(frozen=True)
