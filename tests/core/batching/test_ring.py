@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from core.batching.ring import (
     MAX_TICKETS,
+    SLACK,
     SPARE,
     TOLERANCE,
     Choice,
@@ -24,7 +25,7 @@ def line(fixed_ms: float, row_ms: float):  # type: ignore[no-untyped-def]
 
 def rate(choice: Choice, stages, latency_s: float, active: int) -> float:  # type: ignore[no-untyped-def]
     times = [stage(choice.rows) for stage in stages]
-    cycle_s = max(choice.tickets * max(times), sum(times) + latency_s)
+    cycle_s = max(choice.tickets * max(times), sum(times) + (1 + SLACK) * latency_s)
     return min(active, choice.tickets * choice.rows) / cycle_s
 
 
