@@ -6,18 +6,16 @@ different things.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from core.protocol.errors import ConfigError, UsageError
-from core.runtime.folders import make_private
+from core.runtime.folders import alone_in
 from core.runtime.settings import Settings
 
 
@@ -67,23 +65,13 @@ class Home:
     def running_file(self) -> Path:
         return self.folder / "daemon.json"
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Hold the folder for one daemon. Raises ConfigError when another one has it."""
-        make_private(self.folder)
-        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise ConfigError(
-                    "this miner is running already",
-                    f"another process holds {self.folder}",
-                    next_step="look at it with `miner status`, or end it with `miner stop`",
-                ) from None
-            yield
-        finally:
-            os.close(descriptor)
+        return alone_in(
+            self.folder,
+            "this miner",
+            "look at it with `miner status`, or end it with `miner stop`",
+        )
 
     @property
     def is_in_use(self) -> bool:

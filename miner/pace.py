@@ -101,7 +101,7 @@ class Pace:
     def _choose(self, ring: _Ring, active: int, is_alone: bool) -> Choice:
         if is_alone:
             return Choice(1, min(active, self._max_rows))
-        if not self.own or not ring.later or not all(ring.later):
+        if not self._is_measured(ring):
             tickets = min(active, 2 + len(ring.later[1:]))
             return Choice(tickets, min(-(-active // tickets), self._max_rows))
         return choose(
@@ -113,12 +113,15 @@ class Pace:
         )
 
     def _spare(self, ring: _Ring, choice: Choice, is_alone: bool) -> int:
-        if is_alone or not self.own or not ring.later or not all(ring.later):
+        if is_alone or not self._is_measured(ring):
             return 0
         stages, latency_s = self._stages(ring), ring.latency.usual_s
         if ring.waited.usual_s > _BUSY_WAIT * round_s(stages, latency_s, choice):
             return 0  # others have work for these stages
         return spare_rows(stages, latency_s, choice, MAX_GUESSED)
+
+    def _is_measured(self, ring: _Ring) -> bool:
+        return bool(self.own and ring.later and all(ring.later))
 
     def _stages(self, ring: _Ring) -> list[Callable[[float], float]]:
         return [self.own.hoped, *(times.hoped for times in ring.later)]

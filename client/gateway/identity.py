@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from core.protocol.errors import ConfigError
-from core.runtime.folders import make_private, make_private_file
+from core.runtime.folders import alone_in, make_private, make_private_file
 
-NAME_FILE, LOCK_FILE = "gateway-id", "lock"
+NAME_FILE = "gateway-id"
 
 
 def identity_in(folder: Path) -> str:
@@ -39,20 +37,11 @@ def identity_in(folder: Path) -> str:
     return found
 
 
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def sole_gateway(folder: Path) -> AbstractContextManager[None]:
     """Hold the folder, and so its name, for one process. Raises ConfigError when another one has it."""
-    descriptor = os.open(make_private(folder) / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                "this gateway is running already",
-                f"another process holds {folder}",
-                "that one goes on, undisturbed",
-                "use that one, or give this one a state folder of its own: `HEADRACE_HOME`",
-            ) from None
-        yield
-    finally:
-        os.close(descriptor)
+    return alone_in(
+        folder,
+        "this gateway",
+        "use that one, or give this one a state folder of its own: `HEADRACE_HOME`",
+        "that one goes on, undisturbed",
+    )

@@ -19,7 +19,7 @@ from client.gateway.exchange import Exchanges
 from client.gateway.files import Files
 from client.gateway.funds import EVENTS, Funds
 from client.gateway.gateway import Gateway
-from client.gateway.identity import alone_in, identity_in
+from client.gateway.identity import identity_in, sole_gateway
 from client.gateway.keyring import Keyring
 from client.gateway.ledger import Ledger
 from client.gateway.limits import Limiter
@@ -110,7 +110,7 @@ async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gatew
     Raises ConfigError (another process serves from the same folder, the port is taken).
     """
     async with AsyncExitStack() as stack:
-        stack.enter_context(alone_in(gateway.folder))
+        stack.enter_context(sole_gateway(gateway.folder))
         await gateway.keys.claim_local(gateway.local_token)
         await recover(gateway)
         app = make_app(gateway)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from core.protocol.errors import ConfigError
 
 HOME_VARIABLE = "HEADRACE_HOME"
 #: The path of a Unix socket has 107 bytes; so much is left to names below the folder of temporary files.
@@ -66,6 +70,22 @@ def make_private(folder: Path) -> Path:
     """Create a folder (and its parents) that only its owner may enter; returns it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
+
+
+@contextmanager
+def alone_in(folder: Path, who: str, next_step: str, state: str = "") -> Iterator[None]:
+    """Hold a private folder for one process. Raises ConfigError when another one has it: `who` ("this miner") runs already."""
+    descriptor = os.open(make_private(folder) / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(
+                f"{who} is running already", f"another process holds {folder}", state, next_step
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def make_socket_folder(purpose: str) -> Path:

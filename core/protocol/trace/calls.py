@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-from eth_utils.crypto import keccak
 
 from core.protocol import commit
+from core.protocol.hashing import keccak
 from core.protocol.trace.derive import Choice, How
 from core.protocol.trace.evidence import Evidence, Opening, RowOpening, WeightOpening
 from core.protocol.trace.judge import Claim

@@ -14,7 +14,7 @@ import pytest
 
 from client.gateway.batches import GONE_AFTER_S as BATCH_GONE_AFTER_S
 from client.gateway.database import private_sqlite_url
-from client.gateway.identity import NAME_FILE, alone_in, identity_in
+from client.gateway.identity import NAME_FILE, identity_in, sole_gateway
 from client.gateway.ledger import GONE_AFTER_S, Opening
 from client.gateway.start import tidy
 from core.protocol.errors import ConfigError
@@ -282,7 +282,7 @@ def test_a_name_is_made_once_and_only_its_owner_may_read_it(tmp_path: Path) -> N
 
 
 def test_a_folder_is_held_by_one_at_a_time(tmp_path: Path) -> None:
-    with alone_in(tmp_path), pytest.raises(ConfigError), alone_in(tmp_path):
+    with sole_gateway(tmp_path), pytest.raises(ConfigError), sole_gateway(tmp_path):
         raise AssertionError("two hold it")
-    with alone_in(tmp_path):
+    with sole_gateway(tmp_path):
         pass
