@@ -13,7 +13,8 @@ class StepTimes:
     """T(B): seconds of a step by rows, smoothed in buckets that widen with the size.
 
     Between buckets it is read off a straight line, below the smallest it is flat, above the largest the last slope goes on;
-    a step never gets faster with more rows. With one bucket known, half of its time is taken to be there for any row.
+    a step never gets faster with more rows, nor a row dearer: what looks so is noise, or news that smaller steps have yet to
+    hear. With one bucket known, half of its time is taken to be there for any row.
     A bucket that was seen long ago and slower than a larger one is now is forgotten: a neighbour had held those steps up, and
     a size that looks slow would not be tried again.
     """
@@ -96,6 +97,10 @@ class StepTimes:
             for rows, seconds in sorted(self._buckets.values()):
                 at_least = max(seconds, points[-1][1]) if points else seconds
                 points.append((rows, at_least))
+            for i in reversed(range(len(points) - 1)):
+                rows, seconds = points[i]
+                larger, takes = points[i + 1]
+                points[i] = rows, max(seconds, takes * rows / larger)
             self._points = points
         return points
 

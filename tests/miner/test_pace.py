@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Hashable
+from random import Random
 from typing import Any
 
 import pytest
@@ -174,6 +175,36 @@ def test_smaller_steps_are_tried_although_nobody_has_seen_any(
         for tickets in range(1, min(sequences, 16) + 1)
     )
     assert chosen >= 0.95 * max(ring.run(15) for ring in fixed)
+
+
+@pytest.mark.parametrize("one_way_ms", [0, 16, 256])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_small_steps_took_when_nobody_else_computed_is_not_believed_for_ever(
+    one_way_ms: float, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps take now more, now less, and a stage that joins what waits never runs the small ones that were quick once."""
+    monkeypatch.setattr("tests.miner.test_pace.MAX_ROWS", 256)
+    stages = [line(12, 1.2), line(15, 1.9)]
+    random, drift = Random(seed), [0.0, 0.0]
+
+    def uneven(stage: int) -> Curve:
+        def seconds(rows: float) -> float:
+            drift[stage] = 0.8 * drift[stage] + 0.6 * random.gauss(0, 0.15)
+            return stages[stage](rows) * max(0.7, 1 + drift[stage])
+
+        return seconds
+
+    ring = Ring([uneven(0), uneven(1)], one_way_ms / 1000, 480)
+    for rows in (16, 32):
+        ring.pace.own.observe(rows, 0.6 * stages[0](rows))
+        quick = [*entry(rows, 0.0, 0.6 * stages[0](rows)), *entry(rows, 0.0, 0.6 * stages[1](rows))]
+        ring.pace.heard("ring", 2 * one_way_ms / 1000 + 0.6 * stages[1](rows), quick)
+    ring.run(40)
+    chosen = []
+    for _ in range(20):
+        ring.run(1)
+        chosen.append(ring.pace.rings()["ring"][0].tickets)
+    assert sorted(chosen)[10] <= 3 + one_way_ms / 85
 
 
 def test_one_microbatch_leaves_a_stage_idle_and_the_choice_does_not() -> None:

@@ -58,6 +58,24 @@ def test_more_rows_never_take_less(steps: list[tuple[int, float]]) -> None:
     assert found[0] > 0
 
 
+@given(st.lists(st.tuples(st.integers(1, 300), st.floats(1e-4, 1.0)), min_size=1, max_size=30))
+def test_a_row_among_more_is_never_dearer(steps: list[tuple[int, float]]) -> None:
+    times = StepTimes()
+    for rows, seconds in steps:
+        times.observe(rows, seconds)
+    for found in (times.seconds, times.hoped):
+        a_row = [found(rows) / rows for rows in range(1, 400, 7)]
+        assert all(a >= b * (1 - 1e-9) for a, b in pairwise(a_row))
+
+
+def test_small_steps_hear_from_large_ones_that_a_machine_has_become_slow() -> None:
+    """Measured when nobody else computed, and not run since: a batch was cut into ever smaller ones for their sake."""
+    times = StepTimes()
+    times.observe(16, 0.02)
+    times.observe(128, 0.256)
+    assert times.seconds(16) == pytest.approx(0.032)
+
+
 def test_what_cannot_be_is_an_error() -> None:
     for rows, seconds in ((0, 1.0), (1, -1.0)):
         with pytest.raises(ValueError):
