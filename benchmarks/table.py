@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 
+from benchmarks.spied import profile
+
 
 @dataclass(frozen=True)
 class Row:
@@ -23,23 +25,42 @@ class Row:
 
 
 def run(package: str, parts: Sequence[str]) -> int:
-    """Run the parts (modules of the package with `rows()`) and print every row; 1 when one is not reached."""
+    """Run the parts (modules of the package with `rows()`) and print every row; 1 when one is not reached.
+
+    Parts with such rows run once more under py-spy, and what took the time is said below the table, and in JSON with those rows.
+    """
     asked = argparse.ArgumentParser(
         prog=f"python -m {package}",
         description=f"Print the table: `python -m {package} [--json] [--only PART]`; exit 1 when a row is not reached.",
     )
     asked.add_argument("--json", action="store_true", help="rows as JSON")
     asked.add_argument("--only", choices=parts, help="one part of the table")
+    asked.add_argument(
+        "--no-profile", action="store_true", help="do not look where time goes in rows not reached"
+    )
     options = asked.parse_args()
-    rows: list[Row] = []
+    by_part: dict[str, list[Row]] = {}
     for part in parts if options.only is None else (options.only,):
         print(f"measuring {part} …", file=sys.stderr, flush=True)
-        rows += import_module(f"{package}.{part}").rows()
+        by_part[part] = import_module(f"{package}.{part}").rows()
+    missed = [part for part, rows in by_part.items() if not all(row.reached for row in rows)]
+    profiles: dict[str, list[str]] = {}
+    for part in () if options.no_profile else missed:
+        print(f"looking where time goes in {part} …", file=sys.stderr, flush=True)
+        profiles[part] = profile(package, part)
     if options.json:
-        print(json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False))
+        found = [_told(row, profiles.get(part)) for part, rows in by_part.items() for row in rows]
+        print(json.dumps(found, indent=1, ensure_ascii=False))
     else:
-        print(table(rows))
-    return 0 if all(row.reached for row in rows) else 1
+        print(table([row for rows in by_part.values() for row in rows]))
+        for part, lines in profiles.items():
+            print("\n".join([f"\nwhat took the time in {part}:", *lines]))
+    return 1 if missed else 0
+
+
+def _told(row: Row, profiled: list[str] | None) -> dict[str, object]:
+    told: dict[str, object] = asdict(row)
+    return told if row.reached or profiled is None else {**told, "profile": profiled}
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -15,7 +15,6 @@ import atexit
 import importlib.util
 import ipaddress
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -31,7 +30,7 @@ import base58
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from core.protocol.errors import PeerUnreachable
-from core.runtime.folders import make_socket_folder
+from core.runtime.folders import SocketFolder
 from core.runtime.logs import get_logger
 
 PROTOCOL = "/headrace/stream/1"
@@ -289,10 +288,11 @@ class _Daemon:
 
     def __init__(self, *options: str) -> None:
         """Blocks until it answers. Raises OSError with its last words."""
-        self.folder = make_socket_folder("p2p")
-        self.control, self.streams = self.folder / "control", self.folder / "streams"
+        self._folder = SocketFolder("p2p")
+        here = self._folder.path
+        self.control, self.streams = here / "control", here / "streams"
         self._owner = os.getpid()
-        self._said = self.folder / "said"
+        self._said = here / "said"
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(
                 [
@@ -365,7 +365,7 @@ class _Daemon:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._folder.remove()
 
 
 _starting = threading.Lock()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from core.protocol.errors import ConfigError
 HOME_VARIABLE = "HEADRACE_HOME"
 #: The path of a Unix socket has 107 bytes; so much is left to names below the folder of temporary files.
 _SOCKET_ROOT_BYTES = 48
+_FRESH_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -88,11 +91,41 @@ def alone_in(folder: Path, who: str, next_step: str, state: str = "") -> Iterato
         os.close(descriptor)
 
 
-def make_socket_folder(purpose: str) -> Path:
-    """A new folder for Unix sockets that only we may enter; in `/tmp` where that for temporary files has too long a name."""
-    root = tempfile.gettempdir()
-    at = root if len(os.fsencode(root)) <= _SOCKET_ROOT_BYTES else "/tmp"
-    return Path(tempfile.mkdtemp(prefix=f"headrace-{purpose}-", dir=at))
+class SocketFolder:
+    """A new folder for Unix sockets that only we may enter; in `/tmp` where that for temporary files has too long a name.
+
+    This process and its forks hold it until one of them removes it. Who was killed removes nothing: the next who makes one of the
+    same purpose does.
+    """
+
+    def __init__(self, purpose: str) -> None:
+        root = tempfile.gettempdir()
+        at = Path(root if len(os.fsencode(root)) <= _SOCKET_ROOT_BYTES else "/tmp")
+        self.path = Path(tempfile.mkdtemp(prefix=f"headrace-{purpose}-", dir=at))
+        self._held = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._held, fcntl.LOCK_EX)
+        _sweep(at, f"headrace-{purpose}-*")
+
+    def remove(self) -> None:
+        """With all that is in it. Safe to call twice."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        held, self._held = self._held, -1
+        if held >= 0:
+            os.close(held)
+
+
+def _sweep(at: Path, names: str) -> None:
+    """Remove folders that nobody holds; not those of the last minute, whose makers may be about to."""
+    for folder in at.glob(names):
+        with suppress(OSError):  # somebody else's, or just removed
+            if time.time() - folder.stat().st_mtime < _FRESH_S:
+                continue
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
 
 
 def make_private_file(path: Path) -> Path:

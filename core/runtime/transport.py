@@ -27,7 +27,7 @@ import msgspec
 
 from core.protocol.errors import PeerUnreachable
 from core.runtime.circuits import relayed_bytes, write_key
-from core.runtime.folders import make_socket_folder
+from core.runtime.folders import SocketFolder
 from core.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -251,7 +251,7 @@ def _end(dht: Any, asking: threading.Lock) -> None:
         while time.monotonic() < deadline:  # a killed daemon holds its port a moment longer
             os.killpg(dht.pid, 0)
             time.sleep(_END_POLL_S)
-    shutil.rmtree(dht.sockets, ignore_errors=True)
+    dht.sockets.remove()
 
 
 def _dht_class(is_relay: bool) -> Any:
@@ -267,14 +267,14 @@ def _dht_class(is_relay: bool) -> Any:
         """
 
         def __init__(self, **options: Any) -> None:
-            self.sockets = make_socket_folder("swarm")
+            self.sockets = SocketFolder("swarm")
             super().__init__(**options)
 
         def run(self) -> None:
             os.setpgid(0, 0)
-            parent = (self._parent_pid, self.sockets)
+            parent = (self._parent_pid, self.sockets.path)
             threading.Thread(target=_end_with_parent, args=parent, daemon=True).start()
-            P2P._UNIX_SOCKET_PREFIX = f"/unix{self.sockets}/"
+            P2P._UNIX_SOCKET_PREFIX = f"/unix{self.sockets.path}/"
             if is_relay:
                 _set_relay_limits(P2P)
             super().run()

@@ -66,6 +66,14 @@ def test_jitter_adds_one() -> None:
     assert shaky.tickets == calm.tickets + 1
 
 
+def test_who_waits_while_full_microbatches_are_away_makes_one_more() -> None:
+    fits = choose(EQUAL, 0.0, 128, max_rows=64)
+    assert fits == Choice(2, 64)
+    assert choose(EQUAL, 0.0, 129, max_rows=64) == fits, "three of 43 rows are slower"
+    assert choose(EQUAL, 0.0, 192, max_rows=64) == Choice(3, 64)
+    assert choose(EQUAL, 0.0, 1000, max_rows=64) == Choice(3, 64)
+
+
 def test_no_batch_is_larger_than_allowed() -> None:
     assert choose(EQUAL, 0.0, 1000, max_rows=8).rows == 8
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import socket
 import sqlite3
 import stat
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from core.runtime.folders import make_private_file, make_socket_folder
+from core.runtime.folders import SocketFolder, make_private_file
 
 VISITOR = """
 import sqlite3, sys
@@ -32,12 +32,58 @@ def test_sockets_have_a_private_folder_in_which_they_can_be(
         root = (Path(short) if name == "t" else tmp_path) / name
         root.mkdir()
         monkeypatch.setattr(tempfile, "tempdir", str(root))
-        folder = make_socket_folder("swarm")
+        made = SocketFolder("swarm")
+        folder = made.path
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert (folder.parent == root) == (name == "t")
         with socket.socket(socket.AF_UNIX) as ours:
             ours.bind(str(folder / ("p2pclient-" + "x" * 16 + ".sock")))
-        shutil.rmtree(folder)
+        made.remove()
+        assert not folder.exists()
+        made.remove()
+
+
+HOLDER = """
+import os, sys, tempfile
+from core.runtime.folders import SocketFolder
+tempfile.tempdir = sys.argv[1]
+folder = SocketFolder("p2p")
+(folder.path / "socket").touch()
+if os.fork():
+    print(folder.path, flush=True)
+    sys.stdin.read()
+    os._exit(0)
+sys.stdin.read()
+"""
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_and_nothing_that_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as root:
+        monkeypatch.setattr(tempfile, "tempdir", root)
+        holder = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, root], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert holder.stdin is not None and holder.stdout is not None
+        held = Path(holder.stdout.readline().decode().strip())
+        other, fresh = Path(root) / "headrace-swarm-x", Path(root) / "headrace-p2p-x"
+        for folder in (other, fresh):
+            folder.mkdir()
+        for folder in (held, other):
+            os.utime(folder, (0, 0))
+        SocketFolder("p2p").remove()
+        assert (held / "socket").exists() and other.exists() and fresh.exists()
+        holder.kill()
+        holder.wait()
+        os.utime(held, (0, 0))
+        SocketFolder("p2p").remove()
+        assert (held / "socket").exists(), "its fork holds it"
+        holder.stdin.close()  # the fork reads its end
+        holder.stdout.read()  # until it is gone
+        SocketFolder("p2p").remove()
+        assert not held.exists() and other.exists() and fresh.exists()
+        holder.stdout.close()
 
 
 def test_a_new_file_and_an_opened_up_one_are_the_owner_s_alone(tmp_path: Path) -> None:

@@ -311,7 +311,7 @@ async def test_one_peer_alone_keeps_what_passes_and_close_ends_all_its_processes
 ) -> None:
     before = ours()
     swarm = Swarm.start("127.0.0.1", 0, [], check=SwarmCheck(network))
-    started, sockets = ours() - before, swarm._dht.sockets
+    started, sockets = ours() - before, swarm._dht.sockets.path
     assert any(sockets.iterdir()), "the daemon is asked elsewhere"
     assert any("p2pd" in command_of(pid) for pid in started)
     key, record = author.address.lower(), sealed(author, network)
@@ -343,7 +343,7 @@ async def test_a_killed_child_is_noticed_and_its_daemon_ended_at_close() -> None
             await swarm.lookup(TOPIC)
     swarm.close()
     assert not any(alive(pid) for pid in started)
-    assert not swarm._dht.sockets.exists()
+    assert not swarm._dht.sockets.path.exists()
 
 
 async def test_a_frozen_child_does_not_keep_close_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

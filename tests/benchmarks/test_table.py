@@ -1,0 +1,106 @@
+"""Does a table that misses a row fail, and say what took the time?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from benchmarks import spied, table
+from benchmarks.table import Row
+
+GOOD = Row("quick", "≥ 1", "2", "1", "3", True)
+BAD = Row("slow", "≥ 1", "0.5", "1", "3", False)
+
+
+def _parts(monkeypatch: pytest.MonkeyPatch, **rows: list[Row]) -> None:
+    for name, found in rows.items():
+        module = ModuleType(f"pretended.{name}")
+        module.rows = lambda found=found: found  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def test_only_parts_with_a_row_that_is_not_reached_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _parts(monkeypatch, one=[GOOD], two=[GOOD, BAD])
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        table, "profile", lambda *which: asked.append(which) or ["stage: 3 s, 60% of all"]
+    )
+    monkeypatch.setattr(sys, "argv", ["benchmarks"])
+    assert table.run("pretended", ("one", "two")) == 1
+    printed = capsys.readouterr().out
+    assert printed.count("NOT REACHED") == 1
+    assert printed.endswith("\nwhat took the time in two:\nstage: 3 s, 60% of all\n")
+
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--json"])
+    assert table.run("pretended", ("one", "two")) == 1
+    first, second, third = json.loads(capsys.readouterr().out)
+    assert set(first) == {"item", "reach", "ours", "peer", "limit", "reached"} == set(second)
+    assert third["profile"] == ["stage: 3 s, 60% of all"] and third["reached"] is False
+    assert asked == [("pretended", "two")] * 2
+
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--only", "two", "--no-profile"])
+    assert table.run("pretended", ("one", "two")) == 1
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--only", "one"])
+    assert table.run("pretended", ("one", "two")) == 0
+    assert len(asked) == 2 and "what took" not in capsys.readouterr().out
+
+
+PART = """
+import subprocess, sys, time
+from benchmarks.table import Row
+WORK = "import time\\ndef grind():\\n    end = time.process_time() + 1.5\\n    while time.process_time() < end: pass\\ngrind()"
+def rows():
+    subprocess.run([sys.executable, "-c", WORK], check=True)
+    return [Row("slow", "≥ 1", "0.5", "1", "3", False)]
+"""
+MAIN = """
+import sys
+from benchmarks.table import run
+sys.exit(run("pretended_package", ("part",)))
+"""
+
+
+def test_the_profile_of_a_part_names_the_function_of_a_child_that_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "pretended_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "part.py").write_text(PART)
+    (package / "__main__.py").write_text(MAIN)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(spied.__file__).parent.parent}")
+    lines = spied.profile("pretended_package", "part")
+    if "permission" in lines[0].lower():
+        pytest.skip(lines[0])
+    assert any("grind" in line for line in lines), lines
+
+
+def test_stacks_are_summed_by_process_and_innermost_function() -> None:
+    stage = 'process 1:"python -m bench";process 7:"/env/bin/python -m rig.stage'
+    stacks = f"""a line of another kind
+{stage}";thread (0x1): "compute";step (stage.py);rows (native.py) 60
+{stage}";thread (0x2): "MainThread";read (loop.py) 20
+process 1:"python -m bench";process 8:"/env/bin/python -c import sign
+sign.all()";thread (0x3): "MainThread";check (sign.py) 20
+"""
+    assert spied.summary(stacks) == [
+        "process 7 (python -m rig.stage): 4 s, 80% of all",
+        "  75.0%  rows (native.py)",
+        "  25.0%  read (loop.py)",
+        "process 8 (python -c import sign): 1 s, 20% of all",
+        "  100.0%  check (sign.py)",
+    ]
+    assert spied.summary("") == ["no profile: py-spy saw no process at work"]
+
+
+def test_without_py_spy_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert spied.profile("pretended", "part") == [
+        "no profile: py-spy is not installed (`pip install py-spy`)"
+    ]
