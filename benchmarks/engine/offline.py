@@ -18,7 +18,7 @@ from benchmarks.table import Row
 SEQUENCES, NEW_TOKENS = 64, 24
 #: Enough that steps which are as fast a row as any fill a ring of half a second. Prompts are so short, and answers so long, that most of
 #: each answer is written while all are: the rate of a whole run is that of its ends as well, where too few are left for any ring.
-FAR_SEQUENCES, FAR_PROMPT_TOKENS, FAR_NEW_TOKENS, FAR_WARM_TOKENS = 640, 4, 24, 6
+FAR_SEQUENCES, FAR_PROMPT_TOKENS, FAR_NEW_TOKENS, FAR_WARM_TOKENS = 480, 4, 32, 8
 GENERATE_TOKENS = {16: 16, 64: 8}
 REACH = {16: 3.1, 64: 1.9}
 #: One-way milliseconds → share of the zero-latency rate to reach, and what two fixed microbatches keep.
@@ -93,7 +93,8 @@ async def _over_links(rig: Rig) -> list[Row]:
         Row(
             f"{NAMES['gemma']}, {FAR_SEQUENCES} offline sequences, {latency_ms:g} ms one way, share of the rate without",
             f"≥ {reach}",
-            f"{median(shares[latency_ms]):.3f} ({rates[latency_ms]:.0f} of {near:.0f} tokens/s)",
+            f"{median(shares[latency_ms]):.3f} ({', '.join(f'{share:.2f}' for share in shares[latency_ms])}; "
+            f"{rates[latency_ms]:.0f} of {near:.0f} tokens/s)",
             f"two fixed microbatches {fixed}",
             f"{min(1.0, FAR_SEQUENCES / (2 * latency_ms / 1000) / near):.2f} (so many sequences go round the ring)",
             median(shares[latency_ms]) >= reach,
