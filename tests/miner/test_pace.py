@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from core.batching.lineup import Lineup
-from core.batching.ring import Choice
+from core.batching.ring import SLACK, Choice
 from core.batching.step import Step
 from miner.pace import Pace, entry
 
@@ -150,7 +150,7 @@ def test_links_cost_next_to_nothing_when_there_are_sequences_enough(
     assert far.run(30) >= kept * near
     (choice, latency_s) = far.pace.rings()["ring"]
     assert latency_s == pytest.approx(2 * one_way_ms / 1000, abs=0.002)
-    assert choice.tickets <= 2 * one_way_ms / 75 + 6
+    assert choice.tickets <= (1 + SLACK) * 2 * one_way_ms / 75 + 4
 
 
 def test_two_fixed_microbatches_lose_what_the_choice_keeps() -> None:
