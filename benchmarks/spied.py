@@ -48,11 +48,10 @@ def summary(stacks: str) -> list[str]:
         names = stack.split(";")
         process = next(name for name in reversed(names) if name.startswith("process "))
         by_process[_program(process)][names[-1]] += int(looks)
-    total = sum(sum(functions.values()) for functions in by_process.values())
+    total = sum(functions.total() for functions in by_process.values())
+    busiest = sorted(by_process.items(), key=lambda found: -found[1].total())[:PROCESSES]
     lines = []
-    for program, functions in sorted(by_process.items(), key=lambda found: -found[1].total())[
-        :PROCESSES
-    ]:
+    for program, functions in busiest:
         seconds = functions.total() / LOOKS_PER_S
         lines.append(f"{program}: {seconds:.0f} s, {functions.total() / total:.0%} of all")
         lines += [

@@ -40,8 +40,9 @@ def choose(
     """The (N, B) that maximises N·B / max(N·max_s T_s(B), R(B)), with the smallest N within 3 %.
 
     `stages` give T_s in seconds for a batch of so many rows, `latency_s` is all of the ring time R that no stage computes. To
-    R SLACK of that is added, and STEP_SLACK of the steps. Without them two stages over 256 ms, with 480 sequences, had 0.86 of the
-    tokens a second that they have without links, and over 64 ms the slower stage was idle for 4 % of the time instead of 1 to 2.
+    R SLACK of that is added, and STEP_SLACK of the steps. Without the first two stages over 256 ms, with 480 sequences, had 0.86 of
+    the tokens a second that they have without links; over 64 ms two microbatches, which just fill the ring, left the slower stage
+    idle for 4 % of its time, and three for 1 to 2.
     One more where the ring time varies by more than half of the slowest stage's step, and where full microbatches do not hold all
     that are active, unless it makes steps too small: it is there when another is late.
     """
@@ -50,22 +51,16 @@ def choose(
     rates = []
     for tickets in range(1, min(active, MAX_TICKETS) + 1):
         rows = min(-(-active // tickets), max_rows)
-        slack_s = SLACK * latency_s
-        slack_s += min(latency_s, STEP_SLACK * sum(seconds(rows) for seconds in stages))
-        rates.append(
-            min(active, tickets * rows)
-            / round_s(stages, latency_s + slack_s, Choice(tickets, rows))
-        )
-    tickets = 1 + next(
-        number for number, rate in enumerate(rates) if rate >= (1 - TOLERANCE) * max(rates)
-    )
+        times = [seconds(rows) for seconds in stages]
+        slack_s = SLACK * latency_s + min(latency_s, STEP_SLACK * sum(times))
+        rates.append(min(active, tickets * rows) / _round_s(times, latency_s + slack_s, tickets))
+    enough = (1 - TOLERANCE) * max(rates)
+    tickets = 1 + next(number for number, rate in enumerate(rates) if rate >= enough)
     rows = min(-(-active // tickets), max_rows)
     slowest_s = max((seconds(rows) for seconds in stages), default=0.0)
     is_late_now_and_then = tickets > 1 and jitter_s > slowest_s / 2
     some_wait = tickets * rows < active
-    if tickets < len(rates) and (
-        is_late_now_and_then or (some_wait and rates[tickets] >= (1 - TOLERANCE) * max(rates))
-    ):
+    if tickets < len(rates) and (is_late_now_and_then or (some_wait and rates[tickets] >= enough)):
         tickets += 1
         rows = min(-(-active // tickets), max_rows)
     return Choice(tickets, rows)
@@ -75,8 +70,12 @@ def round_s(
     stages: Sequence[Callable[[float], float]], latency_s: float, choice: Choice, carried: int = 1
 ) -> float:
     """Seconds from one token of a request to its next, above 0: max(N·max_s T_s, R), where each request has `carried` rows."""
-    times = [seconds(choice.rows * carried) for seconds in stages] or [0.0]
-    return max(choice.tickets * max(times), sum(times) + latency_s, 1e-9)
+    times = [seconds(choice.rows * carried) for seconds in stages]
+    return _round_s(times, latency_s, choice.tickets)
+
+
+def _round_s(times: Sequence[float], latency_s: float, tickets: int) -> float:
+    return max(tickets * max(times, default=0.0), sum(times) + latency_s, 1e-9)
 
 
 def spare_rows(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import struct
 import threading
@@ -272,7 +271,7 @@ def _dht_class(is_relay: bool) -> Any:
 
         def run(self) -> None:
             os.setpgid(0, 0)
-            parent = (self._parent_pid, self.sockets.path)
+            parent = (self._parent_pid, self.sockets)
             threading.Thread(target=_end_with_parent, args=parent, daemon=True).start()
             P2P._UNIX_SOCKET_PREFIX = f"/unix{self.sockets.path}/"
             if is_relay:
@@ -305,10 +304,10 @@ def _is_ample(dht: Any) -> bool:
     return found >= _RELAY_DATA_BYTES
 
 
-def _end_with_parent(parent: int, sockets: Path) -> None:
+def _end_with_parent(parent: int, sockets: SocketFolder) -> None:
     while os.getppid() == parent:
         time.sleep(_POLL_S)
-    shutil.rmtree(sockets, ignore_errors=True)
+    sockets.remove()
     os.killpg(0, signal.SIGKILL)
 
 

@@ -58,7 +58,7 @@ sys.stdin.read()
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next_and_nothing_that_is_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as root:
         monkeypatch.setattr(tempfile, "tempdir", root)
