@@ -6,7 +6,7 @@ of the ring time no stage accounts for is the links' share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 
 from core.batching.ring import Choice, Recent, choose, round_s, spare_rows
 from core.batching.times import StepTimes
@@ -105,23 +105,22 @@ class Pace:
             tickets = min(active, 2 + len(ring.later[1:]))
             return Choice(tickets, min(-(-active // tickets), self._max_rows))
         return choose(
-            self._stages(ring),
+            [times.hoped for times in (self.own, *ring.later)],
             ring.latency.usual_s,
             active,
             max_rows=self._max_rows,
             jitter_s=ring.latency.jitter_s,
+            before=ring.choice.tickets if ring.choice is not None else None,
         )
 
     def _spare(self, ring: _Ring, choice: Choice, is_alone: bool) -> int:
         if is_alone or not self._is_measured(ring):
             return 0
-        stages, latency_s = self._stages(ring), ring.latency.usual_s
+        stages = [times.seconds for times in (self.own, *ring.later)]
+        latency_s = ring.latency.usual_s
         if ring.waited.usual_s > _BUSY_WAIT * round_s(stages, latency_s, choice):
             return 0  # others have work for these stages
         return spare_rows(stages, latency_s, choice, MAX_GUESSED)
 
     def _is_measured(self, ring: _Ring) -> bool:
         return bool(self.own and ring.later and all(ring.later))
-
-    def _stages(self, ring: _Ring) -> list[Callable[[float], float]]:
-        return [self.own.hoped, *(times.hoped for times in ring.later)]

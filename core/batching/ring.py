@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 #: A smaller number of microbatches is preferred to a rate better by less than this.
 TOLERANCE = 0.03
+#: A number that is in use stays while it is so much within, or without, that share: every change makes stages wait once.
+STAY = 0.01
 #: Links and what is in between take so much longer than usual now and then, and whoever waits for them then has nothing to do.
 #: Steps do so as well, by a smaller share; no more is allowed for them than links take, since without links nobody waits for them.
 SLACK, STEP_SLACK = 0.35, 0.1
@@ -36,6 +38,7 @@ def choose(
     *,
     max_rows: int,
     jitter_s: float = 0.0,
+    before: int | None = None,
 ) -> Choice:
     """The (N, B) that maximises N·B / max(N·max_s T_s(B), R(B)), with the smallest N within 3 %.
 
@@ -45,25 +48,39 @@ def choose(
     idle for 4 % of its time, and three for 1 to 2.
     One more where the ring time varies by more than half of the slowest stage's step, and where full microbatches do not hold all
     that are active, unless it makes steps too small: it is there when another is late.
+    The number `before` stays unless another is clearly better. Two and three microbatches that are equally good took turns every ten
+    seconds, and with every change the slower stage had nothing to do for half a round.
     """
     if active < 1 or max_rows < 1:
         raise ValueError(f"{active} active requests, batches of at most {max_rows} rows")
-    rates = []
+    rates, slowest_s = [], []
     for tickets in range(1, min(active, MAX_TICKETS) + 1):
         rows = min(-(-active // tickets), max_rows)
         times = [seconds(rows) for seconds in stages]
         slack_s = SLACK * latency_s + min(latency_s, STEP_SLACK * sum(times))
         rates.append(min(active, tickets * rows) / _round_s(times, latency_s + slack_s, tickets))
+        slowest_s.append(max(times, default=0.0))
     enough = (1 - TOLERANCE) * max(rates)
     tickets = 1 + next(number for number, rate in enumerate(rates) if rate >= enough)
-    rows = min(-(-active // tickets), max_rows)
-    slowest_s = max((seconds(rows) for seconds in stages), default=0.0)
-    is_late_now_and_then = tickets > 1 and jitter_s > slowest_s / 2
-    some_wait = tickets * rows < active
+    is_late_now_and_then = tickets > 1 and jitter_s > slowest_s[tickets - 1] / 2
+    some_wait = tickets * min(-(-active // tickets), max_rows) < active
     if tickets < len(rates) and (is_late_now_and_then or (some_wait and rates[tickets] >= enough)):
         tickets += 1
-        rows = min(-(-active // tickets), max_rows)
-    return Choice(tickets, rows)
+    if before is not None and before <= len(rates) and _stays(rates, before, tickets):
+        tickets = before
+    return Choice(tickets, min(-(-active // tickets), max_rows))
+
+
+def _stays(rates: Sequence[float], before: int, tickets: int) -> bool:
+    """Whether `before` microbatches are nearly as good as so many; `rates` are those of 1, 2, 3, …
+
+    Many fewer are good for something else: their steps are of sizes that should be seen.
+    """
+    best = max(rates)
+    if rates[before - 1] < (1 - TOLERANCE - STAY) * best:
+        return False
+    is_smaller_as_good = rates[tickets - 1] >= (1 - TOLERANCE + STAY) * best
+    return tickets > before or (tickets * 2 > before and not is_smaller_as_good)
 
 
 def round_s(

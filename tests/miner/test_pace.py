@@ -204,7 +204,8 @@ def test_what_small_steps_took_when_nobody_else_computed_is_not_believed_for_eve
     for _ in range(20):
         ring.run(1)
         chosen.append(ring.pace.rings()["ring"][0].tickets)
-    assert sorted(chosen)[10] <= 3 + one_way_ms / 85
+    # Of sixty rows each as many tokens come as of a hundred; of twenty or thirty they did not.
+    assert sorted(chosen)[10] <= 3 + one_way_ms / 50
 
 
 def test_one_microbatch_leaves_a_stage_idle_and_the_choice_does_not() -> None:
@@ -247,9 +248,10 @@ def test_long_links_leave_room_for_guesses_and_full_stages_none() -> None:
     far = [Ring(GEMMA, 0.256, sequences, guesses=True) for sequences in (1, 4, 16, 320)]
     for ring in far:
         ring.run(20)
-    most = [ring.most_guessed for ring in far]
-    assert most == sorted(most, reverse=True)
-    assert most[1] >= 3 and most[2] >= 1 and most[3] == 0
+    settled = [ring.pace.spare_rows("ring") for ring in far]
+    assert settled == sorted(settled, reverse=True)
+    assert settled[1] >= 3 and settled[2] >= 1
+    assert far[3].most_guessed == 0
     near = Ring(GEMMA, 0.0, 64, guesses=True)
     near.run(20)
     assert near.most_guessed == 0

@@ -76,6 +76,39 @@ def test_small_steps_hear_from_large_ones_that_a_machine_has_become_slow() -> No
     assert times.seconds(16) == pytest.approx(0.032)
 
 
+def test_a_size_that_hardly_ran_is_believed_to_be_slow_by_as_often_as_it_did() -> None:
+    """Three microbatches of 160 rows were never tried again after a few such steps that ran while the machine was opening requests."""
+    times = StepTimes()
+    times.observe(160, 0.48)
+    for _ in range(8):
+        times.observe(240, 0.6)
+    assert times.hoped(160) == pytest.approx(0.4 + 0.08 / 8)
+    assert times.seconds(160) == pytest.approx(0.48)
+    for _ in range(7):
+        assert times.hoped(160) < 0.48
+        times.observe(160, 0.48)
+    assert times.hoped(160) == pytest.approx(0.48)
+
+
+def test_what_known_sizes_say_of_one_that_hardly_ran_is_a_line() -> None:
+    times = StepTimes()
+    for rows, seconds in ((16, 0.08), (32, 0.12)):
+        for _ in range(8):
+            times.observe(rows, seconds)
+    times.observe(4, 0.1)  # less than 0.05 cannot be hoped for
+    times.observe(24, 0.14)
+    assert times.hoped(4) == pytest.approx(0.05 + 0.05 / 8)
+    assert times.hoped(24) == pytest.approx(0.1 + 0.04 / 8)
+
+
+def test_a_large_size_that_hardly_ran_is_believed_since_nothing_larger_is_known() -> None:
+    times = StepTimes()
+    for _ in range(8):
+        times.observe(16, 0.08)
+    times.observe(32, 0.5)
+    assert times.hoped(32) == times.seconds(32) == pytest.approx(0.5)
+
+
 def test_what_cannot_be_is_an_error() -> None:
     for rows, seconds in ((0, 1.0), (1, -1.0)):
         with pytest.raises(ValueError):
