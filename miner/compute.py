@@ -788,10 +788,14 @@ class Compute:
         with self._changed:
             self._engine, self._promises = engine, promises
             self.same_bits = same_bits
-            self._lineup = Lineup(
-                promises, gated=shard.is_first, max_rows=MAX_ROWS, group_of=promises.group_of
-            )
             self.pace, self._prompt_times = Pace(max_rows=MAX_ROWS), StepTimes()
+            self._lineup = Lineup(
+                promises,
+                gated=shard.is_first,
+                max_rows=MAX_ROWS,
+                group_of=promises.group_of,
+                joins=self.pace.joins,
+            )
         return shard
 
     def _unload(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from core.batching.ring import Choice, Recent, choose, round_s, spare_rows
+from core.batching.ring import Choice, Recent, choose, joins, round_s, spare_rows
 from core.batching.times import StepTimes
 from core.protocol.wire import MAX_GUESSED
 
@@ -76,6 +76,10 @@ class Pace:
             known.active, known.chosen_at_s = active, now_s
             known.spare = self._spare(known, known.choice, is_alone)
         return known.choice
+
+    def joins(self, rows: int, more: int) -> bool:
+        """Whether a microbatch of `more` rows runs in one step with `rows` that came before it; a stage that knows nothing joins them."""
+        return not self.own or joins(self.own.seconds, rows, more)
 
     def spare_rows(self, ring: Hashable) -> int:
         """How many guesses each request of a ring may send along so that nobody's answer comes later, as of the last choice."""

@@ -59,7 +59,7 @@ class Work(Step):
         What is drawn comes out as a `Drawn`. With `guesses` each row but the first stands for one, and a list of draws comes out: one,
         and one more for each guess that fits the draw before.
         """
-        super().__init__(request, first, end, job, layers, guessed)
+        super().__init__(request, first, end, job, layers, guessed, leads=bool(trace))
         self.data, self.future, self.draw, self.trace = data, future, draw, trace
         self.as_decodes, self.guesses = as_decodes, guesses
         self.has_waited, self.links = False, tuple[bytes, ...]()  # of `miner.prefixes`

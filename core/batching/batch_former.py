@@ -7,7 +7,7 @@ prompt never holds back the decode steps for longer than one budget, and decode 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Generic, TypeVar, cast
 
@@ -159,6 +159,39 @@ class BatchFormer(Generic[S]):
             prefills: list[S] = []
             return Batch(decodes, prefills, self._take_prefills(prefills))
         return Batch(decodes, [], 0)
+
+    def form_microbatches(
+        self, before: int, room: int, joins: Callable[[int, int], bool]
+    ) -> list[S]:
+        """Take decode steps as they came, whole microbatches while they are at most `room` steps and `joins` of their rows.
+
+        `before` rows are in the batch already; without any the first microbatch need not ask. One that is larger than `room`
+        is no microbatch: of its steps jobs take turns.
+        """
+        taken, rows = 0, before
+        for size, more in self._microbatches():
+            if taken + size > room or (rows and not joins(rows, more)):
+                break
+            taken, rows = taken + size, rows + more
+        if not taken and not before and self._decodes:
+            self.max_decodes = room
+            batch = self.form()
+            return batch.decodes if batch is not None else []
+        decodes, self._decodes = self._decodes[:taken], self._decodes[taken:]
+        for step in decodes:
+            step.is_waiting = False
+        return decodes
+
+    def _microbatches(self) -> Iterator[tuple[int, int]]:
+        """Steps and rows of each that waits."""
+        size = rows = 0
+        for step in self._decodes:
+            if step.leads and size:
+                yield size, rows
+                size = rows = 0
+            size, rows = size + 1, rows + step.tokens
+        if size:
+            yield size, rows
 
     def cancel(self, request: Hashable) -> int:
         """Take every waiting step of a request out of the queue; returns how many there were."""

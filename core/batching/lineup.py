@@ -1,7 +1,8 @@
 """Who waits in front of a stage, and which steps does its next batch take?
 
 A new request stands in the lobby until memory is promised to it, jobs taking turns; its steps wait with it. Then decode
-steps leave by tickets, and prompts fill up to a budget of tokens, a small one while anybody decodes. Where requests are in
+steps leave, at a first stage by tickets and at later ones by the microbatches they came in, and prompts fill up to a budget of tokens,
+a small one while anybody decodes. Where requests are in
 groups, each of which has memory of its own, a batch is of one group, and the groups take turns. Pure: no clock, no tensors.
 """
 
@@ -68,10 +69,12 @@ class Lineup(Generic[S]):
         budget_tokens: int = 128,
         quiet_budget_tokens: int = 512,
         group_of: Callable[[Hashable], int] | None = None,
+        joins: Callable[[int, int], bool] | None = None,
     ) -> None:
         """A batch has at most `max_rows` decode steps, and `quiet_budget_tokens` of prompts while nobody decodes.
 
-        `group_of` says of an admitted request which group it is in; None: there is only one.
+        `group_of` says of an admitted request which group it is in; None: there is only one. `joins` says whether so many rows of a
+        later stage's batch and so many more of another microbatch run together; None: always.
         """
         self.gated, self.max_rows = gated, max_rows
         self._admission = admission
@@ -79,7 +82,7 @@ class Lineup(Generic[S]):
         self._guests: dict[Hashable, _Guest] = {}
         self._lobby: dict[Hashable, deque[Hashable]] = {}
         self._inside: dict[Hashable, int] = {}  # admitted requests by job
-        self._group_of = group_of
+        self._group_of, self._joins = group_of, joins
         self._groups: dict[int, _Group[S]] = {}  # whose turn was longest ago first
         self._decoding: set[Hashable] = set()
 
@@ -183,11 +186,12 @@ class Lineup(Generic[S]):
         return None
 
     def _form_of(self, number: int) -> Batch[S] | None:
-        rings, decodes = self._groups[number].rings, list[S]()
+        rings, decodes, rows = self._groups[number].rings, list[S](), 0
         for name in list(rings):
-            left = rings[name].leave(self.max_rows - len(decodes))
+            left = rings[name].leave(self.max_rows - len(decodes), rows, self._joins)
             if left:
                 decodes += left
+                rows += sum(step.tokens for step in left)
                 rings[name] = rings.pop(name)  # last next time, should the rows not suffice
         prefills, tokens = self._take_prompts(self._groups[number].prompts)
         if not decodes and not prefills:

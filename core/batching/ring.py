@@ -19,6 +19,8 @@ STAY = 0.01
 SLACK, STEP_SLACK = 0.35, 0.1
 #: Guesses may make a round so much longer, should all of them be wrong.
 SPARE = 0.1
+#: Microbatches that wait run together if the step that this saves is at least such a share of how long the first is held up by it.
+JOIN = 0.2
 MAX_TICKETS = 64
 _SAMPLES = 32
 
@@ -108,6 +110,18 @@ def spare_rows(
         for rows in range(most, -1, -1)
         if not rows or round_s(stages, latency_s, choice, 1 + rows) <= allowed_s
     )
+
+
+def joins(seconds: Callable[[float], float], rows: int, more: int) -> bool:
+    """Whether `more` rows, which wait too, run in one step with `rows` that came before them; `seconds` is T of this stage.
+
+    Small steps do, for they take as long as one. Of large ones each takes its own time, together or not, and the first would come
+    home later: over 256 ms two of four microbatches of 120 rows ran as one all the time, and with them so late the stage had nothing
+    to do for a quarter of every round.
+    """
+    together_s, first_s = seconds(rows + more), seconds(rows)
+    saved_s = first_s + seconds(more) - together_s
+    return saved_s >= JOIN * (together_s - first_s)
 
 
 class Recent:

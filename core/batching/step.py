@@ -16,10 +16,11 @@ class Step:
 
     Tokens [first, end) of the request's positions, of which the last `guessed` are guesses of what comes. A decode step may be
     queued again after its batch, with its position moved by the owner; a prompt's step is cut into chunks by the batch former.
-    ``layers`` is the part of the stage's slice that the request uses, None for all of it. ``is_waiting`` belongs to the former.
+    ``layers`` is the part of the stage's slice that the request uses, None for all of it. ``leads`` says that a microbatch of the stage
+    before begins with it. ``is_waiting`` belongs to the former.
     """
 
-    __slots__ = ("end", "first", "guessed", "is_waiting", "job", "layers", "request")
+    __slots__ = ("end", "first", "guessed", "is_waiting", "job", "layers", "leads", "request")
 
     def __init__(
         self,
@@ -29,6 +30,7 @@ class Step:
         job: Hashable = None,
         layers: LayerRange | None = None,
         guessed: int = 0,
+        leads: bool = False,
     ) -> None:
         if not 0 <= first < end:
             raise StepError(f"tokens [{first}, {end}) of request {request}")
@@ -40,6 +42,7 @@ class Step:
         self.job = job
         self.layers = layers
         self.guessed = guessed
+        self.leads = leads
         self.is_waiting = False
 
     @property

@@ -7,7 +7,7 @@ whenever requests come, go, or come home in other company.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from core.batching.batch_former import UNLIMITED, BatchFormer
@@ -17,7 +17,7 @@ S = TypeVar("S", bound=Step)
 
 
 class Tickets(Generic[S]):
-    """Decode steps of the requests that go round one ring. `tickets` None lets everything leave at once."""
+    """Decode steps of the requests that go round one ring. `tickets` None lets everything leave when it comes."""
 
     __slots__ = ("_former", "_left", "_number", "_out", "members", "rows", "tickets")
 
@@ -70,10 +70,17 @@ class Tickets(Generic[S]):
         self.members.discard(request)
         return self.withdraw(request)
 
-    def leave(self, room: int) -> list[S]:
-        """The steps of the next ticket, at most `room` and `rows`; none while N tickets are out."""
+    def leave(
+        self, room: int, before: int = 0, joins: Callable[[int, int], bool] | None = None
+    ) -> list[S]:
+        """The steps of the next ticket, at most `room` and `rows`; none while N tickets are out.
+
+        Without tickets whole microbatches leave with the `before` rows that leave already, and with each other, as `joins` says.
+        """
         if room < 1 or not self.may_leave:
             return []
+        if self.tickets is None and joins is not None:
+            return self._former.form_microbatches(before, room, joins)
         self._former.max_decodes = min(self.rows, room)
         batch = self._former.form()
         steps = batch.decodes if batch is not None else []

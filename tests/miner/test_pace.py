@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -21,6 +22,17 @@ Curve = Callable[[float], float]
 
 def line(fixed_ms: float, row_ms: float) -> Curve:
     return lambda rows: (fixed_ms + row_ms * rows) / 1000
+
+
+def uneven(stages: Sequence[Curve], seed: int) -> list[Curve]:
+    """The same stages on machines that are now faster, now slower for a few steps."""
+    random, drift = Random(seed), [0.0] * len(stages)
+
+    def seconds(stage: int, rows: float) -> float:
+        drift[stage] = 0.8 * drift[stage] + 0.6 * random.gauss(0, 0.15)
+        return stages[stage](rows) * max(0.7, 1 + drift[stage])
+
+    return [partial(seconds, stage) for stage in range(len(stages))]
 
 
 class Everybody:
@@ -46,11 +58,12 @@ class Ring:
         """With `guesses` every step carries as many as the pace allows, and none is ever right."""
         self.curves, self.one_way_s, self.fixed, self.guesses = curves, one_way_s, fixed, guesses
         self.most_guessed = 0
+        self.paces = [Pace(max_rows=MAX_ROWS) for _ in curves]
+        self.pace = self.paces[0]
         self.lines = [
-            Lineup[Step](Everybody(), gated=stage == 0, max_rows=MAX_ROWS)
-            for stage in range(len(curves))
+            Lineup[Step](Everybody(), gated=stage == 0, max_rows=MAX_ROWS, joins=pace.joins)
+            for stage, pace in enumerate(self.paces)
         ]
-        self.pace = Pace(max_rows=MAX_ROWS)
         self.now_s, self.tokens = 0.0, 0
         self.busy = [False] * len(curves)
         self.busy_s = [0.0] * len(curves)
@@ -86,7 +99,8 @@ class Ring:
                 self._guessed[request] = self.pace.spare_rows("ring") if self.guesses else 0
                 self.most_guessed = max(self.most_guessed, self._guessed[request])
             guessed = self._guessed[request]
-            step = Step(request, at, at + 1 + guessed, request % 4, guessed=guessed)
+            leads = request in self._traces
+            step = Step(request, at, at + 1 + guessed, request % 4, guessed=guessed, leads=leads)
             self.lines[stage].add(step)
         self._later(0.0, lambda: self._start(stage))
 
@@ -118,7 +132,7 @@ class Ring:
         if stage == 0:
             self._traces[tracer] = []
             self._left_at[tracer] = self.now_s
-            self.pace.own.observe(rows, took_s)
+        self.paces[stage].own.observe(rows, took_s)
         for request in requests:
             if request in self._traces:
                 waited_s = started_s - self._came_at[stage, request]
@@ -185,16 +199,7 @@ def test_what_small_steps_took_when_nobody_else_computed_is_not_believed_for_eve
     """Steps take now more, now less, and a stage that joins what waits never runs the small ones that were quick once."""
     monkeypatch.setattr("tests.miner.test_pace.MAX_ROWS", 256)
     stages = [line(12, 1.2), line(15, 1.9)]
-    random, drift = Random(seed), [0.0, 0.0]
-
-    def uneven(stage: int) -> Curve:
-        def seconds(rows: float) -> float:
-            drift[stage] = 0.8 * drift[stage] + 0.6 * random.gauss(0, 0.15)
-            return stages[stage](rows) * max(0.7, 1 + drift[stage])
-
-        return seconds
-
-    ring = Ring([uneven(0), uneven(1)], one_way_ms / 1000, 480)
+    ring = Ring(uneven(stages, seed), one_way_ms / 1000, 480)
     for rows in (16, 32):
         ring.pace.own.observe(rows, 0.6 * stages[0](rows))
         quick = [*entry(rows, 0.0, 0.6 * stages[0](rows)), *entry(rows, 0.0, 0.6 * stages[1](rows))]
@@ -206,6 +211,21 @@ def test_what_small_steps_took_when_nobody_else_computed_is_not_believed_for_eve
         chosen.append(ring.pace.rings()["ring"][0].tickets)
     # Of sixty rows each as many tokens come as of a hundred; of twenty or thirty they did not.
     assert sorted(chosen)[10] <= 3 + one_way_ms / 50
+
+
+def test_microbatches_that_queue_are_kept_apart_where_joining_them_saves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Joined, the first of them is as late as the last, and the ring runs dry behind them."""
+
+    def tokens() -> float:
+        stages = [line(5, 1.5)] * 3
+        return sum(Ring(uneven(stages, seed), 0.064, 480).run(40) for seed in range(4))
+
+    monkeypatch.setattr("tests.miner.test_pace.MAX_ROWS", 256)
+    apart = tokens()
+    monkeypatch.setattr("core.batching.ring.JOIN", -1.0)
+    assert apart > 1.02 * tokens()
 
 
 def test_one_microbatch_leaves_a_stage_idle_and_the_choice_does_not() -> None:

@@ -29,7 +29,7 @@ class Pages:
             self.ledger.release(request)
 
 
-def lineup(pages: int = 99, *, gated: bool = False, **limits: int) -> tuple[Lineup[Step], Pages]:
+def lineup(pages: int = 99, *, gated: bool = False, **limits: object) -> tuple[Lineup[Step], Pages]:
     memory = Pages(pages)
     return Lineup(memory, gated=gated, **limits), memory  # type: ignore[arg-type]
 
@@ -170,6 +170,25 @@ def test_rings_share_batches_and_each_keeps_its_tickets() -> None:
     for request in (1, 2):
         line.add(Step(request, 5, 6))
     assert ran(line)[0] == [1, 2]
+
+
+def test_a_later_stage_keeps_microbatches_apart_that_do_not_join_and_lets_no_ring_wait_for_ever() -> (
+    None
+):
+    line, _ = lineup(joins=lambda rows, more: rows + more <= 3)
+    for request in range(6):
+        line.open(request, 0, "ab"[request // 4])
+        line.add(Step(request, 0, 5))
+    line.form()
+    for request in range(6):
+        line.add(Step(request, 5, 6, leads=request in (0, 2, 4)))
+    assert ran(line)[0] == [0, 1]
+    assert ran(line)[0] == [4, 5], "the other ring's turn"
+    assert ran(line)[0] == [2, 3]
+    line.add(Step(0, 6, 7, leads=True))
+    for request in (4, 5):
+        line.add(Step(request, 6, 7, leads=request == 4))
+    assert sorted(ran(line)[0]) == [0, 4, 5], "rings join as microbatches do"
 
 
 def test_strangers_have_no_steps() -> None:

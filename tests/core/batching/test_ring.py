@@ -16,6 +16,7 @@ from core.batching.ring import (
     Choice,
     Recent,
     choose,
+    joins,
     round_s,
     spare_rows,
 )
@@ -146,6 +147,14 @@ def test_two_that_are_equally_good_do_not_take_turns() -> None:
 def test_many_microbatches_do_not_stay_where_half_as_many_will_do() -> None:
     assert choose(EQUAL, 0.0, 64, max_rows=64, before=4).tickets == 2
     assert choose(EQUAL, 0.0, 64, max_rows=64, before=40).tickets == 2
+
+
+def test_small_steps_join_and_large_ones_stay_apart() -> None:
+    floor = lambda rows: max(0.02, 0.002 * rows)  # noqa: E731
+    assert joins(floor, 1, 1) and joins(floor, 5, 4)
+    assert not joins(floor, 120, 120) and not joins(line(2, 2), 60, 60)
+    assert joins(floor, 240, 1), "a single row in a step of its own would take as long as ten"
+    assert joins(line(40, 1), 100, 30), "what they save is worth more than what the first waits"
 
 
 def test_nothing_active_is_an_error() -> None:
