@@ -23,7 +23,7 @@ GENERATE_TOKENS = {16: 16, 64: 8}
 REACH = {16: 3.1, 64: 1.9}
 #: One-way milliseconds → share of the zero-latency rate to reach, and what two fixed microbatches keep.
 KEPT = {16.0: (0.97, 0.79), 64.0: (0.97, 0.53), 256.0: (0.96, 0.24)}
-ROUNDS, FAR_ROUNDS = 2, 3
+ROUNDS, FAR_ROUNDS = 2, 5
 
 
 def rows() -> list[Row]:
@@ -71,24 +71,31 @@ async def _against_generate(rig: Rig) -> list[Row]:
     return found
 
 
-async def _far_rate(rig: Rig, latency_ms: float | None) -> float:
+async def _far(rig: Rig, latency_ms: float | None) -> Ran:
     """After a run in which the first stage learns how long the ring is."""
     for new_tokens in (FAR_WARM_TOKENS, FAR_NEW_TOKENS):
         load = Load.offline(FAR_SEQUENCES, new_tokens, FAR_PROMPT_TOKENS)
         ran = await rig.run(load, latency_ms=latency_ms)
-    return steady_rate(ran.times)
+    return ran
 
 
 async def _over_links(rig: Rig) -> list[Row]:
-    """Each latency between two runs without, so that a neighbour who comes or goes weighs on both."""
+    """Each latency between two runs without, so that a neighbour who comes or goes weighs on both.
+
+    One who is there for less than a run does not, hence the limit: what the very same steps would have come to without bubbles.
+    """
     shares: dict[float, list[float]] = {latency_ms: [] for latency_ms in KEPT}
+    limits: dict[float, list[float]] = {latency_ms: [] for latency_ms in KEPT}
     rates: dict[float, float] = {}
     for _ in range(FAR_ROUNDS):
-        near = await _far_rate(rig, None)
+        near = steady_rate((await _far(rig, None)).times)
         for latency_ms in KEPT:
-            rates[latency_ms] = await _far_rate(rig, latency_ms)
-            before, near = near, await _far_rate(rig, None)
+            far = await _far(rig, latency_ms)
+            rates[latency_ms] = steady_rate(far.times)
+            before, near = near, steady_rate((await _far(rig, None)).times)
             shares[latency_ms].append(rates[latency_ms] / ((before + near) / 2))
+            without = rate_without_bubbles(far.times, far.steps)
+            limits[latency_ms].append(without / ((before + near) / 2))
     return [
         Row(
             f"{NAMES['gemma']}, {FAR_SEQUENCES} offline sequences, {latency_ms:g} ms one way, share of the rate without",
@@ -96,7 +103,8 @@ async def _over_links(rig: Rig) -> list[Row]:
             f"{median(shares[latency_ms]):.3f} ({', '.join(f'{share:.2f}' for share in shares[latency_ms])}; "
             f"{rates[latency_ms]:.0f} of {near:.0f} tokens/s)",
             f"two fixed microbatches {fixed}",
-            f"{min(1.0, FAR_SEQUENCES / (2 * latency_ms / 1000) / near):.2f} (so many sequences go round the ring)",
+            f"{median(limits[latency_ms]):.3f} ({', '.join(f'{limit:.2f}' for limit in limits[latency_ms])}; "
+            "these steps without bubbles)",
             median(shares[latency_ms]) >= reach,
         )
         for latency_ms, (reach, fixed) in KEPT.items()
