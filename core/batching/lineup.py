@@ -74,7 +74,8 @@ class Lineup(Generic[S]):
         """A batch has at most `max_rows` decode steps, and `quiet_budget_tokens` of prompts while nobody decodes.
 
         `group_of` says of an admitted request which group it is in; None: there is only one. `joins` says whether so many rows of a
-        later stage's batch and so many more of another microbatch run together; None: always.
+        later stage's batch and so many more of another microbatch run together; None: always, as
+        those of one group do among several.
         """
         self.gated, self.max_rows = gated, max_rows
         self._admission = admission
@@ -187,8 +188,10 @@ class Lineup(Generic[S]):
 
     def _form_of(self, number: int) -> Batch[S] | None:
         rings, decodes, rows = self._groups[number].rings, list[S](), 0
+        # Among groups a turn is worth more than a microbatch: the next one's memory is fetched for it.
+        joins = self._joins if len(self._groups) == 1 else None
         for name in list(rings):
-            left = rings[name].leave(self.max_rows - len(decodes), rows, self._joins)
+            left = rings[name].leave(self.max_rows - len(decodes), rows, joins)
             if left:
                 decodes += left
                 rows += sum(step.tokens for step in left)

@@ -268,9 +268,13 @@ def groups_of(line: Lineup[Step]) -> list[tuple[set[int], int | None]]:
     return found
 
 
-def in_groups(pages: int = 99, *, gated: bool = False) -> Lineup[Step]:
+def in_groups(pages: int = 99, **limits: object) -> Lineup[Step]:
     """Requests 0 to 9 are in group 0, 10 to 19 in group 1, and so on."""
-    return Lineup(Pages(pages), gated=gated, group_of=lambda request: int(request) // 10)  # type: ignore[call-overload]
+    return Lineup(
+        Pages(pages),
+        group_of=lambda request: int(request) // 10,  # type: ignore[call-overload]
+        **{"gated": False, **limits},  # type: ignore[arg-type]
+    )
 
 
 def test_groups_take_turns_and_a_batch_is_of_one() -> None:
@@ -289,6 +293,17 @@ def test_groups_take_turns_and_a_batch_is_of_one() -> None:
         line.drop(request)
     line.add(Step(20, 12, 13))
     assert groups_of(line) == [({20}, 1)], "nobody is in group 0"
+
+
+def test_microbatches_of_a_group_share_its_turn() -> None:
+    line = in_groups(joins=lambda *_: False)
+    for request in (1, 2, 11):
+        begin(line, request)
+    while line.form():
+        pass
+    for request in (1, 2, 11):
+        line.add(Step(request, 10, 11, leads=True))
+    assert [members for members, _ in groups_of(line)] == [{1, 2}, {11}]
 
 
 def test_each_group_of_a_ring_has_tickets_of_its_own() -> None:
