@@ -69,7 +69,7 @@ async def comes_back(town: Town, frozen: Mortal, stage: int) -> None:
 async def test_a_stage_thaws_while_answers_go_on_without_it(town: Town) -> None:
     await town.start(*CUTS, CUTS[1])
     watch = Watch()
-    batch, running = await begin(town, watch)
+    batch, running = await begin(town, watch, requests=2)  # a third would end by itself meanwhile
     frozen = town.machine(town.matches[0].plan[1].operator)
     await frozen.freeze()
     await watch.until(lambda: len(town.matches) > 1)
