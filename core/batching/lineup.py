@@ -1,9 +1,9 @@
 """Who waits in front of a stage, and which steps does its next batch take?
 
 A new request stands in the lobby until memory is promised to it, jobs taking turns; its steps wait with it. Then decode
-steps leave, at a first stage by tickets and at later ones by the microbatches they came in, and prompts fill up to a budget of tokens,
-a small one while anybody decodes. Where requests are in
-groups, each of which has memory of its own, a batch is of one group, and the groups take turns. Pure: no clock, no tensors.
+steps leave, at a first stage by tickets and at later ones by the microbatches they came in, and prompts fill up to a
+budget of tokens, a small one while anybody decodes. Where requests are in groups, each of which has memory of its own, a
+batch is of one group, and the groups take turns. Pure: no clock, no tensors.
 """
 
 from __future__ import annotations
@@ -74,8 +74,7 @@ class Lineup(Generic[S]):
         """A batch has at most `max_rows` decode steps, and `quiet_budget_tokens` of prompts while nobody decodes.
 
         `group_of` says of an admitted request which group it is in; None: there is only one. `joins` says whether so many rows of a
-        later stage's batch and so many more of another microbatch run together; None: always, as
-        those of one group do among several.
+        later stage's batch and so many more of another microbatch run together; None: always, as those of one group do among several.
         """
         self.gated, self.max_rows = gated, max_rows
         self._admission = admission

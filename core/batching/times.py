@@ -10,7 +10,6 @@ _OLD_STEPS = 16
 #: A size that ran so many times is known.
 _KNOWN_STEPS = 8
 
-
 #: Rows and seconds, by rows.
 Points = list[tuple[float, float]]
 
