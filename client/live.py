@@ -31,7 +31,6 @@ ACK_TRIES = 5
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
 #: So long a broken session waits until its answers go on elsewhere; what stages keep for that is freed then.
 TAKE_OVER_S = 10.0
-PUSH_TIMEOUT_S = 2.0
 UNPAID = "E-JOB-UNPAID"  # a stage wants to be acknowledged first
 log = get_logger(__name__)
 
@@ -332,16 +331,6 @@ class LiveSession(Pipeline):
         leaves = [self._leaves[index] for index in sorted(self._leaves)]
         ack = ack_of_leaves(leaves, self.match.signed.order, self.match.plan)
         return ack, signing.sign(self._requester.signer, self._identity.domain, ack)
-
-    async def _push(self, message: wire.AnyMessage) -> None:
-        """Tell every stage that hears. Nobody waits for one that does not read."""
-
-        async def tell(stage: int) -> None:
-            with contextlib.suppress(HeadraceError, TimeoutError):
-                async with asyncio.timeout(PUSH_TIMEOUT_S):
-                    await self._channels[stage].send(message)
-
-        await asyncio.gather(*map(tell, self._remaining))
 
     async def _tell_matcher(self) -> None:
         failures = 0

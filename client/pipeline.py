@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from client.streams import Streams
 from client.verify import Answer, ShardRootOf, check_answers, check_part, check_pipeline, states_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 TokenSink = Callable[[int, int, int], None]  # request index, step, token id
 ANSWER_TIMEOUT_S = 15.0
-CANCEL_TIMEOUT_S = 2.0
+PUSH_TIMEOUT_S = 2.0
 CUT_TIMEOUT_S = 5.0
 
 
@@ -161,7 +161,7 @@ class Pipeline:
         self._broken: HeadraceError | None = None
         self._progress = asyncio.Event()
         self._moved = asyncio.Event()  # a stage has another stream, or is lost
-        self._reopening: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Connect to every stage and announce ourselves. Raises PeerUnreachable, AuthenticationFailed or what a stage refused."""
@@ -219,18 +219,12 @@ class Pipeline:
     async def let_go(self) -> None:
         """Tell the stages that remain to forget what is not finished, so that their slots are free at once."""
         unfinished = self._submitted & self.outcome().unfinished.keys()
-        for stage in self._remaining if unfinished else ():
-            with contextlib.suppress(HeadraceError, TimeoutError):
-                async with asyncio.timeout(CANCEL_TIMEOUT_S):
-                    for index in sorted(unfinished):
-                        await self._channels[stage].send(
-                            wire.Cancel(order_hash=self._match.order_hash, request=index)
-                        )
+        await self._push(*(wire.Cancel(self._match.order_hash, i) for i in sorted(unfinished)))
 
     async def close(self) -> None:
         """Hear nothing more. Streams that others share stay open."""
         self._streams.forget(self._match.order_hash)
-        for task in self._reopening:
+        for task in self._background:
             task.cancel()
         if not self._shares_streams:
             await self._streams.close()
@@ -260,9 +254,7 @@ class Pipeline:
         """A stage has another stream: it is told that we are back, and tells again what we may have missed."""
         stage = self._stage_of.get(operator)
         if stage is not None and stage in self._channels:
-            task = asyncio.create_task(self._open_again(stage, channel))
-            self._reopening.add(task)
-            task.add_done_callback(self._reopening.discard)
+            self._begin(self._open_again(stage, channel))
 
     @property
     def _remaining(self) -> list[int]:
@@ -459,9 +451,29 @@ class Pipeline:
                 return
 
     def _break(self, error: HeadraceError) -> None:
-        self._broken = self._broken or error
+        """Nothing goes on here. Stages are told at once: one that only slept must not end an answer that goes on elsewhere."""
+        if self._broken is None:
+            self._broken = error
+            running = [i for i in sorted(self._submitted) if not self._requests[i].done.is_set()]
+            self._begin(self._push(*(wire.Stopped(self._match.order_hash, i) for i in running)))
         for request in self._requests.values():
             request.fail(error)
+
+    async def _push(self, *messages: wire.AnyMessage) -> None:
+        """Tell every stage that hears. Nobody waits for one that does not read."""
+
+        async def tell(stage: int) -> None:
+            with contextlib.suppress(HeadraceError, TimeoutError):
+                async with asyncio.timeout(PUSH_TIMEOUT_S):
+                    for message in messages:
+                        await self._channels[stage].send(message)
+
+        await asyncio.gather(*map(tell, self._remaining))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def outcome(self) -> Outcome:
         """What is finished by now, and why the rest is not."""

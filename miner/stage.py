@@ -497,7 +497,7 @@ class Stage:
         self, channel: Channel, message: wire.Stopped, payload: memoryview
     ) -> Answer:
         job = await self.desk.find(message.order_hash)
-        _only(channel, *(operator for operator, _ in _after(job)))
+        _only(channel, *job.payers, *(operator for operator, _ in _after(job)))
         run = job.runs.get(message.request)
         if run is not None:
             run.stop()

@@ -242,7 +242,7 @@ class Waiting(Message, frozen=True):
 
 
 class Stopped(Message, frozen=True):
-    """Back to the stage that sent rows or a token of a request which is stopped or over here: send no more of it.
+    """Client to stage, or back to the stage that sent rows or a token of a request which is stopped or over: no more of it here.
 
     So a machine that slept learns that it was left out. It keeps what it did, as after the loss of a neighbour.
     """

@@ -207,6 +207,33 @@ async def test_request_failed_names_stage_code_and_reason(stages: Stages) -> Non
     assert reason(outcome).why == "E-CHECK-01: rows differ"
 
 
+async def test_the_stages_that_remain_are_told_at_once_that_a_pipeline_is_broken(
+    stages: Stages,
+) -> None:
+    async def script(s: Stages, index: int) -> None:
+        if index == 0:
+            await serve(s, 0)
+            return
+        await s.tokens(index, 2)
+        while not any(isinstance(m, wire.Submit) and m.request == 2 for _, m in s.heard):
+            await asyncio.sleep(0.01)
+        if index == 1:
+            await s.die(1)
+
+    stages.script = script
+    session = session_of(stages, Batch.of(prompts(4)), Seen(), in_flight=2)
+    await session.open()
+    outcome = await session.run()
+    assert set(outcome.unfinished) == {1, 2, 3}
+    async with asyncio.timeout(30):
+        while len(told := [x for x in stages.heard if isinstance(x[1], wire.Stopped)]) < 4:
+            await asyncio.sleep(0.01)
+    assert {(stage, m.request) for stage, m in told} == {(s, i) for s in (0, 2) for i in (1, 2)}, (
+        "neither what has ended nor what was never asked"
+    )
+    await session.close()
+
+
 async def test_silence_ends_the_session(stages: Stages) -> None:
     async def script(s: Stages, index: int) -> None:
         await s.tokens(index, 2)

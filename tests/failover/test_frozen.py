@@ -69,11 +69,7 @@ async def comes_back(town: Town, frozen: Mortal, stage: int) -> None:
 async def test_a_stage_thaws_while_answers_go_on_without_it(town: Town) -> None:
     await town.start(*CUTS, CUTS[1])
     watch = Watch()
-    # One that ends by itself after the thaw is signed for as a whole where the client asks for a part, and it gets neither.
-    batch = [p for p in prompts(4, tokens=TOKENS) if len(town.expected(p, 0)) == TOKENS]
-    assert len(batch) == 3
-    running = town.begin(batch, watch)
-    await watch.until(lambda: all(watch.count(p.custom_id) >= 6 for p in batch))
+    batch, running = await begin(town, watch)
     frozen = town.machine(town.matches[0].plan[1].operator)
     await frozen.freeze()
     await watch.until(lambda: len(town.matches) > 1)
@@ -85,6 +81,32 @@ async def test_a_stage_thaws_while_answers_go_on_without_it(town: Town) -> None:
     check_money(town, result, watch)
     check_receipts(town, {frozen.signer.address})
     await asyncio.gather(*(town.machine(m.signer.address).stage.flush(2.0) for m in town.machines))
+
+
+async def test_a_thawed_stage_ends_no_answer_that_goes_on_elsewhere(town: Town) -> None:
+    """Only the client missed it: the old pipeline could go on to the end, and would sign for more than the client has of it."""
+    machines = await town.start(*CUTS, CUTS[1])
+    for machine in machines:
+        assert machine.stage._neighbours is not None
+        machine.stage._neighbours.on_lost = lambda *_: None
+    watch = Watch()
+    batch, running = await begin(town, watch)
+    frozen = town.machine(town.matches[0].plan[1].operator)
+
+    async def thaw(_: object) -> None:
+        frozen.thaw()
+        old = [m for m in machines[:3] if m is not frozen]
+        await watch.until(
+            lambda: any(m.stage.counts["rows_late"] or m.stage.requests_done for m in old)
+        )
+
+    town.while_matching = thaw
+    await frozen.freeze()
+    result = await running
+    assert not result.unfinished
+    check_answers(town, watch, batch)
+    check_money(town, result, watch)
+    check_receipts(town, {frozen.signer.address})
 
 
 async def test_a_stage_freezes_too_shortly_to_be_missed(town: Town) -> None:

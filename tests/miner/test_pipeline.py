@@ -18,6 +18,7 @@ from core.protocol import types as t
 from core.protocol.types import JobState
 from core.runtime.channel import Peers, StreamIdentity, connect
 from devnet.tiny_models import write_tiny_model
+from miner.jobs import Phase
 from miner.onchain import JobNews
 from tests.miner.conftest import Start
 from tests.miner.network import DOMAIN, FakeChain, Machine, Requester, greedy, key, reference
@@ -259,6 +260,8 @@ async def test_strangers_are_refused_at_every_door(start: Start, chain: FakeChai
         (wire.Activations(order_hash=order, request=0, start=0, rows=1), bytes(256)),
         (wire.FinishRequest(order_hash=order, request=0, tokens_in=1, tokens_out=1), b""),
         (wire.Cancel(order_hash=order, request=0), b""),
+        (wire.Stopped(order_hash=order, request=0), b""),
+        (wire.Cut(order_hash=order, request=0, tokens_in=1, tokens_out=1), b""),
         (wire.Progress(order_hash=order), b""),
         (wire.CloseJob(order_hash=order, requests=[0]), b""),
         (wire.FetchOpening(order_hash=order, request=0), b""),
@@ -268,7 +271,7 @@ async def test_strangers_are_refused_at_every_door(start: Start, chain: FakeChai
         answer = (await channel.call(message, payload)).message
         assert isinstance(answer, wire.Failed), message
         assert answer.code == "E-PEER-AUTH", message
-    assert machines[1].stage.counts["E-PEER-AUTH"] == 10
+    assert machines[1].stage.counts["E-PEER-AUTH"] == 12
     assert isinstance((await channel.call(wire.Ping())).message, wire.Pong)
     await channel.close()
     await requester.close()
@@ -410,6 +413,32 @@ async def test_cancelled_request_is_forgotten_and_others_go_on(
     await requester.until(lambda: all(m.compute.kv_tokens == 0 for m in machines))
     answers = await requester.submit(0)
     assert {m.code for m in answers if isinstance(m, wire.Failed)} == {"E-JOB-REQUEST-OVER"}
+    await requester.close()
+
+
+async def test_a_request_that_its_requester_stops_is_kept_and_signed_for(
+    start: Start, chain: FakeChain
+) -> None:
+    machines = await start((0, 2), (2, 4))
+    requester = requester_of(chain, machines)
+    requester.order([(PROMPTS[0], greedy(400))])
+    await requester.propose(MATCHER)
+    requester.match()
+    await requester.open()
+    await requester.submit(0)
+    await requester.until(lambda: len(requester.tokens.get(0, [])) > 2)
+    for channel in requester.channels:
+        await channel.send(wire.Stopped(order_hash=requester.order_hash, request=0))
+    runs = [run for m in machines for job in m.desk.jobs.values() for run in job.runs.values()]
+    await requester.until(lambda: all(run.request.phase is Phase.STRANDED for run in runs))
+    assert len(runs) == 2
+    assert not requester.failures, "who said so needs not hear it"
+    held = len(requester.tokens[0])
+    for channel in requester.channels:
+        ask = wire.Cut(requester.order_hash, 0, len(PROMPTS[0]), held)
+        answer = (await channel.call(ask)).message
+        assert isinstance(answer, wire.Receipt)
+        assert answer.signed.receipt.tokens_out == held
     await requester.close()
 
 
