@@ -165,18 +165,14 @@ class BatchFormer(Generic[S]):
     ) -> list[S]:
         """Take decode steps as they came, whole microbatches while they are at most `room` steps and `joins` of their rows.
 
-        `before` rows are in the batch already; without any the first microbatch need not ask. One that is larger than `room`
-        is no microbatch: of its steps jobs take turns.
+        `before` rows are in the batch already; without any the first microbatch need not ask. None where the first one waits for
+        others to leave, or is larger than `room`.
         """
         taken, rows = 0, before
         for size, more in self._microbatches():
             if taken + size > room or (rows and not joins(rows, more)):
                 break
             taken, rows = taken + size, rows + more
-        if not taken and not before and self._decodes:
-            self.max_decodes = room
-            batch = self.form()
-            return batch.decodes if batch is not None else []
         decodes, self._decodes = self._decodes[:taken], self._decodes[taken:]
         for step in decodes:
             step.is_waiting = False

@@ -76,11 +76,14 @@ class Tickets(Generic[S]):
         """The steps of the next ticket, at most `room` and `rows`; none while N tickets are out.
 
         Without tickets whole microbatches leave with the `before` rows that leave already, and with each other, as `joins` says.
+        One that is larger than a batch is none: of its steps jobs take turns.
         """
         if room < 1 or not self.may_leave:
             return []
         if self.tickets is None and joins is not None:
-            return self._former.form_microbatches(before, room, joins)
+            whole = self._former.form_microbatches(before, room, joins)
+            if whole or before:
+                return whole
         self._former.max_decodes = min(self.rows, room)
         batch = self._former.form()
         steps = batch.decodes if batch is not None else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,17 @@ def filled(count: int, tickets: int | None, rows: int) -> Tickets[Step]:
     for request in range(count):
         ring.join(request)
         ring.add(step(request))
+    return ring
+
+
+def microbatches(*sizes: int) -> Tickets[Step]:
+    """A later stage's: no tickets, and each microbatch led by its first step."""
+    ring: Tickets[Step] = Tickets()
+    for size in sizes:
+        for place in range(size):
+            request = len(ring)
+            ring.join(request)
+            ring.add(Step(request, 5, 6, job=request % 3, leads=place == 0))
     return ring
 
 
@@ -68,6 +80,34 @@ def test_without_tickets_everything_leaves_that_fits() -> None:
     assert names(ring.leave(99)) == [0, 1, 2, 3]
     assert names(ring.leave(1)) == [4]
     assert ring.flying == 0
+
+
+def test_a_microbatch_larger_than_a_batch_leaves_in_several() -> None:
+    ring = microbatches(3)
+    assert ring.leave(2, 7, lambda *_: True) == [], (
+        "others leave already, and it does not fit beside them"
+    )
+    assert len(ring.leave(2, 0, lambda *_: False)) == 2
+    assert len(ring.leave(2, 0, lambda *_: False)) == 1
+
+
+@given(st.lists(st.integers(1, 9), max_size=9), st.integers(1, 12), st.randoms())
+def test_microbatches_leave_once_and_in_order(sizes: list[int], room: int, random: Random) -> None:
+    ring = microbatches(*sizes)
+    left = list[list[int]]()
+    while len(ring):
+        batch = ring.leave(room, 0, lambda *_: random.random() < 0.5)
+        assert 0 < len(batch) <= room
+        left.append(names(batch))
+    flat = [request for batch in left for request in batch]
+    assert sorted(flat) == list(range(sum(sizes)))
+    if all(size <= room for size in sizes):
+        assert flat == sorted(flat)
+        ends, at = set(), 0
+        for size in sizes:
+            at += size
+            ends.add(at)
+        assert all(batch[-1] + 1 in ends for batch in left)
 
 
 def test_a_withdrawn_request_may_come_again() -> None:
