@@ -51,6 +51,27 @@ def test_only_parts_with_a_row_that_is_not_reached_are_looked_at(
     assert len(asked) == 2 and "what took" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_rows_are_printed_before_it_is_looked_where_time_goes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    """Which takes as long again: who does not wait for it has the rows."""
+    _parts(monkeypatch, two=[GOOD, BAD])
+    before: list[str] = []
+
+    def interrupted(*_: str) -> list[str]:
+        printed = capsys.readouterr()
+        before.append(printed.err if as_json else printed.out)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(table, "profile", interrupted)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *["--json"] * as_json])
+    with pytest.raises(KeyboardInterrupt):
+        table.run("pretended", ("two",))
+    (printed,) = before
+    assert "quick" in printed and printed.count("NOT REACHED") == 1
+
+
 PART = """
 import subprocess, sys, time
 from benchmarks.table import Row
