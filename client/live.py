@@ -25,6 +25,7 @@ from core.protocol.types import ZERO_HASH, Ack, RequestLeaf, SignedOpening, Sign
 from core.runtime import origin
 from core.runtime.channel import StreamIdentity
 from core.runtime.logs import get_logger
+from core.runtime.tasks import spawn
 
 ACK_EVERY_S = 1.0  # to the matcher; stages are told at once
 ACK_TRIES = 5
@@ -157,7 +158,7 @@ class LiveSession(Pipeline):
         signature = signing.sign(self._requester.signer, self._identity.domain, opening)
         self._openings[index] = SignedOpening(opening, signature)
         written = self._write(self._requester.store.add_request, self.match.job_id, index, prompt)
-        self._spawn(self._follow(turn))
+        spawn(self._follow(turn), self._tasks)
         try:
             if was is not None:
                 await self._goes_on(index, was)
@@ -428,8 +429,3 @@ class LiveSession(Pipeline):
 
     def _write(self, call: Callable[..., None], *args: object) -> asyncio.Future[None]:
         return asyncio.get_running_loop().run_in_executor(self._disk, call, *args)
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

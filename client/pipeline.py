@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from core.protocol.types import SignedOrder, SignedReceipt, Stage
 from core.runtime.channel import Channel, StreamIdentity
 from core.runtime.logs import get_logger
 from core.runtime.pulse import Beat
+from core.runtime.tasks import spawn
 
 if TYPE_CHECKING:
     from core.engine.stops import Ending
@@ -161,7 +162,7 @@ class Pipeline:
         self._broken: HeadraceError | None = None
         self._progress = asyncio.Event()
         self._moved = asyncio.Event()  # a stage has another stream, or is lost
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[Any]] = set()
 
     async def open(self) -> None:
         """Connect to every stage and announce ourselves. Raises PeerUnreachable, AuthenticationFailed or what a stage refused."""
@@ -254,7 +255,7 @@ class Pipeline:
         """A stage has another stream: it is told that we are back, and tells again what we may have missed."""
         stage = self._stage_of.get(operator)
         if stage is not None and stage in self._channels:
-            self._begin(self._open_again(stage, channel))
+            spawn(self._open_again(stage, channel), self._background)
 
     @property
     def _remaining(self) -> list[int]:
@@ -455,7 +456,8 @@ class Pipeline:
         if self._broken is None:
             self._broken = error
             running = [i for i in sorted(self._submitted) if not self._requests[i].done.is_set()]
-            self._begin(self._push(*(wire.Stopped(self._match.order_hash, i) for i in running)))
+            stopped = (wire.Stopped(self._match.order_hash, i) for i in running)
+            spawn(self._push(*stopped), self._background)
         for request in self._requests.values():
             request.fail(error)
 
@@ -469,11 +471,6 @@ class Pipeline:
                         await self._channels[stage].send(message)
 
         await asyncio.gather(*map(tell, self._remaining))
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
     def outcome(self) -> Outcome:
         """What is finished by now, and why the rest is not."""

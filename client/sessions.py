@@ -64,6 +64,7 @@ from core.runtime import origin
 from core.runtime.channel import StreamIdentity
 from core.runtime.clock import Clock, SystemClock
 from core.runtime.logs import get_logger
+from core.runtime.tasks import spawn
 
 if TYPE_CHECKING:
     from core.engine.tokenizer import Tokenizer
@@ -497,9 +498,7 @@ class Sessions:
         log.info("session closed", job=session.match.job_id[:10], told=is_told)
 
     def _spawn(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        spawn(work, self._tasks)
 
 
 class _Course:

@@ -8,9 +8,8 @@ Whatever happens in between, asking again with the same order gives the same job
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from core.protocol import pricing, signing
 from core.protocol.errors import (
@@ -26,6 +25,7 @@ from core.protocol.errors import (
 from core.protocol.ids import Kind, short
 from core.protocol.types import ModelSpec, SignedOrder
 from core.runtime.logs import get_logger
+from core.runtime.tasks import spawn
 from matcher.jobs import FAILED, MATCHED, OPENING, Job, OnChain
 from matcher.orders import Terms, check_order, check_signer, read_facts
 from matcher.proposing import (
@@ -181,7 +181,7 @@ class Matchmaker:
         self._world.release(job.job_id, self._now_ms())
         for stage, endpoint in zip(job.plan, job.endpoints, strict=True):
             if stage.operator in lost:
-                self._spawn(self._confirm(stage.operator, endpoint))
+                spawn(self._confirm(stage.operator, endpoint), self._background)
         return _Broken(job, lost)
 
     async def _confirm(self, operator: str, endpoint: str) -> None:
@@ -189,11 +189,6 @@ class Matchmaker:
         if not await answers(self._peers, operator, endpoint):
             log.info("machine is silent", operator=operator)
             self._world.avoid(operator, self._now_ms())
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
     async def _find_pipeline(
         self, job_id: str, signed: SignedOrder, spec: ModelSpec, broken: _Broken | None

@@ -12,6 +12,7 @@ from core.protocol import records
 from core.protocol.errors import ChainUnreachable, HeadraceError, PeerUnreachable
 from core.protocol.ids import Kind, short
 from core.runtime.logs import get_logger
+from core.runtime.tasks import spawn
 from matcher.audit_desk import AuditDesk, Pays
 from matcher.fleet_view import Standing, forget, merge, plannable
 from matcher.following import Following
@@ -332,9 +333,7 @@ class Daemon:
             if len(self._tasks) >= JOBS_AT_ONCE:
                 return
             if self.settler.due(job.job_id):
-                task = asyncio.create_task(self._advance(job.job_id), name=f"job {job.job_id[:10]}")
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                spawn(self._advance(job.job_id), self._tasks, name=f"job {job.job_id[:10]}")
 
     async def take_stock(self) -> None:
         """Numbers for those who watch, and who was seen, for those who ask later."""

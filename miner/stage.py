@@ -16,6 +16,7 @@ from core.protocol import types as t
 from core.protocol.errors import CheckFailed, HeadraceError, PeerUnreachable
 from core.runtime.channel import Answer, Channel
 from core.runtime.logs import get_logger
+from core.runtime.tasks import spawn
 from miner import answers, jobs
 from miner.compute import Compute
 from miner.desk import Desk, OpenJob, Refused, Serving
@@ -711,9 +712,7 @@ class Stage:
                 running += 1
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        spawn(work, self._background)
 
     def _count(self, what: str) -> None:
         self.counts[what] += 1

@@ -165,8 +165,8 @@ class BatchFormer(Generic[S]):
     ) -> list[S]:
         """Take decode steps as they came, whole microbatches while they are at most `room` steps and `joins` of their rows.
 
-        `before` rows are in the batch already; without any the first microbatch need not ask. None where the first one waits for
-        others to leave, or is larger than `room`.
+        `before` rows are in the batch already; without any the first microbatch need not ask. No steps where the first one waits
+        for others to leave, or is larger than `room`.
         """
         taken, rows = 0, before
         for size, more in self._microbatches():

@@ -38,6 +38,7 @@ from core.protocol.errors import (
 )
 from core.runtime.circuits import is_circuit, open_circuit
 from core.runtime.logs import get_logger
+from core.runtime.tasks import spawn
 
 MAGIC = b"HRD1"
 _GREETING_BYTES = len(MAGIC) + 32 + 16 + 20
@@ -297,9 +298,7 @@ class Channel:
                 with contextlib.suppress(PeerUnreachable):
                     await self._send_body(wire.encode_parts(busy, re=frame.id))
                 return
-            task = asyncio.create_task(self._answer(frame))
-            self._calls.add(task)
-            task.add_done_callback(self._calls.discard)
+            spawn(self._answer(frame), self._calls)
         else:
             # In order and one at a time: activations of a request may not overtake each other, and a handler
             # that waits for room is the backpressure the sender feels.

@@ -151,20 +151,22 @@ async def test_receipts_of_other_jobs_and_repeated_ones_are_ignored(stages: Stag
     assert sorted(outcome.finished) == sorted(seen.finished) == [0, 1]
 
 
+async def close_in_mid_answer(s: Stages, index: int) -> None:
+    """Request 0 is answered; the next two have begun when stage 1 ends."""
+    if index == 0:
+        await serve(s, 0)
+        return
+    await s.tokens(index, 2)
+    while not any(isinstance(m, wire.Submit) and m.request == 2 for _, m in s.heard):
+        await asyncio.sleep(0.01)
+    if index == 1:
+        await s.die(1)
+
+
 async def test_stage_that_closes_in_mid_answer_ends_what_is_open_and_keeps_the_rest(
     stages: Stages,
 ) -> None:
-    async def script(s: Stages, index: int) -> None:
-        if index == 0:
-            await serve(s, 0)
-            return
-        await s.tokens(index, 2)
-        while not any(isinstance(m, wire.Submit) and m.request == 2 for _, m in s.heard):
-            await asyncio.sleep(0.01)
-        if index == 1:
-            await s.die(1)
-
-    stages.script = script
+    stages.script = close_in_mid_answer
     outcome, seen = await run(stages, 6, in_flight=2)
     assert list(outcome.finished) == seen.finished == [0]
     assert set(outcome.unfinished) == {1, 2, 3, 4, 5}
@@ -210,17 +212,7 @@ async def test_request_failed_names_stage_code_and_reason(stages: Stages) -> Non
 async def test_the_stages_that_remain_are_told_at_once_that_a_pipeline_is_broken(
     stages: Stages,
 ) -> None:
-    async def script(s: Stages, index: int) -> None:
-        if index == 0:
-            await serve(s, 0)
-            return
-        await s.tokens(index, 2)
-        while not any(isinstance(m, wire.Submit) and m.request == 2 for _, m in s.heard):
-            await asyncio.sleep(0.01)
-        if index == 1:
-            await s.die(1)
-
-    stages.script = script
+    stages.script = close_in_mid_answer
     session = session_of(stages, Batch.of(prompts(4)), Seen(), in_flight=2)
     await session.open()
     outcome = await session.run()

@@ -394,17 +394,25 @@ async def test_orders_caps_and_the_context_bound_what_is_taken(
     await requester.close()
 
 
-async def test_cancelled_request_is_forgotten_and_others_go_on(
-    start: Start, chain: FakeChain
-) -> None:
+async def in_mid_answer(
+    start: Start, chain: FakeChain, *others: tuple[list[int], t.SamplingParams]
+) -> tuple[list[Machine], Requester]:
+    """Two stages and a long answer of which a few tokens are here; the others were not asked for yet."""
     machines = await start((0, 2), (2, 4))
     requester = requester_of(chain, machines)
-    requester.order([(PROMPTS[0], greedy(400)), (PROMPTS[1], greedy(6))])
+    requester.order([(PROMPTS[0], greedy(400)), *others])
     await requester.propose(MATCHER)
     requester.match()
     await requester.open()
     await requester.submit(0)
     await requester.until(lambda: len(requester.tokens.get(0, [])) > 2)
+    return machines, requester
+
+
+async def test_cancelled_request_is_forgotten_and_others_go_on(
+    start: Start, chain: FakeChain
+) -> None:
+    machines, requester = await in_mid_answer(start, chain, (PROMPTS[1], greedy(6)))
     for channel in requester.channels:
         await channel.send(wire.Cancel(order_hash=requester.order_hash, request=0))
     await requester.submit(1)
@@ -419,14 +427,7 @@ async def test_cancelled_request_is_forgotten_and_others_go_on(
 async def test_a_request_that_its_requester_stops_is_kept_and_signed_for(
     start: Start, chain: FakeChain
 ) -> None:
-    machines = await start((0, 2), (2, 4))
-    requester = requester_of(chain, machines)
-    requester.order([(PROMPTS[0], greedy(400))])
-    await requester.propose(MATCHER)
-    requester.match()
-    await requester.open()
-    await requester.submit(0)
-    await requester.until(lambda: len(requester.tokens.get(0, [])) > 2)
+    machines, requester = await in_mid_answer(start, chain)
     for channel in requester.channels:
         await channel.send(wire.Stopped(order_hash=requester.order_hash, request=0))
     runs = [run for m in machines for job in m.desk.jobs.values() for run in job.runs.values()]
@@ -445,14 +446,7 @@ async def test_a_request_that_its_requester_stops_is_kept_and_signed_for(
 async def test_dead_next_stage_fails_the_request_and_not_the_stage(
     start: Start, chain: FakeChain
 ) -> None:
-    machines = await start((0, 2), (2, 4))
-    requester = requester_of(chain, machines)
-    requester.order([(PROMPTS[0], greedy(400))])
-    await requester.propose(MATCHER)
-    requester.match()
-    await requester.open()
-    await requester.submit(0)
-    await requester.until(lambda: len(requester.tokens.get(0, [])) > 2)
+    machines, requester = await in_mid_answer(start, chain)
     await machines[1].listener.close()
     await machines[1].peers.close()
     await requester.until(lambda: bool(requester.failures))

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from core.batching import BatchFormer, Step, StepError
 from core.protocol.types import LayerRange
+from tests.core.batching.microbatches import microbatches
 
 
 def spans(batch):
@@ -108,17 +109,9 @@ def test_chunks_keep_the_layers_and_the_job_of_their_prompt():
         assert (chunk.layers, chunk.job) == (LayerRange(3, 5), "j")
 
 
-def microbatches(former: BatchFormer, *sizes: int) -> None:
-    request = len(former)
-    for size in sizes:
-        for place in range(size):
-            former.add_decode(Step(request, 5, 6, request % 3, leads=place == 0))
-            request += 1
-
-
 def test_microbatches_leave_whole_and_together_as_asked():
     former = BatchFormer()
-    microbatches(former, 3, 2, 4)
+    former.add_decodes(microbatches(3, 2, 4))
     asked = []
 
     def joins(rows: int, more: int) -> bool:
@@ -133,7 +126,7 @@ def test_microbatches_leave_whole_and_together_as_asked():
 
 def test_no_microbatch_is_cut_where_a_smaller_batch_will_do():
     former = BatchFormer()
-    microbatches(former, 3, 3)
+    former.add_decodes(microbatches(3, 3))
     assert len(former.form_microbatches(0, 5, lambda *_: True)) == 3
     assert former.form_microbatches(0, 2, lambda *_: True) == []
     assert len(former.form_microbatches(0, 3, lambda *_: True)) == 3
@@ -141,7 +134,7 @@ def test_no_microbatch_is_cut_where_a_smaller_batch_will_do():
 
 def test_who_comes_after_others_is_asked_whether_to_join_them():
     former = BatchFormer()
-    microbatches(former, 3)
+    former.add_decodes(microbatches(3))
     assert former.form_microbatches(7, 99, lambda rows, more: (rows, more) != (7, 3)) == []
     assert former.form_microbatches(7, 2, lambda *_: True) == []
     assert len(former.form_microbatches(7, 99, lambda rows, more: (rows, more) == (7, 3))) == 3

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from core.batching.step import Step
 from core.batching.tickets import Tickets
+from tests.core.batching.microbatches import microbatches
 
 
 def step(request: int, at: int = 1) -> Step:
@@ -24,14 +25,12 @@ def filled(count: int, tickets: int | None, rows: int) -> Tickets[Step]:
     return ring
 
 
-def microbatches(*sizes: int) -> Tickets[Step]:
-    """A later stage's: no tickets, and each microbatch led by its first step."""
+def later_stage(*sizes: int) -> Tickets[Step]:
+    """No tickets, and microbatches of so many steps that wait."""
     ring: Tickets[Step] = Tickets()
-    for size in sizes:
-        for place in range(size):
-            request = len(ring)
-            ring.join(request)
-            ring.add(Step(request, 5, 6, job=request % 3, leads=place == 0))
+    for waiting in microbatches(*sizes):
+        ring.join(waiting.request)
+        ring.add(waiting)
     return ring
 
 
@@ -83,7 +82,7 @@ def test_without_tickets_everything_leaves_that_fits() -> None:
 
 
 def test_a_microbatch_larger_than_a_batch_leaves_in_several() -> None:
-    ring = microbatches(3)
+    ring = later_stage(3)
     assert ring.leave(2, 7, lambda *_: True) == [], (
         "others leave already, and it does not fit beside them"
     )
@@ -93,7 +92,7 @@ def test_a_microbatch_larger_than_a_batch_leaves_in_several() -> None:
 
 @given(st.lists(st.integers(1, 9), max_size=9), st.integers(1, 12), st.randoms())
 def test_microbatches_leave_once_and_in_order(sizes: list[int], room: int, random: Random) -> None:
-    ring = microbatches(*sizes)
+    ring = later_stage(*sizes)
     left = list[list[int]]()
     while len(ring):
         batch = ring.leave(room, 0, lambda *_: random.random() < 0.5)
