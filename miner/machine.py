@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 from core.runtime.settings import Settings
 
@@ -22,10 +21,15 @@ def memory_limit_bytes(settings: Settings) -> int:
 def held_up_s(thread: int) -> float:
     """Seconds that a thread of ours, by its native id, could have run and had no processor; 0 where the system does not tell."""
     try:
-        fields = Path(f"/proc/self/task/{thread}/schedstat").read_text().split()
+        file = os.open(
+            f"/proc/self/task/{thread}/schedstat", os.O_RDONLY
+        )  # a Path takes thrice as long, and every ping asks
     except OSError:
         return 0.0
-    return int(fields[1]) / 1e9
+    try:
+        return int(os.read(file, 128).split()[1]) / 1e9
+    finally:
+        os.close(file)
 
 
 def copy_bandwidth_mb_s() -> int:

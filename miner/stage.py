@@ -204,11 +204,7 @@ class Stage:
 
     async def _ping(self, channel: Channel, message: wire.Ping, payload: memoryview) -> Answer:
         step_s, due_s = self.compute.running_s()
-        return wire.Pong(
-            active_requests=self.desk.active_requests,
-            step_ms=_ms(step_s),
-            due_ms=_ms(due_s),
-        )
+        return wire.Pong(step_ms=_ms(step_s), due_ms=_ms(due_s))
 
     async def _propose(
         self, channel: Channel, message: wire.Propose, payload: memoryview

@@ -64,7 +64,6 @@ class Ping(Message, frozen=True):
 class Pong(Message, frozen=True):
     """Here. The step that computes now has taken `step_ms`, what other programs held up left out, and was expected to take `due_ms`."""
 
-    active_requests: t.U32 = 0
     step_ms: t.U32 = 0
     due_ms: t.U32 = 0
 

@@ -26,7 +26,7 @@ async def _serve() -> None:
             await channel.send(frame.message, frame.payload)
         else:
             received += len(frame.payload)
-            await channel.send(wire.Pong(active_requests=received >> 20))
+            await channel.send(wire.Pong(step_ms=received >> 20))
         return None
 
     async def perform(request: dict[str, Any]) -> Mapping[str, Any]:

@@ -69,7 +69,7 @@ def identities(signers: list[Signer], domain: Domain) -> list[StreamIdentity]:
 
 async def answer(channel: Channel, frame: wire.Frame) -> Answer:
     """A pong, with the payload of the ping turned round."""
-    return wire.Pong(active_requests=1), bytes(frame.payload)[::-1]
+    return wire.Pong(step_ms=1), bytes(frame.payload)[::-1]
 
 
 @asynccontextmanager
@@ -108,7 +108,7 @@ async def test_the_same_stream_runs_through_a_relay(
         assert stream.peer == one.signer.address
         sent = os.urandom(2_000_000)  # more than a libp2p relay passes on by itself
         got = await stream.call(wire.Ping(), sent, timeout_s=DEADLINE_S)
-        assert got.message == wire.Pong(active_requests=1)
+        assert got.message == wire.Pong(step_ms=1)
         assert bytes(got.payload) == sent[::-1]
 
         # Who is at the other end is proven as ever: a relay that leads elsewhere is found out.

@@ -140,7 +140,7 @@ def test_two_that_cannot_reach_each_other_talk(apart: netns.Network, signers: li
         ask_relay.send(None)
         assert hear_relay() == {"miner": endpoint.encode()}
         hear_client, end_client = start("client", client, two, one.signer.address, endpoint)
-        assert hear_client() == (wire.Pong(active_requests=1), PAYLOAD[::-1])
+        assert hear_client() == (wire.Pong(step_ms=1), PAYLOAD[::-1])
         assert "unreachable" in hear_client()
         why = hear_client()
         assert "unreachable" in why and "relay" in why
@@ -154,7 +154,7 @@ def test_two_that_cannot_reach_each_other_talk(apart: netns.Network, signers: li
         ask_relay.send(None)
         assert hear_relay() == {"miner": endpoint.encode()}
         end_client.send(None)
-        assert hear_client() == (wire.Pong(active_requests=1), PAYLOAD[::-1])
+        assert hear_client() == (wire.Pong(step_ms=1), PAYLOAD[::-1])
         end_miner.send(None)
         end_client.send(None)
         assert hear_client() == "closed"
