@@ -141,6 +141,11 @@ class OpenJob:
         return self.is_ended or len(self.finished) >= self.order.requests
 
     @property
+    def is_signed_for(self) -> bool:
+        """Whether every request of a fixed order has a receipt here: then the disk knows all that there is to know."""
+        return not self.is_open_order and len(self.finished) >= self.order.requests
+
+    @property
     def is_over(self) -> bool:
         """Whether every request has ended here, with a receipt or without: none can start again."""
         ended = len(self.finished) + len(self.over)
@@ -464,12 +469,17 @@ class Desk:
     # --- time ---
 
     def release(self, job: OpenJob) -> bool:
-        """Give back slots that nobody will use. True when the job can leave memory."""
+        """Give back slots that nobody will use. True when the job can leave memory; whoever asks for it later finds it on disk.
+
+        Days can go by before a job is settled, and much of what a stage does looks at every job that it has in memory.
+        """
         now, now_s = self._monotonic(), self.chain.now_s()
         lost = job.client_gone_at is not None and now - job.client_gone_at > CLIENT_LOST_S
         unused = job.client is None and now_s > job.stored.acceptance.acceptance.expiry
         closed = job.stored.chain_state in CLOSED_STATES
         late = now_s > job.order.deadline + AFTER_DEADLINE_S
+        alone = job.client is None or job.client_gone_at is not None
         if job.is_over or ((lost or unused) and not job.runs) or closed or late:
             job.reserved = 0
-        return (closed or late or (unused and not job.is_verified)) and not job.runs
+        left = (unused and not job.is_verified) or (alone and job.is_signed_for)
+        return (closed or late or left) and not job.runs

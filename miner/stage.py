@@ -222,7 +222,7 @@ class Stage:
             or message.stage != job.stored.stage
         ):
             raise Refused(WRONG_PLACE, "this is not the plan that the chain has for the job")
-        again = job.client is not None
+        again = job.client is not None or job.is_signed_for
         job.continues = message.continues or job.continues
         self._attach(job, channel)
         if again:
@@ -230,6 +230,7 @@ class Stage:
         return wire.JobOpened(again=again)
 
     def _attach(self, job: OpenJob, channel: Channel) -> None:
+        self.desk.jobs[job.stored.order_hash] = job  # it may have left meanwhile
         if job.line is not None:
             self._spawn(job.line.close())
 

@@ -342,6 +342,56 @@ async def test_restarted_miner_answers_for_what_it_signed_and_signs_nothing_else
     await channel.close()
 
 
+async def gone(machines: list[Machine], requester: Requester) -> None:
+    """The requester has left, and every machine has noticed."""
+    clients = [m.desk.jobs[requester.order_hash].client for m in machines]
+    await requester.close()
+    await requester.until(lambda: not any(client and client.is_open for client in clients))
+    for machine in machines:
+        machine.stage.tick()
+
+
+async def test_a_job_that_is_signed_for_leaves_memory_with_its_client_and_comes_back_with_it(
+    start: Start, chain: FakeChain
+) -> None:
+    machines = await start((0, 2), (2, 4))
+    requester = requester_of(chain, machines)
+    requester.order([(p, greedy(6)) for p in PROMPTS[:2]])
+    await requester.run_all(MATCHER)
+    tokens, receipts = dict(requester.tokens), dict(requester.receipts)
+    for machine in machines:
+        machine.stage.tick()
+        assert list(machine.desk.jobs) == [requester.order_hash], "its client is here"
+    await gone(machines, requester)
+    assert not any(m.desk.jobs for m in machines)
+    assert {m.desk.free_requests for m in machines} == {16}
+
+    requester.tokens, requester.receipts = {}, {}
+    assert await requester.open() == [wire.JobOpened(again=True)] * 2
+    await requester.finished([0, 1])
+    await requester.until(lambda: requester.tokens == tokens)
+    assert requester.receipts == receipts
+    assert {m.desk.free_requests for m in machines} == {16}, "nothing of it can start again"
+    await gone(machines, requester)
+    for answer in await requester.propose(MATCHER):
+        assert isinstance(answer, wire.Failed), "this order was worked on"
+        assert answer.code == "E-ADMIT-USED"
+
+
+async def test_a_job_of_which_something_has_no_receipt_stays_in_memory(
+    start: Start, chain: FakeChain
+) -> None:
+    machines, requester = await in_mid_answer(start, chain, (PROMPTS[1], greedy(6)))
+    for channel in requester.channels:
+        await channel.send(wire.Cancel(order_hash=requester.order_hash, request=0))
+    await requester.submit(1)
+    await requester.until(lambda: len(requester.receipts.get(1, {})) == 2)
+    await gone(machines, requester)
+    for machine in machines:
+        assert machine.desk.jobs[requester.order_hash].over == {0: "cancelled"}
+        assert machine.desk.free_requests == 16
+
+
 async def test_prompt_that_is_not_in_the_order_is_refused(start: Start, chain: FakeChain) -> None:
     machines = await start((0, 4))
     requester = requester_of(chain, machines)
