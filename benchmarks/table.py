@@ -43,10 +43,12 @@ def run(package: str, parts: Sequence[str]) -> int:
     for part in parts if options.only is None else (options.only,):
         print(f"measuring {part} …", file=sys.stderr, flush=True)
         by_part[part] = import_module(f"{package}.{part}").rows()
+        # The whole takes more than an hour: what a part came to is not lost with a later one.
+        print(table(by_part[part]), file=sys.stderr, flush=True)
     missed = [part for part, rows in by_part.items() if not all(row.reached for row in rows)]
     # A profile takes as long as its part did: what is known is said before.
-    measured = table([row for rows in by_part.values() for row in rows])
-    print(measured, file=sys.stderr if options.json else sys.stdout, flush=True)
+    if not options.json:
+        print(table([row for rows in by_part.values() for row in rows]), flush=True)
     profiles: dict[str, list[str]] = {}
     for part in () if options.no_profile else missed:
         print(f"looking where time goes in {part} …", file=sys.stderr, flush=True)
