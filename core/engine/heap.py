@@ -9,9 +9,12 @@ given anew costs 1.8 µs.
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+_LARGE_PAGE_BYTES = 2 * 2**20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _LOADING_BYTES = 2**20
 _SERVING_BYTES = 32 * 2**20  # glibc's own upper end
@@ -32,12 +35,23 @@ def own_pages() -> Iterator[None]:
         _call("mallopt", _M_TRIM_THRESHOLD, 2 * _SERVING_BYTES)
 
 
+def in_large_pages(address: int, size_bytes: int) -> None:
+    """Ask for pages of 2 MiB where these bytes fill whole ones: what is read from first to last waits less often for where it lies.
+
+    For memory that nobody has written to yet. Does nothing where the system has none.
+    """
+    start, end = -(-address // _LARGE_PAGE_BYTES), (address + size_bytes) // _LARGE_PAGE_BYTES
+    if start < end and hasattr(mmap, "MADV_HUGEPAGE"):
+        first, count = start * _LARGE_PAGE_BYTES, (end - start) * _LARGE_PAGE_BYTES
+        _call("madvise", ctypes.c_void_p(first), ctypes.c_size_t(count), mmap.MADV_HUGEPAGE)
+
+
 def return_freed_memory() -> None:
     """Give the system back what the allocator keeps between what is in use."""
     _call("malloc_trim", 0)
 
 
-def _call(name: str, *values: int) -> None:
+def _call(name: str, *values: Any) -> None:
     try:
         function = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):  # another C library

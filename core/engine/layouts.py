@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from core.engine.heap import in_large_pages
 from core.engine.native import NoKernels, kernels
 
 _ALIGNMENT_BYTES = 64  # a line of the cache
@@ -123,5 +124,6 @@ def layouts_of(dtype: torch.dtype) -> tuple[list[Layout], str]:
 def _aligned(count: int, dtype: torch.dtype) -> Tensor:
     line = _ALIGNMENT_BYTES // dtype.itemsize
     raw = torch.empty(count + line, dtype=dtype)
+    in_large_pages(raw.data_ptr(), raw.nbytes)
     skip = -(raw.data_ptr() // dtype.itemsize) % line
     return raw[skip : skip + count]

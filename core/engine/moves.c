@@ -5,24 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
-
-#define LINE 64 /* bytes that memory is written by */
-
-/* One line to where lines begin. */
-static inline void stream_line(char *to, const char *from) {
-#if defined(__AVX512F__)
-  _mm512_stream_si512((void *)to, _mm512_loadu_si512(from));
-#elif defined(__AVX__)
-  for (int i = 0; i < LINE; i += 32) _mm256_stream_si256((__m256i *)(to + i), _mm256_loadu_si256((const __m256i *)(from + i)));
-#elif defined(__SSE2__)
-  for (int i = 0; i < LINE; i += 16) _mm_stream_si128((__m128i *)(to + i), _mm_loadu_si128((const __m128i *)(from + i)));
-#else
-  memcpy(to, from, LINE);
-#endif
-}
+#include "lines.h"
 
 /* `count` bytes that do not overlap where they go. They are there for every thread that learns of the return. */
 void stream(char *to, const char *from, int64_t count) {
@@ -31,7 +14,5 @@ void stream(char *to, const char *from, int64_t count) {
   memcpy(to, from, (size_t)at);
   for (; at + LINE <= count; at += LINE) stream_line(to + at, from + at);
   memcpy(to + at, from + at, (size_t)(count - at));
-#if defined(__SSE2__)
-  _mm_sfence(); /* streamed lines wait for no other order */
-#endif
+  streamed();
 }

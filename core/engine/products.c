@@ -1,7 +1,8 @@
 /* Rows times a weight, for few rows and large weights: what does a decode step spend its time on?
 
    A weight [columns, depth] lies as panels of WIDTH columns, each panel depth × WIDTH numbers, so that it is read from
-   memory once and in order; what comes next is fetched while the present part is multiplied.
+   memory once and in order; what comes next is fetched while the present part is multiplied, and into the second cache what
+   comes after that.
 
    Every output is one chain of fused multiply-adds in the order of the depth, then the bias. So its bits depend neither on
    other rows, nor on threads, nor on how wide the processor's vectors are. */
@@ -9,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "lines.h"
 #include "real.h"
 
 #ifndef VECTOR_BYTES
@@ -29,7 +31,10 @@
 #define LANES (VECTOR_BYTES / (int)sizeof(REAL))
 #define WIDTH (2 * LANES)
 #define CHUNK (16384 / (WIDTH * (int)sizeof(REAL)))  /* of the depth: what stays in half of the nearest cache while all rows pass over it, and what comes next beside it */
-#define LINE 64  /* bytes that memory is fetched by */
+#define AHEAD 16384  /* bytes beyond what comes next */
+#ifndef LARGE
+#define LARGE (32 << 20)  /* bytes of a weight that drives out of the caches what it is multiplied into */
+#endif
 #define BLOCK 48   /* rows that are summed up beside each other */
 #define SHARED 8   /* panels that a thread takes at once */
 
@@ -41,9 +46,15 @@ typedef struct {
   REAL *out;
   int64_t x_stride, out_stride, rows, depth, columns, panel_depth, panels;
   int64_t taken;
+  int streams;  /* out is written past the caches */
 } Product;
 
 static parallel_fn run_parallel;
+
+static inline void fetch(const char *line) {
+  __builtin_prefetch(line);
+  __builtin_prefetch(line + AHEAD, 0, 2);
+}
 
 /* n rows against `depth` lines of a panel, on top of `sums` unless fresh. The n and fresh are constants where it is used. */
 static inline __attribute__((always_inline)) void tile(
@@ -63,13 +74,14 @@ static inline __attribute__((always_inline)) void tile(
     lanes a, b;
     memcpy(&a, panel + k * WIDTH, sizeof(lanes));
     memcpy(&b, panel + k * WIDTH + LANES, sizeof(lanes));
-    __builtin_prefetch(next + k * share);
-    if (share > LINE) __builtin_prefetch(next + k * share + LINE); /* one group fetches both lines that two vectors are */
+    fetch(next + k * share);
 #pragma GCC unroll 16
     for (int r = 0; r < n; r++) {
       const REAL one = x[r * x_stride + k];
       left[r] += a * one;
       right[r] += b * one;
+      /* One group fetches both lines that two vectors are, and not at once: neighbours then take as long as three. */
+      if (r == n / 2 && share > LINE) fetch(next + k * share + LINE);
     }
   }
 #pragma GCC unroll 16
@@ -120,10 +132,11 @@ static void one_panel(const Product *p, int64_t number) {
       }
     }
     for (int r = 0; r < count; r++) {
-      REAL *out = p->out + (row + r) * p->out_stride + first;
-      const REAL *sum = sums + r * WIDTH;
+      REAL *out = p->out + (row + r) * p->out_stride + first, *sum = sums + r * WIDTH;
       if (p->bias)
-        for (int64_t c = 0; c < wide; c++) out[c] = sum[c] + p->bias[first + c];
+        for (int64_t c = 0; c < wide; c++) sum[c] += p->bias[first + c];
+      if (p->streams && wide == WIDTH && (uintptr_t)out % LINE == 0)
+        for (int64_t c = 0; c < WIDTH; c += LINE / (int)sizeof(REAL)) stream_line((char *)(out + c), (const char *)(sum + c));
       else
         memcpy(out, sum, sizeof(REAL) * wide);
     }
@@ -135,10 +148,11 @@ static void work(void *product) {
   Product *p = product;
   for (;;) {
     const int64_t from = __atomic_fetch_add(&p->taken, SHARED, __ATOMIC_RELAXED);
-    if (from >= p->panels) return;
+    if (from >= p->panels) break;
     const int64_t to = from + SHARED < p->panels ? from + SHARED : p->panels;
     for (int64_t number = from; number < to; number++) one_panel(p, number);
   }
+  if (p->streams) streamed();
 }
 
 /* Columns of a panel. */
@@ -151,7 +165,8 @@ void share_threads(void *parallel) { run_parallel = (parallel_fn)parallel; }
 void multiply(const REAL *x, int64_t x_stride, const REAL *weight, const REAL *bias, REAL *out,
               int64_t rows, int64_t depth, int64_t columns, int threads) {
   const int64_t panels = (columns + WIDTH - 1) / WIDTH;
-  Product p = {x, weight, bias, out, x_stride, columns, rows, depth, columns, depth, panels, 0};
+  const int is_large = WIDTH * sizeof(REAL) % LINE == 0 && depth * columns * (int64_t)sizeof(REAL) >= LARGE;
+  Product p = {x, weight, bias, out, x_stride, columns, rows, depth, columns, depth, panels, 0, is_large};
   if (threads > 1 && run_parallel)
     run_parallel(work, &p, (unsigned)threads, 0);
   else
@@ -162,6 +177,6 @@ void multiply(const REAL *x, int64_t x_stride, const REAL *weight, const REAL *b
 void multiply_part(const REAL *x, int64_t x_stride, const REAL *weight, int64_t panel_depth, REAL *out,
                    int64_t out_stride, int64_t rows, int64_t depth, int64_t columns) {
   const int64_t panels = (columns + WIDTH - 1) / WIDTH;
-  Product p = {x, weight, 0, out, x_stride, out_stride, rows, depth, columns, panel_depth, panels, 0};
+  Product p = {x, weight, 0, out, x_stride, out_stride, rows, depth, columns, panel_depth, panels, 0, 0};
   work(&p);
 }

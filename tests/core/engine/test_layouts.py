@@ -21,9 +21,9 @@ SHAPES = [(32, 64), (45, 31), (640, 2048), (1, 1), (7, 1000), (129, 257)]
 ROWS = [1, 2, 5, 6, 7, 13, 47, 48, 49, 150]
 
 
-@pytest.fixture(scope="module", params=["native", "narrow", "wide"])
+@pytest.fixture(scope="module", params=["native", "narrow", "wide", "streamed"])
 def width(request: pytest.FixtureRequest) -> str:
-    """As this processor has it, and as ones with shorter and longer vectors would."""
+    """As this processor has it, as ones with shorter and longer vectors would, and with results written past the caches."""
     return str(request.param)
 
 
@@ -39,6 +39,7 @@ def panels(
     vectors = {
         "narrow": ["-DVECTOR_BYTES=16", "-DMOST_ROWS=8"],
         "wide": ["-DVECTOR_BYTES=64", "-DMOST_ROWS=12"],
+        "streamed": ["-DLARGE=1"],
     }
     folder = tmp_path_factory.mktemp(width)
     file = compile_kernels(folder, *vectors[width], f"-DREAL_BITS={bits}")
