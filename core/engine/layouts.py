@@ -28,20 +28,28 @@ class Layout(Protocol):
     """One way of laying weights out. What it cannot do it says with RuntimeError or AttributeError when tried."""
 
     name: str
+    fills: bool  # whether products may go into memory that is there
 
     def lay(self, weight: Tensor) -> Tensor:
         """[out, in] in this layout's order."""
         ...
 
-    def multiply(self, x: Tensor, laid: Tensor, bias: Tensor | None, columns: int) -> Tensor:
-        """[…, in] by a laid weight, plus the bias → […, columns]."""
+    def multiply(
+        self,
+        x: Tensor,
+        laid: Tensor,
+        bias: Tensor | None,
+        columns: int,
+        space: Tensor | None = None,
+    ) -> Tensor:
+        """[…, in] by a laid weight, plus the bias → […, columns], in `space` (numbers in a row) where it fills it and that suffices."""
         ...
 
 
 class Panels:
     """`products.c`: panels of as many columns as two vectors hold. Of one of `PANELLED`."""
 
-    name = "panels"
+    name, fills = "panels", True
 
     def __init__(
         self, dtype: torch.dtype = torch.float32, library: ctypes.CDLL | None = None
@@ -59,7 +67,7 @@ class Panels:
         out, depth = weight.shape
         panels = -(-out // self._width)
         size = panels * depth * self._width
-        laid = _aligned(size, weight.dtype).view(panels, depth, self._width)
+        laid = aligned(size, weight.dtype).view(panels, depth, self._width)
         whole = out // self._width
         split = whole * self._width
         laid[:whole] = weight[:split].view(whole, self._width, depth).transpose(1, 2)
@@ -67,14 +75,25 @@ class Panels:
             laid[whole].zero_()[:, : out - split] = weight[split:].t()
         return laid
 
-    def multiply(self, x: Tensor, laid: Tensor, bias: Tensor | None, columns: int) -> Tensor:
+    def multiply(
+        self,
+        x: Tensor,
+        laid: Tensor,
+        bias: Tensor | None,
+        columns: int,
+        space: Tensor | None = None,
+    ) -> Tensor:
         depth = laid.shape[1]
         if x.dtype != self.dtype or x.shape[-1] != depth:
             raise RuntimeError(f"{x.dtype} of {x.shape[-1]} against {self.dtype} of {depth}")
         rows = x.reshape(-1, depth)
         if rows.stride(1) != 1:
             rows = rows.contiguous()
-        out = torch.empty(*x.shape[:-1], columns, dtype=x.dtype)
+        shape, size = (*x.shape[:-1], columns), len(rows) * columns
+        if space is not None and size <= len(space):
+            out = space[:size].view(shape)
+        else:
+            out = torch.empty(shape, dtype=x.dtype)
         self._multiply(
             rows.data_ptr(),
             rows.stride(0),
@@ -92,13 +111,20 @@ class Panels:
 class OneDnn:
     """oneDNN's blocks: a row's bits depend on no other row from two rows on."""
 
-    name = "oneDNN"
+    name, fills = "oneDNN", False
 
     def lay(self, weight: Tensor) -> Tensor:
         laid: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS_HINT)
         return laid
 
-    def multiply(self, x: Tensor, laid: Tensor, bias: Tensor | None, columns: int) -> Tensor:
+    def multiply(
+        self,
+        x: Tensor,
+        laid: Tensor,
+        bias: Tensor | None,
+        columns: int,
+        space: Tensor | None = None,
+    ) -> Tensor:
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, laid, bias, "none", [], "")
         return out
 
@@ -121,7 +147,8 @@ def layouts_of(dtype: torch.dtype) -> tuple[list[Layout], str]:
     return found, missing
 
 
-def _aligned(count: int, dtype: torch.dtype) -> Tensor:
+def aligned(count: int, dtype: torch.dtype) -> Tensor:
+    """So many numbers that nobody has written, from where a line of the cache begins."""
     line = _ALIGNMENT_BYTES // dtype.itemsize
     raw = torch.empty(count + line, dtype=dtype)
     in_large_pages(raw.data_ptr(), raw.nbytes)

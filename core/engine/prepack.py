@@ -57,9 +57,11 @@ class PackedLinear(nn.Module):
         self.out_features, self.in_features = weight.shape
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.layout, self.packed = layout, layout.lay(weight)
+        self.spaces: list[Tensor] = []  # memory for wide results that nobody uses now
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layout.multiply(x, self.packed, self.bias, self.out_features)
+    def forward(self, x: Tensor, space: Tensor | None = None) -> Tensor:
+        """`space` is memory for the result where the layout fills it."""
+        return self.layout.multiply(x, self.packed, self.bias, self.out_features, space)
 
 
 class JoinedLinear(nn.Module):

@@ -91,7 +91,8 @@ def test_an_answer_is_judged_without_all_its_logits_at_once(
     shard = load_shard(tiny("llama", layers=LAYERS), LayerRange(1, LAYERS), dtype=torch.float64)
     if is_ready:
         prepare(shard)
-    monkeypatch.setattr(head, "REUSED_BYTES", 4 * 8 * shard.vocab)
+    monkeypatch.setattr(head, "REUSED_BYTES", 2 * 8 * shard.vocab)
+    monkeypatch.setattr(head, "SPACE_BYTES", 4 * 8 * shard.vocab)
     x = torch.randn(70, shard.hidden, generator=torch.Generator().manual_seed(1)).double()
     if not is_sound:
         x[62, 3] = torch.nan
