@@ -78,8 +78,17 @@ def opened_in(event: ChainEvent) -> Opened:
 
 async def read_game(chain: Chain, opened: Opened) -> Seen:
     """The game as of the newest block. Raises ChainUnreachable."""
-    head = await chain.block_number()
-    game = await chain.read(GAME, "gameOf", opened.dispute, block=head)
+    while True:
+        head = await chain.block_number()
+        game = await chain.read(GAME, "gameOf", opened.dispute, block=head)
+        seen = await _shown(chain, opened, game, head)
+        # A node that is making a block may answer for the newest one with what the next leaves: a move that nobody has seen made.
+        if game == await chain.read(GAME, "gameOf", opened.dispute, block=head):
+            return seen
+
+
+async def _shown(chain: Chain, opened: Opened, game: dict[str, Any], head: int) -> Seen:
+    """A game that stands so, with what its moves up to a block showed."""
     seen = Seen(
         opened,
         Phase(game["phase"]),
