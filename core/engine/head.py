@@ -16,7 +16,7 @@ from torch import Tensor
 
 from core.engine.blocks import Draw, Final
 from core.engine.heap import REUSED_BYTES
-from core.engine.layouts import aligned
+from core.engine.layouts import Panels, aligned
 from core.engine.prepack import PackedLinear
 
 #: Memory that a head keeps for its logits, used as far as rows come together: where memory has 14 GB/s a product of Gemma's with 24 rows
@@ -55,7 +55,8 @@ def full(logits: Tensor) -> Tensor:
 @contextmanager
 def _lent(head: Any, size_bytes: int) -> Iterator[Tensor | None]:
     """The memory that a head keeps; None where blocks that the allocator uses again suffice, or it cannot be filled."""
-    if size_bytes <= REUSED_BYTES or not isinstance(head, PackedLinear) or not head.layout.fills:
+    fills = isinstance(head, PackedLinear) and isinstance(head.layout, Panels)
+    if size_bytes <= REUSED_BYTES or not fills:
         yield None
         return
     dtype = head.packed.dtype

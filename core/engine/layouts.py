@@ -28,28 +28,20 @@ class Layout(Protocol):
     """One way of laying weights out. What it cannot do it says with RuntimeError or AttributeError when tried."""
 
     name: str
-    fills: bool  # whether products may go into memory that is there
 
     def lay(self, weight: Tensor) -> Tensor:
         """[out, in] in this layout's order."""
         ...
 
-    def multiply(
-        self,
-        x: Tensor,
-        laid: Tensor,
-        bias: Tensor | None,
-        columns: int,
-        space: Tensor | None = None,
-    ) -> Tensor:
-        """[…, in] by a laid weight, plus the bias → […, columns], in `space` (numbers in a row) where it fills it and that suffices."""
+    def multiply(self, x: Tensor, laid: Tensor, bias: Tensor | None, columns: int) -> Tensor:
+        """[…, in] by a laid weight, plus the bias → […, columns]."""
         ...
 
 
 class Panels:
     """`products.c`: panels of as many columns as two vectors hold. Of one of `PANELLED`."""
 
-    name, fills = "panels", True
+    name = "panels"
 
     def __init__(
         self, dtype: torch.dtype = torch.float32, library: ctypes.CDLL | None = None
@@ -83,6 +75,7 @@ class Panels:
         columns: int,
         space: Tensor | None = None,
     ) -> Tensor:
+        """`space` is numbers in a row for the product to lie in, where they suffice."""
         depth = laid.shape[1]
         if x.dtype != self.dtype or x.shape[-1] != depth:
             raise RuntimeError(f"{x.dtype} of {x.shape[-1]} against {self.dtype} of {depth}")
@@ -111,20 +104,13 @@ class Panels:
 class OneDnn:
     """oneDNN's blocks: a row's bits depend on no other row from two rows on."""
 
-    name, fills = "oneDNN", False
+    name = "oneDNN"
 
     def lay(self, weight: Tensor) -> Tensor:
         laid: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS_HINT)
         return laid
 
-    def multiply(
-        self,
-        x: Tensor,
-        laid: Tensor,
-        bias: Tensor | None,
-        columns: int,
-        space: Tensor | None = None,
-    ) -> Tensor:
+    def multiply(self, x: Tensor, laid: Tensor, bias: Tensor | None, columns: int) -> Tensor:
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, laid, bias, "none", [], "")
         return out
 

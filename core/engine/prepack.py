@@ -59,9 +59,9 @@ class PackedLinear(nn.Module):
         self.layout, self.packed = layout, layout.lay(weight)
         self.spaces: list[Tensor] = []  # memory for wide results that nobody uses now
 
-    def forward(self, x: Tensor, space: Tensor | None = None) -> Tensor:
-        """`space` is memory for the result where the layout fills it."""
-        return self.layout.multiply(x, self.packed, self.bias, self.out_features, space)
+    def forward(self, x: Tensor, *space: Tensor) -> Tensor:
+        """`space` is memory for the result, of a layout that takes some."""
+        return self.layout.multiply(x, self.packed, self.bias, self.out_features, *space)
 
 
 class JoinedLinear(nn.Module):

@@ -57,7 +57,7 @@ async def test_a_move_that_is_being_mined_is_seen_as_a_whole_or_not_at_all() -> 
             assert (seen.place, seen.moves) == (Place(3, 4), ("PointedAt",))
 
 
-async def test_a_game_that_nobody_moves_is_read_once() -> None:
+async def test_a_game_that_nobody_moves_needs_one_look() -> None:
     node = NodeMakingABlock(0)
     assert (await read_game(cast(Chain, node), OPENED)).place == Place(3, 4)
     assert node.blocks_read == [7, 7]
