@@ -16,7 +16,8 @@ from core.protocol.types import MICRO, SamplingParams
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
-_SCALE = 2.0**32
+#: Of the likeliest token's probability.
+PARTS = 2.0**32
 #: Where to look for the candidates first, in nats behind the likeliest token; then three times as far, and so on.
 _FIRST_LOOK_NATS = 8.0
 _LAST_LOOK_NATS = 1000.0
@@ -65,7 +66,7 @@ def mass_of(behind: Floats) -> Floats:
     """⌊eˣ·2³²⌋ of scaled logits less the largest."""
     import torch
 
-    mass: Floats = torch.from_numpy(behind).exp().mul_(_SCALE).floor_().numpy()
+    mass: Floats = torch.from_numpy(behind).exp().mul_(PARTS).floor_().numpy()
     return mass
 
 

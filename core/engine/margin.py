@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from core.engine.drawing import contenders
-from core.engine.filters import min_p_depth
+from core.engine.filters import PARTS, min_p_depth
 from core.engine.noise import gumbel_noise
 from core.engine.sampler import Sampler
 from core.engine.sampling import sampler_at
 from core.protocol.types import MICRO, SamplingParams
 
 Floats = npt.NDArray[np.float64]
+_PART = 1 / PARTS
 
 
 def margin(
@@ -84,9 +85,10 @@ class _Bounds:
         if params.top_p_micro < MICRO:
             self._odds = math.log(params.top_p_micro / (MICRO - params.top_p_micro))
             self._sorted = np.sort(scaled[scaled >= self._kth])[::-1][: k or None]
-            # Not in whole parts: a token too unlikely to have one may gain one when weights move. Summed from
-            # both ends, because what is ahead and what is left can each be tiny.
+            # Not in whole parts: a token too unlikely to have one may gain one when weights move, and what is lost to
+            # them is reckoned below. Summed from both ends, because what is ahead and what is left can each be tiny.
             mass = np.exp(self._sorted - self._largest)
+            self._with_a_part = int(np.count_nonzero(mass >= _PART))
             self._ahead = np.concatenate([[0.0], np.cumsum(mass)])
             self._left = np.concatenate([np.cumsum(mass[::-1])[::-1], [0.0]])
             share = params.top_p_micro / MICRO * self._left[0]
@@ -105,7 +107,8 @@ class _Bounds:
             return self._at(n) - value
 
         def needed(n: int) -> float:
-            return self._log_odds(self._ahead[n], self._left[n])
+            # The likeliest has 2³² parts, and each of them loses less than one.
+            return self._log_odds(self._ahead[n], self._left[n]) + math.log1p(-(n + 1) * _PART)
 
         n = bisect_left(range(len(self._sorted)), True, key=lambda n: needed(n) >= gap(n))
         return max(by_rank, min(max(gap(m), needed(m)) for m in (max(n - 1, 0), n)))
@@ -113,19 +116,26 @@ class _Bounds:
     def inside(self, value: float) -> float:
         """The δ up to which a token with this scaled logit is surely allowed."""
         by_rank = min(value - self._next, value - (self._largest - self._depth))
-        if self._odds is None:
+        odds = self._odds
+        if odds is None:
             return by_rank
         first = bisect_left(range(len(self._sorted)), True, key=lambda n: self._sorted[n] < value)
         own = math.exp(value - self._largest)
 
         # All down to number n may be ahead, the token itself aside, while δ is less than the gap to number n;
-        # it is allowed while p's odds are more than theirs even when every weight moves against it.
+        # it is allowed while p's odds are more than theirs even when every weight moves against it. Of what is left
+        # each loses a part at most, which is as bad as p's odds times a part more ahead, or all that it has.
         def gap(n: int) -> float:
             return value - self._at(n)
 
         def spare(n: int) -> float:
-            between = self._left[first] - self._left[n]
-            return -self._log_odds(self._ahead[first - 1] + between, own + self._left[n])
+            ahead = self._ahead[first - 1] + self._left[first] - self._left[n]
+            if ahead <= 0:  # the likeliest is never left out
+                return math.inf
+            last = max(n, self._with_a_part)
+            lost = (1 + last - n) * _PART * math.exp(odds)
+            left = own + self._left[n] - self._left[last]
+            return -self._log_odds(ahead + lost, left)
 
         reach = range(first, len(self._sorted))
         n = first + bisect_left(reach, True, key=lambda n: gap(n) >= spare(n))

@@ -141,6 +141,27 @@ def test_a_token_well_outside_the_nucleus_is_far_from_the_answer() -> None:
     assert margin(row, 0, params, 3, step) == 0
 
 
+def test_tokens_too_unlikely_for_a_part_make_nobody_a_fault() -> None:
+    # Number 1 has 3,000 of the 4,295 parts that it would need to be drawn; 20,000 with half a part each have none.
+    parts = np.array([2.0**32, 3000, *[0.5] * 20_000])
+    row = np.log(parts / 2**32)
+    params = SamplingParams(temperature_micro=10**6, top_p_micro=999_999)
+    step = 1_941_423  # in which the noise would make it number 1
+    scores = scores_of(row, params, step)
+    assert scores[1] - scores[0] > 0.9
+    assert sample(row, params, 3, step) == 0
+    assert margin(row, 0, params, 3, step) == 0
+
+
+def test_of_what_it_takes_to_leave_a_token_out_a_lost_part_is_taken_off() -> None:
+    row = np.array([0, 0.71875, 0.71875], dtype=np.float32)
+    params = SamplingParams(temperature_micro=54_127, top_p_micro=999_999)
+    # A rival needs 4,295 parts to be allowed, where 4,294.98 would do if they were not whole.
+    found, least = margin(row, 0, params, 3, 0), least_delta(row, 0, params, 0)
+    assert found <= least
+    assert found == pytest.approx(least, abs=1 / 4000)
+
+
 def test_a_token_that_the_filter_masks_has_the_distance_to_the_filter_as_margin() -> None:
     row = np.array([3.0, 2.0, 1.0, -50.0])
     params = SamplingParams(temperature_micro=1_000_000, top_k=2)
