@@ -259,6 +259,7 @@ def _is_time(streams: Sequence[Stream], after_tokens: int) -> bool:
 
 
 def _story(streams: Sequence[Stream], hurt_at: float) -> tuple[str, ...]:
+    """Of the stream that paused longest; of those that paused as long, one that needed most jobs."""
     slowest = max(
         (stream for stream in streams if len(stream.times) > 1),
         key=lambda stream: (round(stream.longest_gap_s, 1), stream.jobs),

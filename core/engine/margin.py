@@ -120,22 +120,22 @@ class _Bounds:
         if odds is None:
             return by_rank
         first = bisect_left(range(len(self._sorted)), True, key=lambda n: self._sorted[n] < value)
-        own = math.exp(value - self._largest)
+        own, lost_part = math.exp(value - self._largest), _PART * math.exp(odds)
 
         # All down to number n may be ahead, the token itself aside, while δ is less than the gap to number n;
         # it is allowed while p's odds are more than theirs even when every weight moves against it. Of what is left
-        # each loses a part at most, which is as bad as p's odds times a part more ahead, or all that it has.
+        # each loses a part at most, which is as bad as p's odds times a part more ahead, or all that it has. Whichever
+        # n is tried, δ up to the lesser of both is sure; so the search may settle for one that is not the best.
         def gap(n: int) -> float:
             return value - self._at(n)
 
         def spare(n: int) -> float:
-            ahead = self._ahead[first - 1] + self._left[first] - self._left[n]
+            ahead = self._ahead[first - 1] + (self._left[first] - self._left[n])
             if ahead <= 0:  # the likeliest is never left out
                 return math.inf
             last = max(n, self._with_a_part)
-            lost = (1 + last - n) * _PART * math.exp(odds)
-            left = own + self._left[n] - self._left[last]
-            return -self._log_odds(ahead + lost, left)
+            left = own + (self._left[n] - self._left[last])
+            return -self._log_odds(ahead + (1 + last - n) * lost_part, left)
 
         reach = range(first, len(self._sorted))
         n = first + bisect_left(reach, True, key=lambda n: gap(n) >= spare(n))
