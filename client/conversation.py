@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from client.answering import Answered, Answerer, Ask, AskTerms
 from client.context import Context, Model, open_context
-from client.orders import make_prompt
-from client.render import ChatView, short_address
+from client.orders import make_prompt, short_address
+from client.render import ChatView
 from client.sessions import Sessions
 from client.submission import (
     Choices,

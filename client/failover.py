@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from client.orders import Prompt
-from client.session import Logprobs, Outcome, RequestState
+from client.pipeline import Logprobs, Outcome, RequestState
 from core.protocol import wire
 
 

@@ -9,8 +9,8 @@ import msgspec
 
 from client.context import open_context, open_store
 from client.keeper import keepers_of, living
+from client.pipeline import Match
 from client.registered import shard_roots
-from client.session import Match
 from client.store import ClientStore, JobRow, SubmissionRow, match_of
 from client.verify import Answer, check_answers, check_pipeline, complete_sets, covered
 from core.protocol import ids, pricing, signing, units

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Protocol
 from client.failover import Ongoing, continues, go_on
 from client.matcher_api import Goes, MatcherApi
 from client.orders import Batch, Prompt, Terms, make_order
+from client.pipeline import Limits, Match, Outcome, RequestState
 from client.registered import shard_roots
-from client.session import JobSession, Limits, Match, Outcome, RequestState
+from client.session import JobSession
 from client.store import ClientStore
 from client.streams import Streams
 from client.verify import Answer, ack_of_answers

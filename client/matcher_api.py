@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from client.session import Match
+from client.pipeline import Match
 from core.protocol import signing, wire
 from core.protocol import types as t
 from core.protocol.errors import (

@@ -13,6 +13,7 @@ from core.protocol.types import (
     Order,
     RequestOpening,
     SamplingParams,
+    Stage,
 )
 from core.protocol.types import Terms as DemandedTerms
 
@@ -181,3 +182,12 @@ def opening_of(order_hash: str, index: int, prompt: Prompt) -> RequestOpening:
     leaf = commit.leaf_hash(commit.prompt_leaf(index, prompt.salt, prompt.ids))
     sampling = commit.leaf_hash(commit.sampling_leaf(index, prompt.sampling))
     return RequestOpening(order_hash, index, commit.to_hex(leaf), commit.to_hex(sampling))
+
+
+def short_address(address: str) -> str:
+    return f"{address[:6]}…{address[-4:]}"
+
+
+def route_text(plan: Sequence[Stage]) -> str:
+    """`0x12…ab [0-13] → 0x34…cd [14-29]`."""
+    return " → ".join(f"{short_address(s.operator)} [{s.layers}]" for s in plan)

@@ -6,25 +6,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from client.session import Match
+from client.orders import route_text
+from client.pipeline import Match
 from core.engine.stops import ShownText
 from core.engine.tokenizer import Tokenizer
 from core.protocol import ids
 from core.protocol.errors import HeadraceError
-from core.protocol.types import Order, Stage
+from core.protocol.types import Order
 
 if TYPE_CHECKING:
     from core.runtime.console import Run
     from core.runtime.console import Stage as Progress
-
-
-def short_address(address: str) -> str:
-    return f"{address[:6]}…{address[-4:]}"
-
-
-def route_text(plan: Sequence[Stage]) -> str:
-    """`0x12…ab [0-13] → 0x34…cd [14-29]`."""
-    return " → ".join(f"{short_address(s.operator)} [{s.layers}]" for s in plan)
 
 
 def printable(text: str) -> str:

@@ -17,7 +17,7 @@ from client.demands import demanded
 from client.jobs import BatchResult, Due, Finished, Policy, Requester, Watcher, pay, run_batch
 from client.matcher_api import MatcherApi, Quote
 from client.orders import Prompt
-from client.session import Match
+from client.pipeline import Match
 from client.store import ClientStore
 from core.engine.tokenizer import Tokenizer
 from core.protocol import ids

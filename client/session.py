@@ -14,7 +14,6 @@ from client.orders import Batch, Prompt
 from client.pipeline import (
     FinishSink,
     Limits,
-    Logprobs,
     Match,
     Outcome,
     Pipeline,
@@ -31,8 +30,6 @@ from core.runtime.channel import StreamIdentity
 
 if TYPE_CHECKING:
     from core.engine.stops import Ending
-
-__all__ = ["JobSession", "Limits", "Logprobs", "Match", "Outcome", "RequestState"]
 
 
 class JobSession(Pipeline):

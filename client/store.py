@@ -22,7 +22,7 @@ from core.runtime.folders import make_private_file
 
 if TYPE_CHECKING:
     from client.orders import Batch, Prompt
-    from client.session import Match
+    from client.pipeline import Match
 
 
 class JobRow(SQLModel, table=True):
@@ -271,7 +271,7 @@ def _request_values(job_id: str, index: int, prompt: Prompt) -> dict[str, Any]:
 
 def match_of(row: JobRow) -> Match:
     """The stored job as the value a session runs on."""
-    from client.session import Match
+    from client.pipeline import Match
 
     return Match(
         job_id=row.job_id,

@@ -14,10 +14,9 @@ from client.context import Context, Model
 from client.demands import audit_bps
 from client.jobs import BatchResult, Finished
 from client.matcher_api import Quote
-from client.orders import Prompt, Terms, make_prompt
-from client.render import route_text
+from client.orders import Prompt, Terms, make_prompt, route_text
+from client.pipeline import Limits, Logprobs
 from client.requests import ChatRequest, read_requests
-from client.session import Limits, Logprobs
 from client.settling import arbitrator_of, check_named
 from core.engine.stops import Ending
 from core.engine.tokenizer import Tokenizer

@@ -13,8 +13,8 @@ from client.demands import names_ids, operators_of
 from client.jobs import BatchResult, Policy, Requester, Watcher, new_submission_id, run_batch
 from client.keeper import Keeper, keepers_of
 from client.matcher_api import MatcherApi, Quote
-from client.orders import Terms
-from client.render import BatchView, printable, route_text
+from client.orders import Terms, route_text
+from client.render import BatchView, printable
 from client.replicas import (
     Apart,
     Difference,

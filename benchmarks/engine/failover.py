@@ -28,7 +28,7 @@ from benchmarks.engine.rig.market import Market, terms
 from benchmarks.table import Row, table
 from client.jobs import Policy, Requester, run_batch
 from client.orders import Prompt
-from client.session import Limits, Match
+from client.pipeline import Limits, Match
 from client.store import ClientStore
 from core.protocol import signing
 from core.protocol import types as t

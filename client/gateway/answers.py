@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -18,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from client.answering import Answered, Ask, AskTerms, Priced, Said
+from client.gateway.accepting import check_model, check_price, make_prompts
 from client.gateway.errors import (
-    ModelNotAllowed,
-    PriceAboveCap,
     Stopping,
     TwinBroken,
     TwinDiffers,
@@ -222,7 +220,7 @@ async def _prepare(
     asked_in = sum(len(prompt.ids) for prompt, _ in prompts)
     asked_out = sum(prompt.sampling.max_new_tokens for prompt, _ in prompts)
     priced = await gateway.prices.price(served.model, asked_in, asked_out, terms)
-    check_price(gateway, priced, terms)
+    check_price(gateway.settings, priced, terms)
     opening = Opening(
         exchange.request_id,
         receipt_of(exchange.request_id),
@@ -251,64 +249,6 @@ async def _prepare(
 def _names_miners(headers: Mapping[str, str]) -> bool:
     named = headers.get("x-trusted-providers", "") + headers.get("x-avoid-providers", "")
     return "mnr_" in named
-
-
-def check_model(key: Key, model: str) -> None:
-    """Raise ModelNotAllowed when the key is not for this model."""
-    if key.limits.models and model not in key.limits.models:
-        raise ModelNotAllowed(
-            f"key '{key.name}' may not use '{model[:80]}'",
-            f"it is for {', '.join(key.limits.models)}",
-            param="model",
-        )
-
-
-def check_price(gateway: Gateway, priced: Priced, terms: AskTerms) -> None:
-    """Raise PriceAboveCap when the offer is above what the request allows."""
-    for what, price, cap in (
-        ("prompt", priced.price_in, terms.cap_in),
-        ("answer", priced.price_out, terms.cap_out),
-    ):
-        if cap is not None and price > cap:
-            show = gateway.settings.show_price
-            raise PriceAboveCap(
-                f"nobody serves {what} tokens within X-Max-Price",
-                f"the cap is {show(cap)}",
-                nearest_offer=show(price),
-                param="X-Max-Price",
-            )
-
-
-def make_prompts(
-    wanted: Wanted, served: Served, name: str, default_max_tokens: int
-) -> tuple[list[tuple[Prompt, int]], int]:
-    """A prompt for each answer, `n` of each of the request's, and the tokens of these counted once.
-
-    A choice draws with its own noise, which only the request's seed and the choice's number decide. Raises UsageError, ContextTooLong.
-    """
-    found, tokens_in = [], 0
-    for number, ids in enumerate(served.prompts(wanted)):
-        most = served.max_new_tokens(wanted, len(ids), default_max_tokens)
-        tokens_in += len(ids)
-        for choice in range(wanted.n):
-            sampling = msgspec.structs.replace(
-                wanted.sampling,
-                max_new_tokens=most,
-                min_new_tokens=min(wanted.sampling.min_new_tokens, most),
-                seed=seed_of(wanted.sampling.seed, choice),
-                key_index=0,
-            )
-            index = number * wanted.n + choice
-            found.append((Prompt(f"{name}.{index}", ids, sampling, os.urandom(32)), index))
-    return found, tokens_in
-
-
-def seed_of(seed: int, choice: int) -> int:
-    """The seed of one of several choices: the request's own for the first."""
-    if not choice:
-        return seed
-    digest = hashlib.sha256(seed.to_bytes(8, "big") + choice.to_bytes(4, "big")).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
 
 
 # --- the work itself ---

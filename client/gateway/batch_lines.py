@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from client.gateway.answers import make_prompts
+from client.gateway.accepting import make_prompts
 from client.gateway.errors import BadParameter, openai_error
 from client.gateway.fields import Endpoint, Wanted, read_json, read_wanted
 from client.gateway.shapes import ChoiceText, Frame, Usage
 from client.gateway.writing import TokenTold, Writer
+from client.pipeline import Logprobs
 from client.requests import MAX_LINE_BYTES
-from client.session import Logprobs
 from core.engine.stops import stop_strings
 from core.protocol.errors import HeadraceError, LineInvalid, UsageError
 

@@ -10,6 +10,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,15 +18,15 @@ from sqlmodel import col, func, select
 
 from client.answering import AskTerms
 from client.gateway import batch_lines
-from client.gateway.answers import check_model, check_price
+from client.gateway.accepting import check_model, check_price
 from client.gateway.batch_lines import BadLine, Line, Lines, place_of
 from client.gateway.errors import BadParameter, NotDone, NotOffered
 from client.gateway.fields import ENDPOINTS, Endpoint
 from client.gateway.files import page_after
 from client.gateway.ledger import Bill
 from client.gateway.offline import LineAnswer, Offline
-from client.gateway.receipts import stage_receipts
 from client.gateway.shapes import receipt_of
+from client.gateway.signed import stage_receipts
 from client.gateway.tables import BatchAnswerRow, BatchRow
 from client.gateway.terms import terms_from, terms_json
 from client.statements import Transaction
@@ -39,10 +40,17 @@ if TYPE_CHECKING:
 
     from sqlmodel import Session
 
-    from client.gateway.gateway import Gateway
-    from client.gateway.keyring import Key
-    from client.gateway.models import Served
+    from client.gateway.database import Database
+    from client.gateway.files import Files
+    from client.gateway.keyring import Key, Keyring
+    from client.gateway.ledger import Ledger
+    from client.gateway.models import Catalogue, Served
+    from client.gateway.numbers import Numbers
+    from client.gateway.prices import Prices
     from client.orders import Prompt
+    from client.store import ClientStore
+    from core.runtime.clock import Clock
+    from core.runtime.settings import Settings
 
 log = get_logger(__name__)
 WINDOWS_S = {"24h": 24 * 3600}
@@ -53,19 +61,26 @@ OVER = ("completed", "failed", "expired", "cancelled")
 MOST_METADATA = 16
 
 
+@dataclass
 class Batches:
-    """The batches of one gateway: it runs its own, and knows those of others over the same database.
+    """The batches of one gateway: it runs its own, and knows those of others over one database."""
 
-    `gateway` is set right after both are made.
-    """
-
-    gateway: Gateway
-
-    def __init__(self, offline: Offline) -> None:
-        self._offline = offline
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._stoppable: dict[str, asyncio.Task[None]] = {}  # until they end, or are stopped
-        self._cancelled: set[str] = set()
+    offline: Offline
+    settings: Settings
+    clock: Clock
+    database: Database
+    keys: Keyring
+    ledger: Ledger
+    files: Files
+    catalogue: Catalogue
+    prices: Prices
+    numbers: Numbers
+    gateway_id: str
+    store: ClientStore | None
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    #: Tasks that have neither ended nor been stopped.
+    _stoppable: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _cancelled: set[str] = field(default_factory=set)
 
     async def start(self) -> int:
         """Go on with what an earlier life of this gateway left; how many.
@@ -94,15 +109,15 @@ class Batches:
         file_id = body.get("input_file_id")
         if not isinstance(file_id, str):
             raise BadParameter("input_file_id", "it must be the id of an uploaded file")
-        file = await self.gateway.files.get(file_id, None if key.is_local else key.key_id)
+        file = await self.files.get(file_id, None if key.is_local else key.key_id)
         if file.purpose != "batch":
             raise BadParameter("input_file_id", "the file's purpose must be batch")
-        now, batch_id = int(self.gateway.clock.now()), f"batch_{secrets.token_hex(12)}"
+        now, batch_id = int(self.clock.now()), f"batch_{secrets.token_hex(12)}"
         row = BatchRow(
             batch_id=batch_id,
             receipt_id=receipt_of(batch_id),
             key_id=key.key_id,
-            gateway_id=self.gateway.gateway_id,
+            gateway_id=self.gateway_id,
             input_file_id=file_id,
             endpoint=endpoint,
             status="validating",
@@ -217,7 +232,7 @@ class Batches:
             error = Interrupted("the batch was cancelled", "its caller asked for it")
             await self._end_early(row.batch_id, "cancelled", error)
             return
-        key = await self.gateway.keys.get(row.key_id)
+        key = await self.keys.get(row.key_id)
         lines = await self._read(row)
         first = next(iter(lines.good), None)
         if first is None:
@@ -225,19 +240,19 @@ class Batches:
             return
         if key is not None:
             check_model(key, first.wanted.model)
-        served = await self.gateway.catalogue.find(first.wanted.model)
-        default = self.gateway.settings.gateway.max_tokens
+        served = await self.catalogue.find(first.wanted.model)
+        default = self.settings.gateway.max_tokens
         lines = await asyncio.to_thread(batch_lines.with_prompts, lines, served, default)
         if not lines.good:
             await self._refuse(row, lines)
             return
         terms = terms_from(json.loads(row.terms))
-        left_s = row.expires_at - self.gateway.clock.now()
+        left_s = row.expires_at - self.clock.now()
         async with asyncio.timeout(max(0.0, left_s)):
             if row.status == "validating":
                 await self._reserve(row, served, lines, terms)
             else:
-                for answer in await self._offline.recover(
+                for answer in await self.offline.recover(
                     row.batch_id, served.model, served.tokenizer
                 ):
                     await self._run(self._keep, row.batch_id, answer)
@@ -245,7 +260,7 @@ class Batches:
         await self._finish(row.batch_id, "completed", served, lines, failures, None)
 
     async def _read(self, row: BatchRow) -> Lines:
-        path = self.gateway.files.path(row.input_file_id)
+        path = self.files.path(row.input_file_id)
         if not path.is_file():
             why = f"{row.input_file_id} was deleted, or is another gateway's"
             raise UsageError("the input file is gone", why)
@@ -257,8 +272,8 @@ class Batches:
         prompts = [prompt for line in lines.good for prompt in line.prompts]
         tokens_in = sum(len(prompt.ids) for prompt in prompts)
         tokens_out = sum(prompt.sampling.max_new_tokens for prompt in prompts)
-        priced = await self.gateway.prices.price(served.model, tokens_in, tokens_out, terms)
-        check_price(self.gateway, priced, terms)
+        priced = await self.prices.price(served.model, tokens_in, tokens_out, terms)
+        check_price(self.settings, priced, terms)
         await self._run(self._hold, row.batch_id, served.name, priced.most_units, lines)
 
     async def _answer(
@@ -283,7 +298,7 @@ class Batches:
         for start in range(0, len(todo), wire.MAX_REQUESTS):
             part: list[Prompt] = todo[start : start + wire.MAX_REQUESTS]
             try:
-                failures |= await self._offline.run(
+                failures |= await self.offline.run(
                     row.batch_id, served.model, served.tokenizer, part, terms, keep
                 )
             finally:
@@ -315,8 +330,8 @@ class Batches:
             await self._run(self._end, batch_id, status, Lines(), Bill(0, 0, 0), errors, {})
             return
         lines = await self._read(row)
-        served = await self.gateway.catalogue.find(row.model)
-        default = self.gateway.settings.gateway.max_tokens
+        served = await self.catalogue.find(row.model)
+        default = self.settings.gateway.max_tokens
         lines = await asyncio.to_thread(batch_lines.with_prompts, lines, served, default)
         await self._finish(batch_id, status, served, lines, {}, error)
 
@@ -331,7 +346,7 @@ class Batches:
     ) -> None:
         """Files, bill, and the batch's end."""
         row = await self.get(batch_id)
-        now = int(self.gateway.clock.now())
+        now = int(self.clock.now())
         if status == "completed":
             await self._run(self._finalize, batch_id)
         by_line: dict[int, list[BatchAnswerRow]] = {}
@@ -355,10 +370,10 @@ class Batches:
             key=lambda one: one.number,
         )
         signed = await stage_receipts(
-            self.gateway,
+            self.store,
             {(a.job_id, a.job_request) for answers in by_line.values() for a in answers},
         )
-        files = self.gateway.files
+        files = self.files
         hexes = batch_id.removeprefix("batch_")
         ids: dict[str, str | None] = {}
 
@@ -388,7 +403,7 @@ class Batches:
             name = f"{batch_id}_{kind}.jsonl"
             await files.write(file_id, row.key_id, name, "batch_output", content)
             ids[f"{kind}_file_id"] = file_id
-        bill = await self._offline.bill(batch_id, served.model)
+        bill = await self.offline.bill(batch_id, served.model)
         counted = Lines(done, bad)
         errors = (
             []
@@ -403,7 +418,7 @@ class Batches:
             ]
         )
         await self._run(self._end, batch_id, status, counted, bill, errors, ids)
-        numbers, model = self.gateway.numbers, served.name
+        numbers, model = self.numbers, served.name
         numbers.tokens.labels(model, "in").inc(bill.tokens_in)
         numbers.tokens.labels(model, "out").inc(bill.tokens_out)
         numbers.cost.labels(model).inc(bill.cost_units)
@@ -411,11 +426,11 @@ class Batches:
     # --- in the database's thread ---
 
     async def _run(self, call: Any, *args: Any, **kwargs: Any) -> Any:
-        return await self.gateway.database.run(call, *args, **kwargs)
+        return await self.database.run(call, *args, **kwargs)
 
     def _take_left(self) -> list[BatchRow]:
-        ours, files = self.gateway.gateway_id, self.gateway.files
-        with self.gateway.database.session() as session:
+        ours, files = self.gateway_id, self.files
+        with self.database.session() as session:
             wanted = select(BatchRow).where(
                 col(BatchRow.status).in_(RUNNING), col(BatchRow.gateway_id).in_((ours, ""))
             )
@@ -430,27 +445,27 @@ class Batches:
             return left
 
     def _cancelling(self, batch_ids: Sequence[str]) -> list[str]:
-        with self.gateway.database.session() as session:
+        with self.database.session() as session:
             wanted = select(BatchRow.batch_id).where(
                 BatchRow.status == "cancelling", col(BatchRow.batch_id).in_(batch_ids)
             )
             return list(session.exec(wanted).all())
 
     def _counts(self) -> dict[str, int]:
-        with self.gateway.database.session() as session:
+        with self.database.session() as session:
             wanted = select(BatchRow.status, func.count()).group_by(col(BatchRow.status))
             return dict(session.exec(wanted).all())
 
     def _save(self, row: BatchRow) -> None:
-        with self.gateway.database.session() as session:
+        with self.database.session() as session:
             session.add(row)
 
     def _get(self, batch_id: str) -> BatchRow | None:
-        with self.gateway.database.session() as session:
+        with self.database.session() as session:
             return session.get(BatchRow, batch_id)
 
     def _ls(self, key_id: str | None, after: str | None, limit: int) -> list[BatchRow]:
-        with self.gateway.database.session() as session:
+        with self.database.session() as session:
             wanted = select(BatchRow)
             if key_id is not None:
                 wanted = wanted.where(BatchRow.key_id == key_id)
@@ -459,41 +474,41 @@ class Batches:
         return page_after(rows, after, limit, lambda row: row.batch_id)
 
     def _answers(self, batch_id: str) -> list[BatchAnswerRow]:
-        with self.gateway.database.session() as session:
+        with self.database.session() as session:
             wanted = select(BatchAnswerRow).where(BatchAnswerRow.batch_id == batch_id)
             order = (col(BatchAnswerRow.line_number), col(BatchAnswerRow.answer_index))
             return list(session.exec(wanted.order_by(*order)).all())
 
     def _ask_to_cancel(self, batch_id: str) -> BatchRow:
-        with self.gateway.database.session() as session:
+        with self.database.session() as session:
             row = session.get_one(BatchRow, batch_id)
             if row.status in ("validating", "in_progress"):
-                row.status, row.cancelling_at = "cancelling", int(self.gateway.clock.now())
+                row.status, row.cancelling_at = "cancelling", int(self.clock.now())
             session.add(row)
             return row
 
     def _finalize(self, batch_id: str) -> None:
-        with self.gateway.database.session() as session:
+        with self.database.session() as session:
             row = session.get_one(BatchRow, batch_id)
             if row.ended_at is None:
-                row.status, row.finalizing_at = "finalizing", int(self.gateway.clock.now())
+                row.status, row.finalizing_at = "finalizing", int(self.clock.now())
             session.add(row)
 
     def _hold(self, batch_id: str, model: str, units: int, lines: Lines) -> None:
-        with self.gateway.database.session() as session:
+        with self.database.session() as session:
             row = session.get_one(BatchRow, batch_id)
-            self.gateway.ledger.take(Transaction.of(session), row.key_id, units)
+            self.ledger.take(Transaction.of(session), row.key_id, units)
             row.reserved_units, row.model = units, model
             row.lines_total, row.lines_failed = lines.total, len(lines.bad)
             if row.status == "validating":
                 row.status = "in_progress"
-            row.in_progress_at = int(self.gateway.clock.now())
+            row.in_progress_at = int(self.clock.now())
             session.add(row)
 
     def _keep(self, batch_id: str, answer: LineAnswer) -> None:
         number, choice = place_of(answer.custom_id)
         logprobs = answer.logprobs if any(answer.logprobs) else None
-        with self.gateway.database.session() as session:
+        with self.database.session() as session:
             is_new = session.get(BatchAnswerRow, (batch_id, number, choice)) is None
             session.merge(
                 BatchAnswerRow(
@@ -506,7 +521,7 @@ class Batches:
                     tokens=json.dumps(list(answer.tokens)),
                     logprobs=msgspec.json.encode(logprobs).decode(),
                     finish=answer.finish,
-                    ended_at=int(self.gateway.clock.now()),
+                    ended_at=int(self.clock.now()),
                 )
             )
             if is_new:
@@ -527,7 +542,7 @@ class Batches:
         errors: Sequence[Mapping[str, Any]],
         files: Mapping[str, str | None],
     ) -> None:
-        with self.gateway.database.session() as session:
+        with self.database.session() as session:
             row = session.get_one(BatchRow, batch_id)
             if row.ended_at is not None:
                 return
@@ -544,11 +559,11 @@ class Batches:
             "the gateway that ran it is gone",
             resume="a new batch",
         )
-        expired_before = int(self.gateway.clock.now()) - GONE_AFTER_S
-        with self.gateway.database.session() as session:
+        expired_before = int(self.clock.now()) - GONE_AFTER_S
+        with self.database.session() as session:
             wanted = select(BatchRow).where(
                 col(BatchRow.status).in_(RUNNING),
-                BatchRow.gateway_id != self.gateway.gateway_id,
+                BatchRow.gateway_id != self.gateway_id,
                 BatchRow.expires_at < expired_before,
             )
             gone = list(session.exec(wanted).all())
@@ -567,14 +582,14 @@ class Batches:
     ) -> None:
         """Its last state, and its bill in the same transaction."""
         row.status, row.errors = status, json.dumps(list(errors))
-        row.ended_at = int(self.gateway.clock.now())
+        row.ended_at = int(self.clock.now())
         row.cost_units = bill.cost_units
         row.tokens_in, row.tokens_out = bill.tokens_in, bill.tokens_out
         held, row.reserved_units = row.reserved_units, 0
         session.add(row)
         if row.model:
             session.flush()
-            self.gateway.ledger.settle(
+            self.ledger.settle(
                 Transaction.of(session),
                 row.key_id,
                 row.model,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from client.wallet import Balances, balances
@@ -13,8 +13,14 @@ from core.runtime.alerts import Trouble
 from core.runtime.logs import get_logger
 
 if TYPE_CHECKING:
-    from client.gateway.gateway import Gateway
-    from client.gateway.keyring import Key
+    from client.gateway.batches import Batches
+    from client.gateway.keyring import Key, Keyring
+    from client.gateway.ledger import Ledger
+    from client.gateway.numbers import Numbers
+    from core.protocol.chain import Chain
+    from core.runtime.alerts import Alerts
+    from core.runtime.clock import Clock
+    from core.runtime.settings import Settings
 
 log = get_logger(__name__)
 LOOK_EVERY_S = 5.0
@@ -37,17 +43,26 @@ class Seen:
         return self.balances.wallet + self.balances.deposited + self.balances.credit
 
 
+@dataclass
 class Funds:
-    """Looks at the chain now and then. `gateway` is set right after both are made."""
+    """Looks at the chain every few seconds and tells the owner in time."""
 
-    gateway: Gateway
-
-    def __init__(self, low_units: int = 0) -> None:
-        self._low_units = low_units
-        self.seen: Seen | None = None
-        self.problem = ""
-        self.lasts_s: float | None = None
-        self._spent: deque[tuple[float, int]] = deque()
+    settings: Settings
+    clock: Clock
+    #: None only where a test has no chain.
+    chain: Chain | None
+    payer: str
+    ledger: Ledger
+    keys: Keyring
+    batches: Batches
+    alerts: Alerts
+    numbers: Numbers
+    #: Below this the owner is told.
+    low_units: int = 0
+    seen: Seen | None = None
+    problem: str = ""
+    lasts_s: float | None = None
+    _spent: deque[tuple[float, int]] = field(default_factory=deque)
 
     async def watch(self) -> None:
         """Look forever."""
@@ -57,74 +72,72 @@ class Funds:
                 await self._look_at_keys()
             except Exception:  # such as a database that is away: looked at again in a moment
                 log.exception("the money was not looked at")
-            await self.gateway.clock.sleep(LOOK_EVERY_S)
+            await self.clock.sleep(LOOK_EVERY_S)
 
     async def look(self) -> Seen | None:
         """Read the balances now; the last known when the chain does not answer."""
-        gateway = self.gateway
-        if gateway.context is None:
+        if self.chain is None:
             return None
         try:
-            found = await balances(gateway.context.chain, gateway.payer)
+            found = await balances(self.chain, self.payer)
         except HeadraceError as error:
             self.problem = f"{error.what}: {error.why}"
             return self.seen
-        self.problem, self.seen = "", Seen(found, gateway.clock.now())
-        numbers = gateway.numbers
+        self.problem, self.seen = "", Seen(found, self.clock.now())
+        numbers = self.numbers
         for account, units in (
             ("wallet", found.wallet),
             ("prepaid", found.deposited),
             ("credit", found.credit),
         ):
             numbers.balance.labels(account).set(units)
-        totals = await gateway.ledger.totals()
+        totals = await self.ledger.totals()
         numbers.locked.set(totals["reserved_units"])
         self._look_at_rate(self.seen, totals["spent_units"])
         return self.seen
 
     def _look_at_rate(self, seen: Seen, spent_units: int) -> None:
-        gateway, show = self.gateway, self.gateway.show
+        show = self.settings.show_token
         self._spent.append((seen.at, spent_units))
         while seen.at - self._spent[0][0] > RATE_OVER_S:
             self._spent.popleft()
         self.lasts_s = lasts_s(self._spent, seen.spendable_units)
-        gateway.numbers.lasts.set(float("inf") if self.lasts_s is None else self.lasts_s)
+        self.numbers.lasts.set(float("inf") if self.lasts_s is None else self.lasts_s)
         left, why = show(seen.spendable_units), []
-        if seen.spendable_units < self._low_units:
-            why.append(f"{left} are left, less than gateway.low_balance, {show(self._low_units)}")
-        least_s = gateway.settings.alerts.lasts_s
+        if seen.spendable_units < self.low_units:
+            why.append(f"{left} are left, less than gateway.low_balance, {show(self.low_units)}")
+        least_s = self.settings.alerts.lasts_s
         if self.lasts_s is not None and self.lasts_s < least_s:
             hours = self.lasts_s / 3600
             why.append(f"at the rate of the last hour {left} last {hours:.1f} hours")
         trouble = Trouble(
             "money runs out",
             "; ".join(why),
-            f"send tokens to {gateway.payer}, or `client wallet deposit`",
+            f"send tokens to {self.payer}, or `client wallet deposit`",
             values={
                 "left_units": str(seen.spendable_units),
                 "lasts_s": -1 if self.lasts_s is None else int(self.lasts_s),
             },
         )
-        gateway.alerts.tell(LOW_FUNDS, [trouble] if why else [])
+        self.alerts.tell(LOW_FUNDS, [trouble] if why else [])
 
     async def _look_at_keys(self) -> None:
-        gateway = self.gateway
-        keys, now = await gateway.keys.ls(), gateway.clock.now()
-        gateway.alerts.tell(
+        keys, now = await self.keys.ls(), self.clock.now()
+        self.alerts.tell(
             KEY_BUDGET,
             [
                 Trouble(
                     f"the budget of key '{key.name}' runs out",
-                    f"{gateway.show(left)} of {gateway.show(budget)} are left",
+                    f"{self.settings.show_token(left)} of {self.settings.show_token(budget)} are left",
                     "`client keys new` makes one with a higher budget",
                     subject=key.key_id,
                     values={"left_units": str(left), "budget_units": str(budget)},
                 )
-                for key, left, budget in short_keys(keys, gateway.settings.alerts.budget_bps, now)
+                for key, left, budget in short_keys(keys, self.settings.alerts.budget_bps, now)
             ],
         )
-        for status, count in (await gateway.batches.counts()).items():
-            gateway.numbers.batches.labels(status).set(count)
+        for status, count in (await self.batches.counts()).items():
+            self.numbers.batches.labels(status).set(count)
 
 
 def lasts_s(spent: Sequence[tuple[float, int]], left_units: int) -> float | None:

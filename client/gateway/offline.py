@@ -13,7 +13,7 @@ from client.demands import demanded
 from client.gateway.ledger import Bill
 from client.jobs import Policy, Requester, acknowledge, run_batch
 from client.orders import Prompt
-from client.session import Logprobs, Match
+from client.pipeline import Logprobs, Match
 from client.store import ClientStore, JobRow, RequestRow, match_of
 from client.submission import (
     Choices,

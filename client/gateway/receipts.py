@@ -3,54 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from client.gateway.errors import NotOffered, ReceiptUnknown
 from client.gateway.ledger import answer_json
-from client.store import match_of, receipt_hash
+from client.gateway.signed import stage_receipts
+from client.store import match_of
 from core.protocol import ids
 from core.protocol.errors import IdInvalid
 
 if TYPE_CHECKING:
     from client.gateway.gateway import Gateway
     from client.gateway.tables import RequestRow
-    from client.store import ClientStore
-
-
-async def stage_receipts(
-    gateway: Gateway, wanted: Collection[tuple[str, int]]
-) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    """What stages signed for these requests of jobs, first stage first; nothing where there is no store."""
-    if gateway.store is None or not wanted:
-        return {}
-    return await asyncio.to_thread(_stage_receipts, gateway.store, set(wanted))
-
-
-def _stage_receipts(
-    store: ClientStore, wanted: set[tuple[str, int]]
-) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for job_id in {job for job, _ in wanted if job}:
-        for row, signed in store.receipts(job_id):
-            covered = [leaf.request_index for leaf in signed.leaves]
-            if row.request_index < 0:
-                continue  # over the whole job: the requests' own say the same
-            for index in covered:
-                if (job_id, index) in wanted:
-                    shown = {
-                        "receipt": ids.full(ids.Kind.RECEIPT, receipt_hash(signed)),
-                        "stage": row.stage,
-                        "layers": [signed.receipt.layer_from, signed.receipt.layer_to],
-                        "tokens_in": signed.receipt.tokens_in,
-                        "tokens_out": signed.receipt.tokens_out,
-                        "signature": signed.signature,
-                        "signed": msgspec.to_builtins(signed.receipt),
-                    }
-                    found.setdefault((job_id, index), []).append(shown)
-    return found
 
 
 async def receipt(gateway: Gateway, typed: str, key_id: str | None) -> dict[str, Any]:
@@ -66,7 +32,7 @@ async def receipt(gateway: Gateway, typed: str, key_id: str | None) -> dict[str,
 async def receipt_json(gateway: Gateway, row: RequestRow) -> dict[str, Any]:
     """Everything that is known of a request, in the words of its bill."""
     answers = await gateway.ledger.answers(row.request_id)
-    signed = await stage_receipts(gateway, {(a.job_id, a.job_request) for a in answers})
+    signed = await stage_receipts(gateway.store, {(a.job_id, a.job_request) for a in answers})
     return {
         "object": "receipt",
         "id": row.receipt_id,

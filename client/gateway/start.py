@@ -70,37 +70,65 @@ def assemble(
     """A gateway of these parts, not yet begun. Raises ConfigError (its name cannot be read)."""
     clock, metrics, ours = clock or SystemClock(), Metrics(), settings.gateway
     budget = settings.token(ours.daily_budget) if ours.daily_budget else None
-    gateway_id = identity_in(folder)
-    gateway = Gateway(
+    gateway_id, numbers = identity_in(folder), Numbers(metrics)
+    alerts = Alerts.of(settings, metrics, clock, daemon="gateway", account=payer, events=EVENTS)
+    keys, prices = Keyring(database, clock), Prices(answerer, clock)
+    files = Files(database, clock, make_private(folder) / "files")
+    ledger = Ledger(
+        database, clock, gateway_id, daily_budget_units=budget, show=settings.show_token
+    )
+    batches = Batches(
+        offline=offline,
+        settings=settings,
+        clock=clock,
+        database=database,
+        keys=keys,
+        ledger=ledger,
+        files=files,
+        catalogue=catalogue,
+        prices=prices,
+        numbers=numbers,
+        gateway_id=gateway_id,
+        store=store,
+    )
+    funds = Funds(
+        settings=settings,
+        clock=clock,
+        chain=context.chain if context is not None else None,
+        payer=payer,
+        ledger=ledger,
+        keys=keys,
+        batches=batches,
+        alerts=alerts,
+        numbers=numbers,
+        low_units=settings.token(ours.low_balance),
+    )
+    return Gateway(
         settings=settings,
         clock=clock,
         context=context,
         answerer=answerer,
-        prices=Prices(answerer, clock),
+        prices=prices,
         matcher=matcher,
         store=store,
         catalogue=catalogue,
         database=database,
-        keys=Keyring(database, clock),
-        ledger=Ledger(
-            database, clock, gateway_id, daily_budget_units=budget, show=settings.show_token
-        ),
+        keys=keys,
+        ledger=ledger,
         limiter=Limiter(clock),
         exchanges=Exchanges(),
-        files=Files(database, clock, make_private(folder) / "files"),
-        batches=Batches(offline),
-        funds=Funds(settings.token(ours.low_balance)),
-        alerts=Alerts.of(settings, metrics, clock, daemon="gateway", account=payer, events=EVENTS),
+        files=files,
+        batches=batches,
+        funds=funds,
+        alerts=alerts,
         metrics=metrics,
-        numbers=Numbers(metrics),
+        numbers=numbers,
         local_token=local_token or secrets.token_urlsafe(32),
         gateway_id=gateway_id,
         payer=payer,
         folder=folder,
         started_at=clock.now(),
     )
-    gateway.batches.gateway = gateway.funds.gateway = gateway
-    return gateway
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from core.engine.stops import ShownText
 
 if TYPE_CHECKING:
     from client.answering import Said
-    from client.session import Logprobs
+    from client.pipeline import Logprobs
     from core.engine.tokenizer import Tokenizer
 
 _BROKEN = "�"

@@ -8,7 +8,8 @@ import pytest
 
 from client.failover import Ongoing, go_on
 from client.orders import Batch
-from client.session import JobSession, Limits, Logprobs, Outcome, RequestState
+from client.pipeline import Limits, Logprobs, Outcome, RequestState
+from client.session import JobSession
 from core.engine.stops import Ending
 from core.protocol import wire
 from core.protocol.errors import CheckFailed, PeerUnreachable

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from client.failover import Ongoing, continues, go_on
 from client.orders import Prompt
-from client.session import Outcome, RequestState
+from client.pipeline import Outcome, RequestState
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, PeerUnreachable
 

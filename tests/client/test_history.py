@@ -15,7 +15,7 @@ import pytest
 from client import history
 from client.context import Context, open_store
 from client.orders import Batch
-from client.session import Match
+from client.pipeline import Match
 from client.verify import Answer
 from core.protocol import ids, pricing, signing
 from core.protocol import types as t

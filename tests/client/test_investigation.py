@@ -23,7 +23,7 @@ from client.investigation import (
     source_of,
 )
 from client.orders import Batch
-from client.session import Match
+from client.pipeline import Match
 from client.store import receipt_hash
 from client.verdicts import STATUSES, _accused
 from core.protocol import ids, signing

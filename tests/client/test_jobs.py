@@ -21,7 +21,7 @@ from client.jobs import (
 )
 from client.matcher_api import Goes
 from client.orders import Prompt
-from client.session import Limits, Match
+from client.pipeline import Limits, Match
 from client.store import ClientStore
 from client.verify import ack_of_leaves
 from core.protocol import pricing, signing, wire

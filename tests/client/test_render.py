@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from client.orders import Batch
-from client.render import BatchView, ChatView, _wrap, printable, route_text
+from client.orders import Batch, route_text
+from client.render import BatchView, ChatView, _wrap, printable
 from core.engine.tokenizer import Tokenizer
 from core.protocol.errors import PeerUnreachable
 from core.runtime.console import Stage as Progress

@@ -13,6 +13,7 @@ import pytest
 from client.jobs import Policy, Requester
 from client.matcher_api import Quote
 from client.orders import Terms
+from client.pipeline import Limits
 from client.replicas import (
     Apart,
     Difference,
@@ -24,7 +25,6 @@ from client.replicas import (
     run_replicas,
     suspicion,
 )
-from client.session import Limits
 from client.verify import Answer
 from core.protocol import ids
 from core.protocol import types as t

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from client.orders import Batch
-from client.session import JobSession, Limits, Outcome, RequestState
+from client.pipeline import Limits, Outcome, RequestState
+from client.session import JobSession
 from core.protocol import wire
 from core.protocol.errors import (
     AuthenticationFailed,

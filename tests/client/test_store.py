@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from client.orders import Batch
-from client.session import Match
+from client.pipeline import Match
 from client.store import ClientStore, match_of, receipt_hash
 from core.protocol import ids
 from core.protocol.errors import IdInvalid

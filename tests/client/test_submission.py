@@ -17,8 +17,8 @@ from client import submission, submitting
 from client.context import Model
 from client.jobs import BatchResult, Finished
 from client.matcher_api import Quote
+from client.pipeline import Logprobs, RequestState
 from client.replicas import Wanted
-from client.session import Logprobs, RequestState
 from client.submission import (
     Choices,
     Prepared,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from client.orders import Batch, Prompt, Terms, make_order
-from client.session import Match
+from client.pipeline import Match
 from client.verify import Answer
 from core.protocol import commit, signing, wire
 from core.protocol import types as t

@@ -18,7 +18,7 @@ from typing import Any
 from client.jobs import BatchResult, Policy, Requester, run_batch
 from client.matcher_api import Goes
 from client.orders import Prompt, Terms
-from client.session import Limits, Match
+from client.pipeline import Limits, Match
 from client.store import ClientStore
 from core.engine.weights import model_manifest
 from core.protocol import commit, pricing, signing, wire

@@ -16,7 +16,7 @@ from benchmarks.engine.rig.chain import ARBITRATOR, DOMAIN, MATCHER_KEY, RICH, s
 from benchmarks.engine.rig.fleet import Fleet, Member
 from client.matcher_api import Goes
 from client.orders import Terms
-from client.session import Match
+from client.pipeline import Match
 from core.engine.weights import model_manifest
 from core.protocol import commit, signing, wire
 from core.protocol import types as t

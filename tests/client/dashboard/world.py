@@ -21,7 +21,7 @@ from client.gateway.gateway import Gateway
 from client.gateway.keyring import Limits
 from client.gateway.ledger import DONE, FAILED, Ending, Opening
 from client.orders import Batch
-from client.session import Match
+from client.pipeline import Match
 from client.store import ClientStore
 from core.protocol import types as t
 from core.protocol.chain import ChainCall, ChainEvent

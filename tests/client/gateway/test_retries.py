@@ -19,7 +19,7 @@ import pytest
 from client.gateway.ledger import DONE, FORGET_AT_ONCE, KEEP_NAMED_S, KEEP_S, Ending, Opening
 from client.gateway.start import recover
 from client.orders import Batch, Prompt
-from client.session import Match
+from client.pipeline import Match
 from client.store import ClientStore
 from core.protocol import pricing
 from core.protocol.types import SamplingParams

@@ -21,7 +21,7 @@ from client.gateway.ledger import Bill
 from client.gateway.models import Offer, Served, unknown
 from client.gateway.offline import Keep, LineAnswer
 from client.orders import Prompt
-from client.session import Logprobs
+from client.pipeline import Logprobs
 from core.engine.stops import Ending
 from core.engine.tokenizer import Tokenizer
 from core.protocol import signing
