@@ -1,0 +1,7 @@
+"""Does the house stay in order? `python -m tests.house` prints what can be counted; the tests hold the rules.
+
+`tree`        the product's files, rooms, definitions and lines
+`reach`       which definitions the five programs reach
+`ways`        the ways through the code that `docs/architecture.md` lists
+`__main__`    the countable rows: item, reach, ours, reached
+"""
