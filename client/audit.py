@@ -1,6 +1,6 @@
 """Whether a stage did what it signed: re-run its layers in float64 from the committed inputs and compare once.
 
-`VERDICT`s follow the calibrated tolerance of the model's numerics profile (`core/engine/numerics.py`); nothing two
+`VERDICT`s follow the calibrated tolerance of the model's numerics profile (`core/dispute/judging/numerics.py`); nothing two
 machines computed is ever compared with each other. One stage's shard is in memory at a time.
 """
 
@@ -24,11 +24,11 @@ from core.protocol.errors import CheckFailed, RowsWithheld
 from core.protocol.types import RequestLeaf, Stage
 
 if TYPE_CHECKING:
+    from core.dispute.judging.numerics import NumericsProfile
+    from core.dispute.play.program import ModelProgram
+    from core.dispute.trace.program import Program
     from core.engine.blocks import Shard
-    from core.engine.numerics import NumericsProfile
     from core.engine.tokenizer import Tokenizer
-    from core.engine.trace.program import ModelProgram
-    from core.protocol.trace.program import Program
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class ShardSource:
     @property
     def numerics(self) -> str:
         """What the model's machines hold weights and compute in."""
-        from core.engine.numerics import BF16
+        from core.dispute.judging.numerics import BF16
 
         return "bfloat16" if self.profile.name == BF16.name else "float32"
 
@@ -141,7 +141,7 @@ class ShardSource:
 
     def sigma(self, boundary: int) -> Any:
         """The size of each channel before layer `boundary`; None where the model registered none."""
-        from core.protocol.trace.families import SIGMA
+        from core.dispute.trace.families import SIGMA
 
         return self.operators.tables[SIGMA][boundary] if self.operators else None
 
@@ -339,7 +339,7 @@ def _disordered(leaf: RequestLeaf, opening: PromptOpening, fed: tuple[int, ...] 
 def _judge_rows(
     source: ShardSource, shards: _Shards, leaf: RequestLeaf, inputs: bytes, outputs: bytes
 ) -> RequestFinding:
-    from core.engine.numerics import judge_rows, reexecute
+    from core.dispute.judging.numerics import judge_rows, reexecute
 
     if (rough := shards.rough) is not None:
         sigma, served = source.sigma(rough.layers.end), _floats(outputs, rough.hidden)
@@ -378,7 +378,7 @@ def _judge_rows(
 
 def _first_beyond(limit: float, served: Any, reference: Any, sigma: Any, worst_row: int) -> int:
     """The first row that alone lies beyond the limit, or the worst where only all together do."""
-    from core.engine.numerics import whitened_relative_l2
+    from core.dispute.judging.numerics import whitened_relative_l2
 
     off = whitened_relative_l2(served, reference, sigma).rows
     return next((i for i, deviation in enumerate(off) if deviation > limit), worst_row)
@@ -412,7 +412,7 @@ def _judge_ends(
     source: ShardSource, shards: _Shards, leaf: RequestLeaf, inputs: bytes, ends: _Ends
 ) -> RequestFinding:
     """A last stage: its state rows as any other's, and its tokens by the head on ours."""
-    from core.engine.numerics import TokenMargins, judge_rows, reexecute
+    from core.dispute.judging.numerics import TokenMargins, judge_rows, reexecute
 
     tokens, opening, shard = ends.tokens, ends.opening, shards.either
     unknown = next((i for i, t in enumerate(tokens) if t >= shard.vocab), None)

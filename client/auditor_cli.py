@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from core.runtime.cli import App, Run
+from core.runtime.commands.cli import App, Run
 
 app = App("auditor", help="Re-run what you doubt, and take a liar's stake on chain.")
 jury = app.group("jury", help="Stake, and judge other people's disputes.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from client.results import Dispute
-from core.runtime.results import Result
+from core.runtime.commands.results import Result
 
 
 class Stage(Result, frozen=True, forbid_unknown_fields=False):

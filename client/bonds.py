@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from client.dispute import challenge_cost
 from client.evidence import Case, events_named
-from core.protocol.chain import Chain
-from core.protocol.dispute import JuryPhase, Phase
-from core.protocol.game_log import GAME, games
+from core.chain.chain import Chain
+from core.dispute.game.dispute import JuryPhase, Phase
+from core.dispute.game.game_log import GAME, games
 
 
 @dataclass(frozen=True)

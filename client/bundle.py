@@ -17,7 +17,8 @@ from client.context import open_context, open_store
 from client.registered import shard_roots
 from client.store import match_of
 from client.verify import Answer, check_answers, check_pipeline, complete_sets, covered
-from core.protocol import ids, pricing, signing, units
+from core.money import pricing
+from core.protocol import ids, signing, units
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, UsageError
 from core.runtime.settings import Settings

@@ -11,17 +11,17 @@ from client.evidence import Delegation, events_named
 from client.investigation import investigate, read_delegation
 from client.jury import Action, Memory, View, next_action
 from client.playing import next_move
+from core.dispute.game.dispute import ACCUSED_TURNS, JURY, STATUSES, JuryPhase, Phase
+from core.dispute.game.game_log import GAME, Opened, games
 from core.protocol import ids, units
-from core.protocol.dispute import ACCUSED_TURNS, JURY, STATUSES, JuryPhase, Phase
 from core.protocol.errors import UsageError
-from core.protocol.game_log import GAME, Opened, games
 from core.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from core.protocol.chain import ChainEvent
-    from core.runtime.console import Run
+    from core.chain.chain import ChainEvent
+    from core.runtime.commands.console import Run
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from core.runtime.cli import App, Run
+from core.runtime.commands.cli import App, Run
 
 if TYPE_CHECKING:
     from core.protocol.types import SamplingParams
@@ -139,7 +139,7 @@ def wallet_import(
 @wallet.command("ls")
 def wallet_ls(run: Run) -> None:
     """Wallets in the keystore folder."""
-    from core.protocol.keystore import Keystore
+    from core.keys.keystore import Keystore
 
     found = Keystore(run.settings.wallet.keystore_dir).ls()
     run.emit([{"name": w.name, "address": w.address, "file": str(w.path)} for w in found])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from client.context import open_context
+from core.dispute.game.game_log import GAME
 from core.protocol.errors import UsageError
-from core.protocol.game_log import GAME
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 
 #: Whoever keeps credits that a dispute may leave: the game and the jury bonds and fees, the registry rewards, the escrow refunds.
 DEBTORS = (GAME, "JuryArbitrator", "MinerRegistry", "Escrow")

@@ -11,12 +11,12 @@ import msgspec
 
 from client.matcher_api import MatcherApi
 from client.store import ClientStore
+from core.chain.chain import Chain
 from core.engine.store import resolve_model
 from core.protocol import ids
-from core.protocol.chain import Chain
 from core.protocol.errors import IdInvalid, ModelMissing, ModelUnknown
 from core.protocol.types import ModelSpec
-from core.runtime.debug import record_transaction
+from core.runtime.commands.debug import record_transaction
 from core.runtime.settings import Settings
 
 #: The contracts that a requester, an auditor or a juror reads or calls.

@@ -24,11 +24,11 @@ from client.submission import (
 from client.submitting import ask_price
 from core.engine.stops import cut_at_stop, stop_strings
 from core.engine.tokenizer import Tokenizer
+from core.keys.signer import Signer
 from core.protocol import ids
 from core.protocol.errors import UsageError
-from core.protocol.signer import Signer
 from core.protocol.types import SamplingParams
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from client.context import open_store
 from client.history import keeper_pid
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, error_from
-from core.runtime.cli import as_typed
+from core.runtime.commands.cli import as_typed
 from core.runtime.folders import make_private
 
 if TYPE_CHECKING:
-    from core.runtime.console import Run
+    from core.runtime.commands.console import Run
     from core.runtime.settings import Settings
 
 LOOK_AGAIN_S = 0.2

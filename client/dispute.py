@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client.evidence import Case, Delegation
-from core.protocol.chain import Chain, Sent
+from core.chain.chain import Chain, Sent
 from core.protocol.errors import TokenShort, UsageError
 from core.protocol.signing import DigestSigner
 from core.protocol.types import (

@@ -9,10 +9,17 @@ from client.by_hand import Standing, standing
 from client.context import Context, open_context
 from client.game_record import OnTrial, ShownMove, describe_trial, moves_of, on_trial
 from client.verdicts import jury_line
+from core.dispute.game.dispute import (
+    ACCUSED_TURNS,
+    ACCUSER_TURNS,
+    JURY,
+    STATUSES,
+    Phase,
+    Verdict,
+)
 from core.protocol import ids
-from core.protocol.dispute import ACCUSED_TURNS, ACCUSER_TURNS, JURY, STATUSES, Phase, Verdict
 from core.protocol.units import format_moment
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 
 Json = dict[str, Any]
 UNRULED = (STATUSES[Verdict.NONE], STATUSES[Verdict.OPEN])

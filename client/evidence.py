@@ -14,10 +14,10 @@ import msgspec
 
 from client.orders import Prompt, opening_of
 from client.verify import complete_sets, disjoint
+from core.chain.chain import Chain, ChainCall, ChainEvent, history
+from core.money.spending import payers
 from core.protocol import commit, signing, wire
-from core.protocol.chain import Chain, ChainCall, ChainEvent, history
 from core.protocol.errors import CheckFailed, HeadraceError, IdInvalid, RowsWithheld
-from core.protocol.spending import payers
 from core.protocol.types import (
     AuditorDelegation,
     Order,
@@ -28,7 +28,7 @@ from core.protocol.types import (
     Stage,
     StageReceipt,
 )
-from core.runtime.channel import Peers
+from core.runtime.network.channel import Peers
 
 _ROW_BYTES_PER_CALL = 8 * 2**20
 PATIENCE_S = 30.0  # for all rows of one request at one boundary

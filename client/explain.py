@@ -66,7 +66,7 @@ def _explain(
     inputs: bytes,
     outputs: bytes,
 ) -> Explained:
-    from core.engine.numerics import standing_of, studentised, whitened_relative_l2
+    from core.dispute.judging.numerics import standing_of, studentised, whitened_relative_l2
 
     x = source.inputs_of(exact, inputs)
     served = source.rows_of(exact, outputs)

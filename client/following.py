@@ -19,7 +19,7 @@ from core.protocol import ids, units
 from core.protocol.errors import DeadlinePassed, UsageError
 from core.protocol.types import JobState, SamplingParams
 from core.runtime.clock import SystemClock
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 from core.runtime.settings import Settings
 
 ENDED = (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from core.protocol.chain import Chain, ChainCall, Mined
-from core.protocol.game_log import GAME, Opened, case_of, game_events, read_game
-from core.protocol.referee import Kind, Leaf, Ruling, check, check_exact
-from core.protocol.referee.exact import VALUES, exact_value
-from core.protocol.referee.leaf import Malformed
-from core.protocol.trace.calls import evidence_of
-from core.protocol.trace.evidence import EvidenceError
-from core.protocol.trace.judge import Case
-from core.protocol.trace.layout import Place
+from core.chain.chain import Chain, ChainCall, Mined
+from core.dispute.game.game_log import GAME, Opened, case_of, game_events, read_game
+from core.dispute.referee import Kind, Leaf, Ruling, check, check_exact
+from core.dispute.referee.exact import VALUES, exact_value
+from core.dispute.referee.leaf import Malformed
+from core.dispute.trace.calls import evidence_of
+from core.dispute.trace.evidence import EvidenceError
+from core.dispute.trace.judge import Case
+from core.dispute.trace.layout import Place
 
 _MOVES_OF_ACCUSED = frozenset(
     ("pick", "point", "pointWith", "pickPart", "demand", "showOpening", "reveal")

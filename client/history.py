@@ -13,10 +13,11 @@ from client.pipeline import Match
 from client.registered import shard_roots
 from client.store import ClientStore, JobRow, SubmissionRow, match_of
 from client.verify import Answer, check_answers, check_pipeline, complete_sets, covered
-from core.protocol import ids, pricing, signing, units
+from core.money import pricing
+from core.protocol import ids, signing, units
 from core.protocol.errors import CheckFailed
 from core.protocol.types import AuditorDelegation, JobState, ModelSpec, SignedReceipt
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 from core.runtime.settings import Settings
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from client.context import Context, open_context, open_store
 from client.store import ClientStore, JobRow, match_of
 from client.wallet import balances
-from core.protocol import ids, pricing
+from core.money import pricing
+from core.protocol import ids
 from core.protocol.types import Order
 from core.protocol.units import show_eth
 from core.runtime.clock import SystemClock

@@ -28,7 +28,7 @@ from core.protocol.errors import (
     UsageError,
 )
 from core.protocol.types import AuditorDelegation, LayerRange, Signature, SignedReceipt
-from core.runtime.channel import Peers, StreamIdentity
+from core.runtime.network.channel import Peers, StreamIdentity
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,16 @@ from client.store import ClientStore
 from client.streams import Streams
 from client.verify import Answer, ack_of_answers
 from client.wallet import ensure_deposit
-from core.protocol import pricing, signing, wire
-from core.protocol.chain import Chain
+from core.chain.chain import Chain
+from core.money import pricing
+from core.protocol import signing, wire
 from core.protocol.errors import CheckFailed, DepositShort, HeadraceError, MatcherUnreachable
 from core.protocol.types import JobState, ModelSpec, Order, SignedOrder, SignedReceipt, Stage
 from core.protocol.types import Terms as DemandedTerms
 from core.runtime import origin
-from core.runtime.channel import StreamIdentity
 from core.runtime.clock import Clock
 from core.runtime.logs import get_logger
+from core.runtime.network.channel import StreamIdentity
 
 if TYPE_CHECKING:
     from core.engine.stops import Ending

@@ -19,9 +19,10 @@ from client.audit import ShardSource, StageFinding, audit_stage
 from client.evidence import Case, Evidence, case_in
 from client.registered import shard_roots
 from client.votes import VoteBook, VoteKind
-from core.protocol.chain import Chain, ChainEvent
-from core.protocol.dispute import JURY
-from core.protocol.dispute import JuryPhase as Phase
+from core.chain.chain import Chain, ChainEvent
+from core.chain.follower import EventFollower
+from core.dispute.game.dispute import JURY
+from core.dispute.game.dispute import JuryPhase as Phase
 from core.protocol.errors import (
     ChainUnreachable,
     CheckFailed,
@@ -30,7 +31,6 @@ from core.protocol.errors import (
     ModelUnsupported,
     RowsWithheld,
 )
-from core.protocol.follower import EventFollower
 from core.protocol.signing import DigestSigner
 from core.protocol.types import ZERO_HASH, StageReceipt
 from core.runtime.clock import Clock

@@ -12,15 +12,15 @@ from client.evidence import Case, Evidence
 from client.investigation import describe_finding, endpoints_of, source_of
 from client.jury import JurorDaemon
 from client.votes import VoteBook, VoteKind
+from core.chain.chain import Chain
+from core.chain.follower import EventFollower
 from core.protocol import ids
-from core.protocol.chain import Chain
 from core.protocol.errors import HeadraceError
-from core.protocol.follower import EventFollower
-from core.runtime.channel import Peers, StreamIdentity
 from core.runtime.clock import SystemClock
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 from core.runtime.logs import get_logger
 from core.runtime.metrics import Metrics
+from core.runtime.network.channel import Peers, StreamIdentity
 
 LOOK_EVERY_S = 15.0
 log = get_logger(__name__)

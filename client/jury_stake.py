@@ -6,10 +6,10 @@ from typing import Any
 
 from client.context import open_context
 from client.wallet_files import wallet_address
-from core.protocol.chain import Chain
-from core.protocol.dispute import JURY
+from core.chain.chain import Chain
+from core.dispute.game.dispute import JURY
 from core.protocol.errors import DeadlinePassed, StakeTooLow, TokenShort, UsageError
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 
 
 async def stake_juror(run: Run, amount: str) -> dict[str, Any]:

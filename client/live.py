@@ -19,12 +19,13 @@ from client.orders import Prompt, opening_of
 from client.pipeline import Limits, Logprobs, Match, Pipeline, RequestState, refusal
 from client.streams import Streams
 from client.verify import ShardRootOf, ack_of_leaves, check_part
-from core.protocol import commit, pricing, signing, wire
+from core.money import pricing
+from core.protocol import commit, signing, wire
 from core.protocol.errors import CheckFailed, HeadraceError, Interrupted, PeerUnreachable
 from core.protocol.types import ZERO_HASH, Ack, RequestLeaf, SignedOpening, SignedReceipt
 from core.runtime import origin
-from core.runtime.channel import StreamIdentity
 from core.runtime.logs import get_logger
+from core.runtime.network.channel import StreamIdentity
 from core.runtime.tasks import spawn
 
 ACK_EVERY_S = 1.0  # to the matcher; stages are told at once

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from client.pipeline import Match
+from core.money.audit_report import SignedReport
+from core.money.paid_audits import AuditOffer, Lots, SignedAsk, SignedFinding
 from core.protocol import signing, wire
 from core.protocol import types as t
 from core.protocol.errors import (
@@ -17,8 +19,6 @@ from core.protocol.errors import (
     UsageError,
     error_from,
 )
-from core.protocol.paid_audits import AuditOffer, Lots, SignedAsk, SignedFinding
-from core.protocol.standing import SignedReport
 from core.runtime import origin
 
 ANSWER_TIMEOUT_S = 30.0

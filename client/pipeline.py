@@ -23,9 +23,9 @@ from core.protocol.errors import (
     PeerUnreachable,
 )
 from core.protocol.types import SignedOrder, SignedReceipt, Stage
-from core.runtime.channel import Channel, StreamIdentity
 from core.runtime.logs import get_logger
-from core.runtime.pulse import Beat
+from core.runtime.network.channel import Channel, StreamIdentity
+from core.runtime.network.pulse import Beat
 from core.runtime.tasks import spawn
 
 if TYPE_CHECKING:

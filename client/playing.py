@@ -19,18 +19,18 @@ from client.questions import Inquest
 from client.registered import shard_roots
 from client.showing import Showing
 from client.trace_game import Accusation, Brought, Played, Prosecution, open_game
+from core.dispute.game.dispute import Phase, Verdict
+from core.dispute.game.game_log import GAME, Opened, games, read_game
+from core.dispute.trace.judge import Claim
 from core.protocol import ids
-from core.protocol.dispute import Phase, Verdict
 from core.protocol.errors import CheckFailed, PeerUnreachable
-from core.protocol.game_log import GAME, Opened, games, read_game
 from core.protocol.signing import DigestSigner
-from core.protocol.trace.judge import Claim
 from core.protocol.types import SignedReceipt
-from core.runtime.channel import Channel, Peers, StreamIdentity
 from core.runtime.clock import SystemClock
+from core.runtime.network.channel import Channel, Peers, StreamIdentity
 
 if TYPE_CHECKING:
-    from core.runtime.console import Run
+    from core.runtime.commands.console import Run
 
 VERDICTS = {
     Verdict.FAULT: "fault: all stake of the stage's owner was slashed",

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from core.dispute.judging.numerics import NumericsProfile, Verdict
     from core.engine.blocks import Shard
-    from core.engine.numerics import NumericsProfile, Verdict
     from core.protocol.types import SamplingParams
 
 
@@ -59,11 +59,11 @@ def ends_clear(
     """The same of a last stage's state rows, with what is measured of its tokens against our own float32 logits.
 
     `inputs` are of all positions, of which the last ones gave the `tokens` and the state rows `served`; `history` is as of
-    `core.engine.numerics.TokenMargins`.
+    `core.dispute.judging.numerics.TokenMargins`.
     """
     import torch
 
-    from core.engine.numerics import TokenMargins
+    from core.dispute.judging.numerics import TokenMargins
 
     margins = TokenMargins(tokens, sampling, request_index, **history)
     wanted = torch.arange(len(inputs) - len(tokens), len(inputs))
@@ -78,7 +78,7 @@ def ends_clear(
 def _rows_clear(
     profile: NumericsProfile, shard: Shard, ours: Any, served: Any, sigma: Any
 ) -> tuple[Verdict, Any] | None:
-    from core.engine.numerics import judge_rows
+    from core.dispute.judging.numerics import judge_rows
 
     verdict = judge_rows(halved(profile), len(shard.layers), served, ours, sigma)
     return None if verdict.at_fault or verdict.ratio > verdict.limit else (verdict, ours)

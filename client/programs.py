@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from eth_utils.crypto import keccak
 
+from core.chain.chain import Chain
+from core.dispute.trace.program import Program
 from core.protocol import signing
-from core.protocol.chain import Chain
 from core.protocol.errors import CheckFailed, ContractRefused, ModelUnsupported
-from core.protocol.trace.program import Program
 
 if TYPE_CHECKING:
-    from core.engine.numerics import NumericsProfile
-    from core.engine.trace.program import ModelProgram
+    from core.dispute.judging.numerics import NumericsProfile
+    from core.dispute.play.program import ModelProgram
 
 
 async def registered_program(chain: Chain, profile: str) -> Program:
@@ -36,7 +36,7 @@ async def registered_program(chain: Chain, profile: str) -> Program:
 
 async def profile_named(chain: Chain, profile: str) -> tuple[NumericsProfile, Program | None]:
     """What machines of a model promise, and its operator program if it has one. Raises ModelUnsupported."""
-    from core.engine.numerics import PROFILES, profile_of
+    from core.dispute.judging.numerics import PROFILES, profile_of
 
     for known in PROFILES.values():
         if signing.name_hash(known.name) == profile:
@@ -50,7 +50,7 @@ def local_program(model_dir: Path, registered: Program) -> ModelProgram:
 
     Raises CheckFailed when these files, or what the library here makes of them, are not what was registered.
     """
-    from core.engine.trace.program import model_program
+    from core.dispute.play.program import model_program
 
     found = model_program(model_dir, registered.tolerances, registered.delta_micro)
     if found.program != registered:

@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from core.game.players import Accuser, Move
+from core.dispute.game.game_log import Opened, Seen
+from core.dispute.play.players import Accuser, Move
+from core.dispute.trace.calls import leaf_tuple, row_tuple
+from core.dispute.trace.derive import Boundary
+from core.dispute.trace.evidence import RowOpening
+from core.dispute.trace.program import Program
+from core.dispute.trace.rows import MAX_SPOTS, SignedRows, Spot
+from core.dispute.trace.sources import CommittedRows, answer_rows, cut_rows
 from core.protocol import commit
 from core.protocol.errors import CheckFailed, HeadraceError
-from core.protocol.game_log import Opened, Seen
-from core.protocol.trace.calls import leaf_tuple, row_tuple
-from core.protocol.trace.derive import Boundary
-from core.protocol.trace.evidence import RowOpening
-from core.protocol.trace.program import Program
-from core.protocol.trace.rows import MAX_SPOTS, SignedRows, Spot
-from core.protocol.trace.sources import CommittedRows, answer_rows, cut_rows
 from core.protocol.types import RequestLeaf, SignedReceipt
 
 MAX_ASKS = 3  # that a game takes
@@ -94,7 +94,7 @@ def _committed(made: Mapping[Boundary, Sequence[bytes]]) -> dict[Boundary, Commi
 
 
 def _is_sound(rows: SignedRows, spot: Spot, part: bytes) -> bool:
-    from core.protocol.referee.formats import decode
+    from core.dispute.referee.formats import decode
 
     if rows.tokens(spot.boundary):
         return int.from_bytes(part, "little") < rows.program.vocab

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.protocol.chain import Chain
+from core.chain.chain import Chain
 from core.protocol.types import Stage
 
 

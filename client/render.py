@@ -15,8 +15,8 @@ from core.protocol.errors import HeadraceError
 from core.protocol.types import Order
 
 if TYPE_CHECKING:
-    from core.runtime.console import Run
-    from core.runtime.console import Stage as Progress
+    from core.runtime.commands.console import Run
+    from core.runtime.commands.console import Stage as Progress
 
 
 def printable(text: str) -> str:

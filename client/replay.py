@@ -23,8 +23,8 @@ from core.protocol.errors import CheckFailed
 from core.protocol.types import RequestLeaf
 
 if TYPE_CHECKING:
-    from core.engine.numerics import Verdict
-    from core.runtime.console import Run
+    from core.dispute.judging.numerics import Verdict
+    from core.runtime.commands.console import Run
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ async def replay(
 
 def _through(shard: Any, job: _Job, rows: Any) -> Any:
     """What this shard makes of what the one before it made."""
-    from core.engine.numerics import reexecute
+    from core.dispute.judging.numerics import reexecute
 
     return reexecute(shard, _entering(job, rows))
 
@@ -114,7 +114,7 @@ def _no_answer(job: _Job, foreign: Sequence[int], vocab: int) -> Replayed:
 
 def _judged(source: ShardSource, shard: Any, job: _Job, rows: Any) -> Replayed:
     """The tokens by the logits that the last shard makes of these rows."""
-    from core.engine.numerics import TokenMargins, reexecute
+    from core.dispute.judging.numerics import TokenMargins, reexecute
 
     margins = TokenMargins(
         job.tokens,

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from core.runtime.results import Result
+from core.runtime.commands.results import Result
 
 
 class WalletFile(Result, frozen=True):

@@ -9,7 +9,7 @@ from client.following import unanswered
 from client.submission import Choices
 from client.submitting import submit_file
 from core.protocol.errors import UsageError
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 
 
 async def retry_failed(

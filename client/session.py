@@ -26,7 +26,7 @@ from core.protocol import commit, wire
 from core.protocol.errors import CheckFailed, HeadraceError
 from core.protocol.types import SignedReceipt
 from core.runtime import origin
-from core.runtime.channel import StreamIdentity
+from core.runtime.network.channel import StreamIdentity
 
 if TYPE_CHECKING:
     from core.engine.stops import Ending

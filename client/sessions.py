@@ -49,7 +49,8 @@ from client.submission import (
     within_limits,
 )
 from client.wallet import ensure_deposit
-from core.protocol import ids, pricing, signing, units, wire
+from core.money import pricing
+from core.protocol import ids, signing, units, wire
 from core.protocol.errors import (
     CheckFailed,
     DeadlinePassed,
@@ -61,9 +62,9 @@ from core.protocol.errors import (
 from core.protocol.types import SignedOrder
 from core.protocol.types import Terms as DemandedTerms
 from core.runtime import origin
-from core.runtime.channel import StreamIdentity
 from core.runtime.clock import Clock, SystemClock
 from core.runtime.logs import get_logger
+from core.runtime.network.channel import StreamIdentity
 from core.runtime.tasks import spawn
 
 if TYPE_CHECKING:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from core.chain.chain import Chain
+from core.dispute.game.dispute import JURY
+from core.dispute.game.game_log import GAME
 from core.protocol import ids
-from core.protocol.chain import Chain
-from core.protocol.dispute import JURY
 from core.protocol.errors import UsageError
-from core.protocol.game_log import GAME
 
 NAMED = ("", "game", "jury")
 

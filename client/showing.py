@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from core.game.players import Accuser
+from core.dispute.play.players import Accuser
+from core.dispute.trace import chunks
 from core.protocol import wire
 from core.protocol.errors import CheckFailed
-from core.protocol.trace import chunks
-from core.runtime.channel import Channel
+from core.runtime.network.channel import Channel
 
 CALL_S = 60.0  # the accused may have to make its own trace first
 MAX_ROUNDS = 8

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from client.context import open_context
+from core.keys.keystore import Keystore
 from core.protocol import ids
 from core.protocol.errors import UsageError
-from core.protocol.keystore import Keystore
 from core.protocol.units import format_duration, parse_duration
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 
 Json = dict[str, Any]
 

@@ -13,9 +13,9 @@ from typing import Protocol
 from core.protocol import wire
 from core.protocol.errors import HeadraceError, PeerUnreachable
 from core.protocol.types import Stage
-from core.runtime.channel import Answer, Channel, StreamIdentity, connect
 from core.runtime.clock import Clock, SystemClock
-from core.runtime.pulse import CONNECT_S, Accidents, Beat, until_lost
+from core.runtime.network.channel import Answer, Channel, StreamIdentity, connect
+from core.runtime.network.pulse import CONNECT_S, Accidents, Beat, until_lost
 
 Key = tuple[str, str]
 """(operator in lower case, endpoint)."""

@@ -20,7 +20,8 @@ from client.requests import ChatRequest, read_requests
 from client.settling import arbitrator_of, check_named
 from core.engine.stops import Ending
 from core.engine.tokenizer import Tokenizer
-from core.protocol import ids, pricing, units, wire
+from core.money import pricing
+from core.protocol import ids, units, wire
 from core.protocol.errors import (
     ContextTooLong,
     HeadraceError,
@@ -29,7 +30,7 @@ from core.protocol.errors import (
     UsageError,
 )
 from core.protocol.types import ZERO_ADDRESS, SamplingParams
-from core.runtime.pulse import Beat
+from core.runtime.network.pulse import Beat
 from core.runtime.settings import THE_MATCHERS, Settings
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -49,12 +49,12 @@ from core.engine.tokenizer import Tokenizer
 from core.protocol import ids
 from core.protocol.errors import UsageError
 from core.runtime.clock import SystemClock
-from core.runtime.console import Stage
+from core.runtime.commands.console import Stage
 
 if TYPE_CHECKING:
     from client.store import ClientStore
     from core.protocol.signing import DigestSigner
-    from core.runtime.console import Run
+    from core.runtime.commands.console import Run
     from core.runtime.settings import Settings
 
 MOST_REPLICAS = 8

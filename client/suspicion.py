@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from core.dispute.judging.numerics import NumericsProfile
     from core.engine.blocks import Shard
-    from core.engine.numerics import NumericsProfile
 
 #: In float32 deviations of less than this share of T are honest machines' by what T was calibrated on: nothing stands out there.
 LEAST_SHARE = 0.5
@@ -21,7 +21,7 @@ def is_due(profile: NumericsProfile, ratio: float, limit: float) -> bool:
 
     In bfloat16 always: what is honest there leaves room for coarser weights at every depth.
     """
-    from core.engine.numerics import BF16
+    from core.dispute.judging.numerics import BF16
 
     if profile.is_shadow or ratio > limit:
         return False
@@ -38,8 +38,13 @@ def suspicion(
     """
     import numpy as np
 
+    from core.dispute.judging.numerics import (
+        Standing,
+        standing_of,
+        studentised,
+        whitened_relative_l2,
+    )
     from core.engine.attention import attention_by
-    from core.engine.numerics import Standing, standing_of, studentised, whitened_relative_l2
 
     x = inputs if own.is_first else inputs.to(own.dtype)
     squares = []

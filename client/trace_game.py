@@ -11,15 +11,15 @@ from client.dispute import EMPTY_SIGNATURE
 from client.evidence import Case as Job
 from client.evidence import Delegation
 from client.showing import Showing
-from core.game.players import Accuser, Move
+from core.chain.chain import Chain, Sent
+from core.dispute.game.dispute import ACCUSED_TURNS, Phase, Verdict
+from core.dispute.game.game_log import GAME, Opened, Seen, games, read_game
+from core.dispute.play.players import Accuser, Move
+from core.dispute.trace.calls import claim_tuple, row_tuple
+from core.dispute.trace.evidence import RowOpening
 from core.protocol import commit
-from core.protocol.chain import Chain, Sent
-from core.protocol.dispute import ACCUSED_TURNS, Phase, Verdict
 from core.protocol.errors import CheckFailed, ContractRefused, HeadraceError, TokenShort
-from core.protocol.game_log import GAME, Opened, Seen, games, read_game
 from core.protocol.signing import DigestSigner
-from core.protocol.trace.calls import claim_tuple, row_tuple
-from core.protocol.trace.evidence import RowOpening
 from core.protocol.types import (
     ZERO_ADDRESS,
     ZERO_HASH,
@@ -38,7 +38,7 @@ POLL_S = 0.5
 
 @dataclass(frozen=True)
 class OrderedDraw:
-    """How an accused token was ordered and served (`core.protocol.trace.draw.Drawn`), with what the chain checks it by."""
+    """How an accused token was ordered and served (`core.dispute.trace.draw.Drawn`), with what the chain checks it by."""
 
     order: Order
     sampling: bytes

@@ -21,16 +21,16 @@ from client.investigation import (
 )
 from client.jury import Phase
 from client.playing import is_played, play_dispute
+from core.chain.chain import ChainEvent
+from core.dispute.game.dispute import STATUSES
+from core.dispute.game.dispute import Phase as GamePhase
+from core.dispute.game.game_log import GAME, Opened, games
 from core.protocol import ids
-from core.protocol.chain import ChainEvent
-from core.protocol.dispute import STATUSES
-from core.protocol.dispute import Phase as GamePhase
 from core.protocol.errors import CheckFailed, DeadlinePassed, UsageError
-from core.protocol.game_log import GAME, Opened, games
 from core.protocol.signing import DigestSigner
 from core.protocol.types import LayerRange, SignedReceipt
 from core.runtime.clock import SystemClock
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 from core.runtime.settings import Settings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core.protocol.chain import Chain
+from core.chain.chain import Chain
 from core.protocol.errors import DepositShort, TokenShort
 from core.protocol.signing import DigestSigner
 from core.protocol.units import format_token

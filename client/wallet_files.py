@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from core.keys.keystore import Keystore, read_password
+from core.keys.signer import DEVNET_CHAIN_IDS
 from core.protocol.errors import PasswordMissing, UsageError
-from core.protocol.keystore import Keystore, read_password
-from core.protocol.signer import DEVNET_CHAIN_IDS
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 
 
 def _keystore(run: Run) -> tuple[Keystore, int]:

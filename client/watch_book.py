@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from core.protocol.follower import Position
-from core.protocol.paid_audits import Found
-from core.protocol.standing import OperatorAudits
+from core.chain.follower import Position
+from core.money.audit_report import OperatorAudits
+from core.money.paid_audits import Found
 from core.runtime.folders import make_private_file
 
 _TABLES = """

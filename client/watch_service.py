@@ -19,11 +19,10 @@ from client.playing import is_played, play_dispute
 from client.registered import shard_roots
 from client.watch_book import RequestVerdict, StageVerdict, WatchBook
 from client.watching import Hands, Looked, Watcher
-from core.protocol import ids
-from core.protocol.errors import CheckFailed
-from core.protocol.follower import EventFollower
-from core.protocol.lottery import commitment
-from core.protocol.paid_audits import (
+from core.chain.follower import EventFollower
+from core.money.audit_report import AuditReport, OperatorAudits, report_of, sign_report
+from core.money.lottery import commitment
+from core.money.paid_audits import (
     MOST_RECEIPTS,
     AuditFinding,
     Found,
@@ -31,11 +30,12 @@ from core.protocol.paid_audits import (
     sign_ask,
     sign_finding,
 )
+from core.protocol import ids
+from core.protocol.errors import CheckFailed
 from core.protocol.signing import DigestSigner, Domain
-from core.protocol.standing import AuditReport, OperatorAudits, report_of, sign_report
 from core.protocol.types import SignedReceipt
 from core.runtime.clock import SystemClock
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 from core.runtime.logs import get_logger
 from core.runtime.metrics import Metrics
 from core.runtime.settings import Settings

@@ -1,6 +1,6 @@
 """An auditor that watches: which jobs are due, who is drawn, what was found, and whom to accuse?
 
-It follows the chain for jobs of those it serves, draws requests once their receipts are signed (`core/protocol/lottery.py`), re-runs one shard
+It follows the chain for jobs of those it serves, draws requests once their receipts are signed (`core/money/lottery.py`), re-runs one shard
 at a time, in float64 only where float32 leaves a doubt, and keeps every verdict. Nothing is lost by a restart: what was not finished is
 begun again, and lots stay as they fell.
 """
@@ -15,8 +15,12 @@ from client.audit_rate import rate_for
 from client.bonds import AtStake, BondLimits
 from client.evidence import Case, case_matched
 from client.watch_book import RequestVerdict, StageVerdict, WatchBook, WatchedJob
+from core.chain.chain import Chain, ChainEvent
+from core.chain.follower import EventFollower
+from core.money.audit_report import OperatorAudits
+from core.money.lottery import is_drawn
+from core.money.paid_audits import Found
 from core.protocol import ids
-from core.protocol.chain import Chain, ChainEvent
 from core.protocol.errors import (
     ChainUnreachable,
     CheckFailed,
@@ -24,10 +28,6 @@ from core.protocol.errors import (
     MatcherUnreachable,
     Unreachable,
 )
-from core.protocol.follower import EventFollower
-from core.protocol.lottery import is_drawn
-from core.protocol.paid_audits import Found
-from core.protocol.standing import OperatorAudits
 from core.protocol.types import SignedReceipt
 from core.runtime.clock import Clock
 from core.runtime.logs import get_logger

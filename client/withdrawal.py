@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.protocol.chain import Chain
+from core.chain.chain import Chain
 from core.protocol.errors import DeadlinePassed, DepositShort, UsageError
 from core.protocol.signing import DigestSigner
 from core.protocol.units import format_duration
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 
 
 async def request_withdrawal(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from core.protocol.keystore import Keystore
-from core.protocol.passwords import write_secret_file
-from core.protocol.signer import DEVNET_PASSWORD, DEVNET_PHRASE, Signer, secret_from_phrase
+from core.keys.keystore import Keystore
+from core.keys.passwords import write_secret_file
+from core.keys.signer import DEVNET_PASSWORD, DEVNET_PHRASE, Signer, secret_from_phrase
 from devnet.anvil import CHAIN_ID
 from devnet.layout import Layout
 

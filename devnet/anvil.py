@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from core.protocol.chain import Chain
+from core.chain.chain import Chain
 from core.protocol.errors import ConfigError, HeadraceError
 from devnet.processes import Processes, Running
 

@@ -21,17 +21,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from core.dispute.judging.numerics import reexecute, whitened_relative_l2
+from core.dispute.play.program import model_program
+from core.dispute.trace.calibration import tolerance_for
+from core.dispute.trace.families import BF16_TOLERANCES, FP32_TOLERANCES, SIGMA
+from core.dispute.trace.program import Tolerance
 from core.engine.attention import attention_by
 from core.engine.blocks import Shard, output_of
 from core.engine.model import load_shard
-from core.engine.numerics import reexecute, whitened_relative_l2
 from core.engine.prepack import prepack
 from core.engine.shape import describe_model
 from core.engine.store import model_path
-from core.engine.trace.program import model_program
-from core.protocol.trace.calibration import tolerance_for
-from core.protocol.trace.families import BF16_TOLERANCES, FP32_TOLERANCES, SIGMA
-from core.protocol.trace.program import Tolerance
 from core.protocol.types import LayerRange
 from devnet.tiny_models import write_tiny_model
 

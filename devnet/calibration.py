@@ -11,8 +11,8 @@ import json
 from importlib import resources
 from typing import Any
 
-from core.protocol.trace.calibration import LEAST_ROOM, Measured, in_shadow_because
-from core.protocol.trace.program import Tolerance
+from core.dispute.trace.calibration import LEAST_ROOM, Measured, in_shadow_because
+from core.dispute.trace.program import Tolerance
 
 CALIBRATION_FILE = "calibration.json"
 FLOAT32 = "float32"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from core.runtime.cli import App, Run
+from core.runtime.commands.cli import App, Run
 
 app = App(
     "devnet", help="A whole network on one machine: chain, contracts, matcher, miners, jurors."

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from core.chain.chain import CONTRACTS, Chain, predict_address
+from core.dispute.trace.program import Tolerance
 from core.engine.shape import describe_model
 from core.engine.weights import model_manifest
 from core.protocol import signing
-from core.protocol.chain import CONTRACTS, Chain, predict_address
 from core.protocol.signing import DigestSigner
-from core.protocol.trace.program import Tolerance
 from core.protocol.types import ModelSpec
 from devnet.calibration import calibrated
 from devnet.model_spec import spec_of_folder
 
 if TYPE_CHECKING:
-    from core.engine.trace.program import ModelProgram
+    from core.dispute.play.program import ModelProgram
 
 USD = 10**6
 
@@ -176,7 +176,7 @@ def registered_program(
     """The operator program that a model folder is registered with, by default with the devnet's calibration; None where no
     program describes the model, whose disputes are the jury's then.
     """
-    from core.engine.trace.program import has_program, model_program
+    from core.dispute.play.program import has_program, model_program
 
     if not has_program(model_dir):
         return None

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from core.dispute.play.model import TraceModel
     from core.engine.blocks import Shard
-    from core.engine.trace.model import TraceModel
 
 
 def corrupt_layer_int8(shard: Shard, layer: int) -> None:
@@ -43,7 +43,7 @@ def int8_believer(layer: int) -> Callable[[TraceModel], TraceModel]:
     def believe(model: TraceModel) -> TraceModel:
         import torch
 
-        from core.engine.trace.model import TraceModel as Honest
+        from core.dispute.play.model import TraceModel as Honest
 
         class Rounded(Honest):
             def tensor(self, part: int, number: int) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from core.runtime.cli import App, Run
+from core.runtime.commands.cli import App, Run
 from devnet.faults import corrupt_layer_int8, int8_believer, slow_down
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from core.protocol.chain import Chain
+from core.chain.chain import Chain
 
 #: Burned money is a credit of this account, which anyone may sweep to it, so that no slash depends on a transfer.
 BURNED = "0x000000000000000000000000000000000000dEaD"

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from core.chain.chain import Chain
 from core.protocol import ids, units
-from core.protocol.chain import Chain
 from core.protocol.errors import HeadraceError, Unreachable, UsageError
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 from devnet.accounts import PARTIES, signer_of
 from devnet.fleets import Fleet, fleet_of
 from devnet.layout import Layout

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from core.chain.chain import Chain
 from core.engine.store import resolve_model
-from core.protocol.chain import Chain
 from core.protocol.errors import HeadraceError
 from core.runtime.folders import Folders
 from devnet.accounts import PARTIES, environ_of, make_wallets, signer_of, write_home

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from core.runtime.results import Result
+from core.runtime.commands.results import Result
 
 
 class Up(Result, frozen=True, forbid_unknown_fields=False):

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from core.runtime.schemas import every_schema, file_name
+from core.runtime.commands.schemas import every_schema, file_name
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schemas"
 

@@ -1,7 +1,7 @@
 """`devnet demo`: the first paid answer and the slashed liar, told while they happen; `--story` tells one part of it, or another.
 
 Every figure is read from the chain, from the programs' own output or from a clock. Where the contract's arithmetic says what an
-account must hold, the story computes it apart (`core/protocol/pricing.py`) and stops if one unit differs.
+account must hold, the story computes it apart (`core/money/pricing.py`) and stops if one unit differs.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 from client.game_record import ShownMove, describe_trial, moves_of, on_trial
-from core.protocol import ids, pricing
-from core.protocol.chain import Chain, ChainEvent
+from core.chain.chain import Chain, ChainEvent
+from core.dispute.game.game_log import Opened, games
+from core.money import pricing
+from core.protocol import ids
 from core.protocol.errors import CheckFailed
-from core.protocol.game_log import Opened, games
 from core.protocol.types import JobState, ModelSpec, Order, Stage
 from core.protocol.units import format_token
 from devnet.deploy import USD, Parameters

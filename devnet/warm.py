@@ -39,7 +39,7 @@ PRELOADED = (
     "core.engine.library",  # before transformers, of which it leaves out what would complain
     "transformers.models.llama.modeling_llama",
     "core.engine.model",
-    "core.engine.numerics",
+    "core.dispute.judging.numerics",
     "miner.run",
     "client.cli",
     "client.submission",

@@ -15,10 +15,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 
+from core.money.audit_report import SignedReport
+from core.money.paid_audits import MAX_ASK_BYTES, SignedAsk, SignedFinding
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid, ModelUnknown, UsageError
-from core.protocol.paid_audits import MAX_ASK_BYTES, SignedAsk, SignedFinding
-from core.protocol.standing import SignedReport
 from core.protocol.types import Ack, Address, Hash32, Order, Signature, SignedOrder, Terms, Value
 from core.runtime import origin
 from core.runtime.logs import get_logger

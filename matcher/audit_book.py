@@ -15,9 +15,9 @@ import msgspec
 from sqlalchemy import func, text, update
 from sqlmodel import Session, col, select
 
-from core.protocol.chain import Fate, Outcome, Prepared
+from core.chain.chain import Fate, Outcome, Prepared
+from core.money.paid_audits import SignedFinding
 from core.protocol.errors import UsageError
-from core.protocol.paid_audits import SignedFinding
 from matcher.tables import AuditedJobRow, AuditLotRow, AuditPaymentRow, KeptRow
 
 if TYPE_CHECKING:

@@ -13,16 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from core.protocol.errors import (
-    CheckFailed,
-    HeadraceError,
-    IdInvalid,
-    MatcherUnreachable,
-    UsageError,
-)
-from core.protocol.ids import Kind, short
-from core.protocol.lottery import commitment, is_drawn
-from core.protocol.paid_audits import (
+from core.money.lottery import commitment, is_drawn
+from core.money.paid_audits import (
     AuditOffer,
     Found,
     Lots,
@@ -31,6 +23,14 @@ from core.protocol.paid_audits import (
     SignedFinding,
     is_its_auditors,
 )
+from core.protocol.errors import (
+    CheckFailed,
+    HeadraceError,
+    IdInvalid,
+    MatcherUnreachable,
+    UsageError,
+)
+from core.protocol.ids import Kind, short
 from core.runtime.logs import get_logger
 from matcher.audit_book import AuditBook
 from matcher.settling import check_receipt

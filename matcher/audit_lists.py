@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from core.chain.chain import Chain, Fate
 from core.protocol import ids
-from core.protocol.chain import Chain, Fate
 from core.runtime.settings import Settings
 from matcher.audit_book import AuditBook, Lot, Payment
 from matcher.paying import open_books

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from core.protocol import pricing
-from core.protocol.chain import Chain, ChainCall, ChainEvent
-from core.protocol.follower import Batch, EventFollower
+from core.chain.chain import Chain, ChainCall, ChainEvent
+from core.chain.follower import Batch, EventFollower
+from core.money import pricing
 from core.protocol.ids import Kind, short
 from core.protocol.types import (
     Acceptance,

@@ -11,7 +11,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from core.protocol import pricing, signing
+from core.money import pricing
+from core.protocol import signing
 from core.protocol.errors import (
     ChainUnreachable,
     ContractRefused,
@@ -40,7 +41,7 @@ from matcher.routes import Chosen, slots_of
 from matcher.store import JobChange, Store
 
 if TYPE_CHECKING:
-    from core.protocol.chain import Chain
+    from core.chain.chain import Chain
     from core.protocol.signing import DigestSigner
     from core.runtime.clock import Clock
     from matcher.world import World

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from core.protocol import pricing
+from core.money import pricing
 from core.protocol.types import LayerRange, ModelSpec, Order
 from core.protocol.units import format_price, price_of_nano
 from scheduler.slices import missing

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from core.protocol import pricing, signing, wire
+from core.money import pricing
+from core.money.spending import may_sign_for
+from core.protocol import signing, wire
 from core.protocol.errors import (
     CheckFailed,
     DepositShort,
@@ -19,13 +21,12 @@ from core.protocol.errors import (
     NoCapacity,
     UsageError,
 )
-from core.protocol.spending import may_sign_for
 from core.protocol.types import ZERO_ADDRESS, ModelSpec, Order, SignedOrder
 from core.protocol.units import format_token
 from matcher.jobs import OnChain
 
 if TYPE_CHECKING:
-    from core.protocol.chain import Chain
+    from core.chain.chain import Chain
 
 #: Stages need time to answer: an order that is due sooner is not worth opening.
 SHORTEST_JOB_S = 10

@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from core.chain.chain import Chain, Fate
 from core.protocol import ids
-from core.protocol.chain import Chain, Fate
 from core.protocol.errors import ChainUnreachable, ContractRefused, TokenShort
 from core.protocol.signing import DigestSigner
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 from core.runtime.logs import get_logger
 from core.runtime.settings import Settings
 from matcher.audit_book import AuditBook, Owed, Payment

@@ -10,7 +10,7 @@ from typing import Protocol
 from core.protocol import signing, wire
 from core.protocol.errors import HeadraceError
 from core.protocol.types import SignedAcceptance, SignedOrder, Stage
-from core.runtime.pulse import Beat
+from core.runtime.network.pulse import Beat
 
 PROPOSE_TIMEOUT_S = 8.0
 #: An answer waits for a chain that goes on: who does not consent at once is passed over.

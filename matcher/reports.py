@@ -9,15 +9,15 @@ import asyncio
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from core.money.audit_report import SignedReport, is_its_authors
 from core.protocol.errors import CheckFailed, UsageError
 from core.protocol.ids import address
-from core.protocol.standing import SignedReport, is_its_authors
 from core.protocol.types import ZERO_ADDRESS
 from core.runtime.logs import get_logger
 from matcher.standing import Marks, marks_of, named
 
 if TYPE_CHECKING:
-    from core.protocol.chain import Chain
+    from core.chain.chain import Chain
     from core.runtime.clock import Clock
     from matcher.store import Store
     from matcher.world import World

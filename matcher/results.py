@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.runtime.results import Result
+from core.runtime.commands.results import Result
 
 
 class Identity(Result, frozen=True, rename="camel"):

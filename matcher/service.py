@@ -28,7 +28,7 @@ from scheduler.improve import Rules as Planning
 from scheduler.methods import Budget
 
 if TYPE_CHECKING:
-    from core.protocol.chain import Chain
+    from core.chain.chain import Chain
     from core.protocol.signing import DigestSigner
     from core.runtime.clock import Clock
     from core.runtime.metrics import Metrics

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from core.protocol import pricing
+from core.money import pricing
 from core.protocol.errors import ChainUnreachable, HeadraceError, IdInvalid
 from core.protocol.ids import Kind, short
 from core.runtime.logs import get_logger
@@ -30,7 +30,7 @@ from matcher.settling import (
 from matcher.store import JobChange, Store
 
 if TYPE_CHECKING:
-    from core.protocol.chain import Chain, Sent
+    from core.chain.chain import Chain, Sent
     from core.protocol.signing import DigestSigner
     from core.runtime.clock import Clock
     from matcher.matching import Matchmaker

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
+from core.money.spending import payers
 from core.protocol import commit, signing
 from core.protocol.errors import CheckFailed, HeadraceError
-from core.protocol.spending import payers
 from core.protocol.types import Order, SignedReceipt, Stage
 from matcher.jobs import (
     CANCELLED,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from core.protocol.standing import AuditReport
+from core.money.audit_report import AuditReport
 from matcher.fleet_view import Standings
 
 

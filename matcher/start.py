@@ -8,20 +8,20 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from core.protocol.chain import CONTRACTS, Chain
+from core.chain.chain import CONTRACTS, Chain
 from core.protocol.errors import ChainUnreachable, ConfigError, PeerUnreachable
 from core.protocol.records import SwarmCheck
 from core.protocol.signing import DigestSigner
 from core.protocol.types import MAX_MATCHER_FEE_BPS
-from core.runtime.channel import Peers, StreamIdentity
 from core.runtime.clock import SystemClock
 from core.runtime.database import sqlite_url
 from core.runtime.folders import make_private
 from core.runtime.http_server import HttpServer
 from core.runtime.logs import get_logger
 from core.runtime.metrics import Metrics
+from core.runtime.network.channel import Peers, StreamIdentity
+from core.runtime.network.transport import Swarm
 from core.runtime.settings import Settings
-from core.runtime.transport import Swarm
 from matcher.api import make_app
 from matcher.audit_desk import Pays
 from matcher.orders import Terms

@@ -19,10 +19,10 @@ import msgspec
 from sqlalchemy import delete, func
 from sqlmodel import Session, col, select
 
+from core.chain.follower import Position
+from core.money.audit_report import SignedReport
 from core.protocol import signing
 from core.protocol.errors import ConfigError
-from core.protocol.follower import Position
-from core.protocol.standing import SignedReport
 from core.protocol.types import (
     Acceptance,
     Ack,

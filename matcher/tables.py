@@ -190,7 +190,7 @@ class AuditLotRow(Base, table=True):
 
 
 class AuditPaymentRow(Base, table=True):
-    """A transfer to an auditor, stored signed before it is sent. `state` is a `Fate` of `core.protocol.chain`."""
+    """A transfer to an auditor, stored signed before it is sent. `state` is a `Fate` of `core.chain.chain`."""
 
     __tablename__ = "audit_payments"
     number: int | None = Field(default=None, primary_key=True)

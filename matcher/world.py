@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from core.money.audit_report import SignedReport
 from core.protocol.errors import ModelUnsupported
-from core.protocol.standing import SignedReport
 from core.protocol.types import ModelSpec, Terms
 from matcher.fleet_view import Sighting, Standing, present
 from matcher.jobs import Job

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from core.chain.chain import Chain, ChainEvent, history
+from core.dispute.game.dispute import STATUSES, JuryPhase, Phase
+from core.dispute.game.game_log import GAME
 from core.protocol import ids
-from core.protocol.chain import Chain, ChainEvent, history
-from core.protocol.dispute import STATUSES, JuryPhase, Phase
 from core.protocol.errors import UsageError
-from core.protocol.game_log import GAME
 from core.protocol.types import ZERO_ADDRESS
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 from miner.facts import operator_address
 from miner.results import DisputeRow
 

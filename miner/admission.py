@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core.protocol import pricing
+from core.money import pricing
 from core.protocol.errors import PlanInvalid
 from core.protocol.types import ZERO_ADDRESS, LayerRange, ModelSpec, Order, Stage, Terms
 from core.protocol.units import format_token

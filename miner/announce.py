@@ -22,8 +22,8 @@ from core.protocol.records import (
     seal,
     unseal,
 )
-from core.runtime.channel import Peers
 from core.runtime.logs import get_logger
+from core.runtime.network.channel import Peers
 
 TTL_S = 10.0
 SWARM_TIMEOUT_S = 8.0

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from core.money.spending import payers
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
-from core.protocol.spending import payers
 from miner.store import Store, StoredJob
 
 UNAUTHORISED = "E-PEER-AUTH"

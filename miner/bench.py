@@ -21,7 +21,7 @@ from core.protocol.ids import Kind, short
 from core.protocol.signing import Domain
 from core.protocol.types import LayerRange
 from core.protocol.wire import Ping
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 from core.runtime.folders import make_private
 from core.runtime.settings import Settings
 from miner.facts import dial, operator_address
@@ -30,7 +30,7 @@ from miner.results import Bench, PeerDistance
 
 if TYPE_CHECKING:
     from core.engine.shape import ModelShape
-    from core.runtime.channel import Channel, Peers
+    from core.runtime.network.channel import Channel, Peers
     from miner.compute import Compute
 
 KV_BYTES = 64 * 2**20
@@ -255,8 +255,8 @@ async def _rates(settings: Settings, others: Sequence[dict[str, Any]]) -> list[f
 
     Under a key of its own, for a stream has to be somebody's, and whose matters to nobody here.
     """
-    from core.protocol.signer import Signer
-    from core.runtime.channel import Peers, StreamIdentity
+    from core.keys.signer import Signer
+    from core.runtime.network.channel import Peers, StreamIdentity
 
     if not others:
         return []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from core.protocol.chain import Chain
+from core.chain.chain import Chain
 from core.protocol.errors import ContractRefused, GasShort
 from core.protocol.signing import DigestSigner
 from core.protocol.types import JobState

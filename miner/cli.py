@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from core.runtime.cli import App, Run
+from core.runtime.commands.cli import App, Run
 
 if TYPE_CHECKING:
     from miner.assignment import ShardHook

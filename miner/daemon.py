@@ -17,9 +17,10 @@ from typing import Any
 
 import msgspec
 
+from core.chain.chain import Chain
+from core.chain.follower import Position
 from core.protocol import signing, units
 from core.protocol import types as t
-from core.protocol.chain import Chain
 from core.protocol.errors import (
     ChainUnreachable,
     ConfigError,
@@ -30,18 +31,17 @@ from core.protocol.errors import (
     PeerUnreachable,
     UsageError,
 )
-from core.protocol.follower import Position
 from core.protocol.records import Lifecycle, MinerRecord, SwarmCheck
 from core.runtime.alerts import Alerts
-from core.runtime.channel import Listener, Peers, StreamIdentity
-from core.runtime.circuits import Circuits
 from core.runtime.clock import SystemClock
 from core.runtime.garbage import pass_over_what_is_here
 from core.runtime.logs import get_logger
-from core.runtime.pulse import Beat
+from core.runtime.network.channel import Listener, Peers, StreamIdentity
+from core.runtime.network.circuits import Circuits
+from core.runtime.network.pulse import Beat
+from core.runtime.network.transport import Swarm
 from core.runtime.retry import Backoff, retry
 from core.runtime.settings import Settings
-from core.runtime.transport import Swarm
 from miner import assignment
 from miner.announce import Announcer, Distances, allocations, neighbours
 from miner.assignment import Assignment, LocalModel, ShardHook

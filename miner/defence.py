@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from core.chain.chain import Chain
+from core.dispute.game.dispute import ACCUSED_TURNS, ACCUSER_TURNS, Phase, Verdict
+from core.dispute.game.game_log import GAME, Opened, Seen, case_of, games, read_game
+from core.dispute.trace.layout import Place
 from core.protocol import wire
-from core.protocol.chain import Chain
-from core.protocol.dispute import ACCUSED_TURNS, ACCUSER_TURNS, Phase, Verdict
 from core.protocol.errors import ContractRefused, HeadraceError
-from core.protocol.game_log import GAME, Opened, Seen, case_of, games, read_game
 from core.protocol.signing import DigestSigner
-from core.protocol.trace.layout import Place
 from core.runtime.clock import Clock
 from core.runtime.logs import get_logger
 from miner.desk import Refused
@@ -27,9 +27,9 @@ from miner.shown import ShownNodes
 from miner.store import Store
 
 if TYPE_CHECKING:
-    from core.engine.trace.held import ShardSources
-    from core.engine.trace.model import TraceModel
-    from core.game.players import Accused, Move
+    from core.dispute.play.held import ShardSources
+    from core.dispute.play.model import TraceModel
+    from core.dispute.play.players import Accused, Move
 
 POLL_S = 0.5
 RETRY_S = 2.0
@@ -205,7 +205,7 @@ class Defence:
         return move is not None and await self._send(seen, move.function, *move.args)
 
     async def _answer(self, seen: Seen) -> Move | None:
-        from core.game.players import Move, reveal
+        from core.dispute.play.players import Move, reveal
 
         if seen.phase == Phase.ASKED:
             assert seen.asked is not None
@@ -238,9 +238,9 @@ class Defence:
 
     async def _prepare(self, seen: Seen) -> Accused:
         """Our own trace of what the claim is about."""
-        from core.engine.trace.program import model_program
-        from core.game.players import Accused
-        from core.game.prepare import canonical
+        from core.dispute.play.players import Accused
+        from core.dispute.play.prepare import canonical
+        from core.dispute.play.program import model_program
 
         assert seen.claim is not None
         case = await case_of(self._chain, seen.opened, seen.claim)
@@ -287,9 +287,9 @@ class Defence:
 
     async def _sources(self, seen: Seen) -> ShardSources:
         """The rows that were asked for, by the roots we signed."""
-        from core.engine.trace.held import ShardSources
-        from core.engine.trace.model import TraceModel
-        from core.protocol.trace.sources import cut_rows
+        from core.dispute.play.held import ShardSources
+        from core.dispute.play.model import TraceModel
+        from core.dispute.trace.sources import cut_rows
 
         assert seen.asked is not None
         receipt, rows = seen.asked["receipt"], seen.asked["rows"]

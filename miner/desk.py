@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from core.protocol import pricing, signing, wire
+from core.money import pricing
+from core.money.spending import payers
+from core.protocol import signing, wire
 from core.protocol import types as t
-from core.protocol.spending import payers
 from core.protocol.types import JobState
-from core.runtime.channel import Channel
 from core.runtime.logs import get_logger
+from core.runtime.network.channel import Channel
 from miner import admission
 from miner.admission import Offer, Refusal, Standing
 from miner.book import Book

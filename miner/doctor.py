@@ -54,7 +54,7 @@ def _broken(check: str, found: str, fix: str) -> Check:
 
 
 def _wallets(settings: Settings) -> Iterator[Check]:
-    from core.protocol.keystore import Keystore
+    from core.keys.keystore import Keystore
 
     names = {w.name for w in Keystore(settings.wallet.keystore_dir).ls()}
     owner = settings.wallet.name

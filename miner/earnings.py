@@ -16,11 +16,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from core.protocol import ids, pricing, units
-from core.protocol.chain import Chain, ChainEvent, history
+from core.chain.chain import Chain, ChainEvent, history
+from core.money import pricing
+from core.protocol import ids, units
 from core.protocol.errors import UsageError
 from core.protocol.types import ZERO_ADDRESS, ModelSpec
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 from core.runtime.settings import Settings
 from miner.facts import operator_address
 from miner.results import EarnedRow, Earnings

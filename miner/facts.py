@@ -9,8 +9,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
+from core.keys.keystore import Keystore
 from core.protocol.errors import HeadraceError
-from core.protocol.keystore import Keystore
 from core.protocol.types import ZERO_ADDRESS
 from core.runtime.settings import Settings
 from miner.home import Home, Running, operator_wallet
@@ -128,7 +128,7 @@ def _is_running(settings: Settings) -> bool:
 
 async def dial(endpoint: str, within_s: float = DIAL_WITHIN_S) -> tuple[bool, str]:
     """Whether somebody accepts a connection by one of an endpoint's routes, each within `within_s`, and why not."""
-    from core.runtime.channel import open_route
+    from core.runtime.network.channel import open_route
 
     why, routes = [], endpoint.split(",")
     for route in routes:

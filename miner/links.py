@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from core.protocol import wire
 from core.protocol.errors import AuthenticationFailed, HeadraceError, PeerUnreachable
-from core.runtime.channel import Channel, Peers
 from core.runtime.logs import get_logger
+from core.runtime.network.channel import Channel, Peers
 
 SEND_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 5.0

@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from core.protocol.errors import Unreachable
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 from core.runtime.settings import Settings
 from miner.facts import daemon_status
 

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Callable, Collection
 
 from core.protocol.errors import AuthenticationFailed, HeadraceError, PeerUnreachable
-from core.runtime.channel import Channel, Peers
 from core.runtime.clock import Clock
-from core.runtime.pulse import CONNECT_S, Accidents, Beat, until_lost
+from core.runtime.network.channel import Channel, Peers
+from core.runtime.network.pulse import CONNECT_S, Accidents, Beat, until_lost
 
 Place = tuple[str, str]
 """(operator, endpoint)."""

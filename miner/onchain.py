@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 import msgspec
 
+from core.chain.chain import Chain, ChainEvent
+from core.chain.follower import EventFollower, Position
+from core.money.spending import may_sign_for
 from core.protocol import types as t
-from core.protocol.chain import Chain, ChainEvent
 from core.protocol.errors import ChainUnreachable, ContractRefused
-from core.protocol.follower import EventFollower, Position
-from core.protocol.spending import may_sign_for
 from core.protocol.types import JobState
 from core.runtime.clock import Clock
 from miner.admission import ChainView

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from core.protocol import pricing
-from core.protocol.break_even import (
+from core.money import pricing
+from core.money.break_even import (
     Earning,
     HourlyCost,
     break_even_tokens_per_s,

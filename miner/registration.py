@@ -11,8 +11,10 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Any
 
+from core.chain.chain import Chain, Sent
+from core.dispute.game.game_log import GAME
+from core.keys.keystore import DEVNET_CHAIN_IDS, Keystore, Signer, read_password
 from core.protocol import signing
-from core.protocol.chain import Chain, Sent
 from core.protocol.errors import (
     ContractRefused,
     GasShort,
@@ -21,11 +23,9 @@ from core.protocol.errors import (
     UsageError,
     WalletMissing,
 )
-from core.protocol.game_log import GAME
-from core.protocol.keystore import DEVNET_CHAIN_IDS, Keystore, Signer, read_password
 from core.protocol.types import ZERO_ADDRESS, ZERO_HASH
 from core.protocol.units import format_duration, format_eth, format_moment
-from core.runtime.console import Run
+from core.runtime.commands.console import Run
 from core.runtime.settings import Settings
 from miner.home import operator_wallet
 
@@ -98,7 +98,7 @@ async def register(run: Run, stake: str, operator_name: str | None) -> dict[str,
         )
         operator = existing or _new_operator(run, name)
         if name != operator_wallet(settings):
-            from core.runtime.config_file import set_value
+            from core.runtime.commands.config_file import set_value
 
             set_value("miner.operator", name, run.folders)
         await chain.transact(owner, "TestUSD", "approve", chain.addresses[REGISTRY], units)
@@ -261,7 +261,7 @@ async def rotate_operator(run: Run, new_name: str) -> dict[str, Any]:
         sent = await chain.transact(
             owner, REGISTRY, "rotateOperator", operator.address, _proof(chain, owner, operator)
         )
-        from core.runtime.config_file import set_value
+        from core.runtime.commands.config_file import set_value
 
         set_value("miner.operator", new_name, run.folders)
         return _sent(sent) | {"operator": operator.address, "operatorWallet": new_name}

@@ -7,8 +7,8 @@ from typing import Any
 
 from core.protocol.errors import HeadraceError, Unreachable, UsageError
 from core.protocol.units import format_bytes, parse_bytes
-from core.runtime.config_file import set_value
-from core.runtime.console import Run
+from core.runtime.commands.config_file import set_value
+from core.runtime.commands.console import Run
 from miner.results import Initialised, Updated
 
 #: Question, key, flag.
@@ -176,7 +176,7 @@ async def _measure(run: Run) -> bool:
 
 
 def _next(run: Run, wallet: str) -> str:
-    from core.protocol.keystore import Keystore
+    from core.keys.keystore import Keystore
 
     known = {w.name for w in Keystore(run.settings.wallet.keystore_dir).ls()}
     if wallet not in known:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.protocol.trace import chunks
-from core.protocol.trace.answer import differing, place_in
-from core.protocol.trace.evidence import chunk_hashes
-from core.protocol.trace.layout import Place
+from core.dispute.trace import chunks
+from core.dispute.trace.answer import differing, place_in
+from core.dispute.trace.evidence import chunk_hashes
+from core.dispute.trace.layout import Place
 
 if TYPE_CHECKING:
-    from core.engine.trace.held import ShardTrace
+    from core.dispute.play.held import ShardTrace
 
 HASH_BYTES = 32
 MAX_SHOWN = 64  # nodes of one trace; a descent shows eight

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, HeadraceError, PeerUnreachable
-from core.runtime.channel import Answer, Channel
 from core.runtime.logs import get_logger
+from core.runtime.network.channel import Answer, Channel
 from core.runtime.tasks import spawn
 from miner import answers, jobs
 from miner.compute import Compute

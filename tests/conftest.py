@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from core.protocol.signer import DEVNET_PHRASE, Signer, devnet_accounts
+from core.keys.signer import DEVNET_PHRASE, Signer, devnet_accounts
 from core.protocol.signing import Domain
 from devnet.anvil import old_states_in
 
@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def follows_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every JSON document that a command prints in a test is what its published schema says."""
-    from core.runtime import cli, console
+    from core.runtime.commands import cli, console
 
     print_json = console.print_json
 

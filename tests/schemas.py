@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from core.runtime.schemas import file_name
+from core.runtime.commands.schemas import file_name
 from devnet.schemas import FOLDER
 
 #: Programs of tests, not of the product.

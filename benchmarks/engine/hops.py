@@ -13,7 +13,7 @@ from benchmarks.engine.rig.child import Child
 from benchmarks.table import Row
 from core.protocol import types as t
 from core.protocol import wire
-from core.runtime.channel import Answer, Channel, StreamIdentity, connect
+from core.runtime.network.channel import Answer, Channel, StreamIdentity, connect
 
 STEP_BYTES, STEPS = 2560, 400
 LARGE_BYTES, LARGE_FRAMES = 16 * 10**6, 24

@@ -17,9 +17,9 @@ from typing import Any
 from benchmarks.engine.rig.chain import DOMAIN, FIRST_STAGE_KEY, MATCHER_KEY, signer
 from benchmarks.table import Row
 from core.protocol import wire
-from core.runtime.channel import Answer, Channel, Listener, StreamIdentity, connect
-from core.runtime.circuits import Circuits
-from core.runtime.transport import Swarm
+from core.runtime.network.channel import Answer, Channel, Listener, StreamIdentity, connect
+from core.runtime.network.circuits import Circuits
+from core.runtime.network.transport import Swarm
 from tests import netns
 
 STEP_BYTES, STEPS = 2560, 1000

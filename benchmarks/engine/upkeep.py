@@ -14,7 +14,7 @@ from benchmarks.engine.rig.steps import decode_s
 from benchmarks.engine.serving import CUTS
 from benchmarks.table import Row
 from core.protocol import wire
-from core.runtime.channel import StreamIdentity, connect
+from core.runtime.network.channel import StreamIdentity, connect
 
 CLIENTS, NEW_TOKENS = 16, 96
 CANCEL_MS, CANCEL_AFTER_TOKENS, MARGIN_S = 16.0, 6, 0.1

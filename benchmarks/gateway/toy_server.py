@@ -161,7 +161,7 @@ async def _serve(folder: Path, token_s: float) -> None:
 
 
 def main() -> None:
-    from core.runtime.cli import daemon_loop
+    from core.runtime.commands.cli import daemon_loop
 
     asked = argparse.ArgumentParser()
     asked.add_argument("folder", type=Path)

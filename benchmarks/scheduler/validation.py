@@ -32,7 +32,7 @@ from benchmarks.engine.rig.steps import Step
 from benchmarks.table import Row
 from client.streams import Streams
 from core.protocol.types import LayerRange
-from core.runtime.channel import StreamIdentity
+from core.runtime.network.channel import StreamIdentity
 from devnet.tiny_models import write_tiny_model
 from scheduler.dispatch.estimate import KvEstimate
 from scheduler.dispatch.fixed import FixedRouter

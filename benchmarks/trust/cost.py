@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from benchmarks.table import Row
 from benchmarks.trust.town import Town, columns, town
 from client.precheck import rows_clear
+from core.dispute.judging.numerics import judge_rows, reexecute
 from core.engine.batch import BatchEngine
 from core.engine.blocks import Shard
 from core.engine.layouts import layouts_of
-from core.engine.numerics import judge_rows, reexecute
 from core.engine.pieces import Piece
 from core.engine.prepack import prepack
 from core.engine.whole import prepare

@@ -18,16 +18,16 @@ import torch
 
 from benchmarks.table import Row, table
 from benchmarks.trust.town import Town, columns, honest, town
-from core.engine.trace.build import Builder
-from core.engine.trace.held import ShardTrace, boundaries_of, build_trace, sources_of
-from core.engine.trace.nearest import Nearest
-from core.engine.trace.program import model_program
-from core.protocol.referee import Kind, Ruling
-from core.protocol.trace.check import Checker
-from core.protocol.trace.derive import Derivation
-from core.protocol.trace.families import FP32_TOLERANCES
-from core.protocol.trace.layout import Layout, Place
-from core.protocol.trace.program import INPUT, Form
+from core.dispute.play.build import Builder
+from core.dispute.play.held import ShardTrace, boundaries_of, build_trace, sources_of
+from core.dispute.play.nearest import Nearest
+from core.dispute.play.program import model_program
+from core.dispute.referee import Kind, Ruling
+from core.dispute.trace.check import Checker
+from core.dispute.trace.derive import Derivation
+from core.dispute.trace.families import FP32_TOLERANCES
+from core.dispute.trace.layout import Layout, Place
+from core.dispute.trace.program import INPUT, Form
 from core.protocol.types import LayerRange
 
 STAGE, SAMPLED, WHOLE = 1, 20_000, 10**6

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.trust.town import SAMPLED, Served, Town, attention, honest
-from core.engine.numerics import (
+from core.dispute.judging.numerics import (
     Standing,
     judge_rows,
     judge_tokens,

@@ -19,7 +19,7 @@ from benchmarks.table import Row
 from benchmarks.trust import lies
 from benchmarks.trust.disputes import MAX_GAS, MAX_MOVE_GAS, MAX_TRANSACTIONS
 from benchmarks.trust.town import Town, columns, town
-from core.protocol.signer import devnet_accounts
+from core.keys.signer import devnet_accounts
 from core.protocol.types import SamplingParams
 
 LIAR, LAST = 1, 2
@@ -182,8 +182,8 @@ async def _try(here: Town, lie: Lie, rpc_url: str, signers: Any) -> Tried:
 async def _judged(lie: Lie, work: Any) -> Tried:
     """Accused by what an auditor finds; the accused points at the verdict, and the accuser proves it."""
     from client.trace_game import Prosecution
-    from core.protocol.dispute import Phase
-    from core.protocol.game_log import GAME, read_game
+    from core.dispute.game.dispute import Phase
+    from core.dispute.game.game_log import GAME, read_game
     from tests.clocks import Hasty
     from tests.game.test_dispute_of_a_real_model import accuse_deviation, accuse_token
 
@@ -212,8 +212,8 @@ async def _judged(lie: Lie, work: Any) -> Tried:
 
 def _first_wrong(work: Any) -> int:
     """The first token that the true last stage would not have drawn."""
+    from core.dispute.judging.numerics import reexecute
     from core.engine.model import load_shard
-    from core.engine.numerics import reexecute
     from core.engine.sampling import Sampler, sample_batch
 
     place, prompt = work.job.plan[LAST], work.batch.prompts[0]

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from benchmarks.table import Row
 from benchmarks.trust.judging import Finding, Judge
 from benchmarks.trust.town import Served, Town, honest, town
+from core.dispute.judging.numerics import judge_rows, judge_tokens, reexecute
 from core.engine.attention import attending
 from core.engine.blocks import Shard
-from core.engine.numerics import judge_rows, judge_tokens, reexecute
 from core.protocol.types import SamplingParams
 
 MODEL = "smollm"

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine.models import NAMES, model_folder
+from core.dispute.judging.numerics import BF16, FP32, NumericsProfile, profile_of
+from core.dispute.play.program import model_program
+from core.dispute.play.tables import corpus_texts
+from core.dispute.trace.families import FP32_TOLERANCES, SIGMA
 from core.engine.attention import attention_by
 from core.engine.blocks import Shard, output_of
 from core.engine.model import load_shard
-from core.engine.numerics import BF16, FP32, NumericsProfile, profile_of
 from core.engine.sampling import Sampler, sample_batch
 from core.engine.tokenizer import Tokenizer
-from core.engine.trace.program import model_program
-from core.engine.trace.tables import corpus_texts
 from core.engine.whole import prepare
-from core.protocol.trace.families import FP32_TOLERANCES, SIGMA
 from core.protocol.types import LayerRange, SamplingParams
 
 #: First layer of the second and of the third stage; the second is as deep as a checkpoint of the profiles' tables.

@@ -30,8 +30,8 @@ from client.dashboard.views import earnings, jobs, planner, receipts
 from client.dashboard.views.explorer import Explorer
 from client.dashboard.views.wallet import MOVES, movement, movements_csv
 from client.gateway.keyring import limits_of
+from core.money.break_even import Earning, HourlyCost
 from core.protocol import ids
-from core.protocol.break_even import Earning, HourlyCost
 from core.protocol.errors import HeadraceError, IdInvalid, UsageError
 from core.runtime.logs import get_logger
 

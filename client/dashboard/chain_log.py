@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from core.protocol.chain import Chain, ChainEvent
+from core.chain.chain import Chain, ChainEvent
+from core.chain.follower import Batch, EventFollower, Position
 from core.protocol.errors import ContractRefused, HeadraceError
-from core.protocol.follower import Batch, EventFollower, Position
 from core.runtime.clock import Clock
 from core.runtime.folders import make_private
 from core.runtime.logs import get_logger

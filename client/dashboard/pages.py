@@ -30,7 +30,8 @@ from client.dashboard.views import (
 from client.dashboard.views.common import RequestLine, request_line
 from client.history import keeper_pid
 from client.store import ClientStore, JobRow, match_of
-from core.protocol import ids, pricing
+from core.money import pricing
+from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid
 from core.protocol.types import ZERO_ADDRESS
 from core.protocol.units import price_of_nano

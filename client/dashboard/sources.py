@@ -10,8 +10,8 @@ from client.context import model_name
 from client.dashboard.cached import Cached, Dated
 from client.dashboard.chain_log import ChainLog, LoggedEvent
 from client.wallet import Balances, balances
+from core.chain.chain import CONTRACTS, Chain
 from core.protocol import ids
-from core.protocol.chain import CONTRACTS, Chain
 from core.protocol.errors import ConfigError, HeadraceError, MatcherUnreachable
 from core.runtime.logs import get_logger
 
@@ -129,8 +129,8 @@ class Sources:
 
     async def _trial(self, opened: LoggedEvent) -> OnTrial | None:
         from client.game_record import on_trial
-        from core.protocol.chain import ChainEvent
-        from core.protocol.game_log import opened_in
+        from core.chain.chain import ChainEvent
+        from core.dispute.game.game_log import opened_in
 
         event = ChainEvent(
             opened.contract, opened.name, opened.args, opened.block, "", opened.tx, opened.log_index

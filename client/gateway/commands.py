@@ -13,7 +13,7 @@ from core.protocol.errors import UsageError
 from core.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from core.runtime.console import Run
+    from core.runtime.commands.console import Run
     from core.runtime.settings import Settings
 
 

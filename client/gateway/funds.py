@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from client.gateway.keyring import Key, Keyring
     from client.gateway.ledger import Ledger
     from client.gateway.numbers import Numbers
-    from core.protocol.chain import Chain
+    from core.chain.chain import Chain
     from core.runtime.alerts import Alerts
     from core.runtime.clock import Clock
     from core.runtime.settings import Settings

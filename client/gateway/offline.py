@@ -26,7 +26,7 @@ from client.submission import (
     within_limits,
 )
 from client.verify import Answer
-from core.protocol import pricing
+from core.money import pricing
 from core.protocol.errors import HeadraceError
 from core.protocol.types import JobState, Order
 from core.protocol.types import Terms as DemandedTerms

@@ -29,7 +29,7 @@ from client.gateway.offline import NetworkOffline, Offline
 from client.gateway.prices import Prices
 from client.sessions import Sessions
 from client.store import match_of
-from core.protocol import pricing
+from core.money import pricing
 from core.protocol.errors import HeadraceError
 from core.runtime.alerts import Alerts
 from core.runtime.clock import SystemClock

@@ -2,7 +2,7 @@
 
 Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", §3.3) is a function of a key and a counter, so the
 noise of any token at any step can be found without the noise before it, on any machine. Exact twin:
-`core/protocol/referee/noise.py`.
+`core/dispute/referee/noise.py`.
 """
 
 from __future__ import annotations

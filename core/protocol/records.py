@@ -125,7 +125,7 @@ def is_fresh(content: MinerRecord | AllocationRecord, now_ms: int) -> bool:
 
 
 class SwarmCheck(msgspec.Struct, frozen=True):
-    """What every honest peer of the swarm demands of a record that it stores or hands on (`core.runtime.transport.Check`)."""
+    """What every honest peer of the swarm demands of a record that it stores or hands on (`core.runtime.network.transport.Check`)."""
 
     domain: signing.Domain
 

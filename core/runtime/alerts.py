@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from core.keys.passwords import read_secret_file
 from core.protocol.errors import ConfigError
-from core.protocol.passwords import read_secret_file
 from core.runtime.logs import get_logger
 from core.runtime.retry import Backoff, retry
 

@@ -12,7 +12,7 @@ import typer
 
 from core.protocol import signing
 from core.protocol.types import AuditorDelegation
-from core.runtime.cli import App, Run
+from core.runtime.commands.cli import App, Run
 from core.runtime.logs import get_logger
 from tests.client.world import DOMAIN, prompts
 

@@ -10,10 +10,10 @@ import msgspec
 
 from client.evidence import Case, Evidence
 from client.orders import Batch, make_order
+from core.keys.signer import Signer
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
-from core.protocol.signer import Signer
-from core.runtime.channel import Channel, Listener, Peers, StreamIdentity
+from core.runtime.network.channel import Channel, Listener, Peers, StreamIdentity
 from tests.client.world import DOMAIN, MODEL_ID, REQUESTER, SPEC, key, sign_receipt, terms
 
 Answer = Any

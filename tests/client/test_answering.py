@@ -7,7 +7,7 @@ from pathlib import Path
 from client.answering import AskTerms, priced, wishes_with
 from client.context import Model
 from client.matcher_api import Quote
-from core.protocol import pricing
+from core.money import pricing
 from core.runtime.folders import Folders
 from core.runtime.settings import load
 from tests.client.world import MODEL_ID, SPEC, key

@@ -40,7 +40,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def source(model_dir: Path) -> ShardSource:
-    from core.engine.numerics import FP32
+    from core.dispute.judging.numerics import FP32
 
     return ShardSource(model_dir, FP32)
 
@@ -271,7 +271,7 @@ async def test_in_bfloat16_other_weights_hide_in_the_tolerance_and_not_in_the_no
     work: Work, model_dir: Path, rows: str, precheck: bool, liar: int
 ) -> None:
     """In int8; the last stage has one layer of random numbers and six rows, which takes weights off by a hundredth."""
-    from core.engine.numerics import BF16
+    from core.dispute.judging.numerics import BF16
 
     def spoil(stage: int, shard: Any) -> None:
         for layer in range(shard.layers.start, shard.layers.end) if stage == liar else ():

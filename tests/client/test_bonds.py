@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from client.bonds import AtStake, BondLimits, at_stake
-from core.protocol.chain import ChainEvent
-from core.protocol.dispute import JuryPhase, Phase
+from core.chain.chain import ChainEvent
+from core.dispute.game.dispute import JuryPhase, Phase
 from tests.client.world import key
 
 OURS, THEIRS, JURY, GAME = (key(n).address for n in (1, 2, 3, 4))

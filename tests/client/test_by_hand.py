@@ -13,10 +13,10 @@ import pytest
 
 from client import by_hand
 from client.by_hand import Standing, _due, _due_of_jury, _ours_to_move
-from core.protocol.dispute import JuryPhase, Phase
+from core.dispute.game.dispute import JuryPhase, Phase
+from core.dispute.game.game_log import Opened
 from core.protocol.errors import UsageError
-from core.protocol.game_log import Opened
-from core.runtime.console import GlobalOptions, Run
+from core.runtime.commands.console import GlobalOptions, Run
 from tests.client.world import key
 
 OURS, THEIRS = key(1).address, key(2).address

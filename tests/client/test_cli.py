@@ -17,7 +17,7 @@ import pytest
 
 from client import auditor_cli, cli
 from client.context import CONTRACTS
-from core.protocol.keystore import Keystore
+from core.keys.keystore import Keystore
 
 HEAVY = ("torch", "transformers", "web3", "hivemind", "numpy", "sqlmodel", "eth_account", "httpx2")
 COMMANDS = {

@@ -118,7 +118,7 @@ async def test_chain_that_does_not_answer_is_said_so(tmp_path: Path) -> None:
 
 
 async def test_what_is_sent_is_journaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from core.protocol.chain import Chain
+    from core.chain.chain import Chain
 
     async def check(self: Chain) -> None:
         return None

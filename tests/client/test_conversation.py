@@ -13,7 +13,7 @@ from client import conversation
 from client.conversation import Conversation, converse, prompt_ids
 from core.protocol.errors import UsageError
 from core.protocol.types import SamplingParams
-from core.runtime.console import GlobalOptions
+from core.runtime.commands.console import GlobalOptions
 
 
 class Terminal:

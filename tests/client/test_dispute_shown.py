@@ -16,9 +16,9 @@ from client import dispute_shown
 from client.by_hand import Standing
 from client.dispute_shown import Shown, show_dispute, watch_dispute
 from client.game_record import OnTrial, ShownMove
-from core.protocol.dispute import JuryPhase, Phase
-from core.protocol.trace.layout import Place
-from core.runtime.console import GlobalOptions, Run
+from core.dispute.game.dispute import JuryPhase, Phase
+from core.dispute.trace.layout import Place
+from core.runtime.commands.console import GlobalOptions, Run
 from core.runtime.folders import Folders
 from tests.client.test_by_hand import OPENED
 

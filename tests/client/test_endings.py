@@ -13,7 +13,7 @@ from client.session import JobSession
 from core.engine.stops import Ending
 from core.protocol import wire
 from core.protocol.errors import CheckFailed, PeerUnreachable
-from core.runtime.channel import StreamIdentity
+from core.runtime.network.channel import StreamIdentity
 from tests.client.world import DOMAIN, REQUESTER, Stages, prompts, serve, shard_root_of
 
 

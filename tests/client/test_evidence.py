@@ -18,9 +18,9 @@ from client.evidence import (
     tokens_in,
 )
 from client.orders import Batch
+from core.chain.chain import ChainCall, ChainEvent
 from core.protocol import commit, wire
 from core.protocol import types as t
-from core.protocol.chain import ChainCall, ChainEvent
 from core.protocol.errors import CheckFailed, HeadraceError, IdInvalid, RowsWithheld
 from tests.client.keepers import Keepers
 from tests.client.world import SPANS, answer_of, prompts

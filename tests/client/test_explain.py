@@ -12,10 +12,10 @@ import pytest
 from client.audit import ShardSource
 from client.explain import bar, explain_stage, rows_of
 from client.programs import local_program
-from core.engine.numerics import profile_of
-from core.engine.trace.program import model_program
+from core.dispute.judging.numerics import profile_of
+from core.dispute.play.program import model_program
+from core.dispute.trace.families import FP32_TOLERANCES
 from core.protocol.errors import CheckFailed
-from core.protocol.trace.families import FP32_TOLERANCES
 from devnet.faults import corrupt_layer_int8
 from devnet.tiny_models import write_tiny_model
 from tests.client.keepers import Keepers

@@ -14,10 +14,10 @@ import pytest
 
 from client import bundle, following, receipts, spender
 from client.context import Context
-from core.protocol.chain import ChainCall, ChainEvent
+from core.chain.chain import ChainCall, ChainEvent
 from core.protocol.errors import CheckFailed, DeadlinePassed, UsageError
 from core.protocol.types import JobState
-from core.runtime.console import DryRunEnds, GlobalOptions, Run
+from core.runtime.commands.console import DryRunEnds, GlobalOptions, Run
 from core.runtime.settings import Settings
 from tests.client.test_history import Chain, Desk
 from tests.client.world import REQUESTER, key, prompts

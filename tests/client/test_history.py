@@ -17,7 +17,8 @@ from client.context import Context, open_store
 from client.orders import Batch
 from client.pipeline import Match
 from client.verify import Answer
-from core.protocol import ids, pricing, signing
+from core.money import pricing
+from core.protocol import ids, signing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, IdInvalid
 from core.runtime.folders import Folders

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from client import holdings as holdings_module
 from client.context import Context
 from client.holdings import DAY_S, holdings, lasts, per_day_spent
-from core.protocol import pricing
+from core.money import pricing
 from core.runtime.settings import Settings
 from tests.client.test_history import Desk
 from tests.client.world import NOW_S, REQUESTER, SPEC

@@ -26,9 +26,9 @@ from client.orders import Batch
 from client.pipeline import Match
 from client.store import receipt_hash
 from client.verdicts import STATUSES, _accused
+from core.chain.chain import ChainCall, ChainEvent
 from core.protocol import ids, signing
 from core.protocol import types as t
-from core.protocol.chain import ChainCall, ChainEvent
 from core.protocol.errors import (
     CheckFailed,
     ConfigError,

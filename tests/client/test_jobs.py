@@ -24,7 +24,8 @@ from client.orders import Prompt
 from client.pipeline import Limits, Match
 from client.store import ClientStore
 from client.verify import ack_of_leaves
-from core.protocol import pricing, signing, wire
+from core.money import pricing
+from core.protocol import signing, wire
 from core.protocol import types as t
 from core.protocol.errors import (
     ChainUnreachable,

@@ -25,8 +25,9 @@ from client.jury import (
 )
 from client.orders import Batch
 from client.votes import VoteBook, VoteKind
+from core.chain.chain import ChainCall, ChainEvent
+from core.chain.follower import EventFollower
 from core.protocol import types as t
-from core.protocol.chain import ChainCall, ChainEvent
 from core.protocol.errors import (
     ChainUnreachable,
     CheckFailed,
@@ -36,7 +37,6 @@ from core.protocol.errors import (
     ModelUnsupported,
     RowsWithheld,
 )
-from core.protocol.follower import EventFollower
 from tests.client.world import InstantClock, Stages, key, prompts, shard_root_of
 
 ME = key(70)

@@ -17,6 +17,16 @@ from client.matcher_api import MatcherApi
 from client.orders import Batch
 from client.watch_book import RequestVerdict, StageVerdict, WatchBook
 from client.watch_service import _Work, tell_matcher
+from core.money.audit_report import SignedReport, is_its_authors
+from core.money.paid_audits import (
+    MAX_ASK_BYTES,
+    MOST_RECEIPTS,
+    AuditFinding,
+    Found,
+    SignedAsk,
+    SignedFinding,
+    is_its_auditors,
+)
 from core.protocol import signing
 from core.protocol.errors import (
     CheckFailed,
@@ -27,16 +37,6 @@ from core.protocol.errors import (
     NoCapacity,
     UsageError,
 )
-from core.protocol.paid_audits import (
-    MAX_ASK_BYTES,
-    MOST_RECEIPTS,
-    AuditFinding,
-    Found,
-    SignedAsk,
-    SignedFinding,
-    is_its_auditors,
-)
-from core.protocol.standing import SignedReport, is_its_authors
 from tests.client.world import DOMAIN, Stages, key, prompts, signed_order
 
 JOB = "0x" + "0b" * 32

@@ -11,7 +11,7 @@ from client.orders import Batch, route_text
 from client.render import BatchView, ChatView, _wrap, printable
 from core.engine.tokenizer import Tokenizer
 from core.protocol.errors import PeerUnreachable
-from core.runtime.console import Stage as Progress
+from core.runtime.commands.console import Stage as Progress
 from devnet.tiny_models import write_tiny_tokenizer
 from tests.client.world import Stages, prompts
 

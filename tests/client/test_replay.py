@@ -12,7 +12,7 @@ import torch
 
 from client.audit import ShardSource
 from client.replay import Replayed, replay
-from core.engine.numerics import FP32
+from core.dispute.judging.numerics import FP32
 from core.protocol import wire
 from core.protocol.errors import CheckFailed
 from devnet.tiny_models import write_tiny_model

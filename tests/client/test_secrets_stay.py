@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from core.protocol.keystore import Keystore
-from core.protocol.signer import DEVNET_PHRASE, secret_from_phrase
+from core.keys.keystore import Keystore
+from core.keys.signer import DEVNET_PHRASE, secret_from_phrase
 from tests.client.test_cli import KEY, PHRASE
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,7 @@ from core.protocol.errors import (
     HeadraceError,
     PeerUnreachable,
 )
-from core.runtime.channel import StreamIdentity
+from core.runtime.network.channel import StreamIdentity
 from tests.client.conftest import MakeStages
 from tests.client.world import DOMAIN, REQUESTER, Stages, prompts, serve, shard_root_of
 

@@ -35,7 +35,9 @@ from client.submission import (
     write_results,
 )
 from core.engine.tokenizer import Tokenizer
-from core.protocol import ids, pricing, units, wire
+from core.money import pricing
+from core.money.paid_audits import AuditOffer
+from core.protocol import ids, units, wire
 from core.protocol.errors import (
     AmountInvalid,
     AmountUnitMissing,
@@ -45,9 +47,8 @@ from core.protocol.errors import (
     NoCapacity,
     UsageError,
 )
-from core.protocol.paid_audits import AuditOffer
 from core.protocol.types import ZERO_ADDRESS, SamplingParams
-from core.runtime.console import GlobalOptions, Run
+from core.runtime.commands.console import GlobalOptions, Run
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
 from devnet.tiny_models import write_tiny_tokenizer

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from client.suspicion import is_due, suspicion
+from core.dispute.judging.numerics import BF16, FP32, reexecute
 from core.engine.model import load_shard
-from core.engine.numerics import BF16, FP32, reexecute
 from core.protocol.types import LayerRange
 from devnet.tiny_models import write_tiny_model
 

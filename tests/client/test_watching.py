@@ -27,8 +27,10 @@ from client.watching import (
     Watcher,
     request_verdict,
 )
+from core.chain.chain import ChainCall, ChainEvent
+from core.chain.follower import EventFollower
+from core.money.paid_audits import Found
 from core.protocol import types as t
-from core.protocol.chain import ChainCall, ChainEvent
 from core.protocol.errors import (
     ChainUnreachable,
     CheckFailed,
@@ -36,8 +38,6 @@ from core.protocol.errors import (
     PeerUnreachable,
     UsageError,
 )
-from core.protocol.follower import EventFollower
-from core.protocol.paid_audits import Found
 from core.runtime.folders import Folders
 from core.runtime.settings import load
 from devnet.faults import corrupt_layer_int8

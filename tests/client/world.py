@@ -13,10 +13,10 @@ import msgspec
 from client.orders import Batch, Prompt, Terms, make_order
 from client.pipeline import Match
 from client.verify import Answer
+from core.keys.signer import Signer
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
-from core.protocol.signer import Signer
-from core.runtime.channel import Channel, Listener, StreamIdentity
+from core.runtime.network.channel import Channel, Listener, StreamIdentity
 
 DOMAIN = signing.Domain(31337, "0x" + "11" * 20)
 ARBITRATOR = "0x" + "aa" * 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.protocol.trace.families import BF16_TOLERANCES, FAMILIES, FP32_TOLERANCES
+from core.dispute.trace.families import BF16_TOLERANCES, FAMILIES, FP32_TOLERANCES
 from devnet import calibration
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.protocol.chain import Chain
-from core.protocol.signer import Signer
+from core.chain.chain import Chain
+from core.keys.signer import Signer
 from devnet.deploy import PRODUCTION, Parameters, deploy
 from tests.conftest import CHAIN_ID, start_anvil
 

@@ -9,7 +9,7 @@ import pytest
 
 from core.protocol import units
 from core.protocol.errors import UsageError
-from core.runtime.console import GlobalOptions, Run
+from core.runtime.commands.console import GlobalOptions, Run
 from devnet import lifecycle
 from devnet.fleets import MACHINES, Fleet, fleet_of, need_bytes
 from devnet.layout import Layout

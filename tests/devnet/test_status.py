@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from core.protocol.errors import HeadraceError, Unreachable
-from core.runtime.console import GlobalOptions, Run
+from core.runtime.commands.console import GlobalOptions, Run
 from core.runtime.folders import Folders
 from devnet import lifecycle
 from devnet.accounts import signer_of

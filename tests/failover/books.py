@@ -7,7 +7,8 @@ from collections import Counter
 from client.jobs import BatchResult
 from client.verify import Answer, check_part
 from core.engine.weights import model_manifest
-from core.protocol import commit, pricing
+from core.money import pricing
+from core.protocol import commit
 from tests.failover.town import DOMAIN, PREPAID, Town, Watch
 
 

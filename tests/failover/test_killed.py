@@ -9,7 +9,7 @@ import pytest
 from client.orders import Prompt
 from core.protocol import wire
 from core.protocol.errors import NoCapacity
-from core.runtime.channel import Channel
+from core.runtime.network.channel import Channel
 from tests.clocks import Hasty
 from tests.failover.books import check_money, check_receipts
 from tests.failover.town import Mortal, Town, Watch, prompts

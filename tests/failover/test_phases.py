@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from core.protocol import signing, wire
-from core.runtime.channel import Channel
+from core.runtime.network.channel import Channel
 from tests.failover.books import check_money
 from tests.failover.test_killed import CUTS, check_answers
 from tests.failover.town import Mortal, Town, Watch, prompts

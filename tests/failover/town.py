@@ -21,12 +21,13 @@ from client.orders import Prompt, Terms
 from client.pipeline import Limits, Match
 from client.store import ClientStore
 from core.engine.weights import model_manifest
-from core.protocol import commit, pricing, signing, wire
+from core.money import pricing
+from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import HeadraceError, NoCapacity
-from core.runtime.channel import Channel, Peers, StreamIdentity
 from core.runtime.clock import SystemClock
-from core.runtime.pulse import Beat
+from core.runtime.network.channel import Channel, Peers, StreamIdentity
+from core.runtime.network.pulse import Beat
 from miner.onchain import JobOnChain
 from tests.miner.network import ARBITRATOR, DOMAIN, FakeChain, Machine, key, reference
 

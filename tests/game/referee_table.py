@@ -6,12 +6,13 @@ from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Any
 
-from core.game.players import Accused, Accuser, Move
-from core.protocol import commit, dispute
-from core.protocol.dispute import ACCUSER_TURNS, Game, Phase, Terms
-from core.protocol.game_log import Opened, Seen
-from core.protocol.trace.evidence import Evidence, Opening, RowOpening, WeightOpening
-from core.protocol.trace.layout import Place
+from core.dispute.game import dispute
+from core.dispute.game.dispute import ACCUSER_TURNS, Game, Phase, Terms
+from core.dispute.game.game_log import Opened, Seen
+from core.dispute.play.players import Accused, Accuser, Move
+from core.dispute.trace.evidence import Evidence, Opening, RowOpening, WeightOpening
+from core.dispute.trace.layout import Place
+from core.protocol import commit
 
 TERMS = Terms(bond=20, turn_s=60, payout_delay_s=0)
 OPENED = Opened("0x00", "0x00", 0, "accuser", "requester", "owner", "0x00", "0x00", "0x00", 20, 0)

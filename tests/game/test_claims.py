@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from eth_utils.crypto import keccak
 
-from core.game.claims import deviation_claim, likelier, listed, token_claim
-from core.protocol.trace.derive import How
+from core.dispute.play.claims import deviation_claim, likelier, listed, token_claim
+from core.dispute.trace.derive import How
 from core.protocol.types import RequestLeaf, SamplingParams
-from tests.core.protocol.trace import toy
+from tests.core.dispute.trace import toy
 
 PROGRAM = toy.Toy.make(toy.LLAMA).program
 LEAF = RequestLeaf(0, "0x" + "11" * 32, "0x" + "22" * 32, 4, 6)

@@ -18,20 +18,20 @@ from client.context import Context
 from client.orders import Prompt
 from client.programs import local_program, registered_program
 from client.trace_game import Accusation, OrderedDraw, Played, Prosecution, open_game
-from core.engine.trace.program import ModelProgram
-from core.game.claims import deviation_claim, token_claim, token_due
-from core.game.players import Accuser, Move, with_trace
-from core.game.prepare import canonical
+from core.dispute.game.dispute import Verdict
+from core.dispute.game.game_log import Opened, Seen, case_of, read_game
+from core.dispute.play.claims import deviation_claim, token_claim, token_due
+from core.dispute.play.players import Accuser, Move, with_trace
+from core.dispute.play.prepare import canonical
+from core.dispute.play.program import ModelProgram
+from core.dispute.trace.calls import claim_tuple
+from core.dispute.trace.families import SIGMA
+from core.dispute.trace.layout import Place
+from core.dispute.trace.sources import CommittedRows
 from core.protocol import commit, ids
-from core.protocol.dispute import Verdict
 from core.protocol.errors import UsageError
-from core.protocol.game_log import Opened, Seen, case_of, read_game
-from core.protocol.trace.calls import claim_tuple
-from core.protocol.trace.families import SIGMA
-from core.protocol.trace.layout import Place
-from core.protocol.trace.sources import CommittedRows
 from core.protocol.types import SamplingParams
-from core.runtime.console import GlobalOptions, Run
+from core.runtime.commands.console import GlobalOptions, Run
 from core.runtime.folders import Folders
 from core.runtime.settings import load
 from devnet.faults import corrupt_layer_int8
@@ -77,8 +77,8 @@ async def deviation(work: Work, stage: int, request: int) -> tuple[ModelProgram,
     """The claim that the stage's rows support."""
     import torch
 
+    from core.dispute.judging.numerics import reexecute
     from core.engine.model import load_shard
-    from core.engine.numerics import reexecute
 
     ours = await operators(work)
     place = work.job.plan[stage]
@@ -279,8 +279,8 @@ async def test_a_wrong_token_costs_the_stake(
 async def accuse_token(work: Work, request: int, produced: int) -> tuple[Accusation, Any]:
     import torch
 
+    from core.dispute.judging.numerics import reexecute
     from core.engine.model import load_shard
-    from core.engine.numerics import reexecute
 
     ours, place = await operators(work), work.job.plan[2]
     raw = np.frombuffer(work.rows[2, "in", request], "<f4").reshape(-1, ours.program.hidden)
@@ -313,7 +313,7 @@ async def false_accusation(
     number = next(
         i for i, t in enumerate(ours.program.tolerances) if t.min_rows == 16 and t.max_depth > 1
     )
-    from core.protocol.trace.judge import Claim
+    from core.dispute.trace.judge import Claim
 
     rows, window = 24, 16
     if stage == 2:  # signs rows of the positions that it drew at alone, here six

@@ -9,17 +9,17 @@ from functools import cached_property
 import numpy as np
 import pytest
 
-from core.engine.trace.nearest import Nearest
-from core.game.players import Accused, Accuser, Move, with_trace
-from core.game.prepare import canonical
-from core.game.selfcheck import faults, sampled
+from core.dispute.game.dispute import Verdict
+from core.dispute.play.nearest import Nearest
+from core.dispute.play.players import Accused, Accuser, Move, with_trace
+from core.dispute.play.prepare import canonical
+from core.dispute.play.selfcheck import faults, sampled
+from core.dispute.referee import Kind
+from core.dispute.trace.derive import TABLES_PART
+from core.dispute.trace.judge import Case, Claim
 from core.protocol import commit
-from core.protocol.dispute import Verdict
-from core.protocol.referee import Kind
-from core.protocol.trace.derive import TABLES_PART
-from core.protocol.trace.judge import Case, Claim
 from core.protocol.types import RequestLeaf
-from tests.core.engine.trace.models import FAMILIES, Tiny
+from tests.core.dispute.play.models import FAMILIES, Tiny
 from tests.game.referee_table import Table
 
 ROWS, TOKENS_IN = 24, 20

@@ -9,9 +9,9 @@ import pytest
 
 from client.showing import Showing
 from client.trace_game import Played, Prosecution
+from core.dispute.game.dispute import Verdict
+from core.dispute.trace.layout import Place
 from core.protocol import wire
-from core.protocol.dispute import Verdict
-from core.protocol.trace.layout import Place
 from miner.defence import Defence
 from miner.desk import Refused
 from miner.store import Store

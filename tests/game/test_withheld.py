@@ -14,14 +14,14 @@ from client.audit import ShardSource, StageFinding, audit_stage
 from client.evidence import Evidence, PromptOpening
 from client.questions import MAX_ASKS, Doubted, Inquest
 from client.trace_game import Played, Prosecution, open_game
-from core.engine.numerics import profile_of
+from core.dispute.game.dispute import Phase, Verdict
+from core.dispute.game.game_log import Opened, read_game
+from core.dispute.judging.numerics import profile_of
+from core.dispute.trace.derive import Boundary
+from core.dispute.trace.judge import Case
+from core.dispute.trace.layout import Place
 from core.protocol import commit, wire
-from core.protocol.dispute import Phase, Verdict
 from core.protocol.errors import RowsWithheld
-from core.protocol.game_log import Opened, read_game
-from core.protocol.trace.derive import Boundary
-from core.protocol.trace.judge import Case
-from core.protocol.trace.layout import Place
 from core.protocol.types import RequestLeaf, SignedReceipt, StageReceipt
 from devnet.faults import corrupt_layer_int8
 from miner.defence import Defence
@@ -249,7 +249,7 @@ async def test_rows_that_are_here_and_are_rows_need_no_question(world: World) ->
 
 
 def test_questions_name_different_parts_of_the_missing_side_alone() -> None:
-    from tests.core.protocol.trace import toy
+    from tests.core.dispute.trace import toy
 
     program = toy.Toy.make(toy.LLAMA).program
     leaf = RequestLeaf(0, "0x" + "11" * 32, "0x" + "22" * 32, 5, 3)

@@ -11,10 +11,10 @@ import httpx2
 
 from client.evidence import Case as Job
 from client.orders import Batch, Prompt, Terms, make_order
+from core.chain.chain import Chain
+from core.keys.signer import Signer
 from core.protocol import commit, signing
 from core.protocol import types as t
-from core.protocol.chain import Chain
-from core.protocol.signer import Signer
 from devnet.deploy import USD, Parameters, deploy, model_spec, register_model
 from miner.store import Boundary, States, Store
 from tests.conftest import CHAIN_ID

@@ -10,11 +10,9 @@ import httpx2
 import msgspec
 import pytest
 
-from core.protocol import signing
-from core.protocol.errors import CheckFailed, IdInvalid, MatcherUnreachable, UsageError
-from core.protocol.keystore import Signer
-from core.protocol.lottery import commitment, is_drawn
-from core.protocol.paid_audits import (
+from core.keys.keystore import Signer
+from core.money.lottery import commitment, is_drawn
+from core.money.paid_audits import (
     AuditFinding,
     AuditOffer,
     Found,
@@ -24,6 +22,8 @@ from core.protocol.paid_audits import (
     sign_ask,
     sign_finding,
 )
+from core.protocol import signing
+from core.protocol.errors import CheckFailed, IdInvalid, MatcherUnreachable, UsageError
 from core.runtime.metrics import Metrics
 from matcher.audit_book import DAY_S, AuditBook
 from matcher.audit_desk import Pays

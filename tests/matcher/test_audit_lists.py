@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from core.protocol.chain import Fate, Outcome, Prepared
-from core.protocol.paid_audits import AuditFinding, Found, SignedFinding
+from core.chain.chain import Fate, Outcome, Prepared
+from core.money.paid_audits import AuditFinding, Found, SignedFinding
 from core.runtime.database import sqlite_url
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from core.protocol import pricing, signing, wire
+from core.money import pricing
+from core.protocol import signing, wire
 from core.protocol.errors import (
     ChainUnreachable,
     CheckFailed,

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from core.protocol.chain import Chain, Fate, Prepared
+from core.chain.chain import Chain, Fate, Prepared
+from core.keys.keystore import Signer
+from core.money.paid_audits import AuditFinding, Found, SignedFinding
 from core.protocol.errors import TokenShort, UsageError
-from core.protocol.keystore import Signer
-from core.protocol.paid_audits import AuditFinding, Found, SignedFinding
-from core.runtime.console import DryRunEnds
+from core.runtime.commands.console import DryRunEnds
 from core.runtime.database import sqlite_url
 from core.runtime.folders import Folders
 from core.runtime.settings import load

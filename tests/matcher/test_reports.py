@@ -9,9 +9,9 @@ import httpx2
 import msgspec
 import pytest
 
+from core.keys.keystore import Signer
+from core.money.audit_report import OperatorAudits, SignedReport, report_of, sign_report
 from core.protocol import signing
-from core.protocol.keystore import Signer
-from core.protocol.standing import OperatorAudits, SignedReport, report_of, sign_report
 from matcher.views import quote_json
 from tests.matcher.conftest import Net, asking
 from tests.matcher.test_matching import SPLIT

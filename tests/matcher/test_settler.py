@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.protocol import pricing
+from core.money import pricing
 from core.protocol.errors import CheckFailed, IdInvalid
 from matcher.jobs import Job
 from tests.matcher.conftest import Net

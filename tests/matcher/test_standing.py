@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.protocol.standing import AuditReport, OperatorAudits
+from core.money.audit_report import AuditReport, OperatorAudits
 from matcher.fleet_view import Standing
 from matcher.standing import Marks, marks_of, named
 from tests.matcher.worlds import NOW_S, key, machine_key

@@ -11,8 +11,8 @@ from core.protocol.errors import ConfigError, PeerUnreachable
 from core.protocol.records import SwarmCheck
 from core.runtime.database import sqlite_url
 from core.runtime.folders import Folders
+from core.runtime.network.transport import Swarm
 from core.runtime.settings import Settings, load
-from core.runtime.transport import Swarm
 from matcher.audit_desk import Pays
 from matcher.start import chain_of, database_url, join_swarm, rules_of
 from matcher.store import Store

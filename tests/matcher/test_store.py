@@ -10,8 +10,8 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
+from core.chain.follower import Position
 from core.protocol.errors import ConfigError
-from core.protocol.follower import Position
 from core.runtime.database import migration_config, open_engine, sqlite_url, upgrade
 from matcher.jobs import FAILED
 from matcher.store import MIGRATIONS, SWARM_PEERS_KEPT, JobChange, MinerSeen, Store

@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 
-from core.protocol import commit, pricing, records, signing, wire
+from core.chain.chain import ChainCall, ChainEvent, Sent
+from core.keys.keystore import Signer
+from core.money import pricing
+from core.protocol import commit, records, signing, wire
 from core.protocol import types as t
-from core.protocol.chain import ChainCall, ChainEvent, Sent
 from core.protocol.errors import ChainUnreachable, ContractRefused, PeerUnreachable
-from core.protocol.keystore import Signer
 from core.runtime.clock import ManualClock
 from matcher.fleet_view import Sighting, Standing
 from matcher.jobs import CHAIN_STATES, Job

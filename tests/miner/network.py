@@ -12,14 +12,14 @@ from typing import Any
 
 from client.orders import Batch, Prompt, Terms, make_order
 from core.engine.tokenizer import Tokenizer
+from core.keys.keystore import Signer
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import ChainUnreachable
-from core.protocol.keystore import Signer
 from core.protocol.types import JobState
-from core.runtime.channel import Channel, Listener, Peers, StreamIdentity, connect
 from core.runtime.clock import SystemClock
-from core.runtime.pulse import Beat
+from core.runtime.network.channel import Channel, Listener, Peers, StreamIdentity, connect
+from core.runtime.network.pulse import Beat
 from devnet.model_spec import spec_of_folder
 from miner.admission import ChainView
 from miner.book import Book

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from core.protocol.chain import Chain
-from core.protocol.keystore import Keystore, devnet_accounts
-from core.protocol.passwords import write_secret_file
+from core.chain.chain import Chain
+from core.keys.keystore import Keystore, devnet_accounts
+from core.keys.passwords import write_secret_file
 from devnet.deploy import USD, Parameters, deploy, register_model
 from miner import cli
 

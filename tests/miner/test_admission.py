@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.protocol import pricing, signing
+from core.money import pricing
+from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.errors import PlanInvalid
 from core.protocol.units import format_token

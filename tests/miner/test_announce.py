@@ -14,7 +14,7 @@ from core.protocol.records import (
     seal,
     unseal,
 )
-from core.runtime.channel import Peers, StreamIdentity
+from core.runtime.network.channel import Peers, StreamIdentity
 from miner.announce import (
     TTL_S,
     Announcer,

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.protocol.chain import ChainEvent
+from core.chain.chain import ChainEvent
 from miner.earnings import Books, By, rows_of, take_in
 
 OWNER, OPERATOR, OTHER = ("0x" + c * 40 for c in "abc")

@@ -14,7 +14,7 @@ import pytest
 from core.engine.model import load_shard
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
-from core.runtime.channel import Channel, Listener, StreamIdentity, connect
+from core.runtime.network.channel import Channel, Listener, StreamIdentity, connect
 from tests.miner.conftest import Start
 from tests.miner.network import DOMAIN, FakeChain, Machine, Requester, greedy, key, reference
 

@@ -11,9 +11,9 @@ import pytest
 
 from core.protocol import wire
 from core.protocol.errors import HeadraceError
-from core.runtime.channel import Answer, Channel, Listener, Peers, StreamIdentity
 from core.runtime.clock import SystemClock
-from core.runtime.pulse import Beat
+from core.runtime.network.channel import Answer, Channel, Listener, Peers, StreamIdentity
+from core.runtime.network.pulse import Beat
 from miner.neighbours import Neighbours
 from tests.miner.network import DOMAIN, key
 

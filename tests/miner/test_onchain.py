@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from core.protocol.chain import ChainEvent
+from core.chain.chain import ChainEvent
+from core.chain.follower import Position
 from core.protocol.errors import ChainUnreachable
-from core.protocol.follower import Position
 from core.protocol.types import JobState
 from core.runtime.clock import ManualClock
 from miner import onchain

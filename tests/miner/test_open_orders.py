@@ -15,7 +15,7 @@ from client.orders import Allowance, Prompt, make_open_order, opening_of
 from client.orders import Terms as OrderTerms
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
-from core.runtime.channel import Peers, StreamIdentity
+from core.runtime.network.channel import Peers, StreamIdentity
 from miner import admission
 from miner.desk import NOT_PAID, UNPAID
 from miner.onchain import ClosingNews

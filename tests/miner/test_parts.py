@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from core.engine.model import load_shard
-from core.protocol import pricing, signing, wire
+from core.money import pricing
+from core.protocol import signing, wire
 from core.protocol import types as t
 from core.protocol.types import LayerRange
 from miner import admission

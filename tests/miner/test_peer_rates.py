@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from core.keys.signer import Signer
 from core.protocol import signing, wire
-from core.protocol.signer import Signer
-from core.runtime.channel import Channel, Listener, Peers, StreamIdentity
+from core.runtime.network.channel import Channel, Listener, Peers, StreamIdentity
 from miner import bench
 from miner.bench import SENT_BYTES, sends_mbit_s
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from client.verify import Answer, check_answers, check_pipeline
+from core.dispute.judging.numerics import reexecute, whitened_relative_l2
 from core.engine.model import load_shard
-from core.engine.numerics import reexecute, whitened_relative_l2
 from core.engine.weights import model_manifest
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.types import JobState
-from core.runtime.channel import Peers, StreamIdentity, connect
+from core.runtime.network.channel import Peers, StreamIdentity, connect
 from devnet.tiny_models import write_tiny_model
 from miner.jobs import Phase
 from miner.onchain import JobNews

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from core.protocol.keystore import Keystore
+from core.keys.keystore import Keystore
 from devnet.deploy import USD, Parameters
 from tests.conftest import Anvil
 from tests.miner.programs import Town

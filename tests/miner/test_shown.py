@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from client.showing import Showing
-from core.game.players import Accuser, with_trace
-from core.game.selfcheck import sampled
+from core.dispute.play.players import Accuser, with_trace
+from core.dispute.play.selfcheck import sampled
+from core.dispute.trace import chunks
 from core.protocol import wire
 from core.protocol.errors import CheckFailed
-from core.protocol.trace import chunks
 from miner.shown import MAX_SHOWN, ShownNodes
-from tests.core.engine.trace.models import Tiny
+from tests.core.dispute.play.models import Tiny
 from tests.game.test_players import Scene
 
 DISPUTE = "0x" + "ab" * 32

@@ -17,10 +17,10 @@ from client.gateway.ledger import GONE_AFTER_S, Opening
 from client.gateway.start import tidy
 from client.gateway.tables import Base as GatewayBase
 from client.statements import Statement, Transaction
-from core.protocol.chain import Fate, Outcome, Prepared
+from core.chain.chain import Fate, Outcome, Prepared
+from core.chain.follower import Position
+from core.money.paid_audits import AuditFinding, Found, SignedFinding
 from core.protocol.errors import ConfigError, UsageError
-from core.protocol.follower import Position
-from core.protocol.paid_audits import AuditFinding, Found, SignedFinding
 from core.runtime.database import open_engine
 from matcher.audit_book import AuditBook, Fell
 from matcher.store import MinerSeen, Store

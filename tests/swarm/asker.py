@@ -18,7 +18,7 @@ from client.orders import make_prompt
 from client.sessions import Sessions
 from core.engine.tokenizer import Tokenizer
 from core.protocol.types import SamplingParams
-from core.runtime.console import GlobalOptions, Run
+from core.runtime.commands.console import GlobalOptions, Run
 
 
 def tell(**what: Any) -> None:

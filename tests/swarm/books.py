@@ -1,4 +1,4 @@
-"""What must each account have gained or lost by these jobs, by the arithmetic of `core.protocol.pricing`?"""
+"""What must each account have gained or lost by these jobs, by the arithmetic of `core.money.pricing`?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from core.protocol import pricing
+from core.money import pricing
 from core.protocol.types import JobState, ModelSpec
 from tests.swarm.world import JobSeen, World
 

@@ -19,8 +19,8 @@ import msgspec
 import pytest
 
 from client.context import open_store
+from core.chain.chain import Chain
 from core.protocol import ids
-from core.protocol.chain import Chain
 from core.protocol.types import JobState, Order, Stage
 from core.runtime.settings import Settings, load
 from devnet.accounts import environ_of

@@ -15,11 +15,10 @@ from eth_abi.abi import decode, encode
 from eth_utils.abi import collapse_if_tuple, function_abi_to_4byte_selector
 from eth_utils.crypto import keccak
 
-from core.protocol import commit, dispute, signing
-from core.protocol.chain import Chain, artifact
-from core.protocol.dispute import Game, GameError, Handed, Phase, Terms
-from core.protocol.signer import Signer
-from core.protocol.trace.calls import (
+from core.chain.chain import Chain, artifact
+from core.dispute.game import dispute
+from core.dispute.game.dispute import Game, GameError, Handed, Phase, Terms
+from core.dispute.trace.calls import (
     claim_tuple,
     claimed,
     evidence_tuple,
@@ -27,12 +26,14 @@ from core.protocol.trace.calls import (
     opening_tuple,
     row_tuple,
 )
-from core.protocol.trace.derive import Boundary
-from core.protocol.trace.draw import Drawn
-from core.protocol.trace.evidence import Evidence, Opening, RowOpening, show_stated, statement
-from core.protocol.trace.judge import Case, Claim
-from core.protocol.trace.layout import Place
-from core.protocol.trace.rows import SignedRows, Spot
+from core.dispute.trace.derive import Boundary
+from core.dispute.trace.draw import Drawn
+from core.dispute.trace.evidence import Evidence, Opening, RowOpening, show_stated, statement
+from core.dispute.trace.judge import Case, Claim
+from core.dispute.trace.layout import Place
+from core.dispute.trace.rows import SignedRows, Spot
+from core.keys.signer import Signer
+from core.protocol import commit, signing
 from core.protocol.types import ZERO_HASH, Order, RequestOpening, StageReceipt
 from devnet.deploy import Parameters, deploy
 from tests.conftest import CHAIN_ID

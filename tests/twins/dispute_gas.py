@@ -19,20 +19,20 @@ from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
 
+from core.dispute.game.dispute import Handed
+from core.dispute.referee import Kind
+from core.dispute.trace import chunks
+from core.dispute.trace.derive import Choice, Derivation, Run
+from core.dispute.trace.families import Traits, compile_program
+from core.dispute.trace.judge import Case, Claim
+from core.dispute.trace.layout import Layout, Place
+from core.keys.signer import devnet_accounts
 from core.protocol import commit
-from core.protocol.dispute import Handed
-from core.protocol.referee import Kind
-from core.protocol.signer import devnet_accounts
-from core.protocol.trace import chunks
-from core.protocol.trace.derive import Choice, Derivation, Run
-from core.protocol.trace.families import Traits, compile_program
-from core.protocol.trace.judge import Case, Claim
-from core.protocol.trace.layout import Layout, Place
 from core.protocol.types import RequestLeaf
 from tests.conftest import CHAIN_ID, ROOT, start_anvil
-from tests.core.protocol.trace.players import lowest
-from tests.core.protocol.trace.sparse import SparseTrace, evidence, nothing, open_weights
-from tests.core.protocol.trace.toy import shapes_of_layer
+from tests.core.dispute.trace.players import lowest
+from tests.core.dispute.trace.sparse import SparseTrace, evidence, nothing, open_weights
+from tests.core.dispute.trace.toy import shapes_of_layer
 from tests.twins.dispute_chain import Bench, TwinGame
 
 SNAPSHOT = Path(ROOT) / "contracts" / "snapshots" / "ToleranceGame.json"

@@ -15,10 +15,11 @@ import msgspec
 from coincurve import PrivateKey
 from eth_keys.datatypes import PublicKey
 
-from core.protocol import commit, pricing, signing
+from core.dispute.trace.evidence import RowOpening
+from core.dispute.trace.sources import answer_rows
+from core.money import pricing
+from core.protocol import commit, signing
 from core.protocol import types as t
-from core.protocol.trace.evidence import RowOpening
-from core.protocol.trace.sources import answer_rows
 
 VECTORS = Path(__file__).with_name("vectors.json")
 CHAIN_ID = 31337

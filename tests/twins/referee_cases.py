@@ -13,10 +13,10 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from core.protocol.referee import Format, Kind, Leaf, LeafError, Ruling, check, exact_value
-from core.protocol.referee.formats import LAYOUTS, MINUS_INFINITY, decode_bits
-from core.protocol.referee.leaf import Malformed
-from core.protocol.referee.noise import gumbel
+from core.dispute.referee import Format, Kind, Leaf, LeafError, Ruling, check, exact_value
+from core.dispute.referee.formats import LAYOUTS, MINUS_INFINITY, decode_bits
+from core.dispute.referee.leaf import Malformed
+from core.dispute.referee.noise import gumbel
 
 MODEL_FORMATS = (Format.BF16, Format.FP16, Format.FP32)
 _SIGN64 = 1 << 63

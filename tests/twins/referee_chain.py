@@ -11,9 +11,9 @@ from typing import Any
 from eth_abi.abi import decode, encode
 from eth_utils.abi import function_abi_to_4byte_selector
 
-from core.protocol.chain import artifact
-from core.protocol.referee import Leaf
-from core.protocol.referee.real import Real
+from core.chain.chain import artifact
+from core.dispute.referee import Leaf
+from core.dispute.referee.real import Real
 
 #: Of `anvil`, so that a free call may judge thousands of leaves.
 ANVIL_OPTIONS = ("--gas-limit", "1000000000000", "--memory-limit", "1073741824")

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from core.protocol.referee import Format, Kind, Leaf, LeafError, check, check_exact
-from core.protocol.referee.exact import VALUES
-from core.protocol.referee.formats import LAYOUTS, decode
-from core.protocol.referee.noise import gumbel_of, philox_word
-from core.protocol.referee.real import Real
-from core.protocol.referee.sums import dot
-from core.protocol.referee.transcend import exp_fixed, ln_fixed
+from core.dispute.referee import Format, Kind, Leaf, LeafError, check, check_exact
+from core.dispute.referee.exact import VALUES
+from core.dispute.referee.formats import LAYOUTS, decode
+from core.dispute.referee.noise import gumbel_of, philox_word
+from core.dispute.referee.real import Real
+from core.dispute.referee.sums import dot
+from core.dispute.referee.transcend import exp_fixed, ln_fixed
 from tests.conftest import start_anvil
 from tests.twins.referee_cases import Cases
 from tests.twins.referee_chain import ANVIL_OPTIONS, REVERTS, ChainReferee

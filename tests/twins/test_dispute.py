@@ -10,23 +10,31 @@ from functools import partial
 
 import pytest
 
-from core.protocol import commit, dispute
-from core.protocol.dispute import ACCUSED_TURNS, ACCUSER_TURNS, GameError, Handed, Phase, Verdict
-from core.protocol.referee import Kind
-from core.protocol.signer import Signer, devnet_accounts
-from core.protocol.trace import chunks
-from core.protocol.trace.check import all_places
-from core.protocol.trace.derive import Boundary
-from core.protocol.trace.evidence import Evidence, Opening, WeightOpening, show_stated
-from core.protocol.trace.held import HeldTrace, evidence_for
-from core.protocol.trace.judge import Case
-from core.protocol.trace.layout import Place
-from core.protocol.trace.rows import Spot
-from core.protocol.trace.sources import CommittedRows, answer_rows
+from core.dispute.game import dispute
+from core.dispute.game.dispute import (
+    ACCUSED_TURNS,
+    ACCUSER_TURNS,
+    GameError,
+    Handed,
+    Phase,
+    Verdict,
+)
+from core.dispute.referee import Kind
+from core.dispute.trace import chunks
+from core.dispute.trace.check import all_places
+from core.dispute.trace.derive import Boundary
+from core.dispute.trace.evidence import Evidence, Opening, WeightOpening, show_stated
+from core.dispute.trace.held import HeldTrace, evidence_for
+from core.dispute.trace.judge import Case
+from core.dispute.trace.layout import Place
+from core.dispute.trace.rows import Spot
+from core.dispute.trace.sources import CommittedRows, answer_rows
+from core.keys.signer import Signer, devnet_accounts
+from core.protocol import commit
 from core.protocol.types import RequestLeaf
 from tests.conftest import CHAIN_ID, start_anvil
-from tests.core.protocol.trace import toy as toys
-from tests.core.protocol.trace.players import (
+from tests.core.dispute.trace import toy as toys
+from tests.core.dispute.trace.players import (
     OPERATOR,
     Accusation,
     Blind,

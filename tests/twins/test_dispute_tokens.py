@@ -9,17 +9,17 @@ import msgspec
 import pytest
 from eth_utils.crypto import keccak
 
+from core.dispute.game.dispute import GameError, Verdict
+from core.dispute.trace import answer
+from core.dispute.trace.derive import How
+from core.dispute.trace.draw import Drawn
+from core.dispute.trace.held import evidence_for
+from core.keys.signer import Signer
 from core.protocol import commit, signing
-from core.protocol.dispute import GameError, Verdict
-from core.protocol.signer import Signer
-from core.protocol.trace import answer
-from core.protocol.trace.derive import How
-from core.protocol.trace.draw import Drawn
-from core.protocol.trace.held import evidence_for
 from core.protocol.types import ZERO_HASH, Order, RequestOpening, SamplingParams
 from tests.conftest import CHAIN_ID, start_anvil
-from tests.core.protocol.trace.players import Accusation, logits_of
-from tests.core.protocol.trace.test_tokens import INDEX, KINDS, Served, draw, logits_at, ordered
+from tests.core.dispute.trace.players import Accusation, logits_of
+from tests.core.dispute.trace.test_tokens import INDEX, KINDS, Served, draw, logits_at, ordered
 from tests.twins.dispute_chain import Bench, TwinGame
 
 pytestmark = pytest.mark.chain

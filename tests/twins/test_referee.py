@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.protocol.referee import Kind, Ruling
-from core.protocol.referee.exact import VALUES
+from core.dispute.referee import Kind, Ruling
+from core.dispute.referee.exact import VALUES
 from tests.conftest import start_anvil
 from tests.twins.referee_chain import ANVIL_OPTIONS, REVERTS, ChainReferee
 from tests.twins.referee_vectors import RAW, compare_exact, compare_kind

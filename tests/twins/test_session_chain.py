@@ -9,14 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.protocol import pricing, signing
+from core.chain.chain import Chain
+from core.keys.signer import Signer
+from core.money import pricing
+from core.protocol import signing
 from core.protocol import types as t
-from core.protocol.chain import Chain
 from core.protocol.errors import ContractRefused
-from core.protocol.signer import Signer
 from devnet.deploy import USD, Parameters, deploy
 from tests.conftest import CHAIN_ID, Anvil
-from tests.core.protocol.test_chain import model
+from tests.core.chain.test_chain import model
 
 pytestmark = pytest.mark.chain
 

@@ -9,9 +9,9 @@ import time
 from functools import cache
 from pathlib import Path
 
+from core.keys.signer import Signer
 from core.protocol import signing
 from core.protocol import types as t
-from core.protocol.signer import Signer
 from core.protocol.types import JobState
 from devnet.model_spec import spec_of_folder
 from miner.admission import ChainView

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.engine.rig.chain import DOMAIN, FIRST_STAGE_KEY, signer
 from benchmarks.engine.rig.child import keep_stdout, obey, say
 from core.protocol import wire
-from core.runtime.channel import Answer, Channel, Listener, StreamIdentity
+from core.runtime.network.channel import Answer, Channel, Listener, StreamIdentity
 
 SMALL_BYTES = 1 << 16
 

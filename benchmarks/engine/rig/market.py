@@ -22,7 +22,7 @@ from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import HeadraceError, NoCapacity
 from core.protocol.types import JobState
-from core.runtime.channel import Peers, StreamIdentity
+from core.runtime.network.channel import Peers, StreamIdentity
 
 #: As the matcher has it for an order that goes on with another.
 PROPOSE_S = 2.0

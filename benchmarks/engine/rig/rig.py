@@ -31,10 +31,10 @@ from client.pipeline import Limits, Match, RequestState
 from client.session import JobSession
 from client.streams import Streams
 from core.engine.shape import describe_model, layer_count, read_config
+from core.keys.signer import Signer
 from core.protocol import signing, wire
 from core.protocol import types as t
-from core.protocol.signer import Signer
-from core.runtime.channel import Peers, StreamIdentity
+from core.runtime.network.channel import Peers, StreamIdentity
 from devnet.links.service import ask, write_plan
 from devnet.ports import free_ports
 

@@ -24,10 +24,10 @@ from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.types import JobState
 from core.runtime import logs
-from core.runtime.channel import Listener, Peers, StreamIdentity
 from core.runtime.clock import SystemClock
 from core.runtime.garbage import look_seldom, pass_over_what_is_here
-from core.runtime.pulse import Beat
+from core.runtime.network.channel import Listener, Peers, StreamIdentity
+from core.runtime.network.pulse import Beat
 from miner import assignment
 from miner.book import Book
 from miner.compute import Compute

@@ -9,8 +9,8 @@ from typing import Any
 from client.dashboard.chain_log import LoggedEvent
 from client.game_record import OnTrial, describe_trial
 from client.jury import Phase
+from core.dispute.game.dispute import STATUSES
 from core.protocol import ids
-from core.protocol.dispute import STATUSES
 
 OPENED = {"DisputeOpened": "dispute", "GameOpened": "id"}
 #: How a move reads, and what of its arguments says where it went.

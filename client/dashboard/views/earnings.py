@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from client.dashboard.chain_log import LoggedEvent
-from core.protocol.break_even import (
+from core.money.break_even import (
     Earning,
     HourlyCost,
     break_even_tokens_per_s,

@@ -12,7 +12,7 @@ import {Claim, Evidence, Opening, RowOpening} from "./ITraceJudge.sol";
 ///
 /// Phases: Opened ⇄ Asked, Opened → Picking ⇄ Opening, Picking → Restating → Picking, Picking → Proving → Ruled or PickingPart → ProvingPart →
 /// Ruled, Ruled → Executed. Every turn has its own full clock; a move at its last second is in time. docs/trust.md has the whole; twin:
-/// core/protocol/dispute.py.
+/// core/dispute/game/dispute.py.
 interface IToleranceGame is IArbitrator {
     enum Phase {
         None,

@@ -7,7 +7,7 @@ import {ModelId} from "../types/Ids.sol";
 import {RequestLeaf} from "../types/Signed.sol";
 
 /// What an accuser says: over these rows of this request, by this trace, the stage was too far off. docs/trust.md; twin:
-/// core/protocol/trace/judge.py. ToleranceGame hashes its words where they stand in a call, and restates two of them.
+/// core/dispute/trace/judge.py. ToleranceGame hashes its words where they stand in a call, and restates two of them.
 struct Claim {
     RequestLeaf leaf;
     uint16 layerFrom;

@@ -10,7 +10,7 @@ import {Real, Reals} from "./Real.sol";
 /// Do activations hold? SiLU, GELU in its tanh form, and soft-capped scores and logits.
 ///
 /// All three are x times a logistic function, and are compared after multiplying its denominator out. Predicates stand in IReferee; twin:
-/// core/protocol/referee/activation.py.
+/// core/dispute/referee/activation.py.
 library ActivationCheck {
     using Decode for Decode.Vector;
     using Exp for Real;

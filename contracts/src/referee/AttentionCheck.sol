@@ -11,7 +11,7 @@ import {Real, Reals} from "./Real.sol";
 /// Do attention's elements hold? Rotation, scores and their mask, and the three parts of a softmax.
 ///
 /// A softmax is a stabiliser M, e_j = exp(s_j − M), Z = Σ e (a tree of Sum) and p_j = e_j / Z. Predicates stand in IReferee; twin:
-/// core/protocol/referee/attention.py.
+/// core/dispute/referee/attention.py.
 library AttentionCheck {
     using Decode for Decode.Vector;
     using ExactSum for Real;

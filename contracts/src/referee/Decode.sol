@@ -4,7 +4,7 @@ pragma solidity ^0.8.30;
 import {IReferee} from "../interfaces/IReferee.sol";
 import {Real} from "./Real.sol";
 
-/// Which numbers do these committed bytes hold, exactly? Twin: core/protocol/referee/formats.py.
+/// Which numbers do these committed bytes hold, exactly? Twin: core/dispute/referee/formats.py.
 ///
 /// Values are little-endian, as rows and tensors are committed. A finite one is an integer times a power of two: subnormals and both
 /// zeros included.

@@ -12,7 +12,7 @@ import {Nearest} from "./Nearest.sol";
 import {Real, Reals} from "./Real.sol";
 import {Verdicts} from "./Verdicts.sol";
 
-/// Is this value of a canonical trace the one that there is? (docs/trust.md §5) Twin: core/protocol/referee/exact.py.
+/// Is this value of a canonical trace the one that there is? (docs/trust.md §5) Twin: core/dispute/referee/exact.py.
 ///
 /// In a canonical trace every value is the nearest float64 to its operator's value on its own operands, zero is +0, a stabiliser is the
 /// largest score, and what the referee computes with (the grid of sums, exponentials in Q120) belongs to the definition. So it has one set

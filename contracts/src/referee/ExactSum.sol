@@ -4,7 +4,7 @@ pragma solidity ^0.8.30;
 import {Decode} from "./Decode.sol";
 import {Real, Reals} from "./Real.sol";
 
-/// What is the sum of at most 256 numbers, and of their magnitudes, as integers? Twin: core/protocol/referee/sums.py.
+/// What is the sum of at most 256 numbers, and of their magnitudes, as integers? Twin: core/dispute/referee/sums.py.
 ///
 /// All terms are laid on one grid whose step is 2^-80 of the largest term's unit (never finer than the smallest float64), and summed
 /// there. What lies below the grid is dropped towards zero, less than one step a term; `slack` holds it and the float64 underflow

@@ -3,7 +3,7 @@ pragma solidity ^0.8.30;
 
 import {Real, Reals} from "./Real.sol";
 
-/// What is e^x, to far more bits than a float64 has, in integers only? Twin: core/protocol/referee/transcend.py.
+/// What is e^x, to far more bits than a float64 has, in integers only? Twin: core/dispute/referee/transcend.py.
 ///
 /// Fixed point with 120 bits after the point ("Q120"). Relative error below 2^-104 for |x| ≤ 4096 (the twin's tests measure it).
 /// INVARIANT: |x| ≤ 2^132 and every partial sum is below 2^122, so products stay below 2^243. Hence unchecked.

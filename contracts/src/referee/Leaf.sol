@@ -5,7 +5,7 @@ import {IReferee} from "../interfaces/IReferee.sol";
 import {Decode} from "./Decode.sol";
 import {Real} from "./Real.sol";
 
-/// How is a leaf taken apart: parameters into words, operands into their three runs? Twin: core/protocol/referee/leaf.py.
+/// How is a leaf taken apart: parameters into words, operands into their three runs? Twin: core/dispute/referee/leaf.py.
 library Leaf {
     /// Decoded operands; use them only if `flaw` is Holds, else it is the ruling.
     struct Operands {

@@ -10,7 +10,7 @@ import {Real, Reals} from "./Real.sol";
 /// Do copies, products and sums hold? Inputs, embeddings, linear layers and their partial sums, residuals, gates.
 ///
 /// A dot product of more than 256 terms is a tree of partial sums: Linear or Mix over each 256 terms, Sum over the parts, BiasSum where
-/// the layer has a bias. Predicates stand in IReferee; twin: core/protocol/referee/linear.py.
+/// the layer has a bias. Predicates stand in IReferee; twin: core/dispute/referee/linear.py.
 library LinearCheck {
     using Decode for Decode.Vector;
     using ExactSum for Real;

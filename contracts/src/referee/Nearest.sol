@@ -8,7 +8,7 @@ import {Real, Reals} from "./Real.sol";
 /// Which float64 is nearest to a number, ties to even, and which is nearest to a quotient or to an inverse root?
 ///
 /// Zero is +0 whatever its sign was. A quotient and a root are cut at 124 bits or more before they are rounded: enough for quotients of
-/// float64 values to round as IEEE-754 has it. Twin: core/protocol/referee/nearest.py.
+/// float64 values to round as IEEE-754 has it. Twin: core/dispute/referee/nearest.py.
 /// INVARIANT: mantissas are below 2^251, see Reals, so what is shifted here stays below 2^252. Hence unchecked.
 library Nearest {
     using Reals for Real;

@@ -9,7 +9,7 @@ import {Real, Reals} from "./Real.sol";
 /// Do normalised values hold? RMSNorm of rows and of heads, without a square root.
 ///
 /// q = Σ x² is a tree of Squares and Sum; r stands for (q/n + ε)^-½; y = x·r·g. Predicates stand in IReferee; twin:
-/// core/protocol/referee/norm.py.
+/// core/dispute/referee/norm.py.
 library NormCheck {
     using Decode for Decode.Vector;
     using Leaf for bytes;

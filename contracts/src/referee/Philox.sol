@@ -3,7 +3,7 @@ pragma solidity ^0.8.30;
 
 import {Log} from "./Log.sol";
 
-/// Which noise does a seed give a token? (docs/protocol.md §5) Twin: core/protocol/referee/noise.py.
+/// Which noise does a seed give a token? (docs/protocol.md §5) Twin: core/dispute/referee/noise.py.
 ///
 /// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", §3.3) and two logarithms in fixed point.
 library Philox {

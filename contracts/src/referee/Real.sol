@@ -9,7 +9,7 @@ struct Real {
     int256 e;
 }
 
-/// How does the referee compute with numbers of any size, so that two languages get the same bits? Twin: core/protocol/referee/real.py.
+/// How does the referee compute with numbers of any size, so that two languages get the same bits? Twin: core/dispute/referee/real.py.
 ///
 /// Sums and products are exact while they fit 250 bits; past that the last bits are dropped, towards zero. One operation loses at most
 /// 2^-124 of its larger operand, and `within` forgives 2^-90, so no honest value fails by the referee's own rounding.

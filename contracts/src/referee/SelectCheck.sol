@@ -13,7 +13,7 @@ import {Real, Reals} from "./Real.sol";
 /// A logit divided by the temperature plus the token's noise is its score (docs/protocol.md §5). Margins δ and the temperature τ are whole
 /// numbers of 10^-6, and every inequality is multiplied through by 10^12·τ. A filter is narrowed by δ for the token that the accuser
 /// prefers, and widened by δ for the token that was served, so the filters never turn on an honest machine's rounding.
-/// Predicates stand in IReferee; twin: core/protocol/referee/selection.py.
+/// Predicates stand in IReferee; twin: core/dispute/referee/selection.py.
 library SelectCheck {
     using Decode for Decode.Vector;
     using Leaf for bytes;

@@ -9,7 +9,7 @@ import {Real, Reals} from "./Real.sol";
 /// Is the served output too far from the reference? Whitened deviations and the one comparison that accuses.
 ///
 /// D² = Σ ((y − s)/σ)² and S² = Σ (s/σ)² are trees of Squares and Sum over the elements judged here; σ is the model's scale of each
-/// channel. Predicates stand in IReferee; twin: core/protocol/referee/window.py.
+/// channel. Predicates stand in IReferee; twin: core/dispute/referee/window.py.
 library WindowCheck {
     using Decode for Decode.Vector;
     using Leaf for bytes;

@@ -5,7 +5,7 @@ import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 
 import {ITraceJudge} from "../interfaces/ITraceJudge.sol";
 
-/// Do these hashes lead to that node? SHA-256 trees opened in runs (docs/trust.md §2). Twin: core/protocol/trace/chunks.py.
+/// Do these hashes lead to that node? SHA-256 trees opened in runs (docs/trust.md §2). Twin: core/dispute/trace/chunks.py.
 ///
 /// A dispute hashes hundreds of nodes, so loops are written in assembly: they read and write only the array of hashes, whose bounds the
 /// loops themselves keep, and scratch space beyond the free pointer.

@@ -9,7 +9,7 @@ import {Programs} from "./Program.sol";
 /// Which leaf does the value at a place stand or fall by? (docs/trust.md §1)
 ///
 /// From the operator program and a place alone: kind and parameters, where operands are, which weights, which signed number. No party says
-/// any of it. Twin: core/protocol/trace/derive.py.
+/// any of it. Twin: core/dispute/trace/derive.py.
 library Derive {
     using Layouts for Layouts.Layout;
     using Programs for Programs.Program;

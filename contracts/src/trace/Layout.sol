@@ -28,7 +28,7 @@ library Places {
 
 /// Where does each value of a trace stand? Chunks of eight values, section after section (docs/trust.md §2).
 ///
-/// Twin: core/protocol/trace/layout.py.
+/// Twin: core/dispute/trace/layout.py.
 library Layouts {
     using Programs for Programs.Program;
 

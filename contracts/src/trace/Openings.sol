@@ -7,7 +7,7 @@ import {Chunks} from "./Chunks.sol";
 import {Derive} from "./Derive.sol";
 import {Layouts} from "./Layout.sol";
 
-/// Are these the committed operands of a leaf? Twin: core/protocol/trace/evidence.py.
+/// Are these the committed operands of a leaf? Twin: core/dispute/trace/evidence.py.
 library Openings {
     /// What a root of rows is: alone, or which half of what a last stage signed, H(0x04 ‖ root of tokens ‖ root of state rows). The last
     /// of a half's row siblings is the other half.

@@ -5,7 +5,7 @@ import {ITraceJudge} from "../interfaces/ITraceJudge.sol";
 
 /// Which operators does a model consist of? Reads the bytes that a model's numerics profile is the hash of (docs/trust.md §1).
 ///
-/// Twin: core/protocol/trace/program.py. Bytes come from ProgramStore, which checked nothing but their hash: a program that makes no sense
+/// Twin: core/dispute/trace/program.py. Bytes come from ProgramStore, which checked nothing but their hash: a program that makes no sense
 /// is part of a model that makes none, and reverts.
 ///
 /// Numbers of a program have four bytes at most, counts one or two, and what is read lies within its bytes: no sum here is near 2^256.

@@ -60,7 +60,7 @@ def command_pages() -> dict[str, str]:
 
 
 def _index() -> str:
-    from core.runtime.cli import EXIT_CODES
+    from core.runtime.commands.cli import EXIT_CODES
 
     root = root_of("client")
     context = root.make_context("client", [], resilient_parsing=True)

@@ -18,9 +18,9 @@ from client.dashboard.chain_log import LoggedEvent
 from client.dashboard.guard import COOKIE
 from client.dashboard.sources import Sources
 from client.keeper import Keeper, keepers_of
+from core.dispute.game.game_log import Opened
 from core.protocol import ids
 from core.protocol.errors import ChainUnreachable
-from core.protocol.game_log import Opened
 from core.protocol.units import parse_token
 from tests.client.dashboard.world import (
     FOREIGN_JOB,

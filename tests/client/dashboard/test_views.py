@@ -28,10 +28,10 @@ from client.dashboard.views.explorer import event_line
 from client.dashboard.views.wallet import MOVES, movement
 from client.game_record import OnTrial
 from client.wallet import Balances
+from core.chain.chain import artifact
+from core.dispute.trace.layout import Place
+from core.money.break_even import Earning, HourlyCost
 from core.protocol import ids
-from core.protocol.break_even import Earning, HourlyCost
-from core.protocol.chain import artifact
-from core.protocol.trace.layout import Place
 from core.protocol.units import format_token
 
 NOW_MS = 1_700_000_000_000

@@ -23,8 +23,8 @@ from client.gateway.ledger import DONE, FAILED, Ending, Opening
 from client.orders import Batch
 from client.pipeline import Match
 from client.store import ClientStore
+from core.chain.chain import ChainCall, ChainEvent
 from core.protocol import types as t
-from core.protocol.chain import ChainCall, ChainEvent
 from core.protocol.errors import ContractRefused
 from core.runtime.metrics import Metrics
 from matcher.api import make_app as make_matcher

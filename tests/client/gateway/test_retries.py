@@ -21,7 +21,7 @@ from client.gateway.start import recover
 from client.orders import Batch, Prompt
 from client.pipeline import Match
 from client.store import ClientStore
-from core.protocol import pricing
+from core.money import pricing
 from core.protocol.types import SamplingParams
 from tests.client.gateway.killable import killable
 from tests.client.gateway.toy import cost

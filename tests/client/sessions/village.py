@@ -16,7 +16,8 @@ from client.orders import Prompt
 from client.pipeline import Match
 from client.sessions import Sessions
 from client.store import ClientStore
-from core.protocol import pricing, signing
+from core.money import pricing
+from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.errors import NoCapacity
 from core.runtime.clock import SystemClock

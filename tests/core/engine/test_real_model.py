@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from core.dispute.judging.numerics import FP32, judge_rows, judge_tokens, reexecute
 from core.engine.model import load_shard
-from core.engine.numerics import FP32, judge_rows, judge_tokens, reexecute
 from core.engine.sampling import sample
 from core.engine.shape import describe_model
 from core.engine.tokenizer import Tokenizer

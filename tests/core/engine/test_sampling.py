@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.engine.margin import margin
+from core.dispute.judging.margin import margin
 from core.engine.noise import (
     MAX_NOISE,
     gumbel,

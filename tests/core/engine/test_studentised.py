@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from core.engine.numerics import (
+from core.dispute.judging.numerics import (
     BF16,
     FP32,
     Standing,
@@ -16,13 +16,13 @@ from core.engine.numerics import (
     standing_of,
     studentised,
 )
-from core.protocol.trace.families import (
+from core.dispute.trace.families import (
     BF16_DELTA_MICRO,
     BF16_TOLERANCES,
     FP32_DELTA_MICRO,
     FP32_TOLERANCES,
 )
-from core.protocol.trace.program import Program
+from core.dispute.trace.program import Program
 
 RNG = np.random.default_rng(0)
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.keys.signer import Signer
 from core.protocol import records
 from core.protocol import types as t
 from core.protocol.records import AllocationRecord, MinerRecord, SignedRecord, SwarmCheck
-from core.protocol.signer import Signer
 from core.protocol.signing import Domain
 from tests.core.protocol.test_types import HASH
 

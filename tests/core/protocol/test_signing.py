@@ -11,9 +11,9 @@ from eth_utils import keccak
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.keys.signer import Signer
 from core.protocol import signing
 from core.protocol import types as t
-from core.protocol.signer import Signer
 from core.protocol.signing import Domain
 
 CURVE_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.money.pricing import cost
 from core.protocol import units
 from core.protocol.errors import AmountInvalid, AmountUnitMissing
-from core.protocol.pricing import cost
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from core.protocol import errors
-from core.runtime.cli import App, Run
+from core.runtime.commands.cli import App, Run
 
 app = App("prog", help="For tests.")
 stake = app.group("stake", help="A group.")

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
+from core.keys.signer import Signer
 from core.protocol import wire
 from core.protocol.errors import PeerUnreachable
-from core.protocol.signer import Signer
 from core.protocol.signing import Domain
-from core.runtime import circuits
-from core.runtime.channel import Listener, Peers, StreamIdentity, connect
-from core.runtime.circuits import Circuits
-from core.runtime.transport import Swarm
+from core.runtime.network import circuits
+from core.runtime.network.channel import Listener, Peers, StreamIdentity, connect
+from core.runtime.network.circuits import Circuits
+from core.runtime.network.transport import Swarm
 from tests import netns
-from tests.core.runtime.test_circuits import answer
+from tests.core.runtime.network.test_circuits import answer
 
 pytestmark = pytest.mark.swarm
 DEADLINE_S = 30.0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.protocol.signer import Signer
+from core.keys.signer import Signer
 from core.runtime import logs
 from core.runtime.redact import HIDDEN, redact, redact_text
 

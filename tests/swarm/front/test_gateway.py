@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import openai
 
-from core.protocol import pricing
+from core.money import pricing
 from core.protocol.types import JobState, ModelSpec
 from devnet.ledger import changes
 from tests.swarm.world import MARKS, WITHIN_S, World, until

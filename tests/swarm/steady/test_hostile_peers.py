@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from core.keys.signer import Signer
 from core.protocol import signing, wire
-from core.protocol.signer import Signer
-from core.runtime.channel import MAGIC, Channel, StreamIdentity, connect
+from core.runtime.network.channel import MAGIC, Channel, StreamIdentity, connect
 from devnet.accounts import CHAIN_ID
 from miner import admission, answers
 from tests.swarm.world import MARKS, WITHIN_S, World, prompt, until

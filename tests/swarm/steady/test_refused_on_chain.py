@@ -9,11 +9,11 @@ import httpx2
 import msgspec
 import pytest
 
+from core.chain.chain import Chain
+from core.keys.keystore import Keystore
+from core.keys.signer import DEVNET_PASSWORD, Signer
 from core.protocol import signing
-from core.protocol.chain import Chain
 from core.protocol.errors import ContractRefused
-from core.protocol.keystore import Keystore
-from core.protocol.signer import DEVNET_PASSWORD, Signer
 from core.protocol.types import Acceptance, Order, SignedOrder, Stage
 from devnet.accounts import CHAIN_ID, signer_of
 from devnet.deploy import USD, deploy, register_model
@@ -92,7 +92,7 @@ async def test_the_matcher_refuses_an_order_signed_for_another_chain(world: Worl
 
 
 def signer_secret(party: str) -> bytes:
-    from core.protocol.signer import DEVNET_PHRASE, secret_from_phrase
+    from core.keys.signer import DEVNET_PHRASE, secret_from_phrase
     from devnet.accounts import PARTIES
 
     return secret_from_phrase(DEVNET_PHRASE, PARTIES[party])

@@ -1,0 +1,108 @@
+"""Which events happened since we last looked, surviving reorganisations and restarted nodes.
+
+The follower remembers the hashes of the last `window` blocks it processed. When the chain no longer has one of them, it reports how
+far to roll back and delivers the new chain's events; when the whole window is gone (another chain behind the same URL, or a
+node that lost its state) it says so, and the owner starts over.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from core.chain.chain import ChainEvent
+
+
+class Blocks(Protocol):
+    """The part of `Chain` that a follower needs."""
+
+    async def block_number(self) -> int: ...
+
+    async def block_hash(self, number: int) -> str | None: ...
+
+    async def events(self, first_block: int, last_block: int) -> list[ChainEvent]: ...
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far the follower is: block numbers and hashes, oldest first. Store it with what the events changed."""
+
+    blocks: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def last(self) -> int | None:
+        return self.blocks[-1][0] if self.blocks else None
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What to do now: undo everything above `rolled_back_to` (None: nothing to undo), then apply the events in order."""
+
+    events: list[ChainEvent]
+    position: Position
+    rolled_back_to: int | None = None
+    chain_replaced: bool = False
+
+
+class EventFollower:
+    """Polls; owns no task, so the owner's loop decides when."""
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        *,
+        start_block: int,
+        position: Position | None = None,
+        window: int = 64,
+        max_blocks: int = 2000,
+    ) -> None:
+        self._blocks = blocks
+        self._start = start_block
+        self._position = position or Position()
+        self._window, self._max_blocks = window, max_blocks
+
+    async def poll(self) -> Batch:
+        """Events since the last poll, at most `max_blocks` blocks of them. Raises ChainUnreachable and changes nothing.
+
+        Nothing new is reported when the chain changes while it is read; the next poll sees it whole.
+        """
+        ancestor, rolled_back, replaced = await self._common_ancestor()
+        head = await self._blocks.block_number()
+        first = self._start if ancestor.last is None else ancestor.last + 1
+        last = min(head, first + self._max_blocks - 1)
+        position = await self._extend(ancestor, first, last)
+        events = await self._blocks.events(first, last) if first <= last else []
+        if position is None or not await self._still_holds(ancestor, position):
+            return Batch([], self._position)
+        self._position = position
+        return Batch(
+            events,
+            position,
+            rolled_back_to=(ancestor.last if ancestor.last is not None else self._start - 1)
+            if rolled_back
+            else None,
+            chain_replaced=replaced,
+        )
+
+    async def _common_ancestor(self) -> tuple[Position, bool, bool]:
+        known = list(self._position.blocks)
+        while known:
+            number, expected = known[-1]
+            if await self._blocks.block_hash(number) == expected:
+                break
+            known.pop()
+        rolled_back = len(known) < len(self._position.blocks)
+        return Position(tuple(known)), rolled_back, rolled_back and not known
+
+    async def _extend(self, ancestor: Position, first: int, last: int) -> Position | None:
+        blocks = list(ancestor.blocks)
+        for number in range(max(first, last - self._window + 1), last + 1):
+            found = await self._blocks.block_hash(number)
+            if found is None:
+                return None
+            blocks.append((number, found))
+        return Position(tuple(blocks[-self._window :]))
+
+    async def _still_holds(self, *positions: Position) -> bool:
+        """Whether the newest block of each is on the chain now, and with it every older one."""
+        newest = {p.blocks[-1] for p in positions if p.blocks}
+        return all([await self._blocks.block_hash(n) == found for n, found in sorted(newest)])

@@ -1,0 +1,187 @@
+"""A real shard's trace with its tree: what an accuser posts, opens and proves with."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from core.dispute.play.build import Boundaries, Builder
+from core.dispute.play.model import TraceModel
+from core.dispute.play.operators import Plain
+from core.dispute.play.tree import TraceTree
+from core.dispute.play.values import TraceValues
+from core.dispute.trace.derive import Boundary, Run, Weights
+from core.dispute.trace.evidence import Opening, RowOpening, WeightOpening, run_chunks
+from core.dispute.trace.held import HeldTrace
+from core.dispute.trace.layout import VALUE_BYTES, Layout, Place
+from core.dispute.trace.sources import CommittedRows, answer_rows, cut_rows
+
+VALUES_FILE, NODES_FILE = "values.f64", "nodes.sha256"
+
+
+class ShardTrace(HeldTrace):
+    """Values and tree of one shard's trace, in memory or in a folder."""
+
+    def __init__(self, values: TraceValues, folder: Path | None = None) -> None:
+        super().__init__(values.layout, {})
+        self.values = values
+        self._folder = folder
+
+    @cached_property
+    def tree(self) -> TraceTree:  # type: ignore[override]
+        return TraceTree(self.values, self._folder / NODES_FILE if self._folder else None)
+
+    def __getitem__(self, place: Place) -> float:
+        return float(self.values.flat[self.values.offset(place)])
+
+    def replaced(self, place: Place, value: float) -> ShardTrace:
+        copy = TraceValues(self.layout)
+        copy.flat[:] = self.values.flat
+        copy.flat[copy.offset(place)] = value
+        return ShardTrace(copy)
+
+    def run(self, run: Run) -> bytes:
+        start = self.values.offset(run.place)
+        return bytes(
+            self.values.flat[start : start + run.count].astype("<f8", copy=False).tobytes()
+        )
+
+    @property
+    def chunks(self) -> Any:
+        return _Chunks(self.values)
+
+    def open(self, run: Run) -> Opening:
+        first, last = run_chunks(self.layout, run)
+        return Opening(
+            self.values.chunk_bytes(first, last), tuple(self.tree.proof(first, last))
+        )  # fmt: skip
+
+
+class _Chunks(Sequence[bytes]):
+    """Chunks by number, read when they are asked for."""
+
+    def __init__(self, values: TraceValues) -> None:
+        self._values = values
+
+    def __len__(self) -> int:
+        return self._values.layout.chunks
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            first, last, _ = at.indices(len(self))
+            return self._values.chunks(first, last)
+        return self._values.chunks(at, at + 1)[0]
+
+
+@dataclass(frozen=True)
+class ShardSources:
+    """What a shard's leaves read beside the trace: the model's tensors and the signed rows."""
+
+    model: TraceModel
+    inputs: CommittedRows
+    outputs: CommittedRows
+    states: CommittedRows | None = None  # of a last stage
+
+    @classmethod
+    def over(
+        cls,
+        model: TraceModel,
+        inputs: Sequence[bytes],
+        outputs: Sequence[bytes],
+        states: Sequence[bytes] = (),
+    ) -> ShardSources:
+        """Over rows as they were signed; `states` of a last stage, under one root with its token ids."""
+        entering = CommittedRows(inputs)
+        if not states:
+            return cls(model, entering, CommittedRows(outputs))
+        return cls(model, entering, *answer_rows(outputs, states))
+
+    def weights(self, want: Weights) -> bytes:
+        return self.model.weights(want)
+
+    def row(self, boundary: Boundary, row: int, start: int, count: int) -> bytes:
+        return self._of(boundary).rows[row][start : start + count]
+
+    def open_weights(self, want: Weights) -> WeightOpening:
+        return self.model.open_weights(want)
+
+    def open_row(self, boundary: Boundary, row: int, start: int) -> RowOpening:
+        return self._of(boundary).open(row, start)
+
+    def _of(self, boundary: Boundary) -> CommittedRows:
+        if boundary == Boundary.STATES:
+            assert self.states is not None, "only a last stage has state rows"
+            return self.states
+        return self.inputs if boundary == Boundary.IN else self.outputs
+
+
+def boundaries_of(layout: Layout, inputs: bytes, outputs: bytes, states: bytes = b"") -> Boundaries:
+    """Rows as they were signed, read as the numbers or token ids that they are; `states` of a last stage."""
+    width = layout.program.hidden
+    entered: np.ndarray[Any, Any]
+    if layout.layer_from == 0:
+        entered = np.frombuffer(inputs, dtype="<u4")
+    else:
+        entered = np.frombuffer(inputs, dtype="<f4").reshape(-1, width)
+    if not layout.deviation:
+        return Boundaries(entered)
+    made = states if layout.program.ends_at(layout.layer_to) else outputs
+    left = np.frombuffer(made, dtype="<f4").reshape(-1, width)
+    # State rows are those of the last positions, other stages' of all.
+    return Boundaries(entered, left, len(entered) - len(left))
+
+
+def sources_of(
+    layout: Layout, model: TraceModel, inputs: bytes, outputs: bytes, states: bytes = b""
+) -> ShardSources:
+    """Sources over rows as they were signed; `states` of a last stage."""
+    width = 4 * layout.program.hidden
+    ends = layout.program.ends_at(layout.layer_to)
+    return ShardSources.over(
+        model,
+        cut_rows(inputs, 4 if layout.layer_from == 0 else width),
+        cut_rows(outputs, 4 if ends else width),
+        cut_rows(states, width),
+    )
+
+
+def build_trace(
+    layout: Layout,
+    model: TraceModel,
+    boundaries: Boundaries,
+    *,
+    arithmetic: Plain | None = None,
+    folder: Path | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> ShardTrace:
+    """The trace of one request through one shard.
+
+    With a `folder` values and nodes are kept there, outside memory, and what a finished earlier time left there is taken up.
+    Raises ValueError for boundaries of fewer rows than the layout has positions.
+    """
+    if len(boundaries.inputs) < layout.positions:
+        raise ValueError(f"{len(boundaries.inputs)} input rows for {layout.positions} positions")
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    values = TraceValues(layout, folder / VALUES_FILE if folder else None)
+    if folder is None or not (folder / NODES_FILE).exists():
+        Builder(layout, model, boundaries, arithmetic).build(values, progress)
+        if isinstance(values.flat, np.memmap):
+            values.flat.flush()
+    return ShardTrace(values, folder)
+
+
+def pack(values: Sequence[float]) -> bytes:
+    return struct.pack(f"<{len(values)}d", *values)
+
+
+__all__ = [
+    "NODES_FILE", "ShardSources", "ShardTrace", "VALUES_FILE", "VALUE_BYTES", "boundaries_of", "build_trace",
+    "pack", "sources_of",
+]  # fmt: skip

@@ -1,0 +1,168 @@
+"""What are the operator program and the tables of a model folder? Made once and kept beside the model.
+
+The program's hash is the model's numerics profile, so what is kept is data of the model: a machine whose library computes
+other tables finds that at once, by the hash.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from eth_utils.crypto import keccak
+
+from core.dispute.play import tables
+from core.dispute.play.build import Boundaries, Builder, run_section
+from core.dispute.play.model import TraceModel
+from core.dispute.trace.families import FP32_DELTA_MICRO, SIGMA, Traits, compile_program, traits_of
+from core.dispute.trace.layout import Layout
+from core.dispute.trace.program import Program, Tolerance
+from core.engine.shape import read_config
+from core.engine.weights import Manifest, model_manifest
+from core.protocol.errors import ModelUnsupported
+
+PROGRAM_FILE = "headrace-program.npz"
+_VERSION = 1
+_CORPUS_TOKENS = 64  # of each text at most
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ModelProgram:
+    """A model's program, and the tables that its root commits to."""
+
+    program: Program
+    tables: dict[str, tables.Float32s]
+
+    @property
+    def numerics_profile(self) -> str:
+        """What the model's specification names: Keccak-256 of the program's bytes, 0x-hex."""
+        return "0x" + keccak(self.program.to_bytes()).hex()
+
+    def trace_model(self, model_dir: Path) -> TraceModel:
+        """The folder's tensors with these tables."""
+        return TraceModel.open(model_dir, self.tables)
+
+
+def model_program(
+    model_dir: Path,
+    tolerances: Sequence[Tolerance] = (),
+    delta_micro: int = FP32_DELTA_MICRO,
+) -> ModelProgram:
+    """The program of a model folder with these tolerances and δ; none promised means that nobody is accused of deviating.
+
+    Measures σ the first time (one float64 execution over some hundred tokens) and keeps it beside the model. Raises
+    ModelUnsupported for a model that no program describes.
+    """
+    model_dir = Path(model_dir)
+    traits, manifest = traits_of(read_config(model_dir)), model_manifest(model_dir)
+    made = _read(model_dir, manifest) or _make(model_dir, traits, manifest)
+    found = tables.tables_of(made.angles, traits.context, made.sigma)
+    names = manifest.tensors
+    root = TraceModel.open(model_dir, found).tables_root
+    program = compile_program(traits, names, root, tuple(tolerances), delta_micro)
+    return ModelProgram(program, found)
+
+
+@dataclass(frozen=True)
+class _Made:
+    angles: dict[str, tuple[tables.Float32s, float]]
+    sigma: tables.Float32s
+
+
+def _make(model_dir: Path, traits: Traits, manifest: Manifest) -> _Made:
+    config = json.dumps(read_config(model_dir), sort_keys=True)
+    angles = tables.rotary_angles(config)
+    blank = np.ones((traits.layers + 1, traits.hidden), dtype=np.float32)
+    short = replace(traits, context=min(traits.context, _CORPUS_TOKENS))
+    drafts = tables.tables_of(angles, short.context, blank)
+    model = TraceModel.open(model_dir, drafts)
+    program = compile_program(short, manifest.tensors, model.tables_root)
+    made = _Made(angles, tables.sigma_table(_sizes(program, model, _corpus(model_dir, traits))))
+    _keep(model_dir, manifest, made)
+    return made
+
+
+def _corpus(model_dir: Path, traits: Traits) -> list[list[int]]:
+    from core.engine.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer(model_dir)
+    most = min(_CORPUS_TOKENS, traits.context)
+    found = [tokenizer.encode(text)[:most] for text in tables.corpus_texts()]
+    return [ids for ids in found if len(ids) > 1]
+
+
+def _sizes(
+    program: Program, model: TraceModel, corpus: Sequence[Sequence[int]]
+) -> list[tables.Float64s]:
+    """Rms of each channel at every boundary. First positions are left out: a decoder's first row is a giant."""
+    layers = len(program.layer_types)
+    layouts = [Layout(program, 0, layers, len(ids), 0, True) for ids in corpus]
+    builders = [
+        Builder(layout, model, Boundaries(np.array(ids, dtype=np.uint32)))
+        for layout, ids in zip(layouts, corpus, strict=True)
+    ]
+    rows: list[Any] = [np.zeros((len(ids), program.hidden)) for ids in corpus]
+    sizes = []
+    for section in range(layers + 1):
+        for i, (builder, layout) in enumerate(zip(builders, layouts, strict=True)):
+            made = run_section(builder, layout, section, rows[i])
+            rows[i] = made[max(made)][:, 0]
+        counted = np.concatenate([r[1:] for r in rows])
+        sizes.append(np.sqrt(np.mean(counted * counted, axis=0)))
+    return sizes
+
+
+def _stamp(manifest: Manifest) -> str:
+    corpus = "\n".join(tables.corpus_texts())
+    said = f"{_VERSION} {manifest.hash().hex()} {_CORPUS_TOKENS} {corpus}"
+    return sha256(said.encode()).hexdigest()
+
+
+def _read(model_dir: Path, manifest: Manifest) -> _Made | None:
+    try:
+        with np.load(model_dir / PROGRAM_FILE) as kept:
+            if str(kept["stamp"]) != _stamp(manifest):
+                return None
+            factors = dict(zip(kept["names"].tolist(), kept["factors"].tolist(), strict=True))
+            angles = {name: (kept[f"angles.{name}"], float(factors[name])) for name in factors}
+            return _Made(angles, kept[SIGMA])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError) as error:
+        _log.warning("ignoring %s, it is unreadable: %s", model_dir / PROGRAM_FILE, error)
+        return None
+
+
+def _keep(model_dir: Path, manifest: Manifest, made: _Made) -> None:
+    names = sorted(made.angles)
+    content: dict[str, Any] = {
+        "stamp": np.array(_stamp(manifest)),
+        "names": np.array(names),
+        "factors": np.array([made.angles[name][1] for name in names]),
+        SIGMA: made.sigma,
+    } | {f"angles.{name}": made.angles[name][0] for name in names}
+    draft = model_dir / f".{PROGRAM_FILE}.{os.getpid()}.{threading.get_ident()}"
+    try:
+        with draft.open("wb") as out:
+            np.savez(out, **content)
+        draft.replace(model_dir / PROGRAM_FILE)
+    except OSError as error:
+        _log.warning("cannot keep the program's tables beside the model: %s", error)
+
+
+def has_program(model_dir: Path) -> bool:
+    """Whether the tolerance game knows all of this model's operators."""
+    try:
+        traits_of(read_config(model_dir))
+    except ModelUnsupported:
+        return False
+    return True

@@ -1,0 +1,270 @@
+"""Is this value of a canonical trace the one that there is? (`docs/trust.md` §5)
+
+In a canonical trace every value is the nearest float64 to its operator's value on its own operands, zero is +0, a stabiliser
+is the largest score, and what the referee computes with (the grid of sums, exponentials in Q120) belongs to the definition. So
+it has one set of bits on every machine. Verdicts are ruled on as ever. Twin: contracts/src/referee/ExactReferee.sol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from core.dispute.referee.activation import CUBIC, LINEAR_BELOW, TWO_ROOT
+from core.dispute.referee.attention import is_visible
+from core.dispute.referee.check import check
+from core.dispute.referee.formats import MINUS_INFINITY
+from core.dispute.referee.leaf import (
+    Kind,
+    Leaf,
+    LeafError,
+    Malformed,
+    Ruling,
+    split,
+    to_constant,
+    to_flag,
+    to_format,
+    to_terms,
+    words,
+)
+from core.dispute.referee.nearest import inverse_root, nearest, quotient
+from core.dispute.referee.norm import MAX_WIDTH
+from core.dispute.referee.real import (
+    ONE,
+    ZERO,
+    Real,
+    add,
+    at_most,
+    magnitude,
+    mul,
+    scaled,
+    sub,
+    times,
+    top,
+)
+from core.dispute.referee.sums import dot, exact_sum
+from core.dispute.referee.transcend import decay, exp, exp_fixed, quotient_fixed
+
+Params = tuple[int, ...]
+#: The bytes that the result must have, or None where no number is right.
+Value = Callable[[Params, bytes], bytes | None]
+
+
+def check_exact(leaf: Leaf) -> Ruling:
+    """What the referee rules on this leaf of a canonical trace. Raises LeafError where the contract reverts."""
+    if leaf.kind not in VALUES:
+        return check(leaf)
+    try:
+        want = exact_value(leaf)
+    except Malformed as found:
+        return found.ruling
+    return Ruling.HOLDS if want == leaf.operands[:8] else Ruling.FAILS
+
+
+def exact_value(leaf: Leaf) -> bytes | None:
+    """The canonical result of this leaf, whose operands begin with any finite result: eight bytes, or None if no number is right.
+
+    Raises LeafError for a leaf that there is not, Malformed for an operand that is no number, KeyError for a verdict.
+    """
+    return VALUES[leaf.kind](leaf.params, leaf.operands)
+
+
+def _copy(params: Params, operands: bytes) -> bytes | None:
+    words(params, 0)
+    split(operands, 2)
+    return operands[8:]
+
+
+def _input(params: Params, operands: bytes) -> bytes | None:
+    (row,) = words(params, 1)
+    return nearest(split(operands, 1, row=(to_format(row), 1)).row[0])
+
+
+def _embed(params: Params, operands: bytes) -> bytes | None:
+    fmt, constant = words(params, 2)
+    factor = to_constant(constant)
+    return nearest(mul(factor, split(operands, 1, (to_format(fmt), 1)).model[0]))
+
+
+def _linear(params: Params, operands: bytes) -> bytes | None:
+    fmt, n = words(params, 2)
+    found = split(operands, 1 + to_terms(n), (to_format(fmt), n))
+    return nearest(dot(found.model, found.trace[1:]).total)
+
+
+def _mix(params: Params, operands: bytes) -> bytes | None:
+    (n,) = words(params, 1)
+    trace = split(operands, 1 + 2 * to_terms(n)).trace
+    return nearest(dot(trace[1 : n + 1], trace[n + 1 :]).total)
+
+
+def _squares(params: Params, operands: bytes) -> bytes | None:
+    (n,) = words(params, 1)
+    trace = split(operands, 1 + to_terms(n)).trace
+    return nearest(dot(trace[1:], trace[1:]).total)
+
+
+def _sum(params: Params, operands: bytes) -> bytes | None:
+    (n,) = words(params, 1)
+    return nearest(exact_sum(split(operands, 1 + to_terms(n)).trace[1:]).total)
+
+
+def _bias_sum(params: Params, operands: bytes) -> bytes | None:
+    fmt, n = words(params, 2)
+    if n == 0:
+        raise LeafError("a bias added to nothing")
+    to_terms(n + 1)
+    found = split(operands, 1 + n, (to_format(fmt), 1))
+    return nearest(exact_sum([*found.trace[1:], *found.model]).total)
+
+
+def _norm_scale(params: Params, operands: bytes) -> bytes | None:
+    n, epsilon = words(params, 2)
+    if not 1 <= n <= MAX_WIDTH:
+        raise LeafError(f"a norm over {n} values")
+    floor = times(to_constant(epsilon), n)
+    _, q = split(operands, 2).trace
+    mean = add(q, floor)
+    return None if q.m < 0 or mean.m <= 0 else nearest(inverse_root(n, mean))
+
+
+def _norm(params: Params, operands: bytes) -> bytes | None:
+    fmt, plus_one = words(params, 2)
+    offset = ONE if to_flag(plus_one) else ZERO
+    found = split(operands, 3, (to_format(fmt), 1))
+    _, x, r = found.trace
+    return nearest(mul(mul(x, r), add(offset, found.model[0])))
+
+
+def _rope(params: Params, operands: bytes) -> bytes | None:
+    fmt, flag = words(params, 2)
+    minus = to_flag(flag)
+    found = split(operands, 3, (to_format(fmt), 2))
+    _, a, b = found.trace
+    first, second = mul(a, found.model[0]), mul(b, found.model[1])
+    return nearest(sub(first, second) if minus else add(first, second))
+
+
+def _score(params: Params, operands: bytes) -> bytes | None:
+    n, constant, query, key, window = words(params, 5)
+    factor = to_constant(constant)
+    if len(operands) != 8 * (1 + 2 * to_terms(n)):
+        raise LeafError(f"{len(operands)} bytes of operands instead of {8 * (1 + 2 * n)}")
+    if not is_visible(query, key, window):
+        return MINUS_INFINITY
+    trace = split(operands, 1 + 2 * n).trace
+    return nearest(mul(dot(trace[1 : n + 1], trace[n + 1 :]).total, factor))
+
+
+def _stabiliser(params: Params, operands: bytes) -> bytes | None:
+    """One of the scores, which the accuser names; that none is larger stands or falls with their exponentials."""
+    return _copy(params, operands)
+
+
+def _exponential(params: Params, operands: bytes) -> bytes | None:
+    words(params, 0)
+    if operands[16:] == MINUS_INFINITY:
+        split(operands[:16], 2)
+        return bytes(8)
+    _, m, s = split(operands, 3).trace
+    return nearest(exp(sub(s, m))) if at_most(s, m) else None
+
+
+def _probability(params: Params, operands: bytes) -> bytes | None:
+    words(params, 0)
+    _, e, z = split(operands, 3).trace
+    return None if e.m < 0 or z.m <= 0 else nearest(quotient(e, z))
+
+
+def _silu(params: Params, operands: bytes) -> bytes | None:
+    words(params, 0)
+    _, g = split(operands, 2).trace
+    return _gated(g, g)
+
+
+def _gelu_tanh(params: Params, operands: bytes) -> bytes | None:
+    words(params, 0)
+    _, g = split(operands, 2).trace
+    return _gated(g, mul(add(g, mul(mul(mul(g, g), g), CUBIC)), TWO_ROOT))
+
+
+def _gated(g: Real, x: Real) -> bytes | None:
+    e = decay(x)
+    return nearest(quotient(g if x.m >= 0 else mul(g, e), add(ONE, e)))
+
+
+def _softcap(params: Params, operands: bytes) -> bytes | None:
+    (constant,) = words(params, 1)
+    cap = to_constant(constant)
+    if cap.m <= 0:
+        raise LeafError("a soft cap that is not positive")
+    if operands[8:] == MINUS_INFINITY:
+        return MINUS_INFINITY
+    _, x = split(operands, 2).trace
+    if x.m == 0 or top(x) - top(cap) < LINEAR_BELOW:
+        return nearest(x)
+    e = exp_fixed(-quotient_fixed(scaled(magnitude(x), 1), cap))
+    capped = mul(cap, sub(ONE, e))
+    return nearest(quotient(capped if x.m > 0 else Real(-capped.m, capped.e), add(ONE, e)))
+
+
+def _product(params: Params, operands: bytes) -> bytes | None:
+    words(params, 0)
+    _, a, b = split(operands, 3).trace
+    return nearest(mul(a, b))
+
+
+def _scale(params: Params, operands: bytes) -> bytes | None:
+    (constant,) = words(params, 1)
+    factor = to_constant(constant)
+    return nearest(mul(factor, split(operands, 2).trace[1]))
+
+
+def _add(params: Params, operands: bytes) -> bytes | None:
+    words(params, 0)
+    _, a, b = split(operands, 3).trace
+    return nearest(add(a, b))
+
+
+def _whiten_difference(params: Params, operands: bytes) -> bytes | None:
+    row_format, sigma_format = words(params, 2)
+    found = split(operands, 2, (to_format(sigma_format), 1), (to_format(row_format), 1))
+    return _whitened(sub(found.row[0], found.trace[1]), found.model[0])
+
+
+def _whiten_reference(params: Params, operands: bytes) -> bytes | None:
+    (sigma_format,) = words(params, 1)
+    found = split(operands, 2, (to_format(sigma_format), 1))
+    return _whitened(found.trace[1], found.model[0])
+
+
+def _whitened(dividend: Real, sigma: Real) -> bytes | None:
+    if sigma.m <= 0:
+        raise Malformed(Ruling.MODEL_MALFORMED)
+    return nearest(quotient(dividend, sigma))
+
+
+VALUES: dict[Kind, Value] = {
+    Kind.COPY: _copy,
+    Kind.INPUT: _input,
+    Kind.EMBED: _embed,
+    Kind.LINEAR: _linear,
+    Kind.SUM: _sum,
+    Kind.BIAS_SUM: _bias_sum,
+    Kind.SQUARES: _squares,
+    Kind.NORM_SCALE: _norm_scale,
+    Kind.NORM: _norm,
+    Kind.ROPE: _rope,
+    Kind.SCORE: _score,
+    Kind.STABILISER: _stabiliser,
+    Kind.EXP: _exponential,
+    Kind.PROBABILITY: _probability,
+    Kind.MIX: _mix,
+    Kind.SILU: _silu,
+    Kind.GELU_TANH: _gelu_tanh,
+    Kind.PRODUCT: _product,
+    Kind.ADD: _add,
+    Kind.SCALE: _scale,
+    Kind.SOFTCAP: _softcap,
+    Kind.WHITEN_DIFFERENCE: _whiten_difference,
+    Kind.WHITEN_REFERENCE: _whiten_reference,
+}

@@ -1,0 +1,134 @@
+"""How do claims and evidence go into a transaction, and how are they read out of one? The field order of `ITraceJudge.sol`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from core.dispute.trace.derive import Choice, How
+from core.dispute.trace.evidence import Evidence, Opening, RowOpening, WeightOpening
+from core.dispute.trace.judge import Claim
+from core.dispute.trace.layout import Place
+from core.protocol import commit
+from core.protocol.hashing import keccak
+from core.protocol.types import RequestLeaf
+
+
+def leaf_tuple(leaf: RequestLeaf) -> tuple[Any, ...]:
+    return (
+        leaf.request_index, commit.unhex(leaf.in_root), commit.unhex(leaf.out_root), leaf.tokens_in, leaf.tokens_out
+    )  # fmt: skip
+
+
+def claim_tuple(claim: Claim) -> tuple[Any, ...]:
+    choice = claim.choice
+    drawn: tuple[Any, ...] = (*(0,) * 9, bytes(32))
+    if choice is not None:
+        drawn = (
+            int(choice.how), choice.preferred, choice.served, choice.step, choice.temperature_micro,
+            choice.min_p_micro, choice.top_k, *choice.key, choice.listed,
+        )  # fmt: skip
+    return (
+        leaf_tuple(claim.leaf), claim.layer_from, claim.layer_to, claim.positions, claim.window_from,
+        claim.tolerance_entry, claim.exact, *drawn, claim.trace_root,
+    )  # fmt: skip
+
+
+def claimed(model: bytes, claim: Claim) -> bytes:
+    """The hash of a model's id and all that is claimed but the trace: keccak256 of its words, `exact` 0, without the root."""
+    leaf, *others, _root = claim_tuple(replace(claim, exact=False))
+    return keccak(model + b"".join(map(_word, (*leaf, *others))))
+
+
+def bound(claimed: bytes, exact: bool, trace_root: bytes) -> bytes:
+    """What is on trial, as `ToleranceGame` keeps it: what is claimed, and about which trace."""
+    return keccak(claimed + _word(exact) + trace_root)
+
+
+def _word(value: int | bytes) -> bytes:
+    return value if isinstance(value, bytes) else int(value).to_bytes(32, "big")
+
+
+def claim_of(found: Mapping[str, Any]) -> Claim:
+    """The claim in a decoded call."""
+    choice = None
+    if found["how"]:
+        choice = Choice(
+            preferred=found["preferred"],
+            served=found["served"],
+            step=found["step"],
+            temperature_micro=found["temperature"],
+            key=(found["key0"], found["key1"]),
+            how=How(found["how"]),
+            min_p_micro=found["minP"],
+            top_k=found["topK"],
+            listed=commit.unhex(found["listed"]),
+        )
+    return Claim(
+        leaf=msgspec.convert(found["leaf"], RequestLeaf),
+        layer_from=found["layerFrom"],
+        layer_to=found["layerTo"],
+        positions=found["positions"],
+        window_from=found["windowFrom"],
+        tolerance_entry=found["tolerance"],
+        trace_root=commit.unhex(found["traceRoot"]),
+        choice=choice,
+        exact=found["exact"],
+    )
+
+
+def place_of(found: Mapping[str, Any]) -> Place:
+    """The place in a decoded event or call."""
+    return Place(found["section"], found["op"], found["row"], found["segment"], found["index"])
+
+
+def evidence_of(found: Mapping[str, Any]) -> Evidence:
+    """The evidence in a decoded call."""
+    weights = found["weights"]
+    return Evidence(
+        result=_opening_of(found["result"]),
+        runs=tuple(_opening_of(run) for run in found["runs"]),
+        weights=WeightOpening(
+            _row_of(weights["row"]),
+            commit.unhex(weights["name"]),
+            commit.unhex(weights["tensorRoot"]),
+            tuple(map(commit.unhex, weights["tensorSiblings"])),
+        ),
+        row=_row_of(found["row"]),
+        witness=found["witness"],
+        tokens=commit.unhex(found["tokens"]),
+    )
+
+
+def _opening_of(found: Mapping[str, Any]) -> Opening:
+    return Opening(commit.unhex(found["data"]), tuple(map(commit.unhex, found["siblings"])))
+
+
+def _row_of(found: Mapping[str, Any]) -> RowOpening:
+    return RowOpening(
+        commit.unhex(found["part"]),
+        tuple(map(commit.unhex, found["partSiblings"])),
+        tuple(map(commit.unhex, found["rowSiblings"])),
+    )
+
+
+def opening_tuple(found: Opening) -> tuple[Any, ...]:
+    return (found.data, list(found.siblings))
+
+
+def row_tuple(found: RowOpening) -> tuple[Any, ...]:
+    return (found.part, list(found.part_siblings), list(found.row_siblings))
+
+
+def weight_tuple(found: WeightOpening) -> tuple[Any, ...]:
+    return (row_tuple(found.row), found.name, found.tensor_root, list(found.tensor_siblings))
+
+
+def evidence_tuple(found: Evidence) -> tuple[Any, ...]:
+    return (
+        opening_tuple(found.result), [opening_tuple(run) for run in found.runs], weight_tuple(found.weights),
+        row_tuple(found.row), found.witness, found.tokens,
+    )  # fmt: skip

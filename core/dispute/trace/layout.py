@@ -1,0 +1,195 @@
+"""Where does each value of a trace stand? (`docs/trust.md` §2)
+
+All values are one row of 64-byte chunks, eight float64 each: section after section, operator after operator, row by
+row, segment by segment; a segment begins with a chunk of its own. Twin: contracts/src/trace/Layout.sol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from core.dispute.trace.program import (
+    FIRST_LAYER_TYPE,
+    FROM_ROWS,
+    FROM_TOKENS,
+    HEAD,
+    INPUT,
+    LEAVE,
+    Form,
+    Op,
+    Program,
+    Section,
+)
+
+CHUNK_VALUES = 8
+VALUE_BYTES = 8
+#: Windows are summed in one leaf, and chunk numbers stay below 2^35: seven rounds of 32.
+MAX_WINDOW_ROWS = 256
+MAX_POSITIONS = 2**16
+MAX_CHUNKS = 2**35
+
+
+class Shape(NamedTuple):
+    rows: int
+    segments: int
+    length: int
+
+    @property
+    def segment_chunks(self) -> int:
+        return -(-self.length // CHUNK_VALUES)
+
+    @property
+    def chunks(self) -> int:
+        return self.rows * self.segments * self.segment_chunks
+
+
+class Place(NamedTuple):
+    """One value: operator `op` of section number `section`, and where in what it makes."""
+
+    section: int
+    op: int
+    row: int = 0
+    segment: int = 0
+    item: int = 0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a stage's layers, a number of positions and a window make of a program."""
+
+    program: Program
+    layer_from: int
+    layer_to: int
+    positions: int
+    window_from: int
+    deviation: bool  # the trace ends in a deviation, else in logits
+
+    @property
+    def depth(self) -> int:
+        return self.layer_to - self.layer_from
+
+    @property
+    def window_rows(self) -> int:
+        return self.positions - self.window_from
+
+    @cached_property
+    def section_types(self) -> tuple[int, ...]:
+        """Number of each section in the program: one to enter, one a layer, one to end."""
+        layers = self.program.layer_types[self.layer_from : self.layer_to]
+        return (
+            FROM_TOKENS if self.layer_from == 0 else FROM_ROWS,
+            *(FIRST_LAYER_TYPE + kind for kind in layers),
+            LEAVE if self.deviation else HEAD,
+        )
+
+    def section(self, number: int) -> Section:
+        return self.program.sections[self.section_types[number]]
+
+    def op(self, section: int, op: int) -> Op:
+        return self.section(section).ops[op]
+
+    def operand_form(self, section: int, source: int) -> Form:
+        """Form of an operand; the section's input is a row of D a position."""
+        return Form.HIDDEN if source == INPUT else self.op(section, source).form
+
+    def length(self, form: Form) -> int:
+        """Numbers a position has in this form."""
+        if form in (Form.SCALAR, Form.WINDOW_SCALAR, Form.LAST_SCALAR, Form.TOTAL):
+            return 1
+        return self.shape(form).length
+
+    def group(self, section: int, op: Op) -> int:
+        """How many neighbours of its operand one of this operator's values covers."""
+        return self.length(self.operand_form(section, op.a)) // self.length(op.form)
+
+    def shape(self, form: Form) -> Shape:
+        p, n, w = self.program, self.positions, self.window_rows
+        return {
+            Form.HIDDEN: Shape(n, 1, p.hidden),
+            Form.QUERY: Shape(n, 1, p.query),
+            Form.KEYS: Shape(n, 1, p.keys),
+            Form.INNER: Shape(n, 1, p.inner),
+            Form.SCALAR: Shape(1, 1, n),
+            Form.PER_HEAD: Shape(n, 1, p.heads),
+            Form.PER_KEY_HEAD: Shape(n, 1, p.key_heads),
+            Form.SCORES: Shape(n, p.heads, n),
+            Form.TURNED: Shape(1, p.keys, n),
+            Form.WINDOW: Shape(w, 1, p.hidden),
+            Form.WINDOW_SCALAR: Shape(1, 1, w),
+            Form.TOTAL: Shape(1, 1, 1),
+            Form.LAST: Shape(1, 1, p.hidden),
+            Form.LAST_SCALAR: Shape(1, 1, 1),
+            Form.LOGITS: Shape(1, 1, p.vocab),
+            Form.VERDICT: Shape(0, 0, 0),
+        }[form]
+
+    @cached_property
+    def bases(self) -> tuple[tuple[int, ...], ...]:
+        """First chunk of each operator of each section."""
+        found, at = [], 0
+        for number in range(len(self.section_types)):
+            starts = []
+            for op in self.section(number).ops:
+                starts.append(at)
+                at += self.shape(op.form).chunks
+            found.append(tuple(starts))
+        return tuple(found)
+
+    @cached_property
+    def chunks(self) -> int:
+        """How many chunks the trace has."""
+        last = len(self.section_types) - 1
+        ops = self.section(last).ops
+        return self.bases[last][-1] + self.shape(ops[-1].form).chunks
+
+    def contains(self, place: Place) -> bool:
+        """Whether there is such a value, or such a verdict."""
+        section, op, row, segment, item = place
+        if section >= len(self.section_types) or op >= len(self.section(section).ops):
+            return False
+        form = self.op(section, op).form
+        if form == Form.VERDICT:
+            # Of a token, `item` is what the accused holds against it: see Derivation.
+            return row == segment == 0 and item < (1 if self.deviation else self.program.vocab)
+        shape = self.shape(form)
+        return row < shape.rows and segment < shape.segments and item < shape.length
+
+    def first_chunk(self, place: Place) -> int:
+        """First chunk of the segment that holds `place`."""
+        shape = self.shape(self.op(place.section, place.op).form)
+        base = self.bases[place.section][place.op]
+        return base + (place.row * shape.segments + place.segment) * shape.segment_chunks
+
+    def chunk_bytes(self, chunk: int) -> int:
+        """Length of a chunk: 64 unless it ends a segment."""
+        length = self.shape(self.op(*self._op_of(chunk)[:2]).form).length
+        _, _, offset = self._op_of(chunk)
+        last = -(-length // CHUNK_VALUES) - 1
+        if offset % (last + 1) != last:
+            return CHUNK_VALUES * VALUE_BYTES
+        return (length - last * CHUNK_VALUES) * VALUE_BYTES
+
+    def places(self, chunk: int) -> list[Place]:
+        """The values of a chunk."""
+        section, op, offset = self._op_of(chunk)
+        shape = self.shape(self.op(section, op).form)
+        line, part = divmod(offset, shape.segment_chunks)
+        row, segment = divmod(line, shape.segments)
+        start = part * CHUNK_VALUES
+        stop = min(start + CHUNK_VALUES, shape.length)
+        return [Place(section, op, row, segment, i) for i in range(start, stop)]
+
+    def _op_of(self, chunk: int) -> tuple[int, int, int]:
+        """Section, operator, and chunk counted from the operator's first."""
+        if not 0 <= chunk < self.chunks:
+            raise IndexError(f"chunk {chunk} of {self.chunks}")
+        section = max(i for i, starts in enumerate(self.bases) if starts and starts[0] <= chunk)
+        starts = self.bases[section]
+        op = max(
+            i
+            for i, start in enumerate(starts)
+            if start <= chunk and self.shape(self.op(section, i).form).chunks
+        )
+        return section, op, chunk - starts[op]

@@ -1,0 +1,117 @@
+"""Which commands does every program have? ``config show|set|path``, ``schema`` and ``debug save``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from core.runtime.commands.console import Run
+
+if TYPE_CHECKING:
+    from core.runtime.commands.cli import App
+
+
+def mount(app: App) -> None:
+    """Add the shared commands to a program."""
+    config = app.group("config", help="Show and change settings.")
+    config.command("show")(show)
+    config.command("set")(set_)
+    config.command("path")(path)
+    app.command("schema")(schema)
+    debug = app.group("debug", help="Gather what a helper needs to see.")
+    debug.command("save")(save)
+
+
+def show(
+    run: Run,
+    key: Annotated[str | None, typer.Argument(help="Only this setting, or this section.")] = None,
+    origin: Annotated[
+        bool, typer.Option("--origin", help="Say where each value comes from.")
+    ] = False,
+) -> None:
+    """Print the effective settings; secrets are masked."""
+    from core.runtime.settings import SHORT_SECTIONS, Settings, check_key
+
+    rows = [
+        {"key": name, "value": value, "origin": source}
+        for name, value, source in run.settings.effective()
+        if key is None or name == key or name.startswith(f"{key}.")
+    ]
+    if not rows and key is not None and key not in {*SHORT_SECTIONS, *Settings.model_fields}:
+        check_key(key)
+    run.emit(rows, columns=("key", "value", "origin") if origin else ("key", "value"))
+
+
+def set_(
+    run: Run,
+    key: Annotated[str, typer.Argument(help="Such as miner.price_out.")],
+    value: Annotated[str, typer.Argument(help="Lists are separated by commas.")],
+) -> None:
+    """Change one setting in the user's configuration file; comments stay."""
+    from core.runtime.commands.config_file import set_value
+
+    full_key, written = set_value(key, value, run.folders)
+    file = run.folders.config_file
+    run.emit(
+        {"key": full_key, "value": written, "file": str(file)},
+        human=f"{full_key} = {written}   ({file})",
+    )
+
+
+def path(run: Run) -> None:
+    """Print where configuration, state, cache and networks are kept."""
+    folders = run.folders
+    run.emit(
+        {
+            "config": str(folders.config_file),
+            "state": str(folders.state),
+            "cache": str(folders.cache),
+            "networks": str(folders.networks),
+        }
+    )
+
+
+def schema(
+    run: Run,
+    command: Annotated[
+        list[str] | None, typer.Argument(help="Such as jobs ls; the names of all if not said.")
+    ] = None,
+) -> None:
+    """Print the JSON Schema of what a command prints with --json."""
+    import json
+
+    from core.protocol.errors import UsageError
+    from core.runtime.commands.schemas import error_schema, schemas_of
+
+    known = schemas_of(run.program)
+    name = f"headrace.{'.'.join([run.program, *(command or [])])}/1"
+    if command is None:
+        run.emit([*known, "headrace.error/1"])
+    elif command == ["error"]:
+        print(json.dumps(error_schema(), indent=2))
+    elif name in known:
+        print(json.dumps(known[name], indent=2))
+    else:
+        raise UsageError(
+            f"no schema of '{' '.join(command)}'",
+            f"{run.program} has {len(known)} commands that print one",
+            next_step=f"{run.program} schema",
+        )
+
+
+def save(run: Run, file: Annotated[Path, typer.Argument(help="Zip file to write.")]) -> None:
+    """Bundle logs, settings and versions, without secrets, into a file to send to a helper."""
+    from core.protocol.errors import HeadraceError
+    from core.runtime.commands.debug import save_bundle
+
+    try:
+        config = [
+            {"key": name, "value": value, "origin": source}
+            for name, value, source in run.settings.effective()
+        ]
+    except HeadraceError as error:  # a broken configuration is worth a bundle too
+        config = [error.to_dict()]
+    names = save_bundle(file, run.folders, config, run.program)
+    run.emit({"file": str(file), "contents": names}, human=f"wrote {file}: {', '.join(names)}")

@@ -1,0 +1,82 @@
+"""Tiny models of every family that has an operator program, with traces of their shards."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from core.dispute.play.held import (
+    ShardSources,
+    ShardTrace,
+    boundaries_of,
+    build_trace,
+    sources_of,
+)
+from core.dispute.play.operators import Plain
+from core.dispute.play.program import ModelProgram, model_program
+from core.dispute.trace.derive import Choice, Derivation
+from core.dispute.trace.families import FP32_TOLERANCES
+from core.dispute.trace.layout import Layout
+from devnet.tiny_models import write_tiny_model
+
+#: Widths on both sides of 128 terms, so that reductions go by partial sums in some.
+FAMILIES = {
+    "llama": 64, "qwen2": 160, "qwen3": 64, "mistral": 160, "gemma2": 64, "gemma3": 160,
+}  # fmt: skip
+#: (layer_from, layer_to, positions, whether it ends in a deviation)
+SHARDS = ((0, 2, 40, True), (1, 2, 150, True), (2, 3, 133, False))
+CHOICE = Choice(3, 5, 0, 0, (0, 0))
+
+
+@dataclass(frozen=True)
+class Tiny:
+    folder: Path
+    hidden: int
+    ours: ModelProgram
+
+    @classmethod
+    def make(cls, folder: Path, family: str, **options: Any) -> Tiny:
+        hidden = FAMILIES[family]
+        path = write_tiny_model(folder / family, family, layers=3, hidden=hidden, **options)
+        return cls(path, hidden, model_program(path, FP32_TOLERANCES))
+
+    def rows(self, shard: tuple[int, int, int, bool], seed: int = 0) -> tuple[bytes, bytes]:
+        """What went in and what came out, at random."""
+        start, _, positions, deviates = shard
+        rng = np.random.default_rng(seed)
+        ids = rng.integers(0, 256, positions).astype("<u4").tobytes()
+        sizes = rng.normal(size=(2, positions, self.hidden)).astype("<f4")
+        return ids if start == 0 else sizes[0].tobytes(), (
+            sizes[1].tobytes() if deviates else ids[:16]
+        )
+
+    def layout(self, shard: tuple[int, int, int, bool]) -> Layout:
+        start, end, positions, deviates = shard
+        window = max(0, positions - 20) if deviates else 0
+        return Layout(self.ours.program, start, end, positions, window, deviates)
+
+    def trace(
+        self,
+        shard: tuple[int, int, int, bool],
+        arithmetic: Plain | None = None,
+        folder: Path | None = None,
+    ) -> tuple[ShardTrace, ShardSources, Derivation]:
+        layout = self.layout(shard)
+        rows: tuple[bytes, ...] = self.rows(shard)
+        if layout.deviation and layout.program.ends_at(layout.layer_to):
+            # What comes out are state rows, here of every position.
+            rows = (rows[0], b"", rows[1])
+        model = self.ours.trace_model(self.folder)
+        trace = build_trace(
+            layout, model, boundaries_of(layout, *rows), arithmetic=arithmetic, folder=folder
+        )
+        derivation = Derivation(layout, 3 * 10**7, None if layout.deviation else CHOICE)
+        return trace, sources_of(layout, model, *rows), derivation
+
+
+def bits(value: float) -> bytes:
+    return struct.pack("<d", value)

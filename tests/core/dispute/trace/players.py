@@ -1,0 +1,308 @@
+"""Accusers and accused of toy games: honest ones, scripted liars, and ones that move at random."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from core.dispute.game import dispute
+from core.dispute.game.dispute import Game, Phase, Terms, Verdict
+from core.dispute.trace import answer, chunks
+from core.dispute.trace.check import Checker, all_places
+from core.dispute.trace.derive import How, Run
+from core.dispute.trace.evaluate import CanonicalEvaluator, Evaluator
+from core.dispute.trace.evidence import Evidence, show_stated
+from core.dispute.trace.held import HeldTrace, evidence_for
+from core.dispute.trace.judge import Case, Claim
+from core.dispute.trace.layout import Place
+from core.dispute.trace.sources import CommittedRows
+from core.protocol import commit
+from core.protocol.commit import Half
+from core.protocol.types import RequestLeaf
+from tests.core.dispute.trace.toy import TOKENS_IN, Stage
+
+TERMS = Terms(bond=20, turn_s=60, payout_delay_s=5)
+ACCUSER, OWNER, OPERATOR, REQUESTER = "accuser", "owner", "operator", "requester"
+
+
+def request_leaf(
+    inputs: CommittedRows,
+    outputs: CommittedRows,
+    tokens_in: int = TOKENS_IN,
+    half: Half = Half.NONE,
+) -> RequestLeaf:
+    """The leaf over these rows, of which `outputs` may be half of what a last stage signed."""
+    rows, root = len(inputs.rows), outputs.root
+    if half:
+        pair = (root, outputs.beside) if half == Half.TOKENS else (outputs.beside, root)
+        root = commit.answer_root(*pair)
+    return RequestLeaf(
+        0, commit.to_hex(inputs.root), commit.to_hex(root), tokens_in, rows + 1 - tokens_in
+    )
+
+
+@dataclass(frozen=True)
+class Accusation:
+    """What an accuser posts and answers with."""
+
+    stage: Stage
+    outputs: CommittedRows
+    trace: HeldTrace
+    exact: bool = False  # posted as the canonical trace
+    tokens: bytes = b""  # listed against a token outside top-k
+
+    @property
+    def case(self) -> Case:
+        toy, layout = self.stage.toy, self.stage.layout
+        claim = Claim(
+            request_leaf(self.stage.inputs, self.outputs, half=self.stage.half),
+            layout.layer_from,
+            layout.layer_to,
+            layout.positions,
+            layout.window_from,
+            self.stage.entry,
+            self.trace.tree.root,
+            self.stage.choice,
+            self.exact,
+        )
+        roots = tuple(toy.parts[number].root for number in range(-1, toy.traits.layers + 1))
+        return Case(toy.program, roots, claim)
+
+    def open(self, now: int = 0) -> Game:
+        leaf = commit.leaf_hash(commit.request_leaf_bytes(self.case.claim.leaf))
+        root = commit.root_of_hashes([leaf])
+        accused = frozenset((OWNER, OPERATOR))
+        return dispute.opened(TERMS, now, ACCUSER, accused, REQUESTER, root, 1)
+
+    @property
+    def below_root(self) -> list[bytes]:
+        """What an accusation shows below the root: of a plain trace, nothing."""
+        tree = self.trace.tree
+        return tree.below(tree.height, 0) if self.exact else []
+
+    def accuse(self, game: Game, now: int) -> Game:
+        return game.accuse(now, ACCUSER, self.case, 0, [], self.below_root)
+
+    def answer(self, game: Game, now: int) -> Game:
+        """The accuser's move: open what was picked, prove or expand what was pointed at."""
+        sources = self.stage.sources(self.outputs)
+        if game.phase == Phase.RESTATING:
+            tree = self.restated.tree
+            return game.restate(now, ACCUSER, tree.root, tree.below(tree.height, 0))
+        if game.phase == Phase.OPENING:
+            child = game._child()
+            assert game.node is not None
+            proof = self.trace.tree.proof(
+                child.index, child.index + 1, child.level, game.node.level - child.level
+            )
+            if child.level > chunks.STEP_LEVELS:
+                below = self.trace.tree.below(child.level, child.index)
+                return game.open_node(now, ACCUSER, below, proof)
+            shown = chunks_below(self.trace, child.level, child.index)
+            return game.open_chunks(now, ACCUSER, shown, proof)
+        assert game.place is not None
+        if game.phase == Phase.PROVING_PART:
+            found = evidence_for(self.trace, self.stage.derivation, sources, game.place, game.part)
+            return game.prove_part(now, ACCUSER, found, show_stated(game.stated, game.part))
+        found = evidence_for(
+            self.trace, self.stage.derivation, sources, game.place, listed=self.listed(game)
+        )
+        if not self.stage.derivation.trial(game.place).parts:
+            return game.prove(now, ACCUSER, found)
+        return game.expand(now, ACCUSER, found, self.partial_sums(game.place))
+
+    def listed(self, game: Game) -> tuple[bytes, int] | None:
+        """The list of a token's verdict, and the number of the token that is looked at."""
+        choice = self.stage.choice
+        assert game.place is not None
+        if choice is None or game.place != answer.verdict_of(self.stage.layout)._replace(
+            item=game.place.item
+        ):
+            return None
+        if choice.how == How.OUTSIDE_TOP_K:
+            return self.tokens, game.place.item
+        if not game.tokens:
+            return None
+        return game.tokens, answer.token_behind(game.tokens, logits_of(self.trace))
+
+    @property
+    def restated(self) -> HeldTrace:
+        """What a demand is answered with."""
+        return self.trace
+
+    def partial_sums(self, place: Place) -> bytes:
+        make = CanonicalEvaluator if self.exact else Evaluator
+        sources = self.stage.sources(self.outputs)
+        return make(self.stage.derivation, self.stage.layout, sources).partial_sums(
+            self.trace, place
+        )
+
+
+@dataclass(frozen=True)
+class LyingInParts(Accusation):
+    """States partial sums that add up to a forged value."""
+
+    def partial_sums(self, place: Place) -> bytes:
+        import struct
+
+        right = struct.unpack(
+            "<" + "d" * (len(super().partial_sums(place)) // 8), super().partial_sums(place)
+        )
+        leaf = self.stage.derivation.trial(place).whole
+        off = self.trace[place] - sum(right)
+        if leaf.weights is not None:
+            off = 0.0  # with a bias the test forges the sum only
+        return struct.pack(f"<{len(right)}d", right[0] + off, *right[1:])
+
+
+@dataclass(frozen=True)
+class Defence:
+    """An accused that has the accuser's trace, checks every predicate on the accuser's operands, and points."""
+
+    accusation: Accusation
+
+    def first_fault(self, places: Iterable[Place] | None = None) -> Place | None:
+        a = self.accusation
+        checker = Checker(a.stage.derivation, a.stage.layout, a.stage.sources(a.outputs))
+        return next(checker.faults(a.trace, places), None)
+
+    def bad_part(self, place: Place, stated: bytes) -> int:
+        a = self.accusation
+        checker = Checker(a.stage.derivation, a.stage.layout, a.stage.sources(a.outputs))
+        parts = range(len(stated) // 8)
+        return next((k for k in parts if checker.part_ruling(a.trace, place, k, stated) != 1), 0)
+
+
+@dataclass(frozen=True)
+class Blind:
+    """An accused that is shown nothing but what stands on chain, and knows its own canonical trace."""
+
+    own: HeldTrace
+    checker: Checker
+
+    @classmethod
+    def of(cls, stage: Stage, outputs: CommittedRows) -> Blind:
+        own = stage.canonical(outputs)
+        return cls(own, Checker(stage.derivation, stage.layout, stage.sources(outputs), exact=True))
+
+    def move(self, game: Game, now: int, shown: list[bytes]) -> Game:
+        """`shown` are the hashes below the node that was opened last, or the chunks."""
+        assert game.case is not None
+        if not game.case.claim.exact:
+            return game.demand(now, OPERATOR)
+        node = game.node
+        assert node is not None
+        if node.level == 0:
+            return game.point(now, OPERATOR, answer.place_among(self.own, node.index, shown))
+        child = answer.differing(self.own.tree.below(node.level, node.index), shown)
+        if child is None:
+            return game.point(now, OPERATOR, answer.verdict_of(self.own.layout))
+        return game.pick(now, OPERATOR, child)
+
+    def pick_part(self, game: Game, now: int) -> Game:
+        """The first partial sum that is not the canonical one."""
+        assert game.place is not None
+        right = self.checker.partial_sums(self.own, game.place)
+        parts = range(len(game.stated) // 8)
+        wrong = next(
+            (k for k in parts if game.stated[8 * k : 8 * k + 8] != right[8 * k : 8 * k + 8]), 0
+        )
+        return game.pick_part(now, OPERATOR, wrong)
+
+
+def logits_of(trace: HeldTrace) -> list[float]:
+    """The numbers that a token's verdict is about."""
+    layout = trace.layout
+    verdict = answer.verdict_of(layout)
+    op = layout.op(verdict.section, verdict.op).a
+    return [trace[Place(verdict.section, op, 0, 0, i)] for i in range(layout.program.vocab)]
+
+
+def play_blind(
+    accusation: Accusation, blind: Blind, silent_after: int | None = None
+) -> tuple[Game, int]:
+    """A game against an accused that is handed nothing off chain. The accuser falls silent after some moves, if at all."""
+    now, moves, answers = 0, 1, 0
+    game = accusation.accuse(accusation.open(now), now)
+    while game.phase not in (Phase.RULED, Phase.EXECUTED):
+        moves += 1
+        if game.phase == Phase.PICKING:
+            game = blind.move(game, now, shown_in(accusation, game))
+        elif game.phase == Phase.PICKING_PART:
+            game = blind.pick_part(game, now)
+        elif answers == silent_after:
+            game = game.timeout(game.ends_at + 1)
+        else:
+            answers += 1
+            if game.phase == Phase.RESTATING:
+                accusation = replace(accusation, trace=accusation.restated, exact=True)
+            game = accusation.answer(game, now)
+    return game, moves
+
+
+def chunks_below(trace: HeldTrace, level: int, index: int) -> list[bytes]:
+    """The chunks below a node."""
+    return trace.chunks[index << level : (index + 1) << level]
+
+
+def shown_in(accusation: Accusation, game: Game) -> list[bytes]:
+    """What the accuser's last move showed: of a plain trace, nothing."""
+    if game.node is None:
+        return []
+    node, trace = game.node, accusation.trace
+    if node.level == 0:
+        level = lowest(trace.tree.height)
+        return chunks_below(trace, level, node.index >> level)
+    return trace.tree.below(node.level, node.index)
+
+
+def lowest(height: int) -> int:
+    """Level of the nodes that are opened to their values, in a tree of this height."""
+    level = max(height - chunks.STEP_LEVELS, 0)
+    while level > chunks.STEP_LEVELS:
+        level -= chunks.STEP_LEVELS
+    return level
+
+
+def play(
+    accusation: Accusation,
+    place: Place,
+    *,
+    descend: bool = False,
+    defence: Defence | None = None,
+    rng: random.Random | None = None,
+) -> tuple[Game, int]:
+    """A game in which the accused points at `place`, straight away or after a descent to it. Returns its end and its moves."""
+    now, moves = 0, 1
+    game = accusation.accuse(accusation.open(now), now)
+    if descend:
+        chunk = accusation.stage.layout.first_chunk(place) + place.item // 8
+        while game.node is not None and game.node.level:
+            step = min(chunks.STEP_LEVELS, game.node.level)
+            child = (chunk >> (game.node.level - step)) - (game.node.index << step)
+            game = game.pick(now, OPERATOR, child)
+            game = accusation.answer(game, now)
+            moves += 2
+    game = accusation.answer(game.point(now, OWNER, place), now)
+    moves += 2
+    if game.phase == Phase.PICKING_PART:
+        part = 0
+        if defence is not None:
+            part = defence.bad_part(place, game.stated)
+        elif rng is not None:
+            part = rng.randrange(len(game.stated) // 8)
+        game = accusation.answer(game.pick_part(now, OPERATOR, part), now)
+        moves += 2
+    return game, moves
+
+
+def ended(game: Game) -> Verdict:
+    assert game.phase == Phase.RULED
+    return game.verdict
+
+
+__all__ = [
+    "ACCUSER", "Accusation", "Blind", "Defence", "Evidence", "LyingInParts", "OPERATOR", "OWNER", "REQUESTER",
+    "Run", "TERMS", "all_places", "ended", "play", "play_blind", "replace", "request_leaf",
+]  # fmt: skip

@@ -1,0 +1,187 @@
+"""Honest players cannot lose: whole games on a toy model, against liars of every kind and players without a plan."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+import pytest
+
+from core.dispute.game.dispute import GameError, Phase, Verdict
+from core.dispute.referee import Kind
+from core.dispute.trace.check import Checker, all_places
+from core.dispute.trace.layout import Place
+from core.dispute.trace.program import Form
+from tests.core.dispute.trace import toy as toys
+from tests.core.dispute.trace.players import (
+    ACCUSER,
+    OPERATOR,
+    OWNER,
+    TERMS,
+    Accusation,
+    Defence,
+    LyingInParts,
+    ended,
+    play,
+)
+
+GAMES = 300
+
+
+@lru_cache
+def stage_of(name: str) -> toys.Stage:
+    if name == "last":
+        return toys.Toy.make(toys.LLAMA).stage(2, 3, 3, 1)
+    toy = toys.Toy.make(toys.FAMILIES[name], biases=name == "qwen2")
+    return toy.stage(1, 2, 2, 0)
+
+
+@lru_cache
+def true_accusation(name: str) -> Accusation:
+    stage = stage_of(name)
+    outputs = stage.lying_outputs(1.002)
+    return Accusation(stage, outputs, stage.evaluate(outputs))
+
+
+@lru_cache
+def canonical_accusation(name: str) -> Accusation:
+    plain = true_accusation(name)
+    return replace(plain, trace=plain.stage.canonical(plain.outputs), exact=True)
+
+
+@lru_cache
+def places_of(name: str) -> tuple[Place, ...]:
+    return tuple(all_places(stage_of(name).layout))
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3", "last"])
+def test_an_honest_accuser_wins_whatever_the_accused_does(name: str) -> None:
+    rng = random.Random(name)
+    places = places_of(name)
+    for _ in range(GAMES):
+        place = rng.choice(places)
+        accusation = rng.choice((true_accusation, canonical_accusation))(name)
+        form = accusation.stage.layout.op(place.section, place.op).form
+        descend = accusation.exact and form != Form.VERDICT and rng.random() < 0.6
+        game, moves = play(accusation, place, descend=descend, rng=rng)
+        assert ended(game) == Verdict.FAULT
+        assert moves <= 20
+        done, paid = game.execute(game.payout_at)
+        assert paid == {"accuser": TERMS.bond}
+        with pytest.raises(GameError, match="WrongPhase"):
+            done.execute(game.payout_at)
+
+
+def forgeries(name: str, rng: random.Random) -> Iterator[Accusation]:
+    """False accusations of an honest stage, each by a trace that is wrong somewhere."""
+    stage = stage_of(name)
+    outputs = stage.honest_outputs
+    honest = stage.evaluate(outputs)
+    values = [p for p in places_of(name) if stage.layout.op(p.section, p.op).form != Form.VERDICT]
+    judged = [
+        p
+        for p in values
+        if math.isfinite(honest[p]) and stage.layout.op(p.section, p.op).kind != Kind.STABILISER
+    ]
+    for _ in range(12):  # one number, and nothing that follows from it
+        place = rng.choice(judged)
+        off = abs(honest[place]) * 10 ** rng.uniform(-9, 3) + 1e-9
+        yield Accusation(stage, outputs, honest.replaced(place, honest[place] + off))
+    for _ in range(3):  # one number, carried through to the verdict: every other leaf holds
+        target = rng.choice(judged)
+        scale = 1 + rng.choice((-1, 1)) * 10 ** rng.uniform(-3, 0)
+        forged = stage.evaluate(
+            outputs, lambda p, v, t=target, s=scale: v * s + 0.1 if p == t else v
+        )
+        yield Accusation(stage, outputs, forged)
+    smear = 10 ** rng.uniform(-11, -6)  # a little everywhere
+    yield Accusation(
+        stage, outputs, stage.evaluate(outputs, lambda p, v: v * (1 + smear * rng.uniform(-1, 1)))
+    )
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3", "last"])
+def test_an_honest_accused_finds_the_lie_and_wins(name: str) -> None:
+    rng = random.Random(name)
+    for accusation in forgeries(name, rng):
+        defence = Defence(accusation)
+        found = defence.first_fault(places_of(name))
+        assert found is not None
+        game, _ = play(accusation, found, defence=defence)
+        assert ended(game) == Verdict.NO_FAULT
+        _, paid = game.execute(game.payout_at)
+        assert paid == {"accused": TERMS.bond}
+
+
+def test_partial_sums_that_only_add_up_do_not_help() -> None:
+    stage = replace(stage_of("qwen2"))
+    outputs = stage.honest_outputs
+    honest = stage.evaluate(outputs)
+    summed = [p for p in places_of("qwen2") if stage.derivation.trial(p).parts]
+    for place in random.Random(2).sample(summed, 10):
+        forged = honest.replaced(place, honest[place] + 0.5)
+        accusation = LyingInParts(stage, outputs, forged)
+        game, _ = play(accusation, place, defence=Defence(accusation))
+        assert ended(game) == Verdict.NO_FAULT
+
+
+def test_the_true_trace_of_an_honest_stage_loses_by_its_verdict() -> None:
+    stage = stage_of("llama")
+    outputs = stage.honest_outputs
+    accusation = Accusation(stage, outputs, stage.evaluate(outputs))
+    found = Defence(accusation).first_fault(places_of("llama"))
+    assert found == places_of("llama")[-1]
+    game, moves = play(accusation, found)
+    assert (ended(game), moves) == (Verdict.NO_FAULT, 3)
+
+
+def test_two_honest_traces_differ_in_bits_and_both_hold() -> None:
+    """Sums in another order: the chain accepts either, which is why hashes alone do not show where a lie is."""
+    stage = stage_of("llama")
+    outputs = stage.lying_outputs(1.002)
+    one = stage.evaluate(outputs)
+
+    def nudged(place: Place, value: float) -> float:
+        kind = stage.layout.op(place.section, place.op).kind
+        return math.nextafter(value, math.inf) if kind in (Kind.LINEAR, Kind.MIX) else value
+
+    other = stage.evaluate(outputs, nudged)
+    assert one.tree.root != other.tree.root
+    checker = Checker(stage.derivation, stage.layout, stage.sources(outputs))
+    assert list(checker.faults(other, places_of("llama"))) == []
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whoever_falls_silent_loses_and_clocks_never_overlap(seed: int) -> None:
+    """Random moves, then silence at a random turn."""
+    rng = random.Random(seed)
+    accusation, places = canonical_accusation("qwen2"), places_of("qwen2")
+    now, game = 0, accusation.open()
+    for _ in range(rng.randrange(8)):
+        now = game.ends_at - rng.randrange(TERMS.turn_s)
+        if game.phase == Phase.OPENED:
+            game = accusation.accuse(game, now)
+        elif game.phase == Phase.PICKING:
+            node = game.node
+            assert node is not None
+            if node.level and rng.random() < 0.5:
+                game = game.pick(now, rng.choice((OWNER, OPERATOR)), rng.choice(game._children()))
+            else:
+                game = game.point(now, OWNER, rng.choice(places))
+        elif game.phase == Phase.PICKING_PART:
+            game = game.pick_part(now, OPERATOR, 0)
+        elif game.phase != Phase.RULED:
+            game = accusation.answer(game, now)
+        if game.phase == Phase.RULED:
+            assert game.verdict == Verdict.FAULT
+            return
+    with pytest.raises(GameError, match="ClockRunning"):
+        game.timeout(game.ends_at)
+    silent_accused = game.phase in (Phase.PICKING, Phase.PICKING_PART)
+    over = game.timeout(game.ends_at + 1)
+    assert over.verdict == (Verdict.FAULT if silent_accused else Verdict.NO_FAULT)
+    with pytest.raises(GameError, match="WrongPhase"):
+        over.accuse(0, ACCUSER, accusation.case, 0, [], [])

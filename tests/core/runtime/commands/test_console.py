@@ -1,0 +1,82 @@
+"""Does a stage report its progress by lines when there is no terminal?"""
+
+import json
+
+import pytest
+
+from core.protocol.errors import Interrupted
+from core.runtime.commands.console import GlobalOptions, Run, Stage
+from core.runtime.folders import Folders
+
+
+class Time:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def stage(total=120):
+    said, time = [], Time()
+    return Stage("[2/4] generating", total, "requests", said.append, time), said, time
+
+
+def test_a_line_is_said_every_ten_seconds_and_one_at_the_end():
+    one, said, time = stage()
+    for _ in range(100):
+        time.now += 0.5
+        one.advance()
+    assert len(said) == 5
+    one.finish()
+    assert said[-1] == "[2/4] generating  100/120 requests  2.0/s  left 00:10  50.0s"
+
+
+def test_the_status_has_done_total_rate_time_left_and_note():
+    one, _, time = stage()
+    time.now = 30.0
+    one.set(60, "cost 3usd")
+    assert one.status() == "60/120 requests  2.0/s  left 00:30  cost 3usd"
+
+
+def test_a_stage_without_total_counts():
+    one, said, time = stage(total=None)
+    time.now = 2.0
+    one.advance(4)
+    one.finish()
+    assert said == ["[2/4] generating  4 requests  2.0/s  2.0s"]
+
+
+def test_the_schema_names_program_and_command(tmp_path):
+    run = Run("client", "wallet ls", GlobalOptions(), folders=Folders.at(tmp_path))
+    assert run.schema() == "headrace.client.wallet.ls/1"
+    assert run.schema("job") == "headrace.job/1"
+
+
+async def test_what_is_followed_ends_with_what_was_waited_for(tmp_path, capsys):
+    run = Run("prog", "ls", GlobalOptions(json=True), folders=Folders.at(tmp_path))
+    seen = iter(([1], [1, 2], [1, 2, 3]))
+
+    async def look():
+        return next(seen)
+
+    await run.follow(look, every_s=0.0, until=lambda found: len(found) == 2)
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["result"] for line in said] == [[1], [1, 2]]
+    assert next(seen) == [1, 2, 3], "nobody looked again"
+
+
+async def test_what_is_followed_is_said_again_only_when_it_is_another_one(tmp_path, capsys):
+    run = Run("prog", "ls", GlobalOptions(json=True), folders=Folders.at(tmp_path))
+    seen = iter(([1], [1], [1, 2]))
+
+    async def look():
+        try:
+            return next(seen)
+        except StopIteration:
+            raise Interrupted from None
+
+    with pytest.raises(Interrupted):
+        await run.follow(look, every_s=0.0)
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["result"] for line in said] == [[1], [1, 2]]
