@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from client.context import Model
-from client.orders import Prompt, opening_of
+from client.orders.orders import Prompt, opening_of
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from devnet.tiny_models import write_tiny_model

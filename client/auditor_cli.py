@@ -46,7 +46,7 @@ async def check(
     ] = 1.0,
 ) -> None:
     """Re-run every stage of a job from its committed inputs; exit 9 when one lied."""
-    from client.verdicts import Looking, check_job
+    from client.commands.judge.verdicts import Looking, check_job
 
     await check_job(run, job, delegation, Looking(layers, tolerance, explain))
 
@@ -54,7 +54,7 @@ async def check(
 @app.command()
 async def replay(run: Run, job: JobArgument, delegation: DelegationOption = None) -> None:
     """Run the whole model over a job's prompts and tokens, believing no stage; exit 9 when an answer does not follow."""
-    from client.replay import replay_job
+    from client.commands.judge.replay import replay_job
 
     await replay_job(run, job, delegation)
 
@@ -72,7 +72,7 @@ async def dispute(
     delegation: DelegationOption = None,
 ) -> None:
     """Pay the bond, name the guilty stage on chain, and see the verdict."""
-    from client.verdicts import dispute_job
+    from client.commands.judge.verdicts import dispute_job
 
     await dispute_job(run, job, stage, delegation, wait=wait)
 
@@ -84,7 +84,7 @@ async def bundle(
     out: Annotated[Path, typer.Option("--out", help="File to write; it must not exist.")],
 ) -> None:
     """Write what a third party needs to check a job: order, plan, receipts, prompts and answers, in one file."""
-    from client.bundle import write_bundle
+    from client.commands.judge.bundle import write_bundle
 
     run.emit(await write_bundle(run.settings, job, out))
 
@@ -94,7 +94,7 @@ def verify(
     run: Run, file: Annotated[Path, typer.Argument(help="Made by `auditor bundle`.")]
 ) -> None:
     """Check a bundle without network, wallet or model: signatures, commitments and counts; exit 9 on a mismatch."""
-    from client.bundle import verify_bundle
+    from client.commands.judge.bundle import verify_bundle
 
     run.emit(verify_bundle(file))
 
@@ -136,8 +136,8 @@ async def watch(
 
     What a bond above a limit keeps from being accused is logged, and stays in `audits status`.
     """
-    from client.bonds import BondLimits
-    from client.watch_service import watch as serve
+    from client.commands.judge.watch_service import watch as serve
+    from client.disputes.bonds import BondLimits
     from core.protocol.errors import UsageError
 
     token = run.settings.token
@@ -165,7 +165,7 @@ async def watch(
 @audits.command("ls")
 def audits_ls(run: Run) -> None:
     """What watching has found, newest first."""
-    from client.watch_service import list_verdicts
+    from client.commands.judge.watch_service import list_verdicts
 
     run.emit(list_verdicts(run.settings, run.unlock().address))
 
@@ -173,7 +173,7 @@ def audits_ls(run: Run) -> None:
 @audits.command("standings")
 def audits_standings(run: Run) -> None:
     """Operators by what audits of them came to; whom to avoid."""
-    from client.watch_service import list_standings
+    from client.commands.judge.watch_service import list_standings
 
     run.emit(list_standings(run.settings, run.unlock().address))
 
@@ -181,7 +181,7 @@ def audits_standings(run: Run) -> None:
 @audits.command("tell")
 async def audits_tell(run: Run) -> None:
     """Sign what audits of operators came to, and hand it to the matcher; `watch --tell` does it by itself."""
-    from client.watch_service import tell_by_hand
+    from client.commands.judge.watch_service import tell_by_hand
 
     run.emit(await tell_by_hand(run))
 
@@ -189,7 +189,7 @@ async def audits_tell(run: Run) -> None:
 @audits.command("status")
 def audits_status(run: Run) -> None:
     """Jobs watched, audits that were only measured, accusations that are due."""
-    from client.watch_service import watch_status
+    from client.commands.judge.watch_service import watch_status
 
     run.emit(watch_status(run.settings, run.unlock().address))
 
@@ -200,7 +200,7 @@ async def disputes_ls(
     watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
 ) -> None:
     """Every dispute, games and those before the jury, in the order in which they were opened."""
-    from client.verdicts import list_disputes
+    from client.commands.judge.verdicts import list_disputes
 
     if watch:
         await run.follow(lambda: list_disputes(run.settings))
@@ -214,7 +214,7 @@ async def disputes_show(
     watch: Annotated[bool, typer.Option("--watch", help="Go on until the verdict.")] = False,
 ) -> None:
     """A dispute: a game move by move, what each cost, and the number on trial; before the jury, how far the votes are."""
-    from client.dispute_shown import show_dispute, watch_dispute
+    from client.commands.judge.show_dispute import show_dispute, watch_dispute
 
     await (watch_dispute if watch else show_dispute)(run, dispute)
 
@@ -224,7 +224,7 @@ async def disputes_move(
     run: Run, dispute: DisputeArgument, delegation: DelegationOption = None
 ) -> None:
     """Make the one move of a game that is ours now; `auditor dispute` makes them all."""
-    from client.by_hand import move
+    from client.commands.judge.move_dispute import move
 
     await move(run, dispute, delegation)
 
@@ -232,7 +232,7 @@ async def disputes_move(
 @disputes.command("resolve")
 async def disputes_resolve(run: Run, dispute: DisputeArgument) -> None:
     """Move a dispute on whose clock has run out: who was silent loses, and a verdict is carried out."""
-    from client.by_hand import resolve
+    from client.commands.judge.move_dispute import resolve
 
     await resolve(run, dispute)
 
@@ -240,7 +240,7 @@ async def disputes_resolve(run: Run, dispute: DisputeArgument) -> None:
 @disputes.command("claim")
 async def disputes_claim(run: Run, dispute: DisputeArgument) -> None:
     """Take what a dispute that is over owes this wallet: bond, reward, refund."""
-    from client.by_hand import claim
+    from client.commands.judge.move_dispute import claim
 
     await claim(run, dispute)
 
@@ -248,7 +248,7 @@ async def disputes_claim(run: Run, dispute: DisputeArgument) -> None:
 @app.command()
 async def withdraw(run: Run) -> None:
     """Take what disputes owe this wallet: bonds, rewards, fees."""
-    from client.collecting import withdraw_credits
+    from client.commands.wallet.credits import withdraw_credits
 
     run.emit(await withdraw_credits(run))
 
@@ -263,7 +263,7 @@ def canaries_mix(
     count: Annotated[int, typer.Option(help="How many.", min=1)] = 1,
 ) -> None:
     """Put requests with known answers among others, so that no stage can tell them apart."""
-    from client.canaries import mix_files
+    from client.commands.judge.canaries import mix_files
 
     run.emit(mix_files(requests, [(asked, answered)], count, out))
 
@@ -275,7 +275,7 @@ def canaries_check(
     results: Annotated[Path, typer.Argument(help="What came back (JSONL).")],
 ) -> None:
     """Compare what came back with what was known; exit 9 when a canary differs."""
-    from client.canaries import check_files, suspicion
+    from client.commands.judge.canaries import check_files, suspicion
 
     rows = check_files(secret, results)
     run.emit(rows)
@@ -288,7 +288,7 @@ async def jury_stake(
     run: Run, amount: Annotated[str, typer.Argument(help="Such as 100usd.")]
 ) -> None:
     """Become eligible: lock stake that a false or missing vote costs."""
-    from client.jury_stake import stake_juror
+    from client.commands.judge.jury_stake import stake_juror
 
     run.emit(await stake_juror(run, amount))
 
@@ -296,7 +296,7 @@ async def jury_stake(
 @jury.command("serve", daemon=True)
 async def jury_serve(run: Run) -> None:
     """Follow disputes; when drawn, re-run the shard, commit, reveal. Until stopped."""
-    from client.jury_service import serve
+    from client.commands.judge.jury_service import serve
 
     await serve(run)
 
@@ -304,7 +304,7 @@ async def jury_serve(run: Run) -> None:
 @jury.command("status")
 async def jury_status(run: Run) -> None:
     """Stake, open disputes, credit."""
-    from client.jury_stake import juror_status
+    from client.commands.judge.jury_stake import juror_status
 
     run.emit(await juror_status(run))
 
@@ -317,7 +317,7 @@ async def jury_withdraw(
     ] = None,
 ) -> None:
     """Take stake out (twice: ask, then receive) or, with nothing leaving, the credit earned."""
-    from client.jury_stake import withdraw_juror
+    from client.commands.judge.jury_stake import withdraw_juror
 
     run.emit(await withdraw_juror(run, amount))
 

@@ -116,7 +116,7 @@ def wallet_new(
     phrase: Annotated[bool, typer.Option("--phrase", help="Show a recovery phrase once.")] = False,
 ) -> None:
     """Make a wallet in the keystore folder, encrypted with a password."""
-    from client.wallet_files import create_wallet
+    from client.commands.wallet.wallets import create_wallet
 
     run.emit(create_wallet(run, name, with_phrase=phrase))
 
@@ -131,7 +131,7 @@ def wallet_import(
     ] = False,
 ) -> None:
     """Take in a key: from a keystore file, from stdin, or typed at a hidden prompt. Never from the command line."""
-    from client.wallet_files import import_wallet
+    from client.commands.wallet.wallets import import_wallet
 
     run.emit(import_wallet(run, name, keystore=keystore, stdin=stdin))
 
@@ -158,8 +158,8 @@ async def balance(run: Run) -> None:
 
 
 async def _show_balances(run: Run) -> None:
-    from client.holdings import holdings
-    from client.wallet_files import wallet_address
+    from client.commands.wallet.balance import holdings
+    from client.commands.wallet.wallets import wallet_address
 
     run.emit(await holdings(run.settings, wallet_address(run)))
 
@@ -198,8 +198,8 @@ async def wallet_withdraw(
     ] = None,
 ) -> None:
     """Ask for prepaid money back, and after the delay call it again without an amount to receive it."""
+    from client.commands.wallet.withdraw import request_withdrawal, take_withdrawal
     from client.context import open_context
-    from client.withdrawal import request_withdrawal, take_withdrawal
 
     signer = run.unlock()
     async with open_context(run.settings) as context:
@@ -218,7 +218,7 @@ async def wallet_allow(
     valid: Annotated[str, typer.Option(help="How long, such as 30d.")] = "30d",
 ) -> None:
     """Let another key, such as a gateway's, pay for jobs out of the prepaid balance; it can withdraw nothing."""
-    from client.spender import allow_spender
+    from client.commands.wallet.allow import allow_spender
 
     run.emit(await allow_spender(run, spender, limit, valid))
 
@@ -247,8 +247,8 @@ async def quote(
 
     What `submit` would refuse with the same options is refused here too: a cap that is passed, a deadline that is too long.
     """
-    from client.submission import Choices
-    from client.submitting import quote_file
+    from client.commands.ask.submit import quote_file
+    from client.jobs.wishes import Choices
     from core.protocol.types import SamplingParams
 
     choices = Choices(
@@ -315,8 +315,8 @@ async def submit(
 
     How tokens are drawn can be said here for all lines, and in a line for that one.
     """
-    from client.submission import Choices
-    from client.submitting import submit_file
+    from client.commands.ask.submit import submit_file
+    from client.jobs.wishes import Choices
 
     sampling = _sampling(locals())
     choices = Choices(
@@ -364,7 +364,7 @@ async def chat(
     logprobs: Logprobs = None,
 ) -> None:
     """Talk to a model; the last line is cost, rate and receipt."""
-    from client.conversation import Conversation, converse
+    from client.commands.ask.chat import Conversation, converse
 
     await converse(run, prompt, model, Conversation(system, _sampling(locals())))
 
@@ -384,7 +384,7 @@ def _file_of(typed: str) -> Path | None:
 
 def _sampling(options: dict[str, Any]) -> SamplingParams:
     """How tokens are drawn, from a command's options. Raises UsageError."""
-    from client.sampling import sampling_of_flags
+    from client.orders.sampling import sampling_of_flags
     from core.protocol.types import SamplingParams
 
     return sampling_of_flags(options, SamplingParams())
@@ -398,7 +398,7 @@ async def jobs_ls(
     """Your jobs, newest first."""
     import asyncio
 
-    from client.history import list_jobs
+    from client.commands.ask.job_list import list_jobs
 
     if watch:
         await run.follow(lambda: asyncio.to_thread(list_jobs, run.settings))
@@ -408,7 +408,7 @@ async def jobs_ls(
 @jobs.command("show")
 async def jobs_show(run: Run, job: JobArgument) -> None:
     """One job: its state on chain, its stages, its requests."""
-    from client.history import show_job
+    from client.commands.ask.job_list import show_job
 
     run.emit(await show_job(run.settings, job))
 
@@ -416,7 +416,7 @@ async def jobs_show(run: Run, job: JobArgument) -> None:
 @jobs.command("logs")
 async def jobs_logs(run: Run, job: JobArgument) -> None:
     """What happened to a job: its requests here, and its events on chain."""
-    from client.following import job_log
+    from client.commands.ask.job_follow import job_log
 
     found = await job_log(run.settings, job)
     run.emit(found if run.options.json else [_log_row(line) for line in found])
@@ -425,7 +425,7 @@ async def jobs_logs(run: Run, job: JobArgument) -> None:
 @jobs.command("wait")
 async def jobs_wait(run: Run, job: JobArgument) -> None:
     """Wait until a job is paid, cancelled or expired; exit 8 when its deadline passed with nothing delivered."""
-    from client.following import wait_for_job
+    from client.commands.ask.job_follow import wait_for_job
 
     run.emit(await wait_for_job(run, job))
 
@@ -433,7 +433,7 @@ async def jobs_wait(run: Run, job: JobArgument) -> None:
 @jobs.command("cancel")
 async def jobs_cancel(run: Run, job: JobArgument) -> None:
     """End a job that a program here runs, or take back the lock of one that nobody took or that missed its deadline."""
-    from client.following import cancel_job
+    from client.commands.ask.job_follow import cancel_job
 
     run.emit(await cancel_job(run, job))
 
@@ -441,7 +441,7 @@ async def jobs_cancel(run: Run, job: JobArgument) -> None:
 @jobs.command("fetch")
 def jobs_fetch(run: Run, job: JobArgument, out: OutOption = None) -> None:
     """Write a job's answers and receipts as files again; nothing is asked of anybody."""
-    from client.following import fetch_job
+    from client.commands.ask.job_follow import fetch_job
 
     run.emit(fetch_job(run, job, out))
 
@@ -458,8 +458,8 @@ async def jobs_retry_failed(
     out: OutOption = None,
 ) -> None:
     """Submit those lines of a job's file once more that were not answered."""
-    from client.retrying import retry_failed
-    from client.submission import Choices
+    from client.commands.ask.retry import retry_failed
+    from client.jobs.wishes import Choices
     from core.protocol.types import SamplingParams
 
     sampling = SamplingParams(max_new_tokens=max_tokens)
@@ -472,7 +472,7 @@ def receipts_ls(
     run: Run, job: Annotated[str | None, typer.Argument(help="Only this job's.")] = None
 ) -> None:
     """Receipts you keep."""
-    from client.history import list_receipts
+    from client.commands.ask.job_list import list_receipts
 
     run.emit(list_receipts(run.settings, job))
 
@@ -482,7 +482,7 @@ def receipts_show(
     run: Run, receipt: Annotated[str, typer.Argument(help="Receipt id or prefix.")]
 ) -> None:
     """Everything that one receipt says, and who signed it."""
-    from client.receipts import show_receipt
+    from client.commands.ask.receipts import show_receipt
     from core.protocol.units import format_moment
 
     found = show_receipt(run.settings, receipt)
@@ -497,11 +497,11 @@ async def receipts_verify(
 ) -> None:
     """Check signatures, chained commitments, tokens and price arithmetic of a job, or the receipts of a file; exit 9 on a mismatch."""
     if (file := _file_of(job)) is not None:
-        from client.receipts import verify_file
+        from client.commands.ask.receipts import verify_file
 
         run.emit(await verify_file(run.settings, file))
         return
-    from client.history import verify_job
+    from client.commands.ask.job_list import verify_job
 
     run.emit(await verify_job(run.settings, job))
 
@@ -514,7 +514,7 @@ async def receipts_delegate(
     valid: Annotated[str, typer.Option(help="How long, such as 24h.")] = "24h",
 ) -> None:
     """Sign a permission for somebody else to audit and dispute a job; prints it for `auditor check --delegation`."""
-    from client.history import delegate
+    from client.commands.ask.job_list import delegate
 
     run.emit(await delegate(run, job, auditor, valid))
 
@@ -618,7 +618,7 @@ async def models(
     run: Run, sort: Annotated[Sort | None, typer.Option(help="Which come first.")] = None
 ) -> None:
     """What is served now, at which price, how fast, and by how many."""
-    from client.offers import list_models
+    from client.commands.ask.offers import list_models
 
     run.emit(await list_models(run.settings, sort.value if sort else None))
 
@@ -626,7 +626,7 @@ async def models(
 @miners.command("ls")
 async def miners_ls(run: Run) -> None:
     """Every machine that the matcher knows, with its layers and prices."""
-    from client.offers import list_miners, miner_row
+    from client.commands.ask.offers import list_miners, miner_row
 
     found = await list_miners(run.settings)
     run.emit(found if run.options.json else [miner_row(miner) for miner in found])
@@ -637,7 +637,7 @@ async def miners_show(
     run: Run, miner: Annotated[str, typer.Argument(help="mnr_… or an operator's address.")]
 ) -> None:
     """One machine: what it says of itself, its stake, and what the chain holds against it."""
-    from client.offers import miner_facts, show_miner
+    from client.commands.ask.offers import miner_facts, show_miner
 
     found = await show_miner(run.settings, miner)
     run.emit(found if run.options.json else miner_facts(found))
@@ -653,7 +653,7 @@ async def dispute(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until the verdict.")] = True,
 ) -> None:
     """Accuse a stage that signed a wrong answer; the same as `auditor dispute` with this wallet."""
-    from client.verdicts import dispute_job
+    from client.commands.judge.verdicts import dispute_job
 
     await dispute_job(run, job, stage, None, wait=wait)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from client.matcher_api import MatcherApi
-from client.store import ClientStore
+from client.orders.matcher_api import MatcherApi
+from client.records.store import ClientStore
 from core.chain.chain import Chain
 from core.engine.store import resolve_model
 from core.protocol import ids

@@ -20,7 +20,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from client.game_record import ShownMove, describe_trial, moves_of, on_trial
+from client.disputes.game_record import ShownMove, describe_trial, moves_of, on_trial
 from core.chain.chain import Chain, ChainEvent
 from core.dispute.game.game_log import Opened, games
 from core.money import pricing

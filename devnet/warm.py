@@ -42,10 +42,10 @@ PRELOADED = (
     "core.dispute.judging.numerics",
     "miner.run",
     "client.cli",
-    "client.submission",
+    "client.jobs.wishes",
     "client.auditor_cli",
-    "client.jury_service",
-    "client.dispute",
+    "client.commands.judge.jury_service",
+    "client.disputes.jury_dispute",
 )
 _LARGEST_BYTES = 1 << 17
 _CODE_OF_A_BUG = 70

@@ -26,10 +26,10 @@ from benchmarks.engine.rig.chain import FIRST_CLIENT_KEY, signer, spec_of
 from benchmarks.engine.rig.fleet import Fleet
 from benchmarks.engine.rig.market import Market, terms
 from benchmarks.table import Row, table
-from client.jobs import Policy, Requester, run_batch
-from client.orders import Prompt
-from client.pipeline import Limits, Match
-from client.store import ClientStore
+from client.jobs.batch import Policy, Requester, run_batch
+from client.orders.orders import Prompt
+from client.pipeline.pipeline import Limits, Match
+from client.records.store import ClientStore
 from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.errors import HeadraceError
@@ -49,7 +49,7 @@ WITHIN_S = 1800.0
 
 @dataclass
 class Stream:
-    """What one client sees (`client.jobs.Watcher`)."""
+    """What one client sees (`client.jobs.batch.Watcher`)."""
 
     tokens: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)

@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 
 from benchmarks.gateway.toy_server import NAME, Running
-from client.answering import Ask, Said
-from client.orders import Prompt
+from client.orders.orders import Prompt
+from client.sessions.answering import Ask, Said
 from core.protocol.types import SamplingParams
 
 MESSAGES = [{"role": "user", "content": "How does a ring of machines answer a question?"}]

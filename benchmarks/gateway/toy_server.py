@@ -15,10 +15,10 @@ from pathlib import Path
 
 import httpx2
 
-from client.answering import Answered, Ask, AskTerms, Priced, Said
 from client.context import Model
-from client.gateway.models import Offer, Served
-from client.gateway.offline import Offline
+from client.gateway.batches.offline import Offline
+from client.gateway.openai.models import Offer, Served
+from client.sessions.answering import Answered, Ask, AskTerms, Priced, Said
 from core.engine.tokenizer import Tokenizer
 from core.protocol import signing
 from core.protocol.types import ModelSpec, Stage
@@ -130,8 +130,8 @@ def toy_gateway(token_s: float = 0.0) -> Iterator[Running]:
 
 
 async def _serve(folder: Path, token_s: float) -> None:
-    from client.gateway.database import Database, private_sqlite_url
-    from client.gateway.keyring import Limits
+    from client.gateway.money.keyring import Limits
+    from client.gateway.records.database import Database, private_sqlite_url
     from client.gateway.start import assemble, serving
     from core.runtime import logs
     from core.runtime.folders import Folders

@@ -30,7 +30,7 @@ from benchmarks.engine.rig.chain import DOMAIN, signer
 from benchmarks.engine.rig.rig import Load, Rig
 from benchmarks.engine.rig.steps import Step
 from benchmarks.table import Row
-from client.streams import Streams
+from client.pipeline.streams import Streams
 from core.protocol.types import LayerRange
 from core.runtime.network.channel import StreamIdentity
 from devnet.tiny_models import write_tiny_model

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from benchmarks.table import Row
 from benchmarks.trust.town import Town, columns, town
-from client.precheck import rows_clear
+from client.audit.precheck import rows_clear
 from core.dispute.judging.numerics import judge_rows, reexecute
 from core.engine.batch import BatchEngine
 from core.engine.blocks import Shard

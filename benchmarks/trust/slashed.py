@@ -155,7 +155,7 @@ async def _tried(here: Town) -> list[Tried]:
 
 
 async def _try(here: Town, lie: Lie, rpc_url: str, signers: Any) -> Tried:
-    from client.orders import Prompt
+    from client.orders.orders import Prompt
     from tests.game.world import World
 
     spans = [(span.start, span.end) for span in here.spans]
@@ -181,7 +181,7 @@ async def _try(here: Town, lie: Lie, rpc_url: str, signers: Any) -> Tried:
 
 async def _judged(lie: Lie, work: Any) -> Tried:
     """Accused by what an auditor finds; the accused points at the verdict, and the accuser proves it."""
-    from client.trace_game import Prosecution
+    from client.disputes.prosecution import Prosecution
     from core.dispute.game.dispute import Phase
     from core.dispute.game.game_log import GAME, read_game
     from tests.clocks import Hasty

@@ -25,11 +25,11 @@ from client.dashboard.guard import (
 )
 from client.dashboard.pages import Asked
 from client.dashboard.render import Renderer
-from client.dashboard.sources import Sources
+from client.dashboard.sources.sources import Sources
 from client.dashboard.views import earnings, jobs, planner, receipts
 from client.dashboard.views.explorer import Explorer
 from client.dashboard.views.wallet import MOVES, movement, movements_csv
-from client.gateway.keyring import limits_of
+from client.gateway.money.keyring import limits_of
 from core.money.break_even import Earning, HourlyCost
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid, UsageError

@@ -7,12 +7,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from client.audit.investigation import investigate
+from client.commands.ask.job_list import verify_job
 from client.context import open_context
-from client.dashboard.sources import Sources
+from client.dashboard.sources.sources import Sources
 from client.gateway.numbers import CHECKED
-from client.gateway.tables import RequestRow
-from client.history import verify_job
-from client.investigation import investigate
+from client.gateway.records.tables import RequestRow
 from core.protocol import ids
 from core.protocol.errors import CheckFailed, HeadraceError, ModelMissing, ModelUnknown
 from core.runtime.logs import get_logger

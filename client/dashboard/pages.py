@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from client.dashboard.cached import Dated
-from client.dashboard.chain_log import ChainLog, LoggedEvent, Progress
-from client.dashboard.sources import Sources
+from client.commands.ask.job_list import keeper_pid
+from client.dashboard.sources.cached import Dated
+from client.dashboard.sources.chain_log import ChainLog, LoggedEvent, Progress
+from client.dashboard.sources.sources import Sources
 from client.dashboard.views import (
     connect,
     disputes,
@@ -28,8 +29,7 @@ from client.dashboard.views import (
     wallet,
 )
 from client.dashboard.views.common import RequestLine, request_line
-from client.history import keeper_pid
-from client.store import ClientStore, JobRow, match_of
+from client.records.store import ClientStore, JobRow, match_of
 from core.money import pricing
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid

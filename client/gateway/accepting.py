@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from client.gateway.errors import ModelNotAllowed, PriceAboveCap
-from client.orders import Prompt
+from client.orders.orders import Prompt
 
 if TYPE_CHECKING:
-    from client.answering import AskTerms, Priced
-    from client.gateway.fields import Wanted
-    from client.gateway.keyring import Key
-    from client.gateway.models import Served
+    from client.gateway.money.keyring import Key
+    from client.gateway.openai.fields import Wanted
+    from client.gateway.openai.models import Served
+    from client.sessions.answering import AskTerms, Priced
     from core.runtime.settings import Settings
 
 

@@ -15,9 +15,11 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.responses import FileResponse
 
-from client.gateway import receipts, schemas
-from client.gateway.answers import take
-from client.gateway.batches import batch_json
+from client.gateway.answers import receipts
+from client.gateway.answers.answers import take
+from client.gateway.answers.responses import Following, failed, json_response
+from client.gateway.batches.batches import batch_json
+from client.gateway.batches.files import PURPOSES, file_json
 from client.gateway.errors import (
     BadParameter,
     KeyRefused,
@@ -25,18 +27,17 @@ from client.gateway.errors import (
     NotOffered,
     TooLarge,
 )
-from client.gateway.fields import CHAT, COMPLETIONS, Endpoint, read_json
-from client.gateway.files import PURPOSES, file_json
-from client.gateway.models import offer_json, unknown
-from client.gateway.responses import Following, failed, json_response
-from client.gateway.terms import terms_of
+from client.gateway.openai import schemas
+from client.gateway.openai.fields import CHAT, COMPLETIONS, Endpoint, read_json
+from client.gateway.openai.models import offer_json, unknown
+from client.gateway.openai.terms import terms_of
 from core.protocol.errors import HeadraceError, UsageError
 from core.runtime import logs, origin
 from core.runtime.logs import get_logger
 
 if TYPE_CHECKING:
     from client.gateway.gateway import Gateway
-    from client.gateway.keyring import Key
+    from client.gateway.money.keyring import Key
 
 log = get_logger(__name__)
 MAX_BODY_BYTES = 32 * 2**20

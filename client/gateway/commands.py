@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from client.gateway.database import Database, database_url
-from client.gateway.keyring import Key, Keyring, limits_of
+from client.gateway.money.keyring import Key, Keyring, limits_of
+from client.gateway.records.database import Database, database_url
 from core.protocol.errors import UsageError
 from core.runtime.clock import SystemClock
 

@@ -13,9 +13,9 @@ from core.runtime.alerts import Trouble
 from core.runtime.logs import get_logger
 
 if TYPE_CHECKING:
-    from client.gateway.batches import Batches
-    from client.gateway.keyring import Key, Keyring
-    from client.gateway.ledger import Ledger
+    from client.gateway.batches.batches import Batches
+    from client.gateway.money.keyring import Key, Keyring
+    from client.gateway.money.ledger import Ledger
     from client.gateway.numbers import Numbers
     from core.chain.chain import Chain
     from core.runtime.alerts import Alerts

@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from client.answering import Answerer
     from client.context import Context
-    from client.gateway.batches import Batches
-    from client.gateway.database import Database
+    from client.gateway.batches.batches import Batches
+    from client.gateway.batches.files import Files
     from client.gateway.exchange import Exchanges
-    from client.gateway.files import Files
     from client.gateway.funds import Funds
-    from client.gateway.keyring import Keyring
-    from client.gateway.ledger import Ledger
-    from client.gateway.limits import Limiter
-    from client.gateway.models import Catalogue
+    from client.gateway.money.keyring import Keyring
+    from client.gateway.money.ledger import Ledger
+    from client.gateway.money.limits import Limiter
+    from client.gateway.money.prices import Prices
     from client.gateway.numbers import Numbers
-    from client.gateway.prices import Prices
-    from client.matcher_api import MatcherApi
-    from client.store import ClientStore
+    from client.gateway.openai.models import Catalogue
+    from client.gateway.records.database import Database
+    from client.orders.matcher_api import MatcherApi
+    from client.records.store import ClientStore
+    from client.sessions.answering import Answerer
     from core.protocol.signing import DigestSigner
     from core.runtime.alerts import Alerts
     from core.runtime.clock import Clock

@@ -10,25 +10,25 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from client.answering import Answered, Answerer
 from client.context import Context, open_context
 from client.gateway.app import make_app
-from client.gateway.batches import Batches
-from client.gateway.database import Database, database_url
+from client.gateway.batches.batches import Batches
+from client.gateway.batches.files import Files
+from client.gateway.batches.offline import NetworkOffline, Offline
 from client.gateway.exchange import Exchanges
-from client.gateway.files import Files
 from client.gateway.funds import EVENTS, Funds
 from client.gateway.gateway import Gateway
 from client.gateway.identity import identity_in, sole_gateway
-from client.gateway.keyring import Keyring
-from client.gateway.ledger import Ledger
-from client.gateway.limits import Limiter
-from client.gateway.models import Catalogue, NetworkCatalogue
+from client.gateway.money.keyring import Keyring
+from client.gateway.money.ledger import Ledger
+from client.gateway.money.limits import Limiter
+from client.gateway.money.prices import Prices
 from client.gateway.numbers import Numbers
-from client.gateway.offline import NetworkOffline, Offline
-from client.gateway.prices import Prices
-from client.sessions import Sessions
-from client.store import match_of
+from client.gateway.openai.models import Catalogue, NetworkCatalogue
+from client.gateway.records.database import Database, database_url
+from client.records.store import match_of
+from client.sessions.answering import Answered, Answerer
+from client.sessions.pool import Sessions
 from core.money import pricing
 from core.protocol.errors import HeadraceError
 from core.runtime.alerts import Alerts
@@ -39,10 +39,10 @@ from core.runtime.logs import get_logger
 from core.runtime.metrics import Metrics
 
 if TYPE_CHECKING:
-    from client.gateway.tables import RequestRow
-    from client.matcher_api import MatcherApi
-    from client.store import ClientStore, JobRow
-    from client.store import RequestRow as StoredRow
+    from client.gateway.records.tables import RequestRow
+    from client.orders.matcher_api import MatcherApi
+    from client.records.store import ClientStore, JobRow
+    from client.records.store import RequestRow as StoredRow
     from core.protocol.signing import DigestSigner
     from core.protocol.types import ModelSpec
     from core.runtime.clock import Clock

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from client.gateway.ledger import DONE
+from client.gateway.money.ledger import DONE
 from tests.browser.conftest import Drive
 from tests.client.dashboard.world import PagesWorld
 from tests.client.gateway.toy import cost

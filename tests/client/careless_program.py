@@ -25,7 +25,7 @@ def die(
 ) -> None:
     """Everything that a mistake of ours could do with a key."""
     from client.context import open_store
-    from client.orders import Batch
+    from client.orders.orders import Batch
     from tests.client.world import Stages
 
     signer = run.unlock()

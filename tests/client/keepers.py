@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from client.evidence import Case, Evidence
-from client.orders import Batch, make_order
+from client.audit.evidence import Case, Evidence
+from client.orders.orders import Batch, make_order
 from core.keys.signer import Signer
 from core.protocol import commit, signing, wire
 from core.protocol import types as t

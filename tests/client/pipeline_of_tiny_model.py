@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from client.orders import Batch, Prompt
+from client.orders.orders import Batch, Prompt
 from core.engine.tokenizer import Tokenizer
 from core.engine.weights import model_manifest
 from core.protocol import commit

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from client.failover import Ongoing, go_on
-from client.orders import Batch
-from client.pipeline import Limits, Logprobs, Outcome, RequestState
-from client.session import JobSession
+from client.jobs.failover import Ongoing, go_on
+from client.jobs.job_run import JobSession
+from client.orders.orders import Batch
+from client.pipeline.pipeline import Limits, Logprobs, Outcome, RequestState
 from core.engine.stops import Ending
 from core.protocol import wire
 from core.protocol.errors import CheckFailed, PeerUnreachable

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client.commands.wallet.withdraw import request_withdrawal, take_withdrawal
 from client.wallet import balances, deposit, ensure_deposit
-from client.withdrawal import request_withdrawal, take_withdrawal
 from core.protocol.errors import DeadlinePassed, DepositShort, TokenShort, UsageError
 from core.protocol.units import format_token
 from tests.client.world import NOW_S, REQUESTER, FakeChain

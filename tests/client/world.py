@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from client.orders import Batch, Prompt, Terms, make_order
-from client.pipeline import Match
-from client.verify import Answer
+from client.orders.orders import Batch, Prompt, Terms, make_order
+from client.pipeline.pipeline import Match
+from client.pipeline.verify import Answer
 from core.keys.signer import Signer
 from core.protocol import commit, signing, wire
 from core.protocol import types as t

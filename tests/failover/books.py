@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from client.jobs import BatchResult
-from client.verify import Answer, check_part
+from client.jobs.batch import BatchResult
+from client.pipeline.verify import Answer, check_part
 from core.engine.weights import model_manifest
 from core.money import pricing
 from core.protocol import commit

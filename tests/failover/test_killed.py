@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from client.orders import Prompt
+from client.orders.orders import Prompt
 from core.protocol import wire
 from core.protocol.errors import NoCapacity
 from core.runtime.network.channel import Channel

@@ -15,11 +15,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from client.jobs import BatchResult, Policy, Requester, run_batch
-from client.matcher_api import Goes
-from client.orders import Prompt, Terms
-from client.pipeline import Limits, Match
-from client.store import ClientStore
+from client.jobs.batch import BatchResult, Policy, Requester, run_batch
+from client.orders.matcher_api import Goes
+from client.orders.orders import Prompt, Terms
+from client.pipeline.pipeline import Limits, Match
+from client.records.store import ClientStore
 from core.engine.weights import model_manifest
 from core.money import pricing
 from core.protocol import commit, signing, wire

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client import by_hand, collecting
+from client.audit.programs import local_program, registered_program
+from client.commands.judge import move_dispute
+from client.commands.wallet import credits
 from client.context import Context
-from client.orders import Prompt
-from client.programs import local_program, registered_program
-from client.trace_game import Accusation, OrderedDraw, Played, Prosecution, open_game
+from client.disputes.prosecution import Accusation, OrderedDraw, Played, Prosecution, open_game
+from client.orders.orders import Prompt
 from core.dispute.game.dispute import Verdict
 from core.dispute.game.game_log import Opened, Seen, case_of, read_game
 from core.dispute.play.claims import deviation_claim, token_claim, token_due
@@ -216,7 +217,7 @@ async def test_a_silent_stage_is_convicted_and_its_stake_claimed_by_hand(
     async def open_context(settings: Any) -> AsyncIterator[Context]:
         yield Context(settings, world.chain)
 
-    for module in (by_hand, collecting):
+    for module in (move_dispute, credits):
         monkeypatch.setattr(module, "open_context", open_context)
     run = Run(
         "auditor",
@@ -228,17 +229,17 @@ async def test_a_silent_stage_is_convicted_and_its_stake_claimed_by_hand(
     run.unlock = lambda *_, **__: world.requester  # type: ignore[method-assign, assignment]
     name = ids.short(ids.Kind.DISPUTE, opened.dispute)
     with pytest.raises(UsageError, match="still runs"):
-        await by_hand.resolve(run, name)
+        await move_dispute.resolve(run, name)
     with pytest.raises(UsageError, match="owes nothing yet"):
-        await by_hand.claim(run, name)
+        await move_dispute.claim(run, name)
     await world.skip(TURN_S + 1)
     for _ in ("timeout", "execute"):
-        await by_hand.resolve(run, name)
+        await move_dispute.resolve(run, name)
     with pytest.raises(UsageError, match="is over"):
-        await by_hand.resolve(run, name)
+        await move_dispute.resolve(run, name)
     assert await world.stake(1) == 0
     run.command = "disputes claim"
-    await by_hand.claim(run, name)
+    await move_dispute.claim(run, name)
     *_, timeout, execute, claimed = map(json.loads, capsys.readouterr().out.splitlines())
     assert (timeout["result"]["done"], timeout["result"]["phase"]) == ("timeout", "ruled")
     assert (execute["result"]["done"], execute["result"]["verdict"]) == ("execute", "fault")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from client.showing import Showing
-from client.trace_game import Played, Prosecution
+from client.disputes.prosecution import Played, Prosecution
+from client.disputes.show_trace import Showing
 from core.dispute.game.dispute import Verdict
 from core.dispute.trace.layout import Place
 from core.protocol import wire

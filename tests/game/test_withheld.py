@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from client.accusing import charge_of, inquest_of, would_convict
-from client.audit import ShardSource, StageFinding, audit_stage
-from client.evidence import Evidence, PromptOpening
-from client.questions import MAX_ASKS, Doubted, Inquest
-from client.trace_game import Played, Prosecution, open_game
+from client.audit.evidence import Evidence, PromptOpening
+from client.audit.rerun import ShardSource, StageFinding, audit_stage
+from client.disputes.charge import charge_of, inquest_of, would_convict
+from client.disputes.inquest import MAX_ASKS, Doubted, Inquest
+from client.disputes.prosecution import Played, Prosecution, open_game
 from core.dispute.game.dispute import Phase, Verdict
 from core.dispute.game.game_log import Opened, read_game
 from core.dispute.judging.numerics import profile_of
@@ -208,7 +208,7 @@ async def test_rows_that_come_after_a_question_are_accused_with(
     world: World, tmp_path: Path
 ) -> None:
     """The stage lies and withholds; asked, it shows parts, and then hands over its rows: the accusation follows in the same game."""
-    from client.trace_game import Accusation
+    from client.disputes.prosecution import Accusation
     from tests.game.test_dispute_of_a_real_model import accusation_of_deviation
 
     def bend(stage: int, request: int, first: int, x: Any) -> Any:

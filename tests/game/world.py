@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
-from client.evidence import Case as Job
-from client.orders import Batch, Prompt, Terms, make_order
+from client.audit.evidence import Case as Job
+from client.orders.orders import Batch, Prompt, Terms, make_order
 from core.chain.chain import Chain
 from core.keys.signer import Signer
 from core.protocol import commit, signing

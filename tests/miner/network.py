@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from client.orders import Batch, Prompt, Terms, make_order
+from client.orders.orders import Batch, Prompt, Terms, make_order
 from core.engine.tokenizer import Tokenizer
 from core.keys.keystore import Signer
 from core.protocol import commit, signing, wire

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from client.verify import Answer, check_answers, check_pipeline
+from client.pipeline.verify import Answer, check_answers, check_pipeline
 from core.dispute.judging.numerics import reexecute, whitened_relative_l2
 from core.engine.model import load_shard
 from core.engine.weights import model_manifest

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from client.showing import Showing
+from client.disputes.show_trace import Showing
 from core.dispute.play.players import Accuser, with_trace
 from core.dispute.play.selfcheck import sampled
 from core.dispute.trace import chunks

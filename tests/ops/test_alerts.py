@@ -216,7 +216,7 @@ def _use_up(world: World) -> None:
         client.chat.completions.create(model="toy", messages=said, max_tokens=8)
 
     def shrink() -> None:
-        from client.gateway.tables import KeyRow
+        from client.gateway.records.tables import KeyRow
 
         with world.gateway.database.session() as session:
             row = session.get(KeyRow, world.key_id)  # type: ignore[attr-defined]

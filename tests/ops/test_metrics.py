@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from client.commands.judge.jury_service import JuryNumbers
+from client.commands.judge.watch_service import WatchNumbers
 from client.gateway.funds import EVENTS as OF_GATEWAY
 from client.gateway.numbers import Numbers
-from client.jury_service import JuryNumbers
-from client.watch_service import WatchNumbers
 from core.runtime.alerts import Alerts
 from core.runtime.clock import SystemClock
 from core.runtime.metrics import Metrics

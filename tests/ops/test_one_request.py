@@ -17,8 +17,8 @@ import structlog
 from fastapi import FastAPI
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from client.matcher_api import MatcherApi
-from client.orders import Prompt
+from client.orders.matcher_api import MatcherApi
+from client.orders.orders import Prompt
 from core.protocol import wire
 from core.protocol.errors import ConfigError, MalformedMessage
 from core.runtime import logs, origin, tracing

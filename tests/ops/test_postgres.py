@@ -12,11 +12,11 @@ import openai
 import pytest
 from sqlalchemy import bindparam, func, insert, inspect, literal_column, select, table
 
-from client.gateway.database import Clash, Database
-from client.gateway.ledger import GONE_AFTER_S, Opening
+from client.gateway.money.ledger import GONE_AFTER_S, Opening
+from client.gateway.records.database import Clash, Database
+from client.gateway.records.tables import Base as GatewayBase
 from client.gateway.start import tidy
-from client.gateway.tables import Base as GatewayBase
-from client.statements import Statement, Transaction
+from client.records.statements import Statement, Transaction
 from core.chain.chain import Fate, Outcome, Prepared
 from core.chain.follower import Position
 from core.money.paid_audits import AuditFinding, Found, SignedFinding

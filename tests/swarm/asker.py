@@ -12,10 +12,10 @@ import sys
 import time
 from typing import Any
 
-from client.answering import Answered, Ask, Said
 from client.context import open_context
-from client.orders import make_prompt
-from client.sessions import Sessions
+from client.orders.orders import make_prompt
+from client.sessions.answering import Answered, Ask, Said
+from client.sessions.pool import Sessions
 from core.engine.tokenizer import Tokenizer
 from core.protocol.types import SamplingParams
 from core.runtime.commands.console import GlobalOptions, Run

@@ -14,9 +14,9 @@ from typing import Any
 
 from benchmarks.engine.rig.chain import ARBITRATOR, DOMAIN, MATCHER_KEY, RICH, signer, spec_of
 from benchmarks.engine.rig.fleet import Fleet, Member
-from client.matcher_api import Goes
-from client.orders import Terms
-from client.pipeline import Match
+from client.orders.matcher_api import Goes
+from client.orders.orders import Terms
+from client.pipeline.pipeline import Match
 from core.engine.weights import model_manifest
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
@@ -54,7 +54,7 @@ class Reads:
 
 
 class Market:
-    """`client.matcher_api.MatcherApi` over a fleet. `turn` decides which of equal members new orders prefer."""
+    """`client.orders.matcher_api.MatcherApi` over a fleet. `turn` decides which of equal members new orders prefer."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.turn = 0

@@ -26,10 +26,10 @@ from benchmarks.engine.rig.chain import (
 )
 from benchmarks.engine.rig.child import Child
 from benchmarks.engine.rig.steps import Step
-from client.orders import Batch, Prompt, Terms, make_order
-from client.pipeline import Limits, Match, RequestState
-from client.session import JobSession
-from client.streams import Streams
+from client.jobs.job_run import JobSession
+from client.orders.orders import Batch, Prompt, Terms, make_order
+from client.pipeline.pipeline import Limits, Match, RequestState
+from client.pipeline.streams import Streams
 from core.engine.shape import describe_model, layer_count, read_config
 from core.keys.signer import Signer
 from core.protocol import signing, wire

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from client.dashboard.chain_log import LoggedEvent
-from client.game_record import OnTrial, describe_trial
-from client.jury import Phase
+from client.dashboard.sources.chain_log import LoggedEvent
+from client.disputes.game_record import OnTrial, describe_trial
+from client.jury.jury import Phase
 from core.dispute.game.dispute import STATUSES
 from core.protocol import ids
 

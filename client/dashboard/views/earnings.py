@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from client.dashboard.chain_log import LoggedEvent
+from client.dashboard.sources.chain_log import LoggedEvent
 from core.money.break_even import (
     Earning,
     HourlyCost,

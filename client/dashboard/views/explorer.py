@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from client.dashboard.chain_log import LoggedEvent, Progress
+from client.dashboard.sources.chain_log import LoggedEvent, Progress
 
 
 @dataclass(frozen=True)

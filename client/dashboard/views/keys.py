@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from client.dashboard.views.common import Json
-from client.gateway.keyring import Key
+from client.gateway.money.keyring import Key
 
 
 @dataclass(frozen=True)

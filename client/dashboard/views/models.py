@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from client.dashboard.cached import Dated
 from client.dashboard.pictures.pipelines import Row
+from client.dashboard.sources.cached import Dated
 from client.dashboard.views.common import Json, RequestLine, condition, pipeline_rows
 from core.protocol.signing import name_hash
 from core.protocol.units import price_of_nano

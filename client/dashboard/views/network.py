@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from client.dashboard.cached import Dated
 from client.dashboard.pictures.pipelines import Row
+from client.dashboard.sources.cached import Dated
 from client.dashboard.views.common import Json, condition, pipeline_rows
 from client.dashboard.views.explorer import EventLine
 from client.dashboard.views.overview import NetworkCard, network_card

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from client.dashboard.cached import Dated
+from client.dashboard.sources.cached import Dated
 from client.dashboard.views.activity import Activity, activity
 from client.dashboard.views.common import Json, RequestLine, condition, short_miner
 from client.dashboard.views.jobs import JobLine

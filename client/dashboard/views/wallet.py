@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from client.dashboard.cached import Dated
-from client.dashboard.chain_log import LoggedEvent
+from client.dashboard.sources.cached import Dated
+from client.dashboard.sources.chain_log import LoggedEvent
 from client.dashboard.views.common import Json
 from client.dashboard.views.overview import WalletCard, spent_per_day, wallet_card
 from client.wallet import Balances

@@ -14,10 +14,10 @@ import httpx2
 import pytest
 
 from client.dashboard.app import PAGES
-from client.dashboard.chain_log import LoggedEvent
 from client.dashboard.guard import COOKIE
-from client.dashboard.sources import Sources
-from client.keeper import Keeper, keepers_of
+from client.dashboard.sources.chain_log import LoggedEvent
+from client.dashboard.sources.sources import Sources
+from client.records.keeper import Keeper, keepers_of
 from core.dispute.game.game_log import Opened
 from core.protocol import ids
 from core.protocol.errors import ChainUnreachable
@@ -286,7 +286,7 @@ def test_the_number_that_a_game_ended_at_is_read_once_and_again_after_an_error(
             raise down.pop()
         return number
 
-    monkeypatch.setattr("client.game_record.on_trial", on_trial)
+    monkeypatch.setattr("client.disputes.game_record.on_trial", on_trial)
     args = next(args for _, name, args in world.chain.past if name == "GameOpened")
     event = LoggedEvent(1, 5, 0, "0x", "ToleranceGame", "GameOpened", args, None)
 

@@ -12,21 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.dashboard import present
-from client.dashboard.cached import Dated
-from client.dashboard.chain_log import LoggedEvent
 from client.dashboard.pictures.bars import bar, progress
 from client.dashboard.pictures.days import columns
 from client.dashboard.pictures.lines import line_chart, nice_ceiling
 from client.dashboard.pictures.path import path
 from client.dashboard.pictures.pipelines import Box, Row, pipelines
-from client.dashboard.sources import RULES
+from client.dashboard.sources.cached import Dated
+from client.dashboard.sources.chain_log import LoggedEvent
+from client.dashboard.sources.sources import RULES
 from client.dashboard.views import disputes, earnings, overview, planner
 from client.dashboard.views.activity import SPAN_MS, activity
 from client.dashboard.views.common import RequestLine, link_ms, pipeline_rows
 from client.dashboard.views.connect import connect
 from client.dashboard.views.explorer import event_line
 from client.dashboard.views.wallet import MOVES, movement
-from client.game_record import OnTrial
+from client.disputes.game_record import OnTrial
 from client.wallet import Balances
 from core.chain.chain import artifact
 from core.dispute.trace.layout import Place

@@ -14,15 +14,15 @@ import httpx2
 import msgspec
 import pytest
 
-from client.answering import Answered
 from client.context import open_store
-from client.dashboard import sources as dashboard_sources
+from client.dashboard.sources import sources as dashboard_sources
 from client.gateway.gateway import Gateway
-from client.gateway.keyring import Limits
-from client.gateway.ledger import DONE, FAILED, Ending, Opening
-from client.orders import Batch
-from client.pipeline import Match
-from client.store import ClientStore
+from client.gateway.money.keyring import Limits
+from client.gateway.money.ledger import DONE, FAILED, Ending, Opening
+from client.orders.orders import Batch
+from client.pipeline.pipeline import Match
+from client.records.store import ClientStore
+from client.sessions.answering import Answered
 from core.chain.chain import ChainCall, ChainEvent
 from core.protocol import types as t
 from core.protocol.errors import ContractRefused

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from client.gateway.answers.responses import Following
 from client.gateway.exchange import Exchange, Exchanges
-from client.gateway.responses import Following
-from client.gateway.shapes import PING
+from client.gateway.openai.shapes import PING
 
 STREAM = {"content-type": "text/event-stream; charset=utf-8"}
 

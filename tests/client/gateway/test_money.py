@@ -9,8 +9,8 @@ from typing import Any
 import openai
 import pytest
 
-from client.gateway.database import Database, private_sqlite_url
-from client.gateway.keyring import FRESH_S, Keyring
+from client.gateway.money.keyring import FRESH_S, Keyring
+from client.gateway.records.database import Database, private_sqlite_url
 from tests.client.gateway.toy import cost
 from tests.client.gateway.world import World
 

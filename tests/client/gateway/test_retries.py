@@ -16,11 +16,11 @@ import httpx2
 import openai
 import pytest
 
-from client.gateway.ledger import DONE, FORGET_AT_ONCE, KEEP_NAMED_S, KEEP_S, Ending, Opening
+from client.gateway.money.ledger import DONE, FORGET_AT_ONCE, KEEP_NAMED_S, KEEP_S, Ending, Opening
 from client.gateway.start import recover
-from client.orders import Batch, Prompt
-from client.pipeline import Match
-from client.store import ClientStore
+from client.orders.orders import Batch, Prompt
+from client.pipeline.pipeline import Match
+from client.records.store import ClientStore
 from core.money import pricing
 from core.protocol.types import SamplingParams
 from tests.client.gateway.killable import killable

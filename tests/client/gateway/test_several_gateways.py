@@ -12,13 +12,13 @@ import httpx2
 import openai
 import pytest
 
-from client.gateway.batches import GONE_AFTER_S as BATCH_GONE_AFTER_S
-from client.gateway.database import private_sqlite_url
+from client.gateway.batches.batches import GONE_AFTER_S as BATCH_GONE_AFTER_S
 from client.gateway.identity import NAME_FILE, identity_in, sole_gateway
-from client.gateway.ledger import GONE_AFTER_S, Opening
+from client.gateway.money.ledger import GONE_AFTER_S, Opening
+from client.gateway.records.database import private_sqlite_url
 from client.gateway.start import tidy
 from core.protocol.errors import ConfigError
-from tests.client.gateway.test_batches import begin, line, lines_of, wait
+from tests.client.gateway.batches.test_batches import begin, line, lines_of, wait
 from tests.client.gateway.test_retries import post
 from tests.client.gateway.world import World
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
-from client.answering import Answered, Ask, AskTerms, Priced, Said
 from client.context import Model
-from client.gateway.ledger import Bill
-from client.gateway.models import Offer, Served, unknown
-from client.gateway.offline import Keep, LineAnswer
-from client.orders import Prompt
-from client.pipeline import Logprobs
+from client.gateway.batches.offline import Keep, LineAnswer
+from client.gateway.money.ledger import Bill
+from client.gateway.openai.models import Offer, Served, unknown
+from client.orders.orders import Prompt
+from client.pipeline.pipeline import Logprobs
+from client.sessions.answering import Answered, Ask, AskTerms, Priced, Said
 from core.engine.stops import Ending
 from core.engine.tokenizer import Tokenizer
 from core.protocol import signing

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from client.gateway.database import Database, private_sqlite_url
 from client.gateway.gateway import Gateway
-from client.gateway.keyring import Key, Limits
+from client.gateway.money.keyring import Key, Limits
+from client.gateway.records.database import Database, private_sqlite_url
 from client.gateway.start import assemble, serving
 from core.engine.tokenizer import Tokenizer
 from core.runtime.clock import SystemClock

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from client.allowance import Life
-from client.answering import Answered, Ask, AskTerms, Said
 from client.context import Context, Model
-from client.matcher_api import Goes, Quote
-from client.orders import Prompt
-from client.pipeline import Match
-from client.sessions import Sessions
-from client.store import ClientStore
+from client.orders.matcher_api import Goes, Quote
+from client.orders.orders import Prompt
+from client.pipeline.pipeline import Match
+from client.records.store import ClientStore
+from client.sessions.answering import Answered, Ask, AskTerms, Said
+from client.sessions.budget import Life
+from client.sessions.pool import Sessions
 from core.money import pricing
 from core.protocol import signing
 from core.protocol import types as t

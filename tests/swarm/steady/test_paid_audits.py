@@ -6,7 +6,7 @@ import os
 import signal
 from typing import Any
 
-from client.watch_book import Found
+from client.watch.watch_book import Found
 from core.protocol.types import ZERO_ADDRESS, JobState
 from devnet.ledger import changes
 from tests.swarm.world import MARKS, WITHIN_S, World, prompt, until

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest_asyncio
 
-from client.jury import Phase, VoteKind
+from client.jury.jury import Phase, VoteKind
 from core.protocol.types import JobState
 from devnet.deploy import USD
 from devnet.ledger import changes

@@ -1,0 +1,406 @@
+"""What a stage must answer for: its order, plan and receipts from the chain, its rows from whoever holds them.
+
+Rows are believed only under the roots that the stage signed, so it does not matter who hands them over: the stage itself,
+or a neighbour, whose own boundary is the same bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from client.orders.orders import Prompt, opening_of
+from client.pipeline.verify import complete_sets, disjoint
+from core.chain.chain import Chain, ChainCall, ChainEvent, history
+from core.money.spending import payers
+from core.protocol import commit, signing, wire
+from core.protocol.errors import CheckFailed, HeadraceError, IdInvalid, RowsWithheld
+from core.protocol.types import (
+    AuditorDelegation,
+    Order,
+    RequestLeaf,
+    SamplingParams,
+    SignedOrder,
+    SignedReceipt,
+    Stage,
+    StageReceipt,
+)
+from core.runtime.network.channel import Peers
+
+_ROW_BYTES_PER_CALL = 8 * 2**20
+PATIENCE_S = 30.0  # for all rows of one request at one boundary
+
+
+@dataclass(frozen=True)
+class Case:
+    """One job as it stands on chain."""
+
+    job_id: str
+    order: Order
+    plan: tuple[Stage, ...]
+    order_signature: str = ""  # as the chain took it: whoever gave it may open requests, too
+
+    @property
+    def order_hash(self) -> str:
+        return signing.order_hash(self.order)
+
+    @property
+    def plan_hash(self) -> str:
+        return signing.plan_hash(self.plan)
+
+
+@dataclass(frozen=True)
+class Delegation:
+    """The requester's permission for somebody else to audit and dispute."""
+
+    delegation: AuditorDelegation
+    signature: str
+
+
+@dataclass(frozen=True)
+class PromptOpening:
+    """A prompt and its sampling, proven to be what the order committed to."""
+
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    shown: wire.Opening | None = None  # the proofs, or the requester's signature
+
+
+async def case_of_job(chain: Chain, job_id: str, deploy_block: int) -> Case:
+    """The order and plan of a job from the transaction that matched it.
+
+    Raises IdInvalid for an unknown job, CheckFailed when the transaction does not show them.
+    """
+    matched = await events_named(chain, "JobMatched", deploy_block)
+    for event in matched:
+        if event.args["job"] != job_id:
+            continue
+        return await case_matched(chain, job_id, event.tx_hash)
+    raise IdInvalid(f"no job {job_id}", f"chain {chain.chain_id} has not matched such a job")
+
+
+async def case_matched(chain: Chain, job_id: str, tx_hash: str) -> Case:
+    """The order and plan that this transaction matched. Raises CheckFailed when it does not show them."""
+    call = await chain.call_of(tx_hash)
+    if call is None or call.function not in ("openMatched", "matchJob"):
+        raise CheckFailed(
+            f"job {job_id} cannot be read from the chain",
+            f"transaction {tx_hash} matched it through another contract",
+        )
+    return case_in(job_id, call)
+
+
+def case_in(job_id: str, call: ChainCall) -> Case:
+    """The case in a call that carries `order` and `plan`. Raises CheckFailed when no honest party could have signed them."""
+    try:
+        order = msgspec.convert(call.args["order"], Order)
+        plan = msgspec.convert(call.args["plan"], list[Stage])
+    except msgspec.ValidationError as error:
+        raise CheckFailed(f"the order of job {job_id} is out of bounds", str(error)) from None
+    return Case(job_id, order, tuple(plan), str(call.args.get("requesterSig", "")))
+
+
+async def events_named(chain: Chain, name: str, deploy_block: int) -> list[ChainEvent]:
+    """Every event of this name, oldest first. Raises ChainUnreachable."""
+    return [
+        event
+        async for _, events in history(chain, deploy_block)
+        for event in events
+        if event.name == name
+    ]
+
+
+async def events_of_job(chain: Chain, job_id: str, deploy_block: int) -> list[ChainEvent]:
+    """Every event about this job, oldest first. Raises ChainUnreachable."""
+    return [
+        event
+        async for _, events in history(chain, deploy_block)
+        for event in events
+        if str(event.args.get("job", "")).lower() == job_id.lower()
+    ]
+
+
+def leaves_match(receipt: StageReceipt, leaves: Sequence[RequestLeaf]) -> bool:
+    """Whether these leaves are what the receipt's roots and counts commit to."""
+    try:
+        inputs, outputs, requests = (commit.to_hex(r) for r in commit.receipt_roots(leaves))
+    except ValueError:
+        return False
+    return (
+        (inputs, outputs, requests)
+        == (receipt.input_root, receipt.output_root, receipt.requests_root)
+        and receipt.requests == len(leaves)
+        and receipt.tokens_in == sum(leaf.tokens_in for leaf in leaves)
+        and receipt.tokens_out == sum(leaf.tokens_out for leaf in leaves)
+    )
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """Rows as somebody hands them over; `beside` is the other root that a last stage signed with theirs."""
+
+    data: bytes
+    row_bytes: int
+    beside: str | None
+
+
+class Evidence:
+    """Collects what one job's stages hold."""
+
+    def __init__(
+        self,
+        case: Case,
+        domain: signing.Domain,
+        peers: Peers,
+        endpoints: Mapping[str, str],
+        delegation: Delegation | None = None,
+        *,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """`endpoints` maps operators (lower case) to where they can be reached now."""
+        self._patience_s = patience_s
+        self.case, self._domain, self._peers = case, domain, peers
+        self._endpoints = dict(endpoints)
+        self._delegation = delegation
+
+    async def receipts(self, stage: int) -> list[SignedReceipt]:
+        """Receipts of a stage that are really signed by it for this job and plan, with matching leaves.
+
+        Raises HeadraceError when the stage cannot be asked or refuses.
+        """
+        frame = await self._ask(
+            stage, wire.FetchReceipts(self.case.order_hash, *self._permission())
+        )
+        if not isinstance(frame.message, wire.Receipts):
+            raise _refused(stage, frame.message)
+        return [signed for signed in frame.message.signed if self._is_genuine(stage, signed)]
+
+    async def pipelines(self) -> list[list[SignedReceipt]]:
+        """Receipts of all stages over as many requests as all of them signed for, no request twice.
+
+        Raises CheckFailed when there is no request that all signed for, HeadraceError when a stage does not answer.
+        """
+        stages = range(len(self.case.plan))
+        found = await asyncio.gather(*map(self.receipts, stages))
+        complete = complete_sets([signed for of in found for signed in of], len(stages))
+        if not complete:
+            silent = [str(stage) for stage in stages if not found[stage]]
+            raise CheckFailed(
+                "there is nothing that all stages signed for",
+                f"no receipt for this job at stage {', '.join(silent)}"
+                if silent
+                else "their receipts are over different requests",
+            )
+        return disjoint(complete)
+
+    async def leaves_of(self, receipt: StageReceipt) -> list[RequestLeaf]:
+        """The leaves under a signed receipt, from the stage or pieced together from its neighbours.
+
+        Raises RowsWithheld.
+        """
+        stage = receipt.stage
+        for signed in await self._receipts_or_none(stage):
+            if leaves_match(receipt, signed.leaves):
+                return signed.leaves
+        sides = [await self._receipts_or_none(stage + step) for step in (-1, 1)]
+        before, after = ([s for s in side if _is_over(s, receipt)] for side in sides)
+        for sent in before:
+            for taken in after:
+                leaves = _between(sent.leaves, taken.leaves)
+                if leaves_match(receipt, leaves):
+                    return leaves
+        raise RowsWithheld(
+            f"stage {stage} does not open its receipt", "no leaves match the root it signed"
+        )
+
+    async def rows(self, stage: int, side: wire.Side, leaf: RequestLeaf, row_bytes: int) -> bytes:
+        """All rows of one request at one boundary of a stage, as signed; `states` of a last stage. Raises RowsWithheld."""
+        holders: list[tuple[int, wire.Side]] = [(stage, side)]
+        neighbour = stage - 1 if side == "in" else stage + 1
+        if 0 <= neighbour < len(self.case.plan):
+            holders.append((neighbour, "out" if side == "in" else "in"))
+        reasons = []
+        for holder, at in holders:
+            try:
+                async with asyncio.timeout(self._patience_s):
+                    found = await self._fetch_rows(holder, at, leaf.request_index, row_bytes)
+            except HeadraceError as error:
+                reasons.append(f"stage {holder}: {error.what}: {error.why}")
+                continue
+            except TimeoutError:
+                reasons.append(f"stage {holder}: not all rows in {self._patience_s:g} s")
+                continue
+            if self._is_signed(stage, side, leaf, found):
+                return found.data
+            reasons.append(f"stage {holder}: rows do not match the signed root")
+        raise RowsWithheld(
+            f"rows of request {leaf.request_index} at stage {stage} ({side}) are missing",
+            "; ".join(reasons),
+            stage=stage,
+        )
+
+    def _is_signed(self, stage: int, side: wire.Side, leaf: RequestLeaf, found: _Shown) -> bool:
+        """Whether a stage has signed for these rows as those of this request."""
+        root = commit.rows_root(found.data, found.row_bytes)
+        if side == "in":
+            return commit.to_hex(root) == leaf.in_root
+        if stage == len(self.case.plan) - 1:
+            if found.beside is None:
+                return False
+            half = commit.Half.TOKENS if side == "out" else commit.Half.STATES
+            root = commit.whole_root(half, root, commit.unhex(found.beside))
+        return commit.to_hex(root) == leaf.out_root
+
+    async def opening(self, request: int) -> PromptOpening:
+        """The prompt and sampling of a request, proven against the order. Raises RowsWithheld."""
+        reasons = []
+        for stage in dict.fromkeys((0, len(self.case.plan) - 1)):
+            try:
+                frame = await self._ask(
+                    stage, wire.FetchOpening(self.case.order_hash, request, *self._permission())
+                )
+            except HeadraceError as error:
+                reasons.append(f"stage {stage}: {error.what}")
+                continue
+            if isinstance(frame.message, wire.Opening):
+                ids = tokens_in(bytes(frame.payload))
+                if self._is_opening(request, ids, frame.message):
+                    return PromptOpening(ids, frame.message.sampling, frame.message)
+                reasons.append(f"stage {stage}: the opening does not match the order")
+            else:
+                reasons.append(str(_refused(stage, frame.message).why))
+        raise RowsWithheld(f"the prompt of request {request} is missing", "; ".join(reasons))
+
+    def _is_opening(self, request: int, ids: tuple[int, ...], opening: wire.Opening) -> bool:
+        order = self.case.order
+        if order.is_open:
+            return self._is_signed_opening(request, ids, opening)
+        pairs = (
+            (
+                order.input_root,
+                commit.prompt_leaf(request, commit.unhex(opening.salt), ids),
+                opening.prompt_proof,
+            ),
+            (
+                order.sampling_root,
+                commit.sampling_leaf(request, opening.sampling),
+                opening.sampling_proof,
+            ),
+        )
+        return all(
+            commit.verify_proof(
+                commit.unhex(root),
+                order.requests,
+                request,
+                commit.leaf_hash(leaf),
+                [commit.unhex(h) for h in proof],
+            )
+            for root, leaf, proof in pairs
+        )
+
+    def _is_signed_opening(self, request: int, ids: tuple[int, ...], opening: wire.Opening) -> bool:
+        """Whether the requester of an open order, or the spender who signed it, opened this request with this prompt."""
+        if opening.opening is None:
+            return False
+        prompt = Prompt("", ids, opening.sampling, commit.unhex(opening.salt))
+        said = opening_of(self.case.order_hash, request, prompt)
+        signed = SignedOrder(self.case.order, self.case.order_signature)
+        signer = signing.recover(self._domain, said, opening.opening.signature)
+        return (
+            opening.opening.opening == said
+            and signer is not None
+            and signer.lower() in payers(signed, self._domain)
+        )
+
+    def _is_genuine(self, stage: int, signed: SignedReceipt) -> bool:
+        receipt = signed.receipt
+        return (
+            receipt.order_hash == self.case.order_hash
+            and receipt.plan_hash == self.case.plan_hash
+            and receipt.stage == stage
+            and leaves_match(receipt, signed.leaves)
+            and signing.is_signed_by(
+                self._domain, receipt, signed.signature, self.case.plan[stage].operator
+            )
+        )
+
+    async def _receipts_or_none(self, stage: int) -> list[SignedReceipt]:
+        if not 0 <= stage < len(self.case.plan):
+            return []
+        try:
+            return await self.receipts(stage)
+        except HeadraceError:
+            return []
+
+    async def _fetch_rows(
+        self, stage: int, side: wire.Side, request: int, row_bytes: int
+    ) -> _Shown:
+        count = max(1, _ROW_BYTES_PER_CALL // row_bytes)
+        parts: list[bytes] = []
+        order = self.case.order
+        most = order.max_tokens_in + order.max_tokens_out
+        start, total, beside = 0, 1, None
+        while start < total:
+            frame = await self._ask(
+                stage,
+                wire.FetchRows(
+                    self.case.order_hash, request, side, start, count, *self._permission()
+                ),
+            )
+            rows = frame.message
+            if not isinstance(rows, wire.Rows):
+                raise _refused(stage, rows)
+            if (
+                rows.row_bytes != row_bytes
+                or rows.start != start
+                or not 0 < rows.rows <= count
+                or not start + rows.rows <= rows.total <= most
+                or len(frame.payload) != rows.rows * row_bytes
+            ):
+                raise CheckFailed(f"stage {stage} sent rows of another shape", str(rows))
+            parts.append(bytes(frame.payload))
+            start, total, beside = start + rows.rows, rows.total, rows.beside
+        return _Shown(b"".join(parts), row_bytes, beside)
+
+    async def _ask(self, stage: int, message: wire.AnyMessage) -> wire.Frame:
+        operator = self.case.plan[stage].operator
+        endpoint = self._endpoints.get(operator.lower())
+        if endpoint is None:
+            raise RowsWithheld(
+                f"stage {stage} ({operator}) is not in the swarm", "no endpoint known"
+            )
+        channel = await self._peers.get(operator, endpoint)
+        return await channel.call(message, timeout_s=30.0)
+
+    def _permission(self) -> tuple[AuditorDelegation | None, str | None]:
+        if self._delegation is None:
+            return None, None
+        return self._delegation.delegation, self._delegation.signature
+
+
+def _is_over(signed: SignedReceipt, receipt: StageReceipt) -> bool:
+    """Whether a neighbour's receipt may be over the same requests."""
+    other = signed.receipt
+    counts = (receipt.requests, receipt.tokens_in, receipt.tokens_out)
+    return (other.requests, other.tokens_in, other.tokens_out) == counts
+
+
+def _between(before: Sequence[RequestLeaf], after: Sequence[RequestLeaf]) -> list[RequestLeaf]:
+    """What the stage between two neighbours must have committed to, by what they sent and took."""
+    return [
+        RequestLeaf(a.request_index, a.out_root, b.in_root, a.tokens_in, a.tokens_out)
+        for a, b in zip(before, after, strict=True)
+    ]
+
+
+def tokens_in(rows: bytes) -> tuple[int, ...]:
+    """Token ids of u32le rows."""
+    return tuple(int.from_bytes(rows[i : i + 4], "little") for i in range(0, len(rows), 4))
+
+
+def _refused(stage: int, message: wire.AnyMessage) -> CheckFailed:
+    why = f"{message.code}: {message.reason}" if isinstance(message, wire.Failed) else str(message)
+    return CheckFailed(f"stage {stage} refused to answer", why[:300], stage=stage)

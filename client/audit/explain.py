@@ -1,0 +1,135 @@
+"""`auditor check --explain`: how far is each layer of a stage from float64, honestly and as it was served, against its tolerance?
+
+Only a stage's boundary is signed, so between its ends the picture shows what an honest execution does here: our own float32 run of
+the same layers. Where the served boundary stands out from that line, the stage did something else than its neighbours' noise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from client.audit.evidence import Evidence
+from client.audit.rerun import ShardSource
+from core.protocol.types import RequestLeaf
+from core.protocol.wire import Side
+
+if TYPE_CHECKING:
+    from core.engine.blocks import Shard
+
+_LOWEST, _WIDTH = -9, 36  # powers of ten on the scale, and its characters
+
+
+@dataclass(frozen=True)
+class LayerLine:
+    """One boundary inside or at the end of a stage: the deviation there, over all rows of a request."""
+
+    layer: int
+    honest: float  # our own float32 execution against float64
+    served: float | None  # what the stage signed, at its end only
+    tolerance: float | None  # T, where a tolerance is promised
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A stage's request, layer by layer. `studentised` is the largest mean ratio of served to honest deviation over 16 rows."""
+
+    stage: int
+    request_index: int
+    lines: tuple[LayerLine, ...]
+    studentised: float
+    standing: str
+
+
+async def explain_stage(
+    evidence: Evidence, source: ShardSource, stage: int, leaf: RequestLeaf
+) -> Explained:
+    """Layer by layer, for one request, over the rows that the stage signed. Raises RowsWithheld."""
+    place = evidence.case.plan[stage]
+    shard = await asyncio.to_thread(source.load, place)
+    inputs = await evidence.rows(stage, "in", leaf, 4 if shard.is_first else 4 * shard.hidden)
+    side: Side = "states" if shard.is_last else "out"
+    outputs = await evidence.rows(stage, side, leaf, 4 * shard.hidden)
+    own = await asyncio.to_thread(source.load_own, place)
+    return await asyncio.to_thread(_explain, source, shard, own, stage, leaf, inputs, outputs)
+
+
+def _explain(
+    source: ShardSource,
+    exact: Shard,
+    own: Shard,
+    stage: int,
+    leaf: RequestLeaf,
+    inputs: bytes,
+    outputs: bytes,
+) -> Explained:
+    from core.dispute.judging.numerics import standing_of, studentised, whitened_relative_l2
+
+    x = source.inputs_of(exact, inputs)
+    served = source.rows_of(exact, outputs)
+    # A last stage signs rows of the positions that it drew at: the last ones.
+    true_rows, own_rows = (
+        [rows[-len(served) :] for rows in _by_layer(shard, x)] for shard in (exact, own)
+    )
+    lines, depth = [], len(exact.layers)
+    for number, (reference, ours) in enumerate(zip(true_rows, own_rows, strict=True)):
+        layer = exact.layers.start + number
+        sigma = source.sigma(layer + 1)
+        is_end = number == depth - 1
+        lines.append(
+            LayerLine(
+                layer,
+                whitened_relative_l2(ours, reference, sigma).ratio,
+                whitened_relative_l2(served, reference, sigma).ratio if is_end else None,
+                source.profile.tolerance(number + 1, len(served)),
+            )
+        )
+    sigma = source.sigma(exact.layers.end)
+    noise = whitened_relative_l2(own_rows[-1], true_rows[-1], sigma).rows
+    q = studentised(whitened_relative_l2(served, true_rows[-1], sigma).rows, noise)
+    return Explained(
+        stage, leaf.request_index, tuple(lines), q, standing_of(source.profile, q).value
+    )
+
+
+def _by_layer(shard: Shard, x: Any) -> list[Any]:
+    """Activations [T, D] after each layer, all positions at once."""
+    from core.engine.blocks import output_of
+
+    with ExitStack() as stack:
+        kept = [stack.enter_context(output_of(layer)) for layer in shard.decoder_layers]
+        x = x if shard.is_first else x.to(shard.dtype)
+        shard.forward(x, shard.new_cache(), last_only=True)
+    return [hidden.detach().reshape(-1, shard.hidden).double().numpy() for (hidden,) in kept]
+
+
+def bar(value: float) -> str:
+    """A deviation on a logarithmic scale from 10^-9 to 1."""
+    if not value > 0:
+        return ""
+    share = (min(0.0, math.log10(value)) - _LOWEST) / -_LOWEST
+    return "█" * max(1, round(share * _WIDTH)) if math.isfinite(value) else "█" * _WIDTH
+
+
+def rows_of(explained: Explained) -> list[dict[str, str]]:
+    """Rows of the table that is printed."""
+    rows = []
+    for line in explained.lines:
+        shown = line.honest if line.served is None else line.served
+        rows.append(
+            {
+                "stage": str(explained.stage),
+                "after_layer": str(line.layer),
+                "honest_here": f"{line.honest:.2e}",
+                "served": "" if line.served is None else f"{line.served:.2e}",
+                "allowed": f"{line.tolerance:.0e}" if line.tolerance is not None else "–",
+                "on_a_log_scale": bar(shown),
+                "studentised": ""
+                if line.served is None
+                else f"{explained.studentised:.2f} {explained.standing}",
+            }
+        )
+    return rows

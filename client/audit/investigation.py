@@ -1,0 +1,273 @@
+"""How an auditor gets to a job: find it on chain, reach its stages, load the registered weights, judge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from client.audit.evidence import Case, Delegation, Evidence, case_of_job, events_named
+from client.audit.precheck import scaled
+from client.audit.programs import profile_named
+from client.audit.rerun import Effort, ShardSource, StageFinding, audit_job
+from client.context import Context, model_folder, model_name, open_store
+from client.orders.shard_roots import shard_roots
+from client.pipeline.verify import check_pipeline, complete_sets, disjoint
+from client.records.store import match_of
+from core.protocol import ids, signing
+from core.protocol.errors import (
+    ConfigError,
+    IdInvalid,
+    MatcherUnreachable,
+    ModelUnknown,
+    UsageError,
+)
+from core.protocol.types import AuditorDelegation, LayerRange, Signature, SignedReceipt
+from core.runtime.network.channel import Peers, StreamIdentity
+
+
+@dataclass(frozen=True)
+class Investigation:
+    """A job, its receipts and what re-running it found (nothing yet, if it was not re-run), and what that took, by stage."""
+
+    case: Case
+    pipelines: list[list[SignedReceipt]]
+    findings: list[StageFinding]
+    efforts: Mapping[int, Effort] = field(default_factory=dict)
+
+    @property
+    def guilty(self) -> StageFinding | None:
+        """The first stage at fault: those after it were judged on what they really received."""
+        return next((f for f in self.findings if f.at_fault), None)
+
+    def accused(self, stage: int) -> SignedReceipt:
+        """The receipt to hold against a stage: over the request that convicts it, else its widest."""
+        of_stage = [pipeline[stage] for pipeline in self.pipelines]
+        finding = next((f for f in self.findings if f.stage == stage), None)
+        worst = finding.worst if finding else None
+        if worst is None or not worst.at_fault:
+            return of_stage[0]
+        return next(
+            signed
+            for signed in of_stage
+            if worst.request_index in {leaf.request_index for leaf in signed.leaves}
+        )
+
+
+async def resolve_job(context: Context, typed: str) -> str:
+    """Job id (0x hex) from what a person typed: one of our jobs, one of our receipts, or any job on chain."""
+    store = open_store(context.settings)
+    try:
+        if typed.lower().startswith(f"{ids.Kind.RECEIPT.value}_"):
+            return store.find_receipt(typed)[0].job_id
+        ours = {row.job_id for row in store.jobs()}
+    finally:
+        store.close()
+    try:
+        return ids.find(ids.Kind.JOB, typed, ours, lambda j: j)
+    except IdInvalid:
+        return ids.find(ids.Kind.JOB, typed, await _jobs_on_chain(context), lambda j: j)
+
+
+async def _jobs_on_chain(context: Context) -> set[str]:
+    deploy_block = context.settings.network.deploy_block
+    return {e.args["job"] for e in await events_named(context.chain, "JobMatched", deploy_block)}
+
+
+async def endpoints_of(context: Context, case: Case) -> dict[str, str]:
+    """Where each stage can be reached, by operator in lower case: as the matcher sees it now, else as when the job was opened.
+
+    Whoever answers there still has to prove its key. Raises MatcherUnreachable or ConfigError when we know nothing ourselves.
+    """
+    found: dict[str, str] = {}
+    store = open_store(context.settings)
+    try:
+        for row in store.jobs():
+            if row.job_id == case.job_id:
+                match = match_of(row)
+                pairs = zip(match.plan, match.endpoints, strict=True)
+                found = {stage.operator.lower(): endpoint for stage, endpoint in pairs}
+    finally:
+        store.close()
+    try:
+        return found | await _endpoints_now(context)
+    except (MatcherUnreachable, ConfigError):
+        if not found:
+            raise
+        return found
+
+
+async def _endpoints_now(context: Context) -> dict[str, str]:
+    api = context.matcher()
+    try:
+        miners = await api.miners()
+    finally:
+        await api.close()
+    return {
+        str(miner.get("operator")).lower(): str(miner["endpoint"])
+        for miner in miners
+        if miner.get("endpoint")
+    }
+
+
+def read_delegation(file: Path | None) -> Delegation | None:
+    """What `client receipts delegate --json` printed. Raises UsageError."""
+    if file is None:
+        return None
+    try:
+        document = json.loads(file.read_text())
+        content = document.get("result", document)
+        return Delegation(
+            msgspec.convert(content["delegation"], AuditorDelegation),
+            msgspec.convert(content["signature"], Signature),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{file} is not a delegation", str(error)) from None
+
+
+@asynccontextmanager
+async def open_evidence(
+    context: Context, signer: signing.DigestSigner, case: Case, delegation: Delegation | None = None
+) -> AsyncIterator[Evidence]:
+    """Access to what a case's stages hold, with our key."""
+    peers = Peers(StreamIdentity(signer, context.chain.domain))
+    try:
+        yield Evidence(
+            case, context.chain.domain, peers, await endpoints_of(context, case), delegation
+        )
+    finally:
+        await peers.close()
+
+
+async def source_of(context: Context, case: Case) -> ShardSource:
+    """Weights of a case's model on this machine. Raises ModelUnknown, ModelMissing, or ModelUnsupported for its numerics."""
+    settings = context.settings
+    name = model_name(case.order.model_id, settings)
+    if name is None:
+        raise ModelUnknown(
+            f"no name is known for model {case.order.model_id}", "it is not in the network file"
+        )
+    folder = model_folder(name, settings)
+    profile, program = await profile_named(context.chain, case.order.numerics_profile)
+    return ShardSource(folder, profile, program)
+
+
+async def investigate(
+    context: Context,
+    signer: signing.DigestSigner,
+    typed: str,
+    delegation: Delegation | None,
+    progress: Callable[[int, int, int], None],
+    *,
+    rerun: bool = True,
+    layers: LayerRange | None = None,
+    tolerance: float = 1.0,
+) -> Investigation:
+    """Check a job's receipts and, unless told otherwise, re-run every stage of it, or those that hold some of the `layers`.
+
+    They are held to `tolerance` times what the model's profile allows. Raises CheckFailed when the receipts alone do not hold.
+    """
+    job_id = await resolve_job(context, typed)
+    case = await case_of_job(context.chain, job_id, context.settings.network.deploy_block)
+    roots = await shard_roots(context.chain, case.order.model_id, case.plan)
+    async with open_evidence(context, signer, case, delegation) as evidence:
+        pipelines = _held(context, case) or await evidence.pipelines()
+        for receipts in pipelines:
+            check_pipeline(
+                receipts,
+                domain=context.chain.domain,
+                order=case.order,
+                plan=case.plan,
+                shard_root_of=lambda a, b: roots[a, b],
+            )
+        findings: list[StageFinding] = []
+        efforts: dict[int, Effort] = {}
+        if rerun:
+            source = await source_of(context, case)
+            if tolerance != 1.0:
+                source.profile = scaled(source.profile, tolerance)
+            findings = await audit_job(
+                evidence,
+                source,
+                [
+                    [leaf for receipts in pipelines for leaf in receipts[stage].leaves]
+                    for stage in range(len(case.plan))
+                ],
+                [roots[stage.layer_from, stage.layer_to] for stage in case.plan],
+                progress,
+                effort=efforts.__setitem__,
+                stages=None if layers is None else stages_with(case, layers),
+            )
+    return Investigation(case, pipelines, findings, efforts)
+
+
+def stages_with(case: Case, layers: LayerRange) -> list[int]:
+    """The stages that hold some of these layers: a stage is re-run whole, for it signs its ends. Raises UsageError where none does."""
+    found = [
+        number
+        for number, place in enumerate(case.plan)
+        if place.layer_from < layers.end and layers.start < place.layer_to
+    ]
+    if not found:
+        raise UsageError(
+            f"no stage holds layers {layers}", f"the model has {case.plan[-1].layer_to}"
+        )
+    return found
+
+
+def _held(context: Context, case: Case) -> list[list[SignedReceipt]]:
+    """Receipts of all stages from our own records, if the job is ours."""
+    store = open_store(context.settings)
+    try:
+        receipts = [signed for _, signed in store.receipts(case.job_id)]
+    finally:
+        store.close()
+    return disjoint(complete_sets(receipts, len(case.plan)))
+
+
+def describe_finding(finding: StageFinding, tolerance: float = 1.0) -> dict[str, Any]:
+    """A row of the auditor's table. By another `tolerance` than the network's nobody is at fault, only outside of it."""
+    worst = finding.worst
+    return {
+        "stage": finding.stage,
+        "operator": finding.operator,
+        "layers": f"{finding.layers[0]}-{finding.layers[1] - 1}",
+        "requests": len(finding.requests),
+        "deviation": f"{worst.ratio:.2e}" if worst else "–",
+        "allowed": f"{worst.limit:.0e}" if worst else "–",
+        "first_divergent_step": _first_step(finding),
+        "tolerance": "the network's" if tolerance == 1.0 else f"{tolerance:g} x the network's",
+        "verdict": _verdict(finding, tolerance),
+        "why": finding.why,
+    }
+
+
+def describe_cost(found: Investigation, stage: int) -> dict[str, str]:
+    """What looking at a stage took, beside how long the stage says that it served: whole seconds, of its receipts."""
+    effort = found.efforts.get(stage)
+    receipts = [pipeline[stage].receipt for pipeline in found.pipelines]
+    served_s = sum(max(1, receipt.signed_at - receipt.started_at) for receipt in receipts)
+    if effort is None or not served_s:
+        return {"re_run_s": "–", "of_serving": "–"}
+    return {
+        "re_run_s": f"{effort.spent_s:.2f}",
+        "of_serving": f"{100 * effort.spent_s / served_s:.1f} % of {served_s} s",
+    }
+
+
+def _verdict(finding: StageFinding, tolerance: float) -> str:
+    if finding.withheld or tolerance == 1.0:
+        return "FAULT" if finding.at_fault else "suspicious" if finding.suspicion else "ok"
+    return "outside" if finding.at_fault else "inside"
+
+
+def _first_step(finding: StageFinding) -> str:
+    for request in finding.requests:
+        if request.at_fault and request.first_divergent_step is not None:
+            return f"request {request.request_index}, position {request.first_divergent_step}"
+    return ""

@@ -1,0 +1,535 @@
+"""Whether a stage did what it signed: re-run its layers in float64 from the committed inputs and compare once.
+
+`VERDICT`s follow the calibrated tolerance of the model's numerics profile (`core/dispute/judging/numerics.py`); nothing two
+machines computed is ever compared with each other. One stage's shard is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from client.audit.evidence import Evidence, PromptOpening, tokens_in
+from client.audit.precheck import ends_clear, rows_clear
+from client.audit.suspicion import is_due, suspicion
+from core.protocol.errors import CheckFailed, RowsWithheld
+from core.protocol.types import RequestLeaf, Stage
+
+if TYPE_CHECKING:
+    from core.dispute.judging.numerics import NumericsProfile
+    from core.dispute.play.program import ModelProgram
+    from core.dispute.trace.program import Program
+    from core.engine.blocks import Shard
+    from core.engine.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class RequestFinding:
+    """One request at one stage. `ratio` against `limit` is D/S against T, or nats against δ for tokens, whichever is nearer to its limit.
+
+    `suspicion` says why work that is within them stands out all the same (`client/audit/suspicion.py`); nobody is accused of it.
+    """
+
+    request_index: int
+    at_fault: bool
+    reasons: tuple[str, ...]
+    ratio: float
+    limit: float
+    first_divergent_step: int | None
+    suspicion: str = ""
+
+
+@dataclass(frozen=True)
+class StageFinding:
+    """A stage's work on all audited requests."""
+
+    stage: int
+    operator: str
+    layers: tuple[int, int]
+    requests: tuple[RequestFinding, ...] = ()
+    withheld: str = ""
+
+    @property
+    def at_fault(self) -> bool:
+        return bool(self.withheld) or any(r.at_fault for r in self.requests)
+
+    @property
+    def suspicion(self) -> str:
+        """What stands out of honest noise in a stage that is not at fault; "" for nothing."""
+        return (
+            "" if self.at_fault else next((r.suspicion for r in self.requests if r.suspicion), "")
+        )
+
+    @property
+    def why(self) -> str:
+        """What speaks against it, in words; "" for nothing."""
+        worst = self.worst
+        reasons = "; ".join(worst.reasons) if worst else ""
+        return self.withheld or self.suspicion or reasons
+
+    @property
+    def worst(self) -> RequestFinding | None:
+        """The request that speaks most against the stage."""
+        return max(self.requests, key=lambda r: (r.at_fault, r.ratio / r.limit), default=None)
+
+    def digest(self) -> bytes:
+        """SHA-256 of the finding: what a juror's vote refers to."""
+        return sha256(msgspec.json.encode(self)).digest()
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What looking at a stage took: requests that were judged in float64, and seconds of computing (not of loading and fetching)."""
+
+    in_float64: int
+    spent_s: float
+
+
+class ShardSource:
+    """Float64 shards of one model folder whose weights are proven to be the registered ones."""
+
+    def __init__(
+        self, model_dir: Path, profile: NumericsProfile, program: Program | None = None
+    ) -> None:
+        """`program` is the model's registered operator program, which whitens deviations by the model's σ; None for models without."""
+        self.model_dir, self.profile, self.program = model_dir, profile, program
+
+    def shard_root(self, stage: Stage) -> str:
+        from core.engine.weights import model_manifest
+        from core.protocol.commit import to_hex
+
+        return to_hex(model_manifest(self.model_dir).shard_root(stage.layer_from, stage.layer_to))
+
+    @property
+    def numerics(self) -> str:
+        """What the model's machines hold weights and compute in."""
+        from core.dispute.judging.numerics import BF16
+
+        return "bfloat16" if self.profile.name == BF16.name else "float32"
+
+    def load(self, stage: Stage) -> Shard:
+        from core.engine.model import load_shard
+
+        return load_shard(self.model_dir, stage.layers, numerics=self.numerics, reference=True)
+
+    def load_rough(self, stage: Stage) -> Shard:
+        """The same layers in float32, for `client/audit/precheck.py`."""
+        from core.engine.model import load_shard
+
+        return load_shard(self.model_dir, stage.layers)
+
+    def load_own(self, stage: Stage) -> Shard:
+        """The same layers as their machines run them, for `client/audit/suspicion.py`."""
+        from core.engine.model import load_shard
+
+        return load_shard(self.model_dir, stage.layers, numerics=self.numerics)
+
+    @cached_property
+    def operators(self) -> ModelProgram | None:
+        """The registered program with its tables. Raises CheckFailed when the files here make another."""
+        from client.audit.programs import local_program
+
+        return local_program(self.model_dir, self.program) if self.program else None
+
+    def sigma(self, boundary: int) -> Any:
+        """The size of each channel before layer `boundary`; None where the model registered none."""
+        from core.dispute.trace.families import SIGMA
+
+        return self.operators.tables[SIGMA][boundary] if self.operators else None
+
+    def inputs_of(self, shard: Shard, rows: bytes) -> Any:
+        """Committed input rows as the shard takes them: token ids, or activations in float64."""
+        return _inputs(shard, rows)
+
+    def rows_of(self, shard: Shard, rows: bytes) -> Any:
+        """Committed activations [T, D] as float32."""
+        return _floats(rows, shard.hidden)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        from core.engine.tokenizer import Tokenizer
+
+        return Tokenizer(self.model_dir)
+
+    @cached_property
+    def eos_ids(self) -> frozenset[int]:
+        return self.tokenizer.eos_ids
+
+
+#: Rows from which on laying weights out saves more time than it takes; the compiler's second, once in a process, is left out.
+PREPARED_FROM_ROWS = 512
+
+
+class _Shards:
+    """A stage's layers: in float32 for a first look if that was asked for, in float64 once something is in doubt.
+
+    Prepared for long work (`core.engine.whole.prepare`) where there are many `rows` to run.
+    """
+
+    def __init__(self, source: ShardSource, place: Stage, *, precheck: bool, rows: int) -> None:
+        self._source, self._place, self._rows = source, place, rows
+        self._has_rough = precheck and not source.profile.is_shadow
+        #: Requests that were judged in float64.
+        self.in_float64 = 0
+        self._spent_s = 0.0
+
+    @cached_property
+    def exact(self) -> Shard:
+        return self._ready(self._source.load(self._place))
+
+    @cached_property
+    def rough(self) -> Shard | None:
+        return self._ready(self._source.load_rough(self._place)) if self._has_rough else None
+
+    @cached_property
+    def own(self) -> Shard:
+        is_float32 = self._source.numerics == "float32"
+        return (self.rough if is_float32 else None) or self._source.load_own(self._place)
+
+    def _ready(self, shard: Shard) -> Shard:
+        from core.engine.whole import prepare
+
+        if self._rows < PREPARED_FROM_ROWS:
+            return shard
+        return prepare(shard, self._source.model_dir)
+
+    @property
+    def either(self) -> Shard:
+        """For what both know: widths, layers, vocabulary."""
+        return self.rough or self.exact
+
+    def judge(self) -> Shard:
+        self.in_float64 += 1
+        return self.exact
+
+    async def off_loop(self, judge: Callable[..., RequestFinding], *args: Any) -> RequestFinding:
+        """Judge in a thread, and count the time."""
+        started = time.perf_counter()
+        try:
+            return await asyncio.to_thread(judge, *args)
+        finally:
+            self._spent_s += time.perf_counter() - started
+
+    @property
+    def effort(self) -> Effort:
+        return Effort(self.in_float64, self._spent_s)
+
+
+def check_weights(source: ShardSource, place: Stage, registered_shard_root: str) -> None:
+    """Raises CheckFailed when our own copy of a stage's weights is not the registered model."""
+    ours = source.shard_root(place)
+    if ours != registered_shard_root:
+        raise CheckFailed(
+            f"our copy of layers {place.layers} is not the registered model",
+            f"shard root {ours}, registered {registered_shard_root}",
+            next_step="unpack the model again",
+        )
+
+
+async def audit_stage(
+    evidence: Evidence,
+    source: ShardSource,
+    stage: int,
+    leaves: Sequence[RequestLeaf],
+    registered_shard_root: str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    precheck: bool = False,
+    effort: Callable[[Effort], None] = lambda effort: None,
+) -> StageFinding:
+    """Re-run one stage on these requests.
+
+    With `precheck` a request that a float32 re-run clears is not re-run in float64; `effort` is told what it took.
+    A stage whose rows nobody hands over is at fault (`withheld`): it must answer for what it signed. Raises CheckFailed when our
+    own copy of the weights is not the registered model.
+    """
+    place = evidence.case.plan[stage]
+    await asyncio.to_thread(check_weights, source, place, registered_shard_root)
+    rows = sum(leaf.tokens_in + leaf.tokens_out for leaf in leaves)
+    shards = _Shards(source, place, precheck=precheck, rows=rows)
+    await asyncio.to_thread(lambda: shards.either)
+    findings = []
+    try:
+        for done, leaf in enumerate(leaves):
+            progress(done, len(leaves))
+            findings.append(await _audit_request(evidence, source, shards, stage, leaf))
+    except RowsWithheld as error:
+        return StageFinding(
+            stage,
+            place.operator,
+            (place.layer_from, place.layer_to),
+            tuple(findings),
+            withheld=f"{error.what}: {error.why}",
+        )
+    finally:
+        effort(shards.effort)
+    progress(len(leaves), len(leaves))
+    return StageFinding(stage, place.operator, (place.layer_from, place.layer_to), tuple(findings))
+
+
+async def _audit_request(
+    evidence: Evidence, source: ShardSource, shards: _Shards, stage: int, leaf: RequestLeaf
+) -> RequestFinding:
+    shard = shards.either
+    first, last = shard.is_first, shard.is_last
+    impossible = _impossible_counts(leaf, shard.context)
+    if impossible:
+        return _plain_fault(leaf, impossible)
+    in_bytes = 4 if first else 4 * shard.hidden
+    out_bytes = 4 if last else 4 * shard.hidden
+    inputs = await evidence.rows(stage, "in", leaf, in_bytes)
+    outputs = await evidence.rows(stage, "out", leaf, out_bytes)
+    rows = leaf.tokens_in + leaf.tokens_out - 1
+    if len(inputs) != rows * in_bytes:
+        return _plain_fault(leaf, f"{len(inputs) // in_bytes} input rows for {rows} positions")
+    expected = leaf.tokens_out if last else rows
+    if len(outputs) != expected * out_bytes:
+        return _plain_fault(leaf, f"{len(outputs) // out_bytes} output rows for {expected} due")
+    states = b""
+    if last:
+        states = await evidence.rows(stage, "states", leaf, 4 * shard.hidden)
+        if len(states) != expected * 4 * shard.hidden:
+            found = len(states) // (4 * shard.hidden)
+            return _plain_fault(leaf, f"{found} state rows for {expected} due")
+    if not first and not last:
+        return await shards.off_loop(_judge_rows, source, shards, leaf, inputs, outputs)
+    opening = await evidence.opening(leaf.request_index)
+    disordered = _disordered(leaf, opening, tokens_in(inputs) if first else None)
+    foreign = [t for t in (tokens_in(inputs) if first else ()) if t >= shard.vocab]
+    if disordered or foreign:
+        return _plain_fault(leaf, disordered or f"fed token {foreign[0]} of {shard.vocab}")
+    if last:
+        ends = _Ends(tokens_in(outputs), states, opening)
+        return await shards.off_loop(_judge_ends, source, shards, leaf, inputs, ends)
+    return await shards.off_loop(_judge_rows, source, shards, leaf, inputs, outputs)
+
+
+def _plain_fault(leaf: RequestLeaf, reason: str) -> RequestFinding:
+    """A fault that needs no arithmetic."""
+    return RequestFinding(leaf.request_index, True, (reason,), 1.0, 1.0, None)
+
+
+def _impossible_counts(leaf: RequestLeaf, context: int) -> str:
+    """Why no honest stage signs for so many tokens; "" if one may."""
+    if not leaf.tokens_in or not leaf.tokens_out:
+        return f"signed for {leaf.tokens_in} prompt and {leaf.tokens_out} produced tokens"
+    if leaf.tokens_in + leaf.tokens_out > context:
+        return f"{leaf.tokens_in} + {leaf.tokens_out} tokens exceed the context of {context}"
+    return ""
+
+
+def _disordered(leaf: RequestLeaf, opening: PromptOpening, fed: tuple[int, ...] | None) -> str:
+    """Why this is not the work that was ordered; "" if it is. `fed` are a first stage's inputs."""
+    ordered = len(opening.prompt_ids)
+    if ordered != leaf.tokens_in:
+        return f"counted {leaf.tokens_in} prompt tokens, the order has {ordered}"
+    if fed is not None and fed[:ordered] != opening.prompt_ids:
+        return "ran on another prompt than the order's"
+    return ""
+
+
+def _judge_rows(
+    source: ShardSource, shards: _Shards, leaf: RequestLeaf, inputs: bytes, outputs: bytes
+) -> RequestFinding:
+    from core.dispute.judging.numerics import judge_rows, reexecute
+
+    if (rough := shards.rough) is not None:
+        sigma, served = source.sigma(rough.layers.end), _floats(outputs, rough.hidden)
+        seen = rows_clear(source.profile, rough, _inputs(rough, inputs), served, sigma)
+        if seen is not None:
+            verdict, ours = seen
+            limit = source.profile.tolerance(len(rough.layers), len(served))
+            stands_out = _stands_out(source, shards, verdict.ratio, limit, inputs, served, ours)
+            return RequestFinding(
+                leaf.request_index, False, (), verdict.ratio, limit, None, stands_out
+            )
+    shard = shards.judge()
+    reference = reexecute(shard, _inputs(shard, inputs)).numpy()
+    served = _floats(outputs, shard.hidden)
+    depth = len(shard.layers)
+    sigma = source.sigma(shard.layers.end)
+    verdict = judge_rows(source.profile, depth, served, reference, sigma)
+    limit = source.profile.tolerance(depth, len(served))
+    stands_out, divergent = "", None
+    if verdict.at_fault:
+        divergent = _first_beyond(limit, served, reference, sigma, verdict.worst_row)
+    else:
+        stands_out = _stands_out(
+            source, shards, verdict.ratio, verdict.limit, inputs, served, reference
+        )
+    return RequestFinding(
+        leaf.request_index,
+        verdict.at_fault,
+        verdict.reasons,
+        verdict.ratio,
+        verdict.limit,
+        divergent,
+        stands_out,
+    )
+
+
+def _first_beyond(limit: float, served: Any, reference: Any, sigma: Any, worst_row: int) -> int:
+    """The first row that alone lies beyond the limit, or the worst where only all together do."""
+    from core.dispute.judging.numerics import whitened_relative_l2
+
+    off = whitened_relative_l2(served, reference, sigma).rows
+    return next((i for i, deviation in enumerate(off) if deviation > limit), worst_row)
+
+
+def _stands_out(
+    source: ShardSource,
+    shards: _Shards,
+    ratio: float,
+    limit: float,
+    inputs: bytes,
+    served: Any,
+    reference: Any,
+) -> str:
+    if not is_due(source.profile, ratio, limit):
+        return ""
+    own, sigma = shards.own, source.sigma(shards.either.layers.end)
+    return suspicion(source.profile, own, _inputs(own, inputs), served, reference, sigma)
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """What a last stage signed of one request, and what was ordered."""
+
+    tokens: tuple[int, ...]
+    states: bytes
+    opening: PromptOpening
+
+
+def _judge_ends(
+    source: ShardSource, shards: _Shards, leaf: RequestLeaf, inputs: bytes, ends: _Ends
+) -> RequestFinding:
+    """A last stage: its state rows as any other's, and its tokens by the head on ours."""
+    from core.dispute.judging.numerics import TokenMargins, judge_rows, reexecute
+
+    tokens, opening, shard = ends.tokens, ends.opening, shards.either
+    unknown = next((i for i, t in enumerate(tokens) if t >= shard.vocab), None)
+    if unknown is not None:
+        reason = f"token {tokens[unknown]} at step {unknown}, the vocabulary has {shard.vocab}"
+        return RequestFinding(leaf.request_index, True, (reason,), 1.0, 1.0, unknown)
+    reasons, end = _end_faults(source, opening, tokens)
+    served, sigma = _floats(ends.states, shard.hidden), source.sigma(shard.layers.end)
+    drawn = {"prompt": opening.prompt_ids, "eos_ids": source.eos_ids}
+    how = (tokens, opening.sampling, leaf.request_index)
+    if (rough := shards.rough) is not None and not reasons:
+        seen = ends_clear(
+            source.profile, rough, _inputs(rough, inputs), served, sigma, *how, **drawn
+        )
+        if seen is not None:
+            rows, ours, by_token = seen
+            limit = source.profile.tolerance(len(rough.layers), len(served))
+            stands_out = _stands_out(source, shards, rows.ratio, limit, inputs, served, ours)
+            ratio, limit = _nearer((rows.ratio, limit), (by_token.ratio, 2 * by_token.limit))
+            return RequestFinding(leaf.request_index, False, (), ratio, limit, None, stands_out)
+    shard, first_row = shards.judge(), leaf.tokens_in - 1
+    wanted = range(first_row, first_row + len(tokens))
+    margins = TokenMargins(*how, **drawn)
+    made = reexecute(shard, _inputs(shard, inputs), logit_rows=wanted, draw=margins)
+    reference = made.rows.numpy()
+    rows = judge_rows(source.profile, len(shard.layers), served, reference, sigma)
+    by_token = margins.verdict(source.profile)
+    stands_out, divergent = "", None
+    if by_token.at_fault:
+        divergent = by_token.worst_row
+    elif reasons:
+        divergent = end
+    elif rows.at_fault:
+        divergent = _first_beyond(rows.limit, served, reference, sigma, rows.worst_row)
+    else:
+        stands_out = _stands_out(source, shards, rows.ratio, rows.limit, inputs, served, reference)
+    ratio, limit = _nearer((rows.ratio, rows.limit), (by_token.ratio, by_token.limit))
+    return RequestFinding(
+        leaf.request_index,
+        rows.at_fault or by_token.at_fault or bool(reasons),
+        (*reasons, *rows.reasons, *by_token.reasons),
+        ratio,
+        limit,
+        divergent,
+        stands_out,
+    )
+
+
+def _nearer(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    """Of two measures with their limits the one that is nearer to it, or further beyond."""
+    return max(one, other, key=lambda of: of[0] / of[1])
+
+
+def _end_faults(
+    source: ShardSource, opening: PromptOpening, tokens: Sequence[int]
+) -> tuple[list[str], int | None]:
+    """What is wrong with where the answer ends, and the step at which it should have."""
+    from core.engine.stops import Ending
+
+    sampling, most = opening.sampling, opening.sampling.max_new_tokens
+    tokenizer = source.tokenizer if sampling.stop else None
+    ending = Ending(sampling, source.eos_ids, tokenizer, opening.prompt_ids)
+    finishes = [ending.push(token) for token in tokens]
+    end = next((i for i, finish in enumerate(finishes) if finish), None)
+    if (
+        end is None
+    ):  # the requester may have cut it; its own client takes no other early end, and pays for no more
+        return [], None
+    if end == len(tokens) - 1:
+        return [], end
+    if finishes[end] == "length":
+        return [f"{len(tokens)} tokens, at most {most} ordered"], end
+    is_eos = tokens[end] in source.eos_ids and not sampling.ignore_eos
+    what = "the end-of-text token" if is_eos else "a stop string"
+    return [f"went on after {what} at step {end}"], end
+
+
+def _inputs(shard: Shard, rows: bytes) -> Any:
+    import torch
+
+    if shard.is_first:
+        return torch.tensor(tokens_in(rows), dtype=torch.int64)
+    return torch.from_numpy(_floats(rows, shard.hidden)).to(torch.float64)
+
+
+def _floats(rows: bytes, hidden: int) -> Any:
+    import numpy as np
+
+    return np.frombuffer(rows, dtype="<f4").reshape(-1, hidden).copy()
+
+
+async def audit_job(
+    evidence: Evidence,
+    source: ShardSource,
+    leaves_by_stage: Sequence[Sequence[RequestLeaf]],
+    shard_roots: Sequence[str],
+    progress: Callable[[int, int, int], None] = lambda stage, done, total: None,
+    *,
+    precheck: bool = False,
+    effort: Callable[[int, Effort], None] = lambda stage, effort: None,
+    stages: Collection[int] | None = None,
+) -> list[StageFinding]:
+    """Re-run every stage of a job, or only these, one shard in memory at a time; `precheck` and `effort` as in `audit_stage`."""
+    findings = []
+    for stage, leaves in enumerate(leaves_by_stage):
+        if stages is not None and stage not in stages:
+            continue
+        findings.append(
+            await audit_stage(
+                evidence,
+                source,
+                stage,
+                leaves,
+                shard_roots[stage],
+                partial(progress, stage),
+                precheck=precheck,
+                effort=partial(effort, stage),
+            )
+        )
+    return findings

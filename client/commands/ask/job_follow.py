@@ -1,0 +1,338 @@
+"""What became of a job: its requests and events, waiting for its end, ending it, and its answers once more as files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from client.audit.evidence import events_of_job
+from client.commands.ask.job_list import keeper_pid
+from client.context import Context, model_folder, model_name, open_context, open_store
+from client.records.store import JobRow, RequestRow, match_of
+from core.protocol import ids, units
+from core.protocol.errors import DeadlinePassed, UsageError
+from core.protocol.types import JobState, SamplingParams
+from core.runtime.clock import SystemClock
+from core.runtime.commands.console import Run
+from core.runtime.settings import Settings
+
+ENDED = (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)
+POLL_S = 1.0
+ENDS_WITHIN_S, SETTLED_WITHIN_S = 90.0, 15.0
+EVENTS = (
+    "JobOpened", "JobMatched", "JobDelivered", "JobPaid", "JobClosing", "JobSettled", "JobCancelled",
+    "JobExpired", "JobDisputed", "JobResolved", "JobLocked", "JobReleased",
+)  # fmt: skip
+Json = dict[str, Any]
+
+
+async def job_log(settings: Settings, typed: str) -> list[Json]:
+    """A line per request that we keep and per event on chain, in the order in which they belong. Raises IdInvalid."""
+    row, requests = _find(settings, typed)
+    lines = [
+        {
+            "what": "request",
+            "name": request.custom_id,
+            "state": request.finish or "not finished",
+            "tokens_in": len(json.loads(request.prompt_ids)),
+            "tokens_out": len(json.loads(request.tokens)),
+            "block": None,
+            "transaction": None,
+        }
+        for request in requests
+    ]
+    async with open_context(settings) as context:
+        lines += await _events(context, row.job_id)
+    return lines
+
+
+async def _events(context: Context, job_id: str) -> list[Json]:
+    first = context.settings.network.deploy_block
+    found = await events_of_job(context.chain, job_id, first)
+    return [
+        {
+            "what": "event",
+            "name": event.name,
+            "state": _said(context.settings, event.args),
+            "tokens_in": event.args.get("tokensIn"),
+            "tokens_out": event.args.get("tokensOut"),
+            "block": event.block_number,
+            "transaction": event.tx_hash,
+        }
+        for event in found
+        if event.name in EVENTS
+    ]
+
+
+def _said(settings: Settings, args: Json) -> str:
+    amounts = ("maxAmount", "amount", "paid", "refunded", "withheld")
+    return ", ".join(
+        f"{name} {settings.show_token(int(args[name]))}" for name in amounts if name in args
+    )
+
+
+async def wait_for_job(run: Run, typed: str) -> Json:
+    """Follow the chain until the job is settled, cancelled or expired, or disputed past its window.
+
+    Raises DeadlinePassed when nothing can end it any more by itself.
+    """
+    settings, clock = run.settings, SystemClock()
+    row, _ = _find(settings, typed)
+    order = match_of(row).signed.order
+    _tell_if_left(run, row)
+    async with open_context(settings) as context:
+        with run.stage(1, 1, f"waiting for {ids.short(ids.Kind.JOB, row.job_id)}") as stage:
+            while True:
+                job = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
+                state = JobState(job["state"])
+                now = max(await context.chain.now(), int(clock.now()))
+                stage.set(0, _waits_for(state, job, now))
+                if state in ENDED:
+                    return await _ending(context, row.job_id, state)
+                if state is JobState.MATCHED and now > order.deadline:
+                    raise DeadlinePassed(
+                        "the job's deadline has passed",
+                        f"nothing was delivered by {order.deadline}, it is {now}",
+                        resume=f"client jobs cancel {ids.short(ids.Kind.JOB, row.job_id)}",
+                    )
+                await asyncio.sleep(POLL_S)
+
+
+def _waits_for(state: JobState, job: Json, now: int) -> str:
+    """How a job stands; of a delivered one, how long it can still be disputed before it is paid."""
+    if state is not JobState.DELIVERED:
+        return state.name.lower()
+    if job["openDisputes"]:
+        return f"delivered, {job['openDisputes']} of its stages disputed"
+    left_s = job["finalAt"] - now
+    if left_s <= 0:
+        return "delivered, its window is over: anybody may settle it"
+    return f"delivered, may be disputed for {units.format_duration(left_s)} more"
+
+
+async def _ending(context: Context, job_id: str, state: JobState) -> Json:
+    show = context.settings.show_token
+    paid = refunded = 0
+    for event in await events_of_job(context.chain, job_id, context.settings.network.deploy_block):
+        if event.name in ("JobSettled", "JobCancelled", "JobExpired"):
+            paid, refunded = event.args.get("paid", 0), event.args["refunded"]
+    return {
+        "job": ids.short(ids.Kind.JOB, job_id),
+        "on_chain": state.name.lower(),
+        "paid": show(int(paid)),
+        "refunded": show(int(refunded)),
+    }
+
+
+async def cancel_job(run: Run, typed: str) -> Json:
+    """Take the locked money back, where the contract allows it now: an unmatched job, or one past its deadline.
+
+    A job that a program of ours still runs is ended through it: it pays for what was delivered. Raises UsageError for one that
+    machines work on and no such program, and for one that is over.
+    """
+    settings = run.settings
+    row, _ = _find(settings, typed)
+    name = ids.short(ids.Kind.JOB, row.job_id)
+    order = match_of(row).signed.order
+    signer = run.unlock()
+    async with open_context(settings) as context:
+        job = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
+        lock = await context.chain.read("Escrow", "lockOf", row.job_id)
+        state, now = JobState(job["state"]), await context.chain.now()
+        pid = _keeper(settings, row)
+        if state is JobState.MATCHED and pid and now <= order.deadline:
+            run.confirm("End it?", {"job": name, "by": f"program {pid}, which pays for what came"})
+            await _interrupt(settings, row, pid)
+            return await _settled(context, row.job_id)
+        function = _way_out(name, state, order.deadline - now)
+        await context.chain.simulate(signer.address, "TaskRegistry", function, row.job_id)
+        run.confirm(
+            "End it?",
+            {
+                "job": name,
+                "state": state.name.lower(),
+                "locked": settings.show_token(lock["amount"]),
+                "back to": f"the prepaid balance of {order.requester}",
+            },
+        )
+        sent = await context.chain.transact(signer, "TaskRegistry", function, row.job_id)
+        ended = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
+        return await _ending(context, row.job_id, JobState(ended["state"])) | {"tx": sent.tx_hash}
+
+
+def _keeper(settings: Settings, row: JobRow) -> int | None:
+    store = open_store(settings)
+    try:
+        return keeper_pid(settings, store.submission(row.submission))
+    finally:
+        store.close()
+
+
+def _tell_if_left(run: Run, row: JobRow) -> None:
+    """A submission that nobody streams any more gives no more answers."""
+    store = open_store(run.settings)
+    try:
+        known = store.submission(row.submission)
+        is_left = known is not None and keeper_pid(run.settings, known) is None
+    finally:
+        store.close()
+    if row.state == "open" and is_left:
+        name = ids.short(ids.Kind.JOB, row.job_id)
+        run.note(f"no program here runs {name}; `client jobs retry-failed {name} FILE` asks again")
+
+
+async def _interrupt(settings: Settings, row: JobRow, pid: int) -> None:
+    """Ctrl-C for the program that runs a job, and wait until it has paid. Raises DeadlinePassed when it does not end."""
+    os.kill(pid, signal.SIGINT)
+    for _ in range(round(ENDS_WITHIN_S / POLL_S)):
+        if _keeper(settings, row) is None:
+            return
+        await asyncio.sleep(POLL_S)
+    name = ids.short(ids.Kind.JOB, row.job_id)
+    raise DeadlinePassed(
+        f"the program that runs {name} does not end",
+        f"process {pid}, {ENDS_WITHIN_S:g} s after it was asked to",
+        resume=f"client jobs cancel {name}",
+    )
+
+
+async def _settled(context: Context, job_id: str) -> Json:
+    """How the job stands, once the chain says that it is over, or soon."""
+    for _ in range(round(SETTLED_WITHIN_S / POLL_S)):
+        job = await context.chain.read("TaskRegistry", "jobOf", job_id)
+        if JobState(job["state"]) in ENDED:
+            break
+        await asyncio.sleep(POLL_S)
+    return await _ending(context, job_id, JobState(job["state"]))
+
+
+def _way_out(name: str, state: JobState, left_s: int) -> str:
+    """The contract's function that ends a job in this state. Raises UsageError when none does."""
+    if state is JobState.OPEN:
+        return "cancel"
+    if state is JobState.MATCHED and left_s < 0:
+        return "expire"
+    if state is JobState.MATCHED:
+        raise UsageError(
+            f"{name} is being worked on",
+            f"machines were promised {units.format_duration(left_s)} more",
+            next_step="end the program that runs it with Ctrl-C: it pays for what was delivered and frees the rest",
+        )
+    raise UsageError(
+        f"{name} cannot be cancelled",
+        f"it is {state.name.lower()}, so nothing is left to give back",
+        next_step=f"client jobs show {name}",
+    )
+
+
+def fetch_job(run: Run, typed: str, out: Path | None) -> Json:
+    """Write what we keep of a job's answers as `output.jsonl` and its receipts as `receipts.jsonl`.
+
+    Raises IdInvalid, ModelMissing when the words cannot be made from the tokens here.
+    """
+    from client.jobs.answer_lines import answer_line
+    from core.engine.tokenizer import Tokenizer
+
+    settings = run.settings
+    store = open_store(settings)
+    try:
+        row = store.find_job(typed)
+        requests, held = store.requests(row.job_id), store.receipts(row.job_id)
+    finally:
+        store.close()
+    match = match_of(row)
+    model = model_name(match.signed.order.model_id, settings) or match.signed.order.model_id
+    tokenizer = Tokenizer(model_folder(model, settings))
+    folder = out or Path(ids.short(ids.Kind.JOB, row.job_id))
+    finished = [request for request in requests if request.finish]
+    lines = [
+        answer_line(
+            request.custom_id,
+            row.job_id,
+            request.request_index,
+            model=model,
+            tokenizer=tokenizer,
+            prompt_tokens=len(json.loads(request.prompt_ids)),
+            tokens=json.loads(request.tokens),
+            finish=request.finish,
+            sampling=msgspec.json.decode(request.sampling, type=SamplingParams),
+        )
+        for request in finished
+    ]
+    signed = [msgspec.to_builtins(receipt) for _, receipt in held]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, content in (("output.jsonl", lines), ("receipts.jsonl", signed)):
+            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in content)
+            (folder / file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write into {folder}", error.strerror or str(error)) from None
+    return {
+        "job": ids.short(ids.Kind.JOB, row.job_id),
+        "answers": len(lines),
+        "missing": [request.custom_id for request in requests if not request.finish],
+        "results": str(folder / "output.jsonl"),
+        "receipts": str(folder / "receipts.jsonl"),
+    }
+
+
+def unanswered(settings: Settings, typed: str, file: Path) -> list[bytes]:
+    """The lines of a job's file that none of its submission's jobs answered. Raises IdInvalid, UsageError."""
+    store = open_store(settings)
+    try:
+        row = store.find_job(typed)
+        same = [job for job in store.jobs() if job.submission == row.submission]
+        requests = [request for job in same for request in store.requests(job.job_id)]
+    finally:
+        store.close()
+    known = {request.custom_id for request in requests}
+    done = {request.custom_id for request in requests if request.finish}
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UsageError(f"cannot read {file}", error.strerror or str(error)) from None
+    named = [(custom_id_of(n, line), line) for n, line in enumerate(lines, 1) if line.strip()]
+    if not known & {name for name, _ in named}:
+        raise UsageError(
+            f"{file} is not this job's file",
+            f"none of its lines has a name that {typed} knows",
+            next_step="name the file that was submitted",
+        )
+    return [_named(name, line) for name, line in named if name not in done]
+
+
+def _named(name: str, line: bytes) -> bytes:
+    """The line with its name in it, for it stands on another line now. What is no request stays as it is."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(entry, dict) or "custom_id" in entry:
+        return line
+    whole = entry if "body" in entry else {"body": entry}
+    return json.dumps({"custom_id": name, **whole}, ensure_ascii=False).encode()
+
+
+def custom_id_of(number: int, line: bytes) -> str:
+    """What a line is called: its custom_id, else its number, as when it was submitted."""
+    from client.orders.requests import parse_line
+
+    try:
+        return parse_line(number, line, SamplingParams()).custom_id
+    except UsageError:
+        return f"line-{number}"
+
+
+def _find(settings: Settings, typed: str) -> tuple[JobRow, list[RequestRow]]:
+    store = open_store(settings)
+    try:
+        row = store.find_job(typed)
+        return row, store.requests(row.job_id)
+    finally:
+        store.close()

@@ -1,0 +1,215 @@
+"""What was submitted, what stages signed for it, and whether it all holds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from client.context import open_context, open_store
+from client.orders.shard_roots import shard_roots
+from client.pipeline.pipeline import Match
+from client.pipeline.verify import (
+    Answer,
+    check_answers,
+    check_pipeline,
+    complete_sets,
+    covered,
+)
+from client.records.keeper import keepers_of, living
+from client.records.store import ClientStore, JobRow, SubmissionRow, match_of
+from core.money import pricing
+from core.protocol import ids, signing, units
+from core.protocol.errors import CheckFailed
+from core.protocol.types import AuditorDelegation, JobState, ModelSpec, SignedReceipt
+from core.runtime.commands.console import Run
+from core.runtime.settings import Settings
+
+
+def list_jobs(settings: Settings) -> list[dict[str, Any]]:
+    """Newest first, from our own records."""
+    store = open_store(settings)
+    try:
+        return [_job_line(settings, store, row) for row in store.jobs()]
+    finally:
+        store.close()
+
+
+def keeper_pid(settings: Settings, known: SubmissionRow | None) -> int | None:
+    """The program on this machine that sees to a submission; None where none does."""
+    return None if known is None else living(keepers_of(settings), known.keeper)
+
+
+def _job_line(settings: Settings, store: ClientStore, row: JobRow) -> dict[str, Any]:
+    requests, known = store.requests(row.job_id), store.submission(row.submission)
+    return {
+        "job": ids.short(ids.Kind.JOB, row.job_id),
+        "name": "" if known is None else known.name,
+        "state": row.state,
+        "running": row.state == "open" and keeper_pid(settings, known) is not None,
+        "requests": len(requests),
+        "finished": sum(bool(r.finish) for r in requests),
+        "tokens": sum(len(json.loads(r.tokens)) for r in requests),
+        "stages": len(match_of(row).plan),
+    }
+
+
+async def show_job(settings: Settings, typed: str) -> dict[str, Any]:
+    """One job, from our records and from the chain."""
+    store = open_store(settings)
+    try:
+        row = store.find_job(typed)
+        line = _job_line(settings, store, row)
+    finally:
+        store.close()
+    async with open_context(settings) as context:
+        on_chain = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
+        lock = await context.chain.read("Escrow", "lockOf", row.job_id)
+    return line | {
+        "id": ids.full(ids.Kind.JOB, row.job_id),
+        "on_chain": JobState(on_chain["state"]).name.lower(),
+        "locked": settings.show_token(lock["amount"]),
+        "tokens_in": on_chain["tokensIn"],
+        "tokens_out": on_chain["tokensOut"],
+        "plan": [f"{s.operator} [{s.layers}]" for s in match_of(row).plan],
+        "transaction": row.tx_hash,
+    }
+
+
+def list_receipts(settings: Settings, typed_job: str | None) -> list[dict[str, Any]]:
+    """Receipts we hold."""
+    store = open_store(settings)
+    try:
+        job_id = store.find_job(typed_job).job_id if typed_job else None
+        return [
+            {
+                "receipt": ids.short(ids.Kind.RECEIPT, row.receipt_id),
+                "job": ids.short(ids.Kind.JOB, row.job_id),
+                "stage": row.stage,
+                "covers": "whole job" if row.request_index < 0 else f"request {row.request_index}",
+                "tokens_in": signed.receipt.tokens_in,
+                "tokens_out": signed.receipt.tokens_out,
+            }
+            for row, signed in store.receipts(job_id)
+        ]
+    finally:
+        store.close()
+
+
+async def verify_job(settings: Settings, typed: str) -> dict[str, Any]:
+    """Re-check everything about a job that needs no model. Raises CheckFailed."""
+    store = open_store(settings)
+    try:
+        row = store.find_job(typed)
+        match = match_of(row)
+        answers = {
+            r.request_index: Answer(tuple(json.loads(r.prompt_ids)), tuple(json.loads(r.tokens)))
+            for r in store.requests(row.job_id)
+            if r.finish
+        }
+        held = [signed for _, signed in store.receipts(row.job_id)]
+    finally:
+        store.close()
+    pipelines = complete_sets(held, len(match.plan))
+    _check_coverage(pipelines, answers)
+    order = match.signed.order
+    async with open_context(settings) as context:
+        chain = context.chain
+        roots = await shard_roots(chain, order.model_id, match.plan)
+        for receipts in pipelines:
+            check_pipeline(
+                receipts,
+                domain=chain.domain,
+                order=order,
+                plan=match.plan,
+                shard_root_of=lambda a, b: roots[a, b],
+            )
+            check_answers(receipts, {i: answers[i] for i in covered(receipts)})
+        tokens_in = sum(len(a.prompt_ids) for a in answers.values())
+        tokens_out = sum(len(a.tokens) for a in answers.values())
+        on_chain = await chain.read("TaskRegistry", "jobOf", row.job_id)
+        spec = msgspec.convert(
+            await chain.read("ModelRegistry", "specOf", order.model_id), ModelSpec
+        )
+        theirs = await chain.read(
+            "TaskRegistry", "split", order, list(match.plan), tokens_in, tokens_out
+        )
+    state = JobState(on_chain["state"])
+    _check_chain(match, on_chain, state, tokens_in, tokens_out)
+    expected = pricing.split(order, match.plan, spec, tokens_in, tokens_out)
+    if tuple(theirs["gross"]) != expected.gross:
+        raise CheckFailed(
+            "the contract's split differs from ours", f"{theirs['gross']} and {expected.gross}"
+        )
+    return {
+        "job": ids.short(ids.Kind.JOB, row.job_id),
+        "signatures": f"{sum(map(len, pipelines))} receipts, all by the plan's operators",
+        "commitments": "chained from prompt to answer, shards as registered",
+        "tokens": f"{tokens_in} in, {tokens_out} out, equal to what was sent and received",
+        "price": f"{settings.show_token(sum(expected.gross))} for {_answers(len(answers))}, {settings.show_token(sum(theirs['pay']))} of it to miners",
+        "on_chain": state.name.lower(),
+    }
+
+
+def _answers(count: int) -> str:
+    return "1 answer" if count == 1 else f"{count} answers"
+
+
+def _check_coverage(pipelines: list[list[SignedReceipt]], answers: dict[int, Answer]) -> None:
+    """Raise CheckFailed unless every answer has receipts of all stages, and every receipt an answer."""
+    signed = {index for receipts in pipelines for index in covered(receipts)}
+    if not answers or signed != set(answers):
+        raise CheckFailed(
+            "receipts and answers do not match",
+            f"we hold answers to {sorted(answers)}, receipts of every stage for {sorted(signed)}",
+        )
+
+
+def _check_chain(
+    match: Match, on_chain: dict[str, Any], state: JobState, tokens_in: int, tokens_out: int
+) -> None:
+    """Raise CheckFailed unless the chain has this job with this plan, and was paid for these counts."""
+    if state is JobState.NONE or on_chain["planHash"] != match.plan_hash:
+        raise CheckFailed(
+            "the job on chain is another one",
+            f"state {state.name}, plan {on_chain['planHash']}, ours is {match.plan_hash}",
+        )
+    counted = (on_chain["tokensIn"], on_chain["tokensOut"])
+    paid = state in (JobState.DELIVERED, JobState.DISPUTED, JobState.SETTLED)
+    if paid and counted != (tokens_in, tokens_out):
+        raise CheckFailed(
+            "the chain counts other tokens",
+            f"{counted[0]} in and {counted[1]} out, we have {tokens_in} and {tokens_out}",
+        )
+
+
+async def delegate(run: Run, typed: str, auditor: str, valid: str) -> dict[str, Any]:
+    """A signed permission to audit and dispute one job."""
+    settings = run.settings
+    store = open_store(settings)
+    try:
+        match = match_of(store.find_job(typed))
+    finally:
+        store.close()
+    signer = run.unlock()
+    valid_s = units.parse_duration(valid)
+    async with open_context(settings) as context:
+        permission = AuditorDelegation(
+            match.order_hash, ids.address(auditor), await context.chain.now() + valid_s
+        )
+        run.confirm(
+            "Sign it?",
+            {
+                "job": ids.short(ids.Kind.JOB, match.job_id),
+                "auditor": f"{permission.auditor} may read its evidence and dispute it for you",
+                "until": f"in {units.format_duration(valid_s)}",
+                "costs": "nothing; it is not sent to the chain",
+            },
+        )
+        signature = signing.sign(signer, context.chain.domain, permission)
+    return {
+        "job": ids.full(ids.Kind.JOB, match.job_id),
+        "delegation": msgspec.to_builtins(permission),
+        "signature": signature,
+    }

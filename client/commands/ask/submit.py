@@ -1,0 +1,382 @@
+"""`client submit` and `client quote`: a file in, answers, receipts and the money's story out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from client.commands.ask.render import BatchView, printable
+from client.context import Context, Model, open_context
+from client.jobs.batch import (
+    BatchResult,
+    Policy,
+    Requester,
+    Watcher,
+    new_submission_id,
+    run_batch,
+)
+from client.jobs.replicas import (
+    Apart,
+    Difference,
+    Replica,
+    Wanted,
+    quotes,
+    run_replicas,
+    suspicion,
+)
+from client.jobs.replicas import describe as describe_difference
+from client.jobs.wishes import (
+    Choices,
+    Prepared,
+    Wishes,
+    check_caps,
+    check_writable,
+    describe,
+    describe_auditor,
+    ending_by,
+    limits_of,
+    maximum,
+    prepare,
+    read_file,
+    terms_for,
+    wishes_of,
+    within_limits,
+    write_results,
+)
+from client.orders.demands import names_ids, operators_of
+from client.orders.matcher_api import MatcherApi, Quote
+from client.orders.orders import Terms, route_text
+from client.records.keeper import Keeper, keepers_of
+from client.wallet import balances
+from core.engine.stops import stop_strings
+from core.engine.tokenizer import Tokenizer
+from core.protocol import ids
+from core.protocol.errors import UsageError
+from core.runtime.clock import SystemClock
+from core.runtime.commands.console import Stage
+
+if TYPE_CHECKING:
+    from client.records.store import ClientStore
+    from core.protocol.signing import DigestSigner
+    from core.runtime.commands.console import Run
+    from core.runtime.settings import Settings
+
+MOST_REPLICAS = 8
+LONGEST_NAME = 80
+
+
+@dataclass(frozen=True)
+class Bargain:
+    """What a file is done for now: a price for each replica, on machines of its own."""
+
+    model: Model
+    tokenizer: Tokenizer
+    prepared: Prepared
+    wanted: Wanted
+    prices: list[Quote]
+
+    @property
+    def locked(self) -> int:
+        """Base units that all replicas lock together."""
+        return sum(maximum(self.model, price, self.prepared) for price in self.prices)
+
+
+async def quote_file(run: Run, file: Path, model_name: str | None, choices: Choices) -> None:
+    """Print what the file would cost now; then raise what `submit` would refuse it for with the same flags and settings."""
+    settings, wishes = run.settings, wishes_of(run.settings, choices)
+    good, bad = read_file(file, choices.sampling)
+    async with open_context(settings) as context:
+        bargain = await _bargain(run, context, model_name, choices, good, bad)
+        run.emit(_offered(settings, bargain, wishes))
+        await _agree(context, bargain, wishes, choices)
+
+
+async def ask_price(context: Context, model: Model, prepared: Prepared) -> Quote:
+    """The matcher's lowest price for this much work, on machines that the settings allow. Raises NoCapacity."""
+    (price,) = (await _prices(context, model, prepared, Choices(replicas=1)))[1]
+    return price
+
+
+async def submit_file(run: Run, file: Path, model_name: str | None, choices: Choices) -> None:
+    """Run the file and report; exit with the first failure's error when a request could not be answered.
+
+    Detached, another program does so, and this one ends as soon as that has its orders.
+    """
+    settings, wishes = run.settings, wishes_of(run.settings, choices)
+    _check_name(choices.name)
+    good, bad = read_file(file, choices.sampling)
+    check_writable(choices.out or Path())
+    password = run.password() if choices.detach else None
+    signer = run.unlock(password=password)
+    async with open_context(settings) as context:
+        bargain = await _bargain(run, context, model_name, choices, good, bad)
+        wishes = await _agree(context, bargain, wishes, choices)
+        shown = settings.show_token(bargain.locked)
+        wallet = {"wallet": f"{signer.address}; at most {shown} is locked"}
+        run.confirm("Sign and lock it?", _offered(settings, bargain, wishes) | wallet)
+        if password is not None:
+            from client.commands.ask.detach import go_on_alone
+
+            run.emit(await go_on_alone(run, password, shown, len(bargain.prices)))
+            return
+        await _Submitting(run, context, signer, bargain, wishes, choices).to_the_end()
+
+
+async def _agree(context: Context, bargain: Bargain, wishes: Wishes, choices: Choices) -> Wishes:
+    """The wishes as this network takes them, where the bargain is within them. Raises NoCapacity, UsageError."""
+    settings, model = context.settings, bargain.model
+    wishes = await within_limits(context, model, wishes, choices)
+    for offer in bargain.prices:
+        check_caps(settings, wishes, model.spec.layer_units, offer, bargain.locked)
+    return wishes
+
+
+class _Submitting:
+    """One file on its way, by as many replicas as were bargained for."""
+
+    def __init__(
+        self,
+        run: Run,
+        context: Context,
+        signer: DigestSigner,
+        bargain: Bargain,
+        wishes: Wishes,
+        choices: Choices,
+    ) -> None:
+        self._run, self._context, self._signer = run, context, signer
+        self._bargain, self._wishes, self._choices = bargain, wishes, choices
+        self._submission = new_submission_id()
+
+    async def to_the_end(self) -> None:
+        """Answers, receipts, payment, files and the summary. Raises what kept the rest from being answered, or differs."""
+        run, settings, chain = self._run, self._context.settings, self._context.chain
+        before = await balances(chain, self._signer.address)
+        store, matcher = self._context.store(), self._context.matcher()
+        keeper = Keeper(keepers_of(settings))
+        store.add_submission(self._submission, self._choices.name, keeper.name)
+        try:
+            prompts = self._bargain.prepared.prompts
+            with run.stage(1, 1, "generating", total=len(prompts)) as stage:
+                views = [self._view(number, stage) for number in range(len(self._bargain.prices))]
+                replicas, differing = await self._stream(store, matcher, views)
+            results = [replica.result for replica in replicas if replica.result is not None]
+            folder = self._choices.out or Path(
+                ids.short(ids.Kind.JOB, results[0].matches[0].job_id)
+            )
+            self._write(folder, replicas, differing, store)
+        finally:
+            await matcher.close()
+            store.close()
+            keeper.close()
+        after = await balances(chain, self._signer.address)
+        spent = before.wallet + before.deposited - after.wallet - after.deposited
+        summary = self._summary(folder, replicas, views, spent, after.deposited)
+        if len(views) > 1:
+            summary |= _compared(folder, results, differing)
+        (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+        run.emit(summary)
+        if differing:
+            raise suspicion(differing, str(folder / "differences.jsonl"))
+        for replica in replicas:
+            if replica.error is not None:
+                raise replica.error
+        for result in results:
+            if result.unfinished:
+                raise next(iter(result.unfinished.values()))
+
+    async def _stream(
+        self, store: ClientStore, matcher: MatcherApi, views: Sequence[Watcher]
+    ) -> tuple[list[Replica], list[Difference]]:
+        """Raises what kept the first order from being made, where no replica has one."""
+        bargain, prompts = self._bargain, self._bargain.prepared.prompts
+        requester = Requester(
+            self._context.chain,
+            matcher,
+            self._signer,
+            store,
+            SystemClock(),
+            bargain.model.model_id,
+            bargain.model.spec,
+            ending_by(bargain.tokenizer),
+        )
+        apart = Apart(bargain.wanted, bargain.prices)
+        policies = [self._policy(apart, number) for number in range(len(views))]
+        if len(views) == 1:
+            done = await run_batch(requester, prompts, policies[0], views[0], self._submission)
+            return [Replica(0, done)], []
+        replicas, differing = await run_replicas(
+            requester, prompts, policies, views, apart, self._submission
+        )
+        if all(replica.result is None for replica in replicas):
+            assert replicas[0].error is not None
+            raise replicas[0].error
+        return replicas, differing
+
+    def _policy(self, apart: Apart, number: int) -> Policy:
+        wishes, price = self._wishes, self._bargain.prices[number]
+
+        def terms_of(chain_now: int) -> Terms:
+            return replace(terms_for(wishes, price, chain_now), demands=apart.demands(number))
+
+        return Policy(
+            terms_of=terms_of,
+            limits=limits_of(self._context.settings),
+            acknowledge=wishes.acknowledge,
+        )
+
+    def _view(self, number: int, stage: Stage) -> BatchView:
+        """The first replica is shown as it streams, of the others only what they cost."""
+        run, prompts = self._run, self._bargain.prepared.prompts
+        is_shown = self._choices.text and not run.options.quiet and not number
+        view = BatchView(
+            run,
+            self._bargain.tokenizer,
+            self._context.settings.show_token,
+            stage if not number else Stage("", None, "", lambda line: None),
+            stream_text=is_shown,
+            label=f"replica {number + 1}  " if len(self._bargain.prices) > 1 else "",
+        )
+        view.stop_at({p.custom_id: stop_strings(p.sampling) for p in prompts})
+        return view
+
+    def _write(
+        self,
+        folder: Path,
+        replicas: Sequence[Replica],
+        differing: Sequence[Difference],
+        store: ClientStore,
+    ) -> None:
+        """The first replica's answers as the submission's, every other one's in a folder of its own, and what differs."""
+        bargain, is_first = self._bargain, True
+        for replica in replicas:
+            if replica.result is not None:
+                into = folder if is_first else folder / f"replica-{replica.number + 1}"
+                write_results(into, replica.result, bargain.prepared, bargain.tokenizer, bargain.model.name)  # fmt: skip
+                is_first = False
+        if differing:
+            lines = [describe_difference(one, store, bargain.tokenizer) for one in differing]
+            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            (folder / "differences.jsonl").write_text(text, encoding="utf-8")
+
+    def _summary(
+        self,
+        folder: Path,
+        replicas: Sequence[Replica],
+        views: Sequence[BatchView],
+        spent: int,
+        prepaid: int,
+    ) -> dict[str, Any]:
+        show, first = self._context.settings.show_token, views[0]
+        results = [replica.result for replica in replicas if replica.result is not None]
+        matches = [match for result in results for match in result.matches]
+        paid = sum(view.paid_units for view in views)
+        return {
+            "jobs": [ids.short(ids.Kind.JOB, m.job_id) for m in matches],
+            "job_ids": [ids.full(ids.Kind.JOB, m.job_id) for m in matches],
+            "name": self._choices.name,
+            "finished": len(results[0].finished),
+            "failed": len(results[0].unfinished) + len(self._bargain.prepared.rejected),
+            "tokens": first.tokens,
+            "tokens_per_s": round(first.tokens_per_s, 2),
+            "paid": show(paid),
+            "still_locked": show(max(0, spent - paid)),
+            "spent": show(spent),
+            "prepaid": show(prepaid),
+            "results": str(folder / "output.jsonl"),
+        }
+
+
+def _compared(
+    folder: Path, results: Sequence[BatchResult], differing: Sequence[Difference]
+) -> dict[str, Any]:
+    """What the summary of several replicas says beside."""
+    in_all = set.intersection(*(set(result.finished) for result in results))
+    different = {one.custom_id for one in differing}
+    return {
+        "replicas": len(results),
+        "same": len(in_all - different),
+        "different": len(different),
+        "differences": str(folder / "differences.jsonl") if different else None,
+    }
+
+
+async def _bargain(
+    run: Run,
+    context: Context,
+    model_name: str | None,
+    choices: Choices,
+    good: list[Any],
+    bad: list[Any],
+) -> Bargain:
+    """The file as prompts, and what its replicas would cost. Raises ModelUnknown, UsageError, NoCapacity."""
+    settings = run.settings
+    model = await context.model(model_name or settings.client.model)
+    tokenizer = Tokenizer(model.folder(settings))
+    prepared = prepare(good, bad, tokenizer, model.spec.context)
+    _tell_rejected(run, prepared)
+    wanted, prices = await _prices(context, model, prepared, choices)
+    return Bargain(model, tokenizer, prepared, wanted, prices)
+
+
+async def _prices(
+    context: Context, model: Model, prepared: Prepared, choices: Choices
+) -> tuple[Wanted, list[Quote]]:
+    ours = context.settings.client
+    replicas = choices.replicas or ours.replicas
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise UsageError(f"{replicas} replicas", f"there may be 1 to {MOST_REPLICAS}")
+    api = context.matcher()
+    try:
+        wanted = await _wanted(context.settings, api, choices)
+        tokens = prepared.tokens_in, prepared.max_tokens_out
+        return wanted, await quotes(api, model.model_id, tokens, wanted, replicas)
+    finally:
+        await api.close()
+
+
+async def _wanted(settings: Settings, api: MatcherApi, choices: Choices) -> Wanted:
+    """Who may serve: flags instead of the settings' trusted, and beside the settings' avoided. Raises IdInvalid, UsageError."""
+    trusted = choices.trusted or settings.client.trusted
+    avoided = (*choices.avoid, *settings.client.avoid)
+    known: list[str] = []
+    if names_ids((*trusted, *avoided)):
+        known = [str(miner.get("operator")) for miner in await api.miners()]
+    return Wanted(
+        limits_of(settings).in_flight,
+        operators_of(trusted, known),
+        operators_of(avoided, known),
+        wishes_of(settings, choices).audit_bps,
+    )
+
+
+def _offered(settings: Settings, bargain: Bargain, wishes: Wishes) -> dict[str, str]:
+    """The offer as people read it."""
+    prices, wanted = bargain.prices, bargain.wanted
+    offer = describe(settings, bargain.model, prices[0], bargain.prepared)
+    if len(prices) > 1:
+        offer["replicas"] = f"{len(prices)}, at most {settings.show_token(bargain.locked)} in all"
+        offer["other_routes"] = "; ".join(route_text(price.plan) for price in prices[1:])
+    if wanted.audit_bps:
+        offer["audited"] = f"{wanted.audit_bps / 100:g} % of the requests"
+    auditors = dict.fromkeys(describe_auditor(settings, wishes, price) for price in prices)
+    if any(auditors):
+        offer["auditor"] = " and ".join(auditors)
+    return offer
+
+
+def _check_name(name: str) -> None:
+    if len(name) > LONGEST_NAME or not name.isprintable() or name.startswith("-"):
+        raise UsageError(
+            f"a job cannot be called {name[:LONGEST_NAME]!r}",
+            f"a name has at most {LONGEST_NAME} printable characters and begins with no dash",
+        )
+
+
+def _tell_rejected(run: Run, prepared: Prepared) -> None:
+    from rich.markup import escape
+
+    for name, error in prepared.rejected:
+        run.note(escape(printable(f"skipped  {name}: {error.what}: {error.why}")))

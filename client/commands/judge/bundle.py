@@ -1,0 +1,192 @@
+"""What does a third party need to check a job without asking anybody, and does it hold? `auditor bundle` and `auditor verify`.
+
+One JSON file: the signed order, the plan, the model as registered, every receipt with its leaves, prompts and answers as token ids.
+It proves who signed what over which numbers; that the chain has the job, and that the layers were computed, only chain and model can tell.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from client.context import open_context, open_store
+from client.orders.shard_roots import shard_roots
+from client.pipeline.verify import (
+    Answer,
+    check_answers,
+    check_pipeline,
+    complete_sets,
+    covered,
+)
+from client.records.store import match_of
+from core.money import pricing
+from core.protocol import ids, signing, units
+from core.protocol import types as t
+from core.protocol.errors import CheckFailed, UsageError
+from core.runtime.settings import Settings
+
+FORM = "headrace.bundle/1"
+MAX_BYTES = 512 * 2**20
+
+
+class Bundled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One answer: what went in, and what came out."""
+
+    request: int
+    custom_id: str
+    prompt_ids: list[int]
+    tokens: list[int]
+    finish: str
+    salt: str
+
+
+class Bundle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file."""
+
+    form: str
+    chain_id: int
+    task_registry: t.Address
+    job_id: t.Hash32
+    transaction: str
+    signed: t.SignedOrder
+    plan: Annotated[list[t.Stage], msgspec.Meta(min_length=1)]
+    spec: t.ModelSpec
+    shard_roots: list[t.Hash32]
+    receipts: list[t.SignedReceipt]
+    answers: list[Bundled]
+
+
+async def write_bundle(settings: Settings, typed: str, out: Path) -> dict[str, Any]:
+    """Gather a job (or the job of a receipt) from our records and the registry. Raises IdInvalid, UsageError if `out` exists."""
+    store = open_store(settings)
+    try:
+        if typed.startswith(ids.Kind.RECEIPT.value):
+            row = store.find_job(store.find_receipt(typed)[0].job_id)
+        else:
+            row = store.find_job(typed)
+        match = match_of(row)
+        receipts = [signed for _, signed in store.receipts(row.job_id)]
+        answers = [
+            Bundled(
+                r.request_index,
+                r.custom_id,
+                json.loads(r.prompt_ids),
+                json.loads(r.tokens),
+                r.finish,
+                r.salt,
+            )
+            for r in store.requests(row.job_id)
+            if r.finish
+        ]
+    finally:
+        store.close()
+    order = match.signed.order
+    async with open_context(settings) as context:
+        chain = context.chain
+        roots = await shard_roots(chain, order.model_id, match.plan)
+        spec = msgspec.convert(
+            await chain.read("ModelRegistry", "specOf", order.model_id), t.ModelSpec
+        )
+        bundle = Bundle(
+            form=FORM,
+            chain_id=chain.chain_id,
+            task_registry=ids.address(chain.domain.verifying_contract),
+            job_id=match.job_id,
+            transaction=match.tx_hash,
+            signed=match.signed,
+            plan=list(match.plan),
+            spec=spec,
+            shard_roots=[roots[stage.layer_from, stage.layer_to] for stage in match.plan],
+            receipts=receipts,
+            answers=answers,
+        )
+    content = msgspec.json.encode(bundle)
+    try:
+        descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(content)
+    except OSError as error:
+        raise UsageError(
+            f"{out} is not written", error.strerror or str(error), next_step="choose another name"
+        ) from None
+    return {
+        "file": str(out),
+        "job": ids.short(ids.Kind.JOB, match.job_id),
+        "receipts": len(receipts),
+        "requests": len(answers),
+        "bytes": len(content),
+    }
+
+
+def verify_bundle(file: Path) -> dict[str, Any]:
+    """Check everything in a bundle that needs neither chain nor model. Raises UsageError for no bundle, CheckFailed."""
+    try:
+        with file.open("rb") as handle:
+            content = handle.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+        bundle = msgspec.json.decode(content, type=Bundle)
+        if bundle.form != FORM:
+            raise ValueError(f"its form is {bundle.form}, known is {FORM}")
+    except OSError as error:
+        raise UsageError(f"cannot read {file}", error.strerror or str(error)) from None
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise UsageError(
+            f"{file} is no bundle", str(error), next_step="auditor bundle JOB --out FILE"
+        ) from None
+    return check_bundle(bundle)
+
+
+def check_bundle(bundle: Bundle) -> dict[str, Any]:
+    """Order, plan, receipts and answers belong together and are signed by whom they name. Raises CheckFailed."""
+    domain = signing.Domain(bundle.chain_id, bundle.task_registry)
+    order, plan = bundle.signed.order, tuple(bundle.plan)
+    if signing.job_id(domain, order) != bundle.job_id:
+        raise CheckFailed("the order makes another job", f"the file says {bundle.job_id}")
+    if signing.model_id(bundle.spec) != order.model_id:
+        raise CheckFailed("the model is another one", f"ordered was {order.model_id}")
+    if len(bundle.shard_roots) != len(plan):
+        raise CheckFailed(
+            "the plan has no shard for every stage", f"{len(plan)} and {len(bundle.shard_roots)}"
+        )
+    signer = signing.recover(domain, order, bundle.signed.signature)
+    if signer is None:
+        raise CheckFailed("nobody signed the order", "its signature is none")
+    roots = {
+        (stage.layer_from, stage.layer_to): root
+        for stage, root in zip(plan, bundle.shard_roots, strict=True)
+    }
+    answers = {a.request: Answer(tuple(a.prompt_ids), tuple(a.tokens)) for a in bundle.answers}
+    pipelines = complete_sets(bundle.receipts, len(plan))
+    signed = {index for receipts in pipelines for index in covered(receipts)}
+    if not answers or signed != set(answers):
+        raise CheckFailed(
+            "receipts and answers do not match",
+            f"there are answers to {sorted(answers)}, receipts of every stage for {sorted(signed)}",
+        )
+    for receipts in pipelines:
+        check_pipeline(
+            receipts,
+            domain=domain,
+            order=order,
+            plan=plan,
+            shard_root_of=lambda a, b: roots[a, b],
+        )
+        check_answers(receipts, {i: answers[i] for i in covered(receipts)})
+    tokens_in = sum(len(a.prompt_ids) for a in answers.values())
+    tokens_out = sum(len(a.tokens) for a in answers.values())
+    due = pricing.split(order, plan, bundle.spec, tokens_in, tokens_out)
+    by = "the requester" if signer == order.requester else f"its spender {signer}"
+    return {
+        "job": ids.short(ids.Kind.JOB, bundle.job_id),
+        "order": f"signed by {by} for chain {bundle.chain_id}",
+        "receipts": f"{sum(map(len, pipelines))}, all by the plan's operators, chained from prompt to answer",
+        "tokens_in": tokens_in,
+        "tokens_out": tokens_out,
+        "due": units.format_token(sum(due.gross)),
+        "still_to_check": "that the chain has this job and these roots (client receipts verify), and the layers themselves (auditor check)",
+    }

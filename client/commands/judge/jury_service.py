@@ -1,0 +1,114 @@
+"""`auditor jury serve`: the juror daemon with real connections, and what Prometheus reads of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from client.audit.evidence import Case, Evidence
+from client.audit.investigation import describe_finding, endpoints_of, source_of
+from client.audit.rerun import StageFinding
+from client.context import Context, open_context
+from client.jury.jury import JurorDaemon
+from client.jury.votes import VoteBook, VoteKind
+from core.chain.chain import Chain
+from core.chain.follower import EventFollower
+from core.protocol import ids
+from core.protocol.errors import HeadraceError
+from core.runtime.clock import SystemClock
+from core.runtime.commands.console import Run
+from core.runtime.logs import get_logger
+from core.runtime.metrics import Metrics
+from core.runtime.network.channel import Peers, StreamIdentity
+
+LOOK_EVERY_S = 15.0
+log = get_logger(__name__)
+
+
+async def serve(run: Run) -> None:
+    """Judge until stopped."""
+    settings = run.settings
+    signer = run.unlock()
+    async with open_context(settings) as context:
+        peers = Peers(StreamIdentity(signer, context.chain.domain))
+        book = VoteBook(
+            settings.folders.state / f"jury-{settings.network.name}-{signer.address}.sqlite"
+        )
+        numbers = JuryNumbers()
+
+        def voted(dispute: str, vote: VoteKind, finding: StageFinding | None) -> None:
+            _say_vote(dispute, vote, finding)
+            numbers.voted(vote)
+
+        daemon = JurorDaemon(
+            context.chain,
+            signer,
+            book,
+            SystemClock(),
+            EventFollower(context.chain, start_block=settings.network.deploy_block),
+            lambda case: _evidence(context, peers, case),
+            lambda case: source_of(context, case),
+            on_vote=voted,
+        )
+        numbers.follow(lambda: daemon.open_disputes, lambda: daemon.is_chain_up)
+        async with AsyncExitStack() as stack:
+            stack.callback(book.close)
+            stack.push_async_callback(peers.close)
+            ours = settings.auditor
+            await numbers.metrics.serve_while(stack, ours.metrics_port, ours.metrics_host)
+            look = asyncio.create_task(_look_at_stake(context.chain, signer.address, numbers))
+            stack.callback(look.cancel)
+            log.info("juror ready", juror=signer.address)
+            await daemon.run()
+
+
+class JuryNumbers:
+    """A juror's metrics."""
+
+    def __init__(self) -> None:
+        metrics = self.metrics = Metrics()
+        self._disputes = metrics.gauge("headrace_disputes", "Disputes by state", ["state"])
+        self._votes = metrics.counter(
+            "headrace_votes_total", "Votes that were decided on", ["vote"]
+        )
+        self._chain = metrics.gauge("headrace_chain_up", "1 when the chain answered last")
+        self._gas = metrics.gauge("headrace_balance_wei", "ETH for fees", ["account"])
+        self._stake = metrics.gauge("headrace_stake_units", "The juror's stake, in base units")
+        for vote in VoteKind:
+            self._votes.labels(vote.name.lower())
+
+    def follow(self, disputes: Callable[[], int], is_chain_up: Callable[[], bool]) -> None:
+        """Ask these at every scrape."""
+        self._disputes.labels("open").set_function(disputes)
+        self._chain.set_function(lambda: 1 if is_chain_up() else 0)
+
+    def voted(self, vote: VoteKind) -> None:
+        self._votes.labels(vote.name.lower()).inc()
+
+    def holds(self, stake_units: int, gas_wei: int) -> None:
+        self._stake.set(stake_units)
+        self._gas.labels("juror").set(gas_wei)
+
+
+async def _look_at_stake(chain: Chain, juror: str, numbers: JuryNumbers) -> None:
+    while True:
+        try:
+            found = await chain.read("JuryArbitrator", "jurorOf", juror)
+            numbers.holds(int(found["stake"]), await chain.balance_wei(juror))
+        except HeadraceError as error:
+            log.debug("the juror's stake is not known", why=str(error))
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def _evidence(context: Context, peers: Peers, case: Case) -> Evidence:
+    return Evidence(case, context.chain.domain, peers, await endpoints_of(context, case))
+
+
+def _say_vote(dispute: str, vote: VoteKind, finding: StageFinding | None) -> None:
+    log.info(
+        "judged",
+        dispute=ids.short(ids.Kind.DISPUTE, dispute),
+        vote=vote.name,
+        **(describe_finding(finding) if finding else {"why": "judged without re-running"}),
+    )

@@ -1,0 +1,275 @@
+"""`auditor check` and `auditor dispute`: what they do and what they print."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from client.audit.evidence import Delegation, events_named
+from client.audit.explain import explain_stage, rows_of
+from client.audit.investigation import (
+    Investigation,
+    describe_cost,
+    describe_finding,
+    investigate,
+    open_evidence,
+    read_delegation,
+    source_of,
+)
+from client.commands.judge.play_dispute import is_played, play_dispute
+from client.context import Context, open_context
+from client.disputes.jury_dispute import challenge_cost, check_standing, open_dispute
+from client.jury.jury import Phase
+from core.chain.chain import ChainEvent
+from core.dispute.game.dispute import STATUSES
+from core.dispute.game.dispute import Phase as GamePhase
+from core.dispute.game.game_log import GAME, Opened, games
+from core.protocol import ids
+from core.protocol.errors import CheckFailed, DeadlinePassed, UsageError
+from core.protocol.signing import DigestSigner
+from core.protocol.types import LayerRange, SignedReceipt
+from core.runtime.clock import SystemClock
+from core.runtime.commands.console import Run
+from core.runtime.settings import Settings
+
+
+@dataclass(frozen=True)
+class Looking:
+    """How a job is looked at: which layers, and by how many times the network's tolerance."""
+
+    layers: str | None = None
+    tolerance: float = 1.0
+    explain: bool = False
+
+
+async def check_job(
+    run: Run, typed: str, delegation_file: Path | None, looking: Looking = Looking()
+) -> None:
+    """Print a row per stage, and to explain it a row per layer; raise CheckFailed naming the guilty one."""
+    delegation, layers = read_delegation(delegation_file), _layers(looking.layers)
+    signer = run.unlock()
+    async with open_context(run.settings) as context:
+        found = await _rerun(run, context, signer, typed, delegation, layers, looking.tolerance)
+        by_layer = await _explained(context, signer, found, delegation) if looking.explain else []
+    run.emit(
+        [
+            describe_finding(f, looking.tolerance) | describe_cost(found, f.stage)
+            for f in found.findings
+        ]
+    )
+    if looking.explain:
+        run.emit(by_layer)
+    guilty = found.guilty
+    if guilty is None:
+        return
+    job = ids.short(ids.Kind.JOB, found.case.job_id)
+    if looking.tolerance != 1.0:
+        raise CheckFailed(
+            f"stage {guilty.stage} lies outside {looking.tolerance:g} times the network's tolerance",
+            str(describe_finding(guilty, looking.tolerance)["why"]),
+            state="by that alone nobody is at fault: the tolerance that counts is the registered one",
+            next_step=f"auditor check {job}",
+            stage=guilty.stage,
+            operator=guilty.operator,
+        )
+    raise CheckFailed(
+        f"stage {guilty.stage} (layers {guilty.layers[0]}-{guilty.layers[1] - 1}) did not do what it signed",
+        str(describe_finding(guilty)["why"]),
+        state=f"operator {guilty.operator}; at fault: stage {', '.join(_faulty(found))}",
+        next_step=f"auditor dispute {job} --stage {guilty.stage}",
+        stage=guilty.stage,
+        operator=guilty.operator,
+    )
+
+
+async def _explained(
+    context: Context, signer: DigestSigner, found: Investigation, delegation: Delegation | None
+) -> list[dict[str, str]]:
+    """Every layer of the job's stages, for the request that speaks most against each."""
+    rows: list[dict[str, str]] = []
+    source = await source_of(context, found.case)
+    async with open_evidence(context, signer, found.case, delegation) as evidence:
+        for finding in found.findings:
+            worst = finding.worst
+            if finding.withheld or worst is None:
+                continue
+            leaf = next(
+                leaf
+                for receipts in found.pipelines
+                for leaf in receipts[finding.stage].leaves
+                if leaf.request_index == worst.request_index
+            )
+            rows += rows_of(await explain_stage(evidence, source, finding.stage, leaf))
+    return rows
+
+
+def _faulty(found: Investigation) -> list[str]:
+    return [str(finding.stage) for finding in found.findings if finding.at_fault]
+
+
+def _layers(typed: str | None) -> LayerRange | None:
+    """`A:B` as the layers from A to before B. Raises UsageError."""
+    if typed is None:
+        return None
+    first, _, end = typed.partition(":")
+    try:
+        return LayerRange(int(first), int(end))
+    except ValueError:
+        raise UsageError(
+            f"--layers {typed}", "it is A:B with A < B, such as 4:8; layer B is not included"
+        ) from None
+
+
+async def _rerun(
+    run: Run,
+    context: Context,
+    signer: DigestSigner,
+    typed: str,
+    delegation: Delegation | None,
+    layers: LayerRange | None = None,
+    tolerance: float = 1.0,
+) -> Investigation:
+    with run.stage(1, 1, "re-running in float64", unit="requests") as stage:
+        return await investigate(
+            context,
+            signer,
+            typed,
+            delegation,
+            lambda index, done, total: stage.set(done, f"stage {index}", total=total),
+            layers=layers,
+            tolerance=tolerance,
+        )
+
+
+async def dispute_job(
+    run: Run, typed: str, stage: int | None, delegation_file: Path | None, *, wait: bool
+) -> None:
+    """Open a dispute about the guilty stage and follow it to its verdict. A stage that is named is not re-run again."""
+    settings, delegation = run.settings, read_delegation(delegation_file)
+    signer = run.unlock()
+    async with open_context(settings) as context:
+        if stage is None:
+            found = await _rerun(run, context, signer, typed, delegation)
+        else:
+            found = await investigate(
+                context, signer, typed, delegation, lambda *_: None, rerun=False
+            )
+        check_standing(found.case, signer.address, delegation)
+        accused = _accused(found, stage)
+        if is_played(context, found):
+            played = await play_dispute(run, context, signer, found, accused, delegation, wait=wait)
+            run.emit(played)
+            return
+        cost = await challenge_cost(context.chain)
+        show = settings.show_token
+        index = accused.receipt.stage
+        run.confirm(
+            "Open the dispute?",
+            {
+                "job": ids.short(ids.Kind.JOB, found.case.job_id),
+                "accused": f"stage {index}, operator {found.case.plan[index].operator}",
+                "bond": f"{show(cost.bond)}, lost if the jury finds no fault",
+                "fee": f"{show(cost.fee)} for the jury",
+            },
+        )
+        await open_dispute(context.chain, signer, found.case, accused, delegation)
+        dispute = await context.chain.read(
+            "JuryArbitrator", "disputeIdOf", found.case.job_id, index, accused.receipt.requests_root
+        )
+        run.note(f"opened {ids.short(ids.Kind.DISPUTE, dispute)}")
+        if wait:
+            run.emit(await _await_verdict(run, context, dispute))
+        else:
+            run.emit(jury_line(settings, dispute, await _read(context, dispute)))
+
+
+def _accused(found: Investigation, stage: int | None) -> SignedReceipt:
+    if stage is None:
+        if found.guilty is None:
+            raise UsageError(
+                "no stage is at fault",
+                "every stage's outputs lie within the tolerance",
+                state="nothing was opened; a false accusation would cost the bond",
+            )
+        stage = found.guilty.stage
+    if not 0 <= stage < len(found.case.plan):
+        raise UsageError(f"there is no stage {stage}", f"the plan has {len(found.case.plan)}")
+    return found.accused(stage)
+
+
+async def _read(context: Context, dispute: str) -> dict[str, Any]:
+    found: dict[str, Any] = await context.chain.read("JuryArbitrator", "disputeOf", dispute)
+    return found
+
+
+async def _await_verdict(run: Run, context: Context, dispute: str) -> dict[str, Any]:
+    clock, shown = SystemClock(), ""
+    longest_s = await context.chain.read("JuryArbitrator", "maxDisputeSeconds")
+    give_up = clock.monotonic() + longest_s + 120
+    while True:
+        found = await _read(context, dispute)
+        phase = Phase(found["phase"])
+        line = f"{phase.name.lower()}  {found['commits']} committed, {found['reveals']} revealed of {found['panel']}"
+        if line != shown:
+            run.note(f"  {line}")
+            shown = line
+        if phase is Phase.EXECUTED:
+            return jury_line(run.settings, dispute, found)
+        if clock.monotonic() > give_up:
+            raise DeadlinePassed(
+                "no verdict within the longest time a dispute takes",
+                f"phase {phase.name}, after {longest_s} s",
+                resume="auditor disputes ls",
+            )
+        await clock.sleep(0.5)
+
+
+def jury_line(settings: Settings, dispute: str, found: dict[str, Any]) -> dict[str, Any]:
+    """A dispute before the jury as it stands."""
+    return {
+        "dispute": ids.short(ids.Kind.DISPUTE, dispute),
+        "job": ids.short(ids.Kind.JOB, found["job"]),
+        "stage": found["stage"],
+        "accused": found["accused"],
+        "phase": Phase(found["phase"]).name.lower(),
+        "verdict": STATUSES[found["status"]],
+        "votes": f"{found['votesFault']} fault of {found['reveals']} revealed, panel {found['panel']}",
+        "bond": settings.show_token(found["bond"]),
+    }
+
+
+async def list_disputes(settings: Settings) -> list[dict[str, Any]]:
+    """Every dispute of either kind, oldest first."""
+    async with open_context(settings) as context:
+        chain, first = context.chain, settings.network.deploy_block
+        found = [
+            (
+                event.block_number,
+                _jury_row(settings, event, await _read(context, event.args["dispute"])),
+            )
+            for event in await events_named(chain, "DisputeOpened", first)
+        ]
+        if GAME in chain.addresses:
+            for opened in await games(chain, first):
+                game = await chain.read(GAME, "gameOf", opened.dispute)
+                found.append((opened.block, _game_row(settings, opened, game)))
+    return [row for _, row in sorted(found, key=lambda pair: pair[0])]
+
+
+def _jury_row(settings: Settings, event: ChainEvent, found: dict[str, Any]) -> dict[str, Any]:
+    return {"before": "jury"} | jury_line(settings, event.args["dispute"], found)
+
+
+def _game_row(settings: Settings, opened: Opened, game: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "before": "game",
+        "dispute": ids.short(ids.Kind.DISPUTE, opened.dispute),
+        "job": ids.short(ids.Kind.JOB, opened.job),
+        "stage": opened.stage,
+        "accused": opened.accused,
+        "phase": GamePhase(game["phase"]).name.lower(),
+        "verdict": STATUSES[game["status"]],
+        "votes": "none are cast",
+        "bond": settings.show_token(opened.bond),
+    }

@@ -1,0 +1,114 @@
+"""`client balance`: what does a wallet hold, what do its unfinished jobs hold locked, and how long does it last at the pace of the last week?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from client.context import Context, open_context, open_store
+from client.records.store import ClientStore, JobRow, match_of
+from client.wallet import balances
+from core.money import pricing
+from core.protocol import ids
+from core.protocol.types import Order
+from core.protocol.units import show_eth
+from core.runtime.clock import SystemClock
+from core.runtime.settings import Settings
+
+DAY_S, WEEK_DAYS = 86_400, 7
+#: States of our records in which a job may still hold money.
+UNFINISHED = ("open", "unacknowledged")
+MOST_LOCKS = 100
+
+
+async def holdings(settings: Settings, address: str) -> dict[str, Any]:
+    """Everything in one table. What is locked and spent is that of jobs that were opened from this machine."""
+    now_s, show = int(SystemClock().now()), settings.show_token
+    ours = _jobs_of(settings, address)
+    async with open_context(settings) as context:
+        found = await balances(context.chain, address)
+        locks = await _locks(context, [row for row, _ in ours if row.state in UNFINISHED])
+        spent = await _spent(
+            context, [one for one in ours if one[0].created_at > now_s - WEEK_DAYS * DAY_S]
+        )
+    spendable, per_day = found.wallet + found.deposited, per_day_spent(spent)
+    return {
+        "address": address,
+        "wallet": show(found.wallet),
+        "prepaid": show(found.deposited),
+        "locked": show(sum(locks.values())),
+        "locked_by": [f"{ids.short(ids.Kind.JOB, job)} {show(units)}" for job, units in locks.items()],
+        "spendable": show(spendable),
+        "lasts": lasts(spendable, per_day, f"{show(per_day)} a day"),
+        "leaving": show(found.thawing),
+        "credit": show(found.credit),
+        "gas": show_eth(found.gas_wei),
+    }  # fmt: skip
+
+
+def per_day_spent(spent: Iterable[tuple[int, int]]) -> int:
+    """Base units of (seconds since 1970, base units) in the mean of the days on which anything was spent, rounded up."""
+    days: dict[int, int] = {}
+    for at_s, cost in spent:
+        days[at_s // DAY_S] = days.get(at_s // DAY_S, 0) + cost
+    costs = [cost for cost in days.values() if cost]
+    return -(-sum(costs) // len(costs)) if costs else 0
+
+
+def lasts(spendable: int, per_day: int, pace: str) -> str:
+    """How long this much lasts, in words, such as `about 9 days at 0.4usd a day`."""
+    if not per_day:
+        return f"nothing was spent in the last {WEEK_DAYS} days"
+    hours = spendable * 24 // per_day
+    if hours < 1:
+        return f"less than an hour at {pace}"
+    many, unit = (hours // 24, "days") if hours >= 48 else (hours, "hours" if hours > 1 else "hour")
+    return f"about {many:,} {unit} at {pace}"
+
+
+def _jobs_of(settings: Settings, address: str) -> list[tuple[JobRow, tuple[int, int]]]:
+    """This wallet's jobs, newest first, each with its delivered tokens in and out."""
+    store = open_store(settings)
+    try:
+        rows = [row for row in store.jobs() if _order(row).requester.lower() == address.lower()]
+        return [(row, _delivered(store, row)) for row in rows]
+    finally:
+        store.close()
+
+
+def _order(row: JobRow) -> Order:
+    return match_of(row).signed.order
+
+
+def _delivered(store: ClientStore, row: JobRow) -> tuple[int, int]:
+    ended = [request for request in store.requests(row.job_id) if request.finish]
+    tokens_in = sum(len(json.loads(request.prompt_ids)) for request in ended)
+    return tokens_in, sum(len(json.loads(request.tokens)) for request in ended)
+
+
+async def _locks(context: Context, rows: list[JobRow]) -> dict[str, int]:
+    """What the escrow still holds for each of these jobs, where it holds anything."""
+    read = context.chain.read
+    found = {
+        row.job_id: int((await read("Escrow", "lockOf", row.job_id))["amount"])
+        for row in rows[:MOST_LOCKS]
+    }
+    return {job: units for job, units in found.items() if units}
+
+
+async def _spent(
+    context: Context, jobs: list[tuple[JobRow, tuple[int, int]]]
+) -> list[tuple[int, int]]:
+    """When each job was opened, and what the tokens that it delivered cost."""
+    units_of: dict[str, int] = {}
+    spent = []
+    for row, (tokens_in, tokens_out) in jobs:
+        order = _order(row)
+        if order.model_id not in units_of:
+            shape = await context.chain.read("ModelRegistry", "shapeOf", order.model_id)
+            units_of[order.model_id] = pricing.model_units(shape)
+        units = units_of[order.model_id]
+        cost = pricing.cost(units, tokens_in, tokens_out, order.price_in, order.price_out)
+        spent.append((row.created_at, cost))
+    return spent

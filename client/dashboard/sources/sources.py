@@ -1,0 +1,196 @@
+"""Everything that pages read, each from whoever knows it: matcher, chain, chain log, and the gateway's own records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from client.context import model_name
+from client.dashboard.sources.cached import Cached, Dated
+from client.dashboard.sources.chain_log import ChainLog, LoggedEvent
+from client.wallet import Balances, balances
+from core.chain.chain import CONTRACTS, Chain
+from core.protocol import ids
+from core.protocol.errors import ConfigError, HeadraceError, MatcherUnreachable
+from core.runtime.logs import get_logger
+
+if TYPE_CHECKING:
+    from client.disputes.game_record import OnTrial
+    from client.gateway.gateway import Gateway
+    from client.orders.matcher_api import MatcherApi
+
+log = get_logger(__name__)
+Json = dict[str, Any]
+SLOW_S = 5.0  # what hardly changes is read so often
+#: How long a page waits for what is not read yet, a tokenizer or a game's last number; it comes with the page's next look.
+READ_WITHIN_S = 0.1
+#: What the contracts were deployed with, by the functions that say it.
+RULES = {
+    "TaskRegistry": ("params", "pausedUntil"),
+    "MinerRegistry": ("minStake", "unbondSeconds", "jailSeconds", "pausedUntil"),
+    "Escrow": ("withdrawDelaySeconds",),
+    "JuryArbitrator": (
+        "bond", "fee", "panelSize", "quorum", "slashBps", "commitSeconds", "revealSeconds",
+        "payoutDelaySeconds", "minJurorStake",
+    ),
+}  # fmt: skip
+
+
+class Sources:
+    """What one dashboard reads. Every value carries its age; nothing here raises into a page."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway, self.settings, self.clock = gateway, gateway.settings, gateway.clock
+        self.status: Cached[Json] = self._of_matcher(lambda api: api.status())
+        self.models: Cached[list[Json]] = self._of_matcher(lambda api: api.models())
+        self.miners: Cached[list[Json]] = self._of_matcher(lambda api: api.miners())
+        self.routes: Cached[list[Json]] = self._of_matcher(lambda api: api.routes())
+        self.allocations: Cached[list[Json]] = self._of_matcher(lambda api: api.allocations())
+        self.balances: Cached[Balances] = Cached(self._balances, self.clock, fresh_s=2.0)
+        self.parameters: Cached[Json] = Cached(self._parameters, self.clock, fresh_s=60.0)
+        self.chain: Chain | None = None
+        self.log: ChainLog | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._readers: dict[str, asyncio.Task[Any]] = {}
+        self._trials: dict[str, asyncio.Task[OnTrial | None]] = {}
+        self._is_started = False
+
+    def start(self) -> None:
+        """Begin to follow the chain, where one is configured; needs a running loop. Again: nothing happens."""
+        settings = self.settings
+        if self._is_started or settings.network.rpc_url is None:
+            return
+        self._is_started = True
+        try:
+            self.chain = chain_of(settings)
+        except ConfigError as error:
+            log.warning("the dashboard shows nothing of the chain", reason=str(error))
+            return
+        registry = settings.network.contract("TaskRegistry").lower()
+        name = f"chain-log-{settings.network.name}-{registry[2:10]}.sqlite"
+        self.log = ChainLog(
+            self.chain,
+            settings.folders.state / name,
+            self.clock,
+            start_block=settings.network.deploy_block,
+        )
+        self._following = asyncio.create_task(self.log.run(), name="chain log")
+
+    async def close(self) -> None:
+        begun = [*self._readers.values(), *self._trials.values()]
+        for task in begun:
+            task.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+        if self.log is not None:
+            await self.log.close()
+        for cached in (
+            self.status, self.models, self.miners, self.routes, self.allocations,
+            self.balances, self.parameters,
+        ):  # fmt: skip
+            await cached.close()
+        if self.chain is not None:
+            await self.chain.close()
+
+    async def reader(self, model: str) -> Callable[[list[int]], str] | None:
+        """Tokens to text, where this machine has the model's tokenizer and has loaded it by now."""
+        task = self._readers.get(model)
+        if task is None:
+            task = asyncio.create_task(self.gateway.catalogue.find(model), name=f"read {model}")
+            self._readers[model] = task
+        await asyncio.wait({task}, timeout=READ_WITHIN_S)
+        if not task.done():
+            return None
+        try:
+            return (await task).tokenizer.decode  # type: ignore[no-any-return]
+        except HeadraceError:
+            del self._readers[model]
+            return None
+
+    async def trial(self, opened: LoggedEvent) -> OnTrial | None:
+        """The number that a game which is ruled ended at; None where it had none, or while it is read, which takes a while and is done once."""
+        dispute = str(opened.args["id"])
+        task = self._trials.get(dispute)
+        if task is None:
+            task = asyncio.create_task(self._trial(opened), name=f"trial of {dispute}")
+            self._trials[dispute] = task
+        await asyncio.wait({task}, timeout=READ_WITHIN_S)
+        if not task.done():
+            return None
+        try:
+            return await task
+        except HeadraceError as error:
+            log.warning("cannot read what a game ended at", dispute=dispute, reason=str(error))
+            del self._trials[dispute]
+            return None
+
+    async def _trial(self, opened: LoggedEvent) -> OnTrial | None:
+        from client.disputes.game_record import on_trial
+        from core.chain.chain import ChainEvent
+        from core.dispute.game.game_log import opened_in
+
+        event = ChainEvent(
+            opened.contract, opened.name, opened.args, opened.block, "", opened.tx, opened.log_index
+        )
+        return await on_trial(self.require_chain(), opened_in(event))
+
+    def now_ms(self) -> int:
+        return int(self.clock.now() * 1000)
+
+    def name_of(self, model_id: str) -> str:
+        """What people call a model, else its short id."""
+        name = model_name(model_id, self.settings)
+        try:
+            return name or ids.short(ids.Kind.MODEL, model_id)
+        except HeadraceError:
+            return model_id
+
+    def matcher(self) -> MatcherApi:
+        """Raises MatcherUnreachable where none is configured."""
+        if self.gateway.matcher is None:
+            raise MatcherUnreachable("no matcher is configured", "network.matcher_url is not set")
+        return self.gateway.matcher
+
+    async def read(self, contract: str, function: str, *args: Any) -> Any:
+        """A view function of the chain. Raises ConfigError without a chain, ChainUnreachable, ContractRefused."""
+        return await self.require_chain().read(contract, function, *args)
+
+    def require_chain(self) -> Chain:
+        if self.chain is None:
+            raise ConfigError("no chain is configured", "network.rpc_url is not set")
+        return self.chain
+
+    def require_log(self) -> ChainLog:
+        if self.log is None:
+            raise ConfigError("no chain is configured", "network.rpc_url is not set")
+        return self.log
+
+    def _of_matcher(self, ask: Callable[[MatcherApi], Awaitable[Any]]) -> Cached[Any]:
+        return Cached(lambda: ask(self.matcher()), self.clock)
+
+    async def _balances(self) -> Balances:
+        return await balances(self.require_chain(), self.gateway.payer)
+
+    async def _parameters(self) -> Json:
+        """What the contracts were deployed with."""
+        chain = self.require_chain()
+        return {
+            contract: {name: await chain.read(contract, name) for name in names}
+            for contract, names in RULES.items()
+            if contract in chain.addresses
+        }
+
+
+def chain_of(settings: Any) -> Chain:
+    """The chain with every contract the network file names. Raises ConfigError."""
+    chain_id, rpc_url = settings.require_network()
+    known = {name for name in CONTRACTS if name in settings.network.contracts}
+    return Chain(
+        rpc_url, chain_id, {name: settings.network.contract(name) for name in sorted(known)}
+    )
+
+
+__all__ = ["Cached", "Dated", "Sources", "chain_of"]

@@ -1,0 +1,85 @@
+"""How does one connection follow an exchange: its head, its events, pings while nothing comes, and leaving when the client does?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.responses import Response
+
+from client.gateway.errors import openai_error, retry_headers
+from client.gateway.openai.shapes import PING
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from client.gateway.exchange import Exchange, Exchanges
+    from core.protocol.errors import HeadraceError
+
+PING_S = 10.0  # proxies cut what is silent for longer than some ten seconds
+
+
+def json_response(
+    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    return Response(
+        msgspec.json.encode(value), status, headers=headers, media_type="application/json"
+    )
+
+
+def failed(
+    error: HeadraceError, status: int | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
+    """An error as OpenAI clients read it."""
+    return json_response(
+        openai_error(error),
+        status or error.http_status,
+        {**retry_headers(error), **(headers or {})},
+    )
+
+
+class Following(Response):
+    """A response that reads an exchange from its beginning. Its reader is counted from when this is made."""
+
+    def __init__(self, exchanges: Exchanges, exchange: Exchange, ping_s: float = PING_S) -> None:
+        self._exchanges, self._exchange, self._ping_s = exchanges, exchange, ping_s
+        self.background = None
+        self._exchanges.join(exchange)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.create_task(self._send(send))
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        except OSError:  # the connection went while it was written to
+            pass
+        finally:
+            self._exchanges.leave(self._exchange)
+            for task in (sending, leaving):
+                task.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
+
+    async def _send(self, send: Send) -> None:
+        exchange = self._exchange
+        head = await exchange.wait_head(self._ping_s)
+        while head is None:
+            if exchange.early_headers is not None:
+                exchange.open(200, exchange.early_headers())
+            head = await exchange.wait_head(self._ping_s)
+        names = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in head.headers.items()]
+        await send({"type": "http.response.start", "status": head.status, "headers": names})
+        is_stream = head.headers.get("content-type", "").startswith("text/event-stream")
+        async for data, more in exchange.follow(self._ping_s):
+            if is_stream and more:
+                data = data or PING
+            if data or not more:  # the last piece and the end of it are one write
+                await send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,236 @@
+"""Which requests does a batch's file hold? Good lines as prompts, bad ones with the reason, and the lines that answer them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from client.gateway.accepting import make_prompts
+from client.gateway.errors import BadParameter, openai_error
+from client.gateway.openai.fields import Endpoint, Wanted, read_json, read_wanted
+from client.gateway.openai.shapes import ChoiceText, Frame, Usage
+from client.gateway.openai.writing import TokenTold, Writer
+from client.orders.requests import MAX_LINE_BYTES
+from client.pipeline.pipeline import Logprobs
+from core.engine.stops import stop_strings
+from core.protocol.errors import HeadraceError, LineInvalid, UsageError
+
+if TYPE_CHECKING:
+    from client.gateway.openai.models import Served
+    from client.gateway.records.tables import BatchAnswerRow
+    from client.orders.orders import Prompt
+
+MOST_LINES = 50_000
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One request of a batch. `prompts` are named `LINE.CHOICE`."""
+
+    number: int
+    custom_id: str
+    wanted: Wanted
+    prompts: tuple[Prompt, ...] = ()
+    tokens_in: int = 0
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line that is no request, or could not be answered."""
+
+    number: int
+    custom_id: str
+    error: HeadraceError
+    is_request: bool = False  # it was understood, and failed later
+
+
+@dataclass
+class Lines:
+    """A file as it was read."""
+
+    good: list[Line] = field(default_factory=list)
+    bad: list[BadLine] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        return len(self.good) + len(self.bad)
+
+
+def read_lines(path: Path, endpoint: Endpoint) -> Lines:
+    """The file's lines; blank ones are skipped. All good ones ask the first one's model. Raises UsageError for too many."""
+    found, seen = Lines(), set[str]()
+    with path.open("rb") as file:
+        for number, data in enumerate(file, start=1):
+            text = data.removeprefix(BYTE_ORDER_MARK) if number == 1 else data
+            if not text.strip():
+                continue
+            if found.total >= MOST_LINES:
+                raise UsageError("the file has too many lines", f"at most {MOST_LINES} are taken")
+            custom_id = ""
+            try:
+                entry = _entry(number, text)
+                custom_id = _custom_id(number, entry, seen)
+                wanted = _wanted(entry, endpoint)
+                if found.good and wanted.model != found.good[0].wanted.model:
+                    raise BadParameter(
+                        "model", f"one batch has one model, here {found.good[0].wanted.model}"
+                    )
+            except HeadraceError as error:
+                found.bad.append(BadLine(number, custom_id, error))
+                continue
+            seen.add(custom_id)
+            found.good.append(Line(number, custom_id, wanted))
+    return found
+
+
+def with_prompts(lines: Lines, served: Served, default_max_tokens: int) -> Lines:
+    """The same lines as prompts of the model; what does not fit it joins the bad ones."""
+    found = Lines(bad=list(lines.bad))
+    for line in lines.good:
+        try:
+            pairs, tokens_in = make_prompts(
+                line.wanted, served, str(line.number), default_max_tokens
+            )
+        except HeadraceError as error:
+            found.bad.append(BadLine(line.number, line.custom_id, error, is_request=True))
+            continue
+        prompts = tuple(prompt for prompt, _ in pairs)
+        found.good.append(Line(line.number, line.custom_id, line.wanted, prompts, tokens_in))
+    found.bad.sort(key=lambda bad: bad.number)
+    return found
+
+
+def place_of(custom_id: str) -> tuple[int, int]:
+    """`LINE.CHOICE` as two numbers."""
+    number, _, choice = custom_id.partition(".")
+    return int(number), int(choice)
+
+
+def output_line(
+    batch_id: str,
+    line: Line,
+    answers: Sequence[BatchAnswerRow],
+    served: Served,
+    created: int,
+) -> bytes:
+    """The answered line of the output file."""
+    request_id = line_id(batch_id, line.number)
+    with_logprobs = line.wanted.sampling.n_logprobs is not None
+    frame = Frame(
+        line.wanted.endpoint,
+        request_id,
+        created,
+        served.name,
+        served.fingerprint,
+        served.tokenizer,
+        with_logprobs,
+    )
+    choices = [_choice(line, row, served, with_logprobs) for row in answers]
+    produced = sum(len(json.loads(row.tokens)) for row in answers)
+    body = frame.body(choices, Usage(line.tokens_in, produced))
+    if line.wanted.warnings:
+        body["warnings"] = list(line.wanted.warnings)
+    response = {"status_code": 200, "request_id": request_id, "body": body}
+    return _encoded(batch_id, line.number, line.custom_id, response, None)
+
+
+def error_line(batch_id: str, bad: BadLine) -> bytes:
+    """The line of the error file."""
+    error, request_id = bad.error, line_id(batch_id, bad.number)
+    response = {
+        "status_code": error.http_status,
+        "request_id": request_id,
+        "body": openai_error(error),
+    }
+    told = {"code": error.api_code, "message": f"{error.what}: {error.why}"}
+    return _encoded(batch_id, bad.number, bad.custom_id, response, told)
+
+
+def receipt_line(
+    line: Line, answers: Sequence[BatchAnswerRow], receipts: Mapping[tuple[str, int], list[Any]]
+) -> bytes:
+    """Who answered a line in which jobs, and what they signed for it."""
+    shown = [
+        {
+            "choice": row.answer_index,
+            "job": row.job_id,
+            "request_index": row.job_request,
+            "operators": json.loads(row.operators),
+            "tokens_in": len(line.prompts[row.answer_index].ids),
+            "tokens_out": len(json.loads(row.tokens)),
+            "receipts": receipts.get((row.job_id, row.job_request), []),
+        }
+        for row in answers
+    ]
+    return msgspec.json.encode({"custom_id": line.custom_id, "answers": shown}) + b"\n"
+
+
+def line_id(batch_id: str, number: int) -> str:
+    return f"req_{batch_id.removeprefix('batch_')}{number:06x}"
+
+
+def _choice(line: Line, row: BatchAnswerRow, served: Served, with_logprobs: bool) -> ChoiceText:
+    from client.sessions.answering import Said
+
+    writer = Writer(served.tokenizer, stop_strings(line.wanted.sampling), with_logprobs)
+    told = msgspec.json.decode(row.logprobs, type=list[Logprobs | None] | None)
+    ids = json.loads(row.tokens)
+    texts, tokens = list[str](), list[TokenTold]()
+    for step, token in enumerate(ids):
+        piece = writer.push(Said(step, token, told[step] if told else None))
+        texts.append(piece.text)
+        tokens += piece.tokens
+    rest = writer.finish(row.finish)
+    return ChoiceText(
+        row.answer_index, "".join([*texts, rest.text]), row.finish, (*tokens, *rest.tokens)
+    )
+
+
+def _encoded(batch_id: str, number: int, custom_id: str, response: Any, error: Any) -> bytes:
+    entry = {
+        "id": f"batch_{line_id(batch_id, number)}",
+        "custom_id": custom_id,
+        "response": response,
+        "error": error,
+    }
+    return msgspec.json.encode(entry) + b"\n"
+
+
+def _entry(number: int, data: bytes) -> dict[str, Any]:
+    if len(data) > MAX_LINE_BYTES:
+        raise LineInvalid(number, f"it is longer than {MAX_LINE_BYTES} bytes")
+    try:
+        return read_json(data)
+    except UsageError as error:
+        raise LineInvalid(number, error.why) from None
+
+
+def _custom_id(number: int, entry: Mapping[str, Any], seen: Iterable[str]) -> str:
+    custom_id = entry.get("custom_id")
+    if not isinstance(custom_id, str) or not 0 < len(custom_id) <= 512:
+        raise LineInvalid(number, "custom_id must be a text of 1 to 512 characters")
+    if custom_id in seen:
+        raise LineInvalid(number, "its custom_id was used before", custom_id=custom_id)
+    return custom_id
+
+
+def _wanted(entry: Mapping[str, Any], endpoint: Endpoint) -> Wanted:
+    if entry.get("method") != "POST":
+        raise BadParameter("method", "it must be POST")
+    if entry.get("url") != endpoint:
+        raise BadParameter("url", f"it must be the batch's endpoint {endpoint}")
+    body = entry.get("body")
+    if not isinstance(body, dict):
+        raise BadParameter("body", "it must be an object")
+    wanted = read_wanted(body, endpoint)
+    if wanted.is_stream:
+        raise BadParameter("stream", "answers of a batch are not streamed")
+    if len(wanted.prompts) > 1:
+        raise BadParameter("prompt", "a line of a batch has one prompt")
+    return wanted

@@ -1,0 +1,678 @@
+"""The life of a batch: validating → in_progress → finalizing → completed, or failed, expired, cancelled; over restarts too.
+
+Everything that is decided is in the database before it is done: answers are kept as they come, and what a batch costs is charged in
+the transaction that ends it, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlmodel import col, func, select
+
+from client.gateway.accepting import check_model, check_price
+from client.gateway.batches import batch_lines
+from client.gateway.batches.batch_lines import BadLine, Line, Lines, place_of
+from client.gateway.batches.files import page_after
+from client.gateway.batches.offline import LineAnswer, Offline
+from client.gateway.errors import BadParameter, NotDone, NotOffered
+from client.gateway.money.ledger import Bill
+from client.gateway.money.signed import stage_receipts
+from client.gateway.openai.fields import ENDPOINTS, Endpoint
+from client.gateway.openai.shapes import receipt_of
+from client.gateway.openai.terms import terms_from, terms_json
+from client.gateway.records.tables import BatchAnswerRow, BatchRow
+from client.records.statements import Transaction
+from client.sessions.answering import AskTerms
+from core.protocol import wire
+from core.protocol.errors import DeadlinePassed, HeadraceError, Interrupted, UsageError
+from core.runtime import logs, tracing
+from core.runtime.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlmodel import Session
+
+    from client.gateway.batches.files import Files
+    from client.gateway.money.keyring import Key, Keyring
+    from client.gateway.money.ledger import Ledger
+    from client.gateway.money.prices import Prices
+    from client.gateway.numbers import Numbers
+    from client.gateway.openai.models import Catalogue, Served
+    from client.gateway.records.database import Database
+    from client.orders.orders import Prompt
+    from client.records.store import ClientStore
+    from core.runtime.clock import Clock
+    from core.runtime.settings import Settings
+
+log = get_logger(__name__)
+WINDOWS_S = {"24h": 24 * 3600}
+RUNNING = ("validating", "in_progress", "finalizing", "cancelling")
+#: A batch that expired so long ago runs no more: the gateway that had it is gone. An hour is for what ends it and for their clocks.
+GONE_AFTER_S = 3600
+OVER = ("completed", "failed", "expired", "cancelled")
+MOST_METADATA = 16
+
+
+@dataclass
+class Batches:
+    """The batches of one gateway: it runs its own, and knows those of others over one database."""
+
+    offline: Offline
+    settings: Settings
+    clock: Clock
+    database: Database
+    keys: Keyring
+    ledger: Ledger
+    files: Files
+    catalogue: Catalogue
+    prices: Prices
+    numbers: Numbers
+    gateway_id: str
+    store: ClientStore | None
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    #: Tasks that have neither ended nor been stopped.
+    _stoppable: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _cancelled: set[str] = field(default_factory=set)
+
+    async def start(self) -> int:
+        """Go on with what an earlier life of this gateway left; how many.
+
+        What was left before gateways had names is taken by the one whose folder has its file.
+        """
+        left = await self._run(self._take_left)
+        for row in left:
+            self._begin(row.batch_id)
+        return len(left)
+
+    async def close(self) -> None:
+        """Stop; what runs is paid as far as it came, and goes on at the next start."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def create(self, key: Key, body: Mapping[str, Any], terms: AskTerms) -> BatchRow:
+        """A new batch, which begins at once. Raises BadParameter, NotOffered."""
+        endpoint, window = body.get("endpoint"), body.get("completion_window")
+        if endpoint not in ENDPOINTS:
+            raise BadParameter("endpoint", f"it must be one of {', '.join(ENDPOINTS)}")
+        if not isinstance(window, str) or window not in WINDOWS_S:
+            raise BadParameter("completion_window", "it must be 24h")
+        file_id = body.get("input_file_id")
+        if not isinstance(file_id, str):
+            raise BadParameter("input_file_id", "it must be the id of an uploaded file")
+        file = await self.files.get(file_id, None if key.is_local else key.key_id)
+        if file.purpose != "batch":
+            raise BadParameter("input_file_id", "the file's purpose must be batch")
+        now, batch_id = int(self.clock.now()), f"batch_{secrets.token_hex(12)}"
+        row = BatchRow(
+            batch_id=batch_id,
+            receipt_id=receipt_of(batch_id),
+            key_id=key.key_id,
+            gateway_id=self.gateway_id,
+            input_file_id=file_id,
+            endpoint=endpoint,
+            status="validating",
+            completion_window=window,
+            extras=json.dumps(_metadata(body.get("metadata"))),
+            terms=json.dumps(terms_json(terms)),
+            created_at=now,
+            expires_at=now + WINDOWS_S[window],
+        )
+        await self._run(self._save, row)
+        self._begin(batch_id)
+        return row
+
+    async def get(self, batch_id: str, key_id: str | None = None) -> BatchRow:
+        """Raises NotOffered."""
+        row = await self._run(self._get, batch_id)
+        if row is None or key_id not in (None, row.key_id):
+            raise NotOffered(f"there is no batch '{batch_id[:64]}'", "this key has no such batch")
+        return row
+
+    async def ls(
+        self, key_id: str | None = None, after: str | None = None, limit: int = 20
+    ) -> list[BatchRow]:
+        """Newest first; one more than `limit` when there are more."""
+        return await self._run(self._ls, key_id, after, limit)
+
+    async def cancel(self, batch_id: str, key_id: str | None = None) -> BatchRow:
+        """Stop it; lines that are done are kept and paid. Raises NotOffered, NotDone when it has ended.
+
+        If another gateway runs it, that one stops it when it tidies up.
+        """
+        await self.get(batch_id, key_id)
+        row = await self._run(self._ask_to_cancel, batch_id)
+        if row.status not in RUNNING:
+            raise NotDone(f"batch '{batch_id}' has ended", f"it is {row.status}")
+        if row.status == "cancelling":
+            self._stop(batch_id)
+        return await self.get(batch_id, key_id)
+
+    async def heed_cancels(self) -> None:
+        """Stop what runs here and was cancelled at another gateway."""
+        running = list(self._stoppable)
+        for batch_id in await self._run(self._cancelling, running) if running else ():
+            self._stop(batch_id)
+
+    async def end_abandoned(self) -> list[BatchRow]:
+        """End as expired what other gateways should have ended long ago: they are gone."""
+        return await self._run(self._end_abandoned)
+
+    async def counts(self) -> dict[str, int]:
+        """How many batches there are, by status."""
+        return dict.fromkeys((*RUNNING, *OVER), 0) | await self._run(self._counts)
+
+    async def wait(self, batch_id: str) -> None:
+        """Until nothing is being done for it."""
+        task = self._tasks.get(batch_id)
+        if task is not None:
+            await asyncio.wait({task})
+
+    async def answers(self, batch_id: str) -> list[BatchAnswerRow]:
+        """Finished answers, by line."""
+        return await self._run(self._answers, batch_id)
+
+    # --- its life ---
+
+    def _begin(self, batch_id: str) -> None:
+        task = asyncio.create_task(self._of_one_name(batch_id), name=batch_id)
+        self._tasks[batch_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(batch_id, None))
+
+    async def _of_one_name(self, batch_id: str) -> None:
+        with logs.bound(request_id=batch_id), tracing.span("batch", request_id=batch_id):
+            await self._live(batch_id)
+
+    async def _live(self, batch_id: str) -> None:
+        row = await self.get(batch_id)
+        try:
+            self._stoppable[batch_id] = self._tasks[batch_id]
+            try:
+                await self._work(row)
+            finally:
+                self._stoppable.pop(batch_id, None)
+        except asyncio.CancelledError:
+            if batch_id not in self._cancelled:
+                raise  # the gateway stops: the next one goes on
+            self._cancelled.discard(batch_id)
+            asyncio.current_task().uncancel()  # type: ignore[union-attr]
+            await self._end_early(batch_id, "cancelled", Interrupted("the batch was cancelled", ""))
+        except TimeoutError:
+            error = DeadlinePassed(
+                "the batch was not done in time",
+                f"within {row.completion_window}",
+                resume="a new batch",
+            )
+            await self._end_early(batch_id, "expired", error)
+        except HeadraceError as error:
+            await self._end_early(batch_id, "failed", error)
+        except Exception as error:
+            log.exception("a batch failed", batch=batch_id)
+            bug = HeadraceError("a bug on the gateway's side", type(error).__name__)
+            await self._end_early(batch_id, "failed", bug)
+
+    def _stop(self, batch_id: str) -> None:
+        """Once: what ends it is not stopped."""
+        task = self._stoppable.pop(batch_id, None)
+        if task is not None:
+            self._cancelled.add(batch_id)
+            task.cancel()
+
+    async def _work(self, row: BatchRow) -> None:
+        if row.status == "cancelling":
+            error = Interrupted("the batch was cancelled", "its caller asked for it")
+            await self._end_early(row.batch_id, "cancelled", error)
+            return
+        key = await self.keys.get(row.key_id)
+        lines = await self._read(row)
+        first = next(iter(lines.good), None)
+        if first is None:
+            await self._refuse(row, lines)
+            return
+        if key is not None:
+            check_model(key, first.wanted.model)
+        served = await self.catalogue.find(first.wanted.model)
+        default = self.settings.gateway.max_tokens
+        lines = await asyncio.to_thread(batch_lines.with_prompts, lines, served, default)
+        if not lines.good:
+            await self._refuse(row, lines)
+            return
+        terms = terms_from(json.loads(row.terms))
+        left_s = row.expires_at - self.clock.now()
+        async with asyncio.timeout(max(0.0, left_s)):
+            if row.status == "validating":
+                await self._reserve(row, served, lines, terms)
+            else:
+                for answer in await self.offline.recover(
+                    row.batch_id, served.model, served.tokenizer
+                ):
+                    await self._run(self._keep, row.batch_id, answer)
+            failures = await self._answer(row, served, lines, terms)
+        await self._finish(row.batch_id, "completed", served, lines, failures, None)
+
+    async def _read(self, row: BatchRow) -> Lines:
+        path = self.files.path(row.input_file_id)
+        if not path.is_file():
+            why = f"{row.input_file_id} was deleted, or is another gateway's"
+            raise UsageError("the input file is gone", why)
+        endpoint: Endpoint = next(known for known in ENDPOINTS if known == row.endpoint)
+        return await asyncio.to_thread(batch_lines.read_lines, path, endpoint)
+
+    async def _reserve(self, row: BatchRow, served: Served, lines: Lines, terms: AskTerms) -> None:
+        """Hold the most it can cost against its key's budget. Raises BudgetExceeded, NoCapacity."""
+        prompts = [prompt for line in lines.good for prompt in line.prompts]
+        tokens_in = sum(len(prompt.ids) for prompt in prompts)
+        tokens_out = sum(prompt.sampling.max_new_tokens for prompt in prompts)
+        priced = await self.prices.price(served.model, tokens_in, tokens_out, terms)
+        check_price(self.settings, priced, terms)
+        await self._run(self._hold, row.batch_id, served.name, priced.most_units, lines)
+
+    async def _answer(
+        self, row: BatchRow, served: Served, lines: Lines, terms: AskTerms
+    ) -> dict[str, HeadraceError]:
+        """Order what is not there yet, as one order for as many as fit in one. Returns what could not be answered."""
+        known = {(a.line_number, a.answer_index) for a in await self.answers(row.batch_id)}
+        todo = [
+            prompt
+            for line in lines.good
+            for prompt in line.prompts
+            if place_of(prompt.custom_id) not in known
+        ]
+        failures: dict[str, HeadraceError] = {}
+        keeping = set[asyncio.Future[None]]()
+
+        def keep(answer: LineAnswer) -> None:
+            kept = asyncio.ensure_future(self._run(self._keep, row.batch_id, answer))
+            keeping.add(kept)
+            kept.add_done_callback(keeping.discard)
+
+        for start in range(0, len(todo), wire.MAX_REQUESTS):
+            part: list[Prompt] = todo[start : start + wire.MAX_REQUESTS]
+            try:
+                failures |= await self.offline.run(
+                    row.batch_id, served.model, served.tokenizer, part, terms, keep
+                )
+            finally:
+                await asyncio.gather(*keeping)
+        return failures
+
+    # --- its end ---
+
+    async def _refuse(self, row: BatchRow, lines: Lines) -> None:
+        """No line can be run: say why of each, as validation does."""
+        errors = [
+            {
+                "code": bad.error.api_code,
+                "message": f"{bad.error.what}: {bad.error.why}",
+                "line": bad.number,
+                "param": bad.error.details.get("param"),
+            }
+            for bad in lines.bad[:100]
+        ] or [
+            {"code": "empty_file", "message": "the file has no lines", "line": None, "param": None}
+        ]
+        await self._run(self._end, row.batch_id, "failed", lines, Bill(0, 0, 0), errors, {})
+
+    async def _end_early(self, batch_id: str, status: str, error: HeadraceError) -> None:
+        """Write down what is done; the lines that are not get this error."""
+        row = await self.get(batch_id)
+        if row.status == "validating" or (row.status == "cancelling" and not row.in_progress_at):
+            errors = [_told(error)]
+            await self._run(self._end, batch_id, status, Lines(), Bill(0, 0, 0), errors, {})
+            return
+        lines = await self._read(row)
+        served = await self.catalogue.find(row.model)
+        default = self.settings.gateway.max_tokens
+        lines = await asyncio.to_thread(batch_lines.with_prompts, lines, served, default)
+        await self._finish(batch_id, status, served, lines, {}, error)
+
+    async def _finish(
+        self,
+        batch_id: str,
+        status: str,
+        served: Served,
+        lines: Lines,
+        failures: Mapping[str, HeadraceError],
+        error: HeadraceError | None,
+    ) -> None:
+        """Files, bill, and the batch's end."""
+        row = await self.get(batch_id)
+        now = int(self.clock.now())
+        if status == "completed":
+            await self._run(self._finalize, batch_id)
+        by_line: dict[int, list[BatchAnswerRow]] = {}
+        for answer in await self.answers(batch_id):
+            by_line.setdefault(answer.line_number, []).append(answer)
+        done = [
+            line for line in lines.good if len(by_line.get(line.number, ())) == len(line.prompts)
+        ]
+        finished = {line.number for line in done}
+        bad = sorted(
+            [
+                *lines.bad,
+                *(
+                    BadLine(
+                        line.number, line.custom_id, _why(line, failures, error), is_request=True
+                    )
+                    for line in lines.good
+                    if line.number not in finished
+                ),
+            ],
+            key=lambda one: one.number,
+        )
+        signed = await stage_receipts(
+            self.store,
+            {(a.job_id, a.job_request) for answers in by_line.values() for a in answers},
+        )
+        files = self.files
+        hexes = batch_id.removeprefix("batch_")
+        ids: dict[str, str | None] = {}
+
+        def outputs() -> Iterator[bytes]:
+            for line in done:
+                yield batch_lines.output_line(batch_id, line, by_line[line.number], served, now)
+
+        kinds: Sequence[tuple[str, str, Any]] = (
+            ("output", "out", outputs() if done else None),
+            (
+                "error",
+                "err",
+                (batch_lines.error_line(batch_id, one) for one in bad) if bad else None,
+            ),
+            (
+                "receipts",
+                "rcp",
+                (batch_lines.receipt_line(line, by_line[line.number], signed) for line in done)
+                if done
+                else None,
+            ),
+        )
+        for kind, mark, content in kinds:
+            if content is None:
+                continue
+            file_id = f"file-{hexes}{mark}"
+            name = f"{batch_id}_{kind}.jsonl"
+            await files.write(file_id, row.key_id, name, "batch_output", content)
+            ids[f"{kind}_file_id"] = file_id
+        bill = await self.offline.bill(batch_id, served.model)
+        counted = Lines(done, bad)
+        errors = (
+            []
+            if error is None or status == "cancelled"
+            else [
+                {
+                    "code": error.api_code,
+                    "message": f"{error.what}: {error.why}",
+                    "line": None,
+                    "param": None,
+                }
+            ]
+        )
+        await self._run(self._end, batch_id, status, counted, bill, errors, ids)
+        numbers, model = self.numbers, served.name
+        numbers.tokens.labels(model, "in").inc(bill.tokens_in)
+        numbers.tokens.labels(model, "out").inc(bill.tokens_out)
+        numbers.cost.labels(model).inc(bill.cost_units)
+
+    # --- in the database's thread ---
+
+    async def _run(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        return await self.database.run(call, *args, **kwargs)
+
+    def _take_left(self) -> list[BatchRow]:
+        ours, files = self.gateway_id, self.files
+        with self.database.session() as session:
+            wanted = select(BatchRow).where(
+                col(BatchRow.status).in_(RUNNING), col(BatchRow.gateway_id).in_((ours, ""))
+            )
+            left = [
+                row
+                for row in session.exec(wanted.order_by(col(BatchRow.created_at))).all()
+                if row.gateway_id or files.path(row.input_file_id).is_file()
+            ]
+            for row in left:
+                row.gateway_id = ours
+                session.add(row)
+            return left
+
+    def _cancelling(self, batch_ids: Sequence[str]) -> list[str]:
+        with self.database.session() as session:
+            wanted = select(BatchRow.batch_id).where(
+                BatchRow.status == "cancelling", col(BatchRow.batch_id).in_(batch_ids)
+            )
+            return list(session.exec(wanted).all())
+
+    def _counts(self) -> dict[str, int]:
+        with self.database.session() as session:
+            wanted = select(BatchRow.status, func.count()).group_by(col(BatchRow.status))
+            return dict(session.exec(wanted).all())
+
+    def _save(self, row: BatchRow) -> None:
+        with self.database.session() as session:
+            session.add(row)
+
+    def _get(self, batch_id: str) -> BatchRow | None:
+        with self.database.session() as session:
+            return session.get(BatchRow, batch_id)
+
+    def _ls(self, key_id: str | None, after: str | None, limit: int) -> list[BatchRow]:
+        with self.database.session() as session:
+            wanted = select(BatchRow)
+            if key_id is not None:
+                wanted = wanted.where(BatchRow.key_id == key_id)
+            newest = (col(BatchRow.created_at).desc(), col(BatchRow.batch_id).desc())
+            rows = list(session.exec(wanted.order_by(*newest)).all())
+        return page_after(rows, after, limit, lambda row: row.batch_id)
+
+    def _answers(self, batch_id: str) -> list[BatchAnswerRow]:
+        with self.database.session() as session:
+            wanted = select(BatchAnswerRow).where(BatchAnswerRow.batch_id == batch_id)
+            order = (col(BatchAnswerRow.line_number), col(BatchAnswerRow.answer_index))
+            return list(session.exec(wanted.order_by(*order)).all())
+
+    def _ask_to_cancel(self, batch_id: str) -> BatchRow:
+        with self.database.session() as session:
+            row = session.get_one(BatchRow, batch_id)
+            if row.status in ("validating", "in_progress"):
+                row.status, row.cancelling_at = "cancelling", int(self.clock.now())
+            session.add(row)
+            return row
+
+    def _finalize(self, batch_id: str) -> None:
+        with self.database.session() as session:
+            row = session.get_one(BatchRow, batch_id)
+            if row.ended_at is None:
+                row.status, row.finalizing_at = "finalizing", int(self.clock.now())
+            session.add(row)
+
+    def _hold(self, batch_id: str, model: str, units: int, lines: Lines) -> None:
+        with self.database.session() as session:
+            row = session.get_one(BatchRow, batch_id)
+            self.ledger.take(Transaction.of(session), row.key_id, units)
+            row.reserved_units, row.model = units, model
+            row.lines_total, row.lines_failed = lines.total, len(lines.bad)
+            if row.status == "validating":
+                row.status = "in_progress"
+            row.in_progress_at = int(self.clock.now())
+            session.add(row)
+
+    def _keep(self, batch_id: str, answer: LineAnswer) -> None:
+        number, choice = place_of(answer.custom_id)
+        logprobs = answer.logprobs if any(answer.logprobs) else None
+        with self.database.session() as session:
+            is_new = session.get(BatchAnswerRow, (batch_id, number, choice)) is None
+            session.merge(
+                BatchAnswerRow(
+                    batch_id=batch_id,
+                    line_number=number,
+                    answer_index=choice,
+                    job_id=answer.job_id,
+                    job_request=answer.job_request,
+                    operators=json.dumps(list(answer.operators)),
+                    tokens=json.dumps(list(answer.tokens)),
+                    logprobs=msgspec.json.encode(logprobs).decode(),
+                    finish=answer.finish,
+                    ended_at=int(self.clock.now()),
+                )
+            )
+            if is_new:
+                session.flush()
+                lines = select(func.count(func.distinct(col(BatchAnswerRow.line_number))))
+                row = session.get_one(BatchRow, batch_id)
+                row.lines_done = session.exec(
+                    lines.where(BatchAnswerRow.batch_id == batch_id)
+                ).one()
+                session.add(row)
+
+    def _end(
+        self,
+        batch_id: str,
+        status: str,
+        lines: Lines,
+        bill: Bill,
+        errors: Sequence[Mapping[str, Any]],
+        files: Mapping[str, str | None],
+    ) -> None:
+        with self.database.session() as session:
+            row = session.get_one(BatchRow, batch_id)
+            if row.ended_at is not None:
+                return
+            if lines.total:
+                row.lines_total = lines.total
+                row.lines_done, row.lines_failed = len(lines.good), len(lines.bad)
+            for name, file_id in files.items():
+                setattr(row, name, file_id)
+            self._close(session, row, status, bill, errors)
+
+    def _end_abandoned(self) -> list[BatchRow]:
+        error = DeadlinePassed(
+            "the batch was not done in time",
+            "the gateway that ran it is gone",
+            resume="a new batch",
+        )
+        expired_before = int(self.clock.now()) - GONE_AFTER_S
+        with self.database.session() as session:
+            wanted = select(BatchRow).where(
+                col(BatchRow.status).in_(RUNNING),
+                BatchRow.gateway_id != self.gateway_id,
+                BatchRow.expires_at < expired_before,
+            )
+            gone = list(session.exec(wanted).all())
+            for row in gone:
+                row.lines_failed = row.lines_total - row.lines_done
+                self._close(session, row, "expired", Bill(0, 0, 0), [_told(error)])
+            return gone
+
+    def _close(
+        self,
+        session: Session,
+        row: BatchRow,
+        status: str,
+        bill: Bill,
+        errors: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Its last state, and its bill in the same transaction."""
+        row.status, row.errors = status, json.dumps(list(errors))
+        row.ended_at = int(self.clock.now())
+        row.cost_units = bill.cost_units
+        row.tokens_in, row.tokens_out = bill.tokens_in, bill.tokens_out
+        held, row.reserved_units = row.reserved_units, 0
+        session.add(row)
+        if row.model:
+            session.flush()
+            self.ledger.settle(
+                Transaction.of(session),
+                row.key_id,
+                row.model,
+                held,
+                bill,
+                requests=row.lines_total,
+                failed=row.lines_failed,
+            )
+
+
+def _told(error: HeadraceError) -> dict[str, Any]:
+    """Why a batch ended, as its callers read it."""
+    return {
+        "code": error.api_code,
+        "message": f"{error.what}: {error.why}. {error.next_step}",
+        "line": None,
+        "param": error.details.get("param"),
+    }
+
+
+def _why(
+    line: Line, failures: Mapping[str, HeadraceError], error: HeadraceError | None
+) -> HeadraceError:
+    for prompt in line.prompts:
+        if prompt.custom_id in failures:
+            return failures[prompt.custom_id]
+    return error or HeadraceError("the line was not answered", "nobody said why")
+
+
+def _metadata(value: Any) -> dict[str, str]:
+    if value is None:
+        return {}
+    is_table = isinstance(value, dict) and len(value) <= MOST_METADATA
+    if not is_table or not all(isinstance(v, str) and len(v) <= 512 for v in value.values()):
+        raise BadParameter("metadata", f"it must be at most {MOST_METADATA} texts by name")
+    return dict(value)
+
+
+def batch_json(row: BatchRow, shown_cost: str) -> dict[str, Any]:
+    """The batch object of official clients, with what it cost beside it."""
+    errors = json.loads(row.errors)
+
+    def ended(status: str) -> int | None:
+        return row.ended_at if row.status == status else None
+
+    return {
+        "id": row.batch_id,
+        "object": "batch",
+        "endpoint": row.endpoint,
+        "model": row.model or None,
+        "errors": {"object": "list", "data": errors} if errors else None,
+        "input_file_id": row.input_file_id,
+        "completion_window": row.completion_window,
+        "status": row.status,
+        "output_file_id": row.output_file_id,
+        "error_file_id": row.error_file_id,
+        "created_at": row.created_at,
+        "in_progress_at": row.in_progress_at,
+        "expires_at": row.expires_at,
+        "finalizing_at": row.finalizing_at,
+        "completed_at": ended("completed"),
+        "failed_at": ended("failed"),
+        "expired_at": ended("expired"),
+        "cancelling_at": row.cancelling_at,
+        "cancelled_at": ended("cancelled"),
+        "request_counts": {
+            "total": row.lines_total,
+            "completed": row.lines_done,
+            "failed": row.lines_failed,
+        },
+        "usage": {
+            "input_tokens": row.tokens_in,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": row.tokens_out,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": row.tokens_in + row.tokens_out,
+        },
+        "metadata": json.loads(row.extras) or None,
+        "headrace": {
+            "receipt": row.receipt_id,
+            "receipts_file_id": row.receipts_file_id,
+            "reserved_units": row.reserved_units,
+            "cost_units": row.cost_units,
+            "cost": shown_cost,
+        },
+    }

@@ -1,6 +1,0 @@
-"""Which tables do these migrations make?"""
-
-from client.gateway.tables import METADATA
-from core.runtime.database import run_migrations
-
-run_migrations(METADATA)

@@ -1,0 +1,322 @@
+"""Who may use the gateway, and within which limits? API keys: made, found again by their secret, listed, revoked.
+
+A secret is 32 random bytes that is shown once; what is kept is its SHA-256, which nobody can turn back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import bindparam, func
+from sqlalchemy import select as columns
+from sqlmodel import Session, col, select
+
+from client.gateway.records.tables import KeyRow, UsageRow
+from client.records.statements import Statement, Transaction
+from core.protocol import units
+from core.protocol.errors import AmountInvalid, IdInvalid, UsageError
+
+if TYPE_CHECKING:
+    from client.gateway.records.database import Database
+    from core.runtime.clock import Clock
+    from core.runtime.settings import Settings
+
+SECRET_PREFIX = "hr-"
+LOCAL_KEY = "key_local"
+_KEYS = KeyRow.metadata.tables["api_keys"]
+_USAGE = UsageRow.metadata.tables["usage_days"]
+_BY_SECRET = Statement(columns(_KEYS).where(_KEYS.c.secret_hash == bindparam("wanted")))
+_SPENT = columns(func.coalesce(func.sum(_USAGE.c.cost_units), 0).label("units")).where(
+    _USAGE.c.day == bindparam("day")
+)
+_SPENT_BY_ALL = Statement(_SPENT)
+_SPENT_BY_KEY = Statement(_SPENT.where(_USAGE.c.key_id == bindparam("key")))
+#: For so long a key counts as it was found. What is reserved for it looks again: one that is revoked by another process spends nothing,
+#: and may for that moment hear an answer that is kept for it.
+FRESH_S = 2.0
+MOST_KNOWN = 1024
+_PERIODS = {"day": 60 * 60 * 24}
+_RATES = {"s": 60, "m": 1}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a key may do; None is no limit, no model is every model."""
+
+    budget_units: int | None = None
+    budget_period: str = "total"
+    expires_at: int | None = None
+    models: tuple[str, ...] = ()
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key as it is kept, without its secret."""
+
+    key_id: str
+    name: str
+    hint: str
+    created_at: int
+    limits: Limits
+    revoked_at: int | None
+    last_used_at: int | None
+    spent_units: int
+    reserved_units: int
+    spent_today_units: int = 0
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is the owner's own of this machine, which sees everybody's files and records."""
+        return self.key_id == LOCAL_KEY
+
+    def state(self, now: float) -> str:
+        """active, expired or revoked."""
+        if self.revoked_at is not None:
+            return "revoked"
+        expires_at = self.limits.expires_at
+        return "expired" if expires_at is not None and expires_at <= now else "active"
+
+    @property
+    def spent_in_period_units(self) -> int:
+        """What counts against the budget, beside what is reserved."""
+        return self.spent_today_units if self.limits.budget_period == "day" else self.spent_units
+
+    @property
+    def left_units(self) -> int | None:
+        """What may still be reserved; None without a budget."""
+        if self.limits.budget_units is None:
+            return None
+        return max(0, self.limits.budget_units - self.spent_in_period_units - self.reserved_units)
+
+
+class Keyring:
+    """The keys of one gateway."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database, self._clock = database, clock
+        self._known: dict[str, tuple[Key, float]] = {}
+
+    async def new(self, name: str, limits: Limits) -> tuple[Key, str]:
+        """A new key, and its secret, which nothing will show again."""
+        return await self._database.run(self._new, name, limits)
+
+    async def find(self, secret: str) -> Key | None:
+        """The key with this secret, whatever its state."""
+        return await self._database.run(self._find, secret)
+
+    async def known(self, secret: str) -> Key | None:
+        """The same as it was found a moment ago, for those who reserve before they give anything: it costs no look at the database."""
+        name, now_s = hash_of(secret), self._clock.monotonic()
+        key, found_s = self._known.get(name, (None, 0.0))
+        if key is not None and now_s - found_s <= FRESH_S:
+            return key
+        key = await self.find(secret)
+        if key is not None:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[name] = key, now_s
+        return key
+
+    async def ls(self) -> list[Key]:
+        """Newest first, revoked ones included."""
+        return await self._database.run(self._ls)
+
+    async def get(self, key_id: str) -> Key | None:
+        return await self._database.run(self._get, key_id)
+
+    async def revoke(self, typed: str) -> Key:
+        """End a key now, by its id or a unique prefix of it, or by its name. Raises IdInvalid."""
+        key = await self._database.run(self._revoke, typed)
+        self._known.clear()
+        return key
+
+    async def claim_local(self, secret: str) -> Key:
+        """Give the owner's own key this secret; the one of an earlier start is worth nothing any more."""
+        key = await self._database.run(self._claim_local, secret)
+        self._known.clear()
+        return key
+
+    async def usage(self, key_id: str | None = None, days: int = 30) -> list[dict[str, Any]]:
+        """What was used per key, day and model, newest day first."""
+        return await self._database.run(self._usage, key_id, days)
+
+    # --- in the database's thread ---
+
+    def _new(self, name: str, limits: Limits) -> tuple[Key, str]:
+        secret = SECRET_PREFIX + secrets.token_urlsafe(32)
+        row = KeyRow(
+            key_id=f"key_{secrets.token_hex(8)}",
+            name=name,
+            secret_hash=hash_of(secret),
+            hint=hint_of(secret),
+            created_at=int(self._clock.now()),
+            **_columns(limits),
+        )
+        with self._database.session() as session:
+            session.add(row)
+        return key_of(row), secret
+
+    def _find(self, secret: str) -> Key | None:
+        with self._database.looking() as look:
+            row = look.first(_BY_SECRET, {"wanted": hash_of(secret)})
+            if row is None:
+                return None
+            if row.budget_period != "day":
+                return key_of(row)
+            return key_of(row, spent_on(look, day_of(self._clock.now()), row.key_id))
+
+    def _get(self, key_id: str) -> Key | None:
+        with self._database.session() as session:
+            row = session.get(KeyRow, key_id)
+            return None if row is None else self._with_today(session, row)
+
+    def _ls(self) -> list[Key]:
+        with self._database.session() as session:
+            rows = session.exec(select(KeyRow).order_by(col(KeyRow.created_at).desc()))
+            return [self._with_today(session, row) for row in rows.all()]
+
+    def _revoke(self, typed: str) -> Key:
+        with self._database.session() as session:
+            rows = session.exec(select(KeyRow).where(KeyRow.key_id != LOCAL_KEY)).all()
+            fitting = [row for row in rows if typed in (row.key_id, row.name)] or [
+                row for row in rows if typed and row.key_id.startswith(typed)
+            ]
+            if len(fitting) != 1:
+                names = ", ".join(f"{row.key_id} ({row.name})" for row in fitting or rows)
+                raise IdInvalid(
+                    f"'{typed}' names {'several keys' if fitting else 'no key'}",
+                    why=f"there are: {names or 'none'}",
+                    next_step="client keys ls",
+                )
+            row = fitting[0]
+            row.revoked_at = row.revoked_at or int(self._clock.now())
+            session.add(row)
+            return key_of(row)
+
+    def _claim_local(self, secret: str) -> Key:
+        with self._database.session() as session:
+            row = session.get(KeyRow, LOCAL_KEY) or KeyRow(
+                key_id=LOCAL_KEY,
+                name="this machine",
+                secret_hash="",
+                hint="",
+                created_at=int(self._clock.now()),
+            )
+            row.secret_hash, row.hint = hash_of(secret), hint_of(secret)
+            session.add(row)
+            return key_of(row)
+
+    def _usage(self, key_id: str | None, days: int) -> list[dict[str, Any]]:
+        since = day_of(self._clock.now() - (days - 1) * _PERIODS["day"])
+        with self._database.session() as session:
+            wanted = select(UsageRow).where(col(UsageRow.day) >= since)
+            if key_id is not None:
+                wanted = wanted.where(UsageRow.key_id == key_id)
+            order = (col(UsageRow.day).desc(), UsageRow.key_id, UsageRow.model)
+            return [row.model_dump() for row in session.exec(wanted.order_by(*order)).all()]
+
+    def _with_today(self, session: Session, row: KeyRow) -> Key:
+        day = day_of(self._clock.now())
+        return key_of(row, spent_on(Transaction.of(session), day, row.key_id))
+
+
+def spent_on(look: Transaction, day: str, key_id: str | None = None) -> int:
+    """What a key, or all keys, spent on a day."""
+    if key_id is None:
+        return int(look.first(_SPENT_BY_ALL, {"day": day}).units)
+    return int(look.first(_SPENT_BY_KEY, {"day": day, "key": key_id}).units)
+
+
+def key_of(row: Any, spent_today_units: int = 0) -> Key:
+    """A row of `KeyRow`, or of its table, as a value."""
+    limits = Limits(
+        row.budget_units,
+        row.budget_period,
+        row.expires_at,
+        tuple(json.loads(row.models)),
+        row.requests_per_minute,
+        row.tokens_per_minute,
+    )
+    return Key(
+        row.key_id,
+        row.name,
+        row.hint,
+        row.created_at,
+        limits,
+        row.revoked_at,
+        row.last_used_at,
+        row.spent_units,
+        row.reserved_units,
+        spent_today_units,
+    )
+
+
+def hash_of(secret: str) -> str:
+    """What is kept of a secret: it is random, so nothing slower than SHA-256 is needed."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def hint_of(secret: str) -> str:
+    """What people recognise a key by."""
+    return f"{secret[: len(SECRET_PREFIX) + 3]}…{secret[-4:]}"
+
+
+def day_of(now: float) -> str:
+    """The day (UTC) of a time: `2026-11-21`."""
+    return datetime.fromtimestamp(now, UTC).date().isoformat()
+
+
+def limits_of(
+    settings: Settings,
+    now: float,
+    *,
+    budget: str | None = None,
+    expires: str | None = None,
+    models: Sequence[str] = (),
+    rate: str | None = None,
+    token_rate: str | None = None,
+) -> Limits:
+    """Limits as people write them: `5usd` or `5usd/day`, `30d`, `60/m`. Raises UsageError, AmountInvalid."""
+    amount, _, period = (budget or "").partition("/")
+    if period not in ("", *_PERIODS):
+        raise AmountInvalid(
+            f"'{budget}' is not a budget",
+            why=f"'{period}' is not a period",
+            next_step="such as 5usd, or 5usd/day",
+        )
+    return Limits(
+        budget_units=settings.token(amount) if budget else None,
+        budget_period=period or "total",
+        expires_at=int(now) + units.parse_duration(expires) if expires else None,
+        models=tuple(models),
+        requests_per_minute=_rate(rate),
+        tokens_per_minute=_rate(token_rate),
+    )
+
+
+def _rate(text: str | None) -> int | None:
+    if text is None:
+        return None
+    count, _, period = text.partition("/")
+    if not count.isascii() or not count.isdigit() or int(count) < 1 or period not in _RATES:
+        raise UsageError(f"'{text}' is not a rate", "it is such as 60/m or 2/s")
+    return int(count) * _RATES[period]
+
+
+def _columns(limits: Limits) -> dict[str, Any]:
+    return {
+        "budget_units": limits.budget_units,
+        "budget_period": limits.budget_period,
+        "expires_at": limits.expires_at,
+        "models": json.dumps(list(limits.models)),
+        "requests_per_minute": limits.requests_per_minute,
+        "tokens_per_minute": limits.tokens_per_minute,
+    }

@@ -1,0 +1,240 @@
+"""What can be asked for now, at which price, and how does its text become tokens?"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from client.context import Model, model_name
+from core.protocol import signing, units
+from core.protocol.errors import ContextTooLong, HeadraceError, ModelUnknown, UsageError
+
+if TYPE_CHECKING:
+    from client.context import Context
+    from client.gateway.openai.fields import Wanted
+    from client.orders.matcher_api import MatcherApi
+    from core.engine.tokenizer import Tokenizer
+    from core.runtime.clock import Clock
+
+FRESH_S = 2.0  # a list of offers is shown again for so long
+_NAMES = {
+    signing.name_hash(name): name
+    for name in ("float32", "float16", "bfloat16", "int8", "int4", "fp32", "bf16")
+}
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model that prompts can be made for."""
+
+    model: Model
+    tokenizer: Tokenizer
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def fingerprint(self) -> str:
+        """Which weights computed how: the same seed gives the same answer as long as this is the same."""
+        return fingerprint_of(self.model)
+
+    def prompts(self, wanted: Wanted) -> list[tuple[int, ...]]:
+        """Token ids of each prompt. Raises UsageError."""
+        if wanted.messages:
+            return [tuple(self.tokenizer.encode_chat(wanted.messages))]
+        found = []
+        for prompt in wanted.prompts:
+            given = isinstance(prompt, tuple)
+            if given and max(prompt) >= self.model.spec.vocab:
+                raise UsageError(
+                    "the prompt holds a token id that the model does not have",
+                    f"its vocabulary has {self.model.spec.vocab}",
+                    param="prompt",
+                )
+            found.append(prompt if given else tuple(self.tokenizer.encode(str(prompt))))
+        return found
+
+    def max_new_tokens(self, wanted: Wanted, prompt_tokens: int, default: int) -> int:
+        """How long an answer may be. Raises ContextTooLong, UsageError for an empty prompt."""
+        context, asked = self.model.spec.context, wanted.sampling.max_new_tokens
+        if not prompt_tokens:
+            raise UsageError("the prompt is empty", "it has no tokens", param="prompt")
+        if wanted.messages and not wanted.has_max_tokens:
+            asked = max(1, min(default, context - prompt_tokens))
+        if prompt_tokens + asked > context:
+            error = ContextTooLong(
+                prompt_tokens=prompt_tokens, max_new_tokens=asked, context_tokens=context
+            )
+            error.details["param"] = "messages" if wanted.messages else "prompt"
+            raise error
+        return asked
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A model with what the market says of it now; prices are base units per million tokens, None: nobody serves all of it."""
+
+    model: Model
+    price_in: int | None
+    price_out: int | None
+    miners: int
+    is_covered: bool
+
+
+class Catalogue(Protocol):
+    """The models of a network."""
+
+    async def find(self, name: str) -> Served:
+        """Raises ModelUnknown with the closest names, ModelMissing without its tokenizer here."""
+        ...
+
+    async def ls(self) -> Sequence[Offer]:
+        """All that are known, by name."""
+        ...
+
+    async def operators(self) -> Collection[str]:
+        """Addresses of the machines that are there."""
+        ...
+
+
+class NetworkCatalogue:
+    """What the network file names, the chain has registered and the matcher sees."""
+
+    def __init__(self, context: Context, matcher: MatcherApi, clock: Clock) -> None:
+        self._context, self._matcher, self._clock = context, matcher, clock
+        self._models: dict[str, Model] = {}
+        self._served: dict[str, Served] = {}
+        self._loading = asyncio.Lock()
+        self._offers: tuple[float, Sequence[Offer]] = (float("-inf"), ())
+        self._operators: tuple[float, Collection[str]] = (float("-inf"), ())
+
+    async def find(self, name: str) -> Served:
+        served = self._served.get(name)
+        return served or await self._load(name)
+
+    async def ls(self) -> Sequence[Offer]:
+        read_at, known = self._offers
+        if self._clock.monotonic() - read_at > FRESH_S:
+            known = await self._look()
+            self._offers = self._clock.monotonic(), known
+        return known
+
+    async def operators(self) -> Collection[str]:
+        read_at, known = self._operators
+        if self._clock.monotonic() - read_at > FRESH_S:
+            known = [str(miner.get("operator")) for miner in await self._matcher.miners()]
+            self._operators = self._clock.monotonic(), known
+        return known
+
+    async def _load(self, name: str) -> Served:
+        from core.engine.tokenizer import Tokenizer
+
+        async with self._loading:
+            if name not in self._served:
+                model = await self._model(name)
+                folder = model.folder(self._context.settings)
+                self._served[name] = Served(model, await asyncio.to_thread(Tokenizer, folder))
+        return self._served[name]
+
+    async def _model(self, name: str) -> Model:
+        if name not in self._models:
+            try:
+                self._models[name] = await self._context.model(name)
+            except ModelUnknown as error:
+                raise unknown(name, self._context.settings.network.models) from error
+        return self._models[name]
+
+    async def _look(self) -> Sequence[Offer]:
+        found = []
+        seen = {str(entry.get("modelId")): entry for entry in await self._matcher.models()}
+        for name in sorted(self._context.settings.network.models):
+            try:
+                model = await self._model(name)
+            except ModelUnknown:  # in the network file, not on the chain: nobody can serve it
+                continue
+            found.append(offer_of(model, seen.pop(model.model_id, {})))
+        for model_id in seen:  # registered by others
+            try:
+                model = await self._model(model_name(model_id, self._context.settings) or model_id)
+            except HeadraceError:
+                continue
+            found.append(offer_of(model, seen[model_id]))
+        return found
+
+
+def offer_of(model: Model, entry: dict[str, Any]) -> Offer:
+    """The matcher's words about a model."""
+    price = entry.get("lowestPrice") or {}
+    layer_units = model.spec.layer_units
+
+    def shown(name: str) -> int | None:
+        nano = price.get(name)
+        return units.price_of_nano(nano, layer_units) if isinstance(nano, int) else None
+
+    return Offer(
+        model,
+        shown("priceIn"),
+        shown("priceOut"),
+        int(entry.get("serving") or 0),
+        bool(entry.get("covered")),
+    )
+
+
+def unknown(name: str, known: Collection[str]) -> ModelUnknown:
+    """There is no such model, but there are these."""
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.4) or sorted(known)[:5]
+    return ModelUnknown(
+        f"no model '{name[:80]}'",
+        f"close to it: {', '.join(close)}" if close else "none is known",
+        next_step="list them: GET /v1/models",
+        param="model",
+    )
+
+
+def fingerprint_of(model: Model) -> str:
+    return f"{model.spec.weights_root[2:14]}-{_NAMES.get(model.spec.numerics_profile, model.spec.numerics_profile[2:10])}"
+
+
+def precision_of(model: Model) -> str:
+    """How the weights are stored: float32, or the hash of a name that is not known here."""
+    return _NAMES.get(model.spec.dtype, model.spec.dtype)
+
+
+def offer_json(offer: Offer, created: int, symbol: str, decimals: int) -> dict[str, Any]:
+    """An entry of `/v1/models`: the standard fields, and what a model's name does not say."""
+
+    def price(units_per_mtok: int | None) -> str | None:
+        return None if units_per_mtok is None else str(units_per_mtok)
+
+    def shown(units_per_mtok: int | None) -> str | None:
+        if units_per_mtok is None:
+            return None
+        return units.format_price(units_per_mtok, symbol=symbol, decimals=decimals)
+
+    spec = offer.model.spec
+    return {
+        "id": offer.model.name,
+        "object": "model",
+        "created": created,
+        "owned_by": "headrace",
+        "context_length": spec.context,
+        "max_model_len": spec.context,
+        "pricing": {
+            "input_units_per_mtok": price(offer.price_in),
+            "output_units_per_mtok": price(offer.price_out),
+            "input": shown(offer.price_in),
+            "output": shown(offer.price_out),
+            "token": symbol,
+            "decimals": decimals,
+        },
+        "miners": offer.miners,
+        "available": offer.is_covered,
+        "quantization": precision_of(offer.model),
+        "weights_hash": spec.weights_root,
+        "model_id": offer.model.model_id,
+        "system_fingerprint": fingerprint_of(offer.model),
+    }

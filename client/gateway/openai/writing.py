@@ -1,0 +1,112 @@
+"""How do tokens become text that may be sent: whole characters only, nothing of a stop string, each token's logprob beside it?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from core.engine.stops import ShownText
+
+if TYPE_CHECKING:
+    from client.pipeline.pipeline import Logprobs
+    from client.sessions.answering import Said
+    from core.engine.tokenizer import Tokenizer
+
+_BROKEN = "�"
+
+
+@dataclass(frozen=True)
+class TokenTold:
+    """One token of a piece of text, with what the last stage told of it."""
+
+    token: int
+    logprobs: Logprobs | None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text that is complete, and the tokens it is made of (only where logprobs were asked for)."""
+
+    text: str
+    tokens: tuple[TokenTold, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.tokens)
+
+
+@dataclass
+class Writer:
+    """One answer as it is written."""
+
+    tokenizer: Tokenizer
+    stops: Sequence[str]
+    with_logprobs: bool
+    tokens: int = 0
+    _pending: list[TokenTold] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._stream, self._shown = self.tokenizer.stream(), ShownText(self.stops)
+
+    def push(self, said: Said) -> Piece:
+        """What this token completes; nothing while a character or a stop string may still be going on."""
+        self.tokens += 1
+        text = self._stream.push(said.token)
+        if self.stops:
+            text = self._shown.push(text)
+        if not self.with_logprobs:
+            return Piece(text)
+        self._pending.append(TokenTold(said.token, said.logprobs))
+        return self._with_tokens(text) if text else Piece("")
+
+    def finish(self, reason: str) -> Piece:
+        """The rest. What only said that the answer ends is not part of it."""
+        text = self._stream.finish()
+        if self.stops:
+            text = self._shown.push(text) + self._shown.finish()
+        if text or reason == "length":
+            return self._with_tokens(text)
+        return Piece("")
+
+    def _with_tokens(self, text: str) -> Piece:
+        told, self._pending = tuple(self._pending), []
+        return Piece(text, told)
+
+
+def chat_logprobs(tokens: Sequence[TokenTold], tokenizer: Tokenizer) -> dict[str, Any]:
+    """`logprobs` of a conversation's answer. A token that is no whole character has no bytes."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        text = tokenizer.decode([token], keep_special=True)
+        raw = None if _BROKEN in text else list(text.encode())
+        return {"token": text, "logprob": logprob, "bytes": raw}
+
+    return {
+        "content": [
+            entry(told.token, told.logprobs.logprob)
+            | {"top_logprobs": [entry(*pair) for pair in told.logprobs.top]}
+            for told in tokens
+            if told.logprobs is not None
+        ],
+        "refusal": None,
+    }
+
+
+def text_logprobs(tokens: Sequence[TokenTold], tokenizer: Tokenizer, offset: int) -> dict[str, Any]:
+    """`logprobs` of a text completion, whose text began at this offset."""
+    shown: dict[str, Any] = {
+        "tokens": [],
+        "token_logprobs": [],
+        "top_logprobs": [],
+        "text_offset": [],
+    }
+    for told in tokens:
+        text = tokenizer.decode([told.token], keep_special=True)
+        known = told.logprobs
+        shown["tokens"].append(text)
+        shown["token_logprobs"].append(known.logprob if known is not None else None)
+        top = {tokenizer.decode([i], keep_special=True): p for i, p in known.top} if known else {}
+        shown["top_logprobs"].append(top)
+        shown["text_offset"].append(offset)
+        offset += len(text)
+    return shown

@@ -1,0 +1,465 @@
+"""The life of a batch: order, match, stream, acknowledge, and go again with what a lost pipeline left unfinished.
+
+Promise: nothing that was delivered is lost, and no token of an answer is paid twice. When a pipeline breaks, what it gave is
+acknowledged, finished or not; what is missing is ordered from another pipeline that goes on from the last token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from client.jobs.failover import Ongoing, continues, go_on
+from client.jobs.job_run import JobSession
+from client.orders.matcher_api import Goes, MatcherApi
+from client.orders.orders import Batch, Prompt, Terms, make_order
+from client.orders.shard_roots import shard_roots
+from client.pipeline.pipeline import Limits, Match, Outcome, RequestState
+from client.pipeline.streams import Streams
+from client.pipeline.verify import Answer, ack_of_answers
+from client.records.store import ClientStore
+from client.wallet import ensure_deposit
+from core.chain.chain import Chain
+from core.money import pricing
+from core.protocol import signing, wire
+from core.protocol.errors import CheckFailed, DepositShort, HeadraceError, MatcherUnreachable
+from core.protocol.types import JobState, ModelSpec, Order, SignedOrder, SignedReceipt, Stage
+from core.protocol.types import Terms as DemandedTerms
+from core.runtime import origin
+from core.runtime.clock import Clock
+from core.runtime.logs import get_logger
+from core.runtime.network.channel import StreamIdentity
+
+if TYPE_CHECKING:
+    from core.engine.stops import Ending
+
+log = get_logger(__name__)
+MAX_JOBS = 256
+FRUITLESS_ROUNDS = 7  # orders in a row that brought no token
+OPEN_TRIES = 6  # a matcher that restarts is back by then
+ACK_TRIES = 5
+PAUSE_S, SHORT_PAUSE_S, LONGEST_PAUSE_S = 1.0, 0.25, 8.0
+MATCHED_WITHIN_S = 5.0  # our node may be a block behind the matcher's
+LOOK_AGAIN_S = 0.5
+
+
+class Watcher(Protocol):
+    """Who wants to see a batch happen. Calls are quick and never raise."""
+
+    def order_signed(self, order: Order, locked_units: int) -> None: ...
+
+    def job_opened(self, match: Match) -> None: ...
+
+    def token(self, custom_id: str, step: int, token: int) -> None: ...
+
+    def request_finished(self, custom_id: str, finish: str) -> None: ...
+
+    def pipeline_lost(self, reason: HeadraceError, finished: int, left: int) -> None: ...
+
+    def acknowledged(self, match: Match, paid_units: int) -> None: ...
+
+    def not_acknowledged(self, match: Match, reason: HeadraceError) -> None: ...
+
+
+@dataclass(frozen=True)
+class Requester:
+    """Everything a batch needs of its owner."""
+
+    chain: Chain
+    matcher: MatcherApi
+    signer: signing.DigestSigner
+    store: ClientStore
+    clock: Clock
+    model_id: str
+    model: ModelSpec
+    #: Decides where an answer ends, to hold the last stage to it. None: it is believed.
+    ending_of: Callable[[Prompt], Ending] | None = None
+
+
+class TermsOf(Protocol):
+    def __call__(self, chain_now: int) -> Terms: ...
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How this submission behaves."""
+
+    terms_of: TermsOf
+    limits: Limits = field(default_factory=Limits)
+    acknowledge: bool = True
+    deposit_missing: bool = True
+    #: Held while an order is made and matched: those who must not get the same machines take turns.
+    turn: AbstractAsyncContextManager[object] = field(default_factory=nullcontext)
+    #: Where what is due is put down instead of being acknowledged; None: it is acknowledged at once.
+    due: list[Due] | None = None
+
+
+@dataclass(frozen=True)
+class Due:
+    """What a job gave, by request index, and nobody has acknowledged yet."""
+
+    match: Match
+    answers: Mapping[int, Answer]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """An answer with the job that produced it."""
+
+    job_id: str
+    request_index: int
+    state: RequestState
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """All answers by custom id, and what could not be answered."""
+
+    finished: dict[str, Finished]
+    unfinished: dict[str, HeadraceError]
+    matches: tuple[Match, ...]
+
+
+async def run_batch(
+    requester: Requester,
+    prompts: Sequence[Prompt],
+    policy: Policy,
+    watcher: Watcher,
+    submission: str,
+) -> BatchResult:
+    """Run a batch to its end. What a broken pipeline left goes on from its last token in another one.
+
+    Raises what the first order raised (no capacity, no deposit, …): nothing was spent then. Later failures are reported per
+    request in the result.
+    """
+    identity = StreamIdentity(requester.signer, requester.chain.domain)
+    limits = policy.limits
+    streams = Streams(identity, connect_s=limits.connect_s, beat=limits.beat)
+    submission_run = _Submission(requester, policy, watcher, submission, streams)
+    named = None if origin.current_id() else wire.Origin(origin.new_id())
+    with origin.within(named):
+        log.info("batch begins", submission=submission, requests=len(prompts))
+        try:
+            return await submission_run.run(prompts)
+        finally:
+            await submission_run.settled()
+            await streams.close()
+
+
+class _Submission:
+    """One batch on its way through as many jobs as it takes."""
+
+    def __init__(
+        self,
+        requester: Requester,
+        policy: Policy,
+        watcher: Watcher,
+        name: str,
+        streams: Streams,
+    ) -> None:
+        self._requester, self._policy, self._watcher = requester, policy, watcher
+        self._name, self._streams = name, streams
+        self._matches: list[Match] = []
+        self._lost: frozenset[str] = frozenset()
+        self._behind: list[
+            tuple[Match, JobSession]
+        ] = []  # broken, kept until others went on from them
+        self._settling: set[asyncio.Task[None]] = set()
+        self._shard_roots: dict[tuple[int, int], str] = {}
+        self._chain_ahead_s: float | None = None  # of our own clock
+
+    async def run(self, prompts: Sequence[Prompt]) -> BatchResult:
+        finished: dict[str, Finished] = {}
+        errors: dict[str, HeadraceError] = {}
+        answers, fruitless = [Ongoing(prompt) for prompt in prompts], 0
+        while answers and len(self._matches) < MAX_JOBS:
+            if fruitless:
+                await self._requester.clock.sleep(pause_s(fruitless - 1, SHORT_PAUSE_S))
+            try:
+                match, batch = await self._open(answers)
+            except HeadraceError as error:
+                if not self._matches:
+                    raise
+                errors = {a.prompt.custom_id: error for a in answers}
+                self._lost, fruitless = frozenset(), fruitless + 1
+                if not error.retryable or fruitless >= FRUITLESS_ROUNDS:
+                    break
+                continue
+            outcome = await self._stream(match, batch, answers)
+            left, whole = go_on(answers, outcome, match.order_hash)
+            for index, state in whole.items():
+                answer = answers[index]
+                if index not in outcome.finished:  # its last receipts are lost, its text is not
+                    self._watcher.request_finished(answer.prompt.custom_id, state.finish)
+                finished[answer.prompt.custom_id] = Finished(
+                    match.job_id, index, answer.whole(state)
+                )
+            errors = {
+                answers[index].prompt.custom_id: error
+                for index, error in outcome.unfinished.items()
+                if index not in whole
+            }
+            answers, self._lost = left, outcome.lost
+            if not answers:
+                break
+            fruitless = 0 if whole or outcome.begun or outcome.lost else fruitless + 1
+            if fruitless >= FRUITLESS_ROUNDS:
+                break
+            self._watcher.pipeline_lost(next(iter(errors.values())), len(whole), len(answers))
+        return BatchResult(finished, errors if answers else {}, tuple(self._matches))
+
+    async def settled(self) -> None:
+        """Wait until every job that was left behind is paid for what it gave."""
+        self._settle_behind()
+        ended = await asyncio.gather(*self._settling, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, Exception):
+                log.error("a job was left unpaid", reason=repr(error), exc_info=error)
+
+    def _settle_behind(self) -> None:
+        """Stages sign for what they gave, and forget it: not before another order has taken it over."""
+        behind, self._behind = self._behind, []
+        self._settling |= {asyncio.create_task(self._settle(*job)) for job in behind}
+
+    async def _open(self, answers: Sequence[Ongoing]) -> tuple[Match, Batch]:
+        """Sign an order for these answers and have it matched and locked on chain, when it is our turn."""
+        async with self._policy.turn:
+            return await self._open_now(answers)
+
+    async def _open_now(self, answers: Sequence[Ongoing]) -> tuple[Match, Batch]:
+        requester, policy = self._requester, self._policy
+        batch = Batch.of([answer.next_prompt(os.urandom) for answer in answers])
+        terms = policy.terms_of(await self._chain_now())
+        order = make_order(
+            batch,
+            requester.model_id,
+            requester.model,
+            terms,
+            requester.signer.address,
+            nonce=self._next_nonce(),
+        )
+        locked = pricing.max_amount(order, requester.model)
+        await self._provide(locked)
+        signature = signing.sign(requester.signer, requester.chain.domain, order)
+        signed = SignedOrder(order, signature, terms.demands)
+        self._watcher.order_signed(order, locked)
+        goes_on = Goes(self._matches[-1].job_id, self._lost) if self._matches else None
+        match = await match_order(requester, signed, goes_on)
+        requester.store.add_job(self._name, match, batch, int(requester.clock.now()))
+        try:
+            check_plan(match.plan, terms.demands)
+            await check_on_chain(requester, match)
+        except HeadraceError:
+            requester.store.set_state(match.job_id, "abandoned")
+            raise
+        self._matches.append(match)
+        self._watcher.job_opened(match)
+        return match, batch
+
+    async def _chain_now(self) -> int:
+        """Chain time. Asked once; then it is our own clock's, which a new order after a loss need not wait for."""
+        clock = self._requester.clock
+        if self._chain_ahead_s is None:
+            self._chain_ahead_s = await self._requester.chain.now() - clock.monotonic()
+        return int(self._chain_ahead_s + clock.monotonic())
+
+    def _next_nonce(self) -> int:
+        now_ms = int(self._requester.clock.now() * 1000)
+        known = [match.signed.order.nonce for match in self._matches]
+        return max([now_ms, *(nonce + 1 for nonce in known)])
+
+    async def _provide(self, locked: int) -> None:
+        """Have so much prepaid. The first time as much again if the wallet has it, so that going on needs no deposit."""
+        requester, may_deposit = self._requester, self._policy.deposit_missing
+        try:
+            spare = 0 if self._matches else locked
+            await ensure_deposit(
+                requester.chain, requester.signer, locked, may_deposit=may_deposit, spare=spare
+            )
+        except DepositShort:
+            if not self._behind and not self._settling:
+                raise
+            await self.settled()  # what the jobs before did not use comes back
+            await ensure_deposit(requester.chain, requester.signer, locked, may_deposit=may_deposit)
+
+    async def _stream(self, match: Match, batch: Batch, answers: Sequence[Ongoing]) -> Outcome:
+        """Stream the job and keep what it produced; it is paid while others go on. Raises no HeadraceError."""
+        nothing: Outcome | None = None
+        session = self._session(match, batch, answers)
+        try:
+            await self._learn_roots(match)
+            await session.open()
+        except HeadraceError as error:
+            self._requester.store.set_state(match.job_id, "abandoned")
+            failed = dict.fromkeys(range(len(batch.prompts)), error)
+            nothing = Outcome({}, failed, lost=session.outcome().lost, was_opened=False)
+        if nothing is not None:
+            await session.close()
+            return nothing
+        taken_over = asyncio.create_task(self._settle_when_begun(session))
+        try:
+            outcome = await session.run()
+        except asyncio.CancelledError:  # Ctrl-C: pay for what was delivered, then stop
+            await self._settle(match, session)
+            raise
+        finally:
+            taken_over.cancel()
+        if outcome.unfinished:
+            self._behind.append((match, session))
+        else:
+            await self._settle(match, session)
+        return outcome
+
+    async def _settle_when_begun(self, session: JobSession) -> None:
+        await session.begun.wait()
+        self._settle_behind()
+
+    async def _learn_roots(self, match: Match) -> None:
+        unknown = [p for p in match.plan if (p.layer_from, p.layer_to) not in self._shard_roots]
+        requester = self._requester
+        self._shard_roots |= await shard_roots(requester.chain, requester.model_id, unknown)
+
+    def _session(self, match: Match, batch: Batch, answers: Sequence[Ongoing]) -> JobSession:
+        """A session whose answers are stored as they finish."""
+        requester, watcher, roots = self._requester, self._watcher, self._shard_roots
+
+        def token(index: int, step: int, token: int) -> None:
+            answer = answers[index]
+            place = len(answer.tokens) + step
+            if place >= answer.shown:  # else a pipeline that was caught lying told it before
+                answer.shown = place + 1
+                watcher.token(answer.prompt.custom_id, place, token)
+
+        def finish(index: int, state: RequestState) -> None:
+            requester.store.finish_request(match.job_id, index, state.tokens, state.finish)
+            requester.store.add_receipts(match.job_id, list(state.receipts.values()))
+            watcher.request_finished(batch.prompts[index].custom_id, state.finish)
+
+        return JobSession(
+            match,
+            batch,
+            self._streams.identity,
+            lambda start, end: roots[start, end],
+            on_token=token,
+            on_finish=finish,
+            limits=self._policy.limits,
+            streams=self._streams,
+            continues=continues(answers),
+            ending_of=requester.ending_of,
+        )
+
+    async def _settle(self, match: Match, session: JobSession) -> None:
+        """Pay for what a job gave: finished answers, and of broken ones what came."""
+        requester = self._requester
+        try:
+            outcome = session.outcome()
+            if outcome.unfinished:
+                for index, receipts in (await session.cut()).items():
+                    part = outcome.begun[index]
+                    requester.store.finish_request(match.job_id, index, part.tokens, part.finish)
+                    requester.store.add_receipts(match.job_id, list(receipts.values()))
+                outcome = session.outcome()
+                await session.let_go()
+            else:
+                whole = await _close_job(session, list(outcome.finished))
+                requester.store.add_receipts(match.job_id, whole)
+        finally:
+            await session.close()
+        answers = {i: state.answer for i, state in (outcome.finished | outcome.begun).items()}
+        await pay(requester, Due(match, answers), self._policy, self._watcher)
+
+
+def pause_s(failures: int, first_s: float = PAUSE_S) -> float:
+    return min(first_s * 2.0**failures, LONGEST_PAUSE_S)
+
+
+async def match_order(requester: Requester, signed: SignedOrder, goes_on: Goes | None) -> Match:
+    """Hand in the order. A matcher that did not answer may have opened the job: the same order again gives the same job."""
+    for attempt in range(OPEN_TRIES - 1):
+        try:
+            return await requester.matcher.open_job(signed, requester.chain.domain, goes_on)
+        except MatcherUnreachable:
+            await requester.clock.sleep(pause_s(attempt))
+    return await requester.matcher.open_job(signed, requester.chain.domain, goes_on)
+
+
+def check_plan(plan: Sequence[Stage], demands: DemandedTerms | None) -> None:
+    """Raise CheckFailed unless every stage is one that we allow: no prompt is shown to others."""
+    barred = [s.operator for s in plan if demands is not None and not demands.allows(s.operator)]
+    if barred:
+        raise CheckFailed(
+            "the matcher chose a machine that the order's terms do not allow",
+            ", ".join(barred),
+            state="no prompt was sent; what is locked returns after the order's deadline",
+        )
+
+
+async def check_on_chain(requester: Requester, match: Match) -> None:
+    """The matcher's word is not enough: the job must be matched on chain with the plan it showed us."""
+    give_up = requester.clock.monotonic() + MATCHED_WITHIN_S
+    while True:
+        job = await requester.chain.read("TaskRegistry", "jobOf", match.job_id)
+        state = JobState(job["state"])
+        if state is JobState.MATCHED and job["planHash"] == match.plan_hash:
+            return
+        if state >= JobState.MATCHED or requester.clock.monotonic() >= give_up:
+            raise CheckFailed(
+                "the job on chain is not the one the matcher described",
+                f"state {state.name}, plan {job['planHash']}, expected MATCHED with {match.plan_hash}",
+                state="no prompt was sent; what is locked returns after the order's deadline",
+            )
+        await requester.clock.sleep(LOOK_AGAIN_S)
+
+
+async def _close_job(session: JobSession, indices: list[int]) -> list[SignedReceipt]:
+    """Receipts over the whole job; a stage that has gone by now already signed every request on its own."""
+    try:
+        return await session.close_job(indices)
+    except HeadraceError as error:
+        log.warning("no receipts over the whole job", reason=str(error))
+        return []
+
+
+async def pay(requester: Requester, due: Due, policy: Policy, watcher: Watcher) -> None:
+    """Acknowledge what a job gave. A matcher that cannot be told loses nothing: it delivers whole jobs' receipts itself."""
+    match, answers = due.match, due.answers
+    if not answers:
+        requester.store.set_state(match.job_id, "abandoned")
+        return
+    requester.store.set_state(match.job_id, "unacknowledged")
+    if not policy.acknowledge:
+        return
+    if policy.due is not None:
+        policy.due.append(due)
+        return
+    for attempt in range(ACK_TRIES):
+        try:
+            await acknowledge(requester, match, answers, watcher)
+            return
+        except HeadraceError as error:
+            if not error.retryable or attempt == ACK_TRIES - 1:
+                watcher.not_acknowledged(match, error)
+                return
+        await requester.clock.sleep(pause_s(attempt))
+
+
+async def acknowledge(
+    requester: Requester, match: Match, answers: Mapping[int, Answer], watcher: Watcher
+) -> None:
+    """Sign off these answers, as far as they came, and have the matcher settle the job on chain."""
+    order = match.signed.order
+    ack = ack_of_answers(answers, order, match.plan)
+    signature = signing.sign(requester.signer, requester.chain.domain, ack)
+    await requester.matcher.acknowledge(match.job_id, ack, signature)
+    requester.store.set_state(match.job_id, "acknowledged")
+    result = pricing.split(order, match.plan, requester.model, ack.tokens_in, ack.tokens_out)
+    watcher.acknowledged(match, sum(result.gross))
+
+
+def new_submission_id() -> str:
+    """Name of one `client submit`, which may need several jobs."""
+    return os.urandom(8).hex()

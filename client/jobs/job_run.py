@@ -1,0 +1,134 @@
+"""Running one matched batch over its stages' streams: submit, follow tokens, collect receipts, notice who fell silent.
+
+The session holds no policy: what to do about a dead stage is decided in `client/jobs/batch.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from client.orders.orders import Batch, Prompt
+from client.pipeline.pipeline import (
+    FinishSink,
+    Limits,
+    Match,
+    Outcome,
+    Pipeline,
+    RequestState,
+    TokenSink,
+)
+from client.pipeline.streams import Streams
+from client.pipeline.verify import ShardRootOf, check_answers
+from core.protocol import commit, wire
+from core.protocol.errors import CheckFailed, HeadraceError
+from core.protocol.types import SignedReceipt
+from core.runtime import origin
+from core.runtime.network.channel import StreamIdentity
+
+if TYPE_CHECKING:
+    from core.engine.stops import Ending
+
+
+class JobSession(Pipeline):
+    """Streams to every stage of one job whose prompts are known from the beginning."""
+
+    def __init__(
+        self,
+        match: Match,
+        batch: Batch,
+        identity: StreamIdentity,
+        shard_root_of: ShardRootOf,
+        *,
+        on_token: TokenSink,
+        on_finish: FinishSink,
+        limits: Limits,
+        streams: Streams | None = None,
+        continues: wire.Continues | None = None,
+        ending_of: Callable[[Prompt], Ending] | None = None,
+    ) -> None:
+        """See `Pipeline`. `ending_of` decides where an answer ends; without it the last stage is believed."""
+        super().__init__(
+            match,
+            identity,
+            shard_root_of,
+            on_token=on_token,
+            on_finish=on_finish,
+            limits=limits,
+            streams=streams,
+            continues=continues,
+        )
+        self._batch = batch
+        self._requests = {
+            i: RequestState(
+                p.ids,
+                p.sampling.max_new_tokens,
+                ending=None if ending_of is None else ending_of(p),
+            )
+            for i, p in enumerate(batch.prompts)
+        }
+        #: As many requests as run at once have their first token: nothing of an order before this one is needed any more.
+        self.begun = asyncio.Event()
+
+    async def run(self) -> Outcome:
+        """Stream every request; return when each is finished or cannot finish here."""
+        slots = asyncio.Semaphore(self._limits.in_flight)
+        watch = asyncio.create_task(self._watch_silence())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index in self._requests:
+                    group.create_task(self._run_request(index, slots))
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+        return self.outcome()
+
+    async def close_job(self, indices: Sequence[int]) -> list[SignedReceipt]:
+        """One receipt per stage over exactly these requests, checked. Raises CheckFailed or PeerUnreachable."""
+        ask = wire.CloseJob(order_hash=self._match.order_hash, requests=sorted(indices))
+        stages = range(len(self._match.plan))
+        answers = await asyncio.gather(*(self._ask(stage, ask) for stage in stages))
+        receipts = [_receipt_in(answer) for answer in answers]
+        self._check(receipts)
+        check_answers(receipts, {i: self._requests[i].answer for i in indices})
+        return receipts
+
+    async def _run_request(self, index: int, slots: asyncio.Semaphore) -> None:
+        request = self._requests[index]
+        async with slots:
+            try:
+                if self._broken is None:
+                    await self._submit(index)
+                    await request.done.wait()
+            except HeadraceError as error:
+                request.fail(error)
+        if self._broken is not None:
+            request.fail(self._broken)
+        if request.failure is None:
+            self._on_finish(index, request)
+
+    def _submission(self, index: int) -> tuple[wire.Submit, bytes]:
+        prompt, opening = self._batch.prompts[index], self._batch.opening(index)
+        message = wire.Submit(
+            order_hash=self._match.order_hash,
+            request=index,
+            salt=commit.to_hex(prompt.salt),
+            prompt_proof=opening.prompt_proof,
+            sampling=prompt.sampling,
+            sampling_proof=opening.sampling_proof,
+            origin=origin.current(),
+        )
+        return message, commit.token_bytes(prompt.ids)
+
+    def _has_begun(self) -> None:
+        first = islice(self._requests.values(), self._limits.in_flight)
+        if all(request.tokens or request.done.is_set() for request in first):
+            self.begun.set()
+
+
+def _receipt_in(message: wire.AnyMessage) -> SignedReceipt:
+    if isinstance(message, wire.Receipt):
+        return message.signed
+    raise CheckFailed("a stage would not sign for the whole job", str(message)[:300])

@@ -1,0 +1,380 @@
+"""What does a submission ask for, is the offer within it, and which files does it end in?"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from client.context import Context, Model
+from client.jobs.answer_lines import answer_line
+from client.jobs.batch import BatchResult, Finished
+from client.orders.arbitrator import arbitrator_of, check_named
+from client.orders.demands import audit_bps
+from client.orders.matcher_api import Quote
+from client.orders.orders import Prompt, Terms, make_prompt, route_text
+from client.orders.requests import ChatRequest, read_requests
+from client.pipeline.pipeline import Limits, Logprobs
+from core.engine.stops import Ending
+from core.engine.tokenizer import Tokenizer
+from core.money import pricing
+from core.protocol import ids, units, wire
+from core.protocol.errors import (
+    ContextTooLong,
+    HeadraceError,
+    LineInvalid,
+    NoCapacity,
+    UsageError,
+)
+from core.protocol.types import ZERO_ADDRESS, SamplingParams
+from core.runtime.network.pulse import Beat
+from core.runtime.settings import THE_MATCHERS, Settings
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+CLOCK_SLACK_S = 60  # between our look at the chain's clock and the block that opens the job
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The flags of `client submit`, as typed; None where the settings decide."""
+
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_cost: str | None = None
+    price_cap: str | None = None
+    deadline: str | None = None
+    window: str | None = None
+    ack: str = "now"
+    auditor: str | None = None
+    out: Path | None = None
+    text: bool = True
+    arbitrator: str | None = None
+    trusted: tuple[str, ...] = ()
+    avoid: tuple[str, ...] = ()
+    verify: str | None = None
+    replicas: int | None = None
+    name: str = ""
+    detach: bool = False
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the requester insists on, whatever is offered: amounts in base units, prices in base units per Mtok.
+
+    `arbitrator` is game, jury, an address or "" for the network's default until `within_limits` makes it an address.
+    `auditor` is an address, zero for nobody, or `THE_MATCHERS`, which `auditor_of` makes an address for each order.
+    """
+
+    max_cost: int
+    cap_in: int | None
+    cap_out: int | None
+    deadline_s: int
+    window_s: int
+    auditor: str
+    acknowledge: bool
+    arbitrator: str = ""
+    audit_bps: int = 0
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A file as prompts that fit the model, and (custom id, why) of the lines that do not."""
+
+    prompts: list[Prompt]
+    rejected: list[tuple[str, HeadraceError]]
+
+    @property
+    def tokens_in(self) -> int:
+        return sum(len(p.ids) for p in self.prompts)
+
+    @property
+    def max_tokens_out(self) -> int:
+        return sum(p.sampling.max_new_tokens for p in self.prompts)
+
+
+def wishes_of(settings: Settings, choices: Choices) -> Wishes:
+    """The flags and settings as values. Raises UsageError, AmountUnitMissing, AmountInvalid, IdInvalid."""
+    if choices.ack not in ("now", "later"):
+        raise UsageError(f"--ack {choices.ack}", "it is now or later")
+    ours = settings.client
+    caps = [choices.price_cap or ours.price_cap_in, choices.price_cap or ours.price_cap_out]
+    cap_in, cap_out = [None if cap is None else settings.price(cap) for cap in caps]
+    return Wishes(
+        max_cost=settings.token(choices.max_cost or ours.max_cost_per_job),
+        cap_in=cap_in,
+        cap_out=cap_out,
+        deadline_s=units.parse_duration(choices.deadline) if choices.deadline else ours.deadline_s,
+        window_s=units.parse_duration(choices.window) if choices.window else ours.window_s,
+        auditor=named_auditor(choices.auditor or ours.auditor),
+        acknowledge=choices.ack == "now",
+        arbitrator=check_named(choices.arbitrator or ours.arbitrator),
+        audit_bps=audit_bps(choices.verify or ours.verify, ours.verify),
+    )
+
+
+def named_auditor(named: str) -> str:
+    """What a person wrote for an auditor: an address, matcher, or none. Raises IdInvalid."""
+    if named in ("", "none"):
+        return ZERO_ADDRESS
+    return named if named == THE_MATCHERS else ids.address(named)
+
+
+def auditor_of(wishes: Wishes, price: Quote) -> str:
+    """The address that an order at this price names. Raises NoCapacity where the matcher was to pay somebody and pays nobody."""
+    if wishes.auditor != THE_MATCHERS:
+        return wishes.auditor
+    if price.audits is None:
+        raise NoCapacity(
+            "this matcher pays no auditor",
+            f"{price.matcher} offers no audits with its quote",
+            next_step="name an auditor's address with --auditor, or none",
+        )
+    return price.audits.auditor
+
+
+async def within_limits(context: Context, model: Model, wishes: Wishes, choices: Choices) -> Wishes:
+    """The wishes as this network takes them: defaults shrink to its longest job and window, and the arbitrator is an address.
+
+    Raises UsageError when the person asked for longer than that, or for a game about a model that has none.
+    """
+    limits = await context.chain.read("TaskRegistry", "params")
+    longest = {
+        "deadline": limits["maxJobSeconds"] - CLOCK_SLACK_S,
+        "window": limits["maxWindowSeconds"],
+    }
+    wanted = {"deadline": wishes.deadline_s, "window": wishes.window_s}
+    for name, limit_s in longest.items():
+        asked = getattr(choices, name) is not None or context.settings.is_set(f"client.{name}")
+        if asked and wanted[name] > limit_s:
+            raise UsageError(
+                f"a {name} of {units.format_duration(wanted[name])} is too long",
+                f"this network allows at most {units.format_duration(limit_s)}",
+                next_step=f"pass --{name} {units.format_duration(limit_s)}, or less",
+            )
+    return replace(
+        wishes,
+        deadline_s=min(wishes.deadline_s, longest["deadline"]),
+        window_s=min(wishes.window_s, longest["window"]),
+        arbitrator=await arbitrator_of(
+            context.chain, model.spec.numerics_profile, wishes.arbitrator
+        ),
+    )
+
+
+def read_file(file: Path, defaults: SamplingParams) -> tuple[list[ChatRequest], list[LineInvalid]]:
+    """Requests of a JSONL file; `defaults` for lines that do not say. Raises UsageError when it cannot be read, holds none or too many."""
+    try:
+        lines = file.read_bytes().removeprefix(BYTE_ORDER_MARK).split(b"\n")
+    except OSError as error:
+        raise UsageError(f"cannot read {file}", error.strerror or str(error)) from None
+    good, bad = read_requests(lines, defaults)
+    if not good:
+        why = "; ".join(f"line {e.details['line_number']}: {e.why}" for e in bad[:3])
+        raise UsageError(f"{file} holds no request", why or "it is empty")
+    if len(good) > wire.MAX_REQUESTS:
+        raise UsageError(
+            f"{file} holds {len(good)} requests",
+            f"one job has at most {wire.MAX_REQUESTS}",
+            next_step=f"split -l {wire.MAX_REQUESTS} {file}",
+        )
+    return good, bad
+
+
+def prepare(
+    good: list[ChatRequest], bad: list[LineInvalid], tokenizer: Tokenizer, context_tokens: int
+) -> Prepared:
+    """Token ids for every request; one that does not fit the context is rejected with the numbers."""
+    prompts: list[Prompt] = []
+    rejected: list[tuple[str, HeadraceError]] = [
+        (e.details["custom_id"] or f"line-{e.details['line_number']}", e) for e in bad
+    ]
+    for request in good:
+        try:
+            prompts.append(
+                make_prompt(
+                    request.custom_id,
+                    _token_ids(request, tokenizer),
+                    request.sampling,
+                    context_tokens,
+                    os.urandom,
+                )
+            )
+        except (ContextTooLong, UsageError) as error:
+            rejected.append((request.custom_id, error))
+    if not prompts:
+        first = rejected[0][1]
+        raise UsageError(
+            "no request can be run", f"{first.what}: {first.why}", next_step=first.next_step
+        )
+    return Prepared(prompts, rejected)
+
+
+def _token_ids(request: ChatRequest, tokenizer: Tokenizer) -> list[int]:
+    if request.is_plain:
+        return tokenizer.encode(request.messages[0].content)
+    return tokenizer.encode_chat([{"role": m.role, "content": m.content} for m in request.messages])
+
+
+def check_caps(
+    settings: Settings, wishes: Wishes, layer_units: int, price: Quote, locked: int
+) -> None:
+    """Raise NoCapacity when the offer is above the caps the person set."""
+    for what, nano, cap in (
+        ("prompt", price.price_in, wishes.cap_in),
+        ("answer", price.price_out, wishes.cap_out),
+    ):
+        if cap is not None and nano > units.nano_price(cap, layer_units):
+            raise NoCapacity(
+                f"no pipeline within the price cap for {what} tokens",
+                f"the cap is {settings.show_price(cap)}",
+                nearest_offer=settings.show_price(units.price_of_nano(nano, layer_units)),
+            )
+    if locked > wishes.max_cost:
+        raise NoCapacity(
+            "the job would lock more than --max-cost",
+            f"it locks {settings.show_token(locked)}, the limit is {settings.show_token(wishes.max_cost)}",
+            next_step="raise --max-cost, or lower --max-tokens",
+        )
+
+
+def maximum(model: Model, price: Quote, prepared: Prepared) -> int:
+    """What the order locks."""
+    return pricing.cost(
+        model.spec.layer_units,
+        prepared.tokens_in,
+        prepared.max_tokens_out,
+        price.price_in,
+        price.price_out,
+    )
+
+
+def describe(settings: Settings, model: Model, price: Quote, prepared: Prepared) -> dict[str, str]:
+    """The offer as people read it."""
+    layer_units = model.spec.layer_units
+    at_least = pricing.cost(layer_units, prepared.tokens_in, 0, price.price_in, price.price_out)
+    return {
+        "model": model.name,
+        "requests": f"{len(prepared.prompts)} ({_lines(len(prepared.rejected))} rejected)",
+        "tokens": f"{prepared.tokens_in} in, at most {prepared.max_tokens_out} out",
+        "price": f"{settings.show_price(units.price_of_nano(price.price_in, layer_units))} in, "
+        f"{settings.show_price(units.price_of_nano(price.price_out, layer_units))} out",
+        "cost": f"{settings.show_token(at_least)} to {settings.show_token(maximum(model, price, prepared))}",
+        "route": route_text(price.plan),
+    }
+
+
+def describe_auditor(settings: Settings, wishes: Wishes, price: Quote) -> str:
+    """Who would be named to audit an order, and what that shows to whom; "" where nobody is and nobody is offered."""
+    offer, named = price.audits, auditor_of(wishes, price)
+    paid = ""
+    if offer is not None and named in (offer.auditor, ZERO_ADDRESS):
+        fee, share = settings.show_token(offer.fee_units), f"{offer.rate_bps / 100:g} %"
+        paid = f"; the matcher pays it {fee} for each of {share} of the requests"
+    if named != ZERO_ADDRESS:
+        return f"{named} may see every prompt and dispute{paid}"
+    if offer is None:
+        return ""
+    return f"nobody; with --auditor matcher {offer.auditor} may see every prompt{paid}"
+
+
+def _lines(count: int) -> str:
+    return "1 line" if count == 1 else f"{count} lines"
+
+
+def check_writable(folder: Path) -> None:
+    """Raise UsageError when results could not be kept, before anything is paid for."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make {folder}", error.strerror or str(error)) from None
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"cannot write into {folder.absolute()}", next_step="name a folder: --out")
+
+
+def terms_for(wishes: Wishes, price: Quote, chain_now: int) -> Terms:
+    """What an order made at this chain time insists on, but for its demands. `wishes` are `within_limits`."""
+    return Terms(
+        price_in=price.price_in,
+        price_out=price.price_out,
+        matcher=price.matcher,
+        matcher_fee_bps=price.fee_bps,
+        min_stake=0,
+        deadline=chain_now + wishes.deadline_s,
+        window=wishes.window_s,
+        auditor=auditor_of(wishes, price),
+        arbitrator=wishes.arbitrator,
+    )
+
+
+def ending_by(tokenizer: Tokenizer) -> Callable[[Prompt], Ending]:
+    """Decides by this tokenizer where an answer to a prompt ends."""
+    return lambda prompt: Ending(prompt.sampling, tokenizer.eos_ids, tokenizer, prompt.ids)
+
+
+def limits_of(settings: Settings) -> Limits:
+    """How patient a session is with its stages."""
+    beat = Beat(settings.failover.ping_ms / 1000, settings.failover.missed_pings)
+    return Limits(beat=beat)
+
+
+def write_results(
+    folder: Path, result: BatchResult, prepared: Prepared, tokenizer: Tokenizer, model: str
+) -> None:
+    """`output.jsonl` and, if anything failed, `errors.jsonl` in the OpenAI batch format, one line per request."""
+    folder.mkdir(parents=True, exist_ok=True)
+    prompts = {p.custom_id: p for p in prepared.prompts}
+    answers = [
+        _answer_line(prompts[custom_id], done, tokenizer, model)
+        for custom_id, done in result.finished.items()
+    ]
+    errors = [
+        {"custom_id": custom_id, "response": None, "error": error.to_dict()}
+        for custom_id, error in [*prepared.rejected, *result.unfinished.items()]
+    ]
+    for name, lines in (("output.jsonl", answers), ("errors.jsonl", errors)):
+        if lines or name == "output.jsonl":
+            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            (folder / name).write_text(text, encoding="utf-8")
+
+
+def _answer_line(
+    prompt: Prompt, done: Finished, tokenizer: Tokenizer, model: str
+) -> dict[str, Any]:
+    state, shown = done.state, None
+    if prompt.sampling.n_logprobs is not None:
+        shown = logprobs_shown(state.tokens, state.logprobs, tokenizer)
+    return answer_line(
+        prompt.custom_id,
+        done.job_id,
+        done.request_index,
+        model=model,
+        tokenizer=tokenizer,
+        prompt_tokens=len(prompt.ids),
+        tokens=state.tokens,
+        finish=state.finish,
+        sampling=prompt.sampling,
+        logprobs=shown,
+    )
+
+
+def logprobs_shown(
+    tokens: Sequence[int], told: Sequence[Logprobs | None], tokenizer: Tokenizer
+) -> list[dict[str, Any] | None]:
+    """What the last stage told of each token, in the OpenAI format with token ids beside; None where it was lost on the way.
+
+    Text of a token that is not whole characters has no bytes.
+    """
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        text = tokenizer.decode([token], keep_special=True)
+        raw = None if "\ufffd" in text else list(text.encode())
+        return {"id": token, "token": text, "logprob": logprob, "bytes": raw}
+
+    return [
+        None
+        if one is None
+        else entry(token, one.logprob) | {"top_logprobs": [entry(*pair) for pair in one.top]}
+        for token, one in zip(tokens, told, strict=True)
+    ]

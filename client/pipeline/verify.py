@@ -1,0 +1,247 @@
+"""Whether receipts say what was bought and what arrived: signatures, layers, shard, chained roots, counts, tokens.
+
+Nothing here runs a model; `client/audit/rerun.py` does. These checks cost microseconds, so a requester makes all of them before it
+acknowledges anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from core.protocol import commit, signing
+from core.protocol.errors import CheckFailed
+from core.protocol.types import ZERO_HASH, Ack, Order, RequestLeaf, SignedReceipt, Stage
+
+ShardRootOf = Callable[[int, int], str]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one request came back as: its prompt's and its produced token ids.
+
+    `states_root` is of the state rows that a last stage signed beside them; zero where it signed for nothing.
+    """
+
+    prompt_ids: tuple[int, ...]
+    tokens: tuple[int, ...]
+    states_root: str = ZERO_HASH
+
+    @property
+    def fed_ids(self) -> tuple[int, ...]:
+        """Ids that entered the first stage: the last token is never fed back."""
+        return self.prompt_ids + self.tokens[:-1]
+
+    @property
+    def out_root(self) -> str:
+        """What its last stage commits to."""
+        tokens_root = commit.tokens_root(self.tokens)
+        return commit.to_hex(commit.answer_root(tokens_root, commit.unhex(self.states_root)))
+
+
+def check_receipt(
+    signed: SignedReceipt,
+    *,
+    domain: signing.Domain,
+    order: Order,
+    plan: Sequence[Stage],
+    stage: int,
+    shard_root_of: ShardRootOf,
+) -> None:
+    """Raise CheckFailed, naming the field, unless this is stage `stage`'s well-formed receipt for this order and plan."""
+    receipt, place = signed.receipt, plan[stage]
+    expected = {
+        "order_hash": signing.order_hash(order),
+        "plan_hash": signing.plan_hash(tuple(plan)),
+        "stage": stage,
+        "layer_from": place.layer_from,
+        "layer_to": place.layer_to,
+        "shard_root": shard_root_of(place.layer_from, place.layer_to),
+        "requests": len(signed.leaves),
+        "tokens_in": sum(leaf.tokens_in for leaf in signed.leaves),
+        "tokens_out": sum(leaf.tokens_out for leaf in signed.leaves),
+    }
+    try:
+        roots = [commit.to_hex(root) for root in commit.receipt_roots(signed.leaves)]
+    except ValueError as error:
+        raise _failed(stage, "leaves", str(error)) from None
+    expected |= dict(zip(("input_root", "output_root", "requests_root"), roots, strict=True))
+    for name, value in expected.items():
+        if getattr(receipt, name) != value:
+            raise _failed(stage, name, f"signed {getattr(receipt, name)}, expected {value}")
+    states = len(signed.leaves) if stage == len(plan) - 1 else 0
+    if len(signed.states) != states:
+        raise _failed(
+            stage, "states", f"{len(signed.states)} roots of state rows, expected {states}"
+        )
+    if not signing.is_signed_by(domain, receipt, signed.signature, place.operator):
+        raise _failed(stage, "signature", f"not by the stage's operator {place.operator}")
+
+
+def check_pipeline(
+    receipts: Sequence[SignedReceipt],
+    *,
+    domain: signing.Domain,
+    order: Order,
+    plan: Sequence[Stage],
+    shard_root_of: ShardRootOf,
+) -> None:
+    """Raise CheckFailed unless there is one good receipt per stage, over the same requests, each fed by its predecessor."""
+    if len(receipts) != len(plan):
+        raise _failed(len(receipts), "count", f"{len(receipts)} receipts for {len(plan)} stages")
+    for stage, signed in enumerate(receipts):
+        check_receipt(
+            signed, domain=domain, order=order, plan=plan, stage=stage, shard_root_of=shard_root_of
+        )
+    for stage in range(1, len(receipts)):
+        before, after = receipts[stage - 1].leaves, receipts[stage].leaves
+        if [_counts(leaf) for leaf in before] != [_counts(leaf) for leaf in after]:
+            raise _failed(stage, "counts", f"differ from those of stage {stage - 1}")
+        for sent, taken in zip(before, after, strict=True):
+            if sent.out_root != taken.in_root:
+                raise _failed(
+                    stage,
+                    "input_root",
+                    f"request {taken.request_index}: differs from what stage {stage - 1} sent",
+                )
+
+
+def complete_sets(receipts: Iterable[SignedReceipt], stages: int) -> list[list[SignedReceipt]]:
+    """For every set of requests that all stages signed for, their receipts in the plan's order; the widest sets first."""
+    by_set: dict[tuple[int, ...], dict[int, SignedReceipt]] = {}
+    for signed in receipts:
+        indices = tuple(leaf.request_index for leaf in signed.leaves)
+        by_set.setdefault(indices, {})[signed.receipt.stage] = signed
+    complete = [
+        [found[stage] for stage in range(stages)]
+        for found in by_set.values()
+        if found.keys() >= set(range(stages))
+    ]
+    return sorted(complete, key=lambda pipeline: -len(pipeline[0].leaves))
+
+
+def covered(pipeline: Sequence[SignedReceipt]) -> list[int]:
+    """The requests that a pipeline's receipts are over."""
+    return [leaf.request_index for leaf in pipeline[0].leaves]
+
+
+def disjoint(pipelines: Iterable[list[SignedReceipt]]) -> list[list[SignedReceipt]]:
+    """Those that speak of requests which none before them spoke of: each request once, in the widest receipts."""
+    chosen: list[list[SignedReceipt]] = []
+    known: set[int] = set()
+    for pipeline in pipelines:
+        indices = covered(pipeline)
+        if known.isdisjoint(indices):
+            known.update(indices)
+            chosen.append(pipeline)
+    return chosen
+
+
+def states_of(receipts: Iterable[SignedReceipt]) -> dict[int, str]:
+    """The root of each request's state rows, as far as a last stage's receipt is among these."""
+    return {
+        leaf.request_index: root
+        for signed in receipts
+        for leaf, root in zip(signed.leaves, signed.states, strict=False)
+    }
+
+
+def check_answers(receipts: Sequence[SignedReceipt], answers: Mapping[int, Answer]) -> None:
+    """Raise CheckFailed unless a pipeline's receipts are over exactly these answers: what we sent and what we got.
+
+    The receipts must have passed `check_pipeline`.
+    """
+    last = len(receipts) - 1
+    if covered(receipts) != sorted(answers):
+        raise _failed(0, "requests", f"signed for {covered(receipts)}, we have {sorted(answers)}")
+    states = states_of(receipts)
+    for first_leaf, last_leaf in zip(receipts[0].leaves, receipts[last].leaves, strict=True):
+        index = first_leaf.request_index
+        answer = replace(answers[index], states_root=states[index])
+        _expect(0, first_leaf, "tokens_in", len(answer.prompt_ids))
+        _expect(0, first_leaf, "tokens_out", len(answer.tokens))
+        _expect(0, first_leaf, "in_root", commit.to_hex(commit.tokens_root(answer.fed_ids)))
+        _expect(last, last_leaf, "out_root", answer.out_root)
+
+
+def check_part(
+    receipts: Mapping[int, SignedReceipt],
+    *,
+    domain: signing.Domain,
+    order: Order,
+    plan: Sequence[Stage],
+    shard_root_of: ShardRootOf,
+    index: int,
+    answer: Answer,
+) -> None:
+    """Raise CheckFailed unless these receipts, of the stages that a broken pipeline has left, are over exactly this much of a request."""
+    last = len(plan) - 1
+    for stage, signed in receipts.items():
+        check_receipt(
+            signed, domain=domain, order=order, plan=plan, stage=stage, shard_root_of=shard_root_of
+        )
+        if covered([signed]) != [index]:
+            raise _failed(stage, "requests", f"signed for {covered([signed])}, not for {index}")
+        leaf = signed.leaves[0]
+        _expect(stage, leaf, "tokens_in", len(answer.prompt_ids))
+        _expect(stage, leaf, "tokens_out", len(answer.tokens))
+        if stage == 0:
+            _expect(stage, leaf, "in_root", commit.to_hex(commit.tokens_root(answer.fed_ids)))
+        if stage == last:
+            signed_for = replace(answer, states_root=signed.states[0])
+            _expect(stage, leaf, "out_root", signed_for.out_root)
+        before = receipts.get(stage - 1)
+        if before is not None and before.leaves[0].out_root != leaf.in_root:
+            raise _failed(
+                stage, "input_root", f"request {index}: differs from what stage {stage - 1} sent"
+            )
+
+
+def ack_of_answers(answers: Mapping[int, Answer], order: Order, plan: Sequence[Stage]) -> Ack:
+    """The acknowledgement of these answers, whole or as far as they came: what we hold is what we pay for."""
+    leaves = [
+        RequestLeaf(
+            request_index=index,
+            in_root=ZERO_HASH,  # an Ack speaks of results only
+            out_root=answer.out_root,
+            tokens_in=len(answer.prompt_ids),
+            tokens_out=len(answer.tokens),
+        )
+        for index, answer in sorted(answers.items())
+    ]
+    return ack_of_leaves(leaves, order, plan)
+
+
+def ack_of_leaves(leaves: Sequence[RequestLeaf], order: Order, plan: Sequence[Stage]) -> Ack:
+    """The acknowledgement of these requests as the last stage committed them, from its per-request receipts."""
+    _, output_root, _ = commit.receipt_roots(leaves)
+    return Ack(
+        order_hash=signing.order_hash(order),
+        plan_hash=signing.plan_hash(tuple(plan)),
+        result_root=commit.to_hex(output_root),
+        tokens_in=sum(leaf.tokens_in for leaf in leaves),
+        tokens_out=sum(leaf.tokens_out for leaf in leaves),
+    )
+
+
+def _counts(leaf: RequestLeaf) -> tuple[int, int, int]:
+    return leaf.request_index, leaf.tokens_in, leaf.tokens_out
+
+
+def _expect(stage: int, leaf: RequestLeaf, name: str, value: object) -> None:
+    if getattr(leaf, name) != value:
+        raise _failed(
+            stage,
+            name,
+            f"request {leaf.request_index}: signed {getattr(leaf, name)}, we have {value}",
+        )
+
+
+def _failed(stage: int, field: str, why: str) -> CheckFailed:
+    return CheckFailed(
+        f"the receipt of stage {stage} does not hold: {field}",
+        why,
+        state="nothing was acknowledged, so nothing is paid for it",
+        stage=stage,
+        field=field,
+    )

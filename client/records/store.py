@@ -1,0 +1,282 @@
+"""What the requester keeps: its jobs, prompts, answers and receipts, in one SQLite file that survives a crash.
+
+Prompts and salts are kept because a dispute needs them; the file is the owner's alone (mode 600).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from sqlite3 import Connection
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import bindparam, event, update
+from sqlalchemy.dialects.sqlite import insert
+from sqlmodel import Field, Session, SQLModel, col, create_engine, select, text
+
+from client.records.statements import Statement, Transaction, writing
+from core.protocol import ids, signing
+from core.protocol.types import SignedOrder, SignedReceipt, Stage
+from core.runtime.folders import make_private_file
+
+if TYPE_CHECKING:
+    from client.orders.orders import Batch, Prompt
+    from client.pipeline.pipeline import Match
+
+
+class JobRow(SQLModel, table=True):
+    """One job on chain. Several jobs belong to one submission when a pipeline had to be replaced."""
+
+    __tablename__ = "client_job"
+    job_id: str = Field(primary_key=True)
+    submission: str = Field(index=True)
+    created_at: int
+    state: str  # open, acknowledged, unacknowledged, abandoned
+    signed_order: str
+    plan: str
+    endpoints: str
+    tx_hash: str
+
+
+class RequestRow(SQLModel, table=True):
+    """One request of a job: what went in, what came out."""
+
+    __tablename__ = "client_request"
+    job_id: str = Field(primary_key=True)
+    request_index: int = Field(primary_key=True)
+    custom_id: str
+    salt: str
+    prompt_ids: str
+    sampling: str
+    tokens: str
+    finish: str
+
+
+class ReceiptRow(SQLModel, table=True):
+    """A checked receipt: over one request, or over the whole job (`request_index` −1)."""
+
+    __tablename__ = "client_receipt"
+    receipt_id: str = Field(primary_key=True)
+    job_id: str = Field(index=True)
+    stage: int
+    request_index: int
+    signed_receipt: str
+
+
+class SessionRow(SQLModel, table=True):
+    """A job that is a session: which running program keeps it."""
+
+    __tablename__ = "client_session"
+    job_id: str = Field(primary_key=True)
+    keeper: str = Field(index=True)
+
+
+class SubmissionRow(SQLModel, table=True):
+    """One `client submit`: what its owner calls it, and which running program sees to it."""
+
+    __tablename__ = "client_submission"
+    submission: str = Field(primary_key=True)
+    name: str
+    keeper: str
+
+
+_REQUESTS, _RECEIPTS = (SQLModel.metadata.tables[f"client_{n}"] for n in ("request", "receipt"))
+_NEW_REQUEST = Statement(insert(_REQUESTS))
+_END_REQUEST = Statement(
+    update(_REQUESTS)
+    .where(_REQUESTS.c.job_id == bindparam("job"), _REQUESTS.c.request_index == bindparam("at"))
+    .values(tokens=bindparam("said"), finish=bindparam("why"))
+)
+_NEW_RECEIPT = Statement(insert(_RECEIPTS).on_conflict_do_nothing())
+
+
+def receipt_hash(signed: SignedReceipt) -> str:
+    """Struct hash of a receipt: its id."""
+    return signing.struct_hash(signed.receipt)
+
+
+class ClientStore:
+    """The requester's records."""
+
+    def __init__(self, path: Path) -> None:
+        make_private_file(path)
+        self._engine = create_engine(f"sqlite:///{path}")
+        event.listen(self._engine, "connect", _prepare)
+        names = ("job", "request", "receipt", "session", "submission")
+        tables = [SQLModel.metadata.tables[f"client_{name}"] for name in names]
+        SQLModel.metadata.create_all(self._engine, tables=tables)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def add_job(self, submission: str, match: Match, batch: Batch, created_at: int) -> None:
+        """Record a job before its first token, so that a crash loses no claim."""
+        with Session(self._engine) as session:
+            session.add(_job_row(submission, match, created_at))
+            for index, prompt in enumerate(batch.prompts):
+                session.add(RequestRow(**_request_values(match.job_id, index, prompt)))
+            session.commit()
+
+    def add_session(self, keeper: str, match: Match, created_at: int) -> None:
+        """Record an open order, whose requests come one by one, and who keeps it."""
+        with Session(self._engine) as session:
+            session.add(_job_row(keeper, match, created_at))
+            session.add(SessionRow(job_id=match.job_id, keeper=keeper))
+            session.commit()
+
+    def add_submission(self, submission: str, name: str, keeper: str) -> None:
+        """Record a submission before its first job."""
+        with Session(self._engine) as session:
+            session.add(SubmissionRow(submission=submission, name=name, keeper=keeper))
+            session.commit()
+
+    def submission(self, submission: str) -> SubmissionRow | None:
+        """What is known of one; None for those that programs make for others, such as a gateway's batches."""
+        with Session(self._engine) as session:
+            return session.get(SubmissionRow, submission)
+
+    def add_request(self, job_id: str, index: int, prompt: Prompt) -> None:
+        """Record a request of an open order before its first token."""
+        with writing(self._engine) as transaction:
+            transaction.execute(_NEW_REQUEST, _request_values(job_id, index, prompt))
+
+    def unsettled_sessions(self) -> list[tuple[JobRow, str]]:
+        """Sessions that somebody opened and nobody has settled, with their keepers."""
+        with Session(self._engine) as session:
+            statement = select(JobRow, SessionRow.keeper).where(JobRow.job_id == SessionRow.job_id)
+            states = col(JobRow.state).in_(("open", "unacknowledged"))
+            return [(row, keeper) for row, keeper in session.exec(statement.where(states))]
+
+    def adopt_session(self, job_id: str, keeper: str) -> None:
+        """Another program keeps it from now on."""
+        with Session(self._engine) as session:
+            row = session.get_one(SessionRow, job_id)
+            row.keeper = keeper
+            session.add(row)
+            session.commit()
+
+    def finish_request(
+        self,
+        job_id: str,
+        index: int,
+        tokens: Sequence[int],
+        finish: str,
+        receipts: Sequence[SignedReceipt] = (),
+    ) -> None:
+        """What a request came to, and with it the checked receipts that it will be paid for: all or nothing.
+
+        Raises LookupError for a request that was not recorded.
+        """
+        said = msgspec.json.encode(list(tokens)).decode()
+        ended = {"job": job_id, "at": index, "said": said, "why": finish}
+        with writing(self._engine) as transaction:
+            if not transaction.execute(_END_REQUEST, ended):
+                raise LookupError(f"job {job_id} has no request {index}")
+            _keep(transaction, job_id, receipts)
+
+    def add_receipts(self, job_id: str, receipts: Sequence[SignedReceipt]) -> None:
+        """Keep checked receipts; one kept before is left as it is."""
+        with writing(self._engine) as transaction:
+            _keep(transaction, job_id, receipts)
+
+    def set_state(self, job_id: str, state: str) -> None:
+        with Session(self._engine) as session:
+            row = session.get_one(JobRow, job_id)
+            row.state = state
+            session.add(row)
+            session.commit()
+
+    def jobs(self, *, state: str | None = None) -> list[JobRow]:
+        """Newest first; those of one state, `open` ones being neither paid nor given up, or all."""
+        with Session(self._engine) as session:
+            newest_first = (col(JobRow.created_at).desc(), text("rowid DESC"))
+            wanted = (
+                select(JobRow) if state is None else select(JobRow).where(JobRow.state == state)
+            )
+            return list(session.exec(wanted.order_by(*newest_first)))
+
+    def find_job(self, typed: str) -> JobRow:
+        """The job a person means by a full id or a unique prefix. Raises IdInvalid."""
+        return ids.find(ids.Kind.JOB, typed, self.jobs(), lambda row: row.job_id)
+
+    def requests(self, job_id: str) -> list[RequestRow]:
+        with Session(self._engine) as session:
+            statement = select(RequestRow).where(RequestRow.job_id == job_id)
+            return list(session.exec(statement.order_by(col(RequestRow.request_index))))
+
+    def receipts(self, job_id: str | None = None) -> list[tuple[ReceiptRow, SignedReceipt]]:
+        """Receipts of a job, or all, by stage and request."""
+        with Session(self._engine) as session:
+            statement = select(ReceiptRow)
+            if job_id is not None:
+                statement = statement.where(ReceiptRow.job_id == job_id)
+            order = (col(ReceiptRow.request_index), col(ReceiptRow.stage))
+            rows = session.exec(statement.order_by(*order))
+            return [
+                (row, msgspec.json.decode(row.signed_receipt, type=SignedReceipt)) for row in rows
+            ]
+
+    def find_receipt(self, typed: str) -> tuple[ReceiptRow, SignedReceipt]:
+        """The receipt a person means. Raises IdInvalid."""
+        return ids.find(ids.Kind.RECEIPT, typed, self.receipts(), lambda pair: pair[0].receipt_id)
+
+
+def _prepare(connection: Connection, record: object) -> None:
+    """A commit is safe against our own crash and waits for no disk: tokens of other answers arrive meanwhile."""
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _keep(transaction: Transaction, job_id: str, receipts: Sequence[SignedReceipt]) -> None:
+    for signed in receipts:
+        whole = len(signed.leaves) != 1
+        transaction.execute(
+            _NEW_RECEIPT,
+            {
+                "receipt_id": receipt_hash(signed),
+                "job_id": job_id,
+                "stage": signed.receipt.stage,
+                "request_index": -1 if whole else signed.leaves[0].request_index,
+                "signed_receipt": msgspec.json.encode(signed).decode(),
+            },
+        )
+
+
+def _job_row(submission: str, match: Match, created_at: int) -> JobRow:
+    return JobRow(
+        job_id=match.job_id,
+        submission=submission,
+        created_at=created_at,
+        state="open",
+        signed_order=msgspec.json.encode(match.signed).decode(),
+        plan=msgspec.json.encode(match.plan).decode(),
+        endpoints=msgspec.json.encode(match.endpoints).decode(),
+        tx_hash=match.tx_hash,
+    )
+
+
+def _request_values(job_id: str, index: int, prompt: Prompt) -> dict[str, Any]:
+    return {
+        "job_id": job_id,
+        "request_index": index,
+        "custom_id": prompt.custom_id,
+        "salt": "0x" + prompt.salt.hex(),
+        "prompt_ids": msgspec.json.encode(prompt.ids).decode(),
+        "sampling": msgspec.json.encode(prompt.sampling).decode(),
+        "tokens": "[]",
+        "finish": "",
+    }
+
+
+def match_of(row: JobRow) -> Match:
+    """The stored job as the value a session runs on."""
+    from client.pipeline.pipeline import Match
+
+    return Match(
+        job_id=row.job_id,
+        signed=msgspec.json.decode(row.signed_order, type=SignedOrder),
+        plan=tuple(msgspec.json.decode(row.plan, type=list[Stage])),
+        endpoints=tuple(msgspec.json.decode(row.endpoints, type=list[str])),
+        tx_hash=row.tx_hash,
+    )

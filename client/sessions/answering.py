@@ -1,0 +1,124 @@
+"""What do the gateway, the chat and the pages ask of the network: one prompt in, tokens as they come, and what it cost?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from client.context import Model
+from client.jobs.wishes import Choices, Wishes, wishes_of
+from client.orders.orders import Prompt
+from client.pipeline.pipeline import Logprobs
+from core.money import pricing
+from core.protocol import units
+from core.protocol.types import Stage
+
+if TYPE_CHECKING:
+    from client.orders.matcher_api import Quote
+    from core.runtime.settings import Settings
+
+
+@dataclass(frozen=True)
+class AskTerms:
+    """What a request insists on; None: the settings' default. Caps are base units per million tokens."""
+
+    cap_in: int | None = None
+    cap_out: int | None = None
+    trusted: frozenset[str] = frozenset()
+    avoided: frozenset[str] = frozenset()
+    deadline_s: int | None = None
+    audit_bps: int = 0
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request. `request_id` is the caller's, unique among its own.
+
+    `on_end` is told once what became of it when it has tokens, also when the reader has left (`aclose`) or an error ended it.
+    """
+
+    request_id: str
+    model: Model
+    prompt: Prompt
+    terms: AskTerms = field(default_factory=AskTerms)
+    on_end: Callable[[Answered], None] | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Said:
+    """Token number `step` of the answer, each once and in order."""
+
+    step: int
+    token: int
+    logprobs: Logprobs | None = None
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What became of a request: who worked for it and what it cost. `finish` is "" for a part.
+
+    `tokens_in` are those of the prompt that was asked; `cost_units` is all that was or will be paid for it.
+    """
+
+    job_id: str
+    request_index: int
+    operators: tuple[str, ...]
+    tokens_in: int
+    tokens_out: int
+    finish: str
+    cost_units: int
+    is_partial: bool
+
+
+@dataclass(frozen=True)
+class Priced:
+    """What a request would cost now: base units per million tokens, and the most it can come to."""
+
+    price_in: int
+    price_out: int
+    most_units: int
+    plan: tuple[Stage, ...]
+
+
+class Answerer(Protocol):
+    """Whoever answers requests: over one order each, or over sessions."""
+
+    async def price(self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms) -> Priced:
+        """What this much would cost. Raises NoCapacity."""
+        ...
+
+    def answer(self, ask: Ask) -> AsyncGenerator[Said | Answered, None]:
+        """The tokens in order, then what it cost. `aclose` cancels: miners stop, what was delivered is paid.
+
+        An error before the first token costs nothing; a later one carries `.details["answered"]`.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Pay for everything that was delivered, then let go of streams and files."""
+        ...
+
+
+def priced(model: Model, quote: Quote, tokens_in: int, tokens_out: int) -> Priced:
+    """A matcher's offer for so many tokens as people read it."""
+    layer_units = model.spec.layer_units
+    return Priced(
+        price_in=units.price_of_nano(quote.price_in, layer_units),
+        price_out=units.price_of_nano(quote.price_out, layer_units),
+        most_units=pricing.cost(
+            layer_units, tokens_in, tokens_out, quote.price_in, quote.price_out
+        ),
+        plan=quote.plan,
+    )
+
+
+def wishes_with(settings: Settings, terms: AskTerms) -> Wishes:
+    """The settings' wishes with what one request insists on instead."""
+    wishes = wishes_of(settings, Choices())
+    return replace(
+        wishes,
+        cap_in=wishes.cap_in if terms.cap_in is None else terms.cap_in,
+        cap_out=wishes.cap_out if terms.cap_out is None else terms.cap_out,
+        deadline_s=wishes.deadline_s if terms.deadline_s is None else terms.deadline_s,
+    )

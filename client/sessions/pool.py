@@ -1,0 +1,641 @@
+"""Which session answers a request, when is one opened or closed, and how does an answer outlive its session?
+
+The `Answerer` of the gateway and the chat. For each model and its terms it keeps open orders with pipelines. Requests begin on one that
+has room; the next is opened in the background before the present one runs out, further ones when all slots are taken, and what
+nobody uses is closed. An answer whose pipeline breaks goes on in another session from its last token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from client.context import Context, Model
+from client.jobs.batch import (
+    FRUITLESS_ROUNDS,
+    Requester,
+    check_on_chain,
+    check_plan,
+    match_order,
+    pause_s,
+)
+from client.jobs.failover import Ongoing
+from client.jobs.wishes import (
+    Choices,
+    Wishes,
+    check_caps,
+    ending_by,
+    limits_of,
+    terms_for,
+    within_limits,
+)
+from client.orders.matcher_api import Goes, Quote
+from client.orders.orders import Allowance, Prompt, make_open_order
+from client.orders.shard_roots import shard_roots
+from client.pipeline.pipeline import Logprobs
+from client.pipeline.streams import Streams
+from client.records.keeper import Keeper, keepers_of
+from client.sessions import budget as allowance
+from client.sessions.answering import Answered, Ask, AskTerms, Priced, Said, priced, wishes_with
+from client.sessions.budget import Budget, Life
+from client.sessions.recovery import settle_left_behind
+from client.sessions.session import LiveSession, Turn
+from client.wallet import ensure_deposit
+from core.money import pricing
+from core.protocol import ids, signing, units, wire
+from core.protocol.errors import (
+    CheckFailed,
+    DeadlinePassed,
+    DepositShort,
+    HeadraceError,
+    NoCapacity,
+    PeerUnreachable,
+)
+from core.protocol.types import SignedOrder
+from core.protocol.types import Terms as DemandedTerms
+from core.runtime import origin
+from core.runtime.clock import Clock, SystemClock
+from core.runtime.logs import get_logger
+from core.runtime.network.channel import StreamIdentity
+from core.runtime.tasks import spawn
+
+if TYPE_CHECKING:
+    from core.engine.tokenizer import Tokenizer
+    from core.protocol.signing import DigestSigner
+    from core.runtime.settings import Sessions as Sizes
+
+TICK_S = 1.0
+AGAIN_S = 15.0  # after the next session could not be opened ahead of need
+SHORT_PAUSE_S = 0.25
+CLOSE_S = 30.0
+T = TypeVar("T")
+log = get_logger(__name__)
+
+
+@dataclass
+class _Pool:
+    """The sessions of one model under the same terms."""
+
+    model: Model
+    demands: DemandedTerms
+    sessions: list[LiveSession] = field(default_factory=list)
+    opening: asyncio.Task[LiveSession] | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    ahead_not_before: float = 0.0
+    used_at: float = 0.0
+
+    def stir(self) -> None:
+        """Let those that wait for room look again."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+@dataclass(frozen=True)
+class _Need:
+    """What one request takes of a session."""
+
+    tokens_in: int
+    most_out: int
+    wishes: Wishes
+    lost: frozenset[str]
+    goes: Goes | None
+    origin: wire.Origin | None = None  # the request for which a session is opened
+
+
+class Sessions:
+    """Answers requests over sessions."""
+
+    def __init__(
+        self,
+        context: Context,
+        signer: DigestSigner,
+        *,
+        sizes: Sizes | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`signer` is the requester's key, or a spender's if `client.account` names another requester."""
+        self._context, self._signer = context, signer
+        self._settings = context.settings
+        self._sizes = sizes or context.settings.sessions
+        self._clock = clock or SystemClock()
+        self._account = self._settings.client.account or signer.address
+        self._store, self._matcher = context.store(), context.matcher()
+        self._limits = limits_of(self._settings)
+        self._streams = Streams(
+            StreamIdentity(signer, context.chain.domain),
+            connect_s=self._limits.connect_s,
+            beat=self._limits.beat,
+        )
+        self._keeper = Keeper(keepers_of(self._settings))
+        self._disk = ThreadPoolExecutor(1, "client-store")
+        self._pools: dict[tuple[Any, ...], _Pool] = {}
+        self._tokenizers: dict[str, Tokenizer] = {}
+        self._roots: dict[tuple[str, int, int], str] = {}
+        self._purse = asyncio.Lock()
+        self._chain_ahead_s: float | None = None
+        self._last_nonce = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._ticking: asyncio.Task[None] | None = None
+        #: Hears why an answer goes on in another session: lost, distrusted or other.
+        self.on_reroute: Callable[[str], None] = lambda reason: None
+
+    # --- what the Answerer promises ---
+
+    async def price(self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms) -> Priced:
+        quote = await self._matcher.quote(
+            model.model_id, tokens_in, tokens_out, self._demands(terms)
+        )
+        return priced(model, quote, tokens_in, tokens_out)
+
+    async def answer(self, ask: Ask) -> AsyncGenerator[Said | Answered, None]:
+        await self._start()
+        course, within = _Course(ask), _Within(self._clock, ask.terms.deadline_s)
+        # The newest turn, and the one before it as long as the stages keep what that did for this one to go on from.
+        now: tuple[LiveSession, Turn] | None = None
+        old: tuple[LiveSession, Turn] | None = None
+        is_told = False
+        try:
+            while True:
+                session = None
+                try:
+                    session = await within(self._session_for(course, old))
+                    turn = await within(session.ask(course.next_prompt(), course.answer.place))
+                except HeadraceError as error:
+                    if session is not None:
+                        session.retire()
+                    await course.refused(error, self._clock)
+                    continue
+                now = (session, turn)
+                while (item := await within(turn.next())) is not None:
+                    if old is not None:
+                        old[0].adopt(old[1])
+                        old = None
+                    if (said := course.take(*item)) is not None:
+                        yield said
+                if old is not None:
+                    old[0].adopt(old[1])
+                course.book(session, turn)
+                now, old = None, (session, turn)
+                if turn.is_whole:
+                    is_told = True
+                    yield course.answered(turn.state.finish)
+                    return
+                session.retire()  # whatever broke a request there would break the next
+                self.on_reroute(_why_rerouted(turn, session))
+                await course.broke(turn, session, self._clock)
+        except HeadraceError as error:
+            is_told = True
+            if now is not None:
+                await now[0].cancelled(now[1])
+                course.book(*now)
+            if course.shown:
+                error.details["answered"] = course.answered("")
+            raise
+        finally:
+            for pair in (old, now):
+                if pair is not None:
+                    pair[0].cancel(pair[1])  # changes nothing where it is over
+                    pair[0].adopt(pair[1])
+            if not is_told and ask.on_end is not None:
+                self._spawn(_tell(course, now))
+
+    async def close(self) -> None:
+        """Stop what runs, pay for what was delivered, close every session."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+        openings = [pool.opening for pool in self._pools.values() if pool.opening is not None]
+        await asyncio.gather(*openings, return_exceptions=True)
+        for pool in self._pools.values():
+            for session in list(pool.sessions):
+                session.stop()
+                self._end(pool, session)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSE_S)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._streams.close()
+        await self._matcher.close()
+        self._disk.shutdown(wait=True)
+        self._store.close()
+        self._keeper.close()
+
+    def sessions(self) -> list[LiveSession]:
+        """Those that are there, for whoever watches."""
+        return [session for pool in self._pools.values() for session in pool.sessions]
+
+    # --- finding a session ---
+
+    async def _session_for(
+        self, course: _Course, old: tuple[LiveSession, Turn] | None
+    ) -> LiveSession:
+        """One with room and a slot, opened if need be. The caller begins its request at once.
+
+        Raises what opening one raised: NoCapacity, DepositShort and others.
+        """
+        ask, prompt, goes = course.ask, course.next_prompt(), None
+        if old is not None and old[0].use.life is Life.BROKEN:
+            goes = Goes(old[0].match.job_id, old[0].lost)
+        wishes = wishes_with(self._settings, ask.terms)
+        most_out = prompt.sampling.max_new_tokens
+        need = _Need(len(prompt.ids), most_out, wishes, course.lost, goes, origin.current())
+        pool = self._pool(ask)
+        pool.used_at = self._clock.monotonic()
+        give_up = pool.used_at + self._sizes.queue_s
+        while True:
+            fitting = [s for s in pool.sessions if _fits(s, need, pool.model)]
+            free = [s for s in fitting if allowance.has_slot(s.use, s.budget)]
+            if free:
+                self._look_ahead(pool)
+                return min(free, key=lambda s: s.use.running)
+            changed = pool.changed
+            try:
+                await self._opened(pool, need)
+            except (NoCapacity, DepositShort):
+                left_s = give_up - self._clock.monotonic()
+                if not fitting or left_s <= 0:
+                    raise
+                # Every slot is taken and no other pipeline to be had: wait for one that is freed.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await changed.wait()
+
+    def _pool(self, ask: Ask) -> _Pool:
+        demands = self._demands(ask.terms)
+        key = (ask.model.model_id, demands)
+        return self._pools.setdefault(key, _Pool(ask.model, demands))
+
+    def _demands(self, terms: AskTerms) -> DemandedTerms:
+        ours = self._settings.client
+        return DemandedTerms.of(
+            self._sizes.in_flight,
+            terms.trusted or ours.trusted,
+            {*terms.avoided, *ours.avoid},
+            terms.audit_bps,
+        )
+
+    async def _opened(self, pool: _Pool, need: _Need) -> LiveSession:
+        """A new session of a pool; those who want one at the same time get the same."""
+        if pool.opening is None:
+            # In a context of its own: what it starts lives on for other requests than this one.
+            task = asyncio.create_task(
+                self._open(pool, need), name="open a session", context=contextvars.Context()
+            )
+            pool.opening = task
+
+            def done(task: asyncio.Task[LiveSession]) -> None:
+                pool.opening = None
+                if not task.cancelled():
+                    task.exception()  # seen here even where everybody has gone
+
+            task.add_done_callback(done)
+        return await asyncio.shield(pool.opening)
+
+    def _look_ahead(self, pool: _Pool) -> None:
+        """Open the next session before the present ones run out."""
+        now_s = self._chain_now()
+        fresh = [s for s in pool.sessions if not allowance.is_low(s.use, s.budget, now_s)]
+        mono = self._clock.monotonic()
+        if fresh or pool.opening is not None or mono < pool.ahead_not_before:
+            return
+        pool.ahead_not_before = mono + AGAIN_S
+        self._spawn(self._open_ahead(pool))
+
+    async def _open_ahead(self, pool: _Pool) -> None:
+        try:
+            wishes = wishes_with(self._settings, AskTerms())
+            await self._opened(pool, _Need(1, 1, wishes, frozenset(), None))
+        except HeadraceError as error:
+            log.info("no next session yet", why=str(error))
+
+    # --- opening ---
+
+    async def _open(self, pool: _Pool, need: _Need) -> LiveSession:
+        """Sign an open order, have it matched, check what came, and connect to every stage."""
+        model, chain = pool.model, self._context.chain
+        alive = [s for s in pool.sessions if s.use.life is Life.OPEN]
+        if len(alive) >= self._sizes.pipelines:
+            raise NoCapacity(
+                "no further session is opened",
+                f"{len(alive)} of this model are open, the limit is sessions.pipelines",
+            )
+        requester = await self._requester(model)
+        wishes = await within_limits(self._context, model, need.wishes, Choices())
+        first = self._size(model, need)
+        quote = await self._matcher.quote(
+            model.model_id, first.tokens_in, first.tokens_out, pool.demands
+        )
+        async with self._purse:
+            allowed = await self._afford(model, need, first, quote, wishes.max_cost)
+            locked = _locked(model, allowed, quote)
+            check_caps(self._settings, wishes, model.spec.layer_units, quote, locked)
+            await self._provide(locked)
+            now_s = int(self._chain_now())
+            terms = replace(terms_for(wishes, quote, now_s), demands=pool.demands)
+            length_s = min(self._sizes.length_s, wishes.deadline_s)
+            terms = replace(terms, deadline=now_s + length_s)
+            order = make_open_order(
+                allowed, model.model_id, model.spec, terms, self._account, self._nonce()
+            )
+            signature = signing.sign(self._signer, chain.domain, order)
+            signed = SignedOrder(order, signature, pool.demands)
+            with origin.within(need.origin, "open a session"):
+                match = await match_order(requester, signed, need.goes)
+                name = ids.short(ids.Kind.JOB, match.job_id)
+                log.info("session matched", job=name, stages=len(match.plan))
+        self._store.add_session(self._keeper.name, match, int(self._clock.now()))
+        session = LiveSession(
+            match,
+            Budget(
+                allowed.requests,
+                allowed.tokens_in,
+                allowed.tokens_out,
+                pool.demands.in_flight,
+                now_s,
+                order.deadline,
+            ),
+            requester,
+            lambda start, end: self._roots[model.model_id, start, end],
+            limits=self._limits,
+            streams=self._streams,
+            disk=self._disk,
+            chain_now=self._chain_now,
+            on_change=pool.stir,
+        )
+        try:
+            check_plan(match.plan, pool.demands)
+            await check_on_chain(requester, match)
+            await self._learn_roots(model, match.plan)
+            await session.open()
+        except HeadraceError:
+            self._spawn(self._ended(session))
+            raise
+        pool.sessions.append(session)
+        pool.stir()
+        log.info("session opened", job=match.job_id[:10], stages=len(match.plan), locked=locked)
+        return session
+
+    def _size(self, model: Model, need: _Need) -> Allowance:
+        """As large as the settings say, and large enough for what is asked."""
+        sizes, most = self._sizes, self._sizes.requests * model.spec.context
+        tokens_in = max(need.tokens_in, min(sizes.tokens_in, most // 2))
+        tokens_out = max(need.most_out, min(sizes.tokens_out, most - tokens_in))
+        return Allowance(min(sizes.requests, tokens_in), tokens_in, tokens_out)
+
+    async def _afford(
+        self, model: Model, need: _Need, wanted: Allowance, quote: Quote, max_cost: int
+    ) -> Allowance:
+        """No larger than the limit on one job's cost and the money that is there, but large enough for what is asked."""
+        chain = self._context.chain
+        funds: int = await chain.read("Escrow", "balanceOf", self._account)
+        if self._account == self._signer.address:
+            funds += await chain.read("TestUSD", "balanceOf", self._account)
+        locked, most = _locked(model, wanted, quote), min(max_cost, funds)
+        if locked <= most or not locked:
+            return wanted
+        tokens_in = max(need.tokens_in, wanted.tokens_in * most // locked)
+        tokens_out = max(need.most_out, wanted.tokens_out * most // locked)
+        return Allowance(min(wanted.requests, tokens_in), tokens_in, tokens_out)
+
+    async def _provide(self, locked: int) -> None:
+        is_own = self._account == self._signer.address
+        chain, spare = self._context.chain, locked
+        if is_own:
+            await ensure_deposit(chain, self._signer, locked, may_deposit=True, spare=spare)
+
+    async def _requester(self, model: Model) -> Requester:
+        if self._chain_ahead_s is None:
+            now_s = await self._context.chain.now()
+            self._chain_ahead_s = now_s - self._clock.monotonic()
+        return Requester(
+            self._context.chain,
+            self._matcher,
+            self._signer,
+            self._store,
+            self._clock,
+            model.model_id,
+            model.spec,
+            ending_by(await self._tokenizer(model)),
+        )
+
+    async def _tokenizer(self, model: Model) -> Tokenizer:
+        from core.engine.tokenizer import Tokenizer
+
+        if model.model_id not in self._tokenizers:
+            folder = model.folder(self._settings)
+            self._tokenizers[model.model_id] = await asyncio.to_thread(Tokenizer, folder)
+        return self._tokenizers[model.model_id]
+
+    async def _learn_roots(self, model: Model, plan: Any) -> None:
+        unknown = [p for p in plan if (model.model_id, p.layer_from, p.layer_to) not in self._roots]
+        found = await shard_roots(self._context.chain, model.model_id, unknown)
+        self._roots |= {(model.model_id, *span): root for span, root in found.items()}
+
+    def _chain_now(self) -> float:
+        assert self._chain_ahead_s is not None, "asked before the first session is opened"
+        return self._chain_ahead_s + self._clock.monotonic()
+
+    def _nonce(self) -> int:
+        self._last_nonce = max(int(self._clock.now() * 1000), self._last_nonce + 1)
+        return self._last_nonce
+
+    # --- time ---
+
+    async def _start(self) -> None:
+        if self._ticking is not None:
+            return
+        self._ticking = asyncio.create_task(self._tick(), name="sessions")
+        self._spawn(self._settle_left_behind())
+
+    async def _settle_left_behind(self) -> None:
+        try:
+            await settle_left_behind(
+                self._store,
+                self._keeper,
+                self._context.chain.domain,
+                self._matcher,
+                self._signer,
+            )
+        except HeadraceError as error:
+            log.warning("sessions of an earlier run are not settled yet", why=str(error))
+
+    async def _tick(self) -> None:
+        while True:
+            await self._clock.sleep(TICK_S)
+            try:
+                self.look()
+            except Exception:
+                log.exception("looking after sessions failed")
+
+    def look(self) -> None:
+        """Retire, end and replace sessions, as time goes on."""
+        for pool in self._pools.values():
+            for session in list(pool.sessions):
+                now_s, use, budget = self._chain_now(), session.use, session.budget
+                is_idle = allowance.is_idle(use, now_s, self._sizes.idle_s)
+                if use.life is Life.OPEN and (is_idle or allowance.is_spent(use, budget, now_s)):
+                    session.retire()
+                if session.use.life is not Life.OPEN:
+                    self._end(pool, session)
+            is_used = self._clock.monotonic() - pool.used_at < self._sizes.idle_s
+            if pool.sessions and is_used:
+                self._look_ahead(pool)
+
+    def _end(self, pool: _Pool, session: LiveSession) -> None:
+        pool.sessions.remove(session)
+        self._spawn(self._ended(session))
+
+    async def _ended(self, session: LiveSession) -> None:
+        is_told = await session.end()
+        log.info("session closed", job=session.match.job_id[:10], told=is_told)
+
+    def _spawn(self, work: Any) -> None:
+        spawn(work, self._tasks)
+
+
+class _Course:
+    """One answer on its way through as many sessions as it takes."""
+
+    def __init__(self, ask: Ask) -> None:
+        # Noise does not depend on which session, and which place in it, a request gets.
+        sampling = msgspec.structs.replace(ask.prompt.sampling, key_index=0)
+        prompt = replace(ask.prompt, custom_id=ask.request_id, sampling=sampling)
+        self.ask, self.answer = ask, Ongoing(prompt, key_index=0)
+        self.lost: frozenset[str] = frozenset()
+        self._said: list[int] = []
+        self._cost_units = 0
+        self._last: tuple[LiveSession, Turn] | None = None
+        self._fruitless = 0
+
+    @property
+    def shown(self) -> int:
+        """Tokens that the reader has."""
+        return len(self._said)
+
+    def next_prompt(self) -> Prompt:
+        """What is left to ask for."""
+        return self.answer.next_prompt(os.urandom)
+
+    def take(self, step: int, token: int, logprobs: Logprobs | None) -> Said | None:
+        """A token that is new to the reader. Raises CheckFailed for one that is not what was shown in its place."""
+        place = len(self.answer.tokens) + step
+        if place == len(self._said):
+            self._said.append(token)
+            return Said(place, token, logprobs)
+        if self._said[place] != token:
+            raise CheckFailed(
+                "the answer cannot go on",
+                f"token {place} was {self._said[place]} from a pipeline that is not trusted any more, "
+                f"now it is {token}",
+            )
+        return None
+
+    def book(self, session: LiveSession, turn: Turn) -> None:
+        """A turn is over: what it cost, and what the answer goes on from."""
+        self._last = (session, turn)
+        self._cost_units += turn.cost_units
+        if not turn.is_whole and turn.state.is_trusted:
+            self.answer.tokens += turn.state.tokens
+            self.answer.logprobs += turn.state.logprobs
+            self.answer.place = (session.order_hash, turn.index)
+
+    async def refused(self, error: HeadraceError, clock: Clock) -> None:
+        """No session could be had, or it did not take the request: raise it where nothing more can be done, else wait."""
+        self.lost, self._fruitless = frozenset(), self._fruitless + 1
+        is_new = self._last is None and not isinstance(error, PeerUnreachable)
+        if is_new or not error.retryable or self._fruitless >= FRUITLESS_ROUNDS:
+            raise error
+        await clock.sleep(pause_s(self._fruitless - 1, SHORT_PAUSE_S))
+
+    async def broke(self, turn: Turn, session: LiveSession, clock: Clock) -> None:
+        """The answer goes on elsewhere, after a while if nothing came here. Raises what went wrong once too often."""
+        self.lost |= session.lost
+        self._fruitless = 0 if turn.state.tokens else self._fruitless + 1
+        error = turn.state.failure or PeerUnreachable("the pipeline", "it broke")
+        if self._fruitless >= FRUITLESS_ROUNDS:
+            raise error
+        if self._fruitless:
+            await clock.sleep(pause_s(self._fruitless - 1, SHORT_PAUSE_S))
+
+    def answered(self, finish: str) -> Answered:
+        """What became of it so far."""
+        assert self._last is not None, "somebody said something"
+        session, turn = self._last
+        return Answered(
+            job_id=session.match.job_id,
+            request_index=turn.index,
+            operators=tuple(stage.operator for stage in session.match.plan),
+            tokens_in=len(self.ask.prompt.ids),
+            tokens_out=len(self._said),
+            finish=finish,
+            cost_units=self._cost_units,
+            is_partial=not finish,
+        )
+
+
+def _why_rerouted(turn: Turn, session: LiveSession) -> str:
+    if not turn.state.is_trusted:
+        return "distrusted"
+    return "lost" if session.lost else "other"
+
+
+async def _tell(course: _Course, last: tuple[LiveSession, Turn] | None) -> None:
+    """What an answer came to whose reader has left."""
+    if last is not None:
+        await last[0].cancelled(last[1])
+        course.book(*last)
+    if course.shown and course.ask.on_end is not None:
+        course.ask.on_end(course.answered(""))
+
+
+class _Within:
+    """Waits no longer than an answer's deadline allows."""
+
+    def __init__(self, clock: Clock, seconds: float | None) -> None:
+        self._clock, self._seconds = clock, seconds
+        self._until = None if seconds is None else clock.monotonic() + seconds
+
+    async def __call__(self, work: Awaitable[T]) -> T:
+        """What `work` gives. Raises DeadlinePassed."""
+        if self._until is None:
+            return await work
+        try:
+            async with asyncio.timeout(max(0.0, self._until - self._clock.monotonic())):
+                return await work
+        except TimeoutError:
+            raise DeadlinePassed(
+                "the answer took too long",
+                f"its deadline of {self._seconds:g} s passed",
+                "what came was paid for, nothing more will be",
+                resume="the same request, with a later deadline",
+            ) from None
+
+
+def _fits(session: LiveSession, need: _Need, model: Model) -> bool:
+    """Whether a request may go over a session once there is a slot."""
+    order, layer_units = session.match.signed.order, model.spec.layer_units
+    caps = ((need.wishes.cap_in, order.price_in), (need.wishes.cap_out, order.price_out))
+    return (
+        session.takes(need.tokens_in, need.most_out)
+        and not need.lost & session.operators
+        and all(cap is None or nano <= units.nano_price(cap, layer_units) for cap, nano in caps)
+    )
+
+
+def _locked(model: Model, allowed: Allowance, quote: Quote) -> int:
+    return pricing.cost(
+        model.spec.layer_units,
+        allowed.tokens_in,
+        allowed.tokens_out,
+        quote.price_in,
+        quote.price_out,
+    )

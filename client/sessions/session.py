@@ -1,0 +1,432 @@
+"""One session: an open order's pipeline, over which requests begin with a signature and without a transaction.
+
+After each answer whose receipts hold, the requester signs what is due in all (a cumulative Ack) and sends it to the stages, and the
+newest one now and then to the matcher, which brings it on chain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from client.jobs.batch import Requester
+from client.orders.orders import Prompt, opening_of
+from client.pipeline.pipeline import Limits, Logprobs, Match, Pipeline, RequestState, refusal
+from client.pipeline.streams import Streams
+from client.pipeline.verify import ShardRootOf, ack_of_leaves, check_part
+from client.sessions import budget as allowance
+from client.sessions.budget import Budget, Life, Use
+from core.money import pricing
+from core.protocol import commit, signing, wire
+from core.protocol.errors import CheckFailed, HeadraceError, Interrupted, PeerUnreachable
+from core.protocol.types import ZERO_HASH, Ack, RequestLeaf, SignedOpening, SignedReceipt
+from core.runtime import origin
+from core.runtime.logs import get_logger
+from core.runtime.network.channel import StreamIdentity
+from core.runtime.tasks import spawn
+
+ACK_EVERY_S = 1.0  # to the matcher; stages are told at once
+ACK_TRIES = 5
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
+#: So long a broken session waits until its answers go on elsewhere; what stages keep for that is freed then.
+TAKE_OVER_S = 10.0
+UNPAID = "E-JOB-UNPAID"  # a stage wants to be acknowledged first
+log = get_logger(__name__)
+
+
+class Turn:
+    """One request of a session, as whoever reads its answer sees it."""
+
+    def __init__(self, index: int, prompt: Prompt, state: RequestState) -> None:
+        self.index, self.prompt, self.state = index, prompt, state
+        self.cost_units = 0  # set when it is over
+        self.over = asyncio.Event()
+        self.is_booked = False
+        self._queue: asyncio.Queue[tuple[int, int, Logprobs | None] | None] = asyncio.Queue()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the answer is all here, whoever has signed for it."""
+        return self.state.is_trusted and bool(self.state.finish)
+
+    @property
+    def promised(self) -> tuple[int, int]:
+        return len(self.state.prompt_ids), self.state.max_new_tokens
+
+    def tell(self, step: int, token: int) -> None:
+        self._queue.put_nowait((step, token, self.state.logprobs[step]))
+
+    def end(self) -> None:
+        self.over.set()
+        self._queue.put_nowait(None)
+
+    async def next(self) -> tuple[int, int, Logprobs | None] | None:
+        """Step, token and its logprobs; None once nothing more comes, and `state` and `cost_units` say what became of it."""
+        return None if self.over.is_set() and self._queue.empty() else await self._queue.get()
+
+
+class LiveSession(Pipeline):
+    """An open order at work. `use` says how much of its budget is spoken for."""
+
+    def __init__(
+        self,
+        match: Match,
+        budget: Budget,
+        requester: Requester,
+        shard_root_of: ShardRootOf,
+        *,
+        limits: Limits,
+        streams: Streams,
+        disk: ThreadPoolExecutor,
+        chain_now: Callable[[], float],
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_change` hears of freed slots and of the session's end. `disk` is the one thread that writes records."""
+        super().__init__(
+            match,
+            StreamIdentity(requester.signer, requester.chain.domain),
+            shard_root_of,
+            on_token=self._tell_turn,
+            on_finish=lambda index, state: None,
+            limits=limits,
+            streams=streams,
+        )
+        self.match, self.budget = match, budget
+        self.use = Use(idle_since_s=chain_now())
+        self.ack: tuple[Ack, str] | None = None
+        self._requester, self._disk, self._chain_now = requester, disk, chain_now
+        self._on_change = on_change
+        self._turns: dict[int, Turn] = {}
+        self._openings: dict[int, SignedOpening] = {}
+        self._leaves: dict[int, RequestLeaf] = {}  # what is acknowledged
+        self._counted = (0, 0)  # tokens in and out that are or will be acknowledged
+        self._orphans: set[int] = set()
+        self._adopted = asyncio.Event()
+        self._booking = asyncio.Lock()
+        self._told: Ack | None = None  # the newest that the matcher has taken
+        self._ack_changed = asyncio.Event()
+        self._busy = asyncio.Event()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._loops: list[asyncio.Task[None]] = []
+
+    @property
+    def operators(self) -> frozenset[str]:
+        return frozenset(stage.operator for stage in self.match.plan)
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """Operators that fell silent."""
+        return frozenset(self._lost)
+
+    @property
+    def order_hash(self) -> str:
+        return self.match.order_hash
+
+    def takes(self, tokens_in: int, most_out: int) -> bool:
+        """Whether a request of this size may begin here once there is a slot."""
+        return allowance.has_room(self.use, self.budget, tokens_in, most_out, self._chain_now())
+
+    async def open(self) -> None:
+        """Connect to every stage. Raises PeerUnreachable, AuthenticationFailed or what a stage refused."""
+        await super().open()
+        self._loops = [
+            asyncio.create_task(self._watch_silence(), name="silence of a session"),
+            asyncio.create_task(self._tell_matcher(), name="acknowledgements of a session"),
+        ]
+
+    # --- requests ---
+
+    async def ask(self, prompt: Prompt, was: tuple[str, int] | None = None) -> Turn:
+        """Begin a request, which goes on with what `was` names if anything: an order and its request there.
+
+        Raises what a stage refused, or PeerUnreachable; nothing is due then. ValueError where it has no room or slot.
+        """
+        tokens_in, most_out = len(prompt.ids), prompt.sampling.max_new_tokens
+        index = self.use.begun
+        self.use = allowance.begin(self.use, self.budget, tokens_in, most_out, self._chain_now())
+        ending_of = self._requester.ending_of
+        ending = None if ending_of is None else ending_of(prompt)
+        turn = Turn(index, prompt, RequestState(prompt.ids, most_out, ending=ending))
+        self._turns[index], self._requests[index] = turn, turn.state
+        self._busy.set()
+        self._quiet.clear()
+        opening = opening_of(self.order_hash, index, prompt)
+        signature = signing.sign(self._requester.signer, self._identity.domain, opening)
+        self._openings[index] = SignedOpening(opening, signature)
+        written = self._write(self._requester.store.add_request, self.match.job_id, index, prompt)
+        spawn(self._follow(turn), self._tasks)
+        try:
+            if was is not None:
+                await self._goes_on(index, was)
+            await self._submit(index)
+            await written
+        except BaseException as error:
+            turn.state.fail(error if isinstance(error, HeadraceError) else Interrupted())
+            await asyncio.gather(written, return_exceptions=True)
+            raise
+        return turn
+
+    def cancel(self, turn: Turn) -> None:
+        """Nobody wants the rest: the stages stop, what came is paid, the session lives on."""
+        turn.state.fail(Interrupted())
+
+    async def cancelled(self, turn: Turn) -> None:
+        """Cancel, and wait until it is known what came."""
+        self.cancel(turn)
+        await turn.over.wait()
+
+    def stop(self) -> None:
+        """Cancel whatever runs."""
+        for turn in self._turns.values():
+            self.cancel(turn)
+
+    def adopt(self, turn: Turn) -> None:
+        """This answer goes on elsewhere, or will not: the stages need not keep it for that."""
+        self._orphans.discard(turn.index)
+        if not self._orphans:
+            self._adopted.set()
+
+    async def _goes_on(self, index: int, was: tuple[str, int]) -> None:
+        message = wire.GoesOn(self.order_hash, index, *was)
+        answers = await asyncio.gather(*(self._ask(stage, message) for stage in self._channels))
+        for stage, answer in zip(self._channels, answers, strict=True):
+            if not isinstance(answer, wire.Submitted):
+                raise refusal(stage, self.match.plan[stage], answer)
+
+    async def _submit(self, index: int) -> None:
+        try:
+            await super()._submit(index)
+        except PeerUnreachable as error:
+            if UNPAID not in error.why or self.ack is None:
+                raise
+            # A stage that had to be called again did not hear our last word.
+            await self._push(wire.Acknowledge(*self.ack))
+            await super()._submit(index)
+
+    def _submission(self, index: int) -> tuple[wire.Submit, bytes]:
+        prompt = self._turns[index].prompt
+        message = wire.Submit(
+            order_hash=self.order_hash,
+            request=index,
+            salt=commit.to_hex(prompt.salt),
+            prompt_proof=[],
+            sampling=prompt.sampling,
+            sampling_proof=[],
+            opening=self._openings[index],
+            origin=origin.current(),
+        )
+        return message, commit.token_bytes(prompt.ids)
+
+    def _tell_turn(self, index: int, step: int, token: int) -> None:
+        self._turns[index].tell(step, token)
+
+    async def _follow(self, turn: Turn) -> None:
+        """From a request's last word to the acknowledgement that covers it."""
+        await turn.state.done.wait()
+        state, took = turn.state, (0, 0)
+        if state.tokens and (state.is_trusted or not state.failure):
+            took = (len(state.prompt_ids), len(state.tokens))
+        turn.cost_units = self._count(took)
+        self.use = allowance.end_request(self.use, turn.promised, took, self._chain_now())
+        is_orphan = bool(state.failure and took[1] and self.use.life is Life.BROKEN)
+        if is_orphan and not turn.is_whole:
+            self._orphans.add(turn.index)
+        if not self.use.running:
+            self._busy.clear()
+        turn.end()
+        self._on_change()
+        try:
+            if self.use.life is not Life.BROKEN:
+                await self._book(turn)
+        except (
+            Exception
+        ):  # the records cannot be written: what is not written down is not acknowledged
+            log.exception("a request is not acknowledged", request=turn.index)
+        finally:
+            if not self.use.running:
+                self._quiet.set()
+
+    def _count(self, took: tuple[int, int]) -> int:
+        """What so many tokens add to what is due, to the unit."""
+        before = self.due_units(*self._counted)
+        self._counted = (self._counted[0] + took[0], self._counted[1] + took[1])
+        return self.due_units(*self._counted) - before
+
+    def due_units(self, tokens_in: int, tokens_out: int) -> int:
+        """What all stages are due for so many tokens in all."""
+        order, model = self.match.signed.order, self._requester.model
+        return sum(pricing.split(order, self.match.plan, model, tokens_in, tokens_out).gross)
+
+    # --- paying ---
+
+    async def _book(self, turn: Turn) -> None:
+        """Have a request signed for as far as it came, write it down, and acknowledge it."""
+        state, job_id = turn.state, self.match.job_id
+        async with self._booking:
+            if turn.is_booked:
+                return
+            turn.is_booked = True
+            receipts = list(state.receipts.values())
+            if state.failure is not None:
+                receipts = await self._part_of(turn)
+                state.receipts = {signed.receipt.stage: signed for signed in receipts}
+            store = self._requester.store
+            if state.tokens and not isinstance(state.failure, CheckFailed):
+                await self._write(
+                    store.finish_request,
+                    job_id,
+                    turn.index,
+                    list(state.tokens),
+                    state.finish,
+                    receipts,
+                )
+                self._leaves[turn.index] = RequestLeaf(
+                    request_index=turn.index,
+                    in_root=ZERO_HASH,  # an Ack speaks of results only
+                    out_root=state.answer.out_root,
+                    tokens_in=len(state.prompt_ids),
+                    tokens_out=len(state.tokens),
+                )
+                await self._acknowledge()
+            self._turns.pop(turn.index, None)
+            self._openings.pop(turn.index, None)
+            self._submitted.discard(turn.index)
+            self._requests.pop(turn.index, None)
+
+    async def _part_of(self, turn: Turn) -> list[SignedReceipt]:
+        """Stop a request at every stage that is left, and what they sign for the tokens that came."""
+        state, index = turn.state, turn.index
+        if not state.tokens:
+            await self._push(wire.Cancel(order_hash=self.order_hash, request=index))
+            return []
+        asked = self._remaining
+        signed = await asyncio.gather(*(self._cut_at(index, stage) for stage in asked))
+        found = {s: receipt for s, receipt in zip(asked, signed, strict=True) if receipt}
+        try:
+            check_part(
+                found,
+                domain=self._identity.domain,
+                order=self.match.signed.order,
+                plan=self.match.plan,
+                shard_root_of=self._shard_root_of,
+                index=index,
+                answer=state.answer,
+            )
+        except CheckFailed as error:
+            log.warning("a stage signed something else", request=index, reason=str(error))
+            state.failure = error
+            return []
+        return list(found.values())
+
+    async def _acknowledge(self) -> None:
+        self.ack = self._signed_ack()
+        self._ack_changed.set()
+        await self._push(wire.Acknowledge(*self.ack))
+
+    def _signed_ack(self) -> tuple[Ack, str]:
+        """What is due for everything that is written down; nothing at first."""
+        leaves = [self._leaves[index] for index in sorted(self._leaves)]
+        ack = ack_of_leaves(leaves, self.match.signed.order, self.match.plan)
+        return ack, signing.sign(self._requester.signer, self._identity.domain, ack)
+
+    async def _tell_matcher(self) -> None:
+        failures = 0
+        while True:
+            await self._ack_changed.wait()
+            self._ack_changed.clear()
+            try:
+                await self._hand_in()
+                failures = 0
+            except HeadraceError as error:
+                log.info("the matcher took no acknowledgement", why=str(error))
+                failures += 1
+                self._ack_changed.set()
+            pause_s = min(FIRST_PAUSE_S * 2.0**failures, LONGEST_PAUSE_S)
+            await self._requester.clock.sleep(max(ACK_EVERY_S, pause_s))
+
+    async def _hand_in(self, *, closing: bool = False) -> None:
+        # Of nothing, where nothing came: what the order locks comes back before its deadline.
+        newest = self.ack or (self._signed_ack() if closing else None)
+        if newest is None or (newest[0] == self._told and not closing):
+            return
+        (ack, signature), matcher = newest, self._requester.matcher
+        await matcher.acknowledge(self.match.job_id, ack, signature, closing=closing)
+        self._told = ack
+
+    # --- the end ---
+
+    def retire(self) -> None:
+        """Take nothing new."""
+        self.use = allowance.retire(self.use)
+
+    async def end(self) -> bool:
+        """Pay for everything that came and let the stages go. Whether the matcher has taken the last word.
+
+        Requests that still run are waited for; the answers of a broken session have a while to go on elsewhere.
+        """
+        self.retire()
+        if self.use.life is Life.BROKEN and self._orphans:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TAKE_OVER_S):
+                    await self._adopted.wait()
+        await self._quiet.wait()
+        for turn in list(self._turns.values()):
+            await self._book(turn)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.use = allowance.end(self.use)
+        await self._push(wire.EndJob(order_hash=self.order_hash))
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        is_told = await self._close_books()
+        await self.close()
+        return is_told
+
+    async def _close_books(self) -> bool:
+        """The last acknowledgement to the matcher, and what became of the session into the records."""
+        state, is_told = "unacknowledged", False
+        for attempt in range(ACK_TRIES):
+            try:
+                await self._hand_in(closing=True)
+                state, is_told = ("abandoned" if self.ack is None else "acknowledged"), True
+                break
+            except HeadraceError as error:
+                log.info("the session cannot be closed yet", why=str(error))
+                if not error.retryable:
+                    break
+            await self._requester.clock.sleep(min(FIRST_PAUSE_S * 2.0**attempt, LONGEST_PAUSE_S))
+        await self._write(self._requester.store.set_state, self.match.job_id, state)
+        return is_told
+
+    # --- losses ---
+
+    def _break(self, error: HeadraceError) -> None:
+        if self.use.life is not Life.ENDED:
+            log.info("a session broke", job=self.match.job_id[:10], why=str(error))
+            self.use = allowance.break_off(self.use)
+        super()._break(error)
+        self._on_change()
+
+    async def _watch_silence(self) -> None:
+        """While requests run, somebody must say something now and then."""
+        while True:
+            await self._busy.wait()
+            self._progress.clear()
+            try:
+                async with asyncio.timeout(self._limits.silence_s):
+                    await self._progress.wait()
+            except TimeoutError:
+                if self._busy.is_set():
+                    silence = f"no token or receipt for {self._limits.silence_s:g} s"
+                    self._break(PeerUnreachable("the pipeline", silence))
+                    return
+
+    # --- helpers ---
+
+    def _write(self, call: Callable[..., None], *args: object) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().run_in_executor(self._disk, call, *args)

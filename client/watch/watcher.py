@@ -1,0 +1,349 @@
+"""An auditor that watches: which jobs are due, who is drawn, what was found, and whom to accuse?
+
+It follows the chain for jobs of those it serves, draws requests once their receipts are signed (`core/money/lottery.py`), re-runs one shard
+at a time, in float64 only where float32 leaves a doubt, and keeps every verdict. Nothing is lost by a restart: what was not finished is
+begun again, and lots stay as they fell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from client.audit.audit_rate import rate_for
+from client.audit.evidence import Case, case_matched
+from client.audit.rerun import StageFinding
+from client.disputes.bonds import AtStake, BondLimits
+from client.watch.watch_book import RequestVerdict, StageVerdict, WatchBook, WatchedJob
+from core.chain.chain import Chain, ChainEvent
+from core.chain.follower import EventFollower
+from core.money.audit_report import OperatorAudits
+from core.money.lottery import is_drawn
+from core.money.paid_audits import Found
+from core.protocol import ids
+from core.protocol.errors import (
+    ChainUnreachable,
+    CheckFailed,
+    HeadraceError,
+    MatcherUnreachable,
+    Unreachable,
+)
+from core.protocol.types import SignedReceipt
+from core.runtime.clock import Clock
+from core.runtime.logs import get_logger
+
+log = get_logger(__name__)
+POLL_S = 2.0
+#: A job whose stages do not answer is tried again, ever more rarely, and given up after so many times.
+FIRST_RETRY_S, MAX_TRIES = 10.0, 8
+#: A matcher that does not take what it is told is told again so much later.
+TELL_AGAIN_S = 60.0
+#: While our open disputes hold as much as they may, we look again so often whether one is over.
+WEIGH_AGAIN_S = 30.0
+#: Events that say that a job's stages have signed receipts.
+_SIGNED = frozenset({"JobDelivered", "JobPaid", "JobSettled"})
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What re-running a job's drawn requests came to: a finding a stage, and how many of its requests needed float64."""
+
+    findings: list[StageFinding]
+    in_float64: list[int]
+    is_shadow: bool
+
+
+@dataclass(frozen=True)
+class Hands:
+    """How the daemon reaches beyond the chain."""
+
+    #: A job's receipts, checked, one list a pipeline. Raises HeadraceError; CheckFailed where they do not hold.
+    receipts_of: Callable[[Case], Awaitable[list[list[SignedReceipt]]]]
+    #: Re-runs these requests at every stage. Raises HeadraceError.
+    look: Callable[[Case, list[list[SignedReceipt]], frozenset[int]], Awaitable[Looked]]
+    #: Accuses a stage and plays to the verdict, whose words it returns. Raises HeadraceError.
+    accuse: Callable[[str, int], Awaitable[str]]
+    #: Tells the matcher what audits of operators came to; None: nobody is told. Raises HeadraceError.
+    tell: Callable[[Sequence[OperatorAudits]], Awaitable[None]] | None = None
+    #: Which requests of a job the matcher pays for, given its receipts; None: the matcher pays us nothing. Raises HeadraceError.
+    paid_lots: Callable[[Case, list[list[SignedReceipt]]], Awaitable[Collection[int]]] | None = None
+    #: Hands the matcher what was found of such a request. Raises HeadraceError.
+    hand_in: Callable[[Case, RequestVerdict], Awaitable[None]] | None = None
+    #: What accusing a stage takes, and what our disputes hold; None: nobody has set a limit. Raises HeadraceError.
+    at_stake: Callable[[str, int], Awaitable[AtStake]] | None = None
+
+
+class Watcher:
+    """The daemon's loop over one chain and one book."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        book: WatchBook,
+        clock: Clock,
+        follower: EventFollower,
+        hands: Hands,
+        *,
+        auditor: str,
+        serves: Collection[str] = (),
+        rate_bps: int,
+        disputes: bool = False,
+        bonds: BondLimits = BondLimits(),
+        show_token: Callable[[int], str] = str,
+        on_verdict: Callable[[StageVerdict], None] = lambda _: None,
+        on_handed_in: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        """Orders are ours that name `auditor`, are its own, or come from one of `serves`. `disputes`: faults are accused at once."""
+        self._chain, self._book, self._clock, self._follower = chain, book, clock, follower
+        self._hands, self._rate_bps, self._disputes = hands, rate_bps, disputes
+        self._auditor = auditor.lower()
+        self._served = {a.lower() for a in serves} | {self._auditor}
+        self._on_verdict, self._on_handed_in = on_verdict, on_handed_in
+        self._bonds, self._show = bonds, show_token
+        self._left_out: set[tuple[str, int]] = set()
+        self._tell_at_s = self._weigh_at_s = 0.0
+        self.is_chain_up = False
+
+    async def run(self) -> None:
+        """Until cancelled. A chain that does not answer is waited for."""
+        while True:
+            try:
+                await self.step()
+                self.is_chain_up = True
+            except ChainUnreachable as error:
+                self.is_chain_up = False
+                log.warning("chain unreachable, will retry", reason=error.why)
+            await self._clock.sleep(POLL_S)
+
+    async def step(self) -> None:
+        """Take in what the chain says and do what is due. Raises ChainUnreachable."""
+        await self._follow()
+        for job in self._book.due(self._clock.now()):
+            await self._audit(job)
+        await self._tell()
+        if self._disputes and self._clock.now() >= self._weigh_at_s:
+            for job_id, stage in self._book.undisputed():
+                if (job_id, stage) not in self._left_out:
+                    await self._accuse(job_id, stage)
+
+    # --- the chain ---
+
+    async def _follow(self) -> None:
+        batch = await self._follower.poll()
+        if batch.rolled_back_to is not None:
+            self._book.roll_back(batch.rolled_back_to)
+        for event in batch.events:
+            if event.contract != "TaskRegistry":
+                continue
+            if event.name == "JobMatched":
+                await self._matched(event)
+            elif event.name in _SIGNED:
+                self._book.signed(event.args["job"], event.block_hash, event.block_number)
+        self._book.advance(batch.position)
+
+    async def _matched(self, event: ChainEvent) -> None:
+        try:
+            case = await case_matched(self._chain, event.args["job"], event.tx_hash)
+        except CheckFailed as error:
+            log.info("job left out", job=_named(event.args["job"]), reason=error.why)
+            return
+        order = case.order
+        if order.requester.lower() in self._served or order.auditor.lower() == self._auditor:
+            self._book.matched(case.job_id, event.tx_hash, event.block_number)
+
+    # --- audits ---
+
+    async def _audit(self, job: WatchedJob) -> None:
+        try:
+            case = await case_matched(self._chain, job.job_id, job.matched_tx)
+            pipelines = await self._hands.receipts_of(case)
+            drawn, refused = self._draw(job, case, pipelines), None
+            try:
+                drawn |= await self._drawn_by_matcher(case, pipelines)
+            except MatcherUnreachable as error:
+                refused = error  # what we draw ourselves does not wait for the matcher
+            if drawn:
+                self._keep(case, await self._hands.look(case, pipelines, drawn), drawn)
+            await self._hand_in(case)
+            if refused is not None:
+                raise refused
+            self._book.done(job)
+        except ChainUnreachable:
+            raise
+        except HeadraceError as error:
+            self._put_off(job, f"{error.what}: {error.why}")
+        except Exception as error:  # strangers wrote what is read; it must not stop the other jobs
+            log.exception("audit failed, will retry", job=_named(job.job_id))
+            self._put_off(job, repr(error))
+
+    def _put_off(self, job: WatchedJob, why: str) -> None:
+        give_up = job.tries + 1 >= MAX_TRIES
+        wait_s = FIRST_RETRY_S * 2**job.tries
+        log.warning(
+            "cannot audit", job=_named(job.job_id), reason=why, again_s=None if give_up else wait_s
+        )
+        self._book.put_off(job, self._clock.now() + wait_s, why, give_up=give_up)
+
+    def _draw(
+        self, job: WatchedJob, case: Case, pipelines: list[list[SignedReceipt]]
+    ) -> frozenset[int]:
+        """Requests that are to be looked at now: the lots of new ones fall, those that fell before and were not finished stay."""
+        rate = max(self._rate_of(stage.operator) for stage in case.plan)
+        signed = {leaf.request_index for receipts in pipelines for leaf in receipts[0].leaves}
+        known = self._book.drawn(job.job_id)
+        secret = self._book.secret()
+        fell = {
+            request: is_drawn(secret, job.beacon, job.job_id, request, rate)
+            for request in sorted(signed - known.keys())
+        }
+        self._book.draw(job.job_id, fell)
+        judged = self._book.judged_requests(job.job_id)
+        return frozenset(r for r, drawn in (known | fell).items() if drawn and r in signed) - judged
+
+    async def _drawn_by_matcher(
+        self, case: Case, pipelines: list[list[SignedReceipt]]
+    ) -> frozenset[int]:
+        """Requests that the matcher pays for and that nobody has looked at yet. Raises MatcherUnreachable while it cannot say."""
+        ours = case.order.auditor.lower() == self._auditor
+        if self._hands.paid_lots is None or not ours:
+            return frozenset()
+        try:
+            lots = frozenset(await self._hands.paid_lots(case, pipelines))
+        except Unreachable as error:  # whatever it says: no word of a matcher is about our chain
+            raise MatcherUnreachable(error.what, error.why) from None
+        except HeadraceError as error:
+            log.warning("the matcher pays for no audit", job=_named(case.job_id), reason=str(error))
+            return frozenset()
+        signed = {leaf.request_index for receipts in pipelines for leaf in receipts[0].leaves}
+        self._book.drawn_by_matcher(case.job_id, lots & signed)
+        return (lots & signed) - self._book.findings(case.job_id).keys()
+
+    async def _hand_in(self, case: Case) -> None:
+        """What was found of requests that the matcher pays for, each until it has answered. Raises MatcherUnreachable while it does not."""
+        if self._hands.hand_in is None:
+            return
+        for verdict in self._book.to_hand_in(case.job_id):
+            answer = "taken"
+            try:
+                await self._hands.hand_in(case, verdict)
+            except Unreachable as error:
+                raise MatcherUnreachable(error.what, error.why) from None
+            except HeadraceError as error:
+                answer = f"{error.what}: {error.why}"
+                log.warning("the matcher refused a finding", job=_named(case.job_id), request=verdict.request, reason=answer)  # fmt: skip
+            self._book.handed_in(case.job_id, verdict.request, answer)
+            self._on_handed_in(answer == "taken")
+
+    def _rate_of(self, operator: str) -> int:
+        standing = self._book.standing_of(operator)
+        return rate_for(self._rate_bps, standing.jobs, is_suspected=standing.is_suspected)
+
+    def _keep(self, case: Case, looked: Looked, drawn: frozenset[int]) -> None:
+        verdicts = [
+            _verdict_of(case.job_id, finding, in_float64, is_shadow=looked.is_shadow)
+            for finding, in_float64 in zip(looked.findings, looked.in_float64, strict=True)
+        ]
+        judged = [
+            request_verdict(looked.findings, request, is_shadow=looked.is_shadow)
+            for request in sorted(drawn)
+        ]
+        self._book.keep(verdicts, self._clock.now(), judged=judged)
+        for verdict in verdicts:
+            self._on_verdict(verdict)
+
+    # --- what others are told ---
+
+    async def _tell(self) -> None:
+        newest = self._book.untold()
+        if self._hands.tell is None or not newest or self._clock.now() < self._tell_at_s:
+            return
+        try:
+            await self._hands.tell(self._book.standings())
+            self._book.told(newest)
+        except HeadraceError as error:
+            self._tell_at_s = self._clock.now() + TELL_AGAIN_S
+            log.warning("the matcher did not listen", reason=str(error), again_s=TELL_AGAIN_S)
+
+    # --- disputes ---
+
+    async def _accuse(self, job_id: str, stage: int) -> None:
+        try:
+            if not await self._may_lock(job_id, stage):
+                return
+            ended = await self._hands.accuse(job_id, stage)
+        except ChainUnreachable:
+            raise
+        except HeadraceError as error:
+            ended = f"not accused: {error.what}: {error.why}"
+            log.warning("cannot accuse", job=_named(job_id), stage=stage, reason=str(error))
+        self._book.disputed(job_id, stage, ended)
+
+    async def _may_lock(self, job_id: str, stage: int) -> bool:
+        """Whether accusing stays within what may be locked; what does not, another start with other limits may accuse. Raises HeadraceError."""
+        if self._hands.at_stake is None:
+            return True
+        stake = await self._hands.at_stake(job_id, stage)
+        if never := self._bonds.never(stake, self._show):
+            log.warning("left out: the bond is above the limit", job=_named(job_id), stage=stage, reason=never)  # fmt: skip
+            self._left_out.add((job_id, stage))
+            return False
+        if not_yet := self._bonds.not_yet(stake, self._show):
+            log.warning("put off: open disputes hold what they may", job=_named(job_id), stage=stage, reason=not_yet, again_s=WEIGH_AGAIN_S)  # fmt: skip
+            self._weigh_at_s = self._clock.now() + WEIGH_AGAIN_S
+            return False
+        return True
+
+
+def _named(job_id: str) -> str:
+    """As people know a job; a whole id would be hidden in a log, since a key looks the same."""
+    return ids.short(ids.Kind.JOB, job_id)
+
+
+def _verdict_of(
+    job_id: str, finding: StageFinding, in_float64: int, *, is_shadow: bool
+) -> StageVerdict:
+    worst = finding.worst
+    found = Found.CLEAN
+    if is_shadow:
+        found = Found.SHADOW
+    elif finding.withheld:
+        found = Found.WITHHELD
+    elif finding.at_fault:
+        found = Found.FAULT
+    elif finding.suspicion:
+        found = Found.SUSPICIOUS
+    return StageVerdict(
+        job_id=job_id,
+        stage=finding.stage,
+        operator=finding.operator,
+        found=found,
+        requests=len(finding.requests),
+        in_float64=in_float64,
+        ratio=worst.ratio if worst else 0.0,
+        allowed=worst.limit if worst else 0.0,
+        why=finding.why,
+    )
+
+
+#: From the best to the worst that can be said of one request.
+_WORSE = (Found.SHADOW, Found.CLEAN, Found.SUSPICIOUS, Found.WITHHELD, Found.FAULT)
+
+
+def request_verdict(
+    findings: Sequence[StageFinding], request: int, *, is_shadow: bool
+) -> RequestVerdict:
+    """The worst that was found of a request at any stage, and the first stage of which it was."""
+    if is_shadow:
+        return RequestVerdict(request, Found.SHADOW, 0)
+    of_stages = [(_found_of(finding, request), finding.stage) for finding in findings]
+    found, stage = max(of_stages, key=lambda pair: (_WORSE.index(pair[0]), -pair[1]))
+    return RequestVerdict(request, found, stage)
+
+
+def _found_of(finding: StageFinding, request: int) -> Found:
+    judged = next((r for r in finding.requests if r.request_index == request), None)
+    if judged is None:
+        return Found.WITHHELD  # a stage is judged up to the first request whose rows it withholds
+    if judged.at_fault:
+        return Found.FAULT
+    return Found.SUSPICIOUS if judged.suspicion else Found.CLEAN

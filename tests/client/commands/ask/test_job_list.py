@@ -1,0 +1,234 @@
+"""What was submitted is shown and checked again from our own records and the chain."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from client.commands.ask import job_list
+from client.context import Context, open_store
+from client.orders.orders import Batch
+from client.pipeline.pipeline import Match
+from client.pipeline.verify import Answer
+from core.money import pricing
+from core.protocol import ids, signing
+from core.protocol import types as t
+from core.protocol.errors import CheckFailed, IdInvalid
+from core.runtime.folders import Folders
+from core.runtime.settings import Settings, load
+from tests.client.world import DOMAIN, NOW_S, REQUESTER, SPEC, FakeChain, Stages, key, prompts
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_job_states_are_the_contracts_in_its_order() -> None:
+    source = (ROOT / "contracts/src/interfaces/ITaskRegistry.sol").read_text()
+    body = re.search(r"enum State \{([^}]*)\}", source)
+    assert body is not None
+    names = [name.strip().upper() for name in body[1].split(",")]
+    assert names == [state.name for state in t.JobState]
+    assert [int(state) for state in t.JobState] == list(range(len(names)))
+
+
+class Chain(FakeChain):
+    """A chain on which one job stands as `on_chain` says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_chain: dict[str, Any] = {}
+        self.fee_error = 0
+
+    async def read(self, contract: str, function: str, *args: Any, block: int | None = None) -> Any:
+        match function:
+            case "jobOf":
+                return self.on_chain
+            case "lockOf":
+                return {"amount": 5_000_000}
+            case "specOf":
+                return msgspec.to_builtins(SPEC)
+            case "split":
+                order, plan, tokens_in, tokens_out = args
+                split = pricing.split(order, plan, SPEC, tokens_in, tokens_out)
+                gross = [split.gross[0] + self.fee_error, *split.gross[1:]]
+                return {"gross": gross, "pay": list(split.pays)}
+        return await super().read(contract, function, *args)
+
+
+class Desk:
+    """Settings, a store with one finished job, and a chain that knows it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.settings: Settings = load(environ={}, folders=Folders.at(folder))
+        self.chain, self.stages = Chain(), Stages()
+        self.batch = Batch.of(prompts(2))
+        found = self.stages.match(self.batch)
+        self.job = Match(found.job_id, found.signed, found.plan, ("a:1", "b:2", "c:3"), "0xab")
+        self.answers = {i: self.stages.answer(i) for i in range(2)}
+        self.chain.on_chain = {
+            "state": int(t.JobState.SETTLED),
+            "planHash": self.job.plan_hash,
+            "tokensIn": sum(len(a.prompt_ids) for a in self.answers.values()),
+            "tokensOut": sum(len(a.tokens) for a in self.answers.values()),
+        }
+        self.typed = ids.short(ids.Kind.JOB, self.job.job_id)
+
+    def keep(self, *, whole: bool = True, answers: dict[int, Answer] | None = None) -> None:
+        store = open_store(self.settings)
+        store.add_job("sub", self.job, self.batch, NOW_S)
+        for index, answer in (answers or self.answers).items():
+            store.finish_request(self.job.job_id, index, answer.tokens, "length")
+        sets = [{i: a} for i, a in self.answers.items()] + ([self.answers] if whole else [])
+        for covered in sets:
+            store.add_receipts(self.job.job_id, [self.stages.receipt(s, covered) for s in range(3)])
+        store.close()
+
+    def change(self, edit: Callable[[Any], None]) -> None:
+        store = open_store(self.settings)
+        edit(store)
+        store.close()
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    desk = Desk(tmp_path)
+
+    @asynccontextmanager
+    async def open_context(settings: Settings) -> AsyncIterator[Context]:
+        yield Context(settings, desk.chain)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(job_list, "open_context", open_context)
+    return desk
+
+
+async def test_jobs_and_receipts_are_listed(desk: Desk) -> None:
+    assert job_list.list_jobs(desk.settings) == []
+    desk.keep()
+    (line,) = job_list.list_jobs(desk.settings)
+    assert line == {
+        "job": desk.typed, "name": "", "state": "open", "running": False, "requests": 2, "finished": 2, "tokens": 8, "stages": 3,
+    }  # fmt: skip
+    shown = await job_list.show_job(desk.settings, desk.typed)
+    assert shown["on_chain"] == "settled"
+    assert shown["locked"] == "5usd"
+    assert len(shown["plan"]) == 3
+    receipts = job_list.list_receipts(desk.settings, desk.typed)
+    assert [r["covers"] for r in receipts] == ["whole job"] * 3 + ["request 0"] * 3 + [
+        "request 1"
+    ] * 3
+    assert job_list.list_receipts(desk.settings, None) == receipts
+    with pytest.raises(IdInvalid):
+        await job_list.show_job(desk.settings, "job_ZZZZZ")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_job_that_holds_is_verified(desk: Desk, whole: bool) -> None:
+    desk.keep(whole=whole)
+    found = await job_list.verify_job(desk.settings, desk.typed)
+    assert found["signatures"].startswith(f"{9 if whole else 6} receipts")
+    assert found["on_chain"] == "settled"
+    gross = sum(pricing.split(desk.job.signed.order, desk.job.plan, SPEC, 7, 8).gross)
+    assert found["price"].startswith(desk.settings.show_token(gross))
+
+
+async def refused(desk: Desk) -> CheckFailed:
+    with pytest.raises(CheckFailed) as caught:
+        await job_list.verify_job(desk.settings, desk.typed)
+    assert caught.value.exit_code == 9
+    return caught.value
+
+
+async def test_answer_that_differs_from_the_receipts_is_refused(desk: Desk) -> None:
+    answer = desk.answers[1]
+    desk.keep(answers={0: desk.answers[0], 1: Answer(answer.prompt_ids, (9, *answer.tokens[1:]))})
+    assert (await refused(desk)).details["field"] == "in_root"
+
+
+async def test_answer_without_receipts_is_refused(desk: Desk) -> None:
+    store = open_store(desk.settings)
+    store.add_job("sub", desk.job, desk.batch, NOW_S)
+    for index, answer in desk.answers.items():
+        store.finish_request(desk.job.job_id, index, answer.tokens, "length")
+    store.add_receipts(
+        desk.job.job_id, [desk.stages.receipt(s, {0: desk.answers[0]}) for s in range(3)]
+    )
+    store.close()
+    assert "answers to [0, 1], receipts of every stage for [0]" in (await refused(desk)).why
+
+
+async def test_job_without_answers_is_refused(desk: Desk) -> None:
+    store = open_store(desk.settings)
+    store.add_job("sub", desk.job, desk.batch, NOW_S)
+    store.close()
+    await refused(desk)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"state": 0}, "another one"),
+        ({"planHash": "0x" + "ee" * 32}, "another one"),
+        ({"tokensOut": 9}, "counts other tokens"),
+        ({"tokensIn": 8, "state": 3}, "counts other tokens"),
+    ],
+)
+async def test_chain_that_says_otherwise_is_refused(
+    desk: Desk, changes: dict[str, Any], what: str
+) -> None:
+    desk.keep()
+    desk.chain.on_chain |= changes
+    assert what in (await refused(desk)).what
+
+
+async def test_job_that_is_not_paid_yet_has_no_counts_to_compare(desk: Desk) -> None:
+    desk.keep()
+    desk.chain.on_chain |= {"state": int(t.JobState.MATCHED), "tokensIn": 0, "tokensOut": 0}
+    assert (await job_list.verify_job(desk.settings, desk.typed))["on_chain"] == "matched"
+
+
+async def test_price_arithmetic_that_differs_from_the_contracts_is_refused(desk: Desk) -> None:
+    desk.keep()
+    desk.chain.fee_error = 1
+    assert "split differs" in (await refused(desk)).what
+
+
+async def test_shard_that_the_registry_does_not_know_is_refused(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.keep()
+
+    async def other(*_: Any) -> dict[tuple[int, int], str]:
+        return {(s.layer_from, s.layer_to): "0x" + "ee" * 32 for s in desk.job.plan}
+
+    monkeypatch.setattr(job_list, "shard_roots", other)
+    assert (await refused(desk)).details["field"] == "shard_root"
+
+
+async def test_delegation_is_signed_and_read_back(desk: Desk, tmp_path: Path) -> None:
+    from client.audit.investigation import read_delegation
+
+    class Terminal:
+        settings = desk.settings
+
+        def unlock(self) -> Any:
+            return REQUESTER
+
+        def confirm(self, question: str, summary: dict[str, str]) -> None:
+            assert desk.typed == summary["job"] and summary["until"] == "in 1d"
+
+    desk.keep()
+    auditor = key(60).address
+    made = await job_list.delegate(Terminal(), desk.typed, auditor, "24h")  # type: ignore[arg-type]
+    file = tmp_path / "delegation.json"
+    for document in (made, {"ok": True, "result": made}):
+        file.write_text(json.dumps(document))
+        read = read_delegation(file)
+        assert read is not None
+        assert read.delegation == t.AuditorDelegation(desk.job.order_hash, auditor, NOW_S + 86400)
+        assert signing.is_signed_by(DOMAIN, read.delegation, read.signature, REQUESTER.address)

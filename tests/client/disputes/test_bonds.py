@@ -1,0 +1,109 @@
+"""What an accuser may lock is what its disputes on chain hold, of either kind, and what one more takes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from client.disputes.bonds import AtStake, BondLimits, at_stake
+from core.chain.chain import ChainEvent
+from core.dispute.game.dispute import JuryPhase, Phase
+from tests.client.world import key
+
+OURS, THEIRS, JURY, GAME = (key(n).address for n in (1, 2, 3, 4))
+JOB, OTHER = "0x" + "11" * 32, "0x" + "22" * 32
+BOND, JURY_BOND, FEE = 20, 50, 3
+
+
+class Chain:
+    """Disputes that were opened, and how far they are."""
+
+    addresses = {"ToleranceGame": GAME, "JuryArbitrator": JURY}
+
+    def __init__(self) -> None:
+        self.events_: list[ChainEvent] = []
+        self.phases: dict[str, int] = {}
+
+    def opened(self, phase: int, who: str, job: str, *, jury: bool = False, stage: int = 1) -> None:
+        number = "0x" + f"{len(self.events_):064x}"
+        self.phases[number] = phase
+        args: dict[str, Any] = {"job": job, "stage": stage, "accused": THEIRS, "bond": BOND}
+        if jury:
+            args |= {"dispute": number, "challenger": who}
+        else:
+            args |= {"id": number, "accuser": who, "requester": who, "model": "0x", "receiptHash": "0x", "requestsRoot": "0x"}  # fmt: skip
+        name, contract = ("DisputeOpened", "JuryArbitrator") if jury else ("GameOpened", "ToleranceGame")  # fmt: skip
+        self.events_.append(ChainEvent(contract, name, args, 5, "0x", "0x", len(self.events_)))
+
+    async def block_number(self) -> int:
+        return 9
+
+    async def events(self, first: int, last: int) -> list[ChainEvent]:
+        return [e for e in self.events_ if first <= e.block_number <= last]
+
+    async def read(self, contract: str, function: str, *args: Any) -> Any:
+        match contract, function:
+            case "ToleranceGame", "bond":
+                return BOND
+            case "JuryArbitrator", "bond":
+                return JURY_BOND
+            case "JuryArbitrator", "fee":
+                return FEE
+        return {"phase": self.phases[args[0]], "bond": JURY_BOND, "fee": FEE}
+
+
+async def stake(chain: Chain, arbitrator: str, stage: int = 1) -> AtStake:
+    case: Any = SimpleNamespace(job_id=JOB, order=SimpleNamespace(arbitrator=arbitrator))
+    found: Any = chain
+    return await at_stake(found, case, stage, OURS.lower(), 1)
+
+
+@pytest.mark.parametrize(("arbitrator", "needed"), [(GAME, BOND), (GAME.lower(), BOND), (JURY, JURY_BOND + FEE)])  # fmt: skip
+async def test_one_dispute_takes_its_bond_and_before_the_jury_the_fee(
+    arbitrator: str, needed: int
+) -> None:
+    assert await stake(Chain(), arbitrator) == AtStake(needed, 0)
+
+
+async def test_what_our_open_disputes_hold_is_locked_and_nobody_elses() -> None:
+    chain = Chain()
+    chain.opened(Phase.PICKING, OURS, OTHER)
+    chain.opened(Phase.RULED, OURS.lower(), OTHER, stage=2)
+    chain.opened(Phase.EXECUTED, OURS, OTHER, stage=0)
+    chain.opened(Phase.OPENED, THEIRS, OTHER)
+    chain.opened(JuryPhase.COMMITTING, OURS, OTHER, jury=True)
+    chain.opened(JuryPhase.EXECUTED, OURS, OTHER, jury=True)
+    chain.opened(JuryPhase.OPENED, THEIRS, OTHER, jury=True)
+    assert await stake(chain, GAME) == AtStake(BOND, 2 * BOND + JURY_BOND + FEE)
+
+
+@pytest.mark.parametrize("jury", [True, False])
+async def test_a_stage_that_we_have_accused_already_takes_nothing_more(jury: bool) -> None:
+    chain = Chain()
+    chain.opened(Phase.OPENED, OURS, JOB, jury=jury)
+    held = JURY_BOND + FEE if jury else BOND
+    arbitrator = JURY if jury else GAME
+    assert await stake(chain, arbitrator) == AtStake(0, held)
+    takes = JURY_BOND + FEE if jury else BOND
+    assert await stake(chain, arbitrator, stage=2) == AtStake(takes, held)
+
+
+@pytest.mark.parametrize(
+    ("limits", "held", "never", "not_yet"),
+    [
+        (BondLimits(), AtStake(10**9, 10**9), False, False),
+        (BondLimits(each=20), AtStake(20, 10**9), False, False),
+        (BondLimits(each=19), AtStake(20, 0), True, False),
+        (BondLimits(at_once=60), AtStake(20, 40), False, False),
+        (BondLimits(at_once=59), AtStake(20, 40), False, True),
+        (BondLimits(each=0, at_once=0), AtStake(0, 40), False, False),
+        (BondLimits(each=0, at_once=0), AtStake(1, 0), True, True),
+    ],
+)
+def test_limits_hold_to_the_unit_and_never_stop_what_has_begun(
+    limits: BondLimits, held: AtStake, never: bool, not_yet: bool
+) -> None:
+    assert bool(limits.never(held, str)) is never
+    assert bool(limits.not_yet(held, str)) is not_yet

@@ -1,0 +1,681 @@
+"""A watching auditor finds its jobs, lets lots fall that nobody could know, names the stage that lied, and outlives restarts and reorganisations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from client.audit.audit_rate import NEWCOMER_BPS, NEWCOMER_JOBS, rate_for
+from client.audit.rerun import RequestFinding, StageFinding
+from client.commands.judge.watch_service import WatchNumbers, _Work
+from client.context import Context
+from client.disputes.bonds import AtStake, BondLimits
+from client.watch import watcher as watching
+from client.watch.watch_book import StageVerdict, WatchBook
+from client.watch.watcher import (
+    MAX_TRIES,
+    WEIGH_AGAIN_S,
+    Hands,
+    Looked,
+    Watcher,
+    request_verdict,
+)
+from core.chain.chain import ChainCall, ChainEvent
+from core.chain.follower import EventFollower
+from core.money.paid_audits import Found
+from core.protocol import types as t
+from core.protocol.errors import (
+    ChainUnreachable,
+    CheckFailed,
+    MatcherUnreachable,
+    PeerUnreachable,
+    UsageError,
+)
+from core.runtime.folders import Folders
+from core.runtime.settings import load
+from devnet.faults import corrupt_layer_int8
+from devnet.tiny_models import write_tiny_model
+from tests.client.keepers import Keepers
+from tests.client.pipeline_of_tiny_model import run_pipeline, shard_roots
+from tests.client.world import (
+    MODEL_ID,
+    REQUESTER,
+    SPANS,
+    FakeChain,
+    InstantClock,
+    Stages,
+    key,
+    prompts,
+    signed_order,
+)
+
+AUDITOR = key(77).address
+JOB = "0x" + "0b" * 32
+OTHER = "0x" + "0c" * 32
+ALL = 10_000
+
+
+def beacon(number: int) -> str:
+    return f"0x{number:064x}"
+
+
+# --- the rate ---
+
+
+def test_newcomers_and_suspects_are_looked_at_more_often() -> None:
+    assert rate_for(200, 0, is_suspected=False) == NEWCOMER_BPS
+    assert rate_for(200, NEWCOMER_JOBS - 1, is_suspected=False) == NEWCOMER_BPS
+    assert rate_for(200, NEWCOMER_JOBS, is_suspected=False) == 200
+    assert rate_for(200, NEWCOMER_JOBS, is_suspected=True) == NEWCOMER_BPS
+    assert rate_for(ALL, 0, is_suspected=True) == ALL
+
+
+# --- the loop ---
+
+
+class Chain:
+    """Blocks with jobs that are matched and signed."""
+
+    def __init__(self) -> None:
+        self.head, self.fork, self.forked_at = 100, 0, 10**9
+        self.logs: list[ChainEvent] = []
+        self.calls: dict[str, ChainCall] = {}
+        self.down = 0
+        self.stages = Stages()
+        self.stages.match(_batch(), signed_order(_batch()))
+
+    async def block_number(self) -> int:
+        if self.down:
+            self.down -= 1
+            raise ChainUnreachable("no answer", "it is down")
+        return self.head
+
+    async def block_hash(self, number: int) -> str | None:
+        fork = self.fork if number > self.forked_at else 0
+        return beacon(number * 10 + fork) if number <= self.head else None
+
+    async def events(self, first: int, last: int) -> list[ChainEvent]:
+        return [e for e in self.logs if first <= e.block_number <= last]
+
+    async def call_of(self, tx_hash: str) -> ChainCall | None:
+        return self.calls.get(tx_hash)
+
+    def emit(self, name: str, job: str, tx: str = "") -> None:
+        self.head += 1
+        self.logs.append(
+            ChainEvent("TaskRegistry", name, {"job": job}, self.head, beacon(self.head), tx, 0)
+        )
+
+    def match(self, job: str = JOB, *, auditor: str = AUDITOR, requester: str = "") -> None:
+        order = msgspec.to_builtins(self.stages.signed.order) | {"auditor": auditor}
+        if requester:
+            order["requester"] = requester
+        values = {"order": order, "plan": [msgspec.to_builtins(s) for s in self.stages.plan]}
+        tx = f"0xt{job[:4]}{len(self.calls)}"
+        self.calls[tx] = ChainCall("TaskRegistry", "openMatched", values, t.ZERO_ADDRESS)
+        self.emit("JobMatched", job, tx)
+
+    def receipts(self, requests: int = 2) -> list[list[t.SignedReceipt]]:
+        answers = {i: self.stages.answer(i) for i in range(requests)}
+        return [[self.stages.receipt(stage, answers) for stage in range(len(SPANS))]]
+
+
+def _batch() -> Any:
+    from client.orders.orders import Batch
+
+    return Batch.of(prompts(2))
+
+
+def finding(stage: int, requests: Any, *, fault: bool = False, withheld: str = "") -> StageFinding:
+    found = tuple(RequestFinding(r, fault, ("off",) if fault else (), 2.0 if fault else 0.1, 1.0, None) for r in requests)  # fmt: skip
+    return StageFinding(stage, key(100 + stage).address, SPANS[stage], found, withheld)
+
+
+class World:
+    """A watcher over that chain, with hands that do as they are told."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.chain, self.path, self.options = Chain(), path, {"rate_bps": ALL} | options
+        self.looks: list[frozenset[int]] = []
+        self.accused: list[tuple[str, int]] = []
+        self.fault: int | None = None
+        self.withheld = ""
+        self.shadow = False
+        self.errors: list[Exception] = []
+        self.told: list[list[str]] = []
+        self.deaf: list[Exception] = []
+        self.requests = 2
+        self.lots: frozenset[int] | None = None  # of the matcher, if it pays us
+        self.mute: list[Exception] = []  # what the matcher says instead of lots, and of findings
+        self.unheard: list[Exception] = []
+        self.handed: list[tuple[int, Found, int]] = []
+        self.stake = AtStake(20, 0)
+        self.weighed = 0
+        self.clock = InstantClock()
+        self.start()
+
+    def start(self) -> None:
+        self.book = WatchBook(self.path)
+        follower = EventFollower(self.chain, start_block=1, position=self.book.position())
+        chain: Any = self.chain
+        hands = Hands(self.receipts, self.look, self.accuse, self.tell)
+        if self.lots is not None:
+            hands = replace(hands, paid_lots=self.paid_lots, hand_in=self.hand_in)
+        if "bonds" in self.options:
+            hands = replace(hands, at_stake=self.at_stake)
+        self.watcher = Watcher(chain, self.book, self.clock, follower, hands, auditor=AUDITOR, **self.options)  # fmt: skip
+
+    def restart(self) -> None:
+        self.book.close()
+        self.start()
+
+    async def receipts(self, case: Any) -> Any:
+        if self.errors:
+            raise self.errors.pop(0)
+        return self.chain.receipts(self.requests)
+
+    async def look(self, case: Any, pipelines: Any, drawn: frozenset[int]) -> Looked:
+        self.looks.append(drawn)
+        findings = [
+            finding(s, sorted(drawn), fault=s == self.fault, withheld=self.withheld if s == 2 else "")
+            for s in range(3)
+        ]  # fmt: skip
+        return Looked(findings, [0, 1, 0], self.shadow)
+
+    async def accuse(self, job: str, stage: int) -> str:
+        self.accused.append((job, stage))
+        return "fault"
+
+    async def at_stake(self, job: str, stage: int) -> AtStake:
+        self.weighed += 1
+        return self.stake
+
+    async def tell(self, standings: Any) -> None:
+        if self.deaf:
+            raise self.deaf.pop(0)
+        self.told.append([s.operator for s in standings if s.faults])
+
+    async def paid_lots(self, case: Any, pipelines: Any) -> Any:
+        if self.mute:
+            raise self.mute.pop(0)
+        return self.lots
+
+    async def hand_in(self, case: Any, verdict: Any) -> None:
+        if self.unheard:
+            raise self.unheard.pop(0)
+        self.handed.append((verdict.request, verdict.found, verdict.stage))
+
+    def found(self) -> list[Found]:
+        return [v.found for v in reversed(self.book.verdicts())]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "watch.sqlite")
+    yield made
+    made.book.close()
+
+
+async def test_job_is_drawn_once_it_is_signed_and_not_before(world: World) -> None:
+    world.chain.match()
+    await world.watcher.step()
+    assert world.looks == []
+    world.chain.emit("JobDelivered", JOB)
+    await world.watcher.step()
+    await world.watcher.step()
+    assert world.looks == [frozenset({0, 1})]
+    assert world.found() == [Found.CLEAN] * 3
+    assert [v.in_float64 for v in reversed(world.book.verdicts())] == [0, 1, 0]
+    assert world.book.counts()["done"] == 1
+
+
+async def test_only_orders_of_ours_are_looked_into(world: World) -> None:
+    stranger, served = key(90).address, key(91).address
+    world.options["serves"] = [served]
+    world.restart()
+    world.chain.match(JOB, auditor=t.ZERO_ADDRESS, requester=stranger)
+    world.chain.match(OTHER, auditor=stranger, requester=served.lower())
+    for job in (JOB, OTHER):
+        world.chain.emit("JobPaid", job)
+    await world.watcher.step()
+    assert {v.job_id for v in world.book.verdicts()} == {OTHER}
+
+
+async def test_lots_of_nobody_are_no_work(world: World) -> None:
+    world.options["rate_bps"] = 0
+    for stage in range(3):  # known for long, so that no newcomer's rate applies
+        operator = key(100 + stage).address
+        for n in range(NEWCOMER_JOBS):
+            world.book.keep([StageVerdict(beacon(n), stage, operator, Found.CLEAN, 1, 0, 0.1, 1, "")], 1.0)  # fmt: skip
+    world.restart()
+    world.chain.match()
+    world.chain.emit("JobSettled", JOB)
+    await world.watcher.step()
+    assert world.looks == []
+    assert world.book.counts()["done"] == 1
+
+
+async def test_first_stage_at_fault_is_accused_once_and_only_when_told(world: World) -> None:
+    world.fault, world.withheld = 1, "gone"
+    world.chain.match()
+    world.chain.emit("JobDelivered", JOB)
+    await world.watcher.step()
+    assert world.found() == [Found.CLEAN, Found.FAULT, Found.WITHHELD]
+    assert world.accused == []
+    assert world.book.undisputed() == [(JOB, 1)]
+    world.options["disputes"] = True
+    world.restart()
+    await world.watcher.step()
+    await world.watcher.step()
+    assert world.accused == [(JOB, 1)], "faults found before are accused, once"
+    bad = [s.operator for s in world.book.standings() if s.is_suspected]
+    assert bad == [key(101).address.lower(), key(102).address.lower()]
+
+
+@pytest.fixture
+def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the log warned of: the event, and why."""
+    said: list[str] = []
+
+    def warning(event: str, *, reason: str, **_: Any) -> None:
+        said.append(f"{event}: {reason}")
+
+    monkeypatch.setattr(watching, "log", SimpleNamespace(warning=warning))
+    return said
+
+
+async def faulty_job(world: World, bonds: BondLimits) -> None:
+    """One job whose middle stage is at fault, before an accuser with these limits."""
+    world.options |= {"disputes": True, "bonds": bonds}
+    world.restart()
+    world.fault = 1
+    world.chain.match()
+    world.chain.emit("JobDelivered", JOB)
+    await world.watcher.step()
+
+
+async def test_a_bond_above_the_limit_is_left_out_said_once_and_due_under_another_limit(
+    world: World, warned: list[str]
+) -> None:
+    await faulty_job(world, BondLimits(each=19))
+    for _ in range(3):
+        await world.clock.sleep(WEIGH_AGAIN_S)
+        await world.watcher.step()
+    assert (world.accused, world.weighed) == ([], 1)
+    assert warned == ["left out: the bond is above the limit: it takes 20, --max-bond is 19"]
+    assert world.book.undisputed() == [(JOB, 1)], "another start may accuse it"
+    world.options["bonds"] = BondLimits(each=20)
+    world.restart()
+    await world.watcher.step()
+    assert world.accused == [(JOB, 1)]
+
+
+async def test_an_accusation_waits_while_open_disputes_hold_what_they_may(
+    world: World, warned: list[str]
+) -> None:
+    world.stake = AtStake(20, 21)
+    await faulty_job(world, BondLimits(each=20, at_once=40))
+    await world.watcher.step()
+    assert (world.accused, world.weighed) == ([], 1), "the chain is not read at every step"
+    assert warned == [
+        "put off: open disputes hold what they may: it takes 20, open disputes hold 21, --max-locked is 40"
+    ]
+    world.stake = AtStake(20, 20)
+    await world.clock.sleep(WEIGH_AGAIN_S)
+    await world.watcher.step()
+    assert world.accused == [(JOB, 1)]
+
+
+async def test_a_game_that_has_begun_is_played_on_whatever_is_locked(world: World) -> None:
+    world.stake = AtStake(0, 100)
+    await faulty_job(world, BondLimits(each=10, at_once=50))
+    assert world.accused == [(JOB, 1)]
+
+
+async def test_in_shadow_deviations_are_measured_and_held_against_nobody(world: World) -> None:
+    world.fault, world.shadow = 1, True
+    world.options["disputes"] = True
+    world.restart()
+    world.chain.match()
+    world.chain.emit("JobDelivered", JOB)
+    await world.watcher.step()
+    assert world.found() == [Found.SHADOW] * 3
+    assert world.accused == []
+    assert world.book.shadow() == (3, 2.0)
+    assert not any(s.is_suspected for s in world.book.standings())
+
+
+async def test_restart_keeps_the_lots_and_begins_unfinished_work_again(world: World) -> None:
+    world.options["rate_bps"] = 5_000
+    world.restart()
+    world.errors = [PeerUnreachable("gone")]
+    world.chain.match()
+    world.chain.emit("JobDelivered", JOB)
+    await world.watcher.step()
+    assert (world.looks, world.book.counts()["due"]) == ([], 1)
+    secret = world.book.secret()
+    world.restart()
+    assert world.book.secret() == secret
+    await world.watcher.step()
+    assert world.looks == [], "not before its time"
+    await world.clock.sleep(60)
+    await world.watcher.step()
+    drawn = {r for r, fell in world.book.drawn(JOB).items() if fell}
+    assert world.looks == ([frozenset(drawn)] if drawn else [])
+    assert world.book.counts()["done"] == 1
+
+
+async def test_stages_that_never_answer_are_given_up_with_the_reason(world: World) -> None:
+    world.errors = [CheckFailed("no receipts", "silent")] * MAX_TRIES
+    world.chain.match()
+    world.chain.emit("JobDelivered", JOB)
+    for _ in range(MAX_TRIES):
+        await world.watcher.step()
+        await world.clock.sleep(10_000)
+    assert world.book.counts()["given up"] == 1
+    await world.watcher.step()
+    assert world.looks == []
+
+
+async def test_session_that_goes_on_is_looked_at_again_for_what_is_new(world: World) -> None:
+    world.requests = 1
+    world.chain.match()
+    world.chain.emit("JobPaid", JOB)
+    await world.watcher.step()
+    world.requests = 2
+    world.chain.emit("JobPaid", JOB)
+    await world.watcher.step()
+    assert world.looks == [frozenset({0}), frozenset({1})]
+
+
+async def test_reorganised_jobs_are_forgotten(world: World) -> None:
+    world.chain.match()
+    await world.watcher.step()
+    world.chain.fork, world.chain.forked_at = 1, 100
+    world.chain.logs.clear()
+    await world.watcher.step()
+    assert sum(world.book.counts().values()) == 0
+
+
+async def test_chain_that_is_down_is_waited_for(world: World) -> None:
+    world.chain.down = 1
+    world.chain.match()
+    world.chain.emit("JobDelivered", JOB)
+    running = asyncio.create_task(world.watcher.run())
+    async with asyncio.timeout(30):
+        while not world.looks:
+            await asyncio.sleep(0.01)
+    running.cancel()
+    assert world.clock.slept
+
+
+async def test_matcher_is_told_once_of_each_verdict_even_if_it_was_deaf(world: World) -> None:
+    world.fault = 1
+    world.deaf = [MatcherUnreachable("down")]
+    await world.watcher.step()
+    world.chain.match()
+    world.chain.emit("JobDelivered", JOB)
+    await world.watcher.step()
+    await world.watcher.step()
+    assert world.told == [], "not at once again"
+    world.restart()
+    await world.watcher.step()
+    await world.watcher.step()
+    assert world.told == [[key(101).address.lower()]]
+    world.restart()
+    await world.watcher.step()
+    assert len(world.told) == 1
+
+
+def test_suspicious_work_is_no_fault_and_is_not_accused(world: World) -> None:
+    kept = StageVerdict(JOB, 0, AUDITOR, Found.SUSPICIOUS, 1, 1, 0.8, 1.0, "stands out")
+    world.book.keep([kept], 7.0)
+    (standing,) = world.book.standings()
+    assert (standing.faults, standing.suspicious, standing.last_fault_at) == (0, 1, 7)
+    assert standing.is_suspected, "whom to avoid, and to look at more often"
+    assert world.book.undisputed() == []
+
+
+def test_times_of_faults_and_of_withheld_rows_are_kept_apart(world: World) -> None:
+    for at, found in ((5.0, Found.FAULT), (9.0, Found.WITHHELD), (11.0, Found.CLEAN)):
+        world.book.keep([StageVerdict(JOB, 0, AUDITOR, found, 1, 0, 1, 1, "")], at)
+    (standing,) = world.book.standings()
+    assert (standing.last_fault_at, standing.last_withheld_at) == (5, 9)
+
+
+def test_metrics_count_verdicts(world: World) -> None:
+    numbers = WatchNumbers()
+    numbers.judged(StageVerdict(JOB, 0, AUDITOR, Found.FAULT, 2, 1, 2.0, 1.0, "off"))
+    text = numbers.metrics.render()[0].decode()
+    assert 'headrace_audit_checks_total{result="fault"} 1.0' in text
+    assert "headrace_audit_float64_requests_total 1.0" in text
+
+
+# --- what the matcher pays for ---
+
+GONE = MatcherUnreachable("no answer", "it is down")
+REFUSED = UsageError("the finding comes too late", "it was due 9 s ago")
+
+
+def known_for_long(world: World, **options: Any) -> None:
+    """Nobody is a newcomer, so that our own rate of nothing draws nothing; and the matcher pays us."""
+    for stage in range(3):
+        operator = key(100 + stage).address
+        for n in range(NEWCOMER_JOBS):
+            world.book.keep([StageVerdict(beacon(n), stage, operator, Found.CLEAN, 1, 0, 0.1, 1, "")], 1.0)  # fmt: skip
+    world.options |= {"rate_bps": 0} | options
+    world.lots = frozenset({1})
+    world.restart()
+
+
+def sign_one(world: World, **changes: Any) -> None:
+    world.chain.match(**changes)
+    world.chain.emit("JobDelivered", JOB)
+
+
+async def test_matchers_lot_is_looked_at_and_answered_once(world: World) -> None:
+    known_for_long(world)
+    sign_one(world)
+    await world.watcher.step()
+    assert world.looks == [frozenset({1})]
+    assert world.handed == [(1, Found.CLEAN, 0)]
+    world.restart()
+    world.chain.emit("JobSettled", JOB)  # the job is looked at again, and nothing is new
+    await world.watcher.step()
+    assert (len(world.looks), len(world.handed)) == (1, 1)
+    assert world.book.paid_lots() == (1, 1)
+    assert world.book.counts()["done"] == 1
+
+
+async def test_worst_that_was_found_of_a_request_is_what_is_said(world: World) -> None:
+    known_for_long(world)
+    world.fault, world.withheld = 1, "gone"
+    sign_one(world)
+    await world.watcher.step()
+    assert world.handed == [(1, Found.FAULT, 1)]
+
+
+async def test_our_own_lots_do_not_wait_for_the_matcher(world: World) -> None:
+    known_for_long(world, rate_bps=ALL)
+    world.lots, world.mute = frozenset({0}), [GONE]
+    sign_one(world)
+    await world.watcher.step()
+    assert world.looks == [frozenset({0, 1})]
+    assert world.handed == []
+    assert world.book.counts()["due"] == 1
+    world.clock.slept.append(1000)
+    await world.watcher.step()
+    assert world.looks == [frozenset({0, 1})], "what was found is not computed again"
+    assert world.handed == [(0, Found.CLEAN, 0)]
+    assert world.book.counts()["done"] == 1
+
+
+async def test_finding_is_handed_in_until_the_matcher_answers_and_no_longer(world: World) -> None:
+    known_for_long(world)
+    world.unheard = [GONE, GONE, REFUSED]
+    sign_one(world)
+    for _ in range(4):
+        await world.watcher.step()
+        world.restart()
+        world.clock.slept.append(1000)
+    assert world.looks == [frozenset({1})]
+    assert world.handed == []
+    assert world.unheard == []
+    assert world.book.paid_lots() == (1, 0), "refused, and not said again"
+    assert world.book.counts()["done"] == 1
+
+
+async def test_matcher_that_pays_us_nothing_keeps_nothing_from_being_done(world: World) -> None:
+    known_for_long(world, rate_bps=ALL)
+    world.mute = [UsageError("this matcher does not pay us", "")]
+    sign_one(world)
+    await world.watcher.step()
+    assert world.looks == [frozenset({0, 1})]
+    assert world.handed == []
+    assert world.book.counts()["done"] == 1
+
+
+async def test_matcher_that_speaks_of_the_chain_holds_up_no_other_job(world: World) -> None:
+    known_for_long(world, rate_bps=ALL)
+    lost = ChainUnreachable("no answer", "so the matcher says")
+    world.mute, world.unheard = [lost, lost], [lost]
+    for job in (JOB, OTHER):
+        world.chain.match(job)
+        world.chain.emit("JobDelivered", job)
+    await world.watcher.step()
+    assert len(world.looks) == 2
+    world.clock.slept.append(1000)
+    await world.watcher.step()
+    assert [request for request, _, _ in world.handed] == [1], "one of them is still to be heard"
+    assert world.book.counts() == {"running": 0, "due": 1, "done": 1, "given up": 0}
+
+
+async def test_lots_of_requests_that_nobody_signed_are_not_believed(world: World) -> None:
+    known_for_long(world)
+    world.lots = frozenset({1, 7})
+    sign_one(world)
+    await world.watcher.step()
+    assert world.looks == [frozenset({1})]
+    assert world.book.paid_lots() == (1, 1)
+
+
+async def test_matcher_is_not_asked_about_orders_that_name_somebody_else(world: World) -> None:
+    known_for_long(world, serves=[key(91).address])
+    world.mute = [GONE]
+    sign_one(world, auditor=key(90).address, requester=key(91).address)
+    await world.watcher.step()
+    assert world.looks == []
+    assert world.mute == [GONE], "nobody asked"
+    assert world.book.counts()["done"] == 1
+
+
+@pytest.mark.parametrize(
+    ("stages", "found", "stage"),
+    [
+        ([finding(0, [4]), finding(1, [4])], Found.CLEAN, 0),
+        ([finding(0, [4]), finding(1, [4], fault=True), finding(2, [4], fault=True)], Found.FAULT, 1),
+        ([finding(0, [], withheld="gone"), finding(1, [4])], Found.WITHHELD, 0),
+        ([finding(0, [], withheld="gone"), finding(1, [4], fault=True)], Found.FAULT, 1),
+        ([finding(0, [4, 5], withheld="gone later"), finding(1, [4])], Found.CLEAN, 0),
+    ],
+)  # fmt: skip
+def test_verdict_of_a_request_is_its_own(stages: Any, found: Found, stage: int) -> None:
+    verdict = request_verdict(stages, 4, is_shadow=False)
+    assert (verdict.found, verdict.stage) == (found, stage)
+    assert request_verdict(stages, 4, is_shadow=True).found is Found.SHADOW
+
+
+# --- with real stages ---
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny", "llama", layers=6)
+
+
+@pytest.fixture
+async def liars(model_dir: Path) -> AsyncIterator[Keepers]:
+    def spoil(stage: int, shard: Any) -> None:
+        if stage == 1:
+            corrupt_layer_int8(shard, 3)
+
+    keepers = await asyncio.to_thread(run_pipeline, model_dir, spoil=spoil)
+    await keepers.start()
+    yield keepers
+    await keepers.close()
+
+
+class RealChain(FakeChain):
+    """A chain that has matched and delivered the keepers' job of a registered model."""
+
+    def __init__(self, keepers: Keepers, model_dir: Path) -> None:
+        super().__init__()
+        self.roots = dict(zip(SPANS, shard_roots(model_dir), strict=True))
+        job = {"job": keepers.case.job_id}
+        self.logs = [
+            ChainEvent("TaskRegistry", "JobMatched", job, 7, beacon(7), "0xt", 0),
+            ChainEvent("TaskRegistry", "JobDelivered", job, 8, beacon(8), "0xu", 0),
+        ]
+        values = {
+            "order": msgspec.to_builtins(keepers.case.order),
+            "plan": [msgspec.to_builtins(stage) for stage in keepers.case.plan],
+        }
+        self.call = ChainCall("TaskRegistry", "openMatched", values, t.ZERO_ADDRESS)
+
+    async def block_number(self) -> int:
+        return 9
+
+    async def block_hash(self, number: int) -> str | None:
+        return beacon(number)
+
+    async def events(self, first: int, last: int) -> list[ChainEvent]:
+        return [e for e in self.logs if first <= e.block_number <= last]
+
+    async def call_of(self, tx_hash: str) -> ChainCall:
+        return self.call
+
+    async def read(self, contract: str, function: str, *args: Any, block: int | None = None) -> Any:
+        if function == "shardRoot":
+            return self.roots[args[1], args[2]]
+        return await super().read(contract, function, *args)
+
+
+async def test_liar_among_real_stages_is_named_and_float64_is_spent_on_nobody_else(
+    liars: Keepers, model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = Folders.at(tmp_path)
+    settings = load(flags={"network.models.tiny": MODEL_ID}, environ={}, folders=folders)
+    (folders.cache / "models").mkdir(parents=True)
+    (folders.cache / "models" / "tiny").symlink_to(model_dir)
+    chain: Any = RealChain(liars, model_dir)
+    context = Context(settings, chain)
+
+    class Miners:
+        async def miners(self) -> list[dict[str, Any]]:
+            known = liars.evidence()._endpoints
+            return [{"operator": o, "endpoint": e} for o, e in known.items()]
+
+        async def close(self) -> None: ...
+
+    monkeypatch.setattr(Context, "matcher", lambda self: Miners())
+    run: Any = SimpleNamespace(settings=settings)
+    work = _Work(run, context, REQUESTER, {})
+    book = WatchBook(tmp_path / "watch.sqlite")
+    watcher = Watcher(
+        chain, book, InstantClock(), EventFollower(chain, start_block=1),
+        Hands(work.receipts_of, work.look, work.accuse), auditor=REQUESTER.address, rate_bps=ALL,
+    )  # fmt: skip
+    await watcher.step()
+    verdicts = list(reversed(book.verdicts()))
+    assert [v.found for v in verdicts] == [Found.CLEAN, Found.FAULT, Found.CLEAN]
+    assert [v.in_float64 for v in verdicts] == [0, 2, 0]
+    assert verdicts[1].operator == liars.operators[1].address.lower()
+    assert book.undisputed() == [(liars.case.job_id, 1)]
+    book.close()
