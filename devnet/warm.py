@@ -33,7 +33,7 @@ PRELOADED = (
     "matcher.cli",
     "rich.progress",
     "hivemind",
-    "matcher.start",
+    "matcher.daemon.start",
     "scheduler.explain",
     "uvicorn",
     "core.engine.library",  # before transformers, of which it leaves out what would complain

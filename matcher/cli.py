@@ -65,7 +65,7 @@ async def start(
     signer = run.unlock()
     import asyncio
 
-    from matcher.start import running
+    from matcher.daemon.start import running
 
     async with running(settings, signer) as identity:
         run.emit(identity, human=f"matcher {identity['matcher']} at {identity['url']}")
@@ -100,7 +100,7 @@ def plan(
     import time
 
     from core.protocol.units import parse_duration
-    from matcher.whatif import (
+    from matcher.planning.plan_file import (
         machine_rows,
         plan_dot,
         plan_reasons,
@@ -155,7 +155,12 @@ def best_route(
     backups: Annotated[int, typer.Option(min=0, help="Node-disjoint chains besides.")] = 2,
 ) -> None:
     """Which chain over a placement is fastest, and which would stand in? Needs no network."""
-    from matcher.whatif import read_what_if, read_what_if_placement, route_rows, route_what_if
+    from matcher.planning.plan_file import (
+        read_what_if,
+        read_what_if_placement,
+        route_rows,
+        route_what_if,
+    )
 
     asked = read_what_if(nodes, model, profiles)
     held = read_what_if_placement(placement, asked, name)
@@ -190,7 +195,7 @@ async def registry_diff(
     run: Run, peer: Annotated[str, typer.Argument(help="URL of another matcher.")]
 ) -> None:
     """Where another matcher sees machines otherwise than ours does."""
-    from matcher.comparing import differences
+    from matcher.commands.compare import differences
 
     ours = (await _ask(run.settings, "/v1/miners"))["miners"]
     theirs = (await _ask(run.settings, "/v1/miners", at=peer))["miners"]
@@ -205,7 +210,7 @@ async def export(
     ] = Kind.JSON,
 ) -> None:
     """Machines, routes and models at this moment, for other programs."""
-    from matcher.comparing import network_dot
+    from matcher.commands.compare import network_dot
 
     found = {
         name: (await _ask(run.settings, f"/v1/{name}"))[name]
@@ -237,7 +242,7 @@ def audits_ls(
     run: Run, limit: Annotated[int, typer.Option(help="The newest so many.", min=1)] = 100
 ) -> None:
     """Requests that were drawn for auditors, what they found, and whether they are paid; newest first."""
-    from matcher.audit_lists import list_audits
+    from matcher.commands.audit_lists import list_audits
 
     run.emit(list_audits(run.settings, limit))
 
@@ -253,7 +258,7 @@ async def audits_auditors(
     ] = 100,
 ) -> None:
     """How each auditor does, and how often the chain convicted a stage of a job that it had cleared."""
-    from matcher.audit_lists import list_auditors
+    from matcher.commands.audit_lists import list_auditors
 
     run.emit(await list_auditors(run.settings, limit))
 
@@ -261,7 +266,7 @@ async def audits_auditors(
 @audits.command("pay")
 async def audits_pay(run: Run) -> None:
     """Pay auditors what they have earned, from this wallet, each in one transfer; again pays nothing twice."""
-    from matcher.paying import pay_audits
+    from matcher.commands.pay_audits import pay_audits
 
     await pay_audits(run)
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from core.money.audit_report import SignedReport
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import ModelSpec, Terms
-from matcher.fleet_view import Sighting, Standing, present
-from matcher.jobs import Job
-from matcher.line import Line
-from matcher.offers import Offer
-from matcher.planner import Placement
-from matcher.routes import LiveRoutes
-from matcher.shapes import shape_of
-from matcher.standing import Marks
+from matcher.fleet.exclusions import Marks
+from matcher.fleet.fleet_view import Sighting, Standing, present
+from matcher.fleet.shapes import shape_of
+from matcher.planning.planner import Placement
+from matcher.records.jobs import Job
+from matcher.routes.offers import Offer
+from matcher.routes.routes import LiveRoutes
+from matcher.routes.waiting_line import Line
 from scheduler.churn import Cluster
 from scheduler.fleet import ModelShape
 

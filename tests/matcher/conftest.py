@@ -15,11 +15,11 @@ from core.protocol import types as t
 from core.protocol.records import miners_topic
 from core.runtime.database import sqlite_url
 from core.runtime.metrics import Metrics
-from matcher.api import make_app
-from matcher.orders import Terms
-from matcher.service import Daemon, Rules
-from matcher.settling import Patience
-from matcher.store import Store
+from matcher.api.api import make_app
+from matcher.daemon.service import Daemon, Rules
+from matcher.matching.orders import Terms
+from matcher.records.store import Store
+from matcher.settling.next_step import Patience
 from scheduler.improve import Rules as Planning
 from tests.matcher.worlds import (
     DOMAIN,

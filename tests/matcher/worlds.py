@@ -19,8 +19,8 @@ from core.protocol import commit, records, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import ChainUnreachable, ContractRefused, PeerUnreachable
 from core.runtime.clock import ManualClock
-from matcher.fleet_view import Sighting, Standing
-from matcher.jobs import CHAIN_STATES, Job
+from matcher.fleet.fleet_view import Sighting, Standing
+from matcher.records.jobs import CHAIN_STATES, Job
 
 CHAIN_ID = 31337
 TASK_REGISTRY = "0x" + "11" * 20
@@ -213,7 +213,7 @@ def make_receipt(
 def make_ack(
     job: Job, tokens_in: int, tokens_out: int, result_root: str, signer: Signer = REQUESTER
 ) -> Any:
-    from matcher.jobs import SignedAck
+    from matcher.records.jobs import SignedAck
 
     ack = t.Ack(job.order_hash, job.plan_hash, result_root, tokens_in, tokens_out)
     return SignedAck(ack, signing.sign(signer, DOMAIN, ack))

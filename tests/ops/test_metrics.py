@@ -17,7 +17,7 @@ from client.gateway.numbers import Numbers
 from core.runtime.alerts import Alerts
 from core.runtime.clock import SystemClock
 from core.runtime.metrics import Metrics
-from matcher.api import make_app
+from matcher.api.api import make_app
 from miner.numbers import EngineNumbers, MinerMetrics
 from miner.standing import EVENTS as OF_MINER
 from tests.matcher.conftest import Net

@@ -22,9 +22,9 @@ from core.chain.follower import Position
 from core.money.paid_audits import AuditFinding, Found, SignedFinding
 from core.protocol.errors import ConfigError, UsageError
 from core.runtime.database import open_engine
-from matcher.audit_book import AuditBook, Fell
-from matcher.store import MinerSeen, Store
-from matcher.tables import Base as MatcherBase
+from matcher.audits.audit_book import AuditBook, Fell
+from matcher.records.store import MinerSeen, Store
+from matcher.records.tables import Base as MatcherBase
 from tests.client.gateway.toy import cost
 from tests.client.gateway.world import World
 from tests.matcher.conftest import Net

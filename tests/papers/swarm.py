@@ -1,4 +1,4 @@
-"""A fleet that lives from day to day: machines come and go, `matcher.planner` decides, machines load what they are told."""
+"""A fleet that lives from day to day: machines come and go, `matcher.planning.planner` decides, machines load what they are told."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import cache
 
 from core.protocol.types import LayerRange
-from matcher.fleet_view import Sighting, fleet_of
-from matcher.planner import Placement, nobody, plan, seen
-from matcher.shapes import shape_of
+from matcher.fleet.fleet_view import Sighting, fleet_of
+from matcher.fleet.shapes import shape_of
+from matcher.planning.planner import Placement, nobody, plan, seen
 from scheduler.churn import Cluster
 from scheduler.fleet import Fleet, ModelShape, Shard
 from scheduler.improve import Rules

@@ -27,7 +27,7 @@ from dataclasses import replace
 import pytest
 
 from core.protocol.types import LayerRange
-from matcher.planner import nobody, plan, seen
+from matcher.planning.planner import nobody, plan, seen
 from scheduler.allocate import AllocateOptions, allocate, pipeline_ms
 from scheduler.costs import (
     kv_tokens,

@@ -36,7 +36,7 @@ def matcher_description() -> Json:
     """The matcher's OpenAPI document."""
     from core.runtime.clock import SystemClock
     from core.runtime.metrics import Metrics
-    from matcher.api import make_app
+    from matcher.api.api import make_app
 
     return _described(make_app, metrics=Metrics(), clock=SystemClock(), identity={})
 

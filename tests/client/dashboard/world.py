@@ -27,8 +27,8 @@ from core.chain.chain import ChainCall, ChainEvent
 from core.protocol import types as t
 from core.protocol.errors import ContractRefused
 from core.runtime.metrics import Metrics
-from matcher.api import make_app as make_matcher
-from matcher.planning import PlanBody, PlanDesk
+from matcher.api.api import make_app as make_matcher
+from matcher.planning.planning import PlanBody, PlanDesk
 from tests.client.gateway.world import World
 from tests.client.world import answer_of as scripted_answer
 from tests.client.world import key, leaves_of, prompts, sign_receipt, signed_order

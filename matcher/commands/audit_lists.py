@@ -1,0 +1,90 @@
+"""`matcher audits ls` and `auditors`: what became of the requests that were drawn, and how does each auditor do?"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from core.chain.chain import Chain, Fate
+from core.protocol import ids
+from core.runtime.settings import Settings
+from matcher.audits.audit_book import AuditBook, Lot, Payment
+from matcher.commands.pay_audits import open_books
+from matcher.daemon.start import database_url
+from matcher.records.store import Store
+
+#: Where a drawn request may stand; of a late one nothing is owed any more.
+STATES = ("drawn", "late", "owed", "being paid", "paid")
+
+
+def list_audits(settings: Settings, limit: int) -> list[dict[str, Any]]:
+    """Requests that were drawn, newest first, and how far each of them is."""
+    store = Store.open(database_url(settings))
+    try:
+        book = AuditBook(store.engine)
+        payments, now = book.payments(), int(time.time())
+        return [
+            {
+                "job": ids.short(ids.Kind.JOB, lot.job_id),
+                "request": lot.request,
+                "auditor": ids.address(lot.auditor),
+                "found": lot.found,
+                "stage": lot.stage if lot.found else None,
+                "fee": settings.show_token(lot.fee_units),
+                "state": state_of(lot, payments, now),
+                "tx": payments[lot.payment].prepared.tx_hash if lot.payment else "",
+            }
+            for lot in book.lots(limit=limit)
+        ]
+    finally:
+        store.close()
+
+
+async def list_auditors(settings: Settings, limit: int) -> list[dict[str, Any]]:
+    """How each auditor does, and in how many of the newest jobs that it cleared the chain holds a stage guilty. Raises ChainUnreachable."""
+    async with open_books(settings) as (chain, book):
+        payments, now = book.payments(), int(time.time())
+        rows = {
+            who: {state: [lot for lot in lots if state_of(lot, payments, now) == state] for state in STATES}
+            for who, lots in _by_auditor(book.lots()).items()
+        }  # fmt: skip
+        cleared = book.cleared(limit)
+        contradicted = Counter(
+            [auditor for auditor, job_id in cleared if await has_guilty(chain, job_id)]
+        )
+    looked_at = Counter(auditor for auditor, _ in cleared)
+    return [
+        {
+            "auditor": ids.address(who),
+            "drawn": sum(map(len, of_state.values())),
+            **{state.replace(" ", "_"): len(of_state[state]) for state in STATES[1:]},
+            "owed_amount": settings.show_token(sum(lot.fee_units for lot in of_state["owed"])),
+            "cleared_jobs": looked_at[who],
+            "contradicted": contradicted[who],
+        }
+        for who, of_state in sorted(rows.items())
+    ]
+
+
+async def has_guilty(chain: Chain, job_id: str) -> bool:
+    """Whether a dispute or a proof has found a stage of this job at fault. Raises ChainUnreachable."""
+    job = await chain.read("TaskRegistry", "jobOf", job_id)
+    return int(job["faultMask"]) != 0
+
+
+def _by_auditor(lots: list[Lot]) -> dict[str, list[Lot]]:
+    found: dict[str, list[Lot]] = {}
+    for lot in lots:
+        found.setdefault(lot.auditor, []).append(lot)
+    return found
+
+
+def state_of(lot: Lot, payments: Mapping[int, Payment], now: int) -> str:
+    """One of `STATES`."""
+    if lot.payment is not None:
+        return "paid" if payments[lot.payment].fate is Fate.DONE else "being paid"
+    if lot.found:
+        return "owed"
+    return "late" if now > lot.due_at else "drawn"

@@ -1,0 +1,338 @@
+"""How does a signed order become a job on chain?
+
+Check it, choose a pipeline (in line, where every machine is taken), ask every stage at once, store what they signed, open the
+job in one transaction. A stage that refuses or does not answer is excluded and the pipeline chosen again, up to three rounds.
+Whatever happens in between, asking again with the same order gives the same job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from core.money import pricing
+from core.protocol import signing
+from core.protocol.errors import (
+    ChainUnreachable,
+    ContractRefused,
+    DepositShort,
+    GasShort,
+    HeadraceError,
+    ModelUnknown,
+    ModelUnsupported,
+    NoCapacity,
+)
+from core.protocol.ids import Kind, short
+from core.protocol.types import ModelSpec, SignedOrder
+from core.runtime.logs import get_logger
+from core.runtime.tasks import spawn
+from matcher.matching.orders import Terms, check_order, check_signer, read_facts
+from matcher.matching.proposing import (
+    GO_ON_TIMEOUT_S,
+    PROPOSE_TIMEOUT_S,
+    Dialer,
+    Refusal,
+    answers,
+    propose,
+)
+from matcher.records.jobs import FAILED, MATCHED, OPENING, Job, OnChain
+from matcher.records.store import JobChange, Store
+from matcher.routes.routes import Chosen, slots_of
+
+if TYPE_CHECKING:
+    from core.chain.chain import Chain
+    from core.protocol.signing import DigestSigner
+    from core.runtime.clock import Clock
+    from matcher.world import World
+
+ROUNDS = 3
+MAX_UNDER_WAY = 256
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class GoesOn:
+    """What a requester says of an order that goes on with a job whose chain broke: the job, and who fell silent."""
+
+    continues: str
+    lost: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Broken:
+    job: Job
+    lost: frozenset[str]
+
+
+class Matchmaker:
+    """Opens jobs. Holds the orders under way, so that two requests for one order are one."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        signer: DigestSigner,
+        peers: Dialer,
+        store: Store,
+        world: World,
+        terms: Terms,
+        clock: Clock,
+        *,
+        queue_s: float = 0.0,
+    ) -> None:
+        """`queue_s` is how long an order that finds every machine taken may wait for room."""
+        self._chain, self._signer, self._peers = chain, signer, peers
+        self._store, self._world, self._terms, self._clock = store, world, terms, clock
+        self._queue_s = queue_s
+        self._under_way: dict[str, asyncio.Task[Job]] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._locking: dict[str, tuple[str, int]] = {}  # job: requester, units not yet on chain
+        self._purses: dict[str, asyncio.Lock] = {}  # by requester: one balance is judged at a time
+
+    async def open(self, signed: SignedOrder, goes_on: GoesOn | None = None) -> Job:
+        """The job of this order, matched on chain; idempotent. One that goes on with a broken chain's keeps who is left of it.
+
+        Goes on when the caller hangs up. Raises what `check_order` finds, NoCapacity, ContractRefused, GasShort, or
+        ChainUnreachable (the job is then stored and opened when the chain is back, as long as its acceptances hold).
+        """
+        problem = await check_signer(self._chain, signed)
+        if problem is not None:
+            raise problem
+        job_id = signing.job_id(self._chain.domain, signed.order)
+        task = self._under_way.get(job_id)
+        if task is None:
+            if len(self._under_way) >= MAX_UNDER_WAY:
+                raise NoCapacity(
+                    "this matcher is busy",
+                    why=f"{MAX_UNDER_WAY} orders are being matched",
+                    next_step="try again in a moment",
+                )
+            task = asyncio.create_task(
+                self._open(job_id, signed, goes_on), name=f"open {job_id[:10]}"
+            )
+            self._under_way[job_id] = task
+            task.add_done_callback(lambda done: self._forget(job_id, done))
+        return await asyncio.shield(task)
+
+    def under_way(self, job_id: str) -> bool:
+        """Whether an order is being matched at this moment, so that nobody else touches its job."""
+        return job_id in self._under_way
+
+    async def close(self) -> None:
+        """Let what is under way end; the caller bounds the wait."""
+        await asyncio.gather(*self._under_way.values(), *self._background, return_exceptions=True)
+
+    def _forget(self, job_id: str, done: asyncio.Task[Job]) -> None:
+        self._under_way.pop(job_id, None)
+        self._locking.pop(job_id, None)
+        if not done.cancelled():
+            done.exception()  # seen here even when the caller has hung up
+
+    async def _open(self, job_id: str, signed: SignedOrder, goes_on: GoesOn | None) -> Job:
+        known = await self._store.off_loop(self._store.job, job_id)
+        if known is not None and known.state == OPENING:
+            return await self.send(known)
+        if known is not None and known.state != FAILED:
+            return self._world.reachable(known, self._now_ms())
+        async with self._purses.setdefault(signed.order.requester, asyncio.Lock()):
+            spec = await self._check(job_id, signed)
+            need = pricing.max_amount(signed.order, spec)
+            self._locking[job_id] = (signed.order.requester, need)
+        try:
+            broken = await self._broken(signed, goes_on)
+            job = await self._find_pipeline(job_id, signed, spec, broken)
+            await self._store.off_loop(self._store.begin, job, int(self._clock.now()))
+        except BaseException:
+            self._world.release(job_id, self._now_ms())
+            raise
+        return await self.send(job)
+
+    async def _check(self, job_id: str, signed: SignedOrder) -> ModelSpec:
+        order = signed.order
+        spec = self._world.models.get(order.model_id)
+        if spec is None:
+            raise ModelUnknown(f"no model {order.model_id}", why="it is not in the ModelRegistry")
+        if order.model_id not in self._world.shapes:
+            raise ModelUnsupported("this matcher cannot plan the model", why=f"dtype {spec.dtype}")
+        while True:
+            others = self._locking_for(order.requester)
+            pending = sum(self._locking[other][1] for other in others)
+            facts = await read_facts(
+                self._chain, order, job_id, await self.chain_time(), pending_units=pending
+            )
+            problem = check_order(order, spec, facts, self._terms, chain_id=self._chain.chain_id)
+            if problem is None:
+                return spec
+            if not (isinstance(problem, DepositShort) and others):
+                raise problem
+            # What the others are about to lock may be in the balance we read, or may come back.
+            await asyncio.wait([self._under_way[other] for other in others])
+
+    def _locking_for(self, requester: str) -> list[str]:
+        return [job_id for job_id, (who, _) in self._locking.items() if who == requester]
+
+    async def _broken(self, signed: SignedOrder, goes_on: GoesOn | None) -> _Broken | None:
+        """The requester's own job that this order goes on with. Its slots are this order's from now on."""
+        if goes_on is None:
+            return None
+        job = await self._store.off_loop(self._store.job, goes_on.continues)
+        if job is None or job.signed.order.requester != signed.order.requester:
+            return None
+        lost = goes_on.lost & {stage.operator for stage in job.plan}
+        self._world.release(job.job_id, self._now_ms())
+        for stage, endpoint in zip(job.plan, job.endpoints, strict=True):
+            if stage.operator in lost:
+                spawn(self._confirm(stage.operator, endpoint), self._background)
+        return _Broken(job, lost)
+
+    async def _confirm(self, operator: str, endpoint: str) -> None:
+        """A requester may do without whom it likes; others are kept from a machine only if it does not answer us either."""
+        if not await answers(self._peers, operator, endpoint):
+            log.info("machine is silent", operator=operator)
+            self._world.avoid(operator, self._now_ms())
+
+    async def _find_pipeline(
+        self, job_id: str, signed: SignedOrder, spec: ModelSpec, broken: _Broken | None
+    ) -> Job:
+        order, refusals = signed.order, list[Refusal]()
+        lost = broken.lost if broken is not None else frozenset[str]()
+        for _ in range(ROUNDS):
+            excluded = lost | {refusal.operator for refusal in refusals}
+            chosen = await self._choose(job_id, signed, excluded, broken)
+            if isinstance(chosen, HeadraceError):
+                break
+            consents = await propose(
+                self._peers,
+                signed,
+                chosen.plan,
+                chosen.endpoints,
+                self._chain.domain,
+                await self.chain_time(),
+                PROPOSE_TIMEOUT_S if broken is None else GO_ON_TIMEOUT_S,
+                None if broken is None else broken.job.order_hash,
+            )
+            if not consents.refusals:
+                return Job(
+                    job_id=job_id,
+                    signed=signed,
+                    plan=chosen.plan,
+                    endpoints=chosen.endpoints,
+                    acceptances=consents.acceptances,
+                    locked_units=pricing.max_amount(order, spec),
+                )
+            self._world.release(job_id, self._now_ms())
+            for refusal in consents.refusals:
+                log.info("stage refused", job=short(Kind.JOB, job_id), **vars(refusal))
+                if refusal.unreachable:
+                    self._world.avoid(refusal.operator, self._now_ms())
+            refusals.extend(consents.refusals)
+        else:
+            chosen = NoCapacity(
+                "no pipeline serves this order", why=f"stages refused in {ROUNDS} rounds"
+            )
+        chosen.details["refusals"] = [vars(refusal) for refusal in refusals]
+        raise chosen
+
+    async def _choose(
+        self, job_id: str, signed: SignedOrder, excluded: frozenset[str], broken: _Broken | None
+    ) -> Chosen | HeadraceError:
+        """For a broken chain who is left of it and stand-ins, where that can be; else any chain."""
+        if broken is not None:
+            order = signed.order
+            routes, now_ms = self._world.routes[order.model_id], self._now_ms()
+            gone = excluded | self._world.avoided(now_ms) | self._world.barred(signed.terms)
+            slots, plan = slots_of(signed), broken.job.plan
+            # Whoever computes already goes on, slashed before or not; of those who could stand in, the blameless come first.
+            last = self._world.marks.last.keys() - {stage.operator for stage in plan}
+            for passed_over in (gone | last, gone) if last else (gone,):
+                mended = routes.mend(job_id, order, plan, now_ms, passed_over, slots=slots)
+                if isinstance(mended, Chosen):
+                    return mended
+        return await self._take_place(job_id, signed, excluded)
+
+    async def _take_place(
+        self, job_id: str, signed: SignedOrder, excluded: frozenset[str]
+    ) -> Chosen | HeadraceError:
+        """A chain with room, promised to this job; waits in line for one where all that would do are taken."""
+        order = signed.order
+        line = self._world.lines[order.model_id]
+        patience_s = min(self._queue_s, (order.deadline - await self.chain_time()) / 2)
+        until_s = self._clock.now() + patience_s
+        try:
+            while True:
+                chosen = self._try_place(job_id, signed, excluded)
+                if isinstance(chosen, Chosen) or patience_s <= 0:
+                    return chosen
+                barred = excluded | self._world.barred(signed.terms)
+                among = self._world.routes[order.model_id].would_do(order, barred)
+                line.failed(job_id)
+                if not among or not await line.turn(job_id, among, until_s, self._clock):
+                    return chosen
+        finally:
+            line.leave(job_id, self._now_ms())
+
+    def _try_place(
+        self, job_id: str, signed: SignedOrder, excluded: frozenset[str]
+    ) -> Chosen | HeadraceError:
+        order, slots = signed.order, slots_of(signed)
+        routes, now_ms = self._world.routes[order.model_id], self._now_ms()
+        excluded |= self._world.barred(signed.terms)
+        careful = excluded | self._world.avoided(now_ms) | frozenset(self._world.marks.last)
+        chosen = routes.take(job_id, order, now_ms, careful, slots=slots)
+        if isinstance(chosen, HeadraceError) and careful != excluded:
+            return routes.take(job_id, order, now_ms, excluded, slots=slots)
+        return chosen
+
+    async def send(self, job: Job) -> Job:
+        """Open a stored job on chain, unless it is open already. Also how a restarted matcher goes on.
+
+        Raises ContractRefused (the job has failed, nothing is locked), GasShort, ChainUnreachable (try again).
+        """
+        try:
+            sent = await self._chain.transact(
+                self._signer,
+                "TaskRegistry",
+                "openMatched",
+                job.signed.order,
+                job.signed.signature,
+                list(job.plan),
+                [accepted.acceptance for accepted in job.acceptances],
+                [accepted.signature for accepted in job.acceptances],
+            )
+            values = {"open_tx": sent.tx_hash, "state_block": sent.block_number}
+        except ContractRefused as error:
+            found = OnChain.of(await self._chain.read("TaskRegistry", "jobOf", job.job_id))
+            if found.state == "None" or found.plan_hash != job.plan_hash:
+                await self._fail(job, str(error))
+                raise
+            values = {}
+        except GasShort as error:
+            await self._fail(job, str(error))
+            raise
+        except ChainUnreachable:
+            self._world.chain = type(self._world.chain)(error="lost while opening a job")
+            raise
+        await self._note(job.job_id, state=MATCHED, stale=False, failure="", **values)
+        log.info("job opened", job=job.name, stages=len(job.plan), tx=values.get("open_tx", ""))
+        return await self._reread(job.job_id)
+
+    async def _fail(self, job: Job, why: str) -> None:
+        self._world.release(job.job_id, self._now_ms())
+        await self._note(job.job_id, state=FAILED, stale=False, failure=why)
+        log.warning("job not opened", job=job.name, why=why)
+
+    async def _note(self, job_id: str, **values: object) -> None:
+        change = JobChange(job_id, values)
+        await self._store.off_loop(self._store.change, change, int(self._clock.now()))
+
+    async def _reread(self, job_id: str) -> Job:
+        job = await self._store.off_loop(self._store.job, job_id)
+        assert job is not None, "a stored job is never deleted while it lives"
+        return job
+
+    async def chain_time(self) -> int:
+        """The time by which contracts will judge the next transaction."""
+        return max(await self._chain.now(), int(self._clock.now()))
+
+    def _now_ms(self) -> int:
+        return int(self._clock.now() * 1000)

@@ -1,0 +1,238 @@
+"""May this order be matched here, and if not, why not?
+
+Everything TaskRegistry would refuse is refused before a stage is bothered, with numbers and a way out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from core.money import pricing
+from core.money.spending import may_sign_for
+from core.protocol import signing, wire
+from core.protocol.errors import (
+    CheckFailed,
+    DepositShort,
+    HeadraceError,
+    ModelUnknown,
+    NoCapacity,
+    UsageError,
+)
+from core.protocol.types import ZERO_ADDRESS, ModelSpec, Order, SignedOrder
+from core.protocol.units import format_token
+from matcher.records.jobs import OnChain
+
+if TYPE_CHECKING:
+    from core.chain.chain import Chain
+
+#: Stages need time to answer: an order that is due sooner is not worth opening.
+SHORTEST_JOB_S = 10
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What this matcher asks for itself."""
+
+    address: str
+    fee_bps: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the chain says about an order, read before it is judged."""
+
+    now_s: int
+    job_state: str
+    balance_units: int  # spendable, less what other orders of ours are about to lock
+    nonce_revoked: bool
+    arbitrator_listed: bool
+    max_job_s: int
+    max_window_s: int
+
+
+async def read_facts(
+    chain: Chain, order: Order, job_id: str, now_s: int, *, pending_units: int = 0
+) -> Facts:
+    """Ask the chain all at once; `pending_units` of the balance are spoken for. Raises ChainUnreachable."""
+    job, balance, revoked, listed, params = await asyncio.gather(
+        chain.read("TaskRegistry", "jobOf", job_id),
+        chain.read("Escrow", "balanceOf", order.requester),
+        chain.read("TaskRegistry", "isNonceRevoked", order.requester, order.nonce),
+        chain.read("MinerRegistry", "isArbitrator", order.arbitrator),
+        chain.read("TaskRegistry", "params"),
+    )
+    return Facts(
+        now_s=now_s,
+        job_state=OnChain.of(job).state,
+        balance_units=max(0, int(balance) - pending_units),
+        nonce_revoked=bool(revoked),
+        arbitrator_listed=bool(listed),
+        max_job_s=int(params["maxJobSeconds"]),
+        max_window_s=int(params["maxWindowSeconds"]),
+    )
+
+
+async def check_signer(chain: Chain, signed: SignedOrder) -> HeadraceError | None:
+    """Whether the requester, or a spender that it allows, signed an order and the terms that came with it. Raises ChainUnreachable."""
+    order, domain = signed.order, chain.domain
+    signer = signing.recover(domain, order, signed.signature)
+    return check_signature(signed, domain, await may_sign_for(chain, order.requester, signer))
+
+
+def check_signature(
+    signed: SignedOrder, domain: signing.Domain, may_sign: bool
+) -> HeadraceError | None:
+    """The requester's own signature, for this chain and this deployment: an order replayed elsewhere fails here.
+
+    `may_sign` has been asked of the chain where somebody else signed.
+    """
+    if not signing.binds_its_terms(signed):
+        return CheckFailed(
+            "the order's terms are not those it was signed with",
+            why=f"it names {signed.order.terms_hash}, those that came have {signing.terms_hash(signed.terms)}",
+            next_step="hand in the order with its own terms",
+        )
+    if signed.order.is_open and signed.terms is None:
+        return UsageError(
+            "an open order needs terms",
+            why="they say how many of its requests run at once",
+            next_step="sign it with terms",
+        )
+    if may_sign:
+        return None
+    return CheckFailed(
+        "the order is not signed by its requester",
+        why=f"the signature is not that of {signed.order.requester} for chain {domain.chain_id} "
+        f"and TaskRegistry {domain.verifying_contract}",
+        next_step="sign it again for this network; an order of another chain is void here",
+    )
+
+
+def check_order(
+    order: Order,
+    spec: ModelSpec | None,
+    facts: Facts,
+    terms: Terms,
+    *,
+    chain_id: int,
+    show: Callable[[int], str] = format_token,
+) -> HeadraceError | None:
+    """The first thing that is wrong with an order, None when it may be matched. Decides by the chain's time."""
+    if spec is None:
+        return ModelUnknown(f"no model {order.model_id}", why="it is not in the ModelRegistry")
+    return (
+        _check_parties(order, terms, facts)
+        or _check_times(order, facts)
+        or _check_work(order, spec, facts)
+        or _check_money(order, spec, facts, chain_id, show)
+    )
+
+
+def _check_parties(order: Order, terms: Terms, facts: Facts) -> HeadraceError | None:
+    if order.matcher not in (ZERO_ADDRESS, terms.address):
+        return UsageError(
+            "the order names another matcher",
+            why=f"it names {order.matcher}, this one is {terms.address}",
+            next_step="sign it for this matcher, or hand it to the one it names",
+        )
+    offered_bps = 0 if order.matcher == ZERO_ADDRESS else order.matcher_fee_bps
+    if offered_bps < terms.fee_bps:
+        return NoCapacity(
+            "the order pays this matcher too little",
+            why=f"it offers {offered_bps} bps, the fee is {terms.fee_bps} bps",
+            next_step=f"sign it with matcher {terms.address} and a fee of {terms.fee_bps} bps",
+            nearest_offer=f"{terms.fee_bps} bps",
+            fee_bps=terms.fee_bps,
+        )
+    if not facts.arbitrator_listed:
+        return UsageError(
+            "the order names an arbitrator that may not judge",
+            why=f"{order.arbitrator} is not on the MinerRegistry's list",
+            next_step="use the network's ToleranceGame or JuryArbitrator",
+        )
+    if facts.nonce_revoked:
+        return UsageError(
+            "the order was revoked",
+            why=f"its requester revoked nonce {order.nonce}",
+            next_step="sign a new order with another nonce",
+        )
+    return None
+
+
+def _check_times(order: Order, facts: Facts) -> HeadraceError | None:
+    left_s = order.deadline - facts.now_s
+    if left_s < SHORTEST_JOB_S:
+        return UsageError(
+            "the order's deadline is too near",
+            why=f"{order.deadline} is {left_s} s from chain time {facts.now_s}",
+            next_step="sign it with a later deadline",
+        )
+    if left_s > facts.max_job_s:
+        return UsageError(
+            "the order's deadline is too far",
+            why=f"it is {left_s} s away, the longest job is {facts.max_job_s} s",
+            next_step="sign it with an earlier deadline",
+        )
+    if order.window > facts.max_window_s:
+        return UsageError(
+            "the order's window is too long",
+            why=f"{order.window} s, the longest is {facts.max_window_s} s",
+            next_step="sign it with a shorter window",
+        )
+    return None
+
+
+def _check_work(order: Order, spec: ModelSpec, facts: Facts) -> HeadraceError | None:
+    if facts.job_state != "None":
+        return UsageError(
+            "the order was used already",
+            why=f"its job is {facts.job_state} on chain",
+            next_step="sign a new order with another nonce",
+        )
+    if order.requests == 0 or order.max_tokens_in < order.requests:
+        return UsageError(
+            "the order asks for nothing",
+            why=f"{order.requests} requests with {order.max_tokens_in} prompt tokens in all",
+        )
+    if order.requests > wire.MAX_REQUESTS:
+        return UsageError(
+            "the order has too many requests",
+            why=f"{order.requests}, one job has at most {wire.MAX_REQUESTS}",
+            next_step="split the batch",
+        )
+    if order.numerics_profile != spec.numerics_profile:
+        return UsageError(
+            "the order's numerics profile is not the model's",
+            why=f"{order.numerics_profile}, the model is registered with {spec.numerics_profile}",
+        )
+    most = order.requests * spec.context
+    if order.max_tokens_in + order.max_tokens_out > most:
+        return UsageError(
+            "the order allows more tokens than fit the model's context",
+            why=f"{order.max_tokens_in} in and {order.max_tokens_out} out, {order.requests} requests of "
+            f"{spec.context} tokens hold {most}",
+            next_step="lower the caps or split the batch",
+        )
+    return None
+
+
+def _check_money(
+    order: Order, spec: ModelSpec, facts: Facts, chain_id: int, show: Callable[[int], str]
+) -> HeadraceError | None:
+    need = pricing.max_amount(order, spec)
+    if facts.balance_units >= need:
+        return None
+    short = show(need - facts.balance_units)
+    return DepositShort(
+        "the prepaid balance does not cover the order",
+        have=facts.balance_units,
+        need=need,
+        address=order.requester,
+        fix=f"client wallet deposit {short}",
+        show=show,
+        chain_id=chain_id,
+        state="nothing was locked; the order is still valid",
+    )

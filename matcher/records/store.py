@@ -1,0 +1,425 @@
+"""How does the matcher survive being killed: what is written when, and how is it read back?
+
+SQLite in WAL mode by default, any SQLAlchemy URL otherwise. Every method is one transaction and blocks its thread; the
+daemon's loop calls them through `off_loop`. An acceptance is stored before it is sent to the chain and an event's effect
+together with the follower's position, so dying between two lines loses nothing that the chain cannot tell again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import msgspec
+from sqlalchemy import delete, func
+from sqlmodel import Session, col, select
+
+from core.chain.follower import Position
+from core.money.audit_report import SignedReport
+from core.protocol import signing
+from core.protocol.errors import ConfigError
+from core.protocol.types import (
+    Acceptance,
+    Ack,
+    ModelSpec,
+    SignedAcceptance,
+    SignedOrder,
+    SignedReceipt,
+    Stage,
+    to_json,
+)
+from core.runtime.database import open_database
+from matcher.records.jobs import ENDED, FAILED, SETTLED, Job, SignedAck
+from matcher.records.tables import (
+    AcceptanceRow,
+    AckRow,
+    AuditReportRow,
+    CursorRow,
+    JobRow,
+    MinerRow,
+    ModelRow,
+    OrderRow,
+    ReceiptRow,
+    StageRow,
+    SwarmPeerRow,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy.engine import Engine
+
+MIGRATIONS = Path(__file__).with_name("migrations")
+SWARM_PEERS_KEPT = 32
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class MinerSeen:
+    """One operator as it was last seen."""
+
+    operator: str
+    owner: str
+    stake_units: int
+    can_work: bool
+    state: str
+    endpoint: str
+
+
+@dataclass(frozen=True)
+class JobChange:
+    """What an event, or a look at the chain, says of a job: columns of `JobRow` and their new values."""
+
+    job_id: str
+    values: Mapping[str, Any]
+
+
+class Store:
+    """The matcher's database."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="store")
+
+    @classmethod
+    def open(cls, url: str) -> Store:
+        """Connect and bring the tables up to date. Raises ConfigError."""
+        return cls(open_database(url, "matcher.db_url", MIGRATIONS))
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+        self.engine.dispose()
+
+    async def off_loop(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a blocking method of this store in its own threads."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: call(*args, **kwargs))
+
+    @contextmanager
+    def _session(self) -> Iterator[Session]:
+        with Session(self.engine, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    # --- the chain we follow ---
+
+    def bind(self, chain_id: int, task_registry: str) -> None:
+        """Claim the database for one deployment. Raises ConfigError when it belongs to another."""
+        with self._session() as session:
+            row = session.get(CursorRow, "chain")
+            if row is None:
+                empty = to_text(Position())
+                session.add(
+                    CursorRow(
+                        name="chain", chain_id=chain_id, task_registry=task_registry, position=empty
+                    )
+                )
+            elif (row.chain_id, row.task_registry) != (chain_id, task_registry):
+                raise ConfigError(
+                    "the matcher's database belongs to another network",
+                    why=f"it follows {row.task_registry} on chain {row.chain_id}, the network is "
+                    f"{task_registry} on chain {chain_id}",
+                    next_step="choose another matcher.db_url, or remove that database",
+                )
+
+    def position(self) -> Position:
+        """How far events were applied."""
+        with self._session() as session:
+            row = session.get(CursorRow, "chain")
+            return Position() if row is None else msgspec.json.decode(row.position, type=Position)
+
+    def apply(
+        self,
+        position: Position,
+        changes: Sequence[JobChange],
+        models: Mapping[str, tuple[ModelSpec, int]],
+        *,
+        rolled_back_to: int | None = None,
+        now: int,
+    ) -> None:
+        """Effects of events and the follower's new position, all or nothing.
+
+        After a rollback, jobs whose state came from a lost block are marked stale: whoever advances them asks the chain anew.
+        """
+        with self._session() as session:
+            if rolled_back_to is not None:
+                lost = select(JobRow).where(col(JobRow.state_block) > rolled_back_to)
+                for job in session.exec(lost):
+                    job.stale, job.state_block = True, rolled_back_to
+                session.exec(delete(ModelRow).where(col(ModelRow.block_number) > rolled_back_to))
+            for model_id, (spec, block) in models.items():
+                session.merge(ModelRow(model_id=model_id, spec=to_text(spec), block_number=block))
+            for change in changes:
+                _change(session, change, now)
+            row = session.get(CursorRow, "chain")
+            assert row is not None, "bind() comes first"
+            row.position = to_text(position)
+
+    def models(self) -> dict[str, ModelSpec]:
+        """Every registered model by id."""
+        with self._session() as session:
+            rows = session.exec(select(ModelRow)).all()
+        return {row.model_id: msgspec.json.decode(row.spec, type=ModelSpec) for row in rows}
+
+    # --- who was seen ---
+
+    def note_miners(self, seen: Iterable[MinerSeen], now: int) -> None:
+        """Remember operators as they are now."""
+        with self._session() as session:
+            for miner in seen:
+                row = session.get(MinerRow, miner.operator)
+                first = now if row is None else row.first_seen_at
+                session.merge(MinerRow(**vars(miner), first_seen_at=first, last_seen_at=now))
+
+    def miners(self) -> list[MinerRow]:
+        """Every operator ever seen, newest first."""
+        with self._session() as session:
+            query = select(MinerRow).order_by(col(MinerRow.last_seen_at).desc())
+            return list(session.exec(query).all())
+
+    def remember_swarm(self, own: Iterable[str], peers: Iterable[str], now: int) -> None:
+        """Keep our addresses and those of the newest peers, so that a restart finds the swarm without us in it."""
+        with self._session() as session:
+            for is_self, addresses in ((True, own), (False, peers)):
+                for address in addresses:
+                    if len(address) <= 255:
+                        session.merge(SwarmPeerRow(address=address, is_self=is_self, seen_at=now))
+            session.flush()
+            for is_self in (True, False):
+                query = (
+                    select(SwarmPeerRow)
+                    .where(col(SwarmPeerRow.is_self) == is_self)
+                    .order_by(col(SwarmPeerRow.seen_at).desc())
+                )
+                for row in session.exec(query.offset(SWARM_PEERS_KEPT)).all():
+                    session.delete(row)
+
+    def remembered_swarm(self) -> tuple[list[str], list[str]]:
+        """(addresses that were ours, addresses of peers), newest first."""
+        with self._session() as session:
+            query = select(SwarmPeerRow).order_by(col(SwarmPeerRow.seen_at).desc())
+            rows = session.exec(query).all()
+        return [r.address for r in rows if r.is_self], [r.address for r in rows if not r.is_self]
+
+    # --- what auditors say ---
+
+    def save_report(self, signed: SignedReport, now: int) -> bool:
+        """Keep an auditor's report in place of its last one; False for one that is not newer."""
+        report = signed.report
+        with self._session() as session:
+            known = session.get(AuditReportRow, report.auditor.lower())
+            if known is not None and known.sequence >= report.sequence:
+                return False
+            session.merge(
+                AuditReportRow(
+                    auditor=report.auditor.lower(),
+                    sequence=report.sequence,
+                    signed=to_text(signed),
+                    received_at=now,
+                )
+            )
+            return True
+
+    def reports(self) -> dict[str, SignedReport]:
+        """The newest report of each auditor, by its address in lower case."""
+        with self._session() as session:
+            rows = session.exec(select(AuditReportRow)).all()
+        return {row.auditor: msgspec.json.decode(row.signed, type=SignedReport) for row in rows}
+
+    # --- jobs ---
+
+    def begin(self, job: Job, now: int) -> None:
+        """Store a job that is about to be opened. One that failed before is replaced; one that lives is kept."""
+        with self._session() as session:
+            known = session.get(JobRow, job.job_id)
+            if known is not None and known.state != FAILED:
+                return
+            if known is not None:
+                session.delete(session.get(OrderRow, job.job_id))
+                session.flush()
+                session.expunge_all()  # the database's cascade took the rest
+            for row in _rows_of(job, now):
+                session.add(row)
+                session.flush()
+
+    def job(self, job_id: str) -> Job | None:
+        """One job with everything about it."""
+        with self._session() as session:
+            return _read(session, [job_id]).get(job_id)
+
+    def jobs(self, *, limit: int = 100, state: str | None = None) -> list[Job]:
+        """Newest first."""
+        with self._session() as session:
+            query = select(JobRow.job_id).order_by(
+                col(JobRow.created_at).desc(), col(JobRow.job_id)
+            )
+            if state is not None:
+                query = query.where(col(JobRow.state) == state)
+            ids = list(session.exec(query.limit(limit)).all())
+            found = _read(session, ids)
+        return [found[job_id] for job_id in ids]
+
+    def unfinished(self) -> list[Job]:
+        """Jobs that still need us, and those about which a rollback left doubt."""
+        with self._session() as session:
+            query = select(JobRow.job_id).where(col(JobRow.state).not_in(ENDED) | col(JobRow.stale))
+            return list(_read(session, list(session.exec(query).all())).values())
+
+    def counts(self) -> dict[str, int]:
+        """Jobs by state."""
+        with self._session() as session:
+            query = select(JobRow.state, func.count()).group_by(col(JobRow.state))
+            return dict(session.exec(query).all())
+
+    def change(self, change: JobChange, now: int) -> None:
+        """Write down what was learnt about a job; unknown jobs are none of ours."""
+        with self._session() as session:
+            _change(session, change, now)
+
+    def save_ack(self, job_id: str, signed: SignedAck, now: int) -> None:
+        """Keep the newest acknowledgement."""
+        with self._session() as session:
+            session.merge(
+                AckRow(
+                    job_id=job_id,
+                    ack=to_text(signed.ack),
+                    signature=signed.signature,
+                    received_at=now,
+                )
+            )
+
+    def save_receipts(self, job_id: str, receipts: Sequence[SignedReceipt], now: int) -> None:
+        """Keep one receipt of every stage, all or none."""
+        with self._session() as session:
+            for stage, signed in enumerate(receipts):
+                session.merge(
+                    ReceiptRow(job_id=job_id, stage=stage, signed=to_text(signed), collected_at=now)
+                )
+
+
+def to_text(value: object) -> str:
+    return to_json(value).decode()
+
+
+def _change(session: Session, change: JobChange, now: int) -> None:
+    row = session.get(JobRow, change.job_id)
+    if row is None:
+        return
+    for name, value in change.values.items():
+        setattr(row, name, value)
+    if change.values.get("state") == SETTLED and not row.paid_units:
+        # A session's end pays nothing any more: its acknowledgements did.
+        gone = (row.refunded_units or 0) + (row.withheld_units or 0)
+        row.paid_units = row.locked_units - gone
+    row.updated_at = now
+
+
+def _rows_of(job: Job, now: int) -> Iterator[Any]:
+    order = job.signed.order
+    yield OrderRow(
+        job_id=job.job_id,
+        order_hash=signing.order_hash(order),
+        requester=order.requester,
+        model_id=order.model_id,
+        signed=to_text(job.signed),
+        received_at=now,
+    )
+    yield JobRow(
+        job_id=job.job_id,
+        plan_hash=job.plan_hash,
+        state=job.state,
+        locked_units=job.locked_units,
+        deadline_s=order.deadline,
+        created_at=now,
+        updated_at=now,
+    )
+    for index, (stage, endpoint, signed) in enumerate(
+        zip(job.plan, job.endpoints, job.acceptances, strict=True)
+    ):
+        yield StageRow(
+            job_id=job.job_id,
+            stage=index,
+            operator=stage.operator,
+            layer_from=stage.layer_from,
+            layer_to=stage.layer_to,
+            endpoint=endpoint,
+        )
+        yield AcceptanceRow(
+            job_id=job.job_id,
+            stage=index,
+            expiry_s=signed.acceptance.expiry,
+            signature=signed.signature,
+        )
+
+
+def _read(session: Session, ids: Sequence[str]) -> dict[str, Job]:
+    def by_job(table: Any) -> dict[str, list[Any]]:
+        query = select(table).where(table.job_id.in_(ids))
+        if hasattr(table, "stage"):
+            query = query.order_by(table.stage)
+        grouped: dict[str, list[Any]] = {}
+        for row in session.exec(query).all():
+            grouped.setdefault(row.job_id, []).append(row)
+        return grouped
+
+    orders, jobs, stages = by_job(OrderRow), by_job(JobRow), by_job(StageRow)
+    acceptances, receipts, acks = by_job(AcceptanceRow), by_job(ReceiptRow), by_job(AckRow)
+    return {
+        job_id: _job_of(
+            orders[job_id][0],
+            rows[0],
+            stages[job_id],
+            acceptances[job_id],
+            receipts.get(job_id, []),
+            acks.get(job_id, []),
+        )
+        for job_id, rows in jobs.items()
+    }
+
+
+def _job_of(
+    order: OrderRow,
+    job: JobRow,
+    stages: list[StageRow],
+    acceptances: list[AcceptanceRow],
+    receipts: list[ReceiptRow],
+    acks: list[AckRow],
+) -> Job:
+    return Job(
+        job_id=job.job_id,
+        signed=msgspec.json.decode(order.signed, type=SignedOrder),
+        plan=tuple(Stage(s.operator, s.layer_from, s.layer_to) for s in stages),
+        endpoints=tuple(s.endpoint for s in stages),
+        acceptances=tuple(
+            SignedAcceptance(
+                Acceptance(order.order_hash, job.plan_hash, a.stage, a.expiry_s), a.signature
+            )
+            for a in acceptances
+        ),
+        locked_units=job.locked_units,
+        state=job.state,
+        stale=job.stale,
+        final_at_s=job.final_at_s,
+        finished_at_s=job.finished_at_s,
+        tokens_in=job.tokens_in,
+        tokens_out=job.tokens_out,
+        paid_units=job.paid_units,
+        refunded_units=job.refunded_units,
+        withheld_units=job.withheld_units,
+        open_tx=job.open_tx,
+        deliver_tx=job.deliver_tx,
+        end_tx=job.end_tx,
+        failure=job.failure,
+        created_at=job.created_at,
+        updated_at=job.updated_at,
+        beacon=job.beacon,
+        ack=SignedAck(msgspec.json.decode(acks[0].ack, type=Ack), acks[0].signature)
+        if acks
+        else None,
+        receipts=tuple(msgspec.json.decode(row.signed, type=SignedReceipt) for row in receipts),
+    )

@@ -1,0 +1,196 @@
+"""What do the chain's events change in what we know?
+
+An event's effect and the follower's position are stored together. A rollback marks what came from lost blocks as doubtful;
+the jobs in doubt are then read from the chain anew, one by one. A job of ours that the database does not know (it was lost, or we
+died between sending and storing) is rebuilt from its own transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from core.chain.chain import Chain, ChainCall, ChainEvent
+from core.chain.follower import Batch, EventFollower
+from core.money import pricing
+from core.protocol.ids import Kind, short
+from core.protocol.types import (
+    Acceptance,
+    ModelSpec,
+    Order,
+    SignedAcceptance,
+    SignedOrder,
+    Stage,
+)
+from core.runtime.logs import get_logger
+from matcher.records.jobs import CANCELLED, DELIVERED, EXPIRED, MATCHED, SETTLED, Job
+from matcher.records.store import JobChange, Store
+
+log = get_logger(__name__)
+
+
+@dataclass
+class Followed:
+    """What one look at the chain brought."""
+
+    jobs: set[str] = field(default_factory=set)  # of which events spoke
+    miners_changed: bool = False
+    models_changed: bool = False
+    rolled_back: bool = False
+    events: int = 0
+    block: int = 0
+
+
+def job_change(event: ChainEvent) -> JobChange | None:
+    """What an event of TaskRegistry says of its job; None when it only says "look again"."""
+    values: dict[str, Any]
+    args, tx = event.args, event.tx_hash
+    if event.name == "JobDelivered":
+        values = {
+            "state": DELIVERED,
+            "tokens_in": int(args["tokensIn"]),
+            "tokens_out": int(args["tokensOut"]),
+            "final_at_s": int(args["finalAt"]),
+            "deliver_tx": tx,
+            "beacon": event.block_hash,
+        }
+    elif event.name == "JobPaid":
+        values = {
+            "tokens_in": int(args["tokensIn"]),
+            "tokens_out": int(args["tokensOut"]),
+            "beacon": event.block_hash,
+        }
+    elif event.name == "JobSettled":
+        values = {
+            "state": SETTLED,
+            "paid_units": int(args["paid"]),
+            "refunded_units": int(args["refunded"]),
+            "withheld_units": int(args["withheld"]),
+            "end_tx": tx,
+            "beacon": event.block_hash,
+        }
+    elif event.name in ("JobExpired", "JobCancelled"):
+        values = {
+            "state": EXPIRED if event.name == "JobExpired" else CANCELLED,
+            "paid_units": 0,
+            "refunded_units": int(args["refunded"]),
+            "withheld_units": 0,
+            "end_tx": tx,
+        }
+    else:
+        return None
+    values |= {"state_block": event.block_number, "stale": False}
+    return JobChange(str(args["job"]), values)
+
+
+def job_from_call(call: ChainCall, event: ChainEvent, spec: ModelSpec) -> Job:
+    """The job that a mined `openMatched` opened. Endpoints are not on chain: the swarm says them again."""
+    order = msgspec.convert(call.args["order"], Order)
+    plan = tuple(msgspec.convert(stage, Stage) for stage in call.args["plan"])
+    acceptances = tuple(
+        SignedAcceptance(msgspec.convert(acceptance, Acceptance), signature)
+        for acceptance, signature in zip(
+            call.args["acceptances"], call.args["acceptanceSigs"], strict=True
+        )
+    )
+    return Job(
+        job_id=str(event.args["job"]),
+        signed=SignedOrder(order, call.args["requesterSig"]),
+        plan=plan,
+        endpoints=("",) * len(plan),
+        acceptances=acceptances,
+        locked_units=pricing.max_amount(order, spec),
+        state=MATCHED,
+        open_tx=event.tx_hash,
+    )
+
+
+class Following:
+    """Reads events into the store."""
+
+    def __init__(
+        self, chain: Chain, store: Store, address: str, *, start_block: int, window: int
+    ) -> None:
+        self._chain, self._store, self._address = chain, store, address
+        self._start_block, self._window = start_block, window
+        self._follower: EventFollower | None = None
+
+    async def follow(self, now: int) -> Followed:
+        """Take in everything since the last time. Raises ChainUnreachable, and then nothing has changed."""
+        if self._follower is None:
+            position = await self._store.off_loop(self._store.position)
+            self._follower = EventFollower(
+                self._chain, start_block=self._start_block, position=position, window=self._window
+            )
+        try:
+            batch = await self._follower.poll()
+            return await self._take_in(batch, now)
+        except BaseException:
+            self._follower = None  # its position may be ahead of what is stored
+            raise
+
+    async def _take_in(self, batch: Batch, now: int) -> Followed:
+        seen = Followed(
+            rolled_back=batch.rolled_back_to is not None,
+            events=len(batch.events),
+            block=batch.position.last or 0,
+        )
+        if seen.rolled_back:
+            log.warning(
+                "blocks were lost", back_to=batch.rolled_back_to, replaced=batch.chain_replaced
+            )
+        models = await self._models_of(batch.events)
+        known = {**await self._store.off_loop(self._store.models)}
+        known |= {model_id: spec for model_id, (spec, _) in models.items()}
+        changes = []
+        for event in batch.events:
+            if event.contract == "MinerRegistry":
+                seen.miners_changed = True
+            elif event.contract == "TaskRegistry" and "job" in event.args:
+                seen.jobs.add(str(event.args["job"]))
+                if event.name == "JobMatched":
+                    await self._adopt(event, known, now)
+                change = job_change(event)
+                if change is not None:
+                    changes.append(change)
+        await self._store.off_loop(
+            self._store.apply,
+            batch.position,
+            changes,
+            models,
+            rolled_back_to=batch.rolled_back_to,
+            now=now,
+        )
+        seen.models_changed = bool(models) or seen.rolled_back
+        return seen
+
+    async def _models_of(self, events: Sequence[ChainEvent]) -> dict[str, tuple[ModelSpec, int]]:
+        found = {}
+        for event in events:
+            if event.contract == "ModelRegistry" and event.name == "ModelRegistered":
+                model_id = str(event.args["id"])
+                spec = await self._chain.read("ModelRegistry", "specOf", model_id)
+                found[model_id] = (msgspec.convert(spec, ModelSpec), event.block_number)
+        return found
+
+    async def _adopt(self, event: ChainEvent, models: dict[str, ModelSpec], now: int) -> None:
+        job_id = str(event.args["job"])
+        if str(event.args["matcher"]).lower() != self._address.lower():
+            return
+        known = await self._store.off_loop(self._store.job, job_id)
+        if known is None:
+            call = await self._chain.call_of(event.tx_hash)
+            if call is None or call.function != "openMatched":
+                return
+            model = models.get(str(call.args["order"]["modelId"]))
+            if model is None:
+                return
+            await self._store.off_loop(self._store.begin, job_from_call(call, event, model), now)
+            log.info("job adopted from the chain", job=short(Kind.JOB, job_id))
+        elif known.plan_hash != event.args["planHash"]:
+            return
+        values = {"open_tx": event.tx_hash, "state_block": event.block_number}
+        await self._store.off_loop(self._store.change, JobChange(job_id, values), now)

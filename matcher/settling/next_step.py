@@ -1,0 +1,243 @@
+"""What must be done next about a job, and is what the parties signed good enough to settle it?
+
+Pure decisions over what we stored and what the chain says. Each step reads the chain first, so that a step done twice, or done by
+somebody else meanwhile, is seen as done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+from core.money.spending import payers
+from core.protocol import commit, signing
+from core.protocol.errors import CheckFailed, HeadraceError
+from core.protocol.types import Order, SignedReceipt, Stage
+from matcher.records.jobs import (
+    CANCELLED,
+    DELIVERED,
+    DISPUTED,
+    EXPIRED,
+    MATCHED,
+    OPENING,
+    SETTLED,
+    Job,
+    OnChain,
+    SignedAck,
+)
+
+
+class Step(Enum):
+    """What to do now."""
+
+    WAIT = "wait"
+    OPEN = "open"  # send the stored acceptances
+    FAIL = "fail"  # it was never opened and cannot be any more: nothing is locked
+    ACK = "ack"
+    COLLECT = "collect"  # ask the stages what they finished and for their receipts
+    DELIVER = "deliver"
+    FINALIZE = "finalize"
+    CLOSE = "close"  # an open order's requester has ended it and everything is paid: the rest may go back
+    EXPIRE = "expire"
+    RECORD = "record"  # it ended on chain
+
+
+@dataclass(frozen=True)
+class Patience:
+    """`ack_grace_s` is how long a requester may take to acknowledge finished work before it is delivered without it.
+
+    `deadline_margin_s` before the deadline the grace ends: a delivery must be mined in time. An open order's newest
+    acknowledgement goes on chain then too, when its requester ends it, and once it adds `voucher_units` to what was paid.
+    """
+
+    ack_grace_s: int = 20
+    deadline_margin_s: int = 30
+    voucher_units: int = 500_000
+
+
+def next_step(
+    job: Job,
+    chain: OnChain,
+    now_s: int,
+    patience: Patience = Patience(),
+    *,
+    unpaid_units: int = 0,
+    close_delay_s: int = 0,
+) -> Step:
+    """The one thing to do about a job at chain time `now_s`.
+
+    Of an open order `unpaid_units` is what the newest acknowledgement adds to what the chain has paid, and `close_delay_s` how
+    long after its deadline the chain still takes acknowledgements.
+    """
+    if chain.state in ("None", "Open"):
+        lapsed = now_s > min(job.acceptances_expire_at, job.signed.order.deadline)
+        return Step.FAIL if lapsed or chain.state == "Open" else Step.OPEN
+    if chain.plan_hash != job.plan_hash:
+        return Step.FAIL  # the order was open to any matcher, and another one was first
+    if chain.state == MATCHED and job.signed.order.is_open:
+        return _when_open(job, chain, now_s, patience, unpaid_units, close_delay_s)
+    if chain.state == MATCHED:
+        return _when_matched(job, chain, now_s, patience)
+    if chain.state == DELIVERED:
+        if job.ack is not None and agrees(job.ack, chain):
+            return Step.ACK
+        over = now_s > chain.final_at_s and chain.open_disputes == 0
+        return Step.FINALIZE if over else Step.WAIT
+    return Step.RECORD if chain.state in (SETTLED, CANCELLED, EXPIRED) else Step.WAIT
+
+
+def _when_matched(job: Job, chain: OnChain, now_s: int, patience: Patience) -> Step:
+    if job.ack is not None:
+        return Step.ACK
+    if now_s > chain.deadline_s:
+        return Step.EXPIRE
+    if not job.complete:
+        return Step.COLLECT
+    patient_until = min(
+        job.finished_at_s + patience.ack_grace_s, chain.deadline_s - patience.deadline_margin_s
+    )
+    return Step.DELIVER if now_s >= patient_until else Step.WAIT
+
+
+def _when_open(
+    job: Job,
+    chain: OnChain,
+    now_s: int,
+    patience: Patience,
+    unpaid_units: int,
+    close_delay_s: int,
+) -> Step:
+    is_late = now_s >= chain.deadline_s - patience.deadline_margin_s
+    is_worth_it = unpaid_units >= patience.voucher_units
+    if adds(job.ack, chain):
+        return Step.ACK if is_late or is_ended(job) or is_worth_it else Step.WAIT
+    if now_s > chain.deadline_s + close_delay_s:
+        return Step.EXPIRE
+    return Step.CLOSE if is_ended(job) and now_s < chain.deadline_s else Step.WAIT
+
+
+def is_ended(job: Job) -> bool:
+    """Whether the requester of an open order has said its last word."""
+    return job.finished_at_s > 0
+
+
+def adds(signed: SignedAck | None, chain: OnChain) -> bool:
+    """Whether an acknowledgement of an open order covers more than the chain has paid for."""
+    if signed is None:
+        return False
+    ack = signed.ack
+    return (ack.tokens_in, ack.tokens_out) != (chain.tokens_in, chain.tokens_out)
+
+
+def agrees(signed: SignedAck, chain: OnChain) -> bool:
+    """Whether an acknowledgement says what was delivered: only then the contract takes it before the window ends."""
+    ack = signed.ack
+    return (ack.tokens_in, ack.tokens_out, ack.result_root) == (
+        chain.tokens_in,
+        chain.tokens_out,
+        chain.result_root,
+    )
+
+
+def check_ack(job: Job, signed: SignedAck, domain: signing.Domain) -> HeadraceError | None:
+    """Whether an acknowledgement is of this job, by its requester and within its caps."""
+    ack, order = signed.ack, job.signed.order
+    what = "the acknowledgement is refused"
+    if (ack.order_hash, ack.plan_hash) != (job.order_hash, job.plan_hash):
+        return CheckFailed(what, why="it is about another order or another plan")
+    if ack.tokens_in > order.max_tokens_in or ack.tokens_out > order.max_tokens_out:
+        return CheckFailed(
+            what,
+            why=f"{ack.tokens_in} in and {ack.tokens_out} out exceed the order's caps of "
+            f"{order.max_tokens_in} and {order.max_tokens_out}",
+        )
+    signer = signing.recover(domain, ack, signed.signature)
+    if signer is None or signer.lower() not in payers(job.signed, domain):
+        return CheckFailed(what, why=f"it is not signed by {order.requester}")
+    return None
+
+
+def check_ack_pays(
+    signed: SignedAck, before: SignedAck | None, receipts: Sequence[SignedReceipt]
+) -> HeadraceError | None:
+    """Whether an acknowledgement covers what every stage finished, and no less than an earlier one did.
+
+    The contract takes any counts from the order's matcher, so it is the matcher who must not help a requester to pay for
+    less than was done. `receipts` are of all stages over the requests that all of them finished; none means
+    that some stage did not answer, and then nobody can show more than the requester says.
+    """
+    ack, least = signed.ack, (0, 0)
+    if before is not None:
+        least = (before.ack.tokens_in, before.ack.tokens_out)
+    if receipts:
+        done = receipts[-1].receipt
+        least = max(least[0], done.tokens_in), max(least[1], done.tokens_out)
+    if ack.tokens_in >= least[0] and ack.tokens_out >= least[1]:
+        return None
+    return CheckFailed(
+        "the acknowledgement is refused",
+        why=f"it pays for {ack.tokens_in} tokens in and {ack.tokens_out} out, receipts or an earlier "
+        f"acknowledgement show {least[0]} and {least[1]}",
+        state="nothing was settled; finished work is delivered with the stages' receipts instead",
+        next_step="acknowledge what was finished, or dispute it after delivery",
+        tokens_in=least[0],
+        tokens_out=least[1],
+    )
+
+
+def check_receipt(
+    order: Order,
+    plan: Sequence[Stage],
+    index: int,
+    signed: SignedReceipt,
+    requests: Sequence[int],
+    domain: signing.Domain,
+) -> str | None:
+    """What is wrong with a stage's receipt over exactly these requests; None when nothing is."""
+    receipt, stage = signed.receipt, plan[index]
+    expected = (signing.order_hash(order), signing.plan_hash(tuple(plan)), index)
+    if (receipt.order_hash, receipt.plan_hash, receipt.stage) != expected:
+        return "it is about another order, plan or stage"
+    if (receipt.layer_from, receipt.layer_to) != (stage.layer_from, stage.layer_to):
+        return f"it is about layers {receipt.layer_from}-{receipt.layer_to - 1}"
+    if [leaf.request_index for leaf in signed.leaves] != list(requests):
+        return "its requests are not those asked for"
+    roots = tuple(commit.to_hex(root) for root in commit.receipt_roots(signed.leaves))
+    if roots != (receipt.input_root, receipt.output_root, receipt.requests_root):
+        return "its roots do not follow from its requests"
+    sums = (
+        len(signed.leaves),
+        sum(leaf.tokens_in for leaf in signed.leaves),
+        sum(leaf.tokens_out for leaf in signed.leaves),
+    )
+    if sums != (receipt.requests, receipt.tokens_in, receipt.tokens_out):
+        return "its counts do not follow from its requests"
+    if not signing.is_signed_by(domain, receipt, signed.signature, stage.operator):
+        return f"it is not signed by {stage.operator}"
+    return None
+
+
+def check_chain(receipts: Sequence[SignedReceipt]) -> str | None:
+    """What does not fit between the stages' receipts; None when each input is the output before it."""
+    for index, (before, after) in enumerate(pairwise(receipts), start=1):
+        if after.receipt.input_root != before.receipt.output_root:
+            return f"stage {index} received something else than stage {index - 1} sent"
+        counts = (after.receipt.tokens_in, after.receipt.tokens_out)
+        if counts != (before.receipt.tokens_in, before.receipt.tokens_out):
+            return f"stages {index - 1} and {index} count tokens differently"
+    return None
+
+
+#: What the stored state becomes when the chain says so.
+STORED = {
+    "None": OPENING,
+    "Open": OPENING,
+    MATCHED: MATCHED,
+    DELIVERED: DELIVERED,
+    DISPUTED: DISPUTED,
+    SETTLED: SETTLED,
+    CANCELLED: CANCELLED,
+    EXPIRED: EXPIRED,
+}

@@ -1,0 +1,83 @@
+"""Every reason not to match an order, each with its own error."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from core.protocol.errors import DepositShort, HeadraceError, ModelUnknown, NoCapacity, UsageError
+from core.protocol.types import ZERO_ADDRESS
+from matcher.matching.orders import Facts, Terms, check_order
+from tests.matcher.worlds import CHAIN_ID, MATCHER, NOW_S, SPEC, key, make_order
+
+TERMS = Terms(MATCHER.address, 200)
+FACTS = Facts(
+    now_s=NOW_S,
+    job_state="None",
+    balance_units=10**9,
+    nonce_revoked=False,
+    arbitrator_listed=True,
+    max_job_s=1800,
+    max_window_s=900,
+)
+
+
+def check(facts: Facts = FACTS, **changes: object) -> HeadraceError | None:
+    return check_order(make_order(**changes), SPEC, facts, TERMS, chain_id=CHAIN_ID)
+
+
+def test_an_order_in_order_passes() -> None:
+    assert check() is None
+    assert check(deadline=NOW_S + 1800, window=900) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "words"),
+    [
+        ({"matcher": key(5).address}, UsageError, "names another matcher"),
+        ({"matcher_fee_bps": 199}, NoCapacity, "too little"),
+        ({"matcher": ZERO_ADDRESS, "matcher_fee_bps": 0}, NoCapacity, "too little"),
+        ({"deadline": NOW_S - 1}, UsageError, "too near"),
+        ({"deadline": NOW_S + 9}, UsageError, "too near"),
+        ({"deadline": NOW_S + 1801}, UsageError, "too far"),
+        ({"window": 901}, UsageError, "too long"),
+        ({"requests": 0}, UsageError, "asks for nothing"),
+        ({"max_tokens_in": 1}, UsageError, "asks for nothing"),
+        ({"requests": 4097, "max_tokens_in": 10_000}, UsageError, "too many requests"),
+        ({"numerics_profile": "0x" + "01" * 32}, UsageError, "numerics profile"),
+        ({"max_tokens_in": 4000, "max_tokens_out": 97}, UsageError, "context"),
+    ],
+)
+def test_what_is_wrong_with_an_order_is_said(
+    changes: dict[str, object], kind: type[HeadraceError], words: str
+) -> None:
+    found = check(**changes)
+    assert type(found) is kind
+    assert words in found.what
+    assert found.next_step
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind"),
+    [
+        (replace(FACTS, job_state="Open"), UsageError),
+        (replace(FACTS, job_state="Settled"), UsageError),
+        (replace(FACTS, nonce_revoked=True), UsageError),
+        (replace(FACTS, arbitrator_listed=False), UsageError),
+        (replace(FACTS, balance_units=0), DepositShort),
+    ],
+)
+def test_what_the_chain_says_against_it_counts(facts: Facts, kind: type[HeadraceError]) -> None:
+    assert type(check(facts)) is kind
+
+
+def test_an_unknown_model_is_not_found() -> None:
+    found = check_order(make_order(), None, FACTS, TERMS, chain_id=CHAIN_ID)
+    assert isinstance(found, ModelUnknown)
+    assert found.http_status == 404
+
+
+def test_a_matcher_without_a_fee_takes_orders_open_to_any() -> None:
+    order = make_order(matcher=ZERO_ADDRESS, matcher_fee_bps=0)
+    assert check_order(order, SPEC, FACTS, Terms(MATCHER.address, 0), chain_id=CHAIN_ID) is None

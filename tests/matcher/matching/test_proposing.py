@@ -1,0 +1,103 @@
+"""Whose word counts as consent, and what the silence of a peer costs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from core.protocol import types as t
+from core.protocol import wire
+from core.runtime.clock import ManualClock
+from matcher.matching.proposing import Refusal, judge, propose
+from matcher.settling.collecting import collect
+from tests.matcher.worlds import (
+    DOMAIN,
+    NOW_S,
+    FakePeers,
+    FakeStage,
+    accept,
+    machine_key,
+    make_job,
+    make_order,
+    sign_order,
+)
+
+JOB = make_job(sign_order(make_order()), [(1, 0, 10), (2, 10, 30)])
+GOOD = JOB.acceptances[1]
+
+
+def judged(answer: wire.AnyMessage) -> t.SignedAcceptance | Refusal:
+    return judge(answer, JOB.signed, JOB.plan, 1, DOMAIN, NOW_S)
+
+
+def changed(**changes: object) -> t.SignedAcceptance:
+    return t.SignedAcceptance(msgspec.structs.replace(GOOD.acceptance, **changes), GOOD.signature)
+
+
+def test_a_signed_acceptance_of_exactly_this_place_is_consent() -> None:
+    assert judged(wire.Accepted(GOOD)) == GOOD
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (wire.Failed(code="E-ADMIT-PRICE", reason="too low"), "too low"),
+        (wire.Pong(), "Pong"),
+        (wire.Accepted(changed(stage=0)), "another order, plan or place"),
+        (wire.Accepted(changed(plan_hash=t.ZERO_HASH)), "another order, plan or place"),
+        (wire.Accepted(changed(expiry=NOW_S + 4)), "4 s only"),
+        (wire.Accepted(changed(expiry=NOW_S + 299)), "not signed"),
+        (
+            wire.Accepted(accept(JOB.signed.order, JOB.plan, 1, machine_key(9), NOW_S + 300)),
+            "not signed",
+        ),
+    ],
+)
+def test_anything_else_is_a_refusal_with_its_reason(answer: wire.AnyMessage, words: str) -> None:
+    found = judged(answer)
+    assert isinstance(found, Refusal)
+    assert words in found.reason
+    assert found.operator == JOB.plan[1].operator
+
+
+class Hanging(FakeStage):
+    """Accepts the stream and never answers."""
+
+    async def call(self, *_: object, **__: object) -> wire.Frame:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_stages_are_asked_at_once_and_a_silent_one_costs_one_deadline() -> None:
+    clock = ManualClock(float(NOW_S))
+    stages = {machine_key(n).address: Hanging(n, clock) for n in (1, 2)}
+    began = asyncio.get_running_loop().time()
+    found = await propose(
+        FakePeers(dict(stages)), JOB.signed, JOB.plan, JOB.endpoints, DOMAIN, NOW_S, timeout_s=0.2
+    )
+    assert [refusal.unreachable for refusal in found.refusals] == [True, True]
+    assert asyncio.get_running_loop().time() - began < 2
+
+
+async def test_collecting_from_a_silent_stage_says_which_and_ends() -> None:
+    clock = ManualClock(float(NOW_S))
+    one, two = FakeStage(1, clock, finished={0, 1}), Hanging(2, clock)
+    peers = FakePeers({machine_key(1).address: one, machine_key(2).address: two})
+    found = await collect(peers, JOB, DOMAIN, all_requests=True, timeout_s=0.2)
+    assert found.receipts == ()
+    assert "stage 1" in found.problem
+
+
+async def test_only_what_every_stage_finished_is_receipted() -> None:
+    clock = ManualClock(float(NOW_S))
+    stages = {machine_key(n).address: FakeStage(n, clock) for n in (1, 2)}
+    peers = FakePeers(dict(stages))
+    await propose(peers, JOB.signed, JOB.plan, JOB.endpoints, DOMAIN, NOW_S)
+    stages[machine_key(1).address].finished = {0, 1, 77}
+    stages[machine_key(2).address].finished = {1, 77}
+    found = await collect(peers, JOB, DOMAIN, all_requests=False)
+    assert (found.requests, len(found.receipts)) == ((1,), 2)
+    whole = await collect(peers, JOB, DOMAIN, all_requests=True)
+    assert (whole.requests, whole.receipts) == ((1,), ())

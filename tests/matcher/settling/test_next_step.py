@@ -1,0 +1,237 @@
+"""The pure side of settling: which step, which receipts, which acknowledgement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.protocol import signing
+from core.protocol import types as t
+from matcher.records.jobs import MATCHED, Job, OnChain, SignedAck
+from matcher.settling.next_step import (
+    Patience,
+    Step,
+    check_ack,
+    check_ack_pays,
+    check_chain,
+    check_receipt,
+    next_step,
+)
+from tests.matcher.worlds import (
+    DOMAIN,
+    NOW_S,
+    key,
+    machine_key,
+    make_ack,
+    make_job,
+    make_order,
+    make_receipt,
+    sign_order,
+)
+
+JOB = make_job(sign_order(make_order()), [(1, 0, 10), (2, 10, 30)])
+RECEIPTS = tuple(
+    make_receipt(JOB.signed.order, JOB.plan, i, (0, 1), machine_key(i + 1)) for i in (0, 1)
+)
+ROOT = RECEIPTS[-1].receipt.output_root
+ACK = make_ack(JOB, 20, 60, ROOT)
+DONE = replace(JOB, receipts=RECEIPTS, finished_at_s=NOW_S + 10)
+DEADLINE = NOW_S + 600
+
+
+def on_chain(state: str, **changes: object) -> OnChain:
+    values = {
+        "state": state,
+        "plan_hash": JOB.plan_hash,
+        "deadline_s": DEADLINE,
+        "final_at_s": 0,
+        "tokens_in": 0,
+        "tokens_out": 0,
+        "open_disputes": 0,
+        "result_root": t.ZERO_HASH,
+    } | changes
+    return OnChain(**values)  # type: ignore[arg-type]
+
+
+DELIVERED = on_chain(
+    "Delivered", final_at_s=NOW_S + 100, tokens_in=20, tokens_out=60, result_root=ROOT
+)
+LOW = make_ack(JOB, 10, 30, ROOT)
+
+
+@pytest.mark.parametrize(
+    ("job", "chain", "at", "step"),
+    [
+        (JOB, on_chain("None", plan_hash=t.ZERO_HASH), 0, Step.OPEN),
+        (JOB, on_chain("None", plan_hash=t.ZERO_HASH), 300, Step.OPEN),
+        (JOB, on_chain("None", plan_hash=t.ZERO_HASH), 301, Step.FAIL),
+        (JOB, on_chain("Open", plan_hash=t.ZERO_HASH), 0, Step.FAIL),
+        (JOB, on_chain("Matched", plan_hash="0x" + "01" * 32), 0, Step.FAIL),
+        (JOB, on_chain("Matched"), 0, Step.COLLECT),
+        (JOB, on_chain("Matched"), 600, Step.COLLECT),
+        (JOB, on_chain("Matched"), 601, Step.EXPIRE),
+        (DONE, on_chain("Matched"), 29, Step.WAIT),
+        (DONE, on_chain("Matched"), 30, Step.DELIVER),
+        (replace(DONE, finished_at_s=NOW_S + 569), on_chain("Matched"), 570, Step.DELIVER),
+        (DONE, on_chain("Matched"), 601, Step.EXPIRE),
+        (replace(JOB, ack=ACK), on_chain("Matched"), 0, Step.ACK),
+        (replace(DONE, ack=ACK), on_chain("Matched"), 700, Step.ACK),
+        (DONE, DELIVERED, 100, Step.WAIT),
+        (DONE, DELIVERED, 101, Step.FINALIZE),
+        (DONE, replace(DELIVERED, open_disputes=1), 101, Step.WAIT),
+        (replace(DONE, ack=ACK), DELIVERED, 0, Step.ACK),
+        (replace(DONE, ack=LOW), DELIVERED, 0, Step.WAIT),
+        (replace(DONE, ack=LOW), DELIVERED, 101, Step.FINALIZE),
+        (DONE, replace(DELIVERED, state="Disputed"), 1000, Step.WAIT),
+        (DONE, on_chain("Settled"), 0, Step.RECORD),
+        (JOB, on_chain("Expired"), 0, Step.RECORD),
+        (JOB, on_chain("Cancelled", plan_hash=JOB.plan_hash), 0, Step.RECORD),
+    ],
+)
+def test_each_state_has_one_next_step(job: Job, chain: OnChain, at: int, step: Step) -> None:
+    assert next_step(job, chain, NOW_S + at, Patience(20, 30)) is step
+
+
+@given(
+    st.sampled_from([JOB, DONE, replace(JOB, ack=ACK), replace(DONE, ack=ACK)]),
+    st.sampled_from(["Matched", "Delivered", "Disputed"]),
+    st.integers(0, 2000),
+)
+def test_whatever_is_open_ends_or_waits_for_a_ruling(job: Job, state: str, at: int) -> None:
+    """From every open state at any time there is a way on: a step now, or one when a clock has run."""
+    chain = DELIVERED if state == "Delivered" else on_chain(state)
+    now = next_step(job, chain, NOW_S + at)
+    later = next_step(job, chain, NOW_S + 10**6)
+    assert state == "Disputed" or Step.WAIT not in (later,)
+    assert now is not Step.FAIL
+
+
+def test_a_whole_set_of_receipts_is_complete_and_a_partial_one_is_not() -> None:
+    assert DONE.complete
+    assert not replace(JOB, receipts=RECEIPTS[:1]).complete
+    partial = tuple(
+        make_receipt(JOB.signed.order, JOB.plan, i, (0,), machine_key(i + 1)) for i in (0, 1)
+    )
+    assert not replace(JOB, receipts=partial).complete
+
+
+def receipt_problem(
+    signed: t.SignedReceipt, stage: int = 1, requests: tuple[int, ...] = (0, 1)
+) -> str | None:
+    return check_receipt(JOB.signed.order, JOB.plan, stage, signed, requests, DOMAIN)
+
+
+def test_an_honest_receipt_passes_and_chains() -> None:
+    assert receipt_problem(RECEIPTS[1]) is None
+    assert check_chain(RECEIPTS) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"stage": 0}, "another order, plan or stage"),
+        ({"order_hash": "0x" + "01" * 32}, "another order, plan or stage"),
+        ({"layer_to": 29}, "about layers"),
+        ({"output_root": "0x" + "01" * 32}, "roots"),
+        ({"tokens_out": 61}, "counts"),
+    ],
+)
+def test_a_receipt_that_says_something_else_is_refused(
+    changes: dict[str, object], words: str
+) -> None:
+    lying = msgspec.structs.replace(RECEIPTS[1].receipt, **changes)
+    signature = signing.sign(machine_key(2), DOMAIN, lying)
+    found = receipt_problem(t.SignedReceipt(lying, signature, RECEIPTS[1].leaves))
+    assert found is not None
+    assert words in found
+
+
+def test_a_receipt_signed_by_somebody_else_or_over_other_requests_is_refused() -> None:
+    other = make_receipt(JOB.signed.order, JOB.plan, 1, (0, 1), key(9))
+    assert "not signed" in (receipt_problem(other) or "")
+    assert "not those asked for" in (receipt_problem(RECEIPTS[1], requests=(0,)) or "")
+
+
+def test_receipts_with_different_counts_do_not_chain() -> None:
+    more = make_receipt(JOB.signed.order, JOB.plan, 1, (0, 1), machine_key(2), tokens_out=31)
+    assert "count tokens differently" in (check_chain((RECEIPTS[0], more)) or "")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "before", "receipts", "ok"),
+    [
+        ((20, 60), None, RECEIPTS, True),
+        ((20, 59), None, RECEIPTS, False),
+        ((19, 60), None, RECEIPTS, False),
+        ((1, 1), None, (), True),  # some stage is silent: nobody can show more
+        ((10, 29), LOW, (), False),
+        ((10, 30), LOW, (), True),
+    ],
+)
+def test_an_acknowledgement_must_pay_for_what_receipts_show(
+    tokens: tuple[int, int], before: object, receipts: tuple[t.SignedReceipt, ...], ok: bool
+) -> None:
+    signed = make_ack(JOB, *tokens, ROOT)
+    assert (check_ack_pays(signed, before, receipts) is None) is ok  # type: ignore[arg-type]
+
+
+def test_an_acknowledgement_of_another_plan_is_refused() -> None:
+    other = make_job(sign_order(make_order()), [(2, 0, 30)])
+    found = check_ack(JOB, make_ack(other, 20, 60, ROOT), DOMAIN)
+    assert found is not None
+    assert "another" in found.why
+
+
+# --- open orders ---
+
+
+def open_job(ack: tuple[int, int] | None = None, *, ended: bool = False) -> Job:
+    order = msgspec.structs.replace(
+        JOB.signed.order, input_root=t.ZERO_HASH, sampling_root=t.ZERO_HASH
+    )
+    job = replace(JOB, signed=t.SignedOrder(order, JOB.signed.signature), finished_at_s=int(ended))
+    if ack is None:
+        return job
+    said = t.Ack(job.order_hash, job.plan_hash, t.ZERO_HASH, *ack)
+    return replace(job, ack=SignedAck(said, "0x"))
+
+
+def step_of(
+    job: Job, *, paid: tuple[int, int] = (0, 0), now_s: int = 0, unpaid_units: int = 0
+) -> Step:
+    seen = OnChain(MATCHED, job.plan_hash, 1000, 0, *paid, 0, t.ZERO_HASH)
+    return next_step(job, seen, now_s, unpaid_units=unpaid_units, close_delay_s=100)
+
+
+@pytest.mark.parametrize(
+    ("job", "paid", "now_s", "unpaid", "step"),
+    [
+        (open_job(), (0, 0), 10, 0, Step.WAIT),
+        (open_job((5, 5)), (0, 0), 10, 1000, Step.WAIT),  # not worth a transaction yet
+        (open_job((5, 5)), (0, 0), 10, 500_000, Step.ACK),
+        (open_job((5, 5)), (5, 5), 10, 0, Step.WAIT),
+        (open_job((5, 5)), (0, 0), 970, 1, Step.ACK),  # the deadline is near
+        (open_job((5, 5)), (5, 5), 999, 0, Step.WAIT),
+        (open_job((5, 5), ended=True), (4, 5), 10, 1, Step.ACK),
+        (open_job((5, 5), ended=True), (5, 5), 10, 0, Step.CLOSE),
+        (
+            open_job((5, 5), ended=True),
+            (5, 5),
+            1000,
+            0,
+            Step.WAIT,
+        ),  # closing: others may still bring theirs
+        (open_job((5, 5)), (5, 5), 1100, 0, Step.WAIT),
+        (open_job((5, 6)), (5, 5), 1101, 1, Step.ACK),
+        (open_job((5, 5)), (5, 5), 1101, 0, Step.EXPIRE),
+        (open_job(), (0, 0), 1101, 0, Step.EXPIRE),
+    ],
+)
+def test_an_open_orders_acknowledgements_go_on_chain_when_it_is_worth_it(
+    job: Job, paid: tuple[int, int], now_s: int, unpaid: int, step: Step
+) -> None:
+    assert step_of(job, paid=paid, now_s=now_s, unpaid_units=unpaid) is step
