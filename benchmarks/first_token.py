@@ -21,7 +21,7 @@ from client.context import Model
 from client.orders.orders import Prompt, opening_of
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 from tests.client.sessions.village import SMALL, Village, ask
 from tests.failover.town import REQUESTER, prompts
 from tests.miner.network import DOMAIN

@@ -190,7 +190,7 @@ async def demo(
 @app.command("measure-generate", hidden=True)
 def measure_generate(run: Run, file: Annotated[Path, typer.Argument()]) -> None:
     """Tokens per second of one process running transformers' generate on a file's prompts."""
-    from devnet.measure import generate_rate
+    from devnet.models.measure import generate_rate
 
     run.emit(generate_rate(file))
 

@@ -14,8 +14,8 @@ from core.engine.weights import model_manifest
 from core.protocol import signing
 from core.protocol.signing import DigestSigner
 from core.protocol.types import ModelSpec
-from devnet.calibration import calibrated
-from devnet.model_spec import spec_of_folder
+from devnet.models.calibration import calibrated
+from devnet.models.model_spec import spec_of_folder
 
 if TYPE_CHECKING:
     from core.dispute.play.program import ModelProgram

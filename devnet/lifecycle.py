@@ -23,7 +23,7 @@ from devnet.layout import Layout
 from devnet.ledger import snapshot
 from devnet.links.conditions import WAYS, Conditions
 from devnet.links.service import ask
-from devnet.models import DEFAULT_MODEL, SOURCES, ensure_model, is_ready
+from devnet.models.unpack import DEFAULT_MODEL, SOURCES, ensure_model, is_ready
 from devnet.network import Devnet, MinerProfile
 from devnet.ports import free_port_like
 from devnet.processes import Processes, Running, log_lines

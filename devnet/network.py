@@ -20,7 +20,7 @@ from devnet.deploy import USD, Parameters, deploy, register_model
 from devnet.layout import Layout
 from devnet.links.conditions import Conditions
 from devnet.links.service import ask, read_plan, write_plan
-from devnet.models import DEFAULT_MODEL
+from devnet.models.unpack import DEFAULT_MODEL
 from devnet.ports import free_ports
 from devnet.processes import Processes, ProcessFailed, Running
 

@@ -207,7 +207,7 @@ def rows(rounds: int = ROUNDS) -> list[Row]:
 
 
 async def _measure(rounds: int, within_s: float) -> list[Round]:
-    from devnet.tiny_models import write_tiny_model
+    from devnet.models.tiny_models import write_tiny_model
 
     chance, measured = random.Random(7), []
     with tempfile.TemporaryDirectory(prefix="headrace-failover-") as scratch:

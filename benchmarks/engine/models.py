@@ -24,7 +24,7 @@ def model_folder(name: str) -> Path:
     """
     if name != "llama":
         return model_path({"gemma": "gemma3-270m", "smollm": "smollm2-135m"}[name])
-    from devnet.tiny_models import write_tiny_model
+    from devnet.models.tiny_models import write_tiny_model
 
     target = model_path("random-llama-18x640")
     if not target.exists():

@@ -57,7 +57,7 @@ def _gather_row() -> Row:
 
 def _python_row() -> Row:
     """A model of 18 layers so narrow that only the calls take time; transformers' own cache and loop beside it."""
-    from devnet.tiny_models import write_tiny_model
+    from devnet.models.tiny_models import write_tiny_model
 
     with tempfile.TemporaryDirectory(prefix="headrace-thin-") as scratch:
         folder = write_tiny_model(Path(scratch), "llama", layers=18)

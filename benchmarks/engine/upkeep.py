@@ -132,7 +132,7 @@ async def _cancel(rig: Rig, client: Client, requests: int) -> float:
 
 async def _flat_row() -> Row:
     """A model too small to take time; what is left are requests, streams, signatures and a database."""
-    from devnet.tiny_models import write_tiny_model
+    from devnet.models.tiny_models import write_tiny_model
 
     with tempfile.TemporaryDirectory(prefix="headrace-tiny-") as folder:
         write_tiny_model(Path(folder), "llama", layers=2, hidden=32)

@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.gateway.toy_server import NAME, Running, toy_gateway
 from benchmarks.table import Row
-from devnet.tiny_models import write_tiny_tokenizer
+from devnet.models.tiny_models import write_tiny_tokenizer
 
 REQUESTS, STREAMS, TOKENS, TOKEN_S = 100, 8, 32, 0.01
 WITHIN_S = 300.0

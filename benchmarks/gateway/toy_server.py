@@ -136,7 +136,7 @@ async def _serve(folder: Path, token_s: float) -> None:
     from core.runtime import logs
     from core.runtime.folders import Folders
     from core.runtime.settings import load
-    from devnet.tiny_models import write_tiny_tokenizer
+    from devnet.models.tiny_models import write_tiny_tokenizer
 
     # As a gateway does: into a file. Nobody reads our stdout, and a full pipe would stop us.
     logs.set_up("gateway-bench", level="warning", folder=folder / "logs")

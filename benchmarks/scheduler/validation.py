@@ -33,7 +33,7 @@ from benchmarks.table import Row
 from client.pipeline.streams import Streams
 from core.protocol.types import LayerRange
 from core.runtime.network.channel import StreamIdentity
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 from scheduler.dispatch.estimate import KvEstimate
 from scheduler.dispatch.fixed import FixedRouter
 from scheduler.dispatch.iwrr import IwrrRouter

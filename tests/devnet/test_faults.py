@@ -11,7 +11,7 @@ import torch
 from core.engine.model import load_shard
 from core.protocol.types import LayerRange
 from devnet.faults import int8_liar, slow_down
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 
 
 @pytest.fixture(scope="module")

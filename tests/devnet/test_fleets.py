@@ -14,8 +14,8 @@ from devnet import lifecycle
 from devnet.fleets import MACHINES, Fleet, fleet_of, need_bytes
 from devnet.layout import Layout
 from devnet.links.conditions import Conditions
+from devnet.models.tiny_models import write_tiny_model
 from devnet.network import HETEROGENEOUS, MinerProfile
-from devnet.tiny_models import write_tiny_model
 
 TWO = """
 [machines.miner-1]

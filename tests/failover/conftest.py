@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 from tests.failover.town import Town
 
 

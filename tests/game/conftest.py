@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.keys.signer import Signer
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 from tests.conftest import start_anvil
 from tests.game.world import World
 

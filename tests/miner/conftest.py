@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.protocol.types import LayerRange
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 from tests.miner.network import FakeChain, Machine, key
 
 

@@ -20,7 +20,7 @@ from core.protocol.types import JobState
 from core.runtime.clock import SystemClock
 from core.runtime.network.channel import Channel, Listener, Peers, StreamIdentity, connect
 from core.runtime.network.pulse import Beat
-from devnet.model_spec import spec_of_folder
+from devnet.models.model_spec import spec_of_folder
 from miner.admission import ChainView
 from miner.book import Book
 from miner.compute import KV_BYTES, Compute

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from devnet.deploy import Parameters
+from devnet.models.tiny_models import write_tiny_model
 from devnet.processes import members_of_session
-from devnet.tiny_models import write_tiny_model
 from tests.conftest import Anvil
 from tests.miner.programs import Town
 

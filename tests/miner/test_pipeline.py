@@ -17,7 +17,7 @@ from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.types import JobState
 from core.runtime.network.channel import Peers, StreamIdentity, connect
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 from miner.jobs import Phase
 from miner.onchain import JobNews
 from tests.miner.conftest import Start

@@ -10,8 +10,8 @@ import pytest
 
 from devnet.accounts import PARTIES
 from devnet.layout import Layout
+from devnet.models.tiny_models import write_tiny_model
 from devnet.network import Devnet, MinerProfile
-from devnet.tiny_models import write_tiny_model
 from tests.swarm.world import CONTEXT_TOKENS, LAYERS, MODEL, World
 
 #: Three miners with room for four, three and two of the eight layers: no two of them suffice.

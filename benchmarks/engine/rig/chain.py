@@ -13,7 +13,7 @@ from core.keys.signer import Signer
 from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.types import JobState
-from devnet.model_spec import spec_of_folder
+from devnet.models.model_spec import spec_of_folder
 from miner.admission import ChainView
 from miner.onchain import JobOnChain
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.engine import gpu
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 
 
 def test_rows_hold_rates_of_all_clients_and_the_share_of_the_limit(

@@ -17,7 +17,7 @@ from core.dispute.play.program import model_program
 from core.dispute.trace.families import FP32_TOLERANCES
 from core.protocol.errors import CheckFailed
 from devnet.faults import corrupt_layer_int8
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 from tests.client.keepers import Keepers
 from tests.client.pipeline_of_tiny_model import run_pipeline
 

@@ -24,7 +24,7 @@ from client.audit.rerun import (
 from core.protocol import commit
 from core.protocol.errors import CheckFailed
 from devnet.faults import corrupt_layer_int8
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 from tests.client.keepers import Keepers
 from tests.client.pipeline_of_tiny_model import (
     GREEDY,

@@ -12,7 +12,7 @@ from client.audit.suspicion import is_due, suspicion
 from core.dispute.judging.numerics import BF16, FP32, reexecute
 from core.engine.model import load_shard
 from core.protocol.types import LayerRange
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])

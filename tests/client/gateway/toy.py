@@ -27,7 +27,7 @@ from core.engine.tokenizer import Tokenizer
 from core.protocol import signing
 from core.protocol.errors import DepositShort, HeadraceError, NoCapacity, PeerUnreachable
 from core.protocol.types import ModelSpec, SamplingParams, Stage
-from devnet.tiny_models import write_tiny_tokenizer
+from devnet.models.tiny_models import write_tiny_tokenizer
 
 NAME, CONTEXT = "toy", 4096
 PRICE_IN, PRICE_OUT = 20_000_000, 80_000_000  # base units per million tokens

@@ -52,7 +52,7 @@ from core.protocol.types import ZERO_ADDRESS, SamplingParams
 from core.runtime.commands.console import GlobalOptions, Run
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
-from devnet.tiny_models import write_tiny_tokenizer
+from devnet.models.tiny_models import write_tiny_tokenizer
 from tests.client.world import ARBITRATOR, MODEL_ID, NOW_S, SPEC, key
 
 MODEL = Model("tiny", MODEL_ID, SPEC)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from client.context import Model
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 from tests.client.sessions.village import Village
 
 

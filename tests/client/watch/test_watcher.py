@@ -41,7 +41,7 @@ from core.protocol.errors import (
 from core.runtime.folders import Folders
 from core.runtime.settings import load
 from devnet.faults import corrupt_layer_int8
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 from tests.client.keepers import Keepers
 from tests.client.pipeline_of_tiny_model import run_pipeline, shard_roots
 from tests.client.world import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 
 
 @pytest.fixture(autouse=True, scope="session")

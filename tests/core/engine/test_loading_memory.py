@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from devnet.models import ensure_model
+from devnet.models.unpack import ensure_model
 from tests.core.engine.architectures import write_sized
 
 MIB = 2**20

@@ -19,7 +19,7 @@ from core.engine.prefix import first_link, next_link
 from core.engine.prepack import PackedLinear, prepack
 from core.engine.sizing import Offload
 from core.protocol.types import LayerRange
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 from tests.core.engine.serving import CLOSE, feed, ids_of, make_stages, off, reference, run_step
 
 LAYERS = 4

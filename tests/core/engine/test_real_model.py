@@ -17,7 +17,7 @@ from core.engine.tokenizer import Tokenizer
 from core.engine.weights import model_manifest
 from core.protocol.types import LayerRange, SamplingParams
 from devnet.faults import corrupt_layer_int8
-from devnet.models import ensure_model
+from devnet.models.unpack import ensure_model
 
 pytestmark = pytest.mark.model
 CUT = (0, 6, 18, 30)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from core.engine.stops import Ending, ShownText, StopScan, cut_at_stop, stop_strings
 from core.engine.tokenizer import Tokenizer
 from core.protocol.types import SamplingParams
-from devnet.tiny_models import write_tiny_tokenizer
+from devnet.models.tiny_models import write_tiny_tokenizer
 
 text_of_few = st.text(alphabet="abé世🎉", max_size=25)
 few_stops = st.lists(st.text(alphabet="abé世🎉", min_size=1, max_size=4), min_size=1, max_size=4)

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from core.engine.tokenizer import Tokenizer
 from core.protocol.errors import ModelMissing, ModelUnsupported, UsageError
-from devnet.tiny_models import write_tiny_tokenizer
+from devnet.models.tiny_models import write_tiny_tokenizer
 
 CHAT = [
     {"role": "system", "content": "Be brief."},

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.engine.rig.rates import token_s
 from benchmarks.engine.rig.rig import Load, Rig
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 
 
 @pytest.fixture(scope="module")

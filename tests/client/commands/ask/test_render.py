@@ -12,7 +12,7 @@ from client.orders.orders import Batch, route_text
 from core.engine.tokenizer import Tokenizer
 from core.protocol.errors import PeerUnreachable
 from core.runtime.commands.console import Stage as Progress
-from devnet.tiny_models import write_tiny_tokenizer
+from devnet.models.tiny_models import write_tiny_tokenizer
 from tests.client.world import Stages, prompts
 
 

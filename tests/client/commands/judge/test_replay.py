@@ -15,7 +15,7 @@ from client.commands.judge.replay import Replayed, replay
 from core.dispute.judging.numerics import FP32
 from core.protocol import wire
 from core.protocol.errors import CheckFailed
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 from tests.client.keepers import Keepers
 from tests.client.pipeline_of_tiny_model import run_pipeline
 

@@ -25,7 +25,7 @@ from core.engine.tensors import TensorFolder
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import LayerRange, SamplingParams
 from devnet.faults import corrupt_layer_int8
-from devnet.tiny_models import ARCHITECTURES
+from devnet.models.tiny_models import ARCHITECTURES
 
 SAMPLED = SamplingParams(temperature_micro=800_000, min_p_micro=20_000, seed=5)
 

@@ -21,7 +21,7 @@ from core.dispute.play.program import ModelProgram, model_program
 from core.dispute.trace.derive import Choice, Derivation
 from core.dispute.trace.families import FP32_TOLERANCES
 from core.dispute.trace.layout import Layout
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 
 #: Widths on both sides of 128 terms, so that reductions go by partial sums in some.
 FAMILIES = {

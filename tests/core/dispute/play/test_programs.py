@@ -14,7 +14,7 @@ from core.dispute.play.program import PROGRAM_FILE, has_program, model_program
 from core.dispute.trace.families import FP32_TOLERANCES, SIGMA
 from core.dispute.trace.program import Program
 from core.protocol.errors import ModelUnsupported
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 from tests.core.dispute.play.models import FAMILIES, Tiny
 
 

@@ -1,6 +1,6 @@
 """How does a GGUF file become a folder of float32 safetensors with tokenizer and chat template?
 
-Run as `python -m devnet.convert_gguf FILE FOLDER`; FOLDER must not exist.
+Run as `python -m devnet.models.convert_gguf FILE FOLDER`; FOLDER must not exist.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def _download(requirement: str, folder: Path) -> Path:
 def _convert(gguf: Path, target: Path) -> None:
     # In a process of its own: the reader needs gigabytes for a moment, and must not reach for the network.
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}
-    command = [sys.executable, "-m", "devnet.convert_gguf", str(gguf), str(target)]
+    command = [sys.executable, "-m", "devnet.models.convert_gguf", str(gguf), str(target)]
     try:
         done = subprocess.run(
             command,
@@ -210,8 +210,8 @@ def _last_line(text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m devnet.models [NAME]`: have a model ready, saying what is done if it takes time."""
-    asked = argparse.ArgumentParser(prog="python -m devnet.models", description=main.__doc__)
+    """`python -m devnet.models.unpack [NAME]`: have a model ready, saying what is done if it takes time."""
+    asked = argparse.ArgumentParser(prog="python -m devnet.models.unpack", description=main.__doc__)
     asked.add_argument("name", nargs="?", default=DEFAULT_MODEL, help=", ".join(SOURCES))
     try:
         ensure_model(

@@ -1,6 +1,6 @@
 """How far are honest machines from float64? Measures what `calibration.json` holds.
 
-    python -m devnet.calibrate FILE NUMERICS [MODEL …]
+    python -m devnet.models.calibrate FILE NUMERICS [MODEL …]
 
 measures machines of these numerics (float32 or bfloat16) on tiny models of every family and on the named real ones; what FILE holds of other
 numerics stays. Every span of a depth is run from the same committed inputs as a whole, in pieces, token by token, with either kind of
@@ -33,7 +33,7 @@ from core.engine.prepack import prepack
 from core.engine.shape import describe_model
 from core.engine.store import model_path
 from core.protocol.types import LayerRange
-from devnet.tiny_models import write_tiny_model
+from devnet.models.tiny_models import write_tiny_model
 
 TINY = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3")
 _ROWS = 129

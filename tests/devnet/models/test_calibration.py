@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.dispute.trace.families import BF16_TOLERANCES, FAMILIES, FP32_TOLERANCES
-from devnet import calibration
+from devnet.models import calibration
 
 
 @pytest.mark.parametrize("family", FAMILIES)

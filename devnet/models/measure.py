@@ -9,7 +9,7 @@ from typing import Any
 
 from core.engine.store import resolve_model
 from core.engine.tokenizer import Tokenizer
-from devnet.models import DEFAULT_MODEL
+from devnet.models.unpack import DEFAULT_MODEL
 
 NEW_TOKENS = 28
 PROMPTS = 1

@@ -13,9 +13,9 @@ import pytest
 
 from core.engine.store import installed_models, models_dir
 from core.protocol.errors import HeadraceError, ModelUnknown, Unreachable
-from devnet import models
-from devnet.models import ModelSource, ensure_model
-from devnet.tiny_models import write_tiny_model
+from devnet.models import unpack
+from devnet.models.tiny_models import write_tiny_model
+from devnet.models.unpack import ModelSource, ensure_model
 
 PIECES = (b"first half, ", b"second half")
 
@@ -52,13 +52,13 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelSource:
         layers=2,
         licence="none",
     )
-    monkeypatch.setitem(models.SOURCES, made.name, made)
+    monkeypatch.setitem(unpack.SOURCES, made.name, made)
 
     def convert(gguf: Path, target: Path) -> None:
         assert gguf.read_bytes() == b"".join(PIECES)
         write_tiny_model(target, layers=2)
 
-    monkeypatch.setattr(models, "_convert", convert)
+    monkeypatch.setattr(unpack, "_convert", convert)
     return made
 
 
@@ -86,7 +86,7 @@ def test_a_file_that_is_not_the_pinned_one_leaves_nothing(
     source: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forged = ModelSource(**vars(source) | {"gguf_sha256": "00"})
-    monkeypatch.setitem(models.SOURCES, "halves", forged)
+    monkeypatch.setitem(unpack.SOURCES, "halves", forged)
     with pytest.raises(HeadraceError, match="not the file that was pinned"):
         ensure_model("halves", tmp_path / "cache")
     assert installed_models(tmp_path / "cache") == []
@@ -96,7 +96,7 @@ def test_a_file_that_is_not_the_pinned_one_leaves_nothing(
 def test_a_wrong_number_of_layers_is_refused(
     source: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(models.SOURCES, "halves", ModelSource(**vars(source) | {"layers": 3}))
+    monkeypatch.setitem(unpack.SOURCES, "halves", ModelSource(**vars(source) | {"layers": 3}))
     with pytest.raises(HeadraceError, match="2 layers, not 3"):
         ensure_model("halves", tmp_path / "cache")
     assert installed_models(tmp_path / "cache") == []
@@ -106,7 +106,7 @@ def test_a_package_without_the_file_is_refused(
     source: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = ModelSource(**vars(source) | {"pieces": ("model.part0", "model.part7")})
-    monkeypatch.setitem(models.SOURCES, "halves", other)
+    monkeypatch.setitem(unpack.SOURCES, "halves", other)
     with pytest.raises(HeadraceError, match="does not hold"):
         ensure_model("halves", tmp_path / "cache")
 
@@ -124,13 +124,13 @@ def test_callers_at_the_same_time_convert_once(
     source: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conversions: list[Path] = []
-    convert = models._convert
+    convert = unpack._convert
 
     def counting(gguf: Path, target: Path) -> None:
         conversions.append(target)
         convert(gguf, target)
 
-    monkeypatch.setattr(models, "_convert", counting)
+    monkeypatch.setattr(unpack, "_convert", counting)
     found: list[Path] = []
     threads = [
         threading.Thread(target=lambda: found.append(ensure_model("halves", tmp_path / "cache")))
@@ -158,19 +158,19 @@ def test_the_setup_step_prepares_the_default_model_or_says_why_not(
     found: bool,
     code: int,
 ) -> None:
-    monkeypatch.setitem(models.SOURCES, models.DEFAULT_MODEL, source)
+    monkeypatch.setitem(unpack.SOURCES, unpack.DEFAULT_MODEL, source)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if not found:
         monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "empty"))
-    assert models.main([]) == code
-    assert (installed_models() == [models.DEFAULT_MODEL]) is found
+    assert unpack.main([]) == code
+    assert (installed_models() == [unpack.DEFAULT_MODEL]) is found
     assert ("cannot download" in capsys.readouterr().err) is not found
 
 
 @pytest.mark.model
 def test_make_runs_the_setup_step() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "devnet.models"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "devnet.models.unpack"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert models.DEFAULT_MODEL in installed_models()
+    assert unpack.DEFAULT_MODEL in installed_models()
