@@ -248,7 +248,7 @@ async def disputes_claim(run: Run, dispute: DisputeArgument) -> None:
 @app.command()
 async def withdraw(run: Run) -> None:
     """Take what disputes owe this wallet: bonds, rewards, fees."""
-    from client.commands.wallet.credits import withdraw_credits
+    from client.commands.wallet.credit import withdraw_credits
 
     run.emit(await withdraw_credits(run))
 

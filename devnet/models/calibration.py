@@ -21,7 +21,7 @@ FLOAT32 = "float32"
 def measured() -> dict[str, Any]:
     """The shipped measurements: `profiles` by numerics, and in each `families`."""
     found: dict[str, Any] = json.loads(
-        resources.files("devnet").joinpath(CALIBRATION_FILE).read_text("utf-8")
+        resources.files("devnet.models").joinpath(CALIBRATION_FILE).read_text("utf-8")
     )
     return found
 

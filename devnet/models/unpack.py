@@ -193,7 +193,7 @@ def _convert(gguf: Path, target: Path) -> None:
             text=True,
             timeout=_CONVERT_LIMIT_S,
             env=os.environ | offline,
-            cwd=Path(__file__).parent.parent,
+            cwd=Path(__file__).parents[2],
             check=False,
         )
     except subprocess.TimeoutExpired as error:

@@ -15,7 +15,7 @@ import pytest
 
 from client.audit.programs import local_program, registered_program
 from client.commands.judge import move_dispute
-from client.commands.wallet import credits
+from client.commands.wallet import credit
 from client.context import Context
 from client.disputes.prosecution import Accusation, OrderedDraw, Played, Prosecution, open_game
 from client.orders.orders import Prompt
@@ -217,7 +217,7 @@ async def test_a_silent_stage_is_convicted_and_its_stake_claimed_by_hand(
     async def open_context(settings: Any) -> AsyncIterator[Context]:
         yield Context(settings, world.chain)
 
-    for module in (move_dispute, credits):
+    for module in (move_dispute, credit):
         monkeypatch.setattr(module, "open_context", open_context)
     run = Run(
         "auditor",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from client.audit.evidence import Delegation, events_named
 from client.audit.investigation import investigate, read_delegation
 from client.commands.judge.play_dispute import next_move
-from client.commands.wallet.credits import withdraw_credits
+from client.commands.wallet.credit import withdraw_credits
 from client.context import Context, open_context
 from client.jury.jury import Action, Memory, View, next_action
 from core.dispute.game.dispute import ACCUSED_TURNS, JURY, STATUSES, JuryPhase, Phase

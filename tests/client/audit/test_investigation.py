@@ -55,7 +55,7 @@ from tests.client.world import (
     prompts,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class Chain(FakeChain):

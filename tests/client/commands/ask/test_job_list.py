@@ -25,7 +25,7 @@ from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
 from tests.client.world import DOMAIN, NOW_S, REQUESTER, SPEC, FakeChain, Stages, key, prompts
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_job_states_are_the_contracts_in_its_order() -> None:

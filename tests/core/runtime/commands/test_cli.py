@@ -14,7 +14,7 @@ import pytest
 from core.keys.keystore import Keystore
 
 PROGRAM = Path(__file__).with_name("frame_program.py")
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 EXITS = {
     "HeadraceError": 1,
     "UsageError": 2,
