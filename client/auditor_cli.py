@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from core.runtime.commands.cli import App, Run
+
+if TYPE_CHECKING:
+    from core.runtime.commands.results import Results
 
 app = App("auditor", help="Re-run what you doubt, and take a liar's stake on chain.")
 jury = app.group("jury", help="Stake, and judge other people's disputes.")
@@ -320,6 +323,14 @@ async def jury_withdraw(
     from client.commands.judge.jury_stake import withdraw_juror
 
     run.emit(await withdraw_juror(run, amount))
+
+
+@app.results
+def _results() -> Results:
+    """What each command prints with --json."""
+    from client.auditor_results import RESULTS
+
+    return RESULTS
 
 
 main = app.main

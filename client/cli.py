@@ -12,6 +12,7 @@ from core.runtime.commands.cli import App, Run
 
 if TYPE_CHECKING:
     from core.protocol.types import SamplingParams
+    from core.runtime.commands.results import Results
 
 app = App("client", help="Buy inference from your own wallet and keep a receipt for every answer.")
 wallet = app.group("wallet", help="Keys, and the prepaid balance.")
@@ -656,6 +657,14 @@ async def dispute(
     from client.commands.judge.verdicts import dispute_job
 
     await dispute_job(run, job, stage, None, wait=wait)
+
+
+@app.results
+def _results() -> Results:
+    """What each command prints with --json."""
+    from client.results import RESULTS
+
+    return RESULTS
 
 
 main = app.main

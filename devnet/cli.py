@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from core.runtime.commands.cli import App, Run
+
+if TYPE_CHECKING:
+    from core.runtime.commands.results import Results
 
 app = App(
     "devnet", help="A whole network on one machine: chain, contracts, matcher, miners, jurors."
@@ -339,6 +342,14 @@ def _conditions(
         "bytes_per_s": None if mbit_s is None else mbit_s * 125_000,
     }
     return {name: value for name, value in given.items() if value is not None}
+
+
+@app.results
+def _results() -> Results:
+    """What each command prints with --json."""
+    from devnet.results import RESULTS
+
+    return RESULTS
 
 
 main = app.main

@@ -12,6 +12,7 @@ import typer
 from core.runtime.commands.cli import App, Run
 
 if TYPE_CHECKING:
+    from core.runtime.commands.results import Results
     from core.runtime.settings import Settings
 
 app = App("matcher", help="Match orders to machines: plan, route, open and settle jobs.")
@@ -343,6 +344,14 @@ def _route_row(route: dict[str, Any]) -> dict[str, Any]:
 
 def _layers(at: list[int] | None) -> str:
     return "" if at is None else f"{at[0]}-{at[1] - 1}"
+
+
+@app.results
+def _results() -> Results:
+    """What each command prints with --json."""
+    from matcher.results import RESULTS
+
+    return RESULTS
 
 
 main = app.main

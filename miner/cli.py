@@ -14,6 +14,7 @@ import typer
 from core.runtime.commands.cli import App, Run
 
 if TYPE_CHECKING:
+    from core.runtime.commands.results import Results
     from miner.assignment import ShardHook
     from miner.defence import TraceHook
     from miner.home import Running
@@ -504,6 +505,14 @@ def _host_and_port(endpoint: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError(f"--endpoint {endpoint}", "it is not HOST:PORT")
     return host.strip("[]"), int(port)
+
+
+@app.results
+def _results() -> Results:
+    """What each command prints with --json."""
+    from miner.results import RESULTS
+
+    return RESULTS
 
 
 main = app.main

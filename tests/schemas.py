@@ -1,25 +1,40 @@
-"""Does a document that a command printed follow the schema that is published for it?"""
+"""Does a document that a command printed follow the schema of that command?"""
 
 from __future__ import annotations
 
 import json
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import jsonschema_rs
 
-from core.runtime.commands.schemas import file_name
-from devnet.schemas import FOLDER
+from core.runtime.commands.cli import App
+from core.runtime.commands.schemas import ERROR, error_schema, schemas_of
 
+PROGRAMS = {
+    "miner": "miner.cli",
+    "client": "client.cli",
+    "matcher": "matcher.cli",
+    "auditor": "client.auditor_cli",
+    "devnet": "devnet.cli",
+}
 #: Programs of tests, not of the product.
 STRANGERS = ("headrace.prog.", "headrace.job/")
 
 
+def app_of(program: str) -> App:
+    """The frame of one of the five programs."""
+    app: App = import_module(PROGRAMS[program]).app
+    return app
+
+
 @cache
 def _validator(name: str) -> Any:
-    file = FOLDER / file_name(name)
-    assert file.is_file(), f"no schema is published for {name}: python -m devnet.schemas"
-    return jsonschema_rs.validator_for(json.loads(file.read_text()))
+    program = name.split(".")[1]
+    known = {ERROR: error_schema()} if name == ERROR else schemas_of(app_of(program))
+    assert name in known, f"{program} does not say what {name} is"
+    return jsonschema_rs.validator_for(known[name])
 
 
 def check_document(document: dict[str, Any]) -> None:

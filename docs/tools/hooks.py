@@ -37,7 +37,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Hand the pages to the builder."""
+    """Hand the pages and files to the builder."""
     for path, content in _pages.items():
         files.append(File.generated(config, path, content=content))
     return files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
@@ -110,6 +111,22 @@ def test_every_command_of_every_program_is_in_the_reference(site: Site) -> None:
                     if not getattr(option, "hidden", False):
                         assert name in site.text(f"reference/cli/{shown}.html"), (one.path, name)
     assert total > 70
+
+
+def test_every_schema_is_a_file_of_the_site_and_linked_from_its_command(site: Site) -> None:
+    from sitegen.commands import app_of
+    from sitegen.places import PROGRAMS
+
+    from core.runtime.commands.schemas import every_schema, file_name, schemas_of
+
+    for program in PROGRAMS:
+        links = site.pages[f"reference/cli/{program}.html"].links
+        hidden = {"headrace.miner.rotate-operator/1", "headrace.devnet.measure-generate/1"}
+        for name in schemas_of(app_of(program)).keys() - hidden:
+            assert f"../../schemas/{file_name(name)}" in links, name
+    for name, schema in every_schema(map(app_of, PROGRAMS)).items():
+        file = site.folder / "schemas" / file_name(name)
+        assert json.loads(file.read_text()) == schema, name
 
 
 def test_every_setting_is_in_the_reference_with_its_variable(site: Site) -> None:

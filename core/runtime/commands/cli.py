@@ -49,7 +49,7 @@ from contextvars import ContextVar
 from dataclasses import fields
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
@@ -59,6 +59,9 @@ from core.runtime import tracing
 from core.runtime.commands.console import DryRunEnds, GlobalOptions, Run, print_json
 from core.runtime.folders import Folders
 from core.runtime.garbage import look_seldom
+
+if TYPE_CHECKING:
+    from core.runtime.commands.results import Results
 
 __all__ = ["App", "Group", "Run"]
 
@@ -132,9 +135,21 @@ class App(Group):
 
     def __init__(self, program: str, help: str) -> None:
         super().__init__(program, help)
+        self._results: Callable[[], Results] = dict
         from core.runtime.commands.shared_commands import mount
 
         mount(self)
+
+    def results(self, types: Callable[[], Results]) -> Callable[[], Results]:
+        """Register the function that imports and lists what each own command prints with --json."""
+        self._results = types
+        return types
+
+    def printed(self) -> Results:
+        """Command → types of what it prints with --json, the shared commands included."""
+        from core.runtime.commands.results import SHARED
+
+        return {**SHARED, **self._results()}
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run the command line and return the exit code; never raises, never exits."""

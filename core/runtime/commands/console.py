@@ -260,8 +260,10 @@ class Run:
         for label, text in rows:
             self.err.print(f"  {label:<{width}}   {text}", soft_wrap=True, markup=False)
         if self.options.dry_run:
+            from core.runtime.commands.results import Rehearsed
+
             self.emit(
-                {"dry_run": True, "question": question, "summary": dict(rows)},
+                Rehearsed(dry_run=True, question=question, summary=dict(rows)),
                 human=f"dry run: not asked '{question}', {NOTHING_CHANGED}",
             )
             raise DryRunEnds
@@ -402,7 +404,7 @@ def _plain(result: Any) -> Any:
         return result
     import msgspec
 
-    return msgspec.to_builtins(result)
+    return msgspec.to_builtins(result, enc_hook=str)
 
 
 def _as_table(result: Any, columns: Sequence[str] | None) -> Any:

@@ -1,10 +1,16 @@
-"""What do the commands that every program has print with --json, and what does any program print that fails or only rehearses?"""
+"""What do the commands of every program print with --json, and what does a program print that fails?
+
+The types of a program's own commands stand beside those commands; they are made from `Result`.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
 import msgspec
+
+#: Command → the types of its result; several where the result depends on options or on the state.
+Results = dict[str, tuple[Any, ...]]
 
 
 class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,7 +71,7 @@ class Failure(Result, frozen=True):
 
 
 #: Of every program.
-RESULTS: dict[str, tuple[Any, ...]] = {
+SHARED: Results = {
     "config show": (list[Setting],),
     "config set": (Changed,),
     "config path": (Places,),

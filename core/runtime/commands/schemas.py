@@ -1,37 +1,20 @@
-"""What exactly does a command print with --json? A JSON Schema per command, made from the types of its results."""
+"""What exactly does a command print with --json? Its JSON Schema, made from the types it prints."""
 
 from __future__ import annotations
 
-import importlib
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
 
-from core.runtime.commands.results import RESULTS as SHARED
+import msgspec
+
 from core.runtime.commands.results import Failure, Rehearsed
+
+if TYPE_CHECKING:
+    from core.runtime.commands.cli import App
 
 Schema = dict[str, Any]
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-#: Program → where its types are.
-MODULES: Final = {
-    "miner": "miner.results",
-    "client": "client.results",
-    "matcher": "matcher.results",
-    "auditor": "client.auditor_results",
-    "devnet": "devnet.results",
-}
-#: What prints no result of its own.
-SILENT: Final = {
-    "miner start": "a daemon",
-    "auditor jury serve": "a daemon",
-    "auditor watch": "a daemon; `auditor audits ls` prints what it found",
-    "devnet logs": "prints a file",
-    "devnet demo": "tells a story",
-}
-
-
-def results_of(program: str) -> dict[str, tuple[Any, ...]]:
-    """Command → types of its result, the shared commands included."""
-    own: dict[str, tuple[Any, ...]] = importlib.import_module(MODULES[program]).RESULTS
-    return {**SHARED, **own}
+ERROR: Final = "headrace.error/1"
 
 
 def name_of(program: str, command: str) -> str:
@@ -39,67 +22,52 @@ def name_of(program: str, command: str) -> str:
     return f"headrace.{'.'.join([program, *command.split()])}/1"
 
 
-def schema_of(program: str, command: str, kinds: tuple[Any, ...]) -> Schema:
-    """The schema of one command's documents: `schema`, `ok` and the `result`."""
-    import msgspec
+def file_name(name: str) -> str:
+    """``headrace.miner.status/1`` → ``headrace.miner.status.1.json``."""
+    return f"{name.replace('/', '.')}.json"
 
-    components: Schema = {}
-    shapes, components = msgspec.json.schema_components(
-        [*kinds, Rehearsed], ref_template="#/$defs/{name}"
-    )
-    return {
-        "$schema": DIALECT,
-        "$id": name_of(program, command),
-        "title": f"{program} {command} --json",
-        "type": "object",
-        "required": ["schema", "ok", "result"],
-        "additionalProperties": False,
-        "properties": {
-            "schema": {"const": name_of(program, command)},
-            "ok": {"const": True},
-            "result": {"anyOf": list(shapes)},
-        },
-        "$defs": components,
-    }
+
+def schemas_of(app: App) -> dict[str, Schema]:
+    """Name of the document → its schema, for every command of a program."""
+    found = {}
+    for command, kinds in sorted(app.printed().items()):
+        name = name_of(app.program, command)
+        shapes, parts = _shapes([*kinds, Rehearsed])
+        found[name] = _document(
+            name, f"{app.program} {command} --json", True, {"result": {"anyOf": shapes}}, parts
+        )
+    return found
 
 
 def error_schema() -> Schema:
     """The schema of what any program prints when it fails."""
-    import msgspec
-
-    (shape,), components = msgspec.json.schema_components([Failure], ref_template="#/$defs/{name}")
-    return {
-        "$schema": DIALECT,
-        "$id": "headrace.error/1",
-        "title": "any program's failure with --json",
-        "type": "object",
-        "required": ["schema", "ok", "error"],
-        "additionalProperties": False,
-        "properties": {
-            "schema": {"const": "headrace.error/1"},
-            "ok": {"const": False},
-            "error": shape,
-        },
-        "$defs": components,
-    }
+    (shape,), parts = _shapes([Failure])
+    return _document(ERROR, "any program's failure with --json", False, {"error": shape}, parts)
 
 
-def schemas_of(program: str) -> dict[str, Schema]:
-    """Name of the document → its schema, for every command of a program."""
-    return {
-        name_of(program, command): schema_of(program, command, kinds)
-        for command, kinds in sorted(results_of(program).items())
-    }
-
-
-def every_schema() -> dict[str, Schema]:
-    """Of all five programs, and of failures. All of them must be installed."""
-    found = {"headrace.error/1": error_schema()}
-    for program in MODULES:
-        found |= schemas_of(program)
+def every_schema(apps: Iterable[App]) -> dict[str, Schema]:
+    """Name → schema, for every command of these programs and for failures."""
+    found = {ERROR: error_schema()}
+    for app in apps:
+        found |= schemas_of(app)
     return found
 
 
-def file_name(name: str) -> str:
-    """``headrace.miner.status/1`` → ``headrace.miner.status.1.json``."""
-    return f"{name.replace('/', '.')}.json"
+def _shapes(kinds: list[Any]) -> tuple[list[Schema], Schema]:
+    """The schema of each type, and the named parts to which they refer."""
+    shapes, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    return list(shapes), parts
+
+
+def _document(name: str, title: str, ok: bool, body: Schema, parts: Schema) -> Schema:
+    """The schema of a document: `schema`, `ok`, and a body of one field."""
+    return {
+        "$schema": DIALECT,
+        "$id": name,
+        "title": title,
+        "type": "object",
+        "required": ["schema", "ok", *body],
+        "additionalProperties": False,
+        "properties": {"schema": {"const": name}, "ok": {"const": ok}, **body},
+        "$defs": parts,
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ def mount(app: App) -> None:
     config.command("show")(show)
     config.command("set")(set_)
     config.command("path")(path)
-    app.command("schema")(schema)
+    app.command("schema")(_schema_of(app))
     debug = app.group("debug", help="Gather what a helper needs to see.")
     debug.command("save")(save)
 
@@ -32,10 +33,11 @@ def show(
     ] = False,
 ) -> None:
     """Print the effective settings; secrets are masked."""
+    from core.runtime.commands.results import Setting
     from core.runtime.settings import SHORT_SECTIONS, Settings, check_key
 
     rows = [
-        {"key": name, "value": value, "origin": source}
+        Setting(name, value, source)
         for name, value, source in run.settings.effective()
         if key is None or name == key or name.startswith(f"{key}.")
     ]
@@ -51,60 +53,69 @@ def set_(
 ) -> None:
     """Change one setting in the user's configuration file; comments stay."""
     from core.runtime.commands.config_file import set_value
+    from core.runtime.commands.results import Changed
 
     full_key, written = set_value(key, value, run.folders)
     file = run.folders.config_file
     run.emit(
-        {"key": full_key, "value": written, "file": str(file)},
+        Changed(full_key, written, str(file)),
         human=f"{full_key} = {written}   ({file})",
     )
 
 
 def path(run: Run) -> None:
     """Print where configuration, state, cache and networks are kept."""
+    from core.runtime.commands.results import Places
+
     folders = run.folders
     run.emit(
-        {
-            "config": str(folders.config_file),
-            "state": str(folders.state),
-            "cache": str(folders.cache),
-            "networks": str(folders.networks),
-        }
+        Places(
+            config=str(folders.config_file),
+            state=str(folders.state),
+            cache=str(folders.cache),
+            networks=str(folders.networks),
+        )
     )
 
 
-def schema(
-    run: Run,
-    command: Annotated[
-        list[str] | None, typer.Argument(help="Such as jobs ls; the names of all if not said.")
-    ] = None,
-) -> None:
-    """Print the JSON Schema of what a command prints with --json."""
-    import json
+def _schema_of(app: App) -> Callable[..., None]:
+    """The command ``schema`` of a program: it knows which types the program's commands print."""
 
-    from core.protocol.errors import UsageError
-    from core.runtime.commands.schemas import error_schema, schemas_of
+    def schema(
+        run: Run,
+        command: Annotated[
+            list[str] | None, typer.Argument(help="Such as jobs ls; the names of all if not said.")
+        ] = None,
+    ) -> None:
+        """Print the JSON Schema of what a command prints with --json."""
+        import json
 
-    known = schemas_of(run.program)
-    name = f"headrace.{'.'.join([run.program, *(command or [])])}/1"
-    if command is None:
-        run.emit([*known, "headrace.error/1"])
-    elif command == ["error"]:
-        print(json.dumps(error_schema(), indent=2))
-    elif name in known:
-        print(json.dumps(known[name], indent=2))
-    else:
-        raise UsageError(
-            f"no schema of '{' '.join(command)}'",
-            f"{run.program} has {len(known)} commands that print one",
-            next_step=f"{run.program} schema",
-        )
+        from core.protocol.errors import UsageError
+        from core.runtime.commands.schemas import ERROR, error_schema, name_of, schemas_of
+
+        known = schemas_of(app)
+        name = name_of(run.program, " ".join(command or []))
+        if command is None:
+            run.emit([*known, ERROR])
+        elif command == ["error"]:
+            print(json.dumps(error_schema(), indent=2))
+        elif name in known:
+            print(json.dumps(known[name], indent=2))
+        else:
+            raise UsageError(
+                f"no schema of '{' '.join(command)}'",
+                f"{run.program} has {len(known)} commands that print one",
+                next_step=f"{run.program} schema",
+            )
+
+    return schema
 
 
 def save(run: Run, file: Annotated[Path, typer.Argument(help="Zip file to write.")]) -> None:
     """Bundle logs, settings and versions, without secrets, into a file to send to a helper."""
     from core.protocol.errors import HeadraceError
     from core.runtime.commands.debug import save_bundle
+    from core.runtime.commands.results import Bundle
 
     try:
         config = [
@@ -114,4 +125,4 @@ def save(run: Run, file: Annotated[Path, typer.Argument(help="Zip file to write.
     except HeadraceError as error:  # a broken configuration is worth a bundle too
         config = [error.to_dict()]
     names = save_bundle(file, run.folders, config, run.program)
-    run.emit({"file": str(file), "contents": names}, human=f"wrote {file}: {', '.join(names)}")
+    run.emit(Bundle(str(file), names), human=f"wrote {file}: {', '.join(names)}")

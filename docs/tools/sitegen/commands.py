@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import typer
 
-from sitegen.places import PROGRAMS, ROOT
+from core.runtime.commands.schemas import every_schema, file_name, name_of
+from sitegen.places import PROGRAMS
 from sitegen.text import code, prose, table
-
-#: JSON schemas of what commands print, by program, command and version.
-SCHEMAS = ROOT / "docs" / "schemas"
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,14 @@ class Listed:
         return self.path.replace(" ", "-")
 
 
+def app_of(program: str) -> Any:
+    """The program's frame, `core.runtime.commands.cli.App`."""
+    return import_module(PROGRAMS[program]).app
+
+
 def root_of(program: str) -> Any:
     """The program's outermost command."""
-    return typer.main.get_command(import_module(PROGRAMS[program]).app.typer)
+    return typer.main.get_command(app_of(program).typer)
 
 
 def commands_of(program: str) -> list[Listed]:
@@ -51,6 +55,14 @@ def _walk(command: Any, path: str, context: Any) -> Iterator[Listed]:
         if not child.hidden:
             made = child.make_context(name, [], parent=context, resilient_parsing=True)
             yield from _walk(child, f"{path} {name}", made)
+
+
+def schema_files() -> dict[str, str]:
+    """`schemas/NAME.json`: a JSON Schema of what each command prints, and of what a failure does."""
+    return {
+        f"schemas/{file_name(name)}": json.dumps(schema, indent=1, sort_keys=True) + "\n"
+        for name, schema in every_schema(map(app_of, PROGRAMS)).items()
+    }
 
 
 def command_pages() -> dict[str, str]:
@@ -114,7 +126,7 @@ def _joined(parts: list[str]) -> Iterator[str]:
 
 
 def _program(program: str) -> str:
-    root = root_of(program)
+    root, printed = root_of(program), app_of(program).printed()
     listed = commands_of(program)
     rows = ((f"[`{c.path}`](#{c.anchor})", prose(_first_line(c.command.help))) for c in listed)
     parts = [
@@ -130,19 +142,18 @@ def _program(program: str) -> str:
             f"```text\n{_usage(one)}\n```\n",
             _arguments(one),
             _options(_own(one.command), one.context),
-            _schema(one),
+            _schema(one, program, printed),
         ]
     return "\n".join(part for part in parts if part)
 
 
-def _schema(one: Listed) -> str:
-    """Where the document that `--json` prints is described."""
-    name = f"headrace.{one.path.replace(' ', '.')}"
-    found = sorted(SCHEMAS.glob(f"{name}.*.json"))
-    newest = [path for path in found if path.name.removeprefix(f"{name}.").split(".")[0].isdigit()]
-    if not newest:
+def _schema(one: Listed, program: str, printed: Container[str]) -> str:
+    """Where the document that `--json` prints is described; "" for a command that prints none."""
+    command = one.path.removeprefix(f"{program} ")
+    if command not in printed:
         return ""
-    return f"With `--json`: [{newest[-1].name}](../../schemas/{newest[-1].name})\n"
+    file = file_name(name_of(program, command))
+    return f"With `--json`: [{file}](../../schemas/{file})\n"
 
 
 def _usage(one: Listed) -> str:

@@ -1,9 +1,9 @@
-"""Which generated pages does the site have?"""
+"""Which generated pages and files does the site have?"""
 
 from __future__ import annotations
 
 from sitegen.benchmarks import benchmark_page
-from sitegen.commands import command_pages
+from sitegen.commands import command_pages, schema_files
 from sitegen.configuration import configuration_page
 from sitegen.contract_errors import contract_errors_page
 from sitegen.errors import error_pages
@@ -23,6 +23,7 @@ def generated() -> dict[str, str]:
         **contract_errors_page(),
         **peer_codes_page(),
         **command_pages(),
+        **schema_files(),
         **configuration_page(),
         **api_pages(),
         **papers_page(),
