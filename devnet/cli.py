@@ -347,9 +347,34 @@ def _conditions(
 @app.results
 def _results() -> Results:
     """What each command prints with --json."""
-    from devnet.results import RESULTS
+    from devnet import results as r
 
-    return RESULTS
+    return {
+        "up": (r.Up,),
+        "down": (r.Down,),
+        "status": (list[r.Program],),
+        "accounts": (list[r.Account],),
+        "fund": (r.Funded,),
+        "warp": (r.Clock,),
+        "mine": (r.Clock,),
+        "snapshot": (r.Snapshot,),
+        "revert": (r.Snapshot,),
+        "chaos kill": (r.Killed,),
+        "chaos freeze": (r.Signalled,),
+        "chaos thaw": (r.Signalled,),
+        "chaos lie": (r.Restarted,),
+        "chaos slow": (r.Restarted,),
+        "chaos restart": (r.Restarted,),
+        "links show": (list[r.Way],),
+        "links set": (list[r.Way],),
+        "links freeze": (list[r.Way],),
+        "links lose": (list[r.Way],),
+        "links thaw": (list[r.Way],),
+        "links reset": (r.Broken,),
+        "links cut": (r.Broken,),
+        "links mend": (r.Broken,),
+        "measure-generate": (r.Generated,),
+    }
 
 
 main = app.main

@@ -27,6 +27,20 @@ from devnet.models.unpack import DEFAULT_MODEL, SOURCES, ensure_model, is_ready
 from devnet.network import Devnet, MinerProfile
 from devnet.ports import free_port_like
 from devnet.processes import Processes, Running, log_lines
+from devnet.results import (
+    Account,
+    Broken,
+    Clock,
+    Down,
+    Funded,
+    Killed,
+    Program,
+    Restarted,
+    Signalled,
+    Snapshot,
+    Up,
+    Way,
+)
 
 GAS_GIFT_WEI = 10**18
 FOLLOW_EVERY_S = 0.2
@@ -90,7 +104,7 @@ async def _fetch_model(run: Run, name: str, stages: int) -> None:
         await asyncio.to_thread(ensure_model, name, progress=lambda text: stage.set(0, text))
 
 
-async def bring_up(run: Run, wanted: Wanted, *, keep: bool) -> dict[str, Any]:
+async def bring_up(run: Run, wanted: Wanted, *, keep: bool) -> Up:
     """Start everything; a failure half-way stops what was started. A known model that is not here is fetched first."""
     layout = Layout.default()
     running = Processes.load(layout.processes_file, layout.logs)
@@ -143,16 +157,16 @@ async def bring_up(run: Run, wanted: Wanted, *, keep: bool) -> dict[str, Any]:
         if net.chain is not None:
             await net.chain.close()
     home = layout.home("requester-1")
-    return {
-        "network": str(layout.network_file),
-        "chain": f"http://127.0.0.1:{net.rpc_port}",
-        "matcher": net.matcher_url,
-        "gateway": net.gateway_url,
-        "try": f'HEADRACE_HOME={home} client chat "hello"',
-        "or": f"export OPENAI_BASE_URL={net.gateway_url}/v1 OPENAI_API_KEY={key}",
-        "watch": pages_of(layout) if wanted.pages else "no pages (--no-dashboard)",
-        "stop": "devnet down",
-    }
+    return Up(
+        network=str(layout.network_file),
+        chain=f"http://127.0.0.1:{net.rpc_port}",
+        matcher=net.matcher_url,
+        gateway=net.gateway_url,
+        try_=f'HEADRACE_HOME={home} client chat "hello"',
+        or_=f"export OPENAI_BASE_URL={net.gateway_url}/v1 OPENAI_API_KEY={key}",
+        watch=pages_of(layout) if wanted.pages else "no pages (--no-dashboard)",
+        stop="devnet down",
+    )
 
 
 def pages_of(layout: Layout) -> str:
@@ -163,7 +177,7 @@ def pages_of(layout: Layout) -> str:
     )
 
 
-async def bring_down(*, purge: bool) -> dict[str, Any]:
+async def bring_down(*, purge: bool) -> Down:
     """Stop what runs; with `purge` remove the folder too."""
     layout = Layout.default()
     processes = Processes.load(layout.processes_file, layout.logs)
@@ -171,10 +185,10 @@ async def bring_down(*, purge: bool) -> dict[str, Any]:
     await processes.stop_all()
     if purge and layout.root.exists():
         shutil.rmtree(layout.root)
-    return {"stopped": names, "purged": purge}
+    return Down(names, purge)
 
 
-async def describe() -> list[dict[str, Any]]:
+async def describe() -> list[Program]:
     """A row per program: whether it runs, where it answers, and of a machine what the matcher sees."""
     net = load(Layout.default())
     party_of = {address.lower(): party for party, address in net.addresses.items()}
@@ -194,7 +208,7 @@ async def describe() -> list[dict[str, Any]]:
 
 def _program_row(
     net: Devnet, running: Running, miner: dict[str, Any] | None, *, is_machine: bool
-) -> dict[str, Any]:
+) -> Program:
     if not running.is_alive:
         state = "ended"
     elif running.is_frozen:
@@ -207,18 +221,18 @@ def _program_row(
     if running.name == "gateway":
         urls["gateway"] = pages_of(net.layout)
     layers = miner["layers"] if miner else None
-    return {
-        "program": running.name,
-        "state": state,
-        "layers": f"{layers[0]}-{layers[1] - 1}" if layers else "",
-        "at": urls.get(running.name) or (miner["endpoint"] if miner else ""),
-        "pid": running.pid,
-        "alive": running.is_alive,
-        "log": str(running.log),
-    }
+    return Program(
+        program=running.name,
+        state=state,
+        layers=f"{layers[0]}-{layers[1] - 1}" if layers else "",
+        at=urls.get(running.name) or (miner["endpoint"] if miner else ""),
+        pid=running.pid,
+        alive=running.is_alive,
+        log=str(running.log),
+    )
 
 
-async def list_accounts() -> list[dict[str, Any]]:
+async def list_accounts() -> list[Account]:
     """Everybody's address and holdings."""
     net = load(Layout.default())
     chain = net._chain()
@@ -227,20 +241,23 @@ async def list_accounts() -> list[dict[str, Any]]:
     finally:
         await chain.close()
     return [
-        {
-            "name": name,
-            "address": net.addresses.get(name, ""),
-            "wallet": units.format_token(h.wallet),
-            "prepaid": units.format_token(h.prepaid),
-            "credit": units.format_token(h.credit),
-            "stake": units.format_token(h.stake),
-        }
+        Account(
+            name=name,
+            address=net.addresses.get(name, ""),
+            wallet=units.format_token(h.wallet),
+            prepaid=units.format_token(h.prepaid),
+            credit=units.format_token(h.credit),
+            stake=units.format_token(h.stake),
+        )
         for name, h in held.items()
     ]
 
 
-async def give(run: Run, address: str, amount: str) -> dict[str, Any]:
-    """Mint tokens to an account, and send it gas money if it has none. Raises UsageError for nobody's name or address."""
+async def give(run: Run, address: str, amount: str) -> Funded:
+    """Mint tokens to an account, and send it gas money if it has none.
+
+    Raises UsageError for what is neither a party's name nor an address.
+    """
     net = load(Layout.default())
     if address not in net.addresses and not address.startswith("0x"):
         raise UsageError(
@@ -257,10 +274,10 @@ async def give(run: Run, address: str, amount: str) -> dict[str, Any]:
         balance = await chain.read("TestUSD", "balanceOf", to)
     finally:
         await chain.close()
-    return {"address": to, "wallet": units.format_token(balance)}
+    return Funded(to, units.format_token(balance))
 
 
-async def move_clock(duration: str) -> dict[str, Any]:
+async def move_clock(duration: str) -> Clock:
     """Let the chain believe that time has passed."""
     net = load(Layout.default())
     chain = net._chain()
@@ -270,30 +287,30 @@ async def move_clock(duration: str) -> dict[str, Any]:
         now = await chain.now()
     finally:
         await chain.close()
-    return {"chain_time_s": now}
+    return Clock(now)
 
 
-async def mine_blocks(count: int) -> dict[str, Any]:
+async def mine_blocks(count: int) -> Clock:
     """Let the chain make blocks."""
     chain = load(Layout.default())._chain()
     try:
         await chain.rpc("anvil_mine", hex(count))
-        return {"chain_time_s": await chain.now(), "block": await chain.block_number()}
+        return Clock(await chain.now(), await chain.block_number())
     finally:
         await chain.close()
 
 
-async def take_snapshot() -> dict[str, Any]:
+async def take_snapshot() -> Snapshot:
     """Remember the chain's state; its name is what `revert_to` takes, once."""
     chain = load(Layout.default())._chain()
     try:
         block = await chain.block_number()
-        return {"snapshot": str(await chain.rpc("evm_snapshot")), "block": block}
+        return Snapshot(str(await chain.rpc("evm_snapshot")), block)
     finally:
         await chain.close()
 
 
-async def revert_to(name: str) -> dict[str, Any]:
+async def revert_to(name: str) -> Snapshot:
     """Put the chain back. Raises UsageError for a snapshot that is not there (any more)."""
     chain = load(Layout.default())._chain()
     try:
@@ -304,7 +321,7 @@ async def revert_to(name: str) -> dict[str, Any]:
                 "each is good for going back once, and going back forgets later ones",
                 next_step="devnet snapshot",
             )
-        return {"snapshot": name, "block": await chain.block_number()}
+        return Snapshot(name, await chain.block_number())
     finally:
         await chain.close()
 
@@ -370,10 +387,10 @@ def _logged(name: str | None) -> list[Running]:
     return processes.running if name is None else [processes.get(name)]
 
 
-async def kill_program(name: str) -> dict[str, Any]:
+async def kill_program(name: str) -> Killed:
     """SIGKILL a program and its children."""
     await load(Layout.default()).processes.kill(name)
-    return {"killed": name}
+    return Killed(name)
 
 
 async def in_a_moment(run: Run, name: str, after: str | None) -> None:
@@ -385,17 +402,17 @@ async def in_a_moment(run: Run, name: str, after: str | None) -> None:
         await asyncio.sleep(wait_s)
 
 
-def signal_program(name: str, number: str) -> dict[str, Any]:
+def signal_program(name: str, number: str) -> Signalled:
     """Send a signal to every process of a program."""
     from devnet.processes import members_of_session
 
     running = load(Layout.default()).processes.get(name)
     for pid in members_of_session(running.pid):
         os.kill(pid, signal.Signals[number])
-    return {"program": name, "signal": number}
+    return Signalled(name, number)
 
 
-async def make_liar(name: str, layer: int | None, *, defend: bool) -> dict[str, Any]:
+async def make_liar(name: str, layer: int | None, *, defend: bool) -> Restarted:
     """Restart a miner that rounds one of the layers that it holds, the middle one if none is named, and keeps them.
 
     The matcher would else tell it other layers, and its lie might be in none of them. Raises UsageError for a layer that it does not hold.
@@ -430,23 +447,23 @@ async def _layers_of(name: str) -> tuple[int, int]:
     return held[0][0], held[0][1]
 
 
-async def make_slow(name: str, ms_per_layer: float) -> dict[str, Any]:
+async def make_slow(name: str, ms_per_layer: float) -> Restarted:
     """Restart a miner that takes longer."""
     return await _restart(name, slow_ms_per_layer=ms_per_layer)
 
 
-async def start_again(name: str) -> dict[str, Any]:
+async def start_again(name: str) -> Restarted:
     """Start a miner as the fleet has it, whether it was killed or changed."""
     return await _restart(name)
 
 
-async def _restart(name: str, **changes: Any) -> dict[str, Any]:
+async def _restart(name: str, **changes: Any) -> Restarted:
     net = load(Layout.default())
     profile: MinerProfile = replace(_check_miner(net, name), **changes)
     if any(running.name == name for running in net.processes.running):
         await net.processes.stop(name)
     await net.start_miner(name, profile)
-    return {"restarted": name, "profile": _described(profile)}
+    return Restarted(name, _described(profile))
 
 
 def _check_miner(net: Devnet, name: str) -> MinerProfile:
@@ -470,33 +487,36 @@ def _described(profile: MinerProfile) -> str:
     return ", ".join(said)
 
 
-def show_links() -> list[dict[str, Any]]:
+def show_links() -> list[Way]:
     """A row for each direction of each link."""
     return _link_rows(ask(Layout.default().links_file, do="describe"))
 
 
-def change_links(
-    name: str | None, way: str | None, changes: dict[str, Any]
-) -> list[dict[str, Any]]:
+def change_links(name: str | None, way: str | None, changes: dict[str, Any]) -> list[Way]:
     """Replace conditions while the links carry. Raises UsageError for an unknown link or what makes no sense."""
     file = Layout.default().links_file
     return _link_rows(ask(file, do="change", link=name, way=way, changes=changes))
 
 
-def break_links(name: str | None, do: str) -> dict[str, Any]:
+def break_links(name: str | None, do: str) -> Broken:
     """ "reset" breaks connections, "cut" also refuses new ones until "mend"."""
     broken = ask(Layout.default().links_file, do=do, link=name)
-    return {"link": name or "all", "done": do, "brokenConnections": broken}
+    return Broken(name or "all", do, broken)
 
 
-def _link_rows(links: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _link_rows(links: list[dict[str, Any]]) -> list[Way]:
     return [
-        {"link": link["link"], "endpoint": link["endpoint"], "way": way}
-        | link[way]
-        | {
-            "state": "cut" if link["cut"] else link[way]["state"],
-            "connections": link["connections"],
-        }
+        Way(
+            link=link["link"],
+            endpoint=link["endpoint"],
+            way=way,
+            latency_ms=link[way]["latencyMs"],
+            jitter_ms=link[way]["jitterMs"],
+            bytes_per_s=link[way]["bytesPerS"],
+            state="cut" if link["cut"] else link[way]["state"],
+            carried_bytes=link[way]["carriedBytes"],
+            connections=link["connections"],
+        )
         for link in links
         for way in WAYS
     ]

@@ -1,8 +1,6 @@
-"""What do the devnet's commands print with --json? One type per command; published schemas are made from them."""
+"""What do the devnet's commands print with --json? They construct one of these types each."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 
@@ -16,6 +14,8 @@ class Up(Result, frozen=True, forbid_unknown_fields=False):
     chain: str
     matcher: str
     gateway: str
+    try_: str = msgspec.field(name="try")
+    or_: str = msgspec.field(name="or")
     watch: str
     stop: str
 
@@ -91,17 +91,18 @@ class Restarted(Result, frozen=True):
     profile: str
 
 
-class Way(Result, frozen=True, forbid_unknown_fields=False):
+class Way(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):
     """`links show`, `set`, `freeze`, `lose` and `thaw`: one direction of a link."""
 
     link: str
     endpoint: str
     way: str
-    state: str
-    connections: int
     latency_ms: float
     jitter_ms: float
-    bytes_per_s: float
+    bytes_per_s: float = msgspec.field(name="bytesPerS")
+    state: str
+    carried_bytes: int
+    connections: int
 
 
 class Broken(Result, frozen=True, rename="camel"):
@@ -118,31 +119,3 @@ class Generated(Result, frozen=True):
     tokens: int
     seconds: float
     tokens_per_s: float
-
-
-RESULTS: dict[str, tuple[Any, ...]] = {
-    "up": (Up,),
-    "down": (Down,),
-    "status": (list[Program],),
-    "accounts": (list[Account],),
-    "fund": (Funded,),
-    "warp": (Clock,),
-    "mine": (Clock,),
-    "snapshot": (Snapshot,),
-    "revert": (Snapshot,),
-    "chaos kill": (Killed,),
-    "chaos freeze": (Signalled,),
-    "chaos thaw": (Signalled,),
-    "chaos lie": (Restarted,),
-    "chaos slow": (Restarted,),
-    "chaos restart": (Restarted,),
-    "links show": (list[Way],),
-    "links set": (list[Way],),
-    "links freeze": (list[Way],),
-    "links lose": (list[Way],),
-    "links thaw": (list[Way],),
-    "links reset": (Broken,),
-    "links cut": (Broken,),
-    "links mend": (Broken,),
-    "measure-generate": (Generated,),
-}

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 from core.engine.store import resolve_model
 from core.engine.tokenizer import Tokenizer
 from devnet.models.unpack import DEFAULT_MODEL
+from devnet.results import Generated
 
 NEW_TOKENS = 28
 PROMPTS = 1
 
 
-def generate_rate(file: Path) -> dict[str, Any]:
-    """Greedy `generate` of the first prompts of a JSONL file, one at a time, one thread, float32; loading is not counted."""
+def generate_rate(file: Path) -> Generated:
+    """Greedy `generate` of the first prompts of a JSONL file, one at a time, on one thread.
+
+    In float32; loading is not counted.
+    """
     import torch
 
     from core.engine.library import AutoModelForCausalLM
@@ -38,4 +41,4 @@ def generate_rate(file: Path) -> dict[str, Any]:
         )
         elapsed_s += time.perf_counter() - began
         tokens += output.shape[1] - ids.shape[1]
-    return {"tokens": tokens, "seconds": round(elapsed_s, 3), "tokens_per_s": tokens / elapsed_s}
+    return Generated(tokens, round(elapsed_s, 3), tokens / elapsed_s)

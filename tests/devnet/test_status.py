@@ -84,10 +84,10 @@ async def test_each_program_is_there_with_what_it_does(layout: Layout, matcher: 
         async with asyncio.timeout(60):
             while not (frozen.is_frozen and not processes.get("miner-3").is_alive):
                 await asyncio.sleep(0.05)
-        rows = {row["program"]: row for row in await lifecycle.describe()}
+        rows = {row.program: row for row in await lifecycle.describe()}
     finally:
         os.kill(frozen.pid, signal.SIGCONT)
-    shown = {name: (row["state"], row["layers"], row["at"]) for name, row in rows.items()}
+    shown = {name: (row.state, row.layers, row.at) for name, row in rows.items()}
     assert shown == {
         "matcher-1": ("running", "", matcher),
         "miner-1": ("serving", "0-13", "127.0.0.1:4001"),
@@ -99,9 +99,9 @@ async def test_each_program_is_there_with_what_it_does(layout: Layout, matcher: 
 async def test_a_machine_that_no_matcher_sees_is_said_to_be_unseen(layout: Layout) -> None:
     document = json.loads(layout.network_file.read_text()) | {"matcher_url": "http://127.0.0.1:1"}
     layout.network_file.write_text(json.dumps(document))
-    rows = {row["program"]: row for row in await lifecycle.describe()}
-    assert rows["miner-1"]["state"] == "not seen by the matcher"
-    assert rows["miner-1"]["layers"] == "" and rows["matcher-1"]["state"] == "running"
+    rows = {row.program: row for row in await lifecycle.describe()}
+    assert rows["miner-1"].state == "not seen by the matcher"
+    assert rows["miner-1"].layers == "" and rows["matcher-1"].state == "running"
 
 
 async def test_all_logs_are_shown_and_followed_with_the_programs_names(
@@ -156,10 +156,10 @@ async def test_a_liar_lies_in_a_layer_that_it_holds_and_keeps_it(
     told = await lifecycle.make_liar("miner-1", named, defend=True)
     (profile,) = restarted
     assert (profile.lie_layer, profile.layers, profile.defend) == (rounded, (0, 14), True)
-    assert told == {
-        "restarted": "miner-1",
-        "profile": f"450MiB of memory, keeps layers 0-13, layer {rounded} rounded to int8, defends itself",
-    }
+    assert told.restarted == "miner-1"
+    assert told.profile == (
+        f"450MiB of memory, keeps layers 0-13, layer {rounded} rounded to int8, defends itself"
+    )
 
 
 @pytest.mark.parametrize(
