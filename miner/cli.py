@@ -137,8 +137,8 @@ async def register(
     done = await go(run, stake, operator)
     run.emit(
         done,
-        human=f"registered  operator {done['operator']}  tx {done['tx']}  block {done['block']}  "
-        f"next: {done['next']}",
+        human=f"registered  operator {done.operator}  tx {done.tx}  block {done.block}  "
+        f"next: {done.next}",
     )
 
 
@@ -452,6 +452,7 @@ async def _leave(run: Run, within_s: float | None) -> None:
     from core.protocol.errors import Unreachable
     from miner.facts import tell_daemon
     from miner.home import Home
+    from miner.results import Left
 
     running, home = _running(run), Home.of(run.settings)
     query = "" if within_s is None else f"?timeout_s={within_s}"
@@ -468,7 +469,7 @@ async def _leave(run: Run, within_s: float | None) -> None:
             f"process {running.pid} still runs after {patience_s + LEFT_WITHIN_S:g} s",
             next_step=f"kill {running.pid}",
         ) from None
-    run.emit({"state": "LEFT", "operator": running.operator}, human="the miner has left")
+    run.emit(Left("LEFT", running.operator), human="the miner has left")
 
 
 def _lines(lines: Sequence[tuple[str, str]]) -> Any:
@@ -510,9 +511,33 @@ def _host_and_port(endpoint: str) -> tuple[str, int]:
 @app.results
 def _results() -> Results:
     """What each command prints with --json."""
-    from miner.results import RESULTS
+    from miner import results as r
 
-    return RESULTS
+    return {
+        "init": (r.Initialised,),
+        "bench": (r.Bench,),
+        "quote": (r.Profit, list[r.PaperRow]),
+        "register": (r.Registered,),
+        "update": (r.Updated,),
+        "status": (r.Status,),
+        "top": (r.Status,),
+        "why": (list[r.Reason],),
+        "doctor": (list[r.Check],),
+        "earnings": (r.Earnings,),
+        "claim": (r.Withdrawn,),
+        "drain": (r.Left,),
+        "stop": (r.Left,),
+        "withdraw": (r.Leaving, r.Withdrawn, r.StakeChanged),
+        "stake add": (r.StakeChanged,),
+        "stake withdraw": (r.Leaving, r.Withdrawn, r.StakeChanged),
+        "stake status": (r.Stake,),
+        "unjail": (r.StakeChanged,),
+        "rotate-operator": (r.Rotated,),
+        "operator rotate": (r.Rotated,),
+        "disputes ls": (list[r.DisputeRow],),
+        "disputes show": (r.DisputeRow,),
+        "disputes respond": (list[r.DisputeRow],),
+    }
 
 
 main = app.main

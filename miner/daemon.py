@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -56,6 +55,7 @@ from miner.machine import memory_limit_bytes
 from miner.neighbours import Neighbours
 from miner.numbers import MinerMetrics
 from miner.onchain import MinerChain, News
+from miner.results import Money, Status
 from miner.stage import Stage
 from miner.standing import EVENTS, Seen, Standing
 from miner.status import serve_status
@@ -600,66 +600,66 @@ class Daemon:
             tau_ms_by_rows=dict(engine.tau_ms_by_rows),
         )
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Status:
         """What `/status` and `miner status` show."""
         desk, engine = self._desk, self._compute.numbers()
-        return {
-            "state": self.state,
-            "name": self._settings.miner.name or None,
-            "operator": self._signer.address,
-            "owner": self._owner,
-            "endpoint": self.endpoint,
-            "swarm": self._swarm_addresses,
-            "model": self._model.name,
-            "modelId": self._model.model_id,
-            "layers": str(desk.serving.layers) if desk.serving else None,
-            "modelLayers": self._model.spec.layers,
-            "allocation": self._assignment.allocation,
-            "matcher": self._assignment.matcher or None,
-            "problem": self._problem or None,
-            "tauMsPerLayer": self._compute.tau_ms_per_layer,
-            "rhoMs": dict(self._distances.rho_ms),
-            "activeRequests": desk.active_requests,
-            "freeRequests": desk.free_requests,
-            "maxRequests": desk.terms.max_requests,
-            "openJobs": len(desk.jobs),
-            "finishedRequests": self._stage.requests_done,
-            "tokensIn": self._stage.tokens_in,
-            "tokensOut": self._stage.tokens_out,
-            "money": self._money(),
-            "kvTokens": engine.kv_tokens,
-            "kvCapacityTokens": engine.kv_capacity_tokens,
-            "kvFreeTokens": engine.kv_free_tokens,
-            "waitingRequests": engine.waiting_requests,
-            "tauMsByRows": {str(rows): ms for rows, ms in engine.tau_ms_by_rows.items()},
-            "microbatches": engine.microbatches,
-            "microbatchRows": engine.microbatch_rows,
-            "ringLatencyMs": round(engine.ring_latency_s * 1000, 3),
-            "bubbleShare": round(engine.bubble_share, 4),
-            "stepRows": round(engine.rows / max(1, engine.steps), 2),
-            "sameBits": self._compute.same_bits,
-            "chainReachable": self._chain.is_reachable,
-            "chainTime": self._chain.now_s(),
-            "announcementFailures": self._announcer.failures,
-            "counts": dict(self._stage.counts),
-            "streamFaults": dict(self._listener.stats.counts + self._peers.stats.counts),
-            "pid": os.getpid(),
-        }
+        return Status(
+            state=self.state,
+            name=self._settings.miner.name or None,
+            operator=self._signer.address,
+            owner=self._owner,
+            endpoint=self.endpoint,
+            swarm=self._swarm_addresses,
+            model=self._model.name,
+            model_id=self._model.model_id,
+            layers=str(desk.serving.layers) if desk.serving else None,
+            model_layers=self._model.spec.layers,
+            allocation=self._assignment.allocation,
+            matcher=self._assignment.matcher or None,
+            problem=self._problem or None,
+            tau_ms_per_layer=self._compute.tau_ms_per_layer,
+            rho_ms=dict(self._distances.rho_ms),
+            active_requests=desk.active_requests,
+            free_requests=desk.free_requests,
+            max_requests=desk.terms.max_requests,
+            open_jobs=len(desk.jobs),
+            finished_requests=self._stage.requests_done,
+            tokens_in=self._stage.tokens_in,
+            tokens_out=self._stage.tokens_out,
+            money=self._money(),
+            kv_tokens=engine.kv_tokens,
+            kv_capacity_tokens=engine.kv_capacity_tokens,
+            kv_free_tokens=engine.kv_free_tokens,
+            waiting_requests=engine.waiting_requests,
+            tau_ms_by_rows={str(rows): ms for rows, ms in engine.tau_ms_by_rows.items()},
+            microbatches=engine.microbatches,
+            microbatch_rows=engine.microbatch_rows,
+            ring_latency_ms=round(engine.ring_latency_s * 1000, 3),
+            bubble_share=round(engine.bubble_share, 4),
+            step_rows=round(engine.rows / max(1, engine.steps), 2),
+            same_bits=self._compute.same_bits,
+            chain_reachable=self._chain.is_reachable,
+            chain_time=self._chain.now_s(),
+            announcement_failures=self._announcer.failures,
+            counts=dict(self._stage.counts),
+            stream_faults=dict(self._listener.stats.counts + self._peers.stats.counts),
+            pid=os.getpid(),
+        )
 
-    def _money(self) -> dict[str, Any] | None:
+    def _money(self) -> Money | None:
         """What is at stake, owed and paid; None until the chain was asked."""
         seen, show = self._seen, self._settings.show_token
         if seen is None:
             return None
-        return {
-            "stake": show(seen.stake_units),
-            "leastStake": show(seen.least_units),
-            "openDisputes": seen.disputes,
-            "jailedUntil": seen.jail_until_s or None,
-            "owed": show(self._unpaid_units),
-            "toClaim": show(seen.credit_units),
-            "gas": units.show_eth(seen.gas_wei),
-        }
+        return Money(
+            stake=show(seen.stake_units),
+            least_stake=show(seen.least_units),
+            open_disputes=seen.disputes,
+            jailed_until=seen.jail_until_s or None,
+            owed=show(self._unpaid_units),
+            to_claim=show(seen.credit_units),
+            gas=units.show_eth(seen.gas_wei),
+        )
 
     def _device(self) -> str:
         wanted = self._settings.engine.device

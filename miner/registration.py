@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Any
 
+import msgspec
+
 from core.chain.chain import Chain, Sent
 from core.dispute.game.game_log import GAME
 from core.keys.keystore import DEVNET_CHAIN_IDS, Keystore, Signer, read_password
@@ -28,6 +30,7 @@ from core.protocol.units import format_duration, format_eth, format_moment
 from core.runtime.commands.console import Run
 from core.runtime.settings import Settings
 from miner.home import operator_wallet
+from miner.results import Leaving, Registered, Rotated, Stake, StakeChanged, Withdrawn
 
 REGISTRY = "MinerRegistry"
 STATES = ("None", "Active", "Cooldown", "Exited")
@@ -51,8 +54,11 @@ async def open_chain(settings: Settings) -> AsyncIterator[Chain]:
         await chain.close()
 
 
-async def register(run: Run, stake: str, operator_name: str | None) -> dict[str, Any]:
-    """Stake, name the operator key and the machine. Raises StakeTooLow, TokenShort or GasShort before anything is sent."""
+async def register(run: Run, stake: str, operator_name: str | None) -> Registered:
+    """Stake, name the operator key and the machine.
+
+    Raises StakeTooLow, TokenShort or GasShort before anything is sent.
+    """
     settings = run.settings
     units, show = settings.token(stake), settings.show_token
     async with open_chain(settings) as chain:
@@ -108,16 +114,18 @@ async def register(run: Run, stake: str, operator_name: str | None) -> dict[str,
         await chain.transact(owner, REGISTRY, "registerMachine", *_machine(settings))
         if gift_wei:
             await chain.send_eth(owner, operator.address, gift_wei)
-        return _sent(sent) | {
-            "owner": owner.address,
-            "operator": operator.address,
-            "operatorWallet": name,
-            "stake": show(units),
-            "next": "miner start",
-        }
+        return Registered(
+            tx=sent.tx_hash,
+            block=sent.block_number,
+            owner=owner.address,
+            operator=operator.address,
+            operator_wallet=name,
+            stake=show(units),
+            next="miner start",
+        )
 
 
-async def add_stake(run: Run, amount: str) -> dict[str, Any]:
+async def add_stake(run: Run, amount: str) -> StakeChanged:
     """Lock more. Raises TokenShort, GasShort, UsageError when not registered."""
     settings = run.settings
     units, show = settings.token(amount), settings.show_token
@@ -137,17 +145,17 @@ async def add_stake(run: Run, amount: str) -> dict[str, Any]:
         )
         await chain.transact(owner, "TestUSD", "approve", chain.addresses[REGISTRY], units)
         sent = await chain.transact(owner, REGISTRY, "addStake", units)
-        return _sent(sent) | await _stake(run, chain, owner.address)
+        return await _changed(sent, run, chain, owner.address)
 
 
-async def stake_status(run: Run) -> dict[str, Any]:
+async def stake_status(run: Run) -> Stake:
     """What the registry has of this owner."""
     owner = run.unlock()
     async with open_chain(run.settings) as chain:
         return await _stake(run, chain, owner.address)
 
 
-async def withdraw(run: Run, amount: str | None) -> dict[str, Any]:
+async def withdraw(run: Run, amount: str | None) -> Leaving | Withdrawn:
     """First call: start the clock. Later: take what has thawed, or say when it will have.
 
     Raises ContractRefused (`ExitNotReady`, with the time) before unbonding is over.
@@ -173,15 +181,17 @@ async def withdraw(run: Run, amount: str | None) -> dict[str, Any]:
         sent = await chain.transact(owner, REGISTRY, "requestExit", units)
         miner = await chain.read(REGISTRY, "minerOf", owner.address)
         wait_s = max(0, miner["leaveAt"] - await chain.now())
-        return _sent(sent) | {
-            "leaving": show(miner["leaving"]),
-            "readyInS": wait_s,
-            "readyAt": format_moment(miner["leaveAt"]),
-            "next": "miner withdraw",
-        }
+        return Leaving(
+            tx=sent.tx_hash,
+            block=sent.block_number,
+            leaving=show(miner["leaving"]),
+            ready_in_s=wait_s,
+            ready_at=format_moment(miner["leaveAt"]),
+            next="miner withdraw",
+        )
 
 
-async def cancel_withdrawal(run: Run) -> dict[str, Any]:
+async def cancel_withdrawal(run: Run) -> StakeChanged:
     """Put what is leaving back into the stake."""
     owner = run.unlock()
     async with open_chain(run.settings) as chain:
@@ -189,10 +199,10 @@ async def cancel_withdrawal(run: Run) -> dict[str, Any]:
         await chain.simulate(owner.address, REGISTRY, "cancelExit")
         run.confirm("Keep it staked?", {"stake": run.settings.show_token(miner["leaving"])})
         sent = await chain.transact(owner, REGISTRY, "cancelExit")
-        return _sent(sent) | await _stake(run, chain, owner.address)
+        return await _changed(sent, run, chain, owner.address)
 
 
-async def withdraw_credits(run: Run) -> dict[str, Any]:
+async def withdraw_credits(run: Run) -> Withdrawn:
     """Earnings of the owner, to its wallet. Raises UsageError when there are none."""
     owner, show = run.unlock(), run.settings.show_token
     async with open_chain(run.settings) as chain:
@@ -213,10 +223,10 @@ async def withdraw_credits(run: Run) -> dict[str, Any]:
             {"amount": show(sum(due.values())), "to": f"wallet {owner.address}"},
         )
         sent = [await chain.transact(owner, contract, "withdrawCredit") for contract in due]
-        return _sent(sent[-1]) | {"withdrawn": show(sum(due.values())), "to": owner.address}
+        return _withdrawn(sent[-1], show(sum(due.values())), owner.address)
 
 
-async def unjail(run: Run) -> dict[str, Any]:
+async def unjail(run: Run) -> StakeChanged:
     """Back to work after a slash. Raises ContractRefused while the time is not over."""
     owner = run.unlock()
     async with open_chain(run.settings) as chain:
@@ -238,10 +248,10 @@ async def unjail(run: Run) -> dict[str, Any]:
         await chain.simulate(owner.address, REGISTRY, "unjail")
         run.confirm("Leave jail?", {"owner": owner.address, "strikes": str(miner["strikes"])})
         sent = await chain.transact(owner, REGISTRY, "unjail")
-        return _sent(sent) | await _stake(run, chain, owner.address)
+        return await _changed(sent, run, chain, owner.address)
 
 
-async def rotate_operator(run: Run, new_name: str) -> dict[str, Any]:
+async def rotate_operator(run: Run, new_name: str) -> Rotated:
     """Name another operator key. Receipts of the old one stay its owner's."""
     owner = run.unlock()
     async with open_chain(run.settings) as chain:
@@ -264,13 +274,13 @@ async def rotate_operator(run: Run, new_name: str) -> dict[str, Any]:
         from core.runtime.commands.config_file import set_value
 
         set_value("miner.operator", new_name, run.folders)
-        return _sent(sent) | {"operator": operator.address, "operatorWallet": new_name}
+        return Rotated(sent.tx_hash, sent.block_number, operator.address, new_name)
 
 
 # --- parts ---
 
 
-async def _take(run: Run, chain: Chain, owner: Signer, miner: dict[str, Any]) -> dict[str, Any]:
+async def _take(run: Run, chain: Chain, owner: Signer, miner: dict[str, Any]) -> Withdrawn:
     show = run.settings.show_token
     wait_s = miner["leaveAt"] - await chain.now()
     if wait_s > 0:
@@ -284,25 +294,35 @@ async def _take(run: Run, chain: Chain, owner: Signer, miner: dict[str, Any]) ->
     await chain.simulate(owner.address, REGISTRY, "withdraw")
     run.confirm("Take it?", {"amount": show(miner["leaving"]), "to": f"wallet {owner.address}"})
     sent = await chain.transact(owner, REGISTRY, "withdraw")
-    return _sent(sent) | {"withdrawn": show(miner["leaving"]), "to": owner.address}
+    return _withdrawn(sent, show(miner["leaving"]), owner.address)
 
 
-async def _stake(run: Run, chain: Chain, owner: str) -> dict[str, Any]:
+async def _stake(run: Run, chain: Chain, owner: str) -> Stake:
     miner = await chain.read(REGISTRY, "minerOf", owner)
     show, now_s = run.settings.show_token, await chain.now()
-    return {
-        "owner": owner,
-        "operator": miner["operator"],
-        "state": STATES[miner["state"]],
-        "stake": show(miner["stake"]),
-        "minimum": show(await chain.read(REGISTRY, "minStake")),
-        "leaving": show(miner["leaving"]),
-        "readyInS": max(0, miner["leaveAt"] - now_s) if miner["leaving"] else None,
-        "jailedForS": max(0, miner["jailUntil"] - now_s) if miner["jailUntil"] else None,
-        "strikes": miner["strikes"],
-        "openDisputes": miner["openDisputes"],
-        "credit": show(await chain.read("Escrow", "creditOf", owner)),
-    }
+    return Stake(
+        owner=owner,
+        operator=miner["operator"],
+        state=STATES[miner["state"]],
+        stake=show(miner["stake"]),
+        minimum=show(await chain.read(REGISTRY, "minStake")),
+        leaving=show(miner["leaving"]),
+        ready_in_s=max(0, miner["leaveAt"] - now_s) if miner["leaving"] else None,
+        jailed_for_s=max(0, miner["jailUntil"] - now_s) if miner["jailUntil"] else None,
+        strikes=miner["strikes"],
+        open_disputes=miner["openDisputes"],
+        credit=show(await chain.read("Escrow", "creditOf", owner)),
+    )
+
+
+async def _changed(sent: Sent, run: Run, chain: Chain, owner: str) -> StakeChanged:
+    """The transaction, and what the registry has of this owner after it."""
+    now = msgspec.structs.asdict(await _stake(run, chain, owner))
+    return StakeChanged(tx=sent.tx_hash, block=sent.block_number, **now)
+
+
+def _withdrawn(sent: Sent, amount: str, to: str) -> Withdrawn:
+    return Withdrawn(sent.tx_hash, sent.block_number, amount, to)
 
 
 async def _registered(chain: Chain, owner: str) -> dict[str, Any]:
@@ -423,7 +443,3 @@ def _machine(settings: Settings) -> tuple[str, int, int, str]:
         copy_bandwidth_mb_s(),
         endpoint_hash,
     )
-
-
-def _sent(sent: Sent) -> dict[str, Any]:
-    return {"tx": sent.tx_hash, "block": sent.block_number}

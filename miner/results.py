@@ -1,6 +1,6 @@
 """What do the miner's commands print with --json?
 
-One type per command; the schemas that are published are made from them. Amounts are texts with a unit, rates are per second.
+They construct one of these types each. Amounts are texts with a unit, rates are per second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ class Sent(Result, frozen=True):
 
 
 class Stake(Result, frozen=True):
-    """`stake status`: what the registry has of an owner. Null where nothing leaves, or nobody is in jail."""
+    """`stake status`: what the registry has of an owner.
+
+    Null where nothing leaves, and where the owner is not in jail.
+    """
 
     owner: str
     operator: str
@@ -37,11 +40,20 @@ class Stake(Result, frozen=True):
     credit: str
 
 
-class StakeChanged(Stake, frozen=True):
+class StakeChanged(Sent, frozen=True):
     """`stake add`, `withdraw --cancel` and `unjail`: the transaction, and the stake after it."""
 
-    tx: str
-    block: int
+    owner: str
+    operator: str
+    state: str
+    stake: str
+    minimum: str
+    leaving: str
+    ready_in_s: int | None = msgspec.field(name="readyInS")
+    jailed_for_s: int | None = msgspec.field(name="jailedForS")
+    strikes: int
+    open_disputes: int
+    credit: str
 
 
 class Registered(Sent, frozen=True):
@@ -108,7 +120,10 @@ class Initialised(Result, frozen=True):
 
 
 class PeerDistance(Result, frozen=True):
-    """Round trip to another machine's data port, and how fast it takes bytes from here; null when it does not answer."""
+    """Round trip to another machine's data port, and how fast it takes bytes from here.
+
+    Null where it does not answer.
+    """
 
     miner: str
     endpoint: str
@@ -117,7 +132,10 @@ class PeerDistance(Result, frozen=True):
 
 
 class Bench(Result, frozen=True):
-    """`bench`: this machine by the engine's own steps. τ is milliseconds per layer of one decode step."""
+    """`bench`: this machine by the engine's own steps.
+
+    τ is milliseconds per layer of one decode step.
+    """
 
     model: str
     layers: str
@@ -292,31 +310,3 @@ class Status(Result, frozen=True, forbid_unknown_fields=False):
     counts: dict[str, int]
     stream_faults: dict[str, int]
     pid: int
-
-
-#: Command → its type; several where what it prints depends on its options.
-RESULTS: dict[str, tuple[Any, ...]] = {
-    "init": (Initialised,),
-    "bench": (Bench,),
-    "quote": (Profit, list[PaperRow]),
-    "register": (Registered,),
-    "update": (Updated,),
-    "status": (Status,),
-    "top": (Status,),
-    "why": (list[Reason],),
-    "doctor": (list[Check],),
-    "earnings": (Earnings,),
-    "claim": (Withdrawn,),
-    "drain": (Left,),
-    "stop": (Left,),
-    "withdraw": (Leaving, Withdrawn, StakeChanged),
-    "stake add": (StakeChanged,),
-    "stake withdraw": (Leaving, Withdrawn, StakeChanged),
-    "stake status": (Stake,),
-    "unjail": (StakeChanged,),
-    "rotate-operator": (Rotated,),
-    "operator rotate": (Rotated,),
-    "disputes ls": (list[DisputeRow],),
-    "disputes show": (DisputeRow,),
-    "disputes respond": (list[DisputeRow],),
-}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from typing import Any
+
+import msgspec
 
 from core.runtime.http_server import HttpServer
 from core.runtime.metrics import Metrics
+from miner.results import Status
 
 Leave = Callable[[float | None], None]
 Pause = Callable[[bool], None]
@@ -15,17 +17,17 @@ MAX_DRAIN_S = 86400.0
 
 
 async def serve_status(
-    describe: Callable[[], dict[str, Any]],
+    describe: Callable[[], Status],
     metrics: Metrics,
     leave: Leave,
     token: str,
     port: int = 0,
     pause: Pause = lambda paused: None,
 ) -> HttpServer:
-    """`/status`, `/metrics`, and `POST /drain` and `/pause` for whoever knows the token. Raises ConfigError if the port is taken.
+    """`/status`, `/metrics`, and `POST /drain` and `/pause` for a caller who knows the token.
 
-    `leave` gets the seconds that accepted work may still take, None for the configured time; `pause` whether new work is
-    refused from now on.
+    `leave` gets the seconds that accepted work may still take, None for the configured time; `pause`
+    gets whether new work is refused from now on. Raises ConfigError if the port is taken.
     """
     from fastapi import FastAPI, Request, Response
     from fastapi.responses import JSONResponse
@@ -33,8 +35,11 @@ async def serve_status(
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     metrics.mount(app)
 
+    def described(status_code: int) -> Response:
+        return JSONResponse(msgspec.to_builtins(describe()), status_code)
+
     async def status(request: Request) -> Response:
-        return JSONResponse(describe())
+        return described(200)
 
     def is_owner(request: Request) -> bool:
         given = request.headers.get("authorization", "")
@@ -51,7 +56,7 @@ async def serve_status(
         if timeout_s is not None and not 0.0 <= timeout_s <= MAX_DRAIN_S:
             return JSONResponse({"error": f"timeout_s is not in 0 … {MAX_DRAIN_S:g}"}, 400)
         leave(timeout_s)
-        return JSONResponse(describe(), status_code=202)
+        return described(202)
 
     async def stop_or_go_on(request: Request) -> Response:
         if not is_owner(request):
@@ -60,7 +65,7 @@ async def serve_status(
         if wanted not in ("true", "false"):
             return JSONResponse({"error": "paused is neither true nor false"}, 400)
         pause(wanted == "true")
-        return JSONResponse(describe(), status_code=202)
+        return described(202)
 
     app.add_route("/pause", stop_or_go_on, methods=["POST"])
     app.add_route("/status", status, methods=["GET"])
