@@ -68,8 +68,8 @@ async def start(
 
     from matcher.daemon.start import running
 
-    async with running(settings, signer) as identity:
-        run.emit(identity, human=f"matcher {identity['matcher']} at {identity['url']}")
+    async with running(settings, signer) as started:
+        run.emit(started, human=f"matcher {started.matcher} at {started.url}")
         await asyncio.Event().wait()
 
 
@@ -126,16 +126,16 @@ def plan(
     for line in [*plan_summary(result), *(plan_reasons(result) if explain else ())]:
         run.note(line)
     if not explain:
-        for ignored in result["ignored"]:
+        for ignored in result.ignored:
             run.note(f"{ignored['machine']} is ignored: {ignored['why']}")
 
 
 @app.command()
 def methods(run: Run) -> None:
     """The methods that `matcher plan` knows."""
-    from scheduler.methods import METHODS
+    from matcher.planning.plan_file import list_methods
 
-    run.emit([{"method": name, "what": what} for name, (what, _) in METHODS.items()])
+    run.emit(list_methods())
 
 
 @app.command(name="route")
@@ -167,8 +167,8 @@ def best_route(
     held = read_what_if_placement(placement, asked, name)
     result = route_what_if(asked, held, without or (), backups)
     run.emit(result if run.options.json else route_rows(result))
-    if result["backups_missing"]:
-        run.note(f"{result['backups_missing']} backups less: no other chain shares no machine")
+    if result.backups_missing:
+        run.note(f"{result.backups_missing} backups less: no other chain shares no machine")
 
 
 @registry.command("ls")
@@ -349,9 +349,26 @@ def _layers(at: list[int] | None) -> str:
 @app.results
 def _results() -> Results:
     """What each command prints with --json."""
-    from matcher.results import RESULTS
+    from matcher.commands import audit_lists, compare
+    from matcher.commands import pay_audits as paying
+    from matcher.daemon import start
+    from matcher.planning import plan_file
 
-    return RESULTS
+    return {
+        "start": (start.Started,),
+        "plan": (plan_file.Plan,),
+        "methods": (list[plan_file.Method],),
+        "route": (plan_file.Routed,),
+        "registry ls": (list[compare.Machine],),
+        "registry show": (compare.Machine,),
+        "registry diff": (list[compare.Difference],),
+        "routes": (list[compare.Route],),
+        "export": (compare.Export,),
+        "status": (compare.Status,),
+        "audits ls": (list[audit_lists.Audit],),
+        "audits auditors": (list[audit_lists.AuditorPaid],),
+        "audits pay": (list[paying.AuditPaid],),
+    }
 
 
 main = app.main

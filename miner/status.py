@@ -5,8 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable
 
-import msgspec
-
+from core.runtime.commands.results import plain
 from core.runtime.http_server import HttpServer
 from core.runtime.metrics import Metrics
 from miner.results import Status
@@ -36,7 +35,7 @@ async def serve_status(
     metrics.mount(app)
 
     def described(status_code: int) -> Response:
-        return JSONResponse(msgspec.to_builtins(describe()), status_code)
+        return JSONResponse(plain(describe()), status_code)
 
     async def status(request: Request) -> Response:
         return described(200)

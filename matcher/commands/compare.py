@@ -1,4 +1,4 @@
-"""Where do two matchers see the network otherwise, and how does one of them draw it?"""
+"""What do commands print of the matcher's API, how do two matchers differ, and how is one drawn?"""
 
 from __future__ import annotations
 
@@ -6,10 +6,67 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from core.runtime.commands.results import Result
+
 Json = dict[str, Any]
 
+# Machine, Route, Status and Export are what the API is known to say; commands print all that it says.
 
-def differences(ours: Sequence[Json], theirs: Sequence[Json]) -> list[Json]:
+
+class Machine(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):
+    """`registry ls` and `registry show`: one machine as the matcher sees it, with ages."""
+
+    operator: str
+    short_id: str
+    state: str
+    alive: bool
+    age_ms: int
+    endpoint: str
+    model_id: str
+    layers: list[int] | None
+    assigned: list[int] | None
+    can_work: bool
+    standing: str
+    standing_why: str
+
+
+class Route(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):
+    """`routes`: one chain that serves now."""
+
+    model_id: str
+    stages: list[dict[str, Any]]
+    latency_ms: float
+    used_slots: int
+    max_slots: int
+
+
+class Status(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):
+    """`status`."""
+
+    matcher: str
+    ready: bool
+    models: int
+    machines: int
+
+
+class Export(Result, frozen=True, forbid_unknown_fields=False):
+    """`export`: machines, routes and models at one moment."""
+
+    models: list[dict[str, Any]]
+    miners: list[dict[str, Any]]
+    routes: list[dict[str, Any]]
+
+
+class Difference(Result, frozen=True, rename="camel"):
+    """`registry diff`: what one replica knows of a machine and the other not, or not as new."""
+
+    miner: str
+    operator: str
+    here: str
+    there: str
+
+
+def differences(ours: Sequence[Json], theirs: Sequence[Json]) -> list[Difference]:
     """A row per machine that one of two does not know, or knows by an older record or in another state.
 
     Compared is what machines sign (sequence, state, layers), not what each matcher makes of it. By operator.
@@ -24,12 +81,12 @@ def differences(ours: Sequence[Json], theirs: Sequence[Json]) -> list[Json]:
         known = mine or other
         assert known is not None
         rows.append(
-            {
-                "miner": known["shortId"],
-                "operator": operator,
-                "here": _seen(mine),
-                "there": _seen(other),
-            }
+            Difference(
+                miner=known["shortId"],
+                operator=operator,
+                here=_seen(mine),
+                there=_seen(other),
+            )
         )
     return rows
 

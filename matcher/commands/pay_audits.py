@@ -17,6 +17,7 @@ from core.protocol import ids
 from core.protocol.errors import ChainUnreachable, ContractRefused, TokenShort
 from core.protocol.signing import DigestSigner
 from core.runtime.commands.console import Run
+from core.runtime.commands.results import Result
 from core.runtime.logs import get_logger
 from core.runtime.settings import Settings
 from matcher.audits.audit_book import AuditBook, Owed, Payment
@@ -25,6 +26,15 @@ from matcher.records.store import Store
 
 TOKEN = "TestUSD"
 log = get_logger(__name__)
+
+
+class AuditPaid(Result, frozen=True):
+    """`audits pay`: a transfer of this time, or an earlier one that was not final."""
+
+    auditor: str
+    amount: str
+    state: str
+    tx: str
 
 
 async def pay_audits(run: Run) -> None:
@@ -55,12 +65,12 @@ async def pay_audits(run: Run) -> None:
         paid = [await pay_one(chain, book, signer, line, depth) for line in owed]
     run.emit(
         [
-            {
-                "auditor": ids.address(payment.auditor),
-                "amount": show(payment.amount_units),
-                "state": str(payment.fate),
-                "tx": payment.prepared.tx_hash,
-            }
+            AuditPaid(
+                auditor=ids.address(payment.auditor),
+                amount=show(payment.amount_units),
+                state=str(payment.fate),
+                tx=payment.prepared.tx_hash,
+            )
             for payment in [*earlier, *paid]
         ]
     )

@@ -8,12 +8,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from core.chain.chain import CONTRACTS, Chain
 from core.protocol.errors import ChainUnreachable, ConfigError, PeerUnreachable
 from core.protocol.records import SwarmCheck
 from core.protocol.signing import DigestSigner
 from core.protocol.types import MAX_MATCHER_FEE_BPS
 from core.runtime.clock import SystemClock
+from core.runtime.commands.results import Result
 from core.runtime.database import sqlite_url
 from core.runtime.folders import make_private
 from core.runtime.http_server import HttpServer
@@ -34,6 +37,24 @@ SHORTEST_WINDOW_BLOCKS = 64
 #: What plans for many machines at once, by `matcher.placement`: a name in `scheduler.methods`.
 PLACEMENTS = {"auto": "utility", "parallax": "score", "helix": "helix", "memory": "memory"}
 log = get_logger(__name__)
+
+
+class Identity(Result, frozen=True, rename="camel"):
+    """What a matcher says of itself."""
+
+    matcher: str
+    fee_bps: int
+    chain_id: int
+    task_registry: str
+    network: str
+    swarm: list[str]
+    audits: dict[str, Any] | None
+
+
+class Started(Identity, frozen=True):
+    """`start`, once the matcher answers."""
+
+    url: str
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -120,7 +141,7 @@ def join_swarm(settings: Settings, store: Store, check: SwarmCheck) -> Swarm:
 
 
 @asynccontextmanager
-async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[dict[str, Any]]:
+async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Started]:
     """A matcher at work inside the block; yields what it says of itself.
 
     Raises ConfigError (wrong network, port taken, database of another network) and PeerUnreachable (no swarm); an
@@ -148,15 +169,15 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[dic
         daemon = Daemon(chain, swarm, peers, signer, store, metrics, clock, terms, rules)
         await daemon.prepare()
         on_exit(daemon.close)
-        identity = {
-            "matcher": signer.address,
-            "feeBps": terms.fee_bps,
-            "chainId": chain.chain_id,
-            "taskRegistry": chain.addresses["TaskRegistry"],
-            "network": settings.network.name,
-            "swarm": swarm.addresses(),
-            "audits": audits_json(rules.pays),
-        }
+        identity = Identity(
+            matcher=signer.address,
+            fee_bps=terms.fee_bps,
+            chain_id=chain.chain_id,
+            task_registry=chain.addresses["TaskRegistry"],
+            network=settings.network.name,
+            swarm=swarm.addresses(),
+            audits=audits_json(rules.pays),
+        )
         app = make_app(
             daemon.world,
             store,
@@ -166,7 +187,7 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[dic
             daemon.audits,
             metrics,
             clock,
-            identity,
+            msgspec.to_builtins(identity),
         )
         server = HttpServer(app, settings.matcher.listen_host, settings.matcher.listen_port)
         await server.start()
@@ -183,4 +204,4 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[dic
             await asyncio.gather(loop, return_exceptions=True)
 
         on_exit(stop_loop)
-        yield {**identity, "url": server.url}
+        yield Started(**msgspec.structs.asdict(identity), url=server.url)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from core.protocol.errors import HeadraceError, UsageError
+from core.runtime.commands.results import plain
 from matcher.planning.plan_file import WhatIf, plan_what_if, what_if_of
 
 MAX_MEMORY_BYTES = 4 * 2**30
@@ -36,7 +37,7 @@ def answer(question: Mapping[str, Any], clock: Callable[[], float]) -> dict[str,
 
 def _plan(asked: WhatIf, method: str, clock: Callable[[], float], limit_s: float) -> dict[str, Any]:
     try:
-        return {"plan": plan_what_if(asked, method, clock, limit_s)}
+        return {"plan": plain(plan_what_if(asked, method, clock, limit_s))}
     except HeadraceError as error:
         return {"error": error.to_dict()}
     except (

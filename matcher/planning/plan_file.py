@@ -18,12 +18,13 @@ from typing import Any
 
 from core.protocol.errors import HeadraceError, NoCapacity, UsageError
 from core.protocol.units import parse_bytes
+from core.runtime.commands.results import Result
 from scheduler.costs import hop_ms
 from scheduler.errors import FleetError, PlanError
 from scheduler.explain_plan import NAMED, explain_plan
 from scheduler.files import read_cluster, read_fleet, read_placement
 from scheduler.fleet import UNMEASURED_RHO_MS, Fleet, Links, Machine, ModelShape, Placement
-from scheduler.methods import Budget, MethodPlan, plan_by
+from scheduler.methods import METHODS, Budget, MethodPlan, plan_by
 from scheduler.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route
 from scheduler.routing_table import prepare
 
@@ -37,6 +38,45 @@ _MODEL_KEYS = {
     "bytes_per_parameter", "kv_bytes_per_value", "activation_bytes_per_value", "layer_bytes",
     "experts", "experts_per_token", "expert_intermediate",
 }  # fmt: skip
+
+
+class Plan(Result, frozen=True, forbid_unknown_fields=False):
+    """`plan`: pipelines, what they carry, and why not more."""
+
+    id: str
+    method: str
+    pipelines: list[dict[str, Any]]
+    disjoint: bool
+    layers: dict[str, list[int]]
+    k: int
+    stages: int
+    stages_per_request: float | None
+    score: float | None
+    tokens_per_s: dict[str, float]
+    token_ms: dict[str, float | None]
+    gap: float | None
+    solve_s: float
+    standby: list[str]
+    ignored: list[dict[str, str]]
+    explanation: list[str]
+    bottleneck: list[str]
+    machines: list[dict[str, Any]]
+
+
+class Method(Result, frozen=True):
+    """`methods`."""
+
+    method: str
+    what: str
+
+
+class Routed(Result, frozen=True):
+    """`route`: the best chain over a placement and those that would stand in."""
+
+    id: str
+    best: dict[str, Any]
+    backups: list[dict[str, Any]]
+    backups_missing: int
 
 
 @dataclass(frozen=True)
@@ -149,20 +189,25 @@ def _links(entry: Any) -> Links:
     return Links.from_rho_ms(pairs, None if default is None else float(default))
 
 
+def list_methods() -> list[Method]:
+    """Every method that can plan, with what it does."""
+    return [Method(name, what) for name, (what, _) in METHODS.items()]
+
+
 def plan_what_if(
     asked: WhatIf, method: str, clock: Callable[[], float], limit_s: float | None
-) -> dict[str, Any]:
-    """The plan of a method as JSON-ready values.
+) -> Plan:
+    """The plan of a method.
 
-    Raises NoCapacity when the fleet cannot hold the model (what is short, and by how much), UsageError when the method
-    has no answer.
+    Raises NoCapacity when the fleet cannot hold the model (what is short, and by how much), UsageError
+    when the method has no answer.
     """
     started = clock()
     budget = Budget() if limit_s is None else Budget(clock, started + limit_s)
     try:
         found = plan_by(method, asked.fleet, asked.model, budget)
         solve_s = clock() - started
-        return _plan_json(asked, found, solve_s)
+        return _plan(asked, found, solve_s)
     except FleetError as error:
         text = str(error)
         if text.startswith("no plan: "):
@@ -174,7 +219,7 @@ def plan_what_if(
         raise UsageError("this cannot be planned", why=text) from None
 
 
-def _plan_json(asked: WhatIf, found: MethodPlan, solve_s: float) -> dict[str, Any]:
+def _plan(asked: WhatIf, found: MethodPlan, solve_s: float) -> Plan:
     fleet, model = asked.fleet, asked.model
     stages = sum(len(chain.stages) for chain in found.chains)
     carried = found.tokens_per_s
@@ -185,10 +230,10 @@ def _plan_json(asked: WhatIf, found: MethodPlan, solve_s: float) -> dict[str, An
     )
     best = route(prepare(fleet, model, found.placement), _query(asked))
     explained = explain_plan(found, fleet, model)
-    return {
-        "id": asked.id,
-        "method": found.method,
-        "pipelines": [
+    return Plan(
+        id=asked.id,
+        method=found.method,
+        pipelines=[
             {
                 "stages": [
                     [shard.machine_id, shard.layers.start, shard.layers.end]
@@ -199,33 +244,33 @@ def _plan_json(asked: WhatIf, found: MethodPlan, solve_s: float) -> dict[str, An
             }
             for chain in found.chains
         ],
-        "disjoint": found.disjoint,
-        "layers": {s.machine_id: [s.layers.start, s.layers.end] for s in found.placement},
-        "k": len(found.chains),
-        "stages": stages,
-        "stages_per_request": round(
+        disjoint=found.disjoint,
+        layers={s.machine_id: [s.layers.start, s.layers.end] for s in found.placement},
+        k=len(found.chains),
+        stages=stages,
+        stages_per_request=round(
             sum(len(chain.stages) * chain.tokens_per_s for chain in found.chains) / carried, 3
         )
         if carried
         else None,
         # Paths share machines: only of disjoint pipelines is k²/stages a score.
-        "score": round(len(found.chains) ** 2 / stages, 6) if found.disjoint else None,
-        "tokens_per_s": {
+        score=round(len(found.chains) ** 2 / stages, 6) if found.disjoint else None,
+        tokens_per_s={
             "disjoint" if found.disjoint else "paths": round(carried, 3),
             "flow": round(explained.flow_tokens_per_s, 3),
             "at_most": round(found.at_most, 3),
         },
-        "token_ms": {
+        token_ms={
             "mean": None if mean_ms is None else round(mean_ms, 3),
             "best": round(best.latency_ms, 3) if isinstance(best, Route) else None,
         },
-        "gap": None if found.gap != found.gap else round(found.gap, 6),
-        "solve_s": round(solve_s, 4),
-        "standby": list(found.standby),
-        "ignored": [{"machine": machine, "why": why} for machine, why in found.ignored],
-        "explanation": [*explained.sentences, *found.notes],
-        "bottleneck": list(explained.bottleneck),
-        "machines": [
+        gap=None if found.gap != found.gap else round(found.gap, 6),
+        solve_s=round(solve_s, 4),
+        standby=list(found.standby),
+        ignored=[{"machine": machine, "why": why} for machine, why in found.ignored],
+        explanation=[*explained.sentences, *found.notes],
+        bottleneck=list(explained.bottleneck),
+        machines=[
             {
                 "machine": use.machine_id,
                 "layers": [use.layers.start, use.layers.end],
@@ -235,15 +280,15 @@ def _plan_json(asked: WhatIf, found: MethodPlan, solve_s: float) -> dict[str, An
             }
             for use in explained.machines
         ],
-    }
+    )
 
 
-def plan_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+def plan_rows(result: Plan) -> list[dict[str, Any]]:
     """One row a chain, for people; the narrowest together in one."""
-    least = NARROW * sum(chain["tokens_per_s"] for chain in result["pipelines"])
+    least = NARROW * sum(chain["tokens_per_s"] for chain in result.pipelines)
     rows = list[dict[str, Any]]()
     narrow = list[Mapping[str, Any]]()
-    for number, chain in enumerate(result["pipelines"], start=1):
+    for number, chain in enumerate(result.pipelines, start=1):
         if number > SHOWN and chain["tokens_per_s"] < least:
             narrow.append(chain)
             continue
@@ -272,7 +317,7 @@ def _stages(chain: Mapping[str, Any]) -> str:
     return " → ".join(f"{machine} [{start}-{end - 1}]" for machine, start, end in chain["stages"])
 
 
-def machine_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+def machine_rows(result: Plan) -> list[dict[str, Any]]:
     """One row a machine with its price, the dearest first, for people."""
     return [
         {
@@ -282,61 +327,61 @@ def machine_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
             "used": f"{use['used']:.0%}",
             "price": f"{use['price']:.3f}",
         }
-        for use in sorted(result["machines"], key=lambda use: -use["price"])
+        for use in sorted(result.machines, key=lambda use: -use["price"])
     ]
 
 
-def plan_reasons(result: Mapping[str, Any]) -> list[str]:
+def plan_reasons(result: Plan) -> list[str]:
     """Bottleneck and gap, then everything else that explains the plan."""
-    binding = result["bottleneck"]
+    binding = result.bottleneck
     named = ", ".join(binding[:NAMED]) + (
         f" and {len(binding) - NAMED} more" if len(binding) > NAMED else ""
     )
-    flow, most = result["tokens_per_s"]["flow"], result["tokens_per_s"]["at_most"]
+    flow, most = result.tokens_per_s["flow"], result.tokens_per_s["at_most"]
     return [
         f"bottleneck: {named or 'nothing flows'}",
-        f"gap: {_gap(result)} to the best of what {result['method']} looks for; {1 - flow / most:.2%} to the tokens/s that no "
+        f"gap: {_gap(result)} to the best of what {result.method} looks for; {1 - flow / most:.2%} to the tokens/s that no "
         "plan passes",
         "price: what a token/s of a machine's rate is worth to the plan, in tokens/s",
-        *result["explanation"],
+        *result.explanation,
     ]
 
 
-def _gap(result: Mapping[str, Any]) -> str:
-    return "unknown" if result["gap"] is None else f"{result['gap']:.2%}"
+def _gap(result: Plan) -> str:
+    return "unknown" if result.gap is None else f"{result.gap:.2%}"
 
 
-def plan_summary(result: Mapping[str, Any]) -> list[str]:
+def plan_summary(result: Plan) -> list[str]:
     """The figures of a plan in three lines."""
-    rates, times = result["tokens_per_s"], result["token_ms"]
-    kind = "disjoint" if result["disjoint"] else "paths"
+    rates, times = result.tokens_per_s, result.token_ms
+    kind = "disjoint" if result.disjoint else "paths"
     best = "none" if times["best"] is None else f"{times['best']:.1f}"
     mean = "none" if times["mean"] is None else f"{times['mean']:.1f}"
-    gap = f"gap {_gap(result)}, solved in {result['solve_s']:.3f} s"
-    if result["disjoint"]:
-        head = f"k {result['k']}, {result['stages']} stages, score {result['score']:.3f}, {gap}"
+    gap = f"gap {_gap(result)}, solved in {result.solve_s:.3f} s"
+    if result.disjoint:
+        head = f"k {result.k}, {result.stages} stages, score {result.score:.3f}, {gap}"
     else:
-        machines, mean_stages = len(result["layers"]), result["stages_per_request"] or 0.0
-        head = f"k {result['k']} paths over {machines} machines, {mean_stages:.1f} stages a request, {gap}"
+        machines, mean_stages = len(result.layers), result.stages_per_request or 0.0
+        head = f"k {result.k} paths over {machines} machines, {mean_stages:.1f} stages a request, {gap}"
     return [
-        f"{result['method']}: {head}",
-        f"tokens/s: {rates[kind]:.1f} over {'disjoint pipelines' if result['disjoint'] else 'paths'}, "
+        f"{result.method}: {head}",
+        f"tokens/s: {rates[kind]:.1f} over {'disjoint pipelines' if result.disjoint else 'paths'}, "
         f"{rates['flow']:.1f} with partial slices, at most {rates['at_most']:.1f}",
         f"ms a token: mean {mean}, best chain {best}",
     ]
 
 
-def plan_dot(result: Mapping[str, Any]) -> str:
+def plan_dot(result: Plan) -> str:
     """The plan for Graphviz: machines from left to right by first layer, links with the tokens/s they carry."""
     carried: dict[tuple[str, str], float] = {}
-    for pipeline in result["pipelines"]:
+    for pipeline in result.pipelines:
         names = ["in", *(stage[0] for stage in pipeline["stages"]), "out"]
         for a, b in pairwise(names):
             carried[a, b] = carried.get((a, b), 0.0) + pipeline["tokens_per_s"]
-    title = _quoted(f"{result['id']} by {result['method']}")
+    title = _quoted(f"{result.id} by {result.method}")
     lines = [f"digraph {title} {{", "  rankdir=LR;"]
     lines += ['  "in" [shape=point];', '  "out" [shape=point];']
-    for machine, (start, end) in sorted(result["layers"].items(), key=lambda item: item[1]):
+    for machine, (start, end) in sorted(result.layers.items(), key=lambda item: item[1]):
         label = _quoted(f"{machine}\n{start}-{end - 1}")
         lines.append(f"  {_quoted(machine)} [shape=box, label={label}];")
     for (a, b), rate in sorted(carried.items()):
@@ -372,8 +417,8 @@ def read_what_if_placement(path: Path, asked: WhatIf, name: str | None) -> Place
 
 def route_what_if(
     asked: WhatIf, placement: Placement, without: Iterable[str], backups: int
-) -> dict[str, Any]:
-    """The best chain over a placement and as many node-disjoint ones as asked for, as JSON-ready values.
+) -> Routed:
+    """The best chain over a placement and as many node-disjoint ones as asked for.
 
     Raises UsageError for a machine that is not in the file, NoCapacity when no chain is left.
     """
@@ -396,12 +441,12 @@ def route_what_if(
             next_step="do without fewer machines, or place those layers on more of them",
         )
     others = disjoint_backups(table, found, backups, query)
-    return {
-        "id": asked.id,
-        "best": _route_json(found),
-        "backups": [_route_json(backup) for backup in others],
-        "backups_missing": max(0, backups - len(others)),
-    }
+    return Routed(
+        id=asked.id,
+        best=_route_json(found),
+        backups=[_route_json(backup) for backup in others],
+        backups_missing=max(0, backups - len(others)),
+    )
 
 
 def _query(asked: WhatIf, excluded: frozenset[str] = frozenset()) -> RouteQuery:
@@ -425,10 +470,10 @@ def _route_json(found: Route) -> dict[str, Any]:
     }
 
 
-def route_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+def route_rows(result: Routed) -> list[dict[str, Any]]:
     """One row a chain, for people."""
-    chains = [("best", result["best"])]
-    chains += [(f"backup {i}", chain) for i, chain in enumerate(result["backups"], start=1)]
+    chains = [("best", result.best)]
+    chains += [(f"backup {i}", chain) for i, chain in enumerate(result.backups, start=1)]
     return [
         {
             "chain": name,

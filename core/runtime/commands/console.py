@@ -402,9 +402,9 @@ def _plain(result: Any) -> Any:
     one = result[0] if isinstance(result, list) and result else result
     if not hasattr(one, "__struct_fields__"):
         return result
-    import msgspec
+    from core.runtime.commands.results import plain
 
-    return msgspec.to_builtins(result, enc_hook=str)
+    return plain(result)
 
 
 def _as_table(result: Any, columns: Sequence[str] | None) -> Any:

@@ -78,3 +78,13 @@ SHARED: Results = {
     "debug save": (Bundle,),
     "schema": (list[str],),
 }
+
+
+def plain(result: Any) -> Any:
+    """A result as JSON-ready values, its fields under the names that JSON has for them."""
+    return msgspec.to_builtins(result, enc_hook=_number_or_text)
+
+
+def _number_or_text(value: Any) -> Any:
+    """NumPy's floats as numbers, paths and the like as text."""
+    return float(value) if isinstance(value, float) else str(value)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from core.chain.chain import Fate, Outcome, Prepared
@@ -53,7 +54,7 @@ def begin(book: AuditBook) -> int:
 
 
 def states(settings: Settings) -> dict[int, str]:
-    return {row["request"]: row["state"] for row in list_audits(settings, 10)}
+    return {row.request: row.state for row in list_audits(settings, 10)}
 
 
 def test_request_goes_from_drawn_to_paid(book: AuditBook, settings: Settings) -> None:
@@ -65,9 +66,9 @@ def test_request_goes_from_drawn_to_paid(book: AuditBook, settings: Settings) ->
     assert states(settings) == {0: "drawn", 1: "being paid"}
     book.note(payment, Outcome(Fate.DONE, is_final=False, block_number=7))
     assert states(settings) == {0: "drawn", 1: "paid"}
-    (row,) = [row for row in list_audits(settings, 10) if row["request"] == 1]
-    assert (row["auditor"], row["found"], row["stage"], row["fee"]) == (AUDITOR, "fault", 1, "0.01usd")  # fmt: skip
-    assert row["tx"] == "0x" + "ab" * 32
+    (row,) = [row for row in list_audits(settings, 10) if row.request == 1]
+    assert (row.auditor, row.found, row.stage, row.fee) == (AUDITOR, "fault", 1, "0.01usd")  # fmt: skip
+    assert row.tx == "0x" + "ab" * 32
     assert len(list_audits(settings, 1)) == 1
 
 
@@ -116,10 +117,10 @@ async def test_auditor_that_cleared_what_the_chain_convicted_is_shown(
         ]
     ):
         find(book, who, job, request, found, at)
-    rows = {row["auditor"]: row for row in await list_auditors(settings, 10)}
-    assert rows[AUDITOR] == {
+    rows = {row.auditor: row for row in await list_auditors(settings, 10)}
+    assert msgspec.to_builtins(rows[AUDITOR]) == {
         "auditor": AUDITOR, "drawn": 2, "late": 0, "owed": 2, "being_paid": 0, "paid": 0,
         "owed_amount": "0.02usd", "cleared_jobs": 1, "contradicted": 1,
     }  # fmt: skip
-    assert (rows[OTHER]["cleared_jobs"], rows[OTHER]["contradicted"]) == (1, 0)
+    assert (rows[OTHER].cleared_jobs, rows[OTHER].contradicted) == (1, 0)
     assert book.cleared(1) == [(OTHER.lower(), THIRD)], "the newest"

@@ -23,7 +23,7 @@ def test_the_same_record_seen_at_another_age_is_no_difference() -> None:
 def test_what_only_one_knows_or_knows_otherwise_is_told_from_both_sides() -> None:
     ours = [machine("a"), machine("b"), machine("c")]
     theirs = [machine("b", layers=[4, 8]), machine("c", alive=False), machine("d", layers=None)]
-    found = {row["operator"]: (row["here"], row["there"]) for row in differences(ours, theirs)}
+    found = {row.operator: (row.here, row.there) for row in differences(ours, theirs)}
     assert sorted(found) == ["a", "b", "c", "d"]
     assert found["a"][1] == found["d"][0] == "unknown"
     assert "layers 0-3" in found["b"][0]

@@ -229,7 +229,7 @@ async def test_command_finishes_what_was_begun_and_pays_what_came_since(
     till.earn(OTHER, 5)
     run = await pay(till, monkeypatch)
     assert run.shown[OTHER] == "0.01usd for 1 request"
-    assert [(row["auditor"], row["amount"], row["state"]) for row in run.said] == [
+    assert [(row.auditor, row.amount, row.state) for row in run.said] == [
         (AUDITOR, "0.02usd", "done"),
         (OTHER, "0.01usd", "done"),
     ]
