@@ -328,9 +328,38 @@ async def jury_withdraw(
 @app.results
 def _results() -> Results:
     """What each command prints with --json."""
-    from client.auditor_results import RESULTS
+    from client import dispute_results
+    from client.audit import explain, investigation
+    from client.commands.judge import bundle, canaries, jury_stake, replay, watch_service
+    from client.commands.wallet import credit
+    from client.disputes import game_record
 
-    return RESULTS
+    return {
+        "canaries mix": (canaries.CanariesMixed,),
+        "canaries check": (list[canaries.Canary],),
+        "audits ls": (list[watch_service.Audited],),
+        "audits standings": (list[watch_service.OperatorStanding],),
+        "audits status": (watch_service.Watched,),
+        "audits tell": (watch_service.Told,),
+        "bundle": (bundle.BundleWritten,),
+        "verify": (bundle.BundleVerified,),
+        "check": (list[investigation.StageChecked], list[explain.Layer]),
+        "replay": (list[replay.ReplayRow],),
+        "dispute": (dispute_results.PlayedDispute, dispute_results.JuryDispute),
+        "disputes ls": (list[dispute_results.DisputeRow],),
+        "disputes show": (
+            list[game_record.ShownMove],
+            list[dispute_results.DisputeRow],
+            dict[str, str],
+        ),
+        "disputes move": (dispute_results.Moved,),
+        "disputes resolve": (dispute_results.Moved,),
+        "disputes claim": (credit.Collected,),
+        "withdraw": (credit.Collected,),
+        "jury stake": (jury_stake.Juror,),
+        "jury status": (jury_stake.Juror,),
+        "jury withdraw": (jury_stake.Juror,),
+    }
 
 
 main = app.main

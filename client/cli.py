@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client.options import MaxCost, OrderOptions, PriceCap, SamplingOptions
 from core.runtime.commands.cli import App, Run
 
 if TYPE_CHECKING:
-    from core.protocol.types import SamplingParams
     from core.runtime.commands.results import Results
 
 app = App("client", help="Buy inference from your own wallet and keep a receipt for every answer.")
@@ -27,83 +27,6 @@ JobArgument = Annotated[str, typer.Argument(help="Job id or prefix.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for results.")]
 MaxTokens = Annotated[
     int, typer.Option("--max-tokens", help="Most new tokens per answer.", min=1, max=2**20)
-]
-MaxCost = Annotated[str | None, typer.Option("--max-cost", help="Most to lock, such as 0.50usd.")]
-PriceCap = Annotated[
-    str | None, typer.Option("--price-cap", help="Highest price per token, such as 0.60usd/Mtok.")
-]
-Deadline = Annotated[str | None, typer.Option("--deadline", help="Time for the job, such as 30m.")]
-Window = Annotated[str | None, typer.Option("--window", help="Time to dispute, such as 24h.")]
-Arbitrator = Annotated[
-    str | None,
-    typer.Option(
-        "--arbitrator",
-        help="Who settles disputes: game, jury or an address; by default the game.",
-    ),
-]
-Trusted = Annotated[
-    list[str] | None,
-    typer.Option("--trusted", help="Only this operator may serve (mnr_… or address); repeatable."),
-]
-Avoid = Annotated[
-    list[str] | None,
-    typer.Option("--avoid", help="This operator may not serve (mnr_… or address); repeatable."),
-]
-Verify = Annotated[
-    str | None,
-    typer.Option("--verify", help="Share to be audited: none, sample, sample=0.05 or full."),
-]
-Replicas = Annotated[
-    int | None,
-    typer.Option(
-        "--replicas", help="Buy so many times on disjoint machines, and compare.", min=1, max=8
-    ),
-]
-Auditor = Annotated[
-    str | None,
-    typer.Option(
-        "--auditor",
-        help="May see your prompts and dispute for you: an address, matcher (whom it pays), or none.",
-    ),
-]
-Temperature = Annotated[
-    float | None, typer.Option("--temperature", help="0 takes the likeliest token (the default).")
-]
-TopK = Annotated[int | None, typer.Option("--top-k", help="Draw from the likeliest K tokens.")]
-TopP = Annotated[
-    float | None, typer.Option("--top-p", help="Draw from the likeliest tokens that make up P.")
-]
-MinP = Annotated[
-    float | None, typer.Option("--min-p", help="Draw from tokens at least P times the likeliest's.")
-]
-Seed = Annotated[int | None, typer.Option("--seed", help="The same seed draws the same answer.")]
-RepetitionPenalty = Annotated[
-    float | None,
-    typer.Option("--repetition-penalty", help="Divides what was said or asked; 1 is off."),
-]
-FrequencyPenalty = Annotated[
-    float | None,
-    typer.Option("--frequency-penalty", help="Taken off for every time a token was said."),
-]
-PresencePenalty = Annotated[
-    float | None, typer.Option("--presence-penalty", help="Taken off once a token was said.")
-]
-LogitBias = Annotated[
-    list[str] | None,
-    typer.Option("--logit-bias", metavar="ID=BIAS", help="Make a token likelier; repeatable."),
-]
-Stop = Annotated[
-    list[str] | None, typer.Option("--stop", help="End the answer before this text; repeatable.")
-]
-MinTokens = Annotated[
-    int | None, typer.Option("--min-tokens", help="Fewest tokens before the model may end.")
-]
-IgnoreEos = Annotated[
-    bool, typer.Option("--ignore-eos", help="Go on to --max-tokens, whatever the model says.")
-]
-Logprobs = Annotated[
-    int | None,
-    typer.Option("--logprobs", help="Tell each token's logprob and those of the N likeliest."),
 ]
 
 
@@ -140,10 +63,9 @@ def wallet_import(
 @wallet.command("ls")
 def wallet_ls(run: Run) -> None:
     """Wallets in the keystore folder."""
-    from core.keys.keystore import Keystore
+    from client.commands.wallet.wallets import list_wallets
 
-    found = Keystore(run.settings.wallet.keystore_dir).ls()
-    run.emit([{"name": w.name, "address": w.address, "file": str(w.path)} for w in found])
+    run.emit(list_wallets(run))
 
 
 @wallet.command("show")
@@ -171,7 +93,7 @@ async def wallet_deposit(
 ) -> None:
     """Move tokens from the wallet into the prepaid balance that orders draw on."""
     from client.context import open_context
-    from client.wallet import deposit
+    from client.wallet import Deposited, deposit
 
     units = run.settings.token(amount)
     signer = run.unlock()
@@ -188,7 +110,7 @@ async def wallet_deposit(
         )
         await deposit(context.chain, signer, units)
         prepaid = await context.chain.read("Escrow", "balanceOf", signer.address)
-    run.emit({"deposited": show(units), "prepaid": show(prepaid)})
+    run.emit(Deposited(show(units), show(prepaid)))
 
 
 @wallet.command("withdraw")
@@ -233,16 +155,8 @@ async def quote(
     file: FileArgument,
     model: ModelOption = None,
     max_tokens: MaxTokens = 128,
-    max_cost: MaxCost = None,
-    price_cap: PriceCap = None,
-    deadline: Deadline = None,
-    window: Window = None,
-    auditor: Auditor = None,
-    arbitrator: Arbitrator = None,
-    trusted: Trusted = None,
-    avoid: Avoid = None,
-    verify: Verify = None,
-    replicas: Replicas = None,
+    *,
+    order: OrderOptions,
 ) -> None:
     """What a file would cost: tokens, price, route. Nothing is signed.
 
@@ -252,19 +166,7 @@ async def quote(
     from client.jobs.wishes import Choices
     from core.protocol.types import SamplingParams
 
-    choices = Choices(
-        SamplingParams(max_new_tokens=max_tokens),
-        max_cost,
-        price_cap,
-        deadline,
-        window,
-        auditor=auditor,
-        arbitrator=arbitrator,
-        trusted=tuple(trusted or ()),
-        avoid=tuple(avoid or ()),
-        verify=verify,
-        replicas=replicas,
-    )
+    choices = Choices(sampling=SamplingParams(max_new_tokens=max_tokens), **vars(order))
     await quote_file(run, file, model, choices)
 
 
@@ -274,19 +176,11 @@ async def submit(
     file: FileArgument,
     model: ModelOption = None,
     max_tokens: MaxTokens = 128,
-    max_cost: MaxCost = None,
-    price_cap: PriceCap = None,
-    deadline: Deadline = None,
-    window: Window = None,
+    *,
+    order: OrderOptions,
     ack: Annotated[
         str, typer.Option(help="now: pay at once; later: leave it to the dispute window.")
     ] = "now",
-    auditor: Auditor = None,
-    arbitrator: Arbitrator = None,
-    trusted: Trusted = None,
-    avoid: Avoid = None,
-    verify: Verify = None,
-    replicas: Replicas = None,
     name: Annotated[str, typer.Option("--name", help="What `client jobs` calls it.")] = "",
     wait: Annotated[
         bool,
@@ -294,23 +188,11 @@ async def submit(
             "--wait/--detach", help="Stay to the end, or only until the order is open on chain."
         ),
     ] = True,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for results.")] = None,
+    out: OutOption = None,
     text: Annotated[
         bool, typer.Option("--text/--no-text", help="Show answers as they come.")
     ] = True,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    seed: Seed = None,
-    repetition_penalty: RepetitionPenalty = None,
-    frequency_penalty: FrequencyPenalty = None,
-    presence_penalty: PresencePenalty = None,
-    logit_bias: LogitBias = None,
-    stop: Stop = None,
-    min_tokens: MinTokens = None,
-    ignore_eos: IgnoreEos = False,
-    logprobs: Logprobs = None,
+    sampling: SamplingOptions,
 ) -> None:
     """Run a file of requests: order, lock, stream, verify receipts, pay for what was delivered.
 
@@ -319,24 +201,14 @@ async def submit(
     from client.commands.ask.submit import submit_file
     from client.jobs.wishes import Choices
 
-    sampling = _sampling(locals())
     choices = Choices(
-        sampling,
-        max_cost,
-        price_cap,
-        deadline,
-        window,
-        ack,
-        auditor,
-        out,
-        text,
-        arbitrator,
-        trusted=tuple(trusted or ()),
-        avoid=tuple(avoid or ()),
-        verify=verify,
-        replicas=replicas,
+        sampling=sampling.with_most(max_tokens),
+        ack=ack,
+        out=out,
+        text=text,
         name=name,
         detach=not wait,
+        **vars(order),
     )
     await submit_file(run, file, model, choices)
 
@@ -350,45 +222,18 @@ async def chat(
     model: ModelOption = None,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     max_tokens: MaxTokens = 256,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    seed: Seed = None,
-    repetition_penalty: RepetitionPenalty = None,
-    frequency_penalty: FrequencyPenalty = None,
-    presence_penalty: PresencePenalty = None,
-    logit_bias: LogitBias = None,
-    stop: Stop = None,
-    min_tokens: MinTokens = None,
-    ignore_eos: IgnoreEos = False,
-    logprobs: Logprobs = None,
+    *,
+    sampling: SamplingOptions,
 ) -> None:
     """Talk to a model; the last line is cost, rate and receipt."""
     from client.commands.ask.chat import Conversation, converse
 
-    await converse(run, prompt, model, Conversation(system, _sampling(locals())))
-
-
-def _log_row(line: dict[str, Any]) -> dict[str, Any]:
-    """A line of `jobs logs` that fits a terminal."""
-    from core.protocol import ids
-
-    tx = line["transaction"]
-    return line | {"transaction": tx and ids.abridged(tx)}
+    await converse(run, prompt, model, Conversation(system, sampling.with_most(max_tokens)))
 
 
 def _file_of(typed: str) -> Path | None:
     path = Path(typed)
     return path if path.is_file() else None
-
-
-def _sampling(options: dict[str, Any]) -> SamplingParams:
-    """How tokens are drawn, from a command's options. Raises UsageError."""
-    from client.orders.sampling import sampling_of_flags
-    from core.protocol.types import SamplingParams
-
-    return sampling_of_flags(options, SamplingParams())
 
 
 @jobs.command("ls")
@@ -417,10 +262,10 @@ async def jobs_show(run: Run, job: JobArgument) -> None:
 @jobs.command("logs")
 async def jobs_logs(run: Run, job: JobArgument) -> None:
     """What happened to a job: its requests here, and its events on chain."""
-    from client.commands.ask.job_follow import job_log
+    from client.commands.ask.job_follow import job_log, log_row
 
     found = await job_log(run.settings, job)
-    run.emit(found if run.options.json else [_log_row(line) for line in found])
+    run.emit(found if run.options.json else list(map(log_row, found)))
 
 
 @jobs.command("wait")
@@ -464,7 +309,7 @@ async def jobs_retry_failed(
     from core.protocol.types import SamplingParams
 
     sampling = SamplingParams(max_new_tokens=max_tokens)
-    choices = Choices(sampling, max_cost=max_cost, price_cap=price_cap, out=out)
+    choices = Choices(sampling=sampling, max_cost=max_cost, price_cap=price_cap, out=out)
     await retry_failed(run, job, file, model, choices)
 
 
@@ -485,11 +330,11 @@ def receipts_show(
     """Everything that one receipt says, and who signed it."""
     from client.commands.ask.receipts import show_receipt
     from core.protocol.units import format_moment
+    from core.runtime.commands.results import plain
 
     found = show_receipt(run.settings, receipt)
-    run.emit(
-        found if run.options.json else found | {"signed_at": format_moment(found["signed_at"])}
-    )
+    shown = plain(found) | {"signed_at": format_moment(found.signed_at)}
+    run.emit(found if run.options.json else shown)
 
 
 @receipts.command("verify")
@@ -662,9 +507,55 @@ async def dispute(
 @app.results
 def _results() -> Results:
     """What each command prints with --json."""
-    from client.results import RESULTS
+    from client import dispute_results, wallet
+    from client.commands.ask import (
+        detach,
+        job_follow,
+        job_list,
+        offers,
+        receipts,
+    )
+    from client.commands.ask import (
+        submit as submitting,
+    )
+    from client.commands.wallet import allow as spender
+    from client.commands.wallet import balance as holdings
+    from client.commands.wallet import wallets, withdraw
+    from client.gateway import commands
+    from client.jobs import wishes
 
-    return RESULTS
+    return {
+        "wallet new": (wallets.WalletFile,),
+        "wallet import": (wallets.WalletFile,),
+        "wallet ls": (list[wallets.WalletFile],),
+        "wallet show": (holdings.Balance,),
+        "wallet deposit": (wallet.Deposited,),
+        "wallet withdraw": (withdraw.Thawing, withdraw.Withdrawn),
+        "wallet allow": (spender.Allowed,),
+        "balance": (holdings.Balance,),
+        "quote": (wishes.Offer,),
+        "submit": (submitting.Submitted, detach.Detached),
+        "chat": (conversation.Answer,),
+        "jobs ls": (list[job_list.JobLine],),
+        "jobs show": (job_list.Job,),
+        "jobs logs": (list[job_follow.LogLine],),
+        "jobs wait": (job_follow.Ended,),
+        "jobs cancel": (job_follow.Ended,),
+        "jobs fetch": (job_follow.Fetched,),
+        "jobs retry-failed": (submitting.Submitted,),
+        "receipts ls": (list[job_list.ReceiptLine],),
+        "receipts show": (receipts.Receipt,),
+        "receipts verify": (job_list.JobVerified, receipts.FileVerified),
+        "receipts delegate": (job_list.Delegated,),
+        "serve": (commands.Serving,),
+        "keys new": (commands.NewKey,),
+        "keys ls": (list[commands.KeyRow],),
+        "keys revoke": (commands.KeyRow,),
+        "models": (list[offers.ModelOffer],),
+        "miners ls": (list[offers.MinerOffer],),
+        "miners show": (offers.Miner,),
+        "dispute": (dispute_results.PlayedDispute, dispute_results.JuryDispute),
+    }
 
 
 main = app.main

@@ -8,6 +8,14 @@ from core.chain.chain import Chain
 from core.protocol.errors import DepositShort, TokenShort
 from core.protocol.signing import DigestSigner
 from core.protocol.units import format_token
+from core.runtime.commands.results import Result
+
+
+class Deposited(Result, frozen=True):
+    """`wallet deposit`."""
+
+    deposited: str
+    prepaid: str
 
 
 @dataclass(frozen=True)
@@ -36,8 +44,9 @@ async def balances(chain: Chain, account: str) -> Balances:
 
 
 async def deposit(chain: Chain, signer: DigestSigner, units: int) -> None:
-    """Move tokens from the wallet into the prepaid balance: an allowance of exactly this amount, then the deposit.
+    """Move tokens from the wallet into the prepaid balance.
 
+    An allowance of exactly this amount comes first, then the deposit.
     Raises TokenShort before anything is sent when the wallet holds less.
     """
     have = await chain.read("TestUSD", "balanceOf", signer.address)
@@ -60,7 +69,9 @@ async def ensure_deposit(
 ) -> int:
     """Make sure that `units` are prepaid; returns what was moved in from the wallet.
 
-    Where a deposit is needed anyway it brings as much of `spare` as the wallet has. Raises DepositShort (have, need, short by, fix) when the prepaid balance is short and the wallet cannot or may not fill it.
+    Where a deposit is needed anyway it brings as much of `spare` as the wallet has. Raises DepositShort
+    (have, need, short by, fix) when the prepaid balance is short and the wallet cannot or may not fill
+    it.
     """
     prepaid: int = await chain.read("Escrow", "balanceOf", signer.address)
     if prepaid >= units:

@@ -16,6 +16,7 @@ from client.audit.evidence import Evidence
 from client.audit.rerun import ShardSource
 from core.protocol.types import RequestLeaf
 from core.protocol.wire import Side
+from core.runtime.commands.results import Result
 
 if TYPE_CHECKING:
     from core.engine.blocks import Shard
@@ -114,22 +115,34 @@ def bar(value: float) -> str:
     return "█" * max(1, round(share * _WIDTH)) if math.isfinite(value) else "█" * _WIDTH
 
 
-def rows_of(explained: Explained) -> list[dict[str, str]]:
+class Layer(Result, frozen=True, forbid_unknown_fields=False):
+    """`check --explain`: a second document, a row per layer."""
+
+    stage: str
+    after_layer: str
+    honest_here: str
+    served: str
+    allowed: str
+    on_a_log_scale: str
+    studentised: str
+
+
+def rows_of(explained: Explained) -> list[Layer]:
     """Rows of the table that is printed."""
     rows = []
     for line in explained.lines:
         shown = line.honest if line.served is None else line.served
         rows.append(
-            {
-                "stage": str(explained.stage),
-                "after_layer": str(line.layer),
-                "honest_here": f"{line.honest:.2e}",
-                "served": "" if line.served is None else f"{line.served:.2e}",
-                "allowed": f"{line.tolerance:.0e}" if line.tolerance is not None else "–",
-                "on_a_log_scale": bar(shown),
-                "studentised": ""
+            Layer(
+                stage=str(explained.stage),
+                after_layer=str(line.layer),
+                honest_here=f"{line.honest:.2e}",
+                served="" if line.served is None else f"{line.served:.2e}",
+                allowed=f"{line.tolerance:.0e}" if line.tolerance is not None else "–",
+                on_a_log_scale=bar(shown),
+                studentised=""
                 if line.served is None
                 else f"{explained.studentised:.2f} {explained.standing}",
-            }
+            )
         )
     return rows

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -28,6 +27,7 @@ from core.protocol.errors import (
     UsageError,
 )
 from core.protocol.types import AuditorDelegation, LayerRange, Signature, SignedReceipt
+from core.runtime.commands.results import Result
 from core.runtime.network.channel import Peers, StreamIdentity
 
 
@@ -230,21 +230,46 @@ def _held(context: Context, case: Case) -> list[list[SignedReceipt]]:
     return disjoint(complete_sets(receipts, len(case.plan)))
 
 
-def describe_finding(finding: StageFinding, tolerance: float = 1.0) -> dict[str, Any]:
-    """A row of the auditor's table. By another `tolerance` than the network's nobody is at fault, only outside of it."""
+class Finding(Result, frozen=True, forbid_unknown_fields=False):
+    """How far a stage's outputs are from an honest run, and what follows."""
+
+    stage: int
+    operator: str
+    layers: str
+    requests: int
+    deviation: str
+    allowed: str
+    first_divergent_step: str
+    tolerance: str
+    verdict: str
+    why: str
+
+
+class StageChecked(Finding, frozen=True):
+    """`check`: also what looking took, beside what serving did."""
+
+    re_run_s: str
+    of_serving: str
+
+
+def describe_finding(finding: StageFinding, tolerance: float = 1.0) -> Finding:
+    """What the auditor says of a stage.
+
+    By another `tolerance` than the network's a stage is not at fault, only outside of it.
+    """
     worst = finding.worst
-    return {
-        "stage": finding.stage,
-        "operator": finding.operator,
-        "layers": f"{finding.layers[0]}-{finding.layers[1] - 1}",
-        "requests": len(finding.requests),
-        "deviation": f"{worst.ratio:.2e}" if worst else "–",
-        "allowed": f"{worst.limit:.0e}" if worst else "–",
-        "first_divergent_step": _first_step(finding),
-        "tolerance": "the network's" if tolerance == 1.0 else f"{tolerance:g} x the network's",
-        "verdict": _verdict(finding, tolerance),
-        "why": finding.why,
-    }
+    return Finding(
+        stage=finding.stage,
+        operator=finding.operator,
+        layers=f"{finding.layers[0]}-{finding.layers[1] - 1}",
+        requests=len(finding.requests),
+        deviation=f"{worst.ratio:.2e}" if worst else "–",
+        allowed=f"{worst.limit:.0e}" if worst else "–",
+        first_divergent_step=_first_step(finding),
+        tolerance="the network's" if tolerance == 1.0 else f"{tolerance:g} x the network's",
+        verdict=_verdict(finding, tolerance),
+        why=finding.why,
+    )
 
 
 def describe_cost(found: Investigation, stage: int) -> dict[str, str]:

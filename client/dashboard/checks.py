@@ -92,7 +92,7 @@ class Checks:
     async def _receipts(self, job_id: str) -> list[str]:
         """Signatures, commitments, prices and the chain. Raises CheckFailed."""
         found = await verify_job(self._sources.settings, ids.full(ids.Kind.JOB, job_id))
-        return [str(found["signatures"]), str(found["price"])]
+        return [found.signatures, found.price]
 
     async def _layers(self, check: Check) -> list[str]:
         """Every stage once more in float64. Raises CheckFailed naming the guilty one."""

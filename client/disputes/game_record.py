@@ -14,6 +14,7 @@ from core.dispute.trace.calls import evidence_of
 from core.dispute.trace.evidence import EvidenceError
 from core.dispute.trace.judge import Case
 from core.dispute.trace.layout import Place
+from core.runtime.commands.results import Result
 
 _MOVES_OF_ACCUSED = frozenset(
     ("pick", "point", "pointWith", "pickPart", "demand", "showOpening", "reveal")
@@ -21,9 +22,11 @@ _MOVES_OF_ACCUSED = frozenset(
 _PROOFS = ("prove", "expand", "provePart")
 
 
-@dataclass(frozen=True)
-class ShownMove:
-    """One transaction of a dispute. `player` is accuser, accused or anyone; `what` says what it showed."""
+class ShownMove(Result, frozen=True):
+    """`disputes show`: one transaction of a game.
+
+    `player` is accuser, accused or anyone; `what` says what the transaction showed.
+    """
 
     player: str
     function: str

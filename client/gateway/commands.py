@@ -5,16 +5,67 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from client.gateway.money.keyring import Key, Keyring, limits_of
 from client.gateway.records.database import Database, database_url
 from core.protocol.errors import UsageError
 from core.runtime.clock import SystemClock
+from core.runtime.commands.results import Result
 
 if TYPE_CHECKING:
     from core.runtime.commands.console import Run
     from core.runtime.settings import Settings
+
+
+class Serving(Result, frozen=True):
+    """`serve`, once it answers."""
+
+    url: str
+    base_url: str
+    payer: str
+    pages: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class KeyRow(Result, frozen=True):
+    """`keys ls` and `keys revoke`."""
+
+    id: str
+    name: str
+    hint: str
+    state: str
+    budget: str | None
+    spent: str
+    today: str
+    reserved: str
+    expires: str | None
+    models: str
+    rate: str | None
+    token_rate: str | None
+    last_used: str | None
+    created: str | None
+
+
+class NewKey(Result, frozen=True):
+    """`keys new`: the only time that the key itself is shown."""
+
+    key: str
+    id: str
+    name: str
+    hint: str
+    state: str
+    budget: str | None
+    spent: str
+    today: str
+    reserved: str
+    expires: str | None
+    models: str
+    rate: str | None
+    token_rate: str | None
+    last_used: str | None
+    created: str | None
 
 
 async def serve(run: Run, settings: Settings) -> None:
@@ -25,12 +76,10 @@ async def serve(run: Run, settings: Settings) -> None:
     async with running(settings, signer) as gateway:
         base = f"{gateway.url}/v1"
         pages = f"{gateway.url}/login?token={gateway.local_token}"
-        told = {"url": gateway.url, "base_url": base, "payer": gateway.payer}
-        if settings.gateway.dashboard:
-            told["pages"] = pages
+        shown = pages if settings.gateway.dashboard else msgspec.UNSET
         lines = [f"OPENAI_BASE_URL={base}", "keys: client keys new NAME"]
         lines += [f"pages: {pages}"] if settings.gateway.dashboard else []
-        run.emit(told, human="\n".join(lines))
+        run.emit(Serving(gateway.url, base, gateway.payer, shown), human="\n".join(lines))
         await asyncio.Event().wait()
 
 
@@ -43,7 +92,7 @@ async def new_key(
     models: Sequence[str],
     rate: str | None,
     token_rate: str | None,
-) -> dict[str, Any]:
+) -> NewKey:
     """Make a key; the only time that its secret is shown."""
     if not 0 < len(name) <= 120:
         raise UsageError("the key has no usable name", "a name has 1 to 120 characters")
@@ -62,10 +111,10 @@ async def new_key(
         key, secret = await Keyring(database, clock).new(name, limits)
     finally:
         database.close()
-    return {"key": secret, **key_json(settings, key, clock.now())}
+    return NewKey(key=secret, **msgspec.structs.asdict(_row(settings, key, clock.now())))
 
 
-async def list_keys(run: Run) -> list[dict[str, Any]]:
+async def list_keys(run: Run) -> list[KeyRow]:
     """Every key, newest first."""
     settings, clock = run.settings, SystemClock()
     database = Database.open(database_url(settings))
@@ -73,10 +122,10 @@ async def list_keys(run: Run) -> list[dict[str, Any]]:
         keys = await Keyring(database, clock).ls()
     finally:
         database.close()
-    return [key_json(settings, key, clock.now()) for key in keys]
+    return [_row(settings, key, clock.now()) for key in keys]
 
 
-async def revoke_key(run: Run, typed: str) -> dict[str, Any]:
+async def revoke_key(run: Run, typed: str) -> KeyRow:
     """End a key; requests that run with it are still answered."""
     settings, clock = run.settings, SystemClock()
     database = Database.open(database_url(settings))
@@ -84,32 +133,32 @@ async def revoke_key(run: Run, typed: str) -> dict[str, Any]:
         key = await Keyring(database, clock).revoke(typed)
     finally:
         database.close()
-    return key_json(settings, key, clock.now())
+    return _row(settings, key, clock.now())
 
 
-def key_json(settings: Settings, key: Key, now: float) -> dict[str, Any]:
+def _row(settings: Settings, key: Key, now: float) -> KeyRow:
     """A key as people see it, money with its unit."""
     limits = key.limits
     budget = None
     if limits.budget_units is not None:
         per_day = "/day" if limits.budget_period == "day" else ""
         budget = settings.show_token(limits.budget_units) + per_day
-    return {
-        "id": key.key_id,
-        "name": key.name,
-        "hint": key.hint,
-        "state": key.state(now),
-        "budget": budget,
-        "spent": settings.show_token(key.spent_units),
-        "today": settings.show_token(key.spent_today_units),
-        "reserved": settings.show_token(key.reserved_units),
-        "expires": _date(limits.expires_at),
-        "models": ", ".join(limits.models) or "all",
-        "rate": f"{limits.requests_per_minute}/m" if limits.requests_per_minute else None,
-        "token_rate": f"{limits.tokens_per_minute}/m" if limits.tokens_per_minute else None,
-        "last_used": _date(key.last_used_at),
-        "created": _date(key.created_at),
-    }
+    return KeyRow(
+        id=key.key_id,
+        name=key.name,
+        hint=key.hint,
+        state=key.state(now),
+        budget=budget,
+        spent=settings.show_token(key.spent_units),
+        today=settings.show_token(key.spent_today_units),
+        reserved=settings.show_token(key.reserved_units),
+        expires=_date(limits.expires_at),
+        models=", ".join(limits.models) or "all",
+        rate=f"{limits.requests_per_minute}/m" if limits.requests_per_minute else None,
+        token_rate=f"{limits.tokens_per_minute}/m" if limits.tokens_per_minute else None,
+        last_used=_date(key.last_used_at),
+        created=_date(key.created_at),
+    )
 
 
 def _date(at: int | None) -> str | None:

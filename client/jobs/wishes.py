@@ -9,9 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from client.context import Context, Model
 from client.jobs.answer_lines import answer_line
 from client.jobs.batch import BatchResult, Finished
+from client.options import OrderOptions
 from client.orders.arbitrator import arbitrator_of, check_named
 from client.orders.demands import audit_bps
 from client.orders.matcher_api import Quote
@@ -30,6 +33,7 @@ from core.protocol.errors import (
     UsageError,
 )
 from core.protocol.types import ZERO_ADDRESS, SamplingParams
+from core.runtime.commands.results import Result
 from core.runtime.network.pulse import Beat
 from core.runtime.settings import THE_MATCHERS, Settings
 
@@ -37,26 +41,31 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CLOCK_SLACK_S = 60  # between our look at the chain's clock and the block that opens the job
 
 
-@dataclass(frozen=True)
-class Choices:
+@dataclass(frozen=True, kw_only=True)
+class Choices(OrderOptions):
     """The flags of `client submit`, as typed; None where the settings decide."""
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    max_cost: str | None = None
-    price_cap: str | None = None
-    deadline: str | None = None
-    window: str | None = None
     ack: str = "now"
-    auditor: str | None = None
     out: Path | None = None
     text: bool = True
-    arbitrator: str | None = None
-    trusted: tuple[str, ...] = ()
-    avoid: tuple[str, ...] = ()
-    verify: str | None = None
-    replicas: int | None = None
     name: str = ""
     detach: bool = False
+
+
+class Offer(Result, frozen=True):
+    """`quote`: what is on offer for a file. The last four are said where they apply."""
+
+    model: str
+    requests: str
+    tokens: str
+    price: str
+    cost: str
+    route: str
+    replicas: str | msgspec.UnsetType = msgspec.UNSET
+    other_routes: str | msgspec.UnsetType = msgspec.UNSET
+    audited: str | msgspec.UnsetType = msgspec.UNSET
+    auditor: str | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(frozen=True)
@@ -250,19 +259,20 @@ def maximum(model: Model, price: Quote, prepared: Prepared) -> int:
     )
 
 
-def describe(settings: Settings, model: Model, price: Quote, prepared: Prepared) -> dict[str, str]:
+def describe(settings: Settings, model: Model, price: Quote, prepared: Prepared) -> Offer:
     """The offer as people read it."""
     layer_units = model.spec.layer_units
     at_least = pricing.cost(layer_units, prepared.tokens_in, 0, price.price_in, price.price_out)
-    return {
-        "model": model.name,
-        "requests": f"{len(prepared.prompts)} ({_lines(len(prepared.rejected))} rejected)",
-        "tokens": f"{prepared.tokens_in} in, at most {prepared.max_tokens_out} out",
-        "price": f"{settings.show_price(units.price_of_nano(price.price_in, layer_units))} in, "
+    return Offer(
+        model=model.name,
+        requests=f"{len(prepared.prompts)} ({_lines(len(prepared.rejected))} rejected)",
+        tokens=f"{prepared.tokens_in} in, at most {prepared.max_tokens_out} out",
+        price=f"{settings.show_price(units.price_of_nano(price.price_in, layer_units))} in, "
         f"{settings.show_price(units.price_of_nano(price.price_out, layer_units))} out",
-        "cost": f"{settings.show_token(at_least)} to {settings.show_token(maximum(model, price, prepared))}",
-        "route": route_text(price.plan),
-    }
+        cost=f"{settings.show_token(at_least)} to "
+        f"{settings.show_token(maximum(model, price, prepared))}",
+        route=route_text(price.plan),
+    )
 
 
 def describe_auditor(settings: Settings, wishes: Wishes, price: Quote) -> str:

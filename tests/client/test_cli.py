@@ -9,11 +9,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from client import auditor_cli, cli
 from client.context import CONTRACTS
@@ -166,7 +166,8 @@ def test_amount_without_a_unit_is_exit_2(home: Home, argv: tuple[str, ...]) -> N
 
 def test_quote_takes_every_limit_that_submit_does() -> None:
     """But for how tokens are drawn and how it is run, which change no price and refuse nothing."""
-    quote, submit = ({*signature(command).parameters} for command in (cli.quote, cli.submit))
+    commands = typer.main.get_command(cli.app.typer).commands  # type: ignore[attr-defined]
+    quote, submit = ({p.name for p in commands[name].params} for name in ("quote", "submit"))
     drawing = {
         "temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty", "frequency_penalty",
         "presence_penalty", "logit_bias", "stop", "min_tokens", "ignore_eos", "logprobs",

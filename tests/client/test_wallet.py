@@ -12,6 +12,7 @@ from client.commands.wallet.withdraw import request_withdrawal, take_withdrawal
 from client.wallet import balances, deposit, ensure_deposit
 from core.protocol.errors import DeadlinePassed, DepositShort, TokenShort, UsageError
 from core.protocol.units import format_token
+from core.runtime.commands.results import plain
 from tests.client.world import NOW_S, REQUESTER, FakeChain
 
 amounts = st.integers(0, 10**12)
@@ -97,7 +98,7 @@ async def test_withdrawal_is_asked_for_then_waited_for_then_taken() -> None:
     with pytest.raises(UsageError, match="nothing is on its way"):
         await take_withdrawal(run, chain, REQUESTER)  # type: ignore[arg-type]
     chain.thaw = {"amount": 5, "readyAt": NOW_S + 60}
-    asked: dict[str, Any] = await request_withdrawal(run, chain, REQUESTER, 5)  # type: ignore[arg-type]
+    asked: dict[str, Any] = plain(await request_withdrawal(run, chain, REQUESTER, 5))  # type: ignore[arg-type]
     assert asked["ready_in_s"] == 60
     assert run.confirmed[0]["amount"] == "0.000005usd" and run.confirmed[0]["after"].startswith(
         "1m"
@@ -106,6 +107,6 @@ async def test_withdrawal_is_asked_for_then_waited_for_then_taken() -> None:
         await take_withdrawal(run, chain, REQUESTER)  # type: ignore[arg-type]
     assert "60 s" in caught.value.why
     chain.now_s += 60
-    assert await take_withdrawal(run, chain, REQUESTER) == {"withdrawn": "0.000005usd"}  # type: ignore[arg-type]
+    assert plain(await take_withdrawal(run, chain, REQUESTER)) == {"withdrawn": "0.000005usd"}  # type: ignore[arg-type]
     assert run.confirmed[1] == {"amount": "0.000005usd", "to": f"wallet {REQUESTER.address}"}
     assert [call[1] for call in chain.sent] == ["requestWithdraw", "withdraw"]

@@ -7,6 +7,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from client.commands.ask.render import ChatView
 from client.commands.ask.submit import ask_price
@@ -29,6 +32,18 @@ from core.protocol import ids
 from core.protocol.errors import UsageError
 from core.protocol.types import SamplingParams
 from core.runtime.commands.console import Run
+from core.runtime.commands.results import Result, plain
+
+
+class Answer(Result, frozen=True):
+    """`chat`."""
+
+    answer: str
+    tokens: int
+    tokens_per_s: float
+    paid: str
+    job: str
+    logprobs: list[Any] | msgspec.UnsetType | None = msgspec.UNSET
 
 
 @dataclass(frozen=True)
@@ -116,8 +131,8 @@ async def _turn(
         price = await ask_price(context, model, Prepared([prompt], []))
         offer = describe(settings, model, price, Prepared([prompt], []))
         if auditor := describe_auditor(settings, wishes_of(settings, Choices()), price):
-            offer["auditor"] = auditor
-        run.confirm("Sign and lock it?", offer)
+            offer = msgspec.structs.replace(offer, auditor=auditor)
+        run.confirm("Sign and lock it?", plain(offer))
     stops = stop_strings(conversation.sampling)
     view = ChatView(tokenizer, (lambda text: None) if quiet else _write, stops)
     tokens, logprobs, done = [], [], None
@@ -137,22 +152,24 @@ async def _turn(
     view.request_finished("chat", done.finish)
     answer = cut_at_stop(tokenizer.decode(tokens), stops)
     rate = view.tokens / max(time.monotonic() - view.began_s, 1e-9)
-    facts = {
-        "answer": answer,
-        "tokens": view.tokens,
-        "tokens_per_s": round(rate, 2),
-        "paid": settings.show_token(done.cost_units),
-        "job": ids.short(ids.Kind.JOB, done.job_id),
-    }
-    if conversation.sampling.n_logprobs is not None:
-        facts["logprobs"] = logprobs_shown(tokens, logprobs, tokenizer)
+    facts = Answer(
+        answer=answer,
+        tokens=view.tokens,
+        tokens_per_s=round(rate, 2),
+        paid=settings.show_token(done.cost_units),
+        job=ids.short(ids.Kind.JOB, done.job_id),
+        logprobs=msgspec.UNSET
+        if conversation.sampling.n_logprobs is None
+        else logprobs_shown(tokens, logprobs, tokenizer),
+    )
     if quiet:
         run.emit(facts)
     else:
         _write("\n")
         route = " → ".join(short_address(operator) for operator in done.operators)
         run.note(
-            f"[dim]{view.tokens} tokens · {rate:.1f} tok/s · {facts['paid']} · {route} · {facts['job']}[/dim]"
+            f"[dim]{view.tokens} tokens · {rate:.1f} tok/s · {facts.paid} · {route} · "
+            f"{facts.job}[/dim]"
         )
     return answer
 

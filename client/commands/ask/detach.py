@@ -1,7 +1,8 @@
 """`client submit --detach`: how does a submission go on without the terminal that began it?
 
-The same command runs once more, as a program of its own that no terminal can end. Its answers, receipts and payments are in the same
-records as any submission's, and its lock is a keeper's, so `client jobs` follows, fetches and ends it like every other one.
+The same command runs once more, as a program of its own that no terminal can end. Its answers,
+receipts and payments are in the same records as any submission's, and its lock is a keeper's, so
+`client jobs` follows, fetches and ends it like every other one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from client.context import open_store
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, error_from
 from core.runtime.commands.cli import as_typed
+from core.runtime.commands.results import Result
 from core.runtime.folders import make_private
 
 if TYPE_CHECKING:
@@ -28,15 +30,25 @@ if TYPE_CHECKING:
     from core.runtime.settings import Settings
 
 LOOK_AGAIN_S = 0.2
-PASSWORD_FROM = (
-    "/dev/stdin"  # a pipe: neither a command line nor an environment that others could read
-)
+#: A pipe: neither a command line nor an environment that others could read.
+PASSWORD_FROM = "/dev/stdin"
 
 
-async def go_on_alone(run: Run, password: str, most: str, orders: int) -> dict[str, Any]:
-    """Have another program submit, and return once it has as many orders, each open on chain and on record; or once it has ended.
+class Detached(Result, frozen=True):
+    """`submit --detach`: who goes on with it, and how to follow."""
 
-    It locks no more than `most`. Raises what it failed with. Interrupted before that, it is interrupted too.
+    jobs: list[str]
+    job_ids: list[str]
+    pid: int
+    log: str
+    next: str
+
+
+async def go_on_alone(run: Run, password: str, most: str, orders: int) -> Detached:
+    """Have another program submit; return once it has as many orders, or once it has ended.
+
+    Each order is open on chain and on record. The program locks no more than `most`. Raises what it
+    failed with. When this one is interrupted before that, the other is interrupted too.
     """
     folder = make_private(run.folders.state / "submissions")
     said = folder / f"{os.urandom(6).hex()}.jsonl"
@@ -109,12 +121,12 @@ def _ended(said: Path, log: Path) -> dict[str, Any]:
     return dict(documents[0]["result"])
 
 
-def _told(jobs: Sequence[str], job_ids: Sequence[str], pid: int, log: Path) -> dict[str, Any]:
+def _told(jobs: Sequence[str], job_ids: Sequence[str], pid: int, log: Path) -> Detached:
     first = jobs[0]
-    return {
-        "jobs": list(jobs),
-        "job_ids": list(job_ids),
-        "pid": pid,
-        "log": str(log),
-        "next": f"client jobs wait {first}; client jobs fetch {first}; client jobs cancel {first}",
-    }
+    return Detached(
+        jobs=list(jobs),
+        job_ids=list(job_ids),
+        pid=pid,
+        log=str(log),
+        next=f"client jobs wait {first}; client jobs fetch {first}; client jobs cancel {first}",
+    )

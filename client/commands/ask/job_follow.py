@@ -20,6 +20,7 @@ from core.protocol.errors import DeadlinePassed, UsageError
 from core.protocol.types import JobState, SamplingParams
 from core.runtime.clock import SystemClock
 from core.runtime.commands.console import Run
+from core.runtime.commands.results import Result
 from core.runtime.settings import Settings
 
 ENDED = (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)
@@ -32,19 +33,57 @@ EVENTS = (
 Json = dict[str, Any]
 
 
-async def job_log(settings: Settings, typed: str) -> list[Json]:
+class LogLine(Result, frozen=True):
+    """`jobs logs`: a request here, or an event on chain."""
+
+    what: str
+    name: str
+    state: str
+    tokens_in: int | None
+    tokens_out: int | None
+    block: int | None
+    transaction: str | None
+
+
+class Ended(Result, frozen=True):
+    """`jobs wait` and `jobs cancel`."""
+
+    job: str
+    on_chain: str
+    paid: str
+    refunded: str
+    tx: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Fetched(Result, frozen=True):
+    """`jobs fetch`."""
+
+    job: str
+    answers: int
+    missing: list[str]
+    results: str
+    receipts: str
+
+
+def log_row(line: LogLine) -> Json:
+    """A line of `jobs logs` that fits a terminal."""
+    tx = line.transaction
+    return msgspec.structs.asdict(line) | {"transaction": tx and ids.abridged(tx)}
+
+
+async def job_log(settings: Settings, typed: str) -> list[LogLine]:
     """A line per request that we keep and per event on chain, in the order in which they belong. Raises IdInvalid."""
     row, requests = _find(settings, typed)
     lines = [
-        {
-            "what": "request",
-            "name": request.custom_id,
-            "state": request.finish or "not finished",
-            "tokens_in": len(json.loads(request.prompt_ids)),
-            "tokens_out": len(json.loads(request.tokens)),
-            "block": None,
-            "transaction": None,
-        }
+        LogLine(
+            what="request",
+            name=request.custom_id,
+            state=request.finish or "not finished",
+            tokens_in=len(json.loads(request.prompt_ids)),
+            tokens_out=len(json.loads(request.tokens)),
+            block=None,
+            transaction=None,
+        )
         for request in requests
     ]
     async with open_context(settings) as context:
@@ -52,19 +91,19 @@ async def job_log(settings: Settings, typed: str) -> list[Json]:
     return lines
 
 
-async def _events(context: Context, job_id: str) -> list[Json]:
+async def _events(context: Context, job_id: str) -> list[LogLine]:
     first = context.settings.network.deploy_block
     found = await events_of_job(context.chain, job_id, first)
     return [
-        {
-            "what": "event",
-            "name": event.name,
-            "state": _said(context.settings, event.args),
-            "tokens_in": event.args.get("tokensIn"),
-            "tokens_out": event.args.get("tokensOut"),
-            "block": event.block_number,
-            "transaction": event.tx_hash,
-        }
+        LogLine(
+            what="event",
+            name=event.name,
+            state=_said(context.settings, event.args),
+            tokens_in=event.args.get("tokensIn"),
+            tokens_out=event.args.get("tokensOut"),
+            block=event.block_number,
+            transaction=event.tx_hash,
+        )
         for event in found
         if event.name in EVENTS
     ]
@@ -77,7 +116,7 @@ def _said(settings: Settings, args: Json) -> str:
     )
 
 
-async def wait_for_job(run: Run, typed: str) -> Json:
+async def wait_for_job(run: Run, typed: str) -> Ended:
     """Follow the chain until the job is settled, cancelled or expired, or disputed past its window.
 
     Raises DeadlinePassed when nothing can end it any more by itself.
@@ -116,21 +155,21 @@ def _waits_for(state: JobState, job: Json, now: int) -> str:
     return f"delivered, may be disputed for {units.format_duration(left_s)} more"
 
 
-async def _ending(context: Context, job_id: str, state: JobState) -> Json:
+async def _ending(context: Context, job_id: str, state: JobState) -> Ended:
     show = context.settings.show_token
     paid = refunded = 0
     for event in await events_of_job(context.chain, job_id, context.settings.network.deploy_block):
         if event.name in ("JobSettled", "JobCancelled", "JobExpired"):
             paid, refunded = event.args.get("paid", 0), event.args["refunded"]
-    return {
-        "job": ids.short(ids.Kind.JOB, job_id),
-        "on_chain": state.name.lower(),
-        "paid": show(int(paid)),
-        "refunded": show(int(refunded)),
-    }
+    return Ended(
+        job=ids.short(ids.Kind.JOB, job_id),
+        on_chain=state.name.lower(),
+        paid=show(int(paid)),
+        refunded=show(int(refunded)),
+    )
 
 
-async def cancel_job(run: Run, typed: str) -> Json:
+async def cancel_job(run: Run, typed: str) -> Ended:
     """Take the locked money back, where the contract allows it now: an unmatched job, or one past its deadline.
 
     A job that a program of ours still runs is ended through it: it pays for what was delivered. Raises UsageError for one that
@@ -163,7 +202,8 @@ async def cancel_job(run: Run, typed: str) -> Json:
         )
         sent = await context.chain.transact(signer, "TaskRegistry", function, row.job_id)
         ended = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
-        return await _ending(context, row.job_id, JobState(ended["state"])) | {"tx": sent.tx_hash}
+        ending = await _ending(context, row.job_id, JobState(ended["state"]))
+        return msgspec.structs.replace(ending, tx=sent.tx_hash)
 
 
 def _keeper(settings: Settings, row: JobRow) -> int | None:
@@ -202,7 +242,7 @@ async def _interrupt(settings: Settings, row: JobRow, pid: int) -> None:
     )
 
 
-async def _settled(context: Context, job_id: str) -> Json:
+async def _settled(context: Context, job_id: str) -> Ended:
     """How the job stands, once the chain says that it is over, or soon."""
     for _ in range(round(SETTLED_WITHIN_S / POLL_S)):
         job = await context.chain.read("TaskRegistry", "jobOf", job_id)
@@ -231,7 +271,7 @@ def _way_out(name: str, state: JobState, left_s: int) -> str:
     )
 
 
-def fetch_job(run: Run, typed: str, out: Path | None) -> Json:
+def fetch_job(run: Run, typed: str, out: Path | None) -> Fetched:
     """Write what we keep of a job's answers as `output.jsonl` and its receipts as `receipts.jsonl`.
 
     Raises IdInvalid, ModelMissing when the words cannot be made from the tokens here.
@@ -273,13 +313,13 @@ def fetch_job(run: Run, typed: str, out: Path | None) -> Json:
             (folder / file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write into {folder}", error.strerror or str(error)) from None
-    return {
-        "job": ids.short(ids.Kind.JOB, row.job_id),
-        "answers": len(lines),
-        "missing": [request.custom_id for request in requests if not request.finish],
-        "results": str(folder / "output.jsonl"),
-        "receipts": str(folder / "receipts.jsonl"),
-    }
+    return Fetched(
+        job=ids.short(ids.Kind.JOB, row.job_id),
+        answers=len(lines),
+        missing=[request.custom_id for request in requests if not request.finish],
+        results=str(folder / "output.jsonl"),
+        receipts=str(folder / "receipts.jsonl"),
+    )
 
 
 def unanswered(settings: Settings, typed: str, file: Path) -> list[bytes]:

@@ -24,10 +24,66 @@ from core.protocol import ids, signing, units
 from core.protocol.errors import CheckFailed
 from core.protocol.types import AuditorDelegation, JobState, ModelSpec, SignedReceipt
 from core.runtime.commands.console import Run
+from core.runtime.commands.results import Result
 from core.runtime.settings import Settings
 
 
-def list_jobs(settings: Settings) -> list[dict[str, Any]]:
+class JobLine(Result, frozen=True):
+    """`jobs ls`. `running`: a program on this machine sees to it."""
+
+    job: str
+    name: str
+    state: str
+    running: bool
+    requests: int
+    finished: int
+    tokens: int
+    stages: int
+
+
+class Job(JobLine, frozen=True):
+    """`jobs show`."""
+
+    id: str
+    on_chain: str
+    locked: str
+    tokens_in: int
+    tokens_out: int
+    plan: list[str]
+    transaction: str
+
+
+class ReceiptLine(Result, frozen=True):
+    """`receipts ls`."""
+
+    receipt: str
+    job: str
+    stage: int
+    covers: str
+    tokens_in: int
+    tokens_out: int
+
+
+class JobVerified(Result, frozen=True):
+    """`receipts verify JOB`."""
+
+    job: str
+    signatures: str
+    commitments: str
+    tokens: str
+    price: str
+    on_chain: str
+
+
+class Delegated(Result, frozen=True):
+    """`receipts delegate`: what `auditor --delegation` takes."""
+
+    job: str
+    delegation: dict[str, Any]
+    signature: str
+
+
+def list_jobs(settings: Settings) -> list[JobLine]:
     """Newest first, from our own records."""
     store = open_store(settings)
     try:
@@ -41,21 +97,21 @@ def keeper_pid(settings: Settings, known: SubmissionRow | None) -> int | None:
     return None if known is None else living(keepers_of(settings), known.keeper)
 
 
-def _job_line(settings: Settings, store: ClientStore, row: JobRow) -> dict[str, Any]:
+def _job_line(settings: Settings, store: ClientStore, row: JobRow) -> JobLine:
     requests, known = store.requests(row.job_id), store.submission(row.submission)
-    return {
-        "job": ids.short(ids.Kind.JOB, row.job_id),
-        "name": "" if known is None else known.name,
-        "state": row.state,
-        "running": row.state == "open" and keeper_pid(settings, known) is not None,
-        "requests": len(requests),
-        "finished": sum(bool(r.finish) for r in requests),
-        "tokens": sum(len(json.loads(r.tokens)) for r in requests),
-        "stages": len(match_of(row).plan),
-    }
+    return JobLine(
+        job=ids.short(ids.Kind.JOB, row.job_id),
+        name="" if known is None else known.name,
+        state=row.state,
+        running=row.state == "open" and keeper_pid(settings, known) is not None,
+        requests=len(requests),
+        finished=sum(bool(r.finish) for r in requests),
+        tokens=sum(len(json.loads(r.tokens)) for r in requests),
+        stages=len(match_of(row).plan),
+    )
 
 
-async def show_job(settings: Settings, typed: str) -> dict[str, Any]:
+async def show_job(settings: Settings, typed: str) -> Job:
     """One job, from our records and from the chain."""
     store = open_store(settings)
     try:
@@ -66,38 +122,39 @@ async def show_job(settings: Settings, typed: str) -> dict[str, Any]:
     async with open_context(settings) as context:
         on_chain = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
         lock = await context.chain.read("Escrow", "lockOf", row.job_id)
-    return line | {
-        "id": ids.full(ids.Kind.JOB, row.job_id),
-        "on_chain": JobState(on_chain["state"]).name.lower(),
-        "locked": settings.show_token(lock["amount"]),
-        "tokens_in": on_chain["tokensIn"],
-        "tokens_out": on_chain["tokensOut"],
-        "plan": [f"{s.operator} [{s.layers}]" for s in match_of(row).plan],
-        "transaction": row.tx_hash,
-    }
+    return Job(
+        **msgspec.structs.asdict(line),
+        id=ids.full(ids.Kind.JOB, row.job_id),
+        on_chain=JobState(on_chain["state"]).name.lower(),
+        locked=settings.show_token(lock["amount"]),
+        tokens_in=on_chain["tokensIn"],
+        tokens_out=on_chain["tokensOut"],
+        plan=[f"{s.operator} [{s.layers}]" for s in match_of(row).plan],
+        transaction=row.tx_hash,
+    )
 
 
-def list_receipts(settings: Settings, typed_job: str | None) -> list[dict[str, Any]]:
+def list_receipts(settings: Settings, typed_job: str | None) -> list[ReceiptLine]:
     """Receipts we hold."""
     store = open_store(settings)
     try:
         job_id = store.find_job(typed_job).job_id if typed_job else None
         return [
-            {
-                "receipt": ids.short(ids.Kind.RECEIPT, row.receipt_id),
-                "job": ids.short(ids.Kind.JOB, row.job_id),
-                "stage": row.stage,
-                "covers": "whole job" if row.request_index < 0 else f"request {row.request_index}",
-                "tokens_in": signed.receipt.tokens_in,
-                "tokens_out": signed.receipt.tokens_out,
-            }
+            ReceiptLine(
+                receipt=ids.short(ids.Kind.RECEIPT, row.receipt_id),
+                job=ids.short(ids.Kind.JOB, row.job_id),
+                stage=row.stage,
+                covers="whole job" if row.request_index < 0 else f"request {row.request_index}",
+                tokens_in=signed.receipt.tokens_in,
+                tokens_out=signed.receipt.tokens_out,
+            )
             for row, signed in store.receipts(job_id)
         ]
     finally:
         store.close()
 
 
-async def verify_job(settings: Settings, typed: str) -> dict[str, Any]:
+async def verify_job(settings: Settings, typed: str) -> JobVerified:
     """Re-check everything about a job that needs no model. Raises CheckFailed."""
     store = open_store(settings)
     try:
@@ -142,14 +199,15 @@ async def verify_job(settings: Settings, typed: str) -> dict[str, Any]:
         raise CheckFailed(
             "the contract's split differs from ours", f"{theirs['gross']} and {expected.gross}"
         )
-    return {
-        "job": ids.short(ids.Kind.JOB, row.job_id),
-        "signatures": f"{sum(map(len, pipelines))} receipts, all by the plan's operators",
-        "commitments": "chained from prompt to answer, shards as registered",
-        "tokens": f"{tokens_in} in, {tokens_out} out, equal to what was sent and received",
-        "price": f"{settings.show_token(sum(expected.gross))} for {_answers(len(answers))}, {settings.show_token(sum(theirs['pay']))} of it to miners",
-        "on_chain": state.name.lower(),
-    }
+    return JobVerified(
+        job=ids.short(ids.Kind.JOB, row.job_id),
+        signatures=f"{sum(map(len, pipelines))} receipts, all by the plan's operators",
+        commitments="chained from prompt to answer, shards as registered",
+        tokens=f"{tokens_in} in, {tokens_out} out, equal to what was sent and received",
+        price=f"{settings.show_token(sum(expected.gross))} for {_answers(len(answers))}, "
+        f"{settings.show_token(sum(theirs['pay']))} of it to miners",
+        on_chain=state.name.lower(),
+    )
 
 
 def _answers(count: int) -> str:
@@ -184,7 +242,7 @@ def _check_chain(
         )
 
 
-async def delegate(run: Run, typed: str, auditor: str, valid: str) -> dict[str, Any]:
+async def delegate(run: Run, typed: str, auditor: str, valid: str) -> Delegated:
     """A signed permission to audit and dispute one job."""
     settings = run.settings
     store = open_store(settings)
@@ -208,8 +266,8 @@ async def delegate(run: Run, typed: str, auditor: str, valid: str) -> dict[str, 
             },
         )
         signature = signing.sign(signer, context.chain.domain, permission)
-    return {
-        "job": ids.full(ids.Kind.JOB, match.job_id),
-        "delegation": msgspec.to_builtins(permission),
-        "signature": signature,
-    }
+    return Delegated(
+        job=ids.full(ids.Kind.JOB, match.job_id),
+        delegation=msgspec.to_builtins(permission),
+        signature=signature,
+    )

@@ -8,18 +8,57 @@ from typing import Any
 from client.context import model_name
 from client.orders.matcher_api import MatcherApi
 from core.protocol import ids
+from core.runtime.commands.results import Result
 from core.runtime.settings import Settings
 
 Listing = Callable[[MatcherApi], Awaitable[list[dict[str, Any]]]]
-MODEL_FIELDS = ("layers", "context", "serving", "copies", "covered")
-MINER_FIELDS = ("operator", "state", "stake", "layers", "priceInShown", "priceOutShown", "ageMs")
+
+
+class ModelOffer(Result, frozen=True, rename="camel"):
+    """`models`."""
+
+    model: str
+    id: str | None
+    layers: int | None
+    context: int | None
+    serving: int | None
+    copies: int | None
+    covered: bool | None
+    price_in: str | None
+    price_out: str | None
+    ms_per_token: float | None
+
+
+class MinerOffer(Result, frozen=True, rename="camel"):
+    """`miners ls`."""
+
+    miner: str | None
+    model: str
+    operator: str | None
+    state: str | None
+    stake: str | None
+    layers: list[int] | None
+    price_in_shown: str | None
+    price_out_shown: str | None
+    age_ms: int | None
+
+
+class Miner(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):
+    """`miners show`: what the chain says of a machine, beside all that the matcher says of it."""
+
+    operator: str
+    model: str
+    state: str
+    strikes: int
+    open_disputes: int
+    leaving: str
 
 
 #: How `client models --sort` orders: the best first, what nobody serves last.
-SORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "price": lambda row: _unit_price(row["priceOut"]),
-    "speed": lambda row: row["msPerToken"] if row["msPerToken"] is not None else float("inf"),
-    "trust": lambda row: -(row["copies"] or 0),
+SORTS: dict[str, Callable[[ModelOffer], Any]] = {
+    "price": lambda row: _unit_price(row.price_out),
+    "speed": lambda row: row.ms_per_token if row.ms_per_token is not None else float("inf"),
+    "trust": lambda row: -(row.copies or 0),
 }
 
 
@@ -28,7 +67,7 @@ def _unit_price(shown: str | None) -> float:
     return float(digits) if digits else float("inf")
 
 
-async def list_models(settings: Settings, sort: str | None = None) -> list[dict[str, Any]]:
+async def list_models(settings: Settings, sort: str | None = None) -> list[ModelOffer]:
     """A row per model. Raises MatcherUnreachable or ConfigError."""
     routes = await _ask(settings, MatcherApi.routes)
     fastest: dict[str, float] = {}
@@ -36,7 +75,7 @@ async def list_models(settings: Settings, sort: str | None = None) -> list[dict[
         model, ms = str(route["modelId"]), float(route["latencyMs"])
         fastest[model] = min(ms, fastest.get(model, ms))
     rows = [
-        row | {"msPerToken": fastest.get(model_id)} for model_id, row in await _model_rows(settings)
+        _model_row(settings, model, fastest) for model in await _ask(settings, MatcherApi.models)
     ]
     return sorted(rows, key=SORTS[sort]) if sort else rows
 
@@ -58,31 +97,37 @@ async def show_miner(settings: Settings, typed: str) -> dict[str, Any]:
     }
 
 
-async def _model_rows(settings: Settings) -> list[tuple[str, dict[str, Any]]]:
-    return [
-        (
-            str(model.get("modelId")),
-            {
-                "model": model_name(str(model.get("modelId")), settings) or "",
-                "id": model.get("shortId"),
-                **{field: model.get(field) for field in MODEL_FIELDS},
-                "priceIn": (model.get("lowestPrice") or {}).get("priceInShown"),
-                "priceOut": (model.get("lowestPrice") or {}).get("priceOutShown"),
-            },
-        )
-        for model in await _ask(settings, MatcherApi.models)
-    ]
+def _model_row(settings: Settings, model: dict[str, Any], fastest: dict[str, float]) -> ModelOffer:
+    model_id, price = str(model.get("modelId")), model.get("lowestPrice") or {}
+    return ModelOffer(
+        model=model_name(model_id, settings) or "",
+        id=model.get("shortId"),
+        layers=model.get("layers"),
+        context=model.get("context"),
+        serving=model.get("serving"),
+        copies=model.get("copies"),
+        covered=model.get("covered"),
+        price_in=price.get("priceInShown"),
+        price_out=price.get("priceOutShown"),
+        ms_per_token=fastest.get(model_id),
+    )
 
 
-async def list_miners(settings: Settings) -> list[dict[str, Any]]:
+async def list_miners(settings: Settings) -> list[MinerOffer]:
     """A row per machine. Raises MatcherUnreachable or ConfigError."""
     return [
-        {
-            "miner": miner.get("shortId"),
-            "model": model_name(str(miner.get("modelId")), settings)
+        MinerOffer(
+            miner=miner.get("shortId"),
+            model=model_name(str(miner.get("modelId")), settings)
             or _short_model(miner.get("modelId")),
-            **{field: miner.get(field) for field in MINER_FIELDS},
-        }
+            operator=miner.get("operator"),
+            state=miner.get("state"),
+            stake=miner.get("stake"),
+            layers=miner.get("layers"),
+            price_in_shown=miner.get("priceInShown"),
+            price_out_shown=miner.get("priceOutShown"),
+            age_ms=miner.get("ageMs"),
+        )
         for miner in await _ask(settings, MatcherApi.miners)
     ]
 
@@ -101,26 +146,27 @@ def miner_facts(miner: dict[str, Any]) -> dict[str, Any]:
         "layers": f"{at[0]}-{at[1] - 1}" if at else "none",
         "told to hold": f"{told[0]}-{told[1] - 1}" if told else "its owner's choice",
         "price": f"{miner.get('priceInShown')} in, {miner.get('priceOutShown')} out",
-        "speed": f"{miner.get('tauMsPerLayer')} ms per layer, {miner.get('tflops')} Tflop/s, {miner.get('bandwidthGbS')} GB/s",
+        "speed": f"{miner.get('tauMsPerLayer')} ms per layer, {miner.get('tflops')} Tflop/s, "
+        f"{miner.get('bandwidthGbS')} GB/s",
         "memory": f"{(miner.get('memoryBytes') or 0) / 2**20:,.0f} MiB",
         "places": f"{miner.get('activeRequests')} of {miner.get('maxRequests')} taken",
         "endpoint": miner.get("endpoint"),
     }
 
 
-def miner_row(miner: dict[str, Any]) -> dict[str, Any]:
+def miner_row(miner: MinerOffer) -> dict[str, Any]:
     """A machine as people read it."""
-    at = miner["layers"]
+    at = miner.layers
     return {
-        "miner": miner["miner"],
-        "model": miner["model"],
-        "state": miner["state"],
+        "miner": miner.miner,
+        "model": miner.model,
+        "state": miner.state,
         "layers": f"{at[0]}-{at[1] - 1}" if at else "",
-        "price in": miner["priceInShown"],
-        "price out": miner["priceOutShown"],
-        "stake": miner["stake"],
-        "age": f"{(miner['ageMs'] or 0) / 1000:.1f}s",
-        "operator": miner["operator"],
+        "price in": miner.price_in_shown,
+        "price out": miner.price_out_shown,
+        "stake": miner.stake,
+        "age": f"{(miner.age_ms or 0) / 1000:.1f}s",
+        "operator": miner.operator,
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -16,13 +15,41 @@ from client.records.store import match_of, receipt_hash
 from core.protocol import ids
 from core.protocol.errors import CheckFailed, UsageError
 from core.protocol.types import SignedReceipt
+from core.runtime.commands.results import Result
 from core.runtime.settings import Settings
 
-Json = dict[str, Any]
 Cases = dict[tuple[str, str], tuple[Case, dict[tuple[int, int], str]]]
 
 
-def show_receipt(settings: Settings, typed: str) -> Json:
+class Receipt(Result, frozen=True):
+    """`receipts show`."""
+
+    receipt: str
+    job: str
+    stage: int
+    operator: str
+    layers: str
+    requests: int
+    tokens_in: int
+    tokens_out: int
+    input_root: str
+    output_root: str
+    shard_root: str
+    signed_at: int
+    signature: str
+
+
+class FileVerified(Result, frozen=True):
+    """`receipts verify FILE`."""
+
+    file: str
+    receipts: int
+    distinct: int
+    jobs: list[str]
+    signatures: str
+
+
+def show_receipt(settings: Settings, typed: str) -> Receipt:
     """Everything that a stage signed for. Raises IdInvalid."""
     store = open_store(settings)
     try:
@@ -31,24 +58,24 @@ def show_receipt(settings: Settings, typed: str) -> Json:
     finally:
         store.close()
     receipt = signed.receipt
-    return {
-        "receipt": ids.full(ids.Kind.RECEIPT, row.receipt_id),
-        "job": ids.short(ids.Kind.JOB, row.job_id),
-        "stage": receipt.stage,
-        "operator": match.plan[receipt.stage].operator,
-        "layers": f"{receipt.layer_from}-{receipt.layer_to - 1}",
-        "requests": receipt.requests,
-        "tokens_in": receipt.tokens_in,
-        "tokens_out": receipt.tokens_out,
-        "input_root": receipt.input_root,
-        "output_root": receipt.output_root,
-        "shard_root": receipt.shard_root,
-        "signed_at": receipt.signed_at,
-        "signature": signed.signature,
-    }
+    return Receipt(
+        receipt=ids.full(ids.Kind.RECEIPT, row.receipt_id),
+        job=ids.short(ids.Kind.JOB, row.job_id),
+        stage=receipt.stage,
+        operator=match.plan[receipt.stage].operator,
+        layers=f"{receipt.layer_from}-{receipt.layer_to - 1}",
+        requests=receipt.requests,
+        tokens_in=receipt.tokens_in,
+        tokens_out=receipt.tokens_out,
+        input_root=receipt.input_root,
+        output_root=receipt.output_root,
+        shard_root=receipt.shard_root,
+        signed_at=receipt.signed_at,
+        signature=signed.signature,
+    )
 
 
-async def verify_file(settings: Settings, file: Path) -> Json:
+async def verify_file(settings: Settings, file: Path) -> FileVerified:
     """Check every receipt of a JSONL file, as `client jobs fetch` writes it: form, signer, place in the plan, shard.
 
     The plan and the order are read from the chain, so that a stranger can check what somebody hands him. Raises CheckFailed
@@ -59,13 +86,13 @@ async def verify_file(settings: Settings, file: Path) -> Json:
         cases = await _cases(context, {signed.receipt.plan_hash for _, signed in found})
         for number, signed in found:
             _check_line(context, number, signed, cases)
-    return {
-        "file": str(file),
-        "receipts": len(found),
-        "distinct": len({receipt_hash(signed) for _, signed in found}),
-        "jobs": sorted({ids.short(ids.Kind.JOB, case.job_id) for case, _ in cases.values()}),
-        "signatures": "all by the operators of the plans on chain",
-    }
+    return FileVerified(
+        file=str(file),
+        receipts=len(found),
+        distinct=len({receipt_hash(signed) for _, signed in found}),
+        jobs=sorted({ids.short(ids.Kind.JOB, case.job_id) for case, _ in cases.values()}),
+        signatures="all by the operators of the plans on chain",
+    )
 
 
 async def _cases(context: Context, plan_hashes: set[str]) -> Cases:

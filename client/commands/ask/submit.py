@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from client.commands.ask.render import BatchView, printable
 from client.context import Context, Model, open_context
 from client.jobs.batch import (
@@ -30,6 +32,7 @@ from client.jobs.replicas import (
 from client.jobs.replicas import describe as describe_difference
 from client.jobs.wishes import (
     Choices,
+    Offer,
     Prepared,
     Wishes,
     check_caps,
@@ -57,6 +60,7 @@ from core.protocol import ids
 from core.protocol.errors import UsageError
 from core.runtime.clock import SystemClock
 from core.runtime.commands.console import Stage
+from core.runtime.commands.results import Result, plain
 
 if TYPE_CHECKING:
     from client.records.store import ClientStore
@@ -66,6 +70,27 @@ if TYPE_CHECKING:
 
 MOST_REPLICAS = 8
 LONGEST_NAME = 80
+
+
+class Submitted(Result, frozen=True):
+    """`submit` and `jobs retry-failed`. The last four are of several replicas."""
+
+    jobs: list[str]
+    job_ids: list[str]
+    name: str
+    finished: int
+    failed: int
+    tokens: int
+    tokens_per_s: float
+    paid: str
+    still_locked: str
+    spent: str
+    prepaid: str
+    results: str
+    replicas: int | msgspec.UnsetType = msgspec.UNSET
+    same: int | msgspec.UnsetType = msgspec.UNSET
+    different: int | msgspec.UnsetType = msgspec.UNSET
+    differences: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 @dataclass(frozen=True)
@@ -116,7 +141,7 @@ async def submit_file(run: Run, file: Path, model_name: str | None, choices: Cho
         wishes = await _agree(context, bargain, wishes, choices)
         shown = settings.show_token(bargain.locked)
         wallet = {"wallet": f"{signer.address}; at most {shown} is locked"}
-        run.confirm("Sign and lock it?", _offered(settings, bargain, wishes) | wallet)
+        run.confirm("Sign and lock it?", plain(_offered(settings, bargain, wishes)) | wallet)
         if password is not None:
             from client.commands.ask.detach import go_on_alone
 
@@ -175,8 +200,9 @@ class _Submitting:
         spent = before.wallet + before.deposited - after.wallet - after.deposited
         summary = self._summary(folder, replicas, views, spent, after.deposited)
         if len(views) > 1:
-            summary |= _compared(folder, results, differing)
-        (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+            compared = _compared(folder, results, differing)
+            summary = msgspec.structs.replace(summary, **compared)
+        (folder / "summary.json").write_text(json.dumps(plain(summary), indent=1) + "\n")
         run.emit(summary)
         if differing:
             raise suspicion(differing, str(folder / "differences.jsonl"))
@@ -268,25 +294,25 @@ class _Submitting:
         views: Sequence[BatchView],
         spent: int,
         prepaid: int,
-    ) -> dict[str, Any]:
+    ) -> Submitted:
         show, first = self._context.settings.show_token, views[0]
         results = [replica.result for replica in replicas if replica.result is not None]
         matches = [match for result in results for match in result.matches]
         paid = sum(view.paid_units for view in views)
-        return {
-            "jobs": [ids.short(ids.Kind.JOB, m.job_id) for m in matches],
-            "job_ids": [ids.full(ids.Kind.JOB, m.job_id) for m in matches],
-            "name": self._choices.name,
-            "finished": len(results[0].finished),
-            "failed": len(results[0].unfinished) + len(self._bargain.prepared.rejected),
-            "tokens": first.tokens,
-            "tokens_per_s": round(first.tokens_per_s, 2),
-            "paid": show(paid),
-            "still_locked": show(max(0, spent - paid)),
-            "spent": show(spent),
-            "prepaid": show(prepaid),
-            "results": str(folder / "output.jsonl"),
-        }
+        return Submitted(
+            jobs=[ids.short(ids.Kind.JOB, m.job_id) for m in matches],
+            job_ids=[ids.full(ids.Kind.JOB, m.job_id) for m in matches],
+            name=self._choices.name,
+            finished=len(results[0].finished),
+            failed=len(results[0].unfinished) + len(self._bargain.prepared.rejected),
+            tokens=first.tokens,
+            tokens_per_s=round(first.tokens_per_s, 2),
+            paid=show(paid),
+            still_locked=show(max(0, spent - paid)),
+            spent=show(spent),
+            prepaid=show(prepaid),
+            results=str(folder / "output.jsonl"),
+        )
 
 
 def _compared(
@@ -338,9 +364,12 @@ async def _prices(
 
 
 async def _wanted(settings: Settings, api: MatcherApi, choices: Choices) -> Wanted:
-    """Who may serve: flags instead of the settings' trusted, and beside the settings' avoided. Raises IdInvalid, UsageError."""
+    """Who may serve: flags instead of the settings' trusted, and beside the settings' avoided.
+
+    Raises IdInvalid, UsageError.
+    """
     trusted = choices.trusted or settings.client.trusted
-    avoided = (*choices.avoid, *settings.client.avoid)
+    avoided = (*(choices.avoid or ()), *settings.client.avoid)
     known: list[str] = []
     if names_ids((*trusted, *avoided)):
         known = [str(miner.get("operator")) for miner in await api.miners()]
@@ -352,19 +381,19 @@ async def _wanted(settings: Settings, api: MatcherApi, choices: Choices) -> Want
     )
 
 
-def _offered(settings: Settings, bargain: Bargain, wishes: Wishes) -> dict[str, str]:
+def _offered(settings: Settings, bargain: Bargain, wishes: Wishes) -> Offer:
     """The offer as people read it."""
-    prices, wanted = bargain.prices, bargain.wanted
-    offer = describe(settings, bargain.model, prices[0], bargain.prepared)
+    prices, wanted, more = bargain.prices, bargain.wanted, dict[str, str]()
     if len(prices) > 1:
-        offer["replicas"] = f"{len(prices)}, at most {settings.show_token(bargain.locked)} in all"
-        offer["other_routes"] = "; ".join(route_text(price.plan) for price in prices[1:])
+        more["replicas"] = f"{len(prices)}, at most {settings.show_token(bargain.locked)} in all"
+        more["other_routes"] = "; ".join(route_text(price.plan) for price in prices[1:])
     if wanted.audit_bps:
-        offer["audited"] = f"{wanted.audit_bps / 100:g} % of the requests"
+        more["audited"] = f"{wanted.audit_bps / 100:g} % of the requests"
     auditors = dict.fromkeys(describe_auditor(settings, wishes, price) for price in prices)
     if any(auditors):
-        offer["auditor"] = " and ".join(auditors)
-    return offer
+        more["auditor"] = " and ".join(auditors)
+    offer = describe(settings, bargain.model, prices[0], bargain.prepared)
+    return msgspec.structs.replace(offer, **more)
 
 
 def _check_name(name: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -27,6 +27,7 @@ from core.money import pricing
 from core.protocol import ids, signing, units
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, UsageError
+from core.runtime.commands.results import Result
 from core.runtime.settings import Settings
 
 FORM = "headrace.bundle/1"
@@ -60,7 +61,29 @@ class Bundle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answers: list[Bundled]
 
 
-async def write_bundle(settings: Settings, typed: str, out: Path) -> dict[str, Any]:
+class BundleWritten(Result, frozen=True):
+    """`bundle`: what a third party needs to check a job without asking anybody."""
+
+    file: str
+    job: str
+    receipts: int
+    requests: int
+    bytes: int
+
+
+class BundleVerified(Result, frozen=True):
+    """`verify`: what holds, and what only chain and model can tell."""
+
+    job: str
+    order: str
+    receipts: str
+    tokens_in: int
+    tokens_out: int
+    due: str
+    still_to_check: str
+
+
+async def write_bundle(settings: Settings, typed: str, out: Path) -> BundleWritten:
     """Gather a job (or the job of a receipt) from our records and the registry. Raises IdInvalid, UsageError if `out` exists."""
     store = open_store(settings)
     try:
@@ -113,16 +136,16 @@ async def write_bundle(settings: Settings, typed: str, out: Path) -> dict[str, A
         raise UsageError(
             f"{out} is not written", error.strerror or str(error), next_step="choose another name"
         ) from None
-    return {
-        "file": str(out),
-        "job": ids.short(ids.Kind.JOB, match.job_id),
-        "receipts": len(receipts),
-        "requests": len(answers),
-        "bytes": len(content),
-    }
+    return BundleWritten(
+        file=str(out),
+        job=ids.short(ids.Kind.JOB, match.job_id),
+        receipts=len(receipts),
+        requests=len(answers),
+        bytes=len(content),
+    )
 
 
-def verify_bundle(file: Path) -> dict[str, Any]:
+def verify_bundle(file: Path) -> BundleVerified:
     """Check everything in a bundle that needs neither chain nor model. Raises UsageError for no bundle, CheckFailed."""
     try:
         with file.open("rb") as handle:
@@ -141,7 +164,7 @@ def verify_bundle(file: Path) -> dict[str, Any]:
     return check_bundle(bundle)
 
 
-def check_bundle(bundle: Bundle) -> dict[str, Any]:
+def check_bundle(bundle: Bundle) -> BundleVerified:
     """Order, plan, receipts and answers belong together and are signed by whom they name. Raises CheckFailed."""
     domain = signing.Domain(bundle.chain_id, bundle.task_registry)
     order, plan = bundle.signed.order, tuple(bundle.plan)
@@ -181,12 +204,12 @@ def check_bundle(bundle: Bundle) -> dict[str, Any]:
     tokens_out = sum(len(a.tokens) for a in answers.values())
     due = pricing.split(order, plan, bundle.spec, tokens_in, tokens_out)
     by = "the requester" if signer == order.requester else f"its spender {signer}"
-    return {
-        "job": ids.short(ids.Kind.JOB, bundle.job_id),
-        "order": f"signed by {by} for chain {bundle.chain_id}",
-        "receipts": f"{sum(map(len, pipelines))}, all by the plan's operators, chained from prompt to answer",
-        "tokens_in": tokens_in,
-        "tokens_out": tokens_out,
-        "due": units.format_token(sum(due.gross)),
-        "still_to_check": "that the chain has this job and these roots (client receipts verify), and the layers themselves (auditor check)",
-    }
+    return BundleVerified(
+        job=ids.short(ids.Kind.JOB, bundle.job_id),
+        order=f"signed by {by} for chain {bundle.chain_id}",
+        receipts=f"{sum(map(len, pipelines))}, all by the plan's operators, chained from prompt to answer",
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
+        due=units.format_token(sum(due.gross)),
+        still_to_check="that the chain has this job and these roots (client receipts verify), and the layers themselves (auditor check)",
+    )

@@ -18,6 +18,7 @@ from typing import Any
 from client.orders.requests import ChatRequest, read_requests
 from core.protocol.errors import CheckFailed, HeadraceError, UsageError
 from core.protocol.types import SamplingParams
+from core.runtime.commands.results import Result
 
 Json = dict[str, Any]
 
@@ -136,9 +137,27 @@ def compare(due: Mapping[str, str], results: Iterable[bytes]) -> list[Compared]:
 # --- the commands ---
 
 
+class CanariesMixed(Result, frozen=True):
+    """`canaries mix`."""
+
+    file: str
+    canaries: int
+    requests: int
+    secret: str
+
+
+class Canary(Result, frozen=True):
+    """`canaries check`: one request whose answer was known."""
+
+    custom_id: str
+    job: str
+    same: bool
+    first_difference: str
+
+
 def mix_files(
     requests: Path, known: Sequence[tuple[Path, Path]], count: int, out: Path
-) -> dict[str, Any]:
+) -> CanariesMixed:
     """`auditor canaries mix`: write the mixed file, and beside it, for its owner alone, what is due. Raises UsageError."""
     defaults, secret = SamplingParams(), out.with_name(out.name + ".canaries")
     answered = [k for file, results in known for k in known_of(_lines(file), _lines(results), defaults)]  # fmt: skip
@@ -146,10 +165,10 @@ def mix_files(
     text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in mixed)
     _write(secret, json.dumps(due, ensure_ascii=False))
     _write(out, text)
-    return {"file": str(out), "canaries": len(due), "requests": len(mixed), "secret": str(secret)}
+    return CanariesMixed(str(out), len(due), len(mixed), str(secret))
 
 
-def check_files(secret: Path, results: Path) -> list[dict[str, Any]]:
+def check_files(secret: Path, results: Path) -> list[Canary]:
     """`auditor canaries check`: a row a canary. Raises UsageError."""
     try:
         due = json.loads(_read(secret))
@@ -157,26 +176,26 @@ def check_files(secret: Path, results: Path) -> list[dict[str, Any]]:
     except (ValueError, AssertionError):
         raise UsageError(f"{secret} does not say which answers are due", "`auditor canaries mix` writes it") from None  # fmt: skip
     return [
-        {
-            "custom_id": c.custom_id,
-            "job": c.job,
-            "same": c.is_same,
-            "first_difference": "" if c.first_difference is None else str(c.first_difference),
-        }
+        Canary(
+            custom_id=c.custom_id,
+            job=c.job,
+            same=c.is_same,
+            first_difference="" if c.first_difference is None else str(c.first_difference),
+        )
         for c in compare(due, _lines(results))
     ]
 
 
-def suspicion(rows: Sequence[Mapping[str, Any]]) -> HeadraceError | None:
+def suspicion(rows: Sequence[Canary]) -> HeadraceError | None:
     """What canaries that differ say: which job is to be audited."""
-    other = [row for row in rows if not row["same"]]
+    other = [row for row in rows if not row.same]
     if not other:
         return None
     return CheckFailed(
         f"{len(other)} of {len(rows)} canaries came back otherwise",
-        f"{other[0]['custom_id']} differs from character {other[0]['first_difference']} on",
+        f"{other[0].custom_id} differs from character {other[0].first_difference} on",
         state="that is a reason to look, and no proof",
-        next_step=f"auditor check {other[0]['job']}",
+        next_step=f"auditor check {other[0].job}",
     )
 
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
+import msgspec
+
 from client.audit.evidence import Case, Evidence
 from client.audit.investigation import describe_finding, endpoints_of, source_of
 from client.audit.rerun import StageFinding
@@ -106,9 +108,7 @@ async def _evidence(context: Context, peers: Peers, case: Case) -> Evidence:
 
 
 def _say_vote(dispute: str, vote: VoteKind, finding: StageFinding | None) -> None:
-    log.info(
-        "judged",
-        dispute=ids.short(ids.Kind.DISPUTE, dispute),
-        vote=vote.name,
-        **(describe_finding(finding) if finding else {"why": "judged without re-running"}),
-    )
+    said = {"why": "judged without re-running"}
+    if finding is not None:
+        said = msgspec.structs.asdict(describe_finding(finding))
+    log.info("judged", dispute=ids.short(ids.Kind.DISPUTE, dispute), vote=vote.name, **said)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from client.commands.wallet.wallets import wallet_address
 from client.context import open_context
 from core.chain.chain import Chain
 from core.dispute.game.dispute import JURY
 from core.protocol.errors import DeadlinePassed, StakeTooLow, TokenShort, UsageError
 from core.runtime.commands.console import Run
+from core.runtime.commands.results import Result
 
 
-async def stake_juror(run: Run, amount: str) -> dict[str, Any]:
+class Juror(Result, frozen=True):
+    """`jury stake`, `jury status` and `jury withdraw`."""
+
+    juror: str
+    stake: str
+    leaving: str
+    open_disputes: int
+    credit: str
+
+
+async def stake_juror(run: Run, amount: str) -> Juror:
     """Lock stake. Raises TokenShort, or StakeTooLow when the sum would be below the minimum."""
     units, show = run.settings.token(amount), run.settings.show_token
     signer = run.unlock()
@@ -55,30 +64,30 @@ async def stake_juror(run: Run, amount: str) -> dict[str, Any]:
         return await _status(run, chain, signer.address)
 
 
-async def juror_status(run: Run) -> dict[str, Any]:
+async def juror_status(run: Run) -> Juror:
     """What this wallet has at the jury."""
     address = wallet_address(run)
     async with open_context(run.settings) as context:
         return await _status(run, context.chain, address)
 
 
-async def _status(run: Run, chain: Chain, address: str) -> dict[str, Any]:
+async def _status(run: Run, chain: Chain, address: str) -> Juror:
     juror = await chain.read(JURY, "jurorOf", address)
     show = run.settings.show_token
-    return {
-        "juror": address,
-        "stake": show(juror["stake"]),
-        "leaving": show(juror["leaving"]),
-        "open_disputes": juror["openDisputes"],
-        "credit": show(await chain.read(JURY, "creditOf", address)),
-    }
+    return Juror(
+        juror=address,
+        stake=show(juror["stake"]),
+        leaving=show(juror["leaving"]),
+        open_disputes=juror["openDisputes"],
+        credit=show(await chain.read(JURY, "creditOf", address)),
+    )
 
 
 def _taken(run: Run, what: str, units: int, address: str) -> dict[str, str]:
     return {what: run.settings.show_token(units), "to": f"wallet {address}"}
 
 
-async def withdraw_juror(run: Run, amount: str | None) -> dict[str, Any]:
+async def withdraw_juror(run: Run, amount: str | None) -> Juror:
     """With an amount: start unbonding it. Without: receive what has unbonded, or else the credit."""
     signer = run.unlock()
     async with open_context(run.settings) as context:

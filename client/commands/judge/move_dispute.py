@@ -10,6 +10,7 @@ from client.audit.investigation import investigate, read_delegation
 from client.commands.judge.play_dispute import next_move
 from client.commands.wallet.credit import withdraw_credits
 from client.context import Context, open_context
+from client.dispute_results import Moved
 from client.jury.jury import Action, Memory, View, next_action
 from core.dispute.game.dispute import ACCUSED_TURNS, JURY, STATUSES, JuryPhase, Phase
 from core.dispute.game.game_log import GAME, Opened, games
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from core.chain.chain import ChainEvent
     from core.runtime.commands.console import Run
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -46,16 +45,16 @@ class Standing:
         """Until the clock of this phase has run out."""
         return self.ends_at - self.now
 
-    def line(self, done: str = "") -> Json:
+    def line(self, done: str = "") -> Moved:
         """What the commands print. `done` is the call that was made."""
-        return {
-            "dispute": self.name,
-            "before": "jury" if self.game is None else "game",
-            "done": done,
-            "phase": self.phase.name.lower(),
-            "verdict": self.status,
-            "clock_s": max(0, self.left_s),
-        }
+        return Moved(
+            dispute=self.name,
+            before="jury" if self.game is None else "game",
+            done=done,
+            phase=self.phase.name.lower(),
+            verdict=self.status,
+            clock_s=max(0, self.left_s),
+        )
 
 
 async def move(run: Run, typed: str, delegation_file: Path | None) -> None:

@@ -8,12 +8,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from client.audit.evidence import Delegation, Evidence
 from client.audit.investigation import Investigation, endpoints_of, open_evidence, source_of
 from client.audit.rerun import ShardSource, StageFinding, audit_stage
 from client.context import Context
+from client.dispute_results import PlayedDispute
 from client.disputes.charge import Charge, accusation, charge_of, inquest_of, would_convict
 from client.disputes.inquest import Inquest
 from client.disputes.prosecution import Accusation, Brought, Played, Prosecution, open_game
@@ -54,7 +55,7 @@ async def play_dispute(
     delegation: Delegation | None,
     *,
     wait: bool = True,
-) -> dict[str, Any]:
+) -> PlayedDispute:
     """Accuse the stage that signed `accused` and play to the verdict; taken up where it was if it had begun.
 
     Without waiting, only the move that is due now is made.
@@ -97,16 +98,16 @@ async def play_dispute(
         else:
             await game.step(await read_game(chain, opened))
             verdict = f"none yet; `auditor disputes move {ids.short(ids.Kind.DISPUTE, opened.dispute)}` when it is our turn"
-    return {
-        "dispute": ids.short(ids.Kind.DISPUTE, opened.dispute),
-        "job": ids.short(ids.Kind.JOB, found.case.job_id),
-        "stage": stage,
-        "accused": opened.accused,
-        "verdict": verdict,
-        "moves": len(moves),
-        "gas": sum(played.sent.gas_used for played in moves),
-        "bond": run.settings.show_token(opened.bond),
-    }
+    return PlayedDispute(
+        dispute=ids.short(ids.Kind.DISPUTE, opened.dispute),
+        job=ids.short(ids.Kind.JOB, found.case.job_id),
+        stage=stage,
+        accused=opened.accused,
+        verdict=verdict,
+        moves=len(moves),
+        gas=sum(played.sent.gas_used for played in moves),
+        bond=run.settings.show_token(opened.bond),
+    )
 
 
 async def next_move(

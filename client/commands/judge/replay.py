@@ -21,6 +21,7 @@ from client.orders.shard_roots import shard_roots
 from core.protocol import ids
 from core.protocol.errors import CheckFailed
 from core.protocol.types import RequestLeaf
+from core.runtime.commands.results import Result
 
 if TYPE_CHECKING:
     from core.dispute.judging.numerics import Verdict
@@ -42,6 +43,19 @@ class Replayed:
     @property
     def follows(self) -> bool:
         return not self.reasons
+
+
+class ReplayRow(Result, frozen=True):
+    """`replay`: how far a request's tokens are from what the whole model says."""
+
+    request: int
+    tokens: int
+    behind: int
+    largest_nat: str
+    at_token: int
+    allowed_nat: str
+    follows: bool
+    why: str
 
 
 @dataclass(frozen=True)
@@ -167,14 +181,14 @@ async def replay_job(run: Run, typed: str, delegation_file: Path | None) -> None
         )
 
 
-def _row(request: Replayed) -> dict[str, Any]:
-    return {
-        "request": request.request_index,
-        "tokens": request.tokens,
-        "behind": request.behind,
-        "largest_nat": f"{request.largest:.2e}",
-        "at_token": request.at,
-        "allowed_nat": f"{request.allowed:.2e}",
-        "follows": request.follows,
-        "why": "; ".join(request.reasons),
-    }
+def _row(request: Replayed) -> ReplayRow:
+    return ReplayRow(
+        request=request.request_index,
+        tokens=request.tokens,
+        behind=request.behind,
+        largest_nat=f"{request.largest:.2e}",
+        at_token=request.at,
+        allowed_nat=f"{request.allowed:.2e}",
+        follows=request.follows,
+        why="; ".join(request.reasons),
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from client.commands.judge.move_dispute import Standing, standing
-from client.commands.judge.verdicts import jury_line
+from client.commands.judge.verdicts import jury_row
 from client.context import Context, open_context
+from client.dispute_results import DisputeRow
 from client.disputes.game_record import OnTrial, ShownMove, describe_trial, moves_of, on_trial
 from core.dispute.game.dispute import (
     ACCUSED_TURNS,
@@ -20,6 +21,7 @@ from core.dispute.game.dispute import (
 from core.protocol import ids
 from core.protocol.units import format_moment
 from core.runtime.commands.console import Run
+from core.runtime.commands.results import plain
 
 Json = dict[str, Any]
 UNRULED = (STATUSES[Verdict.NONE], STATUSES[Verdict.OPEN])
@@ -30,7 +32,7 @@ class Shown:
     """A dispute as it stands: a row for each move of a game so far, or one that says how far the jury is."""
 
     standing: Standing
-    rows: list[Json]
+    rows: list[ShownMove] | list[DisputeRow]
 
     @property
     def is_ruled(self) -> bool:
@@ -38,11 +40,12 @@ class Shown:
 
     def table(self) -> list[Json]:
         """What people see: transactions shortened, and below the moves who is to make the next."""
+        rows: list[Json] = plain(self.rows)
         if self.standing.game is None:
-            return self.rows
-        rows = [move | {"tx_hash": ids.abridged(move["tx_hash"])} for move in self.rows]
+            return rows
+        rows = [move | {"tx_hash": ids.abridged(move["tx_hash"])} for move in rows]
         if turn := _turn(self.standing):
-            rows.append({field.name: "" for field in fields(ShownMove)} | turn)
+            rows.append(dict.fromkeys(ShownMove.__struct_fields__, "") | turn)
         return rows
 
 
@@ -61,7 +64,7 @@ async def watch_dispute(run: Run, typed: str) -> None:
     async with open_context(run.settings) as context:
         last = await look(context, typed)
 
-        async def rows() -> list[Json]:
+        async def rows() -> list[Any]:
             nonlocal last
             last = await look(context, last.standing.name)
             return last.rows if run.options.json else last.table()
@@ -78,10 +81,9 @@ async def look(context: Context, typed: str) -> Shown:
     seen = await standing(context, typed)
     if seen.game is None:
         found = await context.chain.read(JURY, "disputeOf", seen.dispute)
-        return Shown(seen, [{"before": "jury"} | jury_line(context.settings, seen.dispute, found)])
+        return Shown(seen, [jury_row(context.settings, seen.dispute, found)])
     head = await context.chain.block_number()
-    moves = await moves_of(context.chain, seen.game, seen.game.block, head)
-    return Shown(seen, [asdict(move) for move in moves])
+    return Shown(seen, await moves_of(context.chain, seen.game, seen.game.block, head))
 
 
 async def _trial(context: Context, shown: Shown) -> OnTrial | None:

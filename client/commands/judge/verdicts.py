@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from client.audit.evidence import Delegation, events_named
-from client.audit.explain import explain_stage, rows_of
+from client.audit.explain import Layer, explain_stage, rows_of
 from client.audit.investigation import (
     Investigation,
+    StageChecked,
     describe_cost,
     describe_finding,
     investigate,
@@ -19,9 +22,9 @@ from client.audit.investigation import (
 )
 from client.commands.judge.play_dispute import is_played, play_dispute
 from client.context import Context, open_context
+from client.dispute_results import DisputeRow, JuryDispute
 from client.disputes.jury_dispute import challenge_cost, check_standing, open_dispute
 from client.jury.jury import Phase
-from core.chain.chain import ChainEvent
 from core.dispute.game.dispute import STATUSES
 from core.dispute.game.dispute import Phase as GamePhase
 from core.dispute.game.game_log import GAME, Opened, games
@@ -54,7 +57,10 @@ async def check_job(
         by_layer = await _explained(context, signer, found, delegation) if looking.explain else []
     run.emit(
         [
-            describe_finding(f, looking.tolerance) | describe_cost(found, f.stage)
+            StageChecked(
+                **msgspec.structs.asdict(describe_finding(f, looking.tolerance)),
+                **describe_cost(found, f.stage),
+            )
             for f in found.findings
         ]
     )
@@ -67,7 +73,7 @@ async def check_job(
     if looking.tolerance != 1.0:
         raise CheckFailed(
             f"stage {guilty.stage} lies outside {looking.tolerance:g} times the network's tolerance",
-            str(describe_finding(guilty, looking.tolerance)["why"]),
+            describe_finding(guilty, looking.tolerance).why,
             state="by that alone nobody is at fault: the tolerance that counts is the registered one",
             next_step=f"auditor check {job}",
             stage=guilty.stage,
@@ -75,7 +81,7 @@ async def check_job(
         )
     raise CheckFailed(
         f"stage {guilty.stage} (layers {guilty.layers[0]}-{guilty.layers[1] - 1}) did not do what it signed",
-        str(describe_finding(guilty)["why"]),
+        describe_finding(guilty).why,
         state=f"operator {guilty.operator}; at fault: stage {', '.join(_faulty(found))}",
         next_step=f"auditor dispute {job} --stage {guilty.stage}",
         stage=guilty.stage,
@@ -85,9 +91,9 @@ async def check_job(
 
 async def _explained(
     context: Context, signer: DigestSigner, found: Investigation, delegation: Delegation | None
-) -> list[dict[str, str]]:
+) -> list[Layer]:
     """Every layer of the job's stages, for the request that speaks most against each."""
-    rows: list[dict[str, str]] = []
+    rows: list[Layer] = []
     source = await source_of(context, found.case)
     async with open_evidence(context, signer, found.case, delegation) as evidence:
         for finding in found.findings:
@@ -203,7 +209,7 @@ async def _read(context: Context, dispute: str) -> dict[str, Any]:
     return found
 
 
-async def _await_verdict(run: Run, context: Context, dispute: str) -> dict[str, Any]:
+async def _await_verdict(run: Run, context: Context, dispute: str) -> JuryDispute:
     clock, shown = SystemClock(), ""
     longest_s = await context.chain.read("JuryArbitrator", "maxDisputeSeconds")
     give_up = clock.monotonic() + longest_s + 120
@@ -225,28 +231,32 @@ async def _await_verdict(run: Run, context: Context, dispute: str) -> dict[str, 
         await clock.sleep(0.5)
 
 
-def jury_line(settings: Settings, dispute: str, found: dict[str, Any]) -> dict[str, Any]:
+def jury_line(settings: Settings, dispute: str, found: dict[str, Any]) -> JuryDispute:
     """A dispute before the jury as it stands."""
-    return {
-        "dispute": ids.short(ids.Kind.DISPUTE, dispute),
-        "job": ids.short(ids.Kind.JOB, found["job"]),
-        "stage": found["stage"],
-        "accused": found["accused"],
-        "phase": Phase(found["phase"]).name.lower(),
-        "verdict": STATUSES[found["status"]],
-        "votes": f"{found['votesFault']} fault of {found['reveals']} revealed, panel {found['panel']}",
-        "bond": settings.show_token(found["bond"]),
-    }
+    return JuryDispute(
+        dispute=ids.short(ids.Kind.DISPUTE, dispute),
+        job=ids.short(ids.Kind.JOB, found["job"]),
+        stage=found["stage"],
+        accused=found["accused"],
+        phase=Phase(found["phase"]).name.lower(),
+        verdict=STATUSES[found["status"]],
+        votes=f"{found['votesFault']} fault of {found['reveals']} revealed, panel {found['panel']}",
+        bond=settings.show_token(found["bond"]),
+    )
 
 
-async def list_disputes(settings: Settings) -> list[dict[str, Any]]:
+async def list_disputes(settings: Settings) -> list[DisputeRow]:
     """Every dispute of either kind, oldest first."""
     async with open_context(settings) as context:
         chain, first = context.chain, settings.network.deploy_block
         found = [
             (
                 event.block_number,
-                _jury_row(settings, event, await _read(context, event.args["dispute"])),
+                jury_row(
+                    settings,
+                    event.args["dispute"],
+                    await _read(context, event.args["dispute"]),
+                ),
             )
             for event in await events_named(chain, "DisputeOpened", first)
         ]
@@ -257,19 +267,21 @@ async def list_disputes(settings: Settings) -> list[dict[str, Any]]:
     return [row for _, row in sorted(found, key=lambda pair: pair[0])]
 
 
-def _jury_row(settings: Settings, event: ChainEvent, found: dict[str, Any]) -> dict[str, Any]:
-    return {"before": "jury"} | jury_line(settings, event.args["dispute"], found)
+def jury_row(settings: Settings, dispute: str, found: dict[str, Any]) -> DisputeRow:
+    """The same in a list of disputes of both kinds."""
+    line = msgspec.structs.asdict(jury_line(settings, dispute, found))
+    return DisputeRow(before="jury", **line)
 
 
-def _game_row(settings: Settings, opened: Opened, game: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "before": "game",
-        "dispute": ids.short(ids.Kind.DISPUTE, opened.dispute),
-        "job": ids.short(ids.Kind.JOB, opened.job),
-        "stage": opened.stage,
-        "accused": opened.accused,
-        "phase": GamePhase(game["phase"]).name.lower(),
-        "verdict": STATUSES[game["status"]],
-        "votes": "none are cast",
-        "bond": settings.show_token(opened.bond),
-    }
+def _game_row(settings: Settings, opened: Opened, game: dict[str, Any]) -> DisputeRow:
+    return DisputeRow(
+        before="game",
+        dispute=ids.short(ids.Kind.DISPUTE, opened.dispute),
+        job=ids.short(ids.Kind.JOB, opened.job),
+        stage=opened.stage,
+        accused=opened.accused,
+        phase=GamePhase(game["phase"]).name.lower(),
+        verdict=STATUSES[game["status"]],
+        votes="none are cast",
+        bond=settings.show_token(opened.bond),
+    )

@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from client.audit.evidence import Case, Delegation, case_of_job
 from client.audit.investigation import investigate, open_evidence, read_delegation, source_of
@@ -36,6 +35,7 @@ from core.protocol.signing import DigestSigner, Domain
 from core.protocol.types import SignedReceipt
 from core.runtime.clock import SystemClock
 from core.runtime.commands.console import Run
+from core.runtime.commands.results import Result
 from core.runtime.logs import get_logger
 from core.runtime.metrics import Metrics
 from core.runtime.settings import Settings
@@ -225,7 +225,7 @@ class _Work:
                 folders=self._run.folders,
             )
             ended = await play_dispute(agreed, context, signer, found, accused, delegation)
-            return str(ended["verdict"])
+            return ended.verdict
         await open_dispute(context.chain, signer, found.case, accused, delegation)
         return "before the jury"
 
@@ -249,7 +249,56 @@ async def tell_matcher(
     return report
 
 
-async def tell_by_hand(run: Run) -> dict[str, Any]:
+class Told(Result, frozen=True):
+    """`audits tell`: what the matcher has taken."""
+
+    auditor: str
+    matcher: str
+    operators: int
+    at_fault: int
+
+
+class Watched(Result, frozen=True):
+    """`audits status`."""
+
+    auditor: str
+    secret_hash: str
+    jobs: dict[str, int]
+    only_measured: int
+    largest_measured: str
+    not_accused_yet: int
+    drawn_by_matcher: int
+    taken_by_matcher: int
+
+
+class Audited(Result, frozen=True):
+    """`audits ls`: one stage of one job that watching has re-run."""
+
+    job: str
+    stage: int
+    operator: str
+    verdict: str
+    requests: int
+    in_float64: int
+    deviation: str
+    allowed: str
+    dispute: str
+    why: str
+
+
+class OperatorStanding(Result, frozen=True):
+    """`audits standings`: what audits of an operator came to."""
+
+    operator: str
+    jobs: int
+    clean: int
+    faults: int
+    withheld: int
+    suspicious: int
+    avoid: bool
+
+
+async def tell_by_hand(run: Run) -> Told:
     """`auditor audits tell`."""
     signer = run.unlock()
     async with open_context(run.settings) as context:
@@ -261,12 +310,12 @@ async def tell_by_hand(run: Run) -> dict[str, Any]:
                 book.told(newest)
         finally:
             book.close()
-    return {
-        "auditor": signer.address,
-        "matcher": run.settings.require_matcher_url(),
-        "operators": len(report.operators),
-        "at_fault": sum(1 for o in report.operators if o.faults or o.suspicious),
-    }
+    return Told(
+        auditor=signer.address,
+        matcher=run.settings.require_matcher_url(),
+        operators=len(report.operators),
+        at_fault=sum(1 for o in report.operators if o.faults or o.suspicious),
+    )
 
 
 class WatchNumbers:
@@ -321,63 +370,63 @@ class WatchNumbers:
             await asyncio.sleep(COUNT_EVERY_S)
 
 
-def watch_status(settings: Settings, auditor: str) -> dict[str, Any]:
+def watch_status(settings: Settings, auditor: str) -> Watched:
     """What an auditor that watches, here, has done so far."""
     book = open_book(settings, auditor)
     try:
         shadowed, largest = book.shadow()
         drawn, taken = book.paid_lots()
-        return {
-            "auditor": auditor,
-            "secret_hash": commitment(book.secret()),
-            "jobs": book.counts(),
-            "only_measured": shadowed,
-            "largest_measured": f"{largest:.2e}",
-            "not_accused_yet": len(book.undisputed()),
-            "drawn_by_matcher": drawn,
-            "taken_by_matcher": taken,
-        }
+        return Watched(
+            auditor=auditor,
+            secret_hash=commitment(book.secret()),
+            jobs=book.counts(),
+            only_measured=shadowed,
+            largest_measured=f"{largest:.2e}",
+            not_accused_yet=len(book.undisputed()),
+            drawn_by_matcher=drawn,
+            taken_by_matcher=taken,
+        )
     finally:
         book.close()
 
 
-def list_verdicts(settings: Settings, auditor: str) -> list[dict[str, Any]]:
+def list_verdicts(settings: Settings, auditor: str) -> list[Audited]:
     """Verdicts, newest first."""
     book = open_book(settings, auditor)
     try:
         return [
-            {
-                "job": ids.short(ids.Kind.JOB, v.job_id),
-                "stage": v.stage,
-                "operator": v.operator,
-                "verdict": str(v.found),
-                "requests": v.requests,
-                "in_float64": v.in_float64,
-                "deviation": f"{v.ratio:.2e}",
-                "allowed": f"{v.allowed:.0e}",
-                "dispute": v.dispute,
-                "why": v.why,
-            }
+            Audited(
+                job=ids.short(ids.Kind.JOB, v.job_id),
+                stage=v.stage,
+                operator=v.operator,
+                verdict=str(v.found),
+                requests=v.requests,
+                in_float64=v.in_float64,
+                deviation=f"{v.ratio:.2e}",
+                allowed=f"{v.allowed:.0e}",
+                dispute=v.dispute,
+                why=v.why,
+            )
             for v in book.verdicts()
         ]
     finally:
         book.close()
 
 
-def list_standings(settings: Settings, auditor: str) -> list[dict[str, Any]]:
+def list_standings(settings: Settings, auditor: str) -> list[OperatorStanding]:
     """Every operator that was audited, the worst first; those with faults belong into an order's `avoided`."""
     book = open_book(settings, auditor)
     try:
         return [
-            {
-                "operator": s.operator,
-                "jobs": s.jobs,
-                "clean": s.clean,
-                "faults": s.faults,
-                "withheld": s.withheld,
-                "suspicious": s.suspicious,
-                "avoid": s.is_suspected,
-            }
+            OperatorStanding(
+                operator=s.operator,
+                jobs=s.jobs,
+                clean=s.clean,
+                faults=s.faults,
+                withheld=s.withheld,
+                suspicious=s.suspicious,
+                avoid=s.is_suspected,
+            )
             for s in book.standings()
         ]
     finally:

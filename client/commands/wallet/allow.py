@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from client.context import open_context
 from core.keys.keystore import Keystore
 from core.protocol import ids
 from core.protocol.errors import UsageError
 from core.protocol.units import format_duration, parse_duration
 from core.runtime.commands.console import Run
+from core.runtime.commands.results import Result
 
-Json = dict[str, Any]
+
+class Allowed(Result, frozen=True):
+    """`wallet allow`."""
+
+    account: str
+    spender: str
+    limit: str
+    used: str
+    expires_at: int
+    tx: str
+    next: str
 
 
-async def allow_spender(run: Run, spender: str, limit: str, valid: str) -> Json:
+async def allow_spender(run: Run, spender: str, limit: str, valid: str) -> Allowed:
     """Let another key sign orders against the prepaid balance, up to a limit; it can withdraw nothing.
 
-    `spender` is a wallet's name or an address. A limit of zero takes the permission back. Raises UsageError for the wallet itself.
+    `spender` is a wallet's name or an address. A limit of zero takes the permission back. Raises
+    UsageError for the wallet itself.
     """
     settings, show = run.settings, run.settings.show_token
     units, valid_s = settings.token(limit), parse_duration(valid)
@@ -45,15 +55,15 @@ async def allow_spender(run: Run, spender: str, limit: str, valid: str) -> Json:
         )
         sent = await chain.transact(signer, "Escrow", "setSpender", who, units, expiry)
         now = await chain.read("Escrow", "spenderOf", signer.address, who)
-    return {
-        "account": signer.address,
-        "spender": who,
-        "limit": show(now["limit"]),
-        "used": show(now["used"]),
-        "expires_at": now["expiry"],
-        "tx": sent.tx_hash,
-        "next": f"on the spender's machine: client config set client.account {signer.address}",
-    }
+    return Allowed(
+        account=signer.address,
+        spender=who,
+        limit=show(now["limit"]),
+        used=show(now["used"]),
+        expires_at=now["expiry"],
+        tx=sent.tx_hash,
+        next=f"on the spender's machine: client config set client.account {signer.address}",
+    )
 
 
 def spender_address(run: Run, typed: str) -> str:

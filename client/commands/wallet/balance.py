@@ -1,10 +1,9 @@
-"""`client balance`: what does a wallet hold, what do its unfinished jobs hold locked, and how long does it last at the pace of the last week?"""
+"""`client balance`: what does a wallet hold, what is locked for its jobs, and how long does it last?"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
 from client.context import Context, open_context, open_store
 from client.records.store import ClientStore, JobRow, match_of
@@ -14,6 +13,7 @@ from core.protocol import ids
 from core.protocol.types import Order
 from core.protocol.units import show_eth
 from core.runtime.clock import SystemClock
+from core.runtime.commands.results import Result
 from core.runtime.settings import Settings
 
 DAY_S, WEEK_DAYS = 86_400, 7
@@ -22,7 +22,22 @@ UNFINISHED = ("open", "unacknowledged")
 MOST_LOCKS = 100
 
 
-async def holdings(settings: Settings, address: str) -> dict[str, Any]:
+class Balance(Result, frozen=True):
+    """`balance` and `wallet show`."""
+
+    address: str
+    wallet: str
+    prepaid: str
+    locked: str
+    locked_by: list[str]
+    spendable: str
+    lasts: str
+    leaving: str
+    credit: str
+    gas: str
+
+
+async def holdings(settings: Settings, address: str) -> Balance:
     """Everything in one table. What is locked and spent is that of jobs that were opened from this machine."""
     now_s, show = int(SystemClock().now()), settings.show_token
     ours = _jobs_of(settings, address)
@@ -33,18 +48,18 @@ async def holdings(settings: Settings, address: str) -> dict[str, Any]:
             context, [one for one in ours if one[0].created_at > now_s - WEEK_DAYS * DAY_S]
         )
     spendable, per_day = found.wallet + found.deposited, per_day_spent(spent)
-    return {
-        "address": address,
-        "wallet": show(found.wallet),
-        "prepaid": show(found.deposited),
-        "locked": show(sum(locks.values())),
-        "locked_by": [f"{ids.short(ids.Kind.JOB, job)} {show(units)}" for job, units in locks.items()],
-        "spendable": show(spendable),
-        "lasts": lasts(spendable, per_day, f"{show(per_day)} a day"),
-        "leaving": show(found.thawing),
-        "credit": show(found.credit),
-        "gas": show_eth(found.gas_wei),
-    }  # fmt: skip
+    return Balance(
+        address=address,
+        wallet=show(found.wallet),
+        prepaid=show(found.deposited),
+        locked=show(sum(locks.values())),
+        locked_by=[f"{ids.short(ids.Kind.JOB, job)} {show(units)}" for job, units in locks.items()],
+        spendable=show(spendable),
+        lasts=lasts(spendable, per_day, f"{show(per_day)} a day"),
+        leaving=show(found.thawing),
+        credit=show(found.credit),
+        gas=show_eth(found.gas_wei),
+    )
 
 
 def per_day_spent(spent: Iterable[tuple[int, int]]) -> int:

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+import msgspec
 
 from client.context import open_context
 from core.dispute.game.game_log import GAME
 from core.protocol.errors import UsageError
 from core.runtime.commands.console import Run
+from core.runtime.commands.results import Result
 
-#: Whoever keeps credits that a dispute may leave: the game and the jury bonds and fees, the registry rewards, the escrow refunds.
-DEBTORS = (GAME, "JuryArbitrator", "MinerRegistry", "Escrow")
+#: Contract that keeps credits which a dispute may leave → field of `Collected`: bonds and fees lie with
+#: the game and the jury, rewards with the registry, refunds with the escrow.
+DEBTORS = {
+    GAME: "game",
+    "JuryArbitrator": "jury",
+    "MinerRegistry": "registry",
+    "Escrow": "escrow",
+}
 
 
-async def withdraw_credits(run: Run) -> dict[str, Any]:
+class Collected(Result, frozen=True, forbid_unknown_fields=False, kw_only=True):
+    """`withdraw` and `disputes claim`: all that disputes owed, and how much of it each contract did."""
+
+    withdrawn: str
+    game: str | msgspec.UnsetType = msgspec.field(name=GAME, default=msgspec.UNSET)
+    jury: str | msgspec.UnsetType = msgspec.field(name="JuryArbitrator", default=msgspec.UNSET)
+    registry: str | msgspec.UnsetType = msgspec.field(name="MinerRegistry", default=msgspec.UNSET)
+    escrow: str | msgspec.UnsetType = msgspec.field(name="Escrow", default=msgspec.UNSET)
+    to: str
+
+
+async def withdraw_credits(run: Run) -> Collected:
     """Everything that is owed, to the wallet. Raises UsageError when nothing is."""
     signer, show = run.unlock(), run.settings.show_token
     async with open_context(run.settings) as context:
@@ -34,4 +52,8 @@ async def withdraw_credits(run: Run) -> dict[str, Any]:
         run.confirm("Withdraw it?", named | {"to": f"wallet {signer.address}"})
         for contract in due:
             await chain.transact(signer, contract, "withdrawCredit")
-        return {"withdrawn": show(sum(due.values())), **named, "to": signer.address}
+        return Collected(
+            withdrawn=show(sum(due.values())),
+            to=signer.address,
+            **{DEBTORS[contract]: amount for contract, amount in named.items()},
+        )

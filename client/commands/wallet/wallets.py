@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from core.keys.keystore import Keystore, read_password
 from core.keys.signer import DEVNET_CHAIN_IDS
 from core.protocol.errors import PasswordMissing, UsageError
 from core.runtime.commands.console import Run
+from core.runtime.commands.results import Result
+
+
+class WalletFile(Result, frozen=True):
+    """`wallet new`, `wallet import` and `wallet ls`.
+
+    The address is null where the file does not say it.
+    """
+
+    name: str
+    address: str | None
+    file: str
+
+
+def list_wallets(run: Run) -> list[WalletFile]:
+    """Every wallet in the keystore folder."""
+    found = Keystore(run.settings.wallet.keystore_dir).ls()
+    return [WalletFile(w.name, w.address, str(w.path)) for w in found]
 
 
 def _keystore(run: Run) -> tuple[Keystore, int]:
@@ -42,7 +59,7 @@ def new_password(run: Run, name: str) -> str:
     return first
 
 
-def create_wallet(run: Run, name: str, *, with_phrase: bool) -> dict[str, Any]:
+def create_wallet(run: Run, name: str, *, with_phrase: bool) -> WalletFile:
     """A new wallet; with a phrase, it is shown once and two of its words are asked back."""
     keystore, chain_id = _keystore(run)
     if with_phrase and not run.can_ask:
@@ -54,7 +71,7 @@ def create_wallet(run: Run, name: str, *, with_phrase: bool) -> dict[str, Any]:
         _ask_back(run, phrase.split())
     else:
         signer = keystore.create(name, password, chain_id=chain_id)
-    return {"name": name, "address": signer.address, "file": str(keystore.path(name))}
+    return WalletFile(name, signer.address, str(keystore.path(name)))
 
 
 def _ask_back(run: Run, words: list[str]) -> None:
@@ -65,7 +82,7 @@ def _ask_back(run: Run, words: list[str]) -> None:
             run.err.print("that is not the word; look at what you wrote down")
 
 
-def import_wallet(run: Run, name: str, *, keystore: Path | None, stdin: bool) -> dict[str, Any]:
+def import_wallet(run: Run, name: str, *, keystore: Path | None, stdin: bool) -> WalletFile:
     """Store a key from a keystore file, stdin or a hidden prompt under a new name."""
     store, chain_id = _keystore(run)
     if keystore is not None:
@@ -81,4 +98,4 @@ def import_wallet(run: Run, name: str, *, keystore: Path | None, stdin: bool) ->
         secret = sys.stdin.readline() if stdin else run.ask_secret("Private key or phrase")
         take = store.import_phrase if " " in secret.strip() else store.import_key
         signer = take(name, secret.strip(), new_password(run, name), chain_id=chain_id)
-    return {"name": name, "address": signer.address, "file": str(store.path(name))}
+    return WalletFile(name, signer.address, str(store.path(name)))

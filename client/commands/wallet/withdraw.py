@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from core.chain.chain import Chain
 from core.protocol.errors import DeadlinePassed, DepositShort, UsageError
 from core.protocol.signing import DigestSigner
 from core.protocol.units import format_duration
 from core.runtime.commands.console import Run
+from core.runtime.commands.results import Result
 
 
-async def request_withdrawal(
-    run: Run, chain: Chain, signer: DigestSigner, units: int
-) -> dict[str, Any]:
+class Thawing(Result, frozen=True):
+    """`wallet withdraw AMOUNT`."""
+
+    leaving: str
+    ready_in_s: int
+    next: str
+
+
+class Withdrawn(Result, frozen=True):
+    """`wallet withdraw`, once the delay is over."""
+
+    withdrawn: str
+
+
+async def request_withdrawal(run: Run, chain: Chain, signer: DigestSigner, units: int) -> Thawing:
     """Start the delay for `units`. Raises DepositShort when less is prepaid."""
     show = run.settings.show_token
     prepaid = await chain.read("Escrow", "balanceOf", signer.address)
@@ -39,15 +50,18 @@ async def request_withdrawal(
     await chain.transact(signer, "Escrow", "requestWithdraw", units)
     thaw = await chain.read("Escrow", "thawOf", signer.address)
     wait_s = max(0, thaw["readyAt"] - await chain.now())
-    return {
-        "leaving": show(thaw["amount"]),
-        "ready_in_s": wait_s,
-        "next": "client wallet withdraw",
-    }
+    return Thawing(
+        leaving=show(thaw["amount"]),
+        ready_in_s=wait_s,
+        next="client wallet withdraw",
+    )
 
 
-async def take_withdrawal(run: Run, chain: Chain, signer: DigestSigner) -> dict[str, Any]:
-    """Receive what has thawed. Raises UsageError when nothing is on its way, DeadlinePassed while it thaws."""
+async def take_withdrawal(run: Run, chain: Chain, signer: DigestSigner) -> Withdrawn:
+    """Receive what has thawed.
+
+    Raises UsageError when nothing is on its way, DeadlinePassed while it thaws.
+    """
     show = run.settings.show_token
     thaw = await chain.read("Escrow", "thawOf", signer.address)
     if not thaw["amount"]:
@@ -64,4 +78,4 @@ async def take_withdrawal(run: Run, chain: Chain, signer: DigestSigner) -> dict[
     await chain.simulate(signer.address, "Escrow", "withdraw")
     run.confirm("Take it?", {"amount": show(thaw["amount"]), "to": f"wallet {signer.address}"})
     await chain.transact(signer, "Escrow", "withdraw")
-    return {"withdrawn": show(thaw["amount"])}
+    return Withdrawn(show(thaw["amount"]))

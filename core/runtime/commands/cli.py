@@ -27,10 +27,12 @@ A program is a handful of functions; the frame adds the global options, opens lo
 
     main = app.main
 
-The first parameter is the ``Run``; the others are typer's. ``main`` returns the exit code (0 done, 1 bug,
+The first parameter is the ``Run``; the others are typer's. A parameter that is a dataclass stands for
+its fields: a group of options that several commands have. ``main`` returns the exit code (0 done, 1 bug,
 2 usage, 3 unreachable, 4 wallet, 5 funds, 6 contract, 7 no capacity, 8 deadline, 9 check failed, 130
-interrupted) and prints each failure as four lines, and as a JSON document with --json. The first Ctrl-C cancels
-the command's task, so that its ``finally`` blocks stop cleanly; the second raises in the middle of it.
+interrupted) and prints each failure as four lines, and as a JSON document with --json. The first Ctrl-C
+cancels the command's task, so that its ``finally`` blocks stop cleanly; the second raises in the middle
+of it.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
@@ -101,13 +103,14 @@ class Group:
         def register(function: Command) -> Command:
             own = list(inspect.signature(function).parameters.values())[1:]
             hints = get_type_hints(function, include_extras=True)
-            own = [
-                param.replace(annotation=hints.get(param.name, param.annotation)) for param in own
-            ]
+            groups = {p.name: hints[p.name] for p in own if is_dataclass(hints.get(p.name))}
+            own = [option for param in own for option in _options_of(param, hints)]
             shown = name or function.__name__.strip("_").replace("_", "-")
 
             def wrapper(ctx: typer.Context, **values: Any) -> None:
                 options = _merge(ctx, values)
+                for group, kind in groups.items():
+                    values[group] = kind(**{f.name: values.pop(f.name) for f in fields(kind)})
                 run = Run(self.program, " ".join([*self._path, shown]), options, daemon=daemon)
                 ctx.find_root().meta["headrace.run"] = run
                 _execute(function, run, values)
@@ -202,6 +205,23 @@ class App(Group):
 def as_typed() -> tuple[str, ...]:
     """The program's name and its arguments, as this run was begun with."""
     return _typed.get()
+
+
+def _options_of(param: inspect.Parameter, hints: dict[str, Any]) -> list[inspect.Parameter]:
+    """A command's parameter as typer takes it; of a dataclass, a parameter for each field."""
+    kind = hints.get(param.name, param.annotation)
+    if not is_dataclass(kind):
+        return [param.replace(annotation=kind)]
+    inner = get_type_hints(kind, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=inner[field.name],
+        )
+        for field in fields(kind)
+    ]
 
 
 # --- running a command -------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from core.dispute.judging.numerics import profile_of
 from core.dispute.play.program import model_program
 from core.dispute.trace.families import FP32_TOLERANCES
 from core.protocol.errors import CheckFailed
+from core.runtime.commands.results import plain
 from devnet.faults import corrupt_layer_int8
 from devnet.models.tiny_models import write_tiny_model
 from tests.client.keepers import Keepers
@@ -66,7 +67,7 @@ async def test_a_lie_stands_out_of_the_line_of_noise(work: Work, source: ShardSo
         assert all(line.honest < line.tolerance / 10 for line in found.lines if line.tolerance)
         assert (last.served > last.tolerance) == is_guilty
         assert found.standing == ("suspicious" if is_guilty else "clean")
-        table = rows_of(found)
+        table = plain(rows_of(found))
         assert len(table) == len(found.lines)
         assert table[-1]["studentised"].endswith(found.standing)
 

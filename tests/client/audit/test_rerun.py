@@ -101,8 +101,8 @@ async def test_honest_work_is_not_at_fault(work: Work, source: ShardSource, rows
         assert len(finding.requests) == 2
         assert finding.worst is not None
         assert finding.worst.ratio < finding.worst.limit / 3, "with room to spare"
-        assert describe_finding(finding)["verdict"] == "ok"
-        assert describe_finding(finding)["why"] == ""
+        assert describe_finding(finding).verdict == "ok"
+        assert describe_finding(finding).why == ""
         assert len(finding.digest()) == 32
     assert seen == [(stage, done, 2) for stage in range(3) for done in (0, 1, 2)]
 
@@ -124,9 +124,9 @@ async def test_other_weights_are_found_at_exactly_the_stage_that_has_them(
     findings = await audit(keepers, source, precheck=precheck)
     assert guilty(findings) == [stage]
     described = describe_finding(findings[stage])
-    assert described["verdict"] == "FAULT"
-    assert described["why"]
-    assert described["first_divergent_step"]
+    assert described.verdict == "FAULT"
+    assert described.why
+    assert described.first_divergent_step
 
 
 async def test_another_prompt_is_the_first_stages_fault(work: Work, source: ShardSource) -> None:
@@ -257,7 +257,7 @@ async def test_work_within_the_tolerance_that_stands_out_of_honest_noise_is_susp
     assert [bool(finding.suspicion) for finding in findings] == [at == stage for at in range(3)]
     assert "times the noise of an honest machine" in findings[stage].suspicion
     described = describe_finding(findings[stage])
-    assert (described["verdict"], described["why"]) == ("suspicious", findings[stage].suspicion)
+    assert (described.verdict, described.why) == ("suspicious", findings[stage].suspicion)
 
 
 def blur(shard: Any, layer: int) -> None:
@@ -386,7 +386,7 @@ async def test_stage_whose_rows_nobody_hands_over_is_at_fault(
     finding = await audit_one(keepers, source, 1)
     assert finding.at_fault
     assert "are missing" in finding.withheld
-    assert describe_finding(finding)["why"] == finding.withheld
+    assert describe_finding(finding).why == finding.withheld
 
 
 async def test_our_own_weights_must_be_the_registered_ones(work: Work, source: ShardSource) -> None:
@@ -408,4 +408,4 @@ def test_a_fault_outweighs_larger_numbers_in_the_worst_request() -> None:
     fault = RequestFinding(1, True, ("ran on another prompt",), 0.1, 1.0, None)
     finding = StageFinding(0, "0x", (0, 2), (loud, fault))
     assert finding.worst is fault
-    assert describe_finding(finding)["why"] == "ran on another prompt"
+    assert describe_finding(finding).why == "ran on another prompt"

@@ -50,6 +50,7 @@ from core.protocol.errors import (
 )
 from core.protocol.types import ZERO_ADDRESS, SamplingParams
 from core.runtime.commands.console import GlobalOptions, Run
+from core.runtime.commands.results import plain
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
 from devnet.models.tiny_models import write_tiny_tokenizer
@@ -365,7 +366,7 @@ def test_offer_is_described_with_the_contracts_arithmetic(
     file = write(tmp_path, b'{"prompt": "hello"}\nbad\n')
     prepared = prepare(*read_file(file, SamplingParams(max_new_tokens=16)), tokenizer, SPEC.context)
     offer = quote(10**9, 4 * 10**9)
-    shown = describe(settings_of(tmp_path), MODEL, offer, prepared)
+    shown = plain(describe(settings_of(tmp_path), MODEL, offer, prepared))
     tokens = prepared.tokens_in
     assert maximum(MODEL, offer, prepared) == 8 * (tokens + 16 * 4)
     assert shown["requests"] == "1 (1 line rejected)"

@@ -18,6 +18,7 @@ from client.records.keeper import keepers_of, living
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, NoCapacity
 from core.protocol.types import JobState
+from core.runtime.commands.results import plain
 from tests.client.commands.ask import test_job_follow
 from tests.client.commands.ask.test_job_follow import desk as followed  # noqa: F401  - a fixture
 from tests.client.commands.ask.test_job_follow import run_of
@@ -98,7 +99,7 @@ async def test_a_job_of_a_running_program_is_named_and_ended_through_it(
     desk, program = kept
     from client.commands.ask.job_list import list_jobs
 
-    (line,) = list_jobs(desk.settings)
+    (line,) = plain(list_jobs(desk.settings))
     assert (line["name"], line["running"]) == ("nightly", True)
     assert detach._jobs_of(desk.settings, program.pid) == [desk.job.job_id]
     assert detach._jobs_of(desk.settings, program.pid + 1) == []
@@ -108,11 +109,11 @@ async def test_a_job_of_a_running_program_is_named_and_ended_through_it(
     desk.chain.now_s = order.deadline - 60
     desk.chain.on_chain["state"] = int(JobState.MATCHED)
     began = time.monotonic()
-    ended = await test_job_follow.following.cancel_job(run_of(desk), desk.typed)
+    ended = plain(await test_job_follow.following.cancel_job(run_of(desk), desk.typed))
     assert ended["on_chain"] == "matched"
     assert time.monotonic() - began > 0.25, "it is waited for, as it pays first"
     assert program.wait(10) == 0
-    (line,) = list_jobs(desk.settings)
+    (line,) = plain(list_jobs(desk.settings))
     assert line["running"] is False
     assert living(keepers_of(desk.settings), "nobody") is None
     assert ids.short(ids.Kind.JOB, desk.job.job_id) == desk.typed

@@ -20,6 +20,7 @@ from core.chain.chain import ChainCall, ChainEvent
 from core.protocol.errors import CheckFailed, DeadlinePassed, UsageError
 from core.protocol.types import JobState
 from core.runtime.commands.console import DryRunEnds, GlobalOptions, Run
+from core.runtime.commands.results import plain
 from core.runtime.settings import Settings
 from tests.client.commands.ask.test_job_list import Chain, Desk
 from tests.client.world import REQUESTER, key, prompts
@@ -107,7 +108,7 @@ async def test_a_log_has_the_requests_and_then_the_events_in_their_order(desk: D
     desk.keep()
     desk.chain.add("JobMatched")
     desk.chain.add("JobSettled", paid=3_000_000, refunded=2_000_000, withheld=0)
-    lines = await job_follow.job_log(desk.settings, desk.typed)
+    lines = plain(await job_follow.job_log(desk.settings, desk.typed))
     assert [(line["what"], line["name"]) for line in lines] == [
         ("request", "p0"), ("request", "p1"), ("event", "JobMatched"), ("event", "JobSettled"),
     ]  # fmt: skip
@@ -119,7 +120,7 @@ async def test_a_log_has_the_requests_and_then_the_events_in_their_order(desk: D
 async def test_waiting_ends_with_what_was_paid_and_what_came_back(desk: Desk) -> None:
     desk.keep()
     desk.chain.add("JobSettled", paid=3_000_000, refunded=2_000_000)
-    found = await job_follow.wait_for_job(run_of(desk), desk.typed)
+    found = plain(await job_follow.wait_for_job(run_of(desk), desk.typed))
     assert (found["on_chain"], found["paid"], found["refunded"]) == ("settled", "3usd", "2usd")
 
 
@@ -176,7 +177,7 @@ async def test_money_comes_back_where_the_contract_allows_it_and_nothing_is_sent
         await job_follow.cancel_job(run_of(desk, dry_run=True), desk.typed)
     assert desk.chain.simulated == [function], "a dry run simulates"
     assert desk.chain.sent == []
-    found = await job_follow.cancel_job(run_of(desk), desk.typed)
+    found = plain(await job_follow.cancel_job(run_of(desk), desk.typed))
     assert desk.chain.sent == [("TaskRegistry", function, desk.job.job_id)]
     assert found["refunded"] == "5usd"
 
@@ -196,7 +197,7 @@ def test_answers_are_fetched_again_as_they_were_written_the_first_time(
     desk.keep(answers={0: desk.answers[0]})
     monkeypatch.setattr("core.engine.tokenizer.Tokenizer", Words)
     monkeypatch.setattr(job_follow, "model_folder", lambda name, settings: tmp_path)
-    found = job_follow.fetch_job(run_of(desk), desk.typed, tmp_path / "out")
+    found = plain(job_follow.fetch_job(run_of(desk), desk.typed, tmp_path / "out"))
     assert (found["answers"], found["missing"]) == (1, ["p1"])
     (line,) = map(json.loads, (tmp_path / "out" / "output.jsonl").read_text().splitlines())
     assert line["custom_id"] == "p0"
@@ -226,8 +227,8 @@ def test_a_receipt_shows_who_signed_what(desk: Desk) -> None:
     desk.keep()
     from client.commands.ask import job_list
 
-    first = job_list.list_receipts(desk.settings, desk.typed)[0]["receipt"]
-    found = receipts.show_receipt(desk.settings, first)
+    first = job_list.list_receipts(desk.settings, desk.typed)[0].receipt
+    found = plain(receipts.show_receipt(desk.settings, first))
     assert found["operator"] == desk.job.plan[found["stage"]].operator
     assert found["signature"].startswith("0x")
 
@@ -249,7 +250,7 @@ async def test_a_file_of_receipts_is_checked_against_the_chain_alone(
     signed = [desk.stages.receipt(stage, desk.answers) for stage in range(3)]
     file = tmp_path / "receipts.jsonl"
     file.write_text("".join(json.dumps(msgspec.to_builtins(s)) + "\n" for s in signed))
-    found = await receipts.verify_file(desk.settings, file)
+    found = plain(await receipts.verify_file(desk.settings, file))
     assert (found["receipts"], found["jobs"]) == (3, [desk.typed])
 
     forged = msgspec.to_builtins(signed[1])
@@ -270,10 +271,10 @@ async def test_a_bundle_holds_without_any_network_and_breaks_when_a_number_chang
 ) -> None:
     desk.keep()
     file = tmp_path / "job.bundle"
-    made = await bundle.write_bundle(desk.settings, desk.typed, file)
+    made = plain(await bundle.write_bundle(desk.settings, desk.typed, file))
     assert (made["requests"], made["receipts"]) == (2, 9)
     assert file.stat().st_mode & 0o777 == 0o600, "it holds prompts"
-    found = bundle.verify_bundle(file)
+    found = plain(bundle.verify_bundle(file))
     assert found["order"].startswith("signed by the requester")
     assert (found["tokens_in"], found["tokens_out"]) == (7, 8)
     with pytest.raises(UsageError, match="not written"):
@@ -298,7 +299,7 @@ async def test_a_bundle_holds_without_any_network_and_breaks_when_a_number_chang
 
 async def test_a_spender_gets_a_limit_and_an_end_and_never_is_the_wallet_itself(desk: Desk) -> None:
     gateway = key(77).address
-    found = await allow.allow_spender(run_of(desk), gateway, "5usd", "1d")
+    found = plain(await allow.allow_spender(run_of(desk), gateway, "5usd", "1d"))
     call = desk.chain.sent[-1]
     assert call[:4] == ("Escrow", "setSpender", gateway, 5_000_000)
     assert call[4] == desk.chain.now_s + 86_400

@@ -21,6 +21,7 @@ from core.money import pricing
 from core.protocol import ids, signing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, IdInvalid
+from core.runtime.commands.results import plain
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
 from tests.client.world import DOMAIN, NOW_S, REQUESTER, SPEC, FakeChain, Stages, key, prompts
@@ -110,19 +111,19 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
 async def test_jobs_and_receipts_are_listed(desk: Desk) -> None:
     assert job_list.list_jobs(desk.settings) == []
     desk.keep()
-    (line,) = job_list.list_jobs(desk.settings)
+    (line,) = plain(job_list.list_jobs(desk.settings))
     assert line == {
         "job": desk.typed, "name": "", "state": "open", "running": False, "requests": 2, "finished": 2, "tokens": 8, "stages": 3,
     }  # fmt: skip
-    shown = await job_list.show_job(desk.settings, desk.typed)
+    shown = plain(await job_list.show_job(desk.settings, desk.typed))
     assert shown["on_chain"] == "settled"
     assert shown["locked"] == "5usd"
     assert len(shown["plan"]) == 3
-    receipts = job_list.list_receipts(desk.settings, desk.typed)
+    receipts = plain(job_list.list_receipts(desk.settings, desk.typed))
     assert [r["covers"] for r in receipts] == ["whole job"] * 3 + ["request 0"] * 3 + [
         "request 1"
     ] * 3
-    assert job_list.list_receipts(desk.settings, None) == receipts
+    assert plain(job_list.list_receipts(desk.settings, None)) == receipts
     with pytest.raises(IdInvalid):
         await job_list.show_job(desk.settings, "job_ZZZZZ")
 
@@ -130,7 +131,7 @@ async def test_jobs_and_receipts_are_listed(desk: Desk) -> None:
 @pytest.mark.parametrize("whole", [True, False])
 async def test_job_that_holds_is_verified(desk: Desk, whole: bool) -> None:
     desk.keep(whole=whole)
-    found = await job_list.verify_job(desk.settings, desk.typed)
+    found = plain(await job_list.verify_job(desk.settings, desk.typed))
     assert found["signatures"].startswith(f"{9 if whole else 6} receipts")
     assert found["on_chain"] == "settled"
     gross = sum(pricing.split(desk.job.signed.order, desk.job.plan, SPEC, 7, 8).gross)
@@ -189,7 +190,7 @@ async def test_chain_that_says_otherwise_is_refused(
 async def test_job_that_is_not_paid_yet_has_no_counts_to_compare(desk: Desk) -> None:
     desk.keep()
     desk.chain.on_chain |= {"state": int(t.JobState.MATCHED), "tokensIn": 0, "tokensOut": 0}
-    assert (await job_list.verify_job(desk.settings, desk.typed))["on_chain"] == "matched"
+    assert (await job_list.verify_job(desk.settings, desk.typed)).on_chain == "matched"
 
 
 async def test_price_arithmetic_that_differs_from_the_contracts_is_refused(desk: Desk) -> None:
@@ -224,7 +225,7 @@ async def test_delegation_is_signed_and_read_back(desk: Desk, tmp_path: Path) ->
 
     desk.keep()
     auditor = key(60).address
-    made = await job_list.delegate(Terminal(), desk.typed, auditor, "24h")  # type: ignore[arg-type]
+    made = plain(await job_list.delegate(Terminal(), desk.typed, auditor, "24h"))  # type: ignore[arg-type]
     file = tmp_path / "delegation.json"
     for document in (made, {"ok": True, "result": made}):
         file.write_text(json.dumps(document))

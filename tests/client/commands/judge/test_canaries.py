@@ -14,6 +14,7 @@ from client.commands.judge.canaries import check_files, compare, known_of, mix, 
 from client.orders.requests import read_requests
 from core.protocol.errors import UsageError
 from core.protocol.types import SamplingParams
+from core.runtime.commands.results import plain
 
 DEFAULTS = SamplingParams()
 
@@ -86,7 +87,7 @@ def test_files_come_and_go(tmp_path: Path) -> None:
         files[name] = tmp_path / name
         files[name].write_bytes(b"\n".join(lines))
     out = tmp_path / "mixed.jsonl"
-    said = mix_files(files["new"], [(files["old"], files["results"])], 2, out)
+    said = plain(mix_files(files["new"], [(files["old"], files["results"])], 2, out))
     assert (said["canaries"], said["requests"]) == (2, 8)
     secret = Path(said["secret"])
     assert secret.stat().st_mode & 0o777 == 0o600

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +19,11 @@ from client.disputes.game_record import OnTrial, ShownMove
 from core.dispute.game.dispute import JuryPhase, Phase
 from core.dispute.trace.layout import Place
 from core.runtime.commands.console import GlobalOptions, Run
+from core.runtime.commands.results import plain
 from core.runtime.folders import Folders
 from tests.client.commands.judge.test_move_dispute import OPENED
 
-MOVE = asdict(ShownMove("accuser", "accuse", "rows 0 to 3", 9, 4, 7, "0x" + "ab" * 32))
+MOVE = plain(ShownMove("accuser", "accuse", "rows 0 to 3", 9, 4, 7, "0x" + "ab" * 32))
 TRIAL = OnTrial(Place(11, 3), "linear", 16, None, 1, 0.5, 0.5, "0: to the bit", "holds")
 OPEN = replace(OPENED, phase=Phase.PICKING, status="open")
 RULED = replace(OPENED, phase=Phase.RULED, status="fault")

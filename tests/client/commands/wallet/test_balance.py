@@ -15,6 +15,7 @@ from client.commands.wallet import balance as holdings_module
 from client.commands.wallet.balance import DAY_S, holdings, lasts, per_day_spent
 from client.context import Context
 from core.money import pricing
+from core.runtime.commands.results import plain
 from core.runtime.settings import Settings
 from tests.client.commands.ask.test_job_list import Desk
 from tests.client.world import NOW_S, REQUESTER, SPEC
@@ -57,7 +58,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
 
 async def test_what_a_job_holds_and_has_cost_is_in_the_balance(desk: Desk) -> None:
     desk.keep()
-    found = await holdings(desk.settings, REQUESTER.address)
+    found = plain(await holdings(desk.settings, REQUESTER.address))
     assert (found["wallet"], found["prepaid"], found["spendable"]) == ("3usd", "4usd", "7usd")
     assert (found["locked"], found["locked_by"]) == ("5usd", [f"{desk.typed} 5usd"])
     order = desk.job.signed.order
@@ -67,7 +68,7 @@ async def test_what_a_job_holds_and_has_cost_is_in_the_balance(desk: Desk) -> No
 
 async def test_another_wallets_jobs_are_not_ours(desk: Desk) -> None:
     desk.keep()
-    found = await holdings(desk.settings, "0x" + "77" * 20)
+    found = plain(await holdings(desk.settings, "0x" + "77" * 20))
     assert (found["locked"], found["locked_by"]) == ("0usd", [])
     assert found["lasts"] == "nothing was spent in the last 7 days"
 
@@ -75,7 +76,7 @@ async def test_another_wallets_jobs_are_not_ours(desk: Desk) -> None:
 async def test_what_was_paid_for_holds_nothing_and_is_not_asked_about(desk: Desk) -> None:
     desk.keep()
     desk.change(lambda store: store.set_state(desk.job.job_id, "acknowledged"))
-    found = await holdings(desk.settings, REQUESTER.address)
+    found = plain(await holdings(desk.settings, REQUESTER.address))
     assert (found["locked"], found["locked_by"]) == ("0usd", [])
 
 
