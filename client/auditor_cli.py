@@ -56,7 +56,9 @@ async def check(
 
 @app.command()
 async def replay(run: Run, job: JobArgument, delegation: DelegationOption = None) -> None:
-    """Run the whole model over a job's prompts and tokens, believing no stage; exit 9 when an answer does not follow."""
+    """Run the whole model over a job's prompts and tokens, believing no stage; exit 9 when an
+    answer does not follow.
+    """
     from client.commands.judge.replay import replay_job
 
     await replay_job(run, job, delegation)
@@ -86,7 +88,9 @@ async def bundle(
     job: JobArgument,
     out: Annotated[Path, typer.Option("--out", help="File to write; it must not exist.")],
 ) -> None:
-    """Write what a third party needs to check a job: order, plan, receipts, prompts and answers, in one file."""
+    """Write what a third party needs to check a job: order, plan, receipts, prompts and answers, in
+    one file.
+    """
     from client.commands.judge.bundle import write_bundle
 
     run.emit(await write_bundle(run.settings, job, out))
@@ -96,7 +100,9 @@ async def bundle(
 def verify(
     run: Run, file: Annotated[Path, typer.Argument(help="Made by `auditor bundle`.")]
 ) -> None:
-    """Check a bundle without network, wallet or model: signatures, commitments and counts; exit 9 on a mismatch."""
+    """Check a bundle without network, wallet or model: signatures, commitments and counts; exit 9
+    on a mismatch.
+    """
     from client.commands.judge.bundle import verify_bundle
 
     run.emit(verify_bundle(file))
@@ -183,7 +189,9 @@ def audits_standings(run: Run) -> None:
 
 @audits.command("tell")
 async def audits_tell(run: Run) -> None:
-    """Sign what audits of operators came to, and hand it to the matcher; `watch --tell` does it by itself."""
+    """Sign what audits of operators came to, and hand it to the matcher; `watch --tell` does it by
+    itself.
+    """
     from client.commands.judge.watch_service import tell_by_hand
 
     run.emit(await tell_by_hand(run))
@@ -216,7 +224,9 @@ async def disputes_show(
     dispute: DisputeArgument,
     watch: Annotated[bool, typer.Option("--watch", help="Go on until the verdict.")] = False,
 ) -> None:
-    """A dispute: a game move by move, what each cost, and the number on trial; before the jury, how far the votes are."""
+    """A dispute: a game move by move, what each cost, and the number on trial; before the jury, how
+    far the votes are.
+    """
     from client.commands.judge.show_dispute import show_dispute, watch_dispute
 
     await (watch_dispute if watch else show_dispute)(run, dispute)
@@ -234,7 +244,9 @@ async def disputes_move(
 
 @disputes.command("resolve")
 async def disputes_resolve(run: Run, dispute: DisputeArgument) -> None:
-    """Move a dispute on whose clock has run out: who was silent loses, and a verdict is carried out."""
+    """Move a dispute on whose clock has run out: who was silent loses, and a verdict is carried
+    out.
+    """
     from client.commands.judge.move_dispute import resolve
 
     await resolve(run, dispute)

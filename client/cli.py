@@ -1,4 +1,6 @@
-"""The `client` program: wallet, quote, submit, chat, gateway and its keys, jobs, receipts, and what the network offers."""
+"""The `client` program: wallet, quote, submit, chat, gateway and its keys, jobs, receipts, and what
+the network offers.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def wallet_import(
         bool, typer.Option("--stdin", help="Read the key or phrase from stdin.")
     ] = False,
 ) -> None:
-    """Take in a key: from a keystore file, from stdin, or typed at a hidden prompt. Never from the command line."""
+    """Take in a key: from a keystore file, from stdin, or typed at a hidden prompt. Never from the
+    command line.
+    """
     from client.commands.wallet.wallets import import_wallet
 
     run.emit(import_wallet(run, name, keystore=keystore, stdin=stdin))
@@ -120,7 +124,9 @@ async def wallet_withdraw(
         str | None, typer.Argument(help="Such as 5usd; without it, complete.")
     ] = None,
 ) -> None:
-    """Ask for prepaid money back, and after the delay call it again without an amount to receive it."""
+    """Ask for prepaid money back, and after the delay call it again without an amount to receive
+    it.
+    """
     from client.commands.wallet.withdraw import request_withdrawal, take_withdrawal
     from client.context import open_context
 
@@ -140,7 +146,9 @@ async def wallet_allow(
     limit: Annotated[str, typer.Argument(help="Most it may spend in all; 0usd takes it back.")],
     valid: Annotated[str, typer.Option(help="How long, such as 30d.")] = "30d",
 ) -> None:
-    """Let another key, such as a gateway's, pay for jobs out of the prepaid balance; it can withdraw nothing."""
+    """Let another key, such as a gateway's, pay for jobs out of the prepaid balance; it can
+    withdraw nothing.
+    """
     from client.commands.wallet.allow import allow_spender
 
     run.emit(await allow_spender(run, spender, limit, valid))
@@ -160,7 +168,8 @@ async def quote(
 ) -> None:
     """What a file would cost: tokens, price, route. Nothing is signed.
 
-    What `submit` would refuse with the same options is refused here too: a cap that is passed, a deadline that is too long.
+    What `submit` would refuse with the same options is refused here too: a cap that is passed, a
+    deadline that is too long.
     """
     from client.commands.ask.submit import quote_file
     from client.jobs.wishes import Choices
@@ -270,7 +279,9 @@ async def jobs_logs(run: Run, job: JobArgument) -> None:
 
 @jobs.command("wait")
 async def jobs_wait(run: Run, job: JobArgument) -> None:
-    """Wait until a job is paid, cancelled or expired; exit 8 when its deadline passed with nothing delivered."""
+    """Wait until a job is paid, cancelled or expired; exit 8 when its deadline passed with nothing
+    delivered.
+    """
     from client.commands.ask.job_follow import wait_for_job
 
     run.emit(await wait_for_job(run, job))
@@ -278,7 +289,9 @@ async def jobs_wait(run: Run, job: JobArgument) -> None:
 
 @jobs.command("cancel")
 async def jobs_cancel(run: Run, job: JobArgument) -> None:
-    """End a job that a program here runs, or take back the lock of one that nobody took or that missed its deadline."""
+    """End a job that a program here runs, or take back the lock of one that nobody took or that
+    missed its deadline.
+    """
     from client.commands.ask.job_follow import cancel_job
 
     run.emit(await cancel_job(run, job))
@@ -341,7 +354,9 @@ def receipts_show(
 async def receipts_verify(
     run: Run, job: Annotated[str, typer.Argument(help="Job id or prefix, or a file of receipts.")]
 ) -> None:
-    """Check signatures, chained commitments, tokens and price arithmetic of a job, or the receipts of a file; exit 9 on a mismatch."""
+    """Check signatures, chained commitments, tokens and price arithmetic of a job, or the receipts
+    of a file; exit 9 on a mismatch.
+    """
     if (file := _file_of(job)) is not None:
         from client.commands.ask.receipts import verify_file
 
@@ -359,7 +374,9 @@ async def receipts_delegate(
     auditor: Annotated[str, typer.Argument(help="Address that may audit and dispute it for you.")],
     valid: Annotated[str, typer.Option(help="How long, such as 24h.")] = "24h",
 ) -> None:
-    """Sign a permission for somebody else to audit and dispute a job; prints it for `auditor check --delegation`."""
+    """Sign a permission for somebody else to audit and dispute a job; prints it for `auditor check
+    --delegation`.
+    """
     from client.commands.ask.job_list import delegate
 
     run.emit(await delegate(run, job, auditor, valid))

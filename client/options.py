@@ -35,7 +35,8 @@ class OrderOptions:
         str | None,
         typer.Option(
             "--auditor",
-            help="May see your prompts and dispute for you: an address, matcher (whom it pays), or none.",
+            help="May see your prompts and dispute for you: an address, matcher (whom it pays), "
+            "or none.",
         ),
     ] = None
     arbitrator: Annotated[
@@ -119,7 +120,10 @@ class SamplingOptions:
     ] = None
 
     def with_most(self, max_tokens: int) -> SamplingParams:
-        """The parameters of an answer of at most so many tokens. Raises UsageError naming the option."""
+        """The parameters of an answer of at most so many tokens.
+
+        Raises UsageError naming the option.
+        """
         from client.orders.sampling import sampling_of_flags
         from core.protocol.types import SamplingParams
 

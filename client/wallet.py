@@ -1,4 +1,6 @@
-"""The requester's money: wallet token balance, prepaid balance in the escrow, moving between the two."""
+"""The requester's money: wallet token balance, prepaid balance in the escrow, moving between the
+two.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +71,9 @@ async def ensure_deposit(
 ) -> int:
     """Make sure that `units` are prepaid; returns what was moved in from the wallet.
 
-    Where a deposit is needed anyway it brings as much of `spare` as the wallet has. Raises DepositShort
-    (have, need, short by, fix) when the prepaid balance is short and the wallet cannot or may not fill
-    it.
+    Where a deposit is needed anyway it brings as much of `spare` as the wallet has. Raises
+    DepositShort (have, need, short by, fix) when the prepaid balance is short and the wallet cannot
+    or may not fill it.
     """
     prepaid: int = await chain.read("Escrow", "balanceOf", signer.address)
     if prepaid >= units:

@@ -180,7 +180,8 @@ async def demo(
     story: Annotated[
         str,
         typer.Option(
-            help="all; offline: a paid file; online: questions to a gateway; dispute: from a lie to the slash alone; jury: with jurors as judges."
+            help="all; offline: a paid file; online: questions to a gateway; dispute: from a lie "
+            "to the slash alone; jury: with jurors as judges."
         ),
     ] = "all",
 ) -> None:
@@ -295,7 +296,9 @@ def freeze_links(run: Run, name: LinkArgument = None, way: WayOption = None) -> 
 
 @links.command("lose")
 def lose_links(run: Run, name: LinkArgument = None, way: WayOption = None) -> None:
-    """Let bytes vanish; whose bytes vanished is reset at `thaw`, as by a router that forgot its connections."""
+    """Let bytes vanish; whose bytes vanished is reset at `thaw`, as by a router that forgot its
+    connections.
+    """
     from devnet.lifecycle import change_links
 
     run.emit(change_links(name, way, {"state": "lost"}))

@@ -1,4 +1,6 @@
-"""What `devnet up`, `down`, `status` and the fault switches do to the devnet in the user's state folder."""
+"""What `devnet up`, `down`, `status` and the fault switches do to the devnet in the user's state
+folder.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,10 @@ def load(layout: Layout) -> Devnet:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a devnet is to be like. None: as it was, or as usual. `links`: miners are that far from everybody."""
+    """What a devnet is to be like.
+
+    None: as it was, or as usual. `links`: miners are that far from everybody.
+    """
 
     miners: int | None = None
     jurors: int = 3
@@ -81,7 +86,8 @@ class Wanted:
 def _new_or_kept(layout: Layout, wanted: Wanted, *, keep: bool) -> tuple[Devnet, Fleet, bool]:
     """The devnet to start, its machines, and whether it goes on from where it was.
 
-    Raises UsageError for a profile that is none, and for another model or fleet than what is gone on with; ModelMissing.
+    Raises UsageError for a profile that is none, and for another model or fleet than what is gone
+    on with; ModelMissing.
     """
     if keep and layout.network_file.is_file() and layout.chain_state_file.is_file():
         net, fleet = load(layout), Fleet.load(layout.fleet_file)
@@ -99,13 +105,19 @@ def _new_or_kept(layout: Layout, wanted: Wanted, *, keep: bool) -> tuple[Devnet,
 
 
 async def _fetch_model(run: Run, name: str, stages: int) -> None:
-    """Have a model on this machine that is not there yet, as the first stage of so many. Raises Unreachable."""
+    """Have a model on this machine that is not there yet, as the first stage of so many.
+
+    Raises Unreachable.
+    """
     with run.stage(1, stages, f"model {name}") as stage:
         await asyncio.to_thread(ensure_model, name, progress=lambda text: stage.set(0, text))
 
 
 async def bring_up(run: Run, wanted: Wanted, *, keep: bool) -> Up:
-    """Start everything; a failure half-way stops what was started. A known model that is not here is fetched first."""
+    """Start everything; a failure half-way stops what was started.
+
+    A known model that is not here is fetched first.
+    """
     layout = Layout.default()
     running = Processes.load(layout.processes_file, layout.logs)
     if any(r.is_alive for r in running.running):
@@ -189,7 +201,7 @@ async def bring_down(*, purge: bool) -> Down:
 
 
 async def describe() -> list[Program]:
-    """A row per program: whether it runs, where it answers, and of a machine what the matcher sees."""
+    """A row per program: whether it runs, where it answers, what the matcher sees of a machine."""
     net = load(Layout.default())
     party_of = {address.lower(): party for party, address in net.addresses.items()}
     try:
@@ -394,7 +406,10 @@ async def kill_program(name: str) -> Killed:
 
 
 async def in_a_moment(run: Run, name: str, after: str | None) -> None:
-    """Wait so long, if anything was said, before a fault strikes a program. Raises Unreachable when there is none."""
+    """Wait so long, if anything was said, before a fault strikes a program.
+
+    Raises Unreachable when there is none.
+    """
     if after is not None:
         wait_s = units.parse_duration(after)
         load(Layout.default()).processes.get(name)
@@ -413,9 +428,11 @@ def signal_program(name: str, number: str) -> Signalled:
 
 
 async def make_liar(name: str, layer: int | None, *, defend: bool) -> Restarted:
-    """Restart a miner that rounds one of the layers that it holds, the middle one if none is named, and keeps them.
+    """Restart a miner that rounds one of the layers that it holds, the middle one if none is named,
+    and keeps them.
 
-    The matcher would else tell it other layers, and its lie might be in none of them. Raises UsageError for a layer that it does not hold.
+    The matcher would else tell it other layers, and its lie might be in none of them. Raises
+    UsageError for a layer that it does not hold.
     """
     held = await _layers_of(name)
     rounded = (held[0] + held[1]) // 2 if layer is None else layer
@@ -429,7 +446,10 @@ async def make_liar(name: str, layer: int | None, *, defend: bool) -> Restarted:
 
 
 async def _layers_of(name: str) -> tuple[int, int]:
-    """The layers [a, b) that a miner holds. Raises UsageError for no miner, Unreachable for one that holds none."""
+    """The layers [a, b) that a miner holds.
+
+    Raises UsageError for no miner, Unreachable for one that holds none.
+    """
     net = load(Layout.default())
     _check_miner(net, name)
     owner = net.addresses[name].lower()
@@ -493,7 +513,10 @@ def show_links() -> list[Way]:
 
 
 def change_links(name: str | None, way: str | None, changes: dict[str, Any]) -> list[Way]:
-    """Replace conditions while the links carry. Raises UsageError for an unknown link or what makes no sense."""
+    """Replace conditions while the links carry.
+
+    Raises UsageError for an unknown link or what makes no sense.
+    """
     file = Layout.default().links_file
     return _link_rows(ask(file, do="change", link=name, way=way, changes=changes))
 
@@ -523,7 +546,7 @@ def _link_rows(links: list[dict[str, Any]]) -> list[Way]:
 
 
 async def tell_story(run: Run, *, keep: bool, story: str) -> None:
-    """Run the demonstration in a folder of its own and remove every trace of it, whatever happens."""
+    """Run the demonstration in a folder of its own, and remove that folder unless it fails."""
     from devnet.story import PATIENT, STORIES, Story
 
     if story not in STORIES:

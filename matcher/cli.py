@@ -1,4 +1,6 @@
-"""The `matcher` program: start the daemon, plan a made-up fleet, look at the registry and the routes."""
+"""The `matcher` program: start the daemon, plan a made-up fleet, look at the registry and the
+routes.
+"""
 
 from __future__ import annotations
 
@@ -242,7 +244,9 @@ async def status(run: Run) -> None:
 def audits_ls(
     run: Run, limit: Annotated[int, typer.Option(help="The newest so many.", min=1)] = 100
 ) -> None:
-    """Requests that were drawn for auditors, what they found, and whether they are paid; newest first."""
+    """Requests that were drawn for auditors, what they found, and whether they are paid; newest
+    first.
+    """
     from matcher.commands.audit_lists import list_audits
 
     run.emit(list_audits(run.settings, limit))
@@ -258,7 +262,9 @@ async def audits_auditors(
         ),
     ] = 100,
 ) -> None:
-    """How each auditor does, and how often the chain convicted a stage of a job that it had cleared."""
+    """How each auditor does, and how often the chain convicted a stage of a job that it had
+    cleared.
+    """
     from matcher.commands.audit_lists import list_auditors
 
     run.emit(await list_auditors(run.settings, limit))
@@ -266,7 +272,9 @@ async def audits_auditors(
 
 @audits.command("pay")
 async def audits_pay(run: Run) -> None:
-    """Pay auditors what they have earned, from this wallet, each in one transfer; again pays nothing twice."""
+    """Pay auditors what they have earned, from this wallet, each in one transfer; again pays
+    nothing twice.
+    """
     from matcher.commands.pay_audits import pay_audits
 
     await pay_audits(run)
@@ -315,6 +323,7 @@ async def _ask(
 
 
 def _miner_row(miner: dict[str, Any]) -> dict[str, Any]:
+    taken = max(miner["activeRequests"], miner["reservedRequests"])
     return {
         "miner": miner["shortId"],
         "state": miner["state"] if miner["alive"] else "GONE",
@@ -324,7 +333,7 @@ def _miner_row(miner: dict[str, Any]) -> dict[str, Any]:
         "standing": miner["standing"],
         "stake": miner["stake"],
         "ms/layer": miner["tauMsPerLayer"],
-        "slots": f"{max(miner['activeRequests'], miner['reservedRequests'])}/{miner['maxRequests']}",
+        "slots": f"{taken}/{miner['maxRequests']}",
         "age": f"{miner['ageMs'] / 1000:.1f}s",
         "endpoint": miner["endpoint"],
     }

@@ -1,7 +1,8 @@
 """How fast is this machine, by the engine's own real steps?
 
-The numbers are those that a miner announces: teraflops and gigabytes per second of the compute thread, and τ per layer of real
-decode steps on real weights. What was measured is kept, so that `miner quote` need not measure again.
+The numbers are those that a miner announces: teraflops and gigabytes per second of the compute
+thread, and τ per layer of real decode steps on real weights. What was measured is kept, so that
+`miner quote` need not measure again.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ CHUNKS = 5
 DIAL_WITHIN_S = 2.0
 DIALS = 3
 MAX_PEERS = 16
-#: What is sent to see how fast a link is: a few seconds' worth of the slowest line that could serve at all.
+#: What is sent to see how fast a link is: a few seconds' worth of the slowest line that could serve
+#: at all.
 SENT_BYTES, SENDS, SENT_WITHIN_S = 2**20, 2, 5.0
 LEAST_S = 1e-6
 
@@ -107,13 +109,14 @@ async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) ->
 
 
 def fitting_layers(shape: ModelShape, wanted: LayerRange | None, limit_bytes: int) -> LayerRange:
-    """The layers to load: those named, else the first ones, as many as fit beside a little cache."""
+    """The layers to load: those named, else as many of the first as fit beside a little cache."""
     if wanted is not None:
         if wanted.end > shape.layers:
             raise UsageError(
                 f"there are no layers {wanted}",
                 f"the model has {shape.layers}",
-                next_step=f"name layers between 0 and {shape.layers}, such as --layers 0:{shape.layers}",
+                next_step=f"name layers between 0 and {shape.layers}, such as --layers "
+                f"0:{shape.layers}",
             )
         return wanted
     count = most_layers(shape, limit_bytes)
@@ -121,7 +124,8 @@ def fitting_layers(shape: ModelShape, wanted: LayerRange | None, limit_bytes: in
         return LayerRange(0, count)
     raise UsageError(
         "not one layer fits",
-        f"the first takes {shape.shard_bytes(0, 1)} bytes and the cache {KV_BYTES}, allowed are {limit_bytes}",
+        f"the first takes {shape.shard_bytes(0, 1)} bytes and the cache {KV_BYTES}, allowed are "
+        f"{limit_bytes}",
         next_step="raise miner.memory_limit",
     )
 
@@ -150,7 +154,7 @@ def bench_file(settings: Settings) -> Path:
 
 
 def read_bench(settings: Settings) -> Bench | None:
-    """What was measured last for the configured model; None if nothing was, or by another version."""
+    """What was measured last for the configured model; None for nothing, or another version's."""
     try:
         return msgspec.json.decode(bench_file(settings).read_bytes(), type=Bench)
     except (OSError, msgspec.MsgspecError):
@@ -270,10 +274,11 @@ async def _rates(settings: Settings, others: Sequence[dict[str, Any]]) -> list[f
 
 
 async def sends_mbit_s(peers: Peers, operator: str, endpoint: str) -> float | None:
-    """How fast an authenticated stream takes a mebibyte, the best of a few; None where there is none, or not within seconds.
+    """How fast an authenticated stream takes a mebibyte, the best of a few; None where there is
+    none, or not within seconds.
 
-    The bytes are the payload of a ping, which whoever answers reads and forgets. What comes back is a pong, so the other direction
-    is for the other machine to measure.
+    The bytes are the payload of a ping, which whoever answers reads and forgets. What comes back is
+    a pong, so the other direction is for the other machine to measure.
     """
     payload = os.urandom(SENT_BYTES)
     try:
@@ -292,8 +297,8 @@ async def _ping_s(channel: Channel, payload: bytes) -> float:
 
 
 async def round_trip_ms(endpoint: str) -> float | None:
-    """The shortest of a few connections to host:port, which take one round trip each; None when nobody answers, or only through a relay,
-    where opening another stream waits for nobody."""
+    """The shortest of a few connections to host:port, which take one round trip each; None when
+    nobody answers, or only through a relay, where opening another stream waits for nobody."""
     if not endpoint.rpartition(":")[2].isdigit():
         return None
     found: list[float] = []
@@ -312,11 +317,31 @@ def bench_lines(found: Bench) -> Sequence[tuple[str, str]]:
     rates = [p.sends_mbit_s for p in found.peers if p.sends_mbit_s is not None]
     return [
         ("model", f"{found.model}, layers {found.layers} of {found.model_layers}"),
-        ("memory", f"{found.weights_bytes / 2**20:,.0f} MiB of weights, {found.kv_tokens:,} tokens of cache, limit {found.memory_limit_bytes / 2**20:,.0f} MiB"),
-        ("processor", f"{found.tflops:.3f} Tflop/s, {found.bandwidth_gb_s:.1f} GB/s; C kernels {found.kernels}"),
-        ("one layer", ", ".join(f"{ms:.3f} ms for {rows} rows" for rows, ms in found.tau_ms_by_rows.items())),
+        (
+            "memory",
+            f"{found.weights_bytes / 2**20:,.0f} MiB of weights, {found.kv_tokens:,} tokens of "
+            f"cache, limit {found.memory_limit_bytes / 2**20:,.0f} MiB",
+        ),
+        (
+            "processor",
+            f"{found.tflops:.3f} Tflop/s, {found.bandwidth_gb_s:.1f} GB/s; C kernels "
+            f"{found.kernels}",
+        ),
+        (
+            "one layer",
+            ", ".join(f"{ms:.3f} ms for {rows} rows" for rows, ms in found.tau_ms_by_rows.items()),
+        ),
         ("prompts", f"{found.prefill_tokens_per_s:,.0f} tokens/s through these layers"),
-        ("answers", f"{found.decode_tokens_per_s:,.0f} tokens/s alone, {found.batch_tokens_per_s:,.0f} tokens/s for {found.batch_rows} at once"),
-        ("other machines", f"{len(found.peers)} known, {len(reached)} answer" + (f", nearest after {min(reached):.1f} ms" if reached else "") + (f", take {min(rates):,.0f} to {max(rates):,.0f} Mbit/s" if rates else "")),
+        (
+            "answers",
+            f"{found.decode_tokens_per_s:,.0f} tokens/s alone, {found.batch_tokens_per_s:,.0f} "
+            f"tokens/s for {found.batch_rows} at once",
+        ),
+        (
+            "other machines",
+            f"{len(found.peers)} known, {len(reached)} answer"
+            + (f", nearest after {min(reached):.1f} ms" if reached else "")
+            + (f", take {min(rates):,.0f} to {max(rates):,.0f} Mbit/s" if rates else ""),
+        ),
         ("kept in", found.saved or "nowhere"),
-    ]  # fmt: skip
+    ]

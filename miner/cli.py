@@ -54,7 +54,9 @@ async def init(
         bool, typer.Option("--bench/--no-bench", help="Also measure this machine.")
     ] = True,
 ) -> None:
-    """Set this machine up: five questions, a configuration file, a measurement, and what to type next."""
+    """Set this machine up: five questions, a configuration file, a measurement, and what to type
+    next.
+    """
     from miner.setting_up import init as go
 
     run.emit(
@@ -73,7 +75,9 @@ async def bench(
         bool, typer.Option("--save/--no-save", help="Keep the numbers for `miner quote`.")
     ] = True,
 ) -> None:
-    """Measure this machine by real steps of the engine: memory, flops, time per layer, tokens per second."""
+    """Measure this machine by real steps of the engine: memory, flops, time per layer, tokens per
+    second.
+    """
     settings = run.load({"miner.model": model, "miner.layers": layers})
     from core.protocol.types import LayerRange
     from miner.bench import bench_lines, measure_machine
@@ -105,7 +109,9 @@ async def quote(
         typer.Option("--paper", help="DeServe's table instead: four machines at 0.90usd/Mtok."),
     ] = False,
 ) -> None:
-    """Say from how many tokens per second on this machine pays: cost per hour over price per token (M > C/P)."""
+    """Say from how many tokens per second on this machine pays: cost per hour over price per token
+    (M > C/P).
+    """
     settings = run.load({"miner.price_in": price_in, "miner.price_out": price_out})
     from miner import quote as model
 
@@ -181,7 +187,9 @@ async def run_daemon(
     shard_hook: ShardHook | None = None,
     trace_hook: TraceHook | None = None,
 ) -> None:
-    """Load the settings, open the operator's wallet and serve. The hooks are for demonstrations and tests."""
+    """Load the settings, open the operator's wallet and serve. The hooks are for demonstrations and
+    tests.
+    """
     from miner.home import operator_wallet
 
     settings = run.load(flags)
@@ -270,7 +278,9 @@ async def why(run: Run) -> None:
 
 @app.command()
 async def doctor(run: Run) -> None:
-    """Check ports, clock, chain, stake, model, compiler and memory, and say what to do; exit 9 when something is broken."""
+    """Check ports, clock, chain, stake, model, compiler and memory, and say what to do; exit 9 when
+    something is broken.
+    """
     from core.protocol.errors import CheckFailed
     from miner.doctor import examine
 
@@ -335,7 +345,9 @@ async def withdraw(
         bool, typer.Option("--cancel", help="Keep the leaving stake instead.")
     ] = False,
 ) -> None:
-    """Take stake out: the first call starts the clock, a later one pays. With --credits: take earnings."""
+    """Take stake out: the first call starts the clock, a later one pays. With --credits: take
+    earnings.
+    """
     from core.protocol.errors import UsageError
     from miner import registration
 
@@ -493,7 +505,8 @@ def _earnings(found: Earnings) -> Any:
     for row in found.rows:
         table.add_row(row.key, *(str(getattr(row, name)) for name in columns))
     total = (
-        f"paid {found.paid}, pending {found.pending}, disputed {found.disputed}, slashed {found.slashed}; "
+        f"paid {found.paid}, pending {found.pending}, disputed {found.disputed}, slashed "
+        f"{found.slashed}; "
         f"{found.to_claim} to claim with `miner claim`"
     )
     return Group(table if found.rows else "no job yet", "", total)

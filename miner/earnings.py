@@ -1,7 +1,7 @@
 """What did this miner earn: settled, delivered, disputed, lost; by job, by day, by model?
 
-The chain is the book: every figure is a sum of its events. Only what is not settled yet is reckoned from the orders that this
-machine keeps, as the contract would split them.
+The chain is the book: every figure is a sum of its events. Only what is not settled yet is reckoned
+from the orders that this machine keeps, as the contract would split them.
 """
 
 from __future__ import annotations
@@ -107,7 +107,10 @@ def rows_of(
     name_of: Callable[[str], str],
     show: Callable[[int], str],
 ) -> list[EarnedRow]:
-    """The table, newest first. A day counts what was credited on it; its jobs are those that began on it. Pure."""
+    """The table, newest first.
+
+    A day counts what was credited on it; its jobs are those that began on it. Pure.
+    """
     groups: dict[str, list[Served]] = {}
     paid: dict[str, int] = {}
     for served in books.jobs.values():
@@ -146,7 +149,10 @@ def _row(key: str, jobs: Sequence[Served], paid: int, show: Callable[[int], str]
 
 
 async def read_earnings(run: Run, by: By, since: str | None, csv_file: Path | None) -> Earnings:
-    """From the chain, and from this machine's orders what is still to come. Raises UsageError for an unregistered miner."""
+    """From the chain, and from this machine's orders what is still to come.
+
+    Raises UsageError for an unregistered miner.
+    """
     from miner.registration import REGISTRY, open_chain
 
     settings, show = run.settings, run.settings.show_token

@@ -40,7 +40,10 @@ class OnChain:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything at one moment. A text under a name with `_problem` says why its neighbour is missing."""
+    """Everything at one moment.
+
+    A text under a name with `_problem` says why its neighbour is missing.
+    """
 
     settings: Settings
     operator: str | None
@@ -91,9 +94,19 @@ async def gather_facts(settings: Settings) -> Facts:
     )
     miners, models, jobs, matcher_problem = market
     facts = Facts(
-        settings, operator, operator_problem, daemon, daemon_problem, chain, chain_problem,
-        miners, models, jobs, matcher_problem, is_running=_is_running(settings),
-    )  # fmt: skip
+        settings,
+        operator,
+        operator_problem,
+        daemon,
+        daemon_problem,
+        chain,
+        chain_problem,
+        miners,
+        models,
+        jobs,
+        matcher_problem,
+        is_running=_is_running(settings),
+    )
     endpoint = (facts.own or {}).get("endpoint") or (daemon or {}).get("endpoint")
     if endpoint is None:
         return facts
@@ -127,7 +140,9 @@ def _is_running(settings: Settings) -> bool:
 
 
 async def dial(endpoint: str, within_s: float = DIAL_WITHIN_S) -> tuple[bool, str]:
-    """Whether somebody accepts a connection by one of an endpoint's routes, each within `within_s`, and why not."""
+    """Whether somebody accepts a connection by one of an endpoint's routes, each within `within_s`,
+    and why not.
+    """
     from core.runtime.network.channel import open_route
 
     why, routes = [], endpoint.split(",")
@@ -147,13 +162,19 @@ async def dial(endpoint: str, within_s: float = DIAL_WITHIN_S) -> tuple[bool, st
 
 
 async def daemon_status(settings: Settings) -> Json | None:
-    """What the running daemon says; None when none runs. Raises Unreachable when it does not answer."""
+    """What the running daemon says; None when none runs.
+
+    Raises Unreachable when it does not answer.
+    """
     running = Home.of(settings).read_running()
     return None if running is None else await _call(running, "GET", "/status")
 
 
 async def tell_daemon(running: Running, path: str) -> Json:
-    """Ask a running daemon for something that only its owner may. Raises Unreachable when it does not answer."""
+    """Ask a running daemon for something that only its owner may.
+
+    Raises Unreachable when it does not answer.
+    """
     return await _call(running, "POST", path, authorization=f"Bearer {running.token}")
 
 

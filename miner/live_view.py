@@ -19,7 +19,8 @@ _BAR = 24
 
 
 async def watch(run: Run, every_s: float, *, whole_screen: bool, count: int | None) -> None:
-    """Show the daemon's status again and again until it ends, `count` times at most. With --json one line per look.
+    """Show the daemon's status again and again until it ends, `count` times at most. With --json
+    one line per look.
 
     Raises Unreachable when none runs to begin with.
     """
@@ -103,11 +104,13 @@ def picture(found: dict[str, Any], rates: Rates | None = None) -> RenderableType
         "endpoint": found["endpoint"],
     }
     work = {
-        "requests": f"{found['activeRequests']} running, {found['waitingRequests']} wait, {found['finishedRequests']} finished",
+        "requests": f"{found['activeRequests']} running, {found['waitingRequests']} wait, "
+        f"{found['finishedRequests']} finished",
         "tokens": f"{found['tokensIn']:,} in, {found['tokensOut']:,} out",
         "rate": _rate_text(rates),
         "step": f"{found['stepRows']:.1f} rows, {found['tauMsPerLayer']:.3f} ms per layer",
-        "ring": f"{found['microbatches']} microbatches of {found['microbatchRows']} rows, links {found['ringLatencyMs']:.1f} ms"
+        "ring": f"{found['microbatches']} microbatches of {found['microbatchRows']} rows, links "
+        f"{found['ringLatencyMs']:.1f} ms"
         if found["microbatches"]
         else None,
         "idle": f"{found['bubbleShare']:.0%} of the time with work",
@@ -115,11 +118,13 @@ def picture(found: dict[str, Any], rates: Rates | None = None) -> RenderableType
     room = {
         "places": _bar(found["maxRequests"] - found["freeRequests"], found["maxRequests"]),
         "cache": _bar(found["kvTokens"], found["kvCapacityTokens"]),
-        "peers": f"{len(links)}, one way {min(links):.1f} to {max(links):.1f} ms" if links else "none seen",
+        "peers": f"{len(links)}, one way {min(links):.1f} to {max(links):.1f} ms"
+        if links
+        else "none seen",
         "chain": "answers" if found["chainReachable"] else "does not answer; accepted work goes on",
         "refused": sum(found["counts"].values()) or None,
         "stream faults": sum(found["streamFaults"].values()) or None,
-    }  # fmt: skip
+    }
     panels = [("work", work), ("room", room)]
     if (money := found.get("money")) is not None:
         panels.append(("money", _money(money)))

@@ -19,7 +19,8 @@ from miner.market import ask, model_id_of
 from miner.results import Bench, Market, PaperRow, Profit
 
 HOURS_PER_DAY = 24
-#: DeServe's machines: dollars an hour at 0.90 usd/Mtok, and the tokens per second that its table prints.
+#: DeServe's machines: dollars an hour at 0.90 usd/Mtok, and the tokens per second that its table
+#: prints.
 PAPER_ROWS = (("0.35", 108), ("3.69", 1139), ("5.52", 1704), ("13.88", 4283))
 PAPER_PRICE = "0.90"
 
@@ -41,7 +42,8 @@ async def quote(
     prompt_ratio: float = 0.0,
     tokens_per_s: float | None = None,
 ) -> Profit:
-    """The break-even rate of the configured prices, against what `miner bench` measured and what others ask.
+    """The break-even rate of the configured prices, against what `miner bench` measured and what
+    others ask.
 
     Raises AmountUnitMissing, UsageError for a cost that is none.
     """
@@ -128,7 +130,9 @@ def _without(text: str, *endings: str) -> str:
 
 
 def _share(bench: Bench | None, model: dict[str, object] | None) -> tuple[int, int]:
-    """Layer units that a machine like the one measured is paid for, of the model's; the whole model when nothing is known."""
+    """Layer units that a machine like the one measured is paid for, of the model's; the whole model
+    when nothing is known.
+    """
     if bench is None:
         return 1, 1
     first, last = (int(part) for part in bench.layers.split("-"))
@@ -172,14 +176,22 @@ def quote_lines(found: Profit) -> list[tuple[str, str]]:
     lines = [
         ("cost", f"{found.cost_per_hour} an hour"),
         ("price", f"{found.price_in} in, {found.price_out} out; this machine holds {found.share}"),
-        ("break-even", "never: a token brings nothing" if rate is None else f"{rate:,.1f} tokens/s, all day long"),
-    ]  # fmt: skip
+        (
+            "break-even",
+            "never: a token brings nothing"
+            if rate is None
+            else f"{rate:,.1f} tokens/s, all day long",
+        ),
+    ]
     if measured is not None:
         verdict = "it pays" if found.pays else "it does not pay"
         lines += [
-            ("this machine", f"{measured:,.1f} tokens/s when busy, {found.utilisation:.0%} of the time"),
+            (
+                "this machine",
+                f"{measured:,.1f} tokens/s when busy, {found.utilisation:.0%} of the time",
+            ),
             ("per day", f"{found.profit_per_day}: {verdict}"),
-        ]  # fmt: skip
+        ]
     if found.market is not None:
         market = found.market
         lowest, highest = market.lowest_out or "no whole chain", market.highest_out or "–"

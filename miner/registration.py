@@ -1,7 +1,7 @@
 """How does a miner become one on chain, change its stake, and leave with its money?
 
-Every step is checked before anything is sent, shown with what it costs and risks, and asked about. The owner's key pays and
-receives; the operator's key only proves itself.
+Every step is checked before anything is sent, shown with what it costs and risks, and asked about.
+The owner's key pays and receives; the operator's key only proves itself.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from miner.results import Leaving, Registered, Rotated, Stake, StakeChanged, Wit
 REGISTRY = "MinerRegistry"
 STATES = ("None", "Active", "Cooldown", "Exited")
 ACTIVE, COOLDOWN = 1, 2
-#: Upper bounds for the summary, before an allowance exists against which the calls could be simulated.
-#: What an operator spends on a whole dispute against it: rows shown three times, and a dozen moves.
+#: Upper bounds for the summary, before an allowance exists against which the calls could be
+#: simulated. What an operator spends on a whole dispute against it: rows shown three times, and a
+#: dozen moves.
 DEFENCE_GAS = 2_500_000
 GAS_OF = {"approve": 70_000, "register": 300_000, "registerMachine": 180_000, "addStake": 120_000}
 _CLASS_CPU = "0x" + b"cpu\0".hex()
@@ -78,8 +79,10 @@ async def register(run: Run, stake: str, operator_name: str | None) -> Registere
         if miner["state"] in (ACTIVE, COOLDOWN):
             raise UsageError(
                 f"{owner.address} is registered already",
-                f"state {STATES[miner['state']]}, stake {show(miner['stake'])}, operator {miner['operator']}",
-                next_step="add stake with `miner stake add AMOUNT`, or begin work with `miner start`",
+                f"state {STATES[miner['state']]}, stake {show(miner['stake'])}, operator "
+                f"{miner['operator']}",
+                next_step="add stake with `miner stake add AMOUNT`, or begin work with `miner "
+                "start`",
             )
         await _need_tokens(run, chain, owner.address, units)
         name = _operator_name(settings, operator_name)
@@ -94,12 +97,16 @@ async def register(run: Run, stake: str, operator_name: str | None) -> Registere
         run.confirm(
             "Register this machine?",
             {
-                "owner": f"{settings.wallet.name} {owner.address} (pays the stake, receives payouts)",
-                "operator": f"{name} {existing.address if existing else '(new)'} (signs work, cannot withdraw)",
-                "stake": f"{show(units)}, locked while registered; {format_duration(unbond_s)} to leave",
+                "owner": f"{settings.wallet.name} {owner.address} (pays the stake, receives "
+                f"payouts)",
+                "operator": f"{name} {existing.address if existing else '(new)'} (signs work, "
+                f"cannot withdraw)",
+                "stake": f"{show(units)}, locked while registered; {format_duration(unbond_s)} to "
+                f"leave",
                 "at risk": "up to all of it, if a dispute finds a wrong signed result",
                 "fee": f"at most {format_eth(fee_wei - gift_wei)}",
-                "to the operator": f"{format_eth(gift_wei)}, the gas of one dispute: without it an accused machine cannot answer",
+                "to the operator": f"{format_eth(gift_wei)}, the gas of one dispute: without it "
+                f"an accused machine cannot answer",
             },
         )
         operator = existing or _new_operator(run, name)
@@ -173,7 +180,8 @@ async def withdraw(run: Run, amount: str | None) -> Leaving | Withdrawn:
             "Take it out?",
             {
                 "stake": f"{show(units)} of {show(miner['stake'])}",
-                "until then": f"locked {format_duration(unbond_s)} more, and still at risk for work done",
+                "until then": f"locked {format_duration(unbond_s)} more, and still at risk for "
+                f"work done",
                 "work": "ends now" if units == miner["stake"] else "goes on with the rest",
                 "fee": f"at most {format_eth(await _fee_wei(chain, gas))}",
             },
@@ -237,7 +245,8 @@ async def unjail(run: Run) -> StakeChanged:
                 "the jail time is not over",
                 error="MinerJailed",
                 args={"until": miner["jailUntil"]},
-                next_step=f"try again after {format_moment(miner['jailUntil'])}, in {miner['jailUntil'] - now_s} s",
+                next_step=f"try again after {format_moment(miner['jailUntil'])}, in "
+                f"{miner['jailUntil'] - now_s} s",
             )
         if not miner["jailUntil"]:
             raise UsageError(
@@ -289,7 +298,8 @@ async def _take(run: Run, chain: Chain, owner: Signer, miner: dict[str, Any]) ->
             error="ExitNotReady",
             args={"when": miner["leaveAt"]},
             state="the stake is on its way out and still at risk for work done",
-            next_step=f"run `miner withdraw` again after {format_moment(miner['leaveAt'])}, in {wait_s} s",
+            next_step=f"run `miner withdraw` again after {format_moment(miner['leaveAt'])}, in "
+            f"{wait_s} s",
         )
     await chain.simulate(owner.address, REGISTRY, "withdraw")
     run.confirm("Take it?", {"amount": show(miner["leaving"]), "to": f"wallet {owner.address}"})
@@ -375,7 +385,9 @@ async def _need_gas(chain: Chain, address: str, *calls: str, more_wei: int = 0) 
 
 
 async def _fee_wei(chain: Chain, gas: int) -> int:
-    """The most that `Chain.transact` would let this much gas cost, rounded up to millionths of an ETH."""
+    """The most that `Chain.transact` would let this much gas cost, rounded up to millionths of an
+    ETH.
+    """
     price = int(await chain.rpc("eth_gasPrice"), 16)
     fee_wei = gas * 125 // 100 * (2 * price + 10**9)
     return -(-fee_wei // 10**12) * 10**12

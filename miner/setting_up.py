@@ -1,4 +1,7 @@
-"""How does a machine become a miner's, and how does its owner change his mind? `miner init` and `miner update`."""
+"""How does a machine become a miner's, and how does its owner change his mind?
+
+`miner init` and `miner update`.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,11 @@ async def init(
     memory_limit: str | None,
     bench: bool,
 ) -> Initialised:
-    """Ask what was not said, write it to the user's configuration, measure, and say what to type next.
+    """Ask what was not said, write it to the user's configuration, measure, and say what to type
+    next.
 
-    Without a terminal, what is configured or usual stands; only the wallet must be said. Raises UsageError, ConfigError.
+    Without a terminal, what is configured or usual stands; only the wallet must be said. Raises
+    UsageError, ConfigError.
     """
     import socket
 
@@ -57,7 +62,8 @@ async def init(
         raise UsageError(
             "whose machine is it?",
             "no wallet is chosen",
-            next_step="add --wallet NAME; `client wallet new NAME` makes one, `client wallet ls` lists them",
+            next_step="add --wallet NAME; `client wallet new NAME` makes one, `client wallet ls` "
+            "lists them",
         )
     price_in, price_out = prices_of(answers.pop("miner.price_in"))
     answers |= {"miner.price_in": price_in, "miner.price_out": price_out}
@@ -94,7 +100,8 @@ async def init(
 def prices_of(text: str) -> tuple[str, str]:
     """`IN/OUT`, `IN,OUT` or one price for both. Raises UsageError.
 
-    A price has a slash of its own, so `0.10usd/0.40usd`, `0.10usd/Mtok/0.40usd/Mtok` and a comma between them are all read.
+    A price has a slash of its own, so `0.10usd/0.40usd`, `0.10usd/Mtok/0.40usd/Mtok` and a comma
+    between them are all read.
     """
     if "," in text:
         parts = [part.strip() for part in text.split(",")]
@@ -113,7 +120,8 @@ def prices_of(text: str) -> tuple[str, str]:
 
 
 async def update(run: Run, changes: Mapping[str, Any], pause: bool | None) -> Updated:
-    """Change this machine's terms in the configuration, and tell a running daemon to pause or to go on.
+    """Change this machine's terms in the configuration, and tell a running daemon to pause or to go
+    on.
 
     Raises UsageError when nothing is to change, ConfigError for what cannot be set.
     """
@@ -149,8 +157,12 @@ async def update(run: Run, changes: Mapping[str, Any], pause: bool | None) -> Up
         changed=changed,
         file=str(run.folders.config_file),
         restart_needed=restart,
-        next="miner drain, then miner start" if restart else "miner status" if running else "miner start",
-    )  # fmt: skip
+        next="miner drain, then miner start"
+        if restart
+        else "miner status"
+        if running
+        else "miner start",
+    )
 
 
 def _check(run: Run, answers: Mapping[str, str]) -> None:

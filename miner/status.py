@@ -25,8 +25,8 @@ async def serve_status(
 ) -> HttpServer:
     """`/status`, `/metrics`, and `POST /drain` and `/pause` for a caller who knows the token.
 
-    `leave` gets the seconds that accepted work may still take, None for the configured time; `pause`
-    gets whether new work is refused from now on. Raises ConfigError if the port is taken.
+    `leave` gets the seconds that accepted work may still take, None for the configured time;
+    `pause` gets whether new work is refused from now on. Raises ConfigError if the port is taken.
     """
     from fastapi import FastAPI, Request, Response
     from fastapi.responses import JSONResponse

@@ -16,14 +16,23 @@ NONE, ACTIVE, COOLDOWN, EXITED = range(4)
 
 
 def reasons(facts: Facts) -> list[Reason]:
-    """Ranked: what keeps all work away, what could not be seen, what keeps some away, and what is fine.
+    """Ranked: what keeps all work away, what could not be seen, what keeps some away, and what is
+    fine.
 
     Pure. Of equal gravity, the earlier step of getting work comes first.
     """
     found = [
-        *_registration(facts), *_stake(facts), *_reputation(facts), *_daemon(facts), *_record(facts),
-        *_reachability(facts), *_coverage(facts), *_price(facts), *_demand(facts), *_room(facts),
-    ]  # fmt: skip
+        *_registration(facts),
+        *_stake(facts),
+        *_reputation(facts),
+        *_daemon(facts),
+        *_record(facts),
+        *_reachability(facts),
+        *_coverage(facts),
+        *_price(facts),
+        *_demand(facts),
+        *_room(facts),
+    ]
     ordered = sorted(found, key=lambda reason: _GRAVITY[reason.weight])
     return [
         Reason(rank, one.topic, one.weight, one.fact, one.next)
@@ -56,14 +65,16 @@ def _registration(facts: Facts) -> Iterator[Reason]:
         yield _unknown("registration", facts.chain_problem, "miner doctor")
     elif chain.state == NONE:
         yield _blocks(
-            "registration", f"no miner on this chain names operator {facts.operator}",
+            "registration",
+            f"no miner on this chain names operator {facts.operator}",
             f"miner register --stake {facts.settings.show_token(chain.min_stake)}",
-        )  # fmt: skip
+        )
     elif chain.operator.lower() != facts.operator.lower():
         yield _blocks(
-            "registration", f"the owner works with another operator now: {chain.operator}",
+            "registration",
+            f"the owner works with another operator now: {chain.operator}",
             "miner config set miner.operator NAME, then start it anew",
-        )  # fmt: skip
+        )
     elif chain.state == EXITED:
         yield _blocks("registration", "the owner has left", "miner register --stake AMOUNT")
     else:
@@ -76,15 +87,17 @@ def _stake(facts: Facts) -> Iterator[Reason]:
         return
     if chain.state == COOLDOWN:
         yield _blocks(
-            "stake", f"{show(chain.leaving)} is being taken out, so nothing new is given",
+            "stake",
+            f"{show(chain.leaving)} is being taken out, so nothing new is given",
             "miner withdraw --cancel",
-        )  # fmt: skip
+        )
     elif chain.stake < chain.min_stake:
         short = chain.min_stake - chain.stake
         yield _blocks(
-            "stake", f"{show(chain.stake)} is below the minimum of {show(chain.min_stake)}",
+            "stake",
+            f"{show(chain.stake)} is below the minimum of {show(chain.min_stake)}",
             f"miner stake add {show(short)}",
-        )  # fmt: skip
+        )
     else:
         more = [m for m in facts.others if (m["stakeUnits"] or 0) > chain.stake]
         yield _fine(
@@ -101,22 +114,26 @@ def _reputation(facts: Facts) -> Iterator[Reason]:
     standing, why = (facts.own or {}).get("standing"), (facts.own or {}).get("standingWhy")
     if chain.jailed_for_s:
         yield _blocks(
-            "reputation", f"jailed for {format_duration(chain.jailed_for_s)} more after {_strikes(chain)}",
+            "reputation",
+            f"jailed for {format_duration(chain.jailed_for_s)} more after {_strikes(chain)}",
             "miner unjail, when the time is over",
-        )  # fmt: skip
+        )
     elif not chain.can_work and chain.state == ACTIVE and chain.stake >= chain.min_stake:
         yield _blocks(
-            "reputation", f"the jail time after {_strikes(chain)} is over but not left", "miner unjail"
-        )  # fmt: skip
+            "reputation",
+            f"the jail time after {_strikes(chain)} is over but not left",
+            "miner unjail",
+        )
     elif standing == "left out":
         yield _blocks(
             "reputation", f"the matcher leaves it out: {why}", "ask that auditor for its verdict"
         )
     elif chain.strikes:
         yield _costs(
-            "reputation", f"{_strikes(chain)} stay on record, so others come first, and requesters may avoid it",
+            "reputation",
+            f"{_strikes(chain)} stay on record, so others come first, and requesters may avoid it",
             "nothing takes them back; miner disputes ls shows why",
-        )  # fmt: skip
+        )
     elif standing == "last":
         yield _costs(
             "reputation", f"others come first: {why}", "keep rows as long as they may be asked for"
@@ -132,7 +149,11 @@ def _strikes(chain: OnChain) -> str:
 def _daemon(facts: Facts) -> Iterator[Reason]:
     daemon = facts.daemon
     if daemon is None and facts.is_running:
-        yield _unknown("daemon", facts.daemon_problem, "try again; if it stays so, miner stop, then miner start")  # fmt: skip
+        yield _unknown(
+            "daemon",
+            facts.daemon_problem,
+            "try again; if it stays so, miner stop, then miner start",
+        )
     elif daemon is None:
         yield _blocks("daemon", facts.daemon_problem, "miner start")
     elif daemon["problem"]:
@@ -144,7 +165,9 @@ def _daemon(facts: Facts) -> Iterator[Reason]:
             "miner update --resume, or miner start once it has left",
         )
     elif not daemon["chainReachable"]:
-        yield _blocks("daemon", "it does not reach the chain, so it accepts nothing", "miner doctor")  # fmt: skip
+        yield _blocks(
+            "daemon", "it does not reach the chain, so it accepts nothing", "miner doctor"
+        )
     elif daemon["layers"] is None:
         told = "no matcher has told it layers yet"
         own = facts.own
@@ -162,14 +185,16 @@ def _record(facts: Facts) -> Iterator[Reason]:
     own = facts.own
     if own is None:
         yield _blocks(
-            "record", f"the matcher sees none of {len(facts.miners)} records from this machine",
+            "record",
+            f"the matcher sees none of {len(facts.miners)} records from this machine",
             "miner doctor; check network.bootstrap_peers and miner.peers",
-        )  # fmt: skip
+        )
     elif not own["alive"]:
         yield _blocks(
-            "record", f"its last record is {own['ageMs'] / 1000:.0f} s old, so it counts as gone",
+            "record",
+            f"its last record is {own['ageMs'] / 1000:.0f} s old, so it counts as gone",
             "miner status; then miner start",
-        )  # fmt: skip
+        )
     else:
         yield _fine("record", f"{own['state']}, seen {own['ageMs'] / 1000:.1f} s ago")
 
@@ -179,9 +204,11 @@ def _reachability(facts: Facts) -> Iterator[Reason]:
     if facts.reached is False:
         where = (own or facts.daemon or {}).get("endpoint")
         yield _blocks(
-            "reachability", f"nobody answers at {where}, which is what peers dial: {facts.reach_problem}",
-            "open the port, set miner.announce_host and miner.announce_port, or miner.reach = \"relay\"",
-        )  # fmt: skip
+            "reachability",
+            f"nobody answers at {where}, which is what peers dial: {facts.reach_problem}",
+            "open the port, set miner.announce_host and miner.announce_port, or miner.reach = "
+            '"relay"',
+        )
     elif facts.others and facts.operator is not None:
         mine = facts.operator.lower()
         seen = [m for m in facts.others if mine in {who.lower() for who in m["rhoMs"]}]
@@ -190,9 +217,10 @@ def _reachability(facts: Facts) -> Iterator[Reason]:
             yield _fine("reachability", text)
         else:
             yield _costs(
-                "reachability", text,
+                "reachability",
+                text,
                 "open the port, or set miner.announce_host to what others can dial",
-            )  # fmt: skip
+            )
     elif facts.reached:
         yield _fine("reachability", "it answers; no other machine of this model is there to ask")
 
@@ -203,19 +231,22 @@ def _coverage(facts: Facts) -> Iterator[Reason]:
     model = facts.model
     if model is None:
         yield _blocks(
-            "coverage", f"{facts.settings.miner.model} is not a registered model of this network",
+            "coverage",
+            f"{facts.settings.miner.model} is not a registered model of this network",
             "choose one: client models; then miner config set miner.model NAME",
-        )  # fmt: skip
+        )
     elif not model["covered"]:
         yield _blocks(
             "coverage",
-            f"no chain of machines holds all {model['layers']} layers: they reach to layer {model['coveredTo']}",
+            f"no chain of machines holds all {model['layers']} layers: they reach to layer "
+            f"{model['coveredTo']}",
             "hold missing layers with --layers, or wait for more machines",
         )
     else:
         yield _fine(
             "coverage",
-            f"at least {model['copies']} of the machines hold{'s' if model['copies'] == 1 else ''} each layer",
+            f"at least {model['copies']} of the machines "
+            f"hold{'s' if model['copies'] == 1 else ''} each layer",
         )
 
 
@@ -231,9 +262,11 @@ def _price(facts: Facts) -> Iterator[Reason]:
     elif cheaper:
         lowest = min(cheaper, key=_asks)
         yield _costs(
-            "price", f"{text} is above {len(cheaper)} of {len(rivals)} others with these layers; the lowest is {lowest['priceInShown']} in, {lowest['priceOutShown']} out",
+            "price",
+            f"{text} is above {len(cheaper)} of {len(rivals)} others with these layers; the "
+            f"lowest is {lowest['priceInShown']} in, {lowest['priceOutShown']} out",
             f"miner update --price {lowest['priceInShown']},{lowest['priceOutShown']}",
-        )  # fmt: skip
+        )
     else:
         yield _fine("price", f"{text}; none of {len(rivals)} others with these layers asks less")
 
@@ -257,7 +290,10 @@ def _demand(facts: Facts) -> Iterator[Reason]:
     requests = sum(job["requests"] for job in asked)
     mine = (facts.operator or "").lower()
     ours = [job for job in asked if mine in {s["operator"].lower() for s in job["stages"]}]
-    text = f"{len(asked)} orders of up to {requests} requests in the last hour, {len(ours)} of them here"
+    text = (
+        f"{len(asked)} orders of up to {requests} requests in the last hour, {len(ours)} of "
+        f"them here"
+    )
     if not asked:
         text = "nobody ordered this model in the last hour"
     if asked:

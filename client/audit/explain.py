@@ -1,7 +1,9 @@
-"""`auditor check --explain`: how far is each layer of a stage from float64, honestly and as it was served, against its tolerance?
+"""`auditor check --explain`: how far is each layer of a stage from float64, honestly and as it was
+served, against its tolerance?
 
-Only a stage's boundary is signed, so between its ends the picture shows what an honest execution does here: our own float32 run of
-the same layers. Where the served boundary stands out from that line, the stage did something else than its neighbours' noise.
+Only a stage's boundary is signed, so between its ends the picture shows what an honest execution
+does here: our own float32 run of the same layers. Where the served boundary stands out from that
+line, the stage did something else than its neighbours' noise.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _LOWEST, _WIDTH = -9, 36  # powers of ten on the scale, and its characters
 
 @dataclass(frozen=True)
 class LayerLine:
-    """One boundary inside or at the end of a stage: the deviation there, over all rows of a request."""
+    """One boundary inside or at the end of a stage: the deviation there, over all rows of a
+    request.
+    """
 
     layer: int
     honest: float  # our own float32 execution against float64
@@ -36,7 +40,10 @@ class LayerLine:
 
 @dataclass(frozen=True)
 class Explained:
-    """A stage's request, layer by layer. `studentised` is the largest mean ratio of served to honest deviation over 16 rows."""
+    """A stage's request, layer by layer.
+
+    `studentised` is the largest mean ratio of served to honest deviation over 16 rows.
+    """
 
     stage: int
     request_index: int

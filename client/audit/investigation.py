@@ -1,4 +1,6 @@
-"""How an auditor gets to a job: find it on chain, reach its stages, load the registered weights, judge."""
+"""How an auditor gets to a job: find it on chain, reach its stages, load the registered weights,
+judge.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ from core.runtime.network.channel import Peers, StreamIdentity
 
 @dataclass(frozen=True)
 class Investigation:
-    """A job, its receipts and what re-running it found (nothing yet, if it was not re-run), and what that took, by stage."""
+    """A job, its receipts and what re-running it found (nothing yet, if it was not re-run), and
+    what that took, by stage.
+    """
 
     case: Case
     pipelines: list[list[SignedReceipt]]
@@ -46,7 +50,7 @@ class Investigation:
         return next((f for f in self.findings if f.at_fault), None)
 
     def accused(self, stage: int) -> SignedReceipt:
-        """The receipt to hold against a stage: over the request that convicts it, else its widest."""
+        """The receipt to hold against a stage: of the request that convicts it, else the widest."""
         of_stage = [pipeline[stage] for pipeline in self.pipelines]
         finding = next((f for f in self.findings if f.stage == stage), None)
         worst = finding.worst if finding else None
@@ -60,7 +64,9 @@ class Investigation:
 
 
 async def resolve_job(context: Context, typed: str) -> str:
-    """Job id (0x hex) from what a person typed: one of our jobs, one of our receipts, or any job on chain."""
+    """Job id (0x hex) from what a person typed: one of our jobs, one of our receipts, or any job on
+    chain.
+    """
     store = open_store(context.settings)
     try:
         if typed.lower().startswith(f"{ids.Kind.RECEIPT.value}_"):
@@ -80,9 +86,11 @@ async def _jobs_on_chain(context: Context) -> set[str]:
 
 
 async def endpoints_of(context: Context, case: Case) -> dict[str, str]:
-    """Where each stage can be reached, by operator in lower case: as the matcher sees it now, else as when the job was opened.
+    """Where each stage can be reached, by operator in lower case: as the matcher sees it now, else
+    as when the job was opened.
 
-    Whoever answers there still has to prove its key. Raises MatcherUnreachable or ConfigError when we know nothing ourselves.
+    Whoever answers there still has to prove its key. Raises MatcherUnreachable or ConfigError when
+    we know nothing ourselves.
     """
     found: dict[str, str] = {}
     store = open_store(context.settings)
@@ -145,7 +153,10 @@ async def open_evidence(
 
 
 async def source_of(context: Context, case: Case) -> ShardSource:
-    """Weights of a case's model on this machine. Raises ModelUnknown, ModelMissing, or ModelUnsupported for its numerics."""
+    """Weights of a case's model on this machine.
+
+    Raises ModelUnknown, ModelMissing, or ModelUnsupported for its numerics.
+    """
     settings = context.settings
     name = model_name(case.order.model_id, settings)
     if name is None:
@@ -168,9 +179,11 @@ async def investigate(
     layers: LayerRange | None = None,
     tolerance: float = 1.0,
 ) -> Investigation:
-    """Check a job's receipts and, unless told otherwise, re-run every stage of it, or those that hold some of the `layers`.
+    """Check a job's receipts and, unless told otherwise, re-run every stage of it, or those that
+    hold some of the `layers`.
 
-    They are held to `tolerance` times what the model's profile allows. Raises CheckFailed when the receipts alone do not hold.
+    They are held to `tolerance` times what the model's profile allows. Raises CheckFailed when the
+    receipts alone do not hold.
     """
     job_id = await resolve_job(context, typed)
     case = await case_of_job(context.chain, job_id, context.settings.network.deploy_block)
@@ -207,7 +220,10 @@ async def investigate(
 
 
 def stages_with(case: Case, layers: LayerRange) -> list[int]:
-    """The stages that hold some of these layers: a stage is re-run whole, for it signs its ends. Raises UsageError where none does."""
+    """The stages that hold some of these layers: a stage is re-run whole, for it signs its ends.
+
+    Raises UsageError where none does.
+    """
     found = [
         number
         for number, place in enumerate(case.plan)
@@ -273,7 +289,9 @@ def describe_finding(finding: StageFinding, tolerance: float = 1.0) -> Finding:
 
 
 def describe_cost(found: Investigation, stage: int) -> dict[str, str]:
-    """What looking at a stage took, beside how long the stage says that it served: whole seconds, of its receipts."""
+    """What looking at a stage took, beside how long the stage says that it served: whole seconds,
+    of its receipts.
+    """
     effort = found.efforts.get(stage)
     receipts = [pipeline[stage].receipt for pipeline in found.pipelines]
     served_s = sum(max(1, receipt.signed_at - receipt.started_at) for receipt in receipts)

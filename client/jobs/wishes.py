@@ -70,10 +70,12 @@ class Offer(Result, frozen=True):
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the requester insists on, whatever is offered: amounts in base units, prices in base units per Mtok.
+    """What the requester insists on, whatever is offered: amounts in base units, prices in base
+    units per Mtok.
 
-    `arbitrator` is game, jury, an address or "" for the network's default until `within_limits` makes it an address.
-    `auditor` is an address, zero for nobody, or `THE_MATCHERS`, which `auditor_of` makes an address for each order.
+    `arbitrator` is game, jury, an address or "" for the network's default until `within_limits`
+    makes it an address. `auditor` is an address, zero for nobody, or `THE_MATCHERS`, which
+    `auditor_of` makes an address for each order.
     """
 
     max_cost: int
@@ -104,7 +106,10 @@ class Prepared:
 
 
 def wishes_of(settings: Settings, choices: Choices) -> Wishes:
-    """The flags and settings as values. Raises UsageError, AmountUnitMissing, AmountInvalid, IdInvalid."""
+    """The flags and settings as values.
+
+    Raises UsageError, AmountUnitMissing, AmountInvalid, IdInvalid.
+    """
     if choices.ack not in ("now", "later"):
         raise UsageError(f"--ack {choices.ack}", "it is now or later")
     ours = settings.client
@@ -131,7 +136,10 @@ def named_auditor(named: str) -> str:
 
 
 def auditor_of(wishes: Wishes, price: Quote) -> str:
-    """The address that an order at this price names. Raises NoCapacity where the matcher was to pay somebody and pays nobody."""
+    """The address that an order at this price names.
+
+    Raises NoCapacity where the matcher was to pay somebody and pays nobody.
+    """
     if wishes.auditor != THE_MATCHERS:
         return wishes.auditor
     if price.audits is None:
@@ -144,9 +152,11 @@ def auditor_of(wishes: Wishes, price: Quote) -> str:
 
 
 async def within_limits(context: Context, model: Model, wishes: Wishes, choices: Choices) -> Wishes:
-    """The wishes as this network takes them: defaults shrink to its longest job and window, and the arbitrator is an address.
+    """The wishes as this network takes them: defaults shrink to its longest job and window, and the
+    arbitrator is an address.
 
-    Raises UsageError when the person asked for longer than that, or for a game about a model that has none.
+    Raises UsageError when the person asked for longer than that, or for a game about a model that
+    has none.
     """
     limits = await context.chain.read("TaskRegistry", "params")
     longest = {
@@ -173,7 +183,10 @@ async def within_limits(context: Context, model: Model, wishes: Wishes, choices:
 
 
 def read_file(file: Path, defaults: SamplingParams) -> tuple[list[ChatRequest], list[LineInvalid]]:
-    """Requests of a JSONL file; `defaults` for lines that do not say. Raises UsageError when it cannot be read, holds none or too many."""
+    """Requests of a JSONL file; `defaults` for lines that do not say.
+
+    Raises UsageError when it cannot be read, holds none or too many.
+    """
     try:
         lines = file.read_bytes().removeprefix(BYTE_ORDER_MARK).split(b"\n")
     except OSError as error:
@@ -194,7 +207,7 @@ def read_file(file: Path, defaults: SamplingParams) -> tuple[list[ChatRequest], 
 def prepare(
     good: list[ChatRequest], bad: list[LineInvalid], tokenizer: Tokenizer, context_tokens: int
 ) -> Prepared:
-    """Token ids for every request; one that does not fit the context is rejected with the numbers."""
+    """Token ids for every request; one that does not fit the context is rejected, with numbers."""
     prompts: list[Prompt] = []
     rejected: list[tuple[str, HeadraceError]] = [
         (e.details["custom_id"] or f"line-{e.details['line_number']}", e) for e in bad
@@ -243,7 +256,8 @@ def check_caps(
     if locked > wishes.max_cost:
         raise NoCapacity(
             "the job would lock more than --max-cost",
-            f"it locks {settings.show_token(locked)}, the limit is {settings.show_token(wishes.max_cost)}",
+            f"it locks {settings.show_token(locked)}, the limit is "
+            f"{settings.show_token(wishes.max_cost)}",
             next_step="raise --max-cost, or lower --max-tokens",
         )
 
@@ -276,7 +290,9 @@ def describe(settings: Settings, model: Model, price: Quote, prepared: Prepared)
 
 
 def describe_auditor(settings: Settings, wishes: Wishes, price: Quote) -> str:
-    """Who would be named to audit an order, and what that shows to whom; "" where nobody is and nobody is offered."""
+    """Who would be named to audit an order, and what that shows to whom; "" where nobody is and
+    nobody is offered.
+    """
     offer, named = price.audits, auditor_of(wishes, price)
     paid = ""
     if offer is not None and named in (offer.auditor, ZERO_ADDRESS):
@@ -304,7 +320,10 @@ def check_writable(folder: Path) -> None:
 
 
 def terms_for(wishes: Wishes, price: Quote, chain_now: int) -> Terms:
-    """What an order made at this chain time insists on, but for its demands. `wishes` are `within_limits`."""
+    """What an order made at this chain time insists on, but for its demands.
+
+    `wishes` are `within_limits`.
+    """
     return Terms(
         price_in=price.price_in,
         price_out=price.price_out,
@@ -332,7 +351,9 @@ def limits_of(settings: Settings) -> Limits:
 def write_results(
     folder: Path, result: BatchResult, prepared: Prepared, tokenizer: Tokenizer, model: str
 ) -> None:
-    """`output.jsonl` and, if anything failed, `errors.jsonl` in the OpenAI batch format, one line per request."""
+    """`output.jsonl` and, if anything failed, `errors.jsonl` in the OpenAI batch format, one line
+    per request.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     prompts = {p.custom_id: p for p in prepared.prompts}
     answers = [
@@ -372,7 +393,8 @@ def _answer_line(
 def logprobs_shown(
     tokens: Sequence[int], told: Sequence[Logprobs | None], tokenizer: Tokenizer
 ) -> list[dict[str, Any] | None]:
-    """What the last stage told of each token, in the OpenAI format with token ids beside; None where it was lost on the way.
+    """What the last stage told of each token, in the OpenAI format with token ids beside; None
+    where it was lost on the way.
 
     Text of a token that is not whole characters has no bytes.
     """

@@ -1,7 +1,9 @@
-"""Which sampling parameters does a request ask for, in the words of the OpenAI API and of the command line?
+"""Which sampling parameters does a request ask for, in the words of the OpenAI API and of the
+command line?
 
-What is not said is taken from a base, so that one file may mix lines that say much and lines that say nothing. Beside OpenAI's
-fields there are `top_k`, `min_p`, `repetition_penalty`, `min_tokens` and `ignore_eos`, as other servers name them.
+What is not said is taken from a base, so that one file may mix lines that say much and lines that
+say nothing. Beside OpenAI's fields there are `top_k`, `min_p`, `repetition_penalty`, `min_tokens`
+and `ignore_eos`, as other servers name them.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class SamplingInvalid(Exception):
 
 
 def sampling_of(body: Mapping[str, Any], base: SamplingParams) -> SamplingParams:
-    """The parameters that the fields of a request say, and the base where they say nothing; null is nothing.
+    """The parameters that the fields of a request say, and the base where they say nothing; null is
+    nothing.
 
     Raises SamplingInvalid. Fields that are none of `FIELDS` are not looked at.
     """
@@ -81,7 +84,10 @@ def sampling_of(body: Mapping[str, Any], base: SamplingParams) -> SamplingParams
 
 
 def sampling_of_flags(flags: Mapping[str, Any], base: SamplingParams) -> SamplingParams:
-    """The same from options of the command line, named like the fields. Raises UsageError naming the option."""
+    """The same from options of the command line, named like the fields.
+
+    Raises UsageError naming the option.
+    """
     said = dict(flags)
     if said.get("logit_bias"):
         said["logit_bias"] = _bias_pairs(said["logit_bias"])
@@ -163,7 +169,9 @@ def _biases(value: Any) -> tuple[tuple[int, int], ...]:
 
 
 def _logprobs(said: Mapping[str, Any], base: SamplingParams) -> int | None:
-    """`logprobs` is true or false for conversations, with `top_logprobs` beside it; a number for plain prompts."""
+    """`logprobs` is true or false for conversations, with `top_logprobs` beside it; a number for
+    plain prompts.
+    """
     wanted = said.get("logprobs", base.n_logprobs is not None or None)
     if wanted is not None and not isinstance(wanted, bool):
         most = _whole("logprobs", wanted, 0, MAX_LOGPROBS)

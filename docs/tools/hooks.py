@@ -1,4 +1,7 @@
-"""What does the site's builder do besides? It adds the pages that are made from the code, and a place in the menu for each."""
+"""What does the site's builder do besides?
+
+It adds the pages that are made from the code, and a place in the menu for each.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ _pages: dict[str, str] = {}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Make the pages; drop entries of the menu whose page does not exist; add pages that nobody listed."""
+    """Make the pages; drop entries of the menu whose page does not exist; add pages that nobody
+    listed.
+    """
     _pages.clear()
     _pages.update(generated())
     there = {path.name for path in Path(config.docs_dir).glob("*.md")}

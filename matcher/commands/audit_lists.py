@@ -1,4 +1,6 @@
-"""`matcher audits ls` and `auditors`: what became of the requests that were drawn, and how does each auditor do?"""
+"""`matcher audits ls` and `auditors`: what became of the requests that were drawn, and how does
+each auditor do?
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ class Audit(Result, frozen=True):
 class AuditorPaid(Result, frozen=True):
     """`audits auditors`: counts of requests by state.
 
-    Of the newest jobs that the auditor cleared, `contradicted` have a stage that the chain holds guilty.
+    Of the newest jobs that the auditor cleared, `contradicted` have a stage that the chain holds
+    guilty.
     """
 
     auditor: str
@@ -78,8 +81,8 @@ def list_audits(settings: Settings, limit: int) -> list[Audit]:
 async def list_auditors(settings: Settings, limit: int) -> list[AuditorPaid]:
     """How each auditor does, and how often the chain contradicts it.
 
-    Contradicted is a job, of the newest ones that it cleared, in which the chain holds a stage guilty.
-    Raises ChainUnreachable.
+    Contradicted is a job, of the newest ones that it cleared, in which the chain holds a stage
+    guilty. Raises ChainUnreachable.
     """
     async with open_books(settings) as (chain, book):
         payments, now = book.payments(), int(time.time())
@@ -112,7 +115,10 @@ async def list_auditors(settings: Settings, limit: int) -> list[AuditorPaid]:
 
 
 async def has_guilty(chain: Chain, job_id: str) -> bool:
-    """Whether a dispute or a proof has found a stage of this job at fault. Raises ChainUnreachable."""
+    """Whether a dispute or a proof has found a stage of this job at fault.
+
+    Raises ChainUnreachable.
+    """
     job = await chain.read("TaskRegistry", "jobOf", job_id)
     return int(job["faultMask"]) != 0
 

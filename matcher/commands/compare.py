@@ -10,7 +10,8 @@ from core.runtime.commands.results import Result
 
 Json = dict[str, Any]
 
-# Machine, Route, Status and Export are what the API is known to say; commands print all that it says.
+# Machine, Route, Status and Export are what the API is known to say; commands print all that it
+# says.
 
 
 class Machine(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):
@@ -67,9 +68,11 @@ class Difference(Result, frozen=True, rename="camel"):
 
 
 def differences(ours: Sequence[Json], theirs: Sequence[Json]) -> list[Difference]:
-    """A row per machine that one of two does not know, or knows by an older record or in another state.
+    """A row per machine that one of two does not know, or knows by an older record or in another
+    state.
 
-    Compared is what machines sign (sequence, state, layers), not what each matcher makes of it. By operator.
+    Compared is what machines sign (sequence, state, layers), not what each matcher makes of it. By
+    operator.
     """
     here = {machine["operator"]: machine for machine in ours}
     there = {machine["operator"]: machine for machine in theirs}
@@ -106,7 +109,9 @@ def _seen(machine: Json | None) -> str:
 
 
 def network_dot(miners: Sequence[Json], routes: Sequence[Json]) -> str:
-    """The network for Graphviz: machines by first layer from left to right, and the chains that serve."""
+    """The network for Graphviz: machines by first layer from left to right, and the chains that
+    serve.
+    """
     lines = ["digraph network {", "  rankdir=LR;", "  node [shape=box];"]
     names = {machine["operator"]: machine["shortId"] for machine in miners}
     for machine in sorted(miners, key=lambda m: (m["layers"] or [1 << 16], m["operator"])):

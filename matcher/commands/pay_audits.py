@@ -1,8 +1,9 @@
 """`matcher audits pay`: how is every auditor paid what it is owed, exactly once?
 
-A transfer is signed and stored, bound to the audits that it pays, before it is sent. Whoever dies in between finds it again: it is
-sent once more, which the chain takes once, for it spends one nonce. Only when another transaction has spent that nonce, deep enough
-that no reorganisation brings it back, is what it was for owed again.
+A transfer is signed and stored, bound to the audits that it pays, before it is sent. Whoever dies
+in between finds it again: it is sent once more, which the chain takes once, for it spends one
+nonce. Only when another transaction has spent that nonce, deep enough that no reorganisation brings
+it back, is what it was for owed again.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ class AuditPaid(Result, frozen=True):
 
 
 async def pay_audits(run: Run) -> None:
-    """Finish earlier payments, then pay every auditor what it has earned since, in one transfer each.
+    """Finish earlier payments, then pay every auditor what it has earned since, in one transfer
+    each.
 
-    Raises TokenShort and GasShort before anything is sent, and ChainUnreachable; repeating the command is always safe.
+    Raises TokenShort and GasShort before anything is sent, and ChainUnreachable; repeating the
+    command is always safe.
     """
     settings = run.settings
     signer, show = run.unlock(), settings.show_token
@@ -79,7 +82,10 @@ async def pay_audits(run: Run) -> None:
 async def pay_one(
     chain: Chain, book: AuditBook, signer: DigestSigner, owed: Owed, depth_blocks: int
 ) -> Payment:
-    """One transfer, stored before it is sent, until it is mined. Raises UsageError when somebody else pays it at this moment."""
+    """One transfer, stored before it is sent, until it is mined.
+
+    Raises UsageError when somebody else pays it at this moment.
+    """
     to = ids.address(owed.auditor)
     prepared = await chain.prepare(signer, TOKEN, "transfer", to, owed.amount_units)
     payment = book.begin_payment(owed, prepared, int(time.time()))
@@ -90,7 +96,8 @@ async def pay_one(
         raise ChainUnreachable(
             error.what,
             error.why,
-            state=f"payment {payment.number}, transaction {prepared.tx_hash}, is stored and may still be mined",
+            state=f"payment {payment.number}, transaction {prepared.tx_hash}, is stored and may "
+            f"still be mined",
             next_step="matcher audits pay: it finishes that payment and pays nothing twice",
         ) from None
     return await _look(chain, book, payment, depth_blocks)
@@ -99,7 +106,10 @@ async def pay_one(
 async def settle(
     chain: Chain, book: AuditBook, depth_blocks: int, *, sends: bool = True
 ) -> list[Payment]:
-    """Every payment that was not final, as it is now; those that no block holds are sent again. Raises ChainUnreachable."""
+    """Every payment that was not final, as it is now; those that no block holds are sent again.
+
+    Raises ChainUnreachable.
+    """
     found = []
     for payment in book.unsettled():
         now = await _look(chain, book, payment, depth_blocks)
@@ -120,7 +130,8 @@ async def _send_again(
     except ChainUnreachable:
         if await chain.nonce(payment.prepared.sender) <= payment.prepared.nonce:
             raise
-        # Another transaction has spent its nonce; once that lies deep enough, this one is void and its audits are owed again.
+        # Another transaction has spent its nonce; once that lies deep enough, this one is void and
+        # its audits are owed again.
         log.warning("a transfer to an auditor waits", tx=payment.prepared.tx_hash)
     return await _look(chain, book, payment, depth_blocks)
 
@@ -146,7 +157,10 @@ def _requests(count: int) -> str:
 
 @asynccontextmanager
 async def open_books(settings: Settings) -> AsyncIterator[tuple[Chain, AuditBook]]:
-    """The chain and the matcher's own database. Raises ConfigError when they are not of one network."""
+    """The chain and the matcher's own database.
+
+    Raises ConfigError when they are not of one network.
+    """
     chain, store = chain_of(settings), Store.open(database_url(settings))
     try:
         store.bind(chain.chain_id, chain.addresses["TaskRegistry"])

@@ -84,7 +84,10 @@ def rules_of(settings: Settings) -> Rules:
 
 
 def pays_of(settings: Settings) -> Pays:
-    """Whom it pays for audits, and how much. Raises ConfigError for auditors who would earn nothing, AmountInvalid."""
+    """Whom it pays for audits, and how much.
+
+    Raises ConfigError for auditors who would earn nothing, AmountInvalid.
+    """
     matcher = settings.matcher
     if not matcher.paid_auditors:
         return Pays()
@@ -92,7 +95,8 @@ def pays_of(settings: Settings) -> Pays:
     if not 0 < fee <= cap:
         raise ConfigError(
             "matcher.paid_auditors would never be paid",
-            why=f"the fee for a request is {settings.show_token(fee)}, the cap for a day {settings.show_token(cap)}",
+            why=f"the fee for a request is {settings.show_token(fee)}, the cap for a day "
+            f"{settings.show_token(cap)}",
             next_step="set a matcher.audit_fee above 0 and a matcher.audit_cap of at least that",
         )
     return Pays(matcher.paid_auditors, matcher.audit_rate_bps, fee, cap, matcher.audit_within_s)
@@ -114,10 +118,12 @@ def database_url(settings: Settings) -> str:
 
 
 def join_swarm(settings: Settings, store: Store, check: SwarmCheck) -> Swarm:
-    """Our peer of the swarm, through the configured peers or those of an earlier life; alone if there are none.
+    """Our peer of the swarm, through the configured peers or those of an earlier life; alone if
+    there are none.
 
-    The configured list may name our own former address, which nobody answers any more: it does not count. Raises
-    PeerUnreachable when peers are configured and none of them, nor any former one, answers.
+    The configured list may name our own former address, which nobody answers any more: it does not
+    count. Raises PeerUnreachable when peers are configured and none of them, nor any former one,
+    answers.
     """
     host, port = settings.matcher.swarm_host, settings.matcher.swarm_port
     key = make_private(settings.folders.state) / f"matcher-{settings.network.name}.libp2p"
@@ -144,8 +150,8 @@ def join_swarm(settings: Settings, store: Store, check: SwarmCheck) -> Swarm:
 async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Started]:
     """A matcher at work inside the block; yields what it says of itself.
 
-    Raises ConfigError (wrong network, port taken, database of another network) and PeerUnreachable (no swarm); an
-    unreachable chain only keeps it from being ready.
+    Raises ConfigError (wrong network, port taken, database of another network) and PeerUnreachable
+    (no swarm); an unreachable chain only keeps it from being ready.
     """
     rules, clock, metrics = rules_of(settings), SystemClock(), Metrics()
     async with AsyncExitStack() as stack:

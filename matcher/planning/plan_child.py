@@ -1,6 +1,7 @@
 """A process of its own that plans for one question: JSON on stdin, JSON on stdout.
 
-The matcher starts it per question, so a solver that will not stop can be ended, and never takes the daemon's loop or memory with it.
+The matcher starts it per question, so a solver that will not stop can be ended, and never takes the
+daemon's loop or memory with it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ MAX_MEMORY_BYTES = 4 * 2**30
 
 
 def answer(question: Mapping[str, Any], clock: Callable[[], float]) -> dict[str, Any]:
-    """One entry per method: its plan, or why it has none. What is left of the time is shared by the methods still to come."""
+    """One entry per method: its plan, or why it has none.
+
+    What is left of the time is shared by the methods still to come.
+    """
     try:
         asked = what_if_of(
             question["document"], "fleet", question.get("model"), question.get("profiles")

@@ -1,9 +1,12 @@
 """What would the scheduler do with a fleet that exists only in a file?
 
-Reads `fleet/1`, `cluster/1` (with a `gpu_profiles/1` file) and machines listed by hand (`docs/scheduler.md` has them all)::
+Reads `fleet/1`, `cluster/1` (with a `gpu_profiles/1` file) and machines listed by hand
+(`docs/scheduler.md` has them all)::
 
-    {"model": {"layers": 30, "hidden": 576, "intermediate": 1536, "heads": 9, "kv_heads": 3, "vocab": 49152, "tied": true},
-     "machines": [{"id": "a", "memory": "6GiB", "tflops": 20, "bandwidth_gb_s": 300, "region": "eu"}],
+    {"model": {"layers": 30, "hidden": 576, "intermediate": 1536, "heads": 9, "kv_heads": 3,
+               "vocab": 49152, "tied": true},
+     "machines": [{"id": "a", "memory": "6GiB", "tflops": 20, "bandwidth_gb_s": 300,
+                   "region": "eu"}],
      "links": {"rho_ms": {"a": {"b": 12.5}}, "default_ms": 50}}
 """
 
@@ -34,10 +37,22 @@ NARROW, SHOWN = 0.01, 3
 _MACHINE_KEYS = {item.name for item in fields(Machine)} - {"profile"} | {"memory"}
 _SHAPE_KEYS = {item.name for item in fields(ModelShape)}
 _MODEL_KEYS = {
-    "layers", "hidden", "intermediate", "heads", "kv_heads", "vocab", "tied", "head_dim",
-    "bytes_per_parameter", "kv_bytes_per_value", "activation_bytes_per_value", "layer_bytes",
-    "experts", "experts_per_token", "expert_intermediate",
-}  # fmt: skip
+    "layers",
+    "hidden",
+    "intermediate",
+    "heads",
+    "kv_heads",
+    "vocab",
+    "tied",
+    "head_dim",
+    "bytes_per_parameter",
+    "kv_bytes_per_value",
+    "activation_bytes_per_value",
+    "layer_bytes",
+    "experts",
+    "experts_per_token",
+    "expert_intermediate",
+}
 
 
 class Plan(Result, frozen=True, forbid_unknown_fields=False):
@@ -98,7 +113,10 @@ def read_what_if(path: Path, model: str | None = None, profiles: Path | None = N
 
 
 def what_if_of(content: Any, name: str, model: str | None = None, measured: Any = None) -> WhatIf:
-    """The world in a document; `measured` are the GPU profiles that a `cluster/1` needs. Raises UsageError naming the entry that is wrong."""
+    """The world in a document; `measured` are the GPU profiles that a `cluster/1` needs.
+
+    Raises UsageError naming the entry that is wrong.
+    """
     try:
         schema = content.get("schema") if isinstance(content, Mapping) else None
         if schema == "fleet/1":
@@ -199,8 +217,8 @@ def plan_what_if(
 ) -> Plan:
     """The plan of a method.
 
-    Raises NoCapacity when the fleet cannot hold the model (what is short, and by how much), UsageError
-    when the method has no answer.
+    Raises NoCapacity when the fleet cannot hold the model (what is short, and by how much),
+    UsageError when the method has no answer.
     """
     started = clock()
     budget = Budget() if limit_s is None else Budget(clock, started + limit_s)
@@ -340,7 +358,8 @@ def plan_reasons(result: Plan) -> list[str]:
     flow, most = result.tokens_per_s["flow"], result.tokens_per_s["at_most"]
     return [
         f"bottleneck: {named or 'nothing flows'}",
-        f"gap: {_gap(result)} to the best of what {result.method} looks for; {1 - flow / most:.2%} to the tokens/s that no "
+        f"gap: {_gap(result)} to the best of what {result.method} looks for; "
+        f"{1 - flow / most:.2%} to the tokens/s that no "
         "plan passes",
         "price: what a token/s of a machine's rate is worth to the plan, in tokens/s",
         *result.explanation,
@@ -362,7 +381,10 @@ def plan_summary(result: Plan) -> list[str]:
         head = f"k {result.k}, {result.stages} stages, score {result.score:.3f}, {gap}"
     else:
         machines, mean_stages = len(result.layers), result.stages_per_request or 0.0
-        head = f"k {result.k} paths over {machines} machines, {mean_stages:.1f} stages a request, {gap}"
+        head = (
+            f"k {result.k} paths over {machines} machines, {mean_stages:.1f} stages a request, "
+            f"{gap}"
+        )
     return [
         f"{result.method}: {head}",
         f"tokens/s: {rates[kind]:.1f} over {'disjoint pipelines' if result.disjoint else 'paths'}, "
@@ -372,7 +394,9 @@ def plan_summary(result: Plan) -> list[str]:
 
 
 def plan_dot(result: Plan) -> str:
-    """The plan for Graphviz: machines from left to right by first layer, links with the tokens/s they carry."""
+    """The plan for Graphviz: machines from left to right by first layer, links with the tokens/s
+    they carry.
+    """
     carried: dict[tuple[str, str], float] = {}
     for pipeline in result.pipelines:
         names = ["in", *(stage[0] for stage in pipeline["stages"]), "out"]
@@ -395,7 +419,9 @@ def _quoted(text: str) -> str:
 
 
 def read_what_if_placement(path: Path, asked: WhatIf, name: str | None) -> Placement:
-    """Who holds what: the JSON of `matcher plan`, or a `placements/1` file with the name of one of its placements."""
+    """Who holds what: the JSON of `matcher plan`, or a `placements/1` file with the name of one of
+    its placements.
+    """
     content = _json(path)
     try:
         if not isinstance(content, Mapping):

@@ -22,16 +22,56 @@ from core.keys.keystore import Keystore
 HEAVY = ("torch", "transformers", "web3", "hivemind", "numpy", "sqlmodel", "eth_account", "httpx2")
 COMMANDS = {
     "client": [
-        "wallet new", "wallet import", "wallet ls", "wallet show", "wallet deposit", "wallet withdraw",
-        "balance", "quote", "submit", "chat", "jobs ls", "jobs show", "receipts ls", "receipts verify",
-        "receipts delegate", "models", "miners ls", "miners show", "wallet allow", "jobs logs", "jobs wait", "jobs cancel",
-        "jobs fetch", "jobs retry-failed", "receipts show", "dispute",
+        "wallet new",
+        "wallet import",
+        "wallet ls",
+        "wallet show",
+        "wallet deposit",
+        "wallet withdraw",
+        "balance",
+        "quote",
+        "submit",
+        "chat",
+        "jobs ls",
+        "jobs show",
+        "receipts ls",
+        "receipts verify",
+        "receipts delegate",
+        "models",
+        "miners ls",
+        "miners show",
+        "wallet allow",
+        "jobs logs",
+        "jobs wait",
+        "jobs cancel",
+        "jobs fetch",
+        "jobs retry-failed",
+        "receipts show",
+        "dispute",
     ],
     "auditor": [
-        "check", "replay", "dispute", "disputes ls", "disputes show", "disputes move", "disputes resolve", "disputes claim", "withdraw", "jury stake", "jury serve", "jury status", "jury withdraw",
-        "watch", "audits ls", "audits standings", "audits status", "audits tell", "canaries mix", "canaries check",
+        "check",
+        "replay",
+        "dispute",
+        "disputes ls",
+        "disputes show",
+        "disputes move",
+        "disputes resolve",
+        "disputes claim",
+        "withdraw",
+        "jury stake",
+        "jury serve",
+        "jury status",
+        "jury withdraw",
+        "watch",
+        "audits ls",
+        "audits standings",
+        "audits status",
+        "audits tell",
+        "canaries mix",
+        "canaries check",
     ],
-}  # fmt: skip
+}
 MODULES = {"client": "client.cli", "auditor": "client.auditor_cli"}
 
 
@@ -40,7 +80,8 @@ def test_help_is_quick_and_imports_nothing_heavy(program: str) -> None:
     """Processor time, because the clock on the wall also shows what else the machine does."""
     code = (
         f"import sys, time; from {MODULES[program]} import app; code = app.main(['--help']);"
-        f"print(code, [m for m in {HEAVY!r} if m in sys.modules], time.process_time(), file=sys.stderr)"
+        f"print(code, [m for m in {HEAVY!r} if m in sys.modules], time.process_time(), "
+        f"file=sys.stderr)"
     )
     fastest_s = float("inf")
     for _ in range(3):
@@ -169,9 +210,20 @@ def test_quote_takes_every_limit_that_submit_does() -> None:
     commands = typer.main.get_command(cli.app.typer).commands  # type: ignore[attr-defined]
     quote, submit = ({p.name for p in commands[name].params} for name in ("quote", "submit"))
     drawing = {
-        "temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty", "frequency_penalty",
-        "presence_penalty", "logit_bias", "stop", "min_tokens", "ignore_eos", "logprobs",
-    }  # fmt: skip
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "seed",
+        "repetition_penalty",
+        "frequency_penalty",
+        "presence_penalty",
+        "logit_bias",
+        "stop",
+        "min_tokens",
+        "ignore_eos",
+        "logprobs",
+    }
     assert submit - quote == drawing | {"ack", "name", "wait", "out", "text"}
     assert quote <= submit
 

@@ -71,7 +71,7 @@ async def test_ensure_deposit_moves_what_is_missing_or_says_what_is_short(
         assert (format_token(wallet_lacks) if wallet_lacks > 0 else "wallet deposit") in error.fix
         assert not chain.sent
     else:
-        moved = await ensure_deposit(chain, REQUESTER, need, may_deposit=may)  # type: ignore[arg-type]
+        moved = await ensure_deposit(chain, REQUESTER, need, may_deposit=may)
         assert moved == missing
         assert chain.prepaid == max(prepaid, need)
         assert chain.wallet + chain.prepaid == wallet + prepaid
@@ -98,7 +98,7 @@ async def test_withdrawal_is_asked_for_then_waited_for_then_taken() -> None:
     with pytest.raises(UsageError, match="nothing is on its way"):
         await take_withdrawal(run, chain, REQUESTER)  # type: ignore[arg-type]
     chain.thaw = {"amount": 5, "readyAt": NOW_S + 60}
-    asked: dict[str, Any] = plain(await request_withdrawal(run, chain, REQUESTER, 5))  # type: ignore[arg-type]
+    asked: dict[str, Any] = plain(await request_withdrawal(run, chain, REQUESTER, 5))
     assert asked["ready_in_s"] == 60
     assert run.confirmed[0]["amount"] == "0.000005usd" and run.confirmed[0]["after"].startswith(
         "1m"
@@ -107,6 +107,6 @@ async def test_withdrawal_is_asked_for_then_waited_for_then_taken() -> None:
         await take_withdrawal(run, chain, REQUESTER)  # type: ignore[arg-type]
     assert "60 s" in caught.value.why
     chain.now_s += 60
-    assert plain(await take_withdrawal(run, chain, REQUESTER)) == {"withdrawn": "0.000005usd"}  # type: ignore[arg-type]
+    assert plain(await take_withdrawal(run, chain, REQUESTER)) == {"withdrawn": "0.000005usd"}
     assert run.confirmed[1] == {"amount": "0.000005usd", "to": f"wallet {REQUESTER.address}"}
     assert [call[1] for call in chain.sent] == ["requestWithdraw", "withdraw"]

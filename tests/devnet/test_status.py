@@ -1,4 +1,6 @@
-"""`devnet status` says who runs and which layers each machine holds; `devnet logs` shows and follows them all."""
+"""`devnet status` says who runs and which layers each machine holds; `devnet logs` shows and
+follows them all.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,12 @@ from devnet.network import HETEROGENEOUS, Devnet, MinerProfile
 from devnet.processes import Processes
 
 MINER: dict[str, Any] = {
-    "owner": signer_of("miner-1").address.lower(), "layers": [0, 14], "state": "SERVING", "alive": True,
+    "owner": signer_of("miner-1").address.lower(),
+    "layers": [0, 14],
+    "state": "SERVING",
+    "alive": True,
     "endpoint": "127.0.0.1:4001",
-}  # fmt: skip
+}
 SLEEP = ["/bin/sh", "-c", "sleep 600"]
 
 
@@ -63,10 +68,14 @@ async def layout(
     layout = Layout.default()
     layout.root.mkdir(parents=True)
     network = {
-        "name": "devnet", "chain_id": 31337, "rpc_url": "http://127.0.0.1:1", "deploy_block": 0,
-        "contracts": {"TaskRegistry": "0x" + "11" * 20}, "models": {"tiny": "0x" + "12" * 32},
+        "name": "devnet",
+        "chain_id": 31337,
+        "rpc_url": "http://127.0.0.1:1",
+        "deploy_block": 0,
+        "contracts": {"TaskRegistry": "0x" + "11" * 20},
+        "models": {"tiny": "0x" + "12" * 32},
         "matcher_url": matcher,
-    }  # fmt: skip
+    }
     layout.network_file.write_text(json.dumps(network))
     processes = Processes(layout.processes_file, layout.logs)
     for name in ("matcher-1", "miner-1", "miner-2"):
@@ -152,7 +161,9 @@ def restarted(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> list[MinerProf
 async def test_a_liar_lies_in_a_layer_that_it_holds_and_keeps_it(
     restarted: list[MinerProfile], named: int | None, rounded: int
 ) -> None:
-    """The matcher may tell a machine that comes back other layers, and a lie would be in none of them."""
+    """The matcher may tell a machine that comes back other layers, and a lie would be in none of
+    them.
+    """
     told = await lifecycle.make_liar("miner-1", named, defend=True)
     (profile,) = restarted
     assert (profile.lie_layer, profile.layers, profile.defend) == (rounded, (0, 14), True)
@@ -164,8 +175,12 @@ async def test_a_liar_lies_in_a_layer_that_it_holds_and_keeps_it(
 
 @pytest.mark.parametrize(
     ("name", "layer", "says"),
-    [("miner-1", 14, "it holds layers 0-13"), ("miner-9", 1, "miners are"), ("miner-2", 1, "does not see it serve")],
-)  # fmt: skip
+    [
+        ("miner-1", 14, "it holds layers 0-13"),
+        ("miner-9", 1, "miners are"),
+        ("miner-2", 1, "does not see it serve"),
+    ],
+)
 async def test_a_lie_that_would_be_nowhere_is_refused_with_what_there_is(
     restarted: list[MinerProfile], name: str, layer: int, says: str
 ) -> None:

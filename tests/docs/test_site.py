@@ -1,4 +1,6 @@
-"""Is the site whole: built without a warning, with nothing from elsewhere, every link leading somewhere, and a place for everything?"""
+"""Is the site whole: built without a warning, with nothing from elsewhere, every link leading
+somewhere, and a place for everything?
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: planning from a file, talking to a running matcher, and saying what is wrong."""
+"""The command line: planning from a file, talking to a running matcher, saying what is wrong."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from matcher.cli import main
 
 FLEET = {
     "model": {
-        "layers": 30, "hidden": 576, "intermediate": 1536, "heads": 9, "kv_heads": 3,
-        "vocab": 49152, "tied": False, "bytes_per_parameter": 4,
+        "layers": 30,
+        "hidden": 576,
+        "intermediate": 1536,
+        "heads": 9,
+        "kv_heads": 3,
+        "vocab": 49152,
+        "tied": False,
+        "bytes_per_parameter": 4,
     },
     "machines": [
         {"id": "a", "memory": "450MiB", "tflops": 0.2, "bandwidth_gb_s": 10, "region": "eu"},
@@ -23,7 +29,7 @@ FLEET = {
         {"id": "c", "memory": "450MiB", "tflops": 0.1, "bandwidth_gb_s": 8, "region": "eu"},
     ],
     "links": {"rho_ms": {"a": {"b": 12.5}}, "default_ms": 50},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +88,7 @@ def test_a_fleet_that_is_too_small_says_by_how_much(
     small = {**FLEET, "machines": FLEET["machines"][:1]}  # type: ignore[index]
     assert main(["plan", "--nodes", fleet_file(tmp_path, small), "--json"]) == 7
     assert "short by" in capsys.readouterr().err
-    tiny = {**FLEET, "machines": [{**FLEET["machines"][0], "memory": "18MiB"}]}  # type: ignore[index]
+    tiny = {**FLEET, "machines": [{**FLEET["machines"][0], "memory": "18MiB"}]}
     assert main(["plan", "--nodes", fleet_file(tmp_path, tiny)]) == 7
     assert "the largest has" in capsys.readouterr().err
 
@@ -99,7 +105,7 @@ def test_a_machine_that_holds_no_layer_is_ignored_and_said_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     phone = {"id": "phone", "memory": "15MiB", "tflops": 0.01, "bandwidth_gb_s": 1}
-    nodes = fleet_file(tmp_path, {**FLEET, "machines": [*FLEET["machines"], phone]})  # type: ignore[misc]
+    nodes = fleet_file(tmp_path, {**FLEET, "machines": [*FLEET["machines"], phone]})
     assert main(["plan", "--nodes", nodes]) == 0
     assert "phone is ignored: " in capsys.readouterr().err
     assert main(["plan", "--nodes", nodes, "--json"]) == 0
@@ -209,7 +215,7 @@ def test_route_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
         ({**FLEET, "machines": [{"id": "a", "memory": "6", "tflops": 1}]}, "no unit"),
         ({**FLEET, "surprise": 1}, "unknown keys ['surprise']"),
         ({**FLEET, "machines": [FLEET["machines"][0]] * 2}, "listed twice"),  # type: ignore[index]
-        ({**FLEET, "model": {**FLEET["model"], "layers": 0}}, "0 layers"),  # type: ignore[dict-item]
+        ({**FLEET, "model": {**FLEET["model"], "layers": 0}}, "0 layers"),
     ],
 )
 def test_a_wrong_fleet_file_is_said_to_be_wrong_where_it_is(

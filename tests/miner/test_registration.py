@@ -1,4 +1,6 @@
-"""`miner register`, `stake`, `withdraw` against real contracts, and what is refused before anything is sent."""
+"""`miner register`, `stake`, `withdraw` against real contracts, and what is refused before anything
+is sent.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`client chat`: one prompt or a conversation over a session, each turn a request that is paid for by itself."""
+"""`client chat`: one prompt or a conversation over a session, each turn a request that is paid for
+by itself.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ async def converse(
 
 
 def prompt_ids(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]]) -> list[int]:
-    """A conversation as the model's template has it; for a base model, which has none, the text of all turns."""
+    """A conversation as the model's template has it; for a base model, which has none, the text of
+    all turns.
+    """
     if tokenizer.can_chat:
         return tokenizer.encode_chat(messages)
     return tokenizer.encode("\n".join(message["content"] for message in messages))

@@ -69,7 +69,10 @@ async def go_on_alone(run: Run, password: str, most: str, orders: int) -> Detach
 
 
 def _argv(typed: Sequence[str], most: str) -> list[str]:
-    """The command that was typed, to its end and asking nothing. Of flags that are said twice the last one counts."""
+    """The command that was typed, to its end and asking nothing.
+
+    Of flags that are said twice the last one counts.
+    """
     ours = ["--wait", "--yes", "--json", "--password-file", PASSWORD_FROM, "--max-cost", most]
     arguments = list(typed[1:])
     at = arguments.index("--") if "--" in arguments else len(arguments)

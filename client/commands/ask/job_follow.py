@@ -1,4 +1,6 @@
-"""What became of a job: its requests and events, waiting for its end, ending it, and its answers once more as files."""
+"""What became of a job: its requests and events, waiting for its end, ending it, and its answers
+once more as files.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,19 @@ ENDED = (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)
 POLL_S = 1.0
 ENDS_WITHIN_S, SETTLED_WITHIN_S = 90.0, 15.0
 EVENTS = (
-    "JobOpened", "JobMatched", "JobDelivered", "JobPaid", "JobClosing", "JobSettled", "JobCancelled",
-    "JobExpired", "JobDisputed", "JobResolved", "JobLocked", "JobReleased",
-)  # fmt: skip
+    "JobOpened",
+    "JobMatched",
+    "JobDelivered",
+    "JobPaid",
+    "JobClosing",
+    "JobSettled",
+    "JobCancelled",
+    "JobExpired",
+    "JobDisputed",
+    "JobResolved",
+    "JobLocked",
+    "JobReleased",
+)
 Json = dict[str, Any]
 
 
@@ -72,7 +84,10 @@ def log_row(line: LogLine) -> Json:
 
 
 async def job_log(settings: Settings, typed: str) -> list[LogLine]:
-    """A line per request that we keep and per event on chain, in the order in which they belong. Raises IdInvalid."""
+    """A line per request that we keep and per event on chain, in the order in which they belong.
+
+    Raises IdInvalid.
+    """
     row, requests = _find(settings, typed)
     lines = [
         LogLine(
@@ -170,10 +185,11 @@ async def _ending(context: Context, job_id: str, state: JobState) -> Ended:
 
 
 async def cancel_job(run: Run, typed: str) -> Ended:
-    """Take the locked money back, where the contract allows it now: an unmatched job, or one past its deadline.
+    """Take the locked money back, where the contract allows it now: an unmatched job, or one past
+    its deadline.
 
-    A job that a program of ours still runs is ended through it: it pays for what was delivered. Raises UsageError for one that
-    machines work on and no such program, and for one that is over.
+    A job that a program of ours still runs is ended through it: it pays for what was delivered.
+    Raises UsageError for one that machines work on and no such program, and for one that is over.
     """
     settings = run.settings
     row, _ = _find(settings, typed)
@@ -228,7 +244,10 @@ def _tell_if_left(run: Run, row: JobRow) -> None:
 
 
 async def _interrupt(settings: Settings, row: JobRow, pid: int) -> None:
-    """Ctrl-C for the program that runs a job, and wait until it has paid. Raises DeadlinePassed when it does not end."""
+    """Ctrl-C for the program that runs a job, and wait until it has paid.
+
+    Raises DeadlinePassed when it does not end.
+    """
     os.kill(pid, signal.SIGINT)
     for _ in range(round(ENDS_WITHIN_S / POLL_S)):
         if _keeper(settings, row) is None:
@@ -262,7 +281,8 @@ def _way_out(name: str, state: JobState, left_s: int) -> str:
         raise UsageError(
             f"{name} is being worked on",
             f"machines were promised {units.format_duration(left_s)} more",
-            next_step="end the program that runs it with Ctrl-C: it pays for what was delivered and frees the rest",
+            next_step="end the program that runs it with Ctrl-C: it pays for what was delivered "
+            "and frees the rest",
         )
     raise UsageError(
         f"{name} cannot be cancelled",
@@ -323,7 +343,10 @@ def fetch_job(run: Run, typed: str, out: Path | None) -> Fetched:
 
 
 def unanswered(settings: Settings, typed: str, file: Path) -> list[bytes]:
-    """The lines of a job's file that none of its submission's jobs answered. Raises IdInvalid, UsageError."""
+    """The lines of a job's file that none of its submission's jobs answered.
+
+    Raises IdInvalid, UsageError.
+    """
     store = open_store(settings)
     try:
         row = store.find_job(typed)
@@ -348,7 +371,10 @@ def unanswered(settings: Settings, typed: str, file: Path) -> list[bytes]:
 
 
 def _named(name: str, line: bytes) -> bytes:
-    """The line with its name in it, for it stands on another line now. What is no request stays as it is."""
+    """The line with its name in it, for it stands on another line now.
+
+    What is no request stays as it is.
+    """
     try:
         entry = json.loads(line)
     except ValueError:

@@ -215,7 +215,9 @@ def _answers(count: int) -> str:
 
 
 def _check_coverage(pipelines: list[list[SignedReceipt]], answers: dict[int, Answer]) -> None:
-    """Raise CheckFailed unless every answer has receipts of all stages, and every receipt an answer."""
+    """Raise CheckFailed unless every answer has receipts of all stages, and every receipt an
+    answer.
+    """
     signed = {index for receipts in pipelines for index in covered(receipts)}
     if not answers or signed != set(answers):
         raise CheckFailed(
@@ -227,7 +229,9 @@ def _check_coverage(pipelines: list[list[SignedReceipt]], answers: dict[int, Ans
 def _check_chain(
     match: Match, on_chain: dict[str, Any], state: JobState, tokens_in: int, tokens_out: int
 ) -> None:
-    """Raise CheckFailed unless the chain has this job with this plan, and was paid for these counts."""
+    """Raise CheckFailed unless the chain has this job with this plan, and was paid for these
+    counts.
+    """
     if state is JobState.NONE or on_chain["planHash"] != match.plan_hash:
         raise CheckFailed(
             "the job on chain is another one",

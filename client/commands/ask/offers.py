@@ -81,7 +81,10 @@ async def list_models(settings: Settings, sort: str | None = None) -> list[Model
 
 
 async def show_miner(settings: Settings, typed: str) -> dict[str, Any]:
-    """One machine in full, with what the chain holds against it. Raises IdInvalid, MatcherUnreachable."""
+    """One machine in full, with what the chain holds against it.
+
+    Raises IdInvalid, MatcherUnreachable.
+    """
     from client.context import open_context
 
     found = await _ask(settings, MatcherApi.miners)

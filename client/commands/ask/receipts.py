@@ -76,10 +76,11 @@ def show_receipt(settings: Settings, typed: str) -> Receipt:
 
 
 async def verify_file(settings: Settings, file: Path) -> FileVerified:
-    """Check every receipt of a JSONL file, as `client jobs fetch` writes it: form, signer, place in the plan, shard.
+    """Check every receipt of a JSONL file, as `client jobs fetch` writes it: form, signer, place in
+    the plan, shard.
 
-    The plan and the order are read from the chain, so that a stranger can check what somebody hands him. Raises CheckFailed
-    naming the line, UsageError for what is no such file.
+    The plan and the order are read from the chain, so that a stranger can check what somebody hands
+    him. Raises CheckFailed naming the line, UsageError for what is no such file.
     """
     found = read_receipts(file)
     async with open_context(settings) as context:

@@ -1,4 +1,6 @@
-"""How a running batch looks on a terminal: text as it streams, a progress bar, and what the money did."""
+"""How a running batch looks on a terminal: text as it streams, a progress bar, and what the money
+did.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,19 @@ if TYPE_CHECKING:
 
 
 def printable(text: str) -> str:
-    """Text as a terminal may show it: a stranger's control characters, which could repaint the screen, become U+FFFD."""
+    """Text as a terminal may show it: a stranger's control characters, which could repaint the
+    screen, become U+FFFD.
+    """
     return "".join(
         c if c in "\n\t" or (ord(c) >= 32 and not 127 <= ord(c) < 160) else "�" for c in text
     )
 
 
 class BatchView:
-    """A `Watcher` that prints. Text of a request that is generated again after a lost pipeline is printed once."""
+    """A `Watcher` that prints.
+
+    Text of a request that is generated again after a lost pipeline is printed once.
+    """
 
     def __init__(
         self,
@@ -95,18 +102,21 @@ class BatchView:
 
     def pipeline_lost(self, reason: HeadraceError, finished: int, left: int) -> None:
         self._note(
-            f"lost     {reason.what}: {reason.why}. {finished} finished requests are kept, {left} are left"
+            f"lost     {reason.what}: {reason.why}. {finished} finished requests are kept, {left} "
+            f"are left"
         )
 
     def acknowledged(self, match: Match, paid_units: int) -> None:
         self.paid_units += paid_units
         self._note(
-            f"paid     {ids.short(ids.Kind.JOB, match.job_id)}   {self._show(paid_units)} for what was delivered"
+            f"paid     {ids.short(ids.Kind.JOB, match.job_id)}   {self._show(paid_units)} for "
+            f"what was delivered"
         )
 
     def not_acknowledged(self, match: Match, reason: HeadraceError) -> None:
         self._note(
-            f"unpaid   {ids.short(ids.Kind.JOB, match.job_id)}   the matcher did not take the acknowledgement "
+            f"unpaid   {ids.short(ids.Kind.JOB, match.job_id)}   the matcher did not take the "
+            f"acknowledgement "
             f"({reason.what}: {reason.why}); it pays from the receipts after the window"
         )
 

@@ -15,7 +15,10 @@ from core.runtime.commands.console import Run
 async def retry_failed(
     run: Run, typed: str, file: Path, model: str | None, choices: Choices
 ) -> None:
-    """Submit the unanswered lines as a job of their own. Raises UsageError when every line was answered."""
+    """Submit the unanswered lines as a job of their own.
+
+    Raises UsageError when every line was answered.
+    """
     lines = unanswered(run.settings, typed, file)
     if not lines:
         raise UsageError(

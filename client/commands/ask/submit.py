@@ -110,7 +110,9 @@ class Bargain:
 
 
 async def quote_file(run: Run, file: Path, model_name: str | None, choices: Choices) -> None:
-    """Print what the file would cost now; then raise what `submit` would refuse it for with the same flags and settings."""
+    """Print what the file would cost now; then raise what `submit` would refuse it for with the
+    same flags and settings.
+    """
     settings, wishes = run.settings, wishes_of(run.settings, choices)
     good, bad = read_file(file, choices.sampling)
     async with open_context(settings) as context:
@@ -120,13 +122,17 @@ async def quote_file(run: Run, file: Path, model_name: str | None, choices: Choi
 
 
 async def ask_price(context: Context, model: Model, prepared: Prepared) -> Quote:
-    """The matcher's lowest price for this much work, on machines that the settings allow. Raises NoCapacity."""
+    """The matcher's lowest price for this much work, on machines that the settings allow.
+
+    Raises NoCapacity.
+    """
     (price,) = (await _prices(context, model, prepared, Choices(replicas=1)))[1]
     return price
 
 
 async def submit_file(run: Run, file: Path, model_name: str | None, choices: Choices) -> None:
-    """Run the file and report; exit with the first failure's error when a request could not be answered.
+    """Run the file and report; exit with the first failure's error when a request could not be
+    answered.
 
     Detached, another program does so, and this one ends as soon as that has its orders.
     """
@@ -151,7 +157,10 @@ async def submit_file(run: Run, file: Path, model_name: str | None, choices: Cho
 
 
 async def _agree(context: Context, bargain: Bargain, wishes: Wishes, choices: Choices) -> Wishes:
-    """The wishes as this network takes them, where the bargain is within them. Raises NoCapacity, UsageError."""
+    """The wishes as this network takes them, where the bargain is within them.
+
+    Raises NoCapacity, UsageError.
+    """
     settings, model = context.settings, bargain.model
     wishes = await within_limits(context, model, wishes, choices)
     for offer in bargain.prices:
@@ -176,7 +185,10 @@ class _Submitting:
         self._submission = new_submission_id()
 
     async def to_the_end(self) -> None:
-        """Answers, receipts, payment, files and the summary. Raises what kept the rest from being answered, or differs."""
+        """Answers, receipts, payment, files and the summary.
+
+        Raises what kept the rest from being answered, or differs.
+        """
         run, settings, chain = self._run, self._context.settings, self._context.chain
         before = await balances(chain, self._signer.address)
         store, matcher = self._context.store(), self._context.matcher()
@@ -275,12 +287,16 @@ class _Submitting:
         differing: Sequence[Difference],
         store: ClientStore,
     ) -> None:
-        """The first replica's answers as the submission's, every other one's in a folder of its own, and what differs."""
+        """The first replica's answers as the submission's, every other one's in a folder of its
+        own, and what differs.
+        """
         bargain, is_first = self._bargain, True
         for replica in replicas:
             if replica.result is not None:
                 into = folder if is_first else folder / f"replica-{replica.number + 1}"
-                write_results(into, replica.result, bargain.prepared, bargain.tokenizer, bargain.model.name)  # fmt: skip
+                write_results(
+                    into, replica.result, bargain.prepared, bargain.tokenizer, bargain.model.name
+                )
                 is_first = False
         if differing:
             lines = [describe_difference(one, store, bargain.tokenizer) for one in differing]
@@ -337,7 +353,10 @@ async def _bargain(
     good: list[Any],
     bad: list[Any],
 ) -> Bargain:
-    """The file as prompts, and what its replicas would cost. Raises ModelUnknown, UsageError, NoCapacity."""
+    """The file as prompts, and what its replicas would cost.
+
+    Raises ModelUnknown, UsageError, NoCapacity.
+    """
     settings = run.settings
     model = await context.model(model_name or settings.client.model)
     tokenizer = Tokenizer(model.folder(settings))

@@ -1,7 +1,9 @@
-"""What does a third party need to check a job without asking anybody, and does it hold? `auditor bundle` and `auditor verify`.
+"""What does a third party need to check a job without asking anybody, and does it hold? `auditor
+bundle` and `auditor verify`.
 
-One JSON file: the signed order, the plan, the model as registered, every receipt with its leaves, prompts and answers as token ids.
-It proves who signed what over which numbers; that the chain has the job, and that the layers were computed, only chain and model can tell.
+One JSON file: the signed order, the plan, the model as registered, every receipt with its leaves,
+prompts and answers as token ids. It proves who signed what over which numbers; that the chain has
+the job, and that the layers were computed, only chain and model can tell.
 """
 
 from __future__ import annotations
@@ -84,7 +86,10 @@ class BundleVerified(Result, frozen=True):
 
 
 async def write_bundle(settings: Settings, typed: str, out: Path) -> BundleWritten:
-    """Gather a job (or the job of a receipt) from our records and the registry. Raises IdInvalid, UsageError if `out` exists."""
+    """Gather a job (or the job of a receipt) from our records and the registry.
+
+    Raises IdInvalid, UsageError if `out` exists.
+    """
     store = open_store(settings)
     try:
         if typed.startswith(ids.Kind.RECEIPT.value):
@@ -146,7 +151,10 @@ async def write_bundle(settings: Settings, typed: str, out: Path) -> BundleWritt
 
 
 def verify_bundle(file: Path) -> BundleVerified:
-    """Check everything in a bundle that needs neither chain nor model. Raises UsageError for no bundle, CheckFailed."""
+    """Check everything in a bundle that needs neither chain nor model.
+
+    Raises UsageError for no bundle, CheckFailed.
+    """
     try:
         with file.open("rb") as handle:
             content = handle.read(MAX_BYTES + 1)
@@ -165,7 +173,10 @@ def verify_bundle(file: Path) -> BundleVerified:
 
 
 def check_bundle(bundle: Bundle) -> BundleVerified:
-    """Order, plan, receipts and answers belong together and are signed by whom they name. Raises CheckFailed."""
+    """Order, plan, receipts and answers belong together and are signed by whom they name.
+
+    Raises CheckFailed.
+    """
     domain = signing.Domain(bundle.chain_id, bundle.task_registry)
     order, plan = bundle.signed.order, tuple(bundle.plan)
     if signing.job_id(domain, order) != bundle.job_id:
@@ -207,9 +218,11 @@ def check_bundle(bundle: Bundle) -> BundleVerified:
     return BundleVerified(
         job=ids.short(ids.Kind.JOB, bundle.job_id),
         order=f"signed by {by} for chain {bundle.chain_id}",
-        receipts=f"{sum(map(len, pipelines))}, all by the plan's operators, chained from prompt to answer",
+        receipts=f"{sum(map(len, pipelines))}, all by the plan's operators, chained from prompt "
+        f"to answer",
         tokens_in=tokens_in,
         tokens_out=tokens_out,
         due=units.format_token(sum(due.gross)),
-        still_to_check="that the chain has this job and these roots (client receipts verify), and the layers themselves (auditor check)",
+        still_to_check="that the chain has this job and these roots (client receipts verify), and "
+        "the layers themselves (auditor check)",
     )

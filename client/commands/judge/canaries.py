@@ -1,8 +1,10 @@
-"""Requests whose honest answer is known beforehand, mixed among others so that no stage can tell them apart.
+"""Requests whose honest answer is known beforehand, mixed among others so that no stage can tell
+them apart.
 
-A canary is an earlier greedy request with the answer that it got in a job that an audit found clean. It is put into a file of other
-requests with the same parameters; what reaches a stage is a prompt like any. Another answer is no proof of guilt, for a near tie may fall
-either way on other machines: it says which job to audit whole.
+A canary is an earlier greedy request with the answer that it got in a job that an audit found
+clean. It is put into a file of other requests with the same parameters; what reaches a stage is a
+prompt like any. Another answer is no proof of guilt, for a near tie may fall either way on other
+machines: it says which job to audit whole.
 """
 
 from __future__ import annotations
@@ -42,8 +44,13 @@ class Compared:
     first_difference: int | None  # in characters
 
 
-def known_of(lines: Sequence[bytes], results: Iterable[bytes], defaults: SamplingParams) -> list[Known]:  # fmt: skip
-    """Greedy requests of a file that were answered. Draws depend on a request's place in its order, so others cannot be asked again."""
+def known_of(
+    lines: Sequence[bytes], results: Iterable[bytes], defaults: SamplingParams
+) -> list[Known]:
+    """Greedy requests of a file that were answered.
+
+    Draws depend on a request's place in its order, so others cannot be asked again.
+    """
     answers = {custom_id: text for custom_id, (text, _) in answers_in(results).items()}
     good, _ = read_requests(lines, defaults)
     return [
@@ -54,7 +61,10 @@ def known_of(lines: Sequence[bytes], results: Iterable[bytes], defaults: Samplin
 
 
 def answers_in(results: Iterable[bytes]) -> dict[str, tuple[str, str]]:
-    """custom_id → answer and job, of the lines that were answered. Raises UsageError for what no results file is."""
+    """custom_id → answer and job, of the lines that were answered.
+
+    Raises UsageError for what no results file is.
+    """
     found = {}
     try:
         for line in results:
@@ -77,17 +87,20 @@ def mix(
     defaults: SamplingParams,
     rng: random.Random,
 ) -> tuple[list[Json], dict[str, str]]:
-    """The requests of a file in another order with canaries among them, named alike, and which are which: custom_id → answer due.
+    """The requests of a file in another order with canaries among them, named alike, and which are
+    which: custom_id → answer due.
 
-    Only requests with the parameters of some ordinary one, and of none that is already asked, are taken. Raises UsageError where
-    fewer than `count` are left.
+    Only requests with the parameters of some ordinary one, and of none that is already asked, are
+    taken. Raises UsageError where fewer than `count` are left.
     """
     ordinary, bad = read_requests(lines, defaults)
     if bad:
         raise UsageError("the file has lines that are no requests", str(bad[0]))
     parameters = {request.sampling for request in ordinary}
     asked = {request.messages for request in ordinary}
-    fitting = [k for k in known if k.request.sampling in parameters and k.request.messages not in asked]  # fmt: skip
+    fitting = [
+        k for k in known if k.request.sampling in parameters and k.request.messages not in asked
+    ]
     fitting = list({k.request.messages: k for k in fitting}.values())
     if len(fitting) < count:
         raise UsageError(
@@ -114,7 +127,11 @@ def mix(
 
 def _named(entry: Mapping[str, Any], custom_id: str) -> Json:
     body = dict(entry) if "body" not in entry else None
-    whole = {"method": "POST", "url": "/v1/chat/completions", "body": body} if body is not None else dict(entry)  # fmt: skip
+    whole = (
+        {"method": "POST", "url": "/v1/chat/completions", "body": body}
+        if body is not None
+        else dict(entry)
+    )
     if body is not None:
         body.pop("custom_id", None)
     return {"custom_id": custom_id} | {k: v for k, v in whole.items() if k != "custom_id"}
@@ -128,7 +145,9 @@ def compare(due: Mapping[str, str], results: Iterable[bytes]) -> list[Compared]:
         if custom_id in answers:
             text, job = answers[custom_id]
             pairs = zip(text, expected, strict=False)
-            at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(text), len(expected)))  # fmt: skip
+            at = next(
+                (i for i, (a, b) in enumerate(pairs) if a != b), min(len(text), len(expected))
+            )
             same = text == expected
             found.append(Compared(custom_id, job, same, None if same else at))
     return found
@@ -158,9 +177,15 @@ class Canary(Result, frozen=True):
 def mix_files(
     requests: Path, known: Sequence[tuple[Path, Path]], count: int, out: Path
 ) -> CanariesMixed:
-    """`auditor canaries mix`: write the mixed file, and beside it, for its owner alone, what is due. Raises UsageError."""
+    """`auditor canaries mix`: write the mixed file, and beside it, for its owner alone, what is
+    due.
+
+    Raises UsageError.
+    """
     defaults, secret = SamplingParams(), out.with_name(out.name + ".canaries")
-    answered = [k for file, results in known for k in known_of(_lines(file), _lines(results), defaults)]  # fmt: skip
+    answered = [
+        k for file, results in known for k in known_of(_lines(file), _lines(results), defaults)
+    ]
     mixed, due = mix(_lines(requests), answered, count, defaults, random.SystemRandom())
     text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in mixed)
     _write(secret, json.dumps(due, ensure_ascii=False))
@@ -174,7 +199,9 @@ def check_files(secret: Path, results: Path) -> list[Canary]:
         due = json.loads(_read(secret))
         assert isinstance(due, dict)
     except (ValueError, AssertionError):
-        raise UsageError(f"{secret} does not say which answers are due", "`auditor canaries mix` writes it") from None  # fmt: skip
+        raise UsageError(
+            f"{secret} does not say which answers are due", "`auditor canaries mix` writes it"
+        ) from None
     return [
         Canary(
             custom_id=c.custom_id,

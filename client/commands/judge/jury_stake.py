@@ -55,7 +55,8 @@ async def stake_juror(run: Run, amount: str) -> Juror:
             {
                 "juror": signer.address,
                 "stake": show(units),
-                "at risk": "a fifth of the minimum for a vote not revealed, a tenth for one in the minority",
+                "at risk": "a fifth of the minimum for a vote not revealed, a tenth for one in "
+                "the minority",
                 "back": "`auditor jury withdraw`, after the unbonding time",
             },
         )
@@ -88,7 +89,10 @@ def _taken(run: Run, what: str, units: int, address: str) -> dict[str, str]:
 
 
 async def withdraw_juror(run: Run, amount: str | None) -> Juror:
-    """With an amount: start unbonding it. Without: receive what has unbonded, or else the credit."""
+    """With an amount: start unbonding it.
+
+    Without: receive what has unbonded, or else the credit.
+    """
     signer = run.unlock()
     async with open_context(run.settings) as context:
         chain = context.chain

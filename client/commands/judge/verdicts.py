@@ -49,7 +49,9 @@ class Looking:
 async def check_job(
     run: Run, typed: str, delegation_file: Path | None, looking: Looking = Looking()
 ) -> None:
-    """Print a row per stage, and to explain it a row per layer; raise CheckFailed naming the guilty one."""
+    """Print a row per stage, and to explain it a row per layer; raise CheckFailed naming the guilty
+    one.
+    """
     delegation, layers = read_delegation(delegation_file), _layers(looking.layers)
     signer = run.unlock()
     async with open_context(run.settings) as context:
@@ -72,15 +74,18 @@ async def check_job(
     job = ids.short(ids.Kind.JOB, found.case.job_id)
     if looking.tolerance != 1.0:
         raise CheckFailed(
-            f"stage {guilty.stage} lies outside {looking.tolerance:g} times the network's tolerance",
+            f"stage {guilty.stage} lies outside {looking.tolerance:g} times the network's "
+            f"tolerance",
             describe_finding(guilty, looking.tolerance).why,
-            state="by that alone nobody is at fault: the tolerance that counts is the registered one",
+            state="by that alone nobody is at fault: the tolerance that counts is the registered "
+            "one",
             next_step=f"auditor check {job}",
             stage=guilty.stage,
             operator=guilty.operator,
         )
     raise CheckFailed(
-        f"stage {guilty.stage} (layers {guilty.layers[0]}-{guilty.layers[1] - 1}) did not do what it signed",
+        f"stage {guilty.stage} (layers {guilty.layers[0]}-{guilty.layers[1] - 1}) did not do what "
+        f"it signed",
         describe_finding(guilty).why,
         state=f"operator {guilty.operator}; at fault: stage {', '.join(_faulty(found))}",
         next_step=f"auditor dispute {job} --stage {guilty.stage}",
@@ -151,7 +156,10 @@ async def _rerun(
 async def dispute_job(
     run: Run, typed: str, stage: int | None, delegation_file: Path | None, *, wait: bool
 ) -> None:
-    """Open a dispute about the guilty stage and follow it to its verdict. A stage that is named is not re-run again."""
+    """Open a dispute about the guilty stage and follow it to its verdict.
+
+    A stage that is named is not re-run again.
+    """
     settings, delegation = run.settings, read_delegation(delegation_file)
     signer = run.unlock()
     async with open_context(settings) as context:
@@ -216,7 +224,10 @@ async def _await_verdict(run: Run, context: Context, dispute: str) -> JuryDisput
     while True:
         found = await _read(context, dispute)
         phase = Phase(found["phase"])
-        line = f"{phase.name.lower()}  {found['commits']} committed, {found['reveals']} revealed of {found['panel']}"
+        line = (
+            f"{phase.name.lower()}  {found['commits']} committed, {found['reveals']} revealed "
+            f"of {found['panel']}"
+        )
         if line != shown:
             run.note(f"  {line}")
             shown = line

@@ -1,4 +1,6 @@
-"""`auditor watch`: the watching auditor with real connections, what Prometheus reads of it, and what it has found so far."""
+"""`auditor watch`: the watching auditor with real connections, what Prometheus reads of it, and
+what it has found so far.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +57,11 @@ async def watch(
     paid_by_matcher: bool,
     bonds: BondLimits = BondLimits(),
 ) -> None:
-    """Audit until stopped. `serves` are requesters whose orders we may look into beside those that name us.
+    """Audit until stopped. `serves` are requesters whose orders we may look into beside those that
+    name us.
 
-    `disputes`: whoever is at fault is accused, as far as `bonds` allows; `tells`: the matcher is told what is found;
-    `paid_by_matcher`: also what the matcher's lot falls on, which it pays for.
+    `disputes`: whoever is at fault is accused, as far as `bonds` allows; `tells`: the matcher is
+    told what is found; `paid_by_matcher`: also what the matcher's lot falls on, which it pays for.
     """
     settings = run.settings
     if paid_by_matcher:
@@ -103,8 +106,14 @@ async def watch(
         await numbers.metrics.serve_while(stack, ours.metrics_port, ours.metrics_host)
         counting = asyncio.create_task(numbers.follow(book, watcher))
         stack.callback(counting.cancel)
-        # Whoever keeps the commitment, which `audits status` shows whole, can hold us to our lots once we show the secret.
-        log.info("watching", auditor=signer.address, rate_bps=rate_bps, commitment=commitment(book.secret()))  # fmt: skip
+        # Whoever keeps the commitment, which `audits status` shows whole, can hold us to our lots
+        # once we show the secret.
+        log.info(
+            "watching",
+            auditor=signer.address,
+            rate_bps=rate_bps,
+            commitment=commitment(book.secret()),
+        )
         await watcher.run()
 
 
@@ -207,7 +216,9 @@ class _Work:
         return await at_stake(chain, case, stage, self._signer.address, first)
 
     async def accuse(self, job_id: str, stage: int) -> str:
-        """Re-runs the job whole, in float64: money is staked on what that says, and on nothing that was remembered."""
+        """Re-runs the job whole, in float64: money is staked on what that says, and on nothing that
+        was remembered.
+        """
         context, signer = self._context, self._signer
         first = await investigate(context, signer, job_id, None, lambda *_: None, rerun=False)
         delegation = self._delegation(first.case)
@@ -238,7 +249,10 @@ def open_book(settings: Settings, auditor: str) -> WatchBook:
 async def tell_matcher(
     context: Context, signer: DigestSigner, standings: Sequence[OperatorAudits]
 ) -> AuditReport:
-    """Sign what audits came to and hand it to the network's matcher. Raises MatcherUnreachable, ConfigError, or what the matcher answers."""
+    """Sign what audits came to and hand it to the network's matcher.
+
+    Raises MatcherUnreachable, ConfigError, or what the matcher answers.
+    """
     sequence = int(SystemClock().now() * 1000)
     report = report_of(signer.address, sequence, standings)
     api = context.matcher()
@@ -414,7 +428,9 @@ def list_verdicts(settings: Settings, auditor: str) -> list[Audited]:
 
 
 def list_standings(settings: Settings, auditor: str) -> list[OperatorStanding]:
-    """Every operator that was audited, the worst first; those with faults belong into an order's `avoided`."""
+    """Every operator that was audited, the worst first; those with faults belong into an order's
+    `avoided`.
+    """
     book = open_book(settings, auditor)
     try:
         return [

@@ -24,7 +24,8 @@ class Allowed(Result, frozen=True):
 
 
 async def allow_spender(run: Run, spender: str, limit: str, valid: str) -> Allowed:
-    """Let another key sign orders against the prepaid balance, up to a limit; it can withdraw nothing.
+    """Let another key sign orders against the prepaid balance, up to a limit; it can withdraw
+    nothing.
 
     `spender` is a wallet's name or an address. A limit of zero takes the permission back. Raises
     UsageError for the wallet itself.
@@ -67,7 +68,10 @@ async def allow_spender(run: Run, spender: str, limit: str, valid: str) -> Allow
 
 
 def spender_address(run: Run, typed: str) -> str:
-    """An address as it is, or that of a wallet here. Raises IdInvalid, UsageError when its file does not say it."""
+    """An address as it is, or that of a wallet here.
+
+    Raises IdInvalid, UsageError when its file does not say it.
+    """
     if typed.startswith("0x"):
         return ids.address(typed)
     keystore = Keystore(run.settings.wallet.keystore_dir)

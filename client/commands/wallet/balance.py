@@ -1,4 +1,6 @@
-"""`client balance`: what does a wallet hold, what is locked for its jobs, and how long does it last?"""
+"""`client balance`: what does a wallet hold, what is locked for its jobs, and how long does it
+last?
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ class Balance(Result, frozen=True):
 
 
 async def holdings(settings: Settings, address: str) -> Balance:
-    """Everything in one table. What is locked and spent is that of jobs that were opened from this machine."""
+    """Everything in one table.
+
+    What is locked and spent is that of jobs that were opened from this machine.
+    """
     now_s, show = int(SystemClock().now()), settings.show_token
     ours = _jobs_of(settings, address)
     async with open_context(settings) as context:
@@ -63,7 +68,9 @@ async def holdings(settings: Settings, address: str) -> Balance:
 
 
 def per_day_spent(spent: Iterable[tuple[int, int]]) -> int:
-    """Base units of (seconds since 1970, base units) in the mean of the days on which anything was spent, rounded up."""
+    """Base units of (seconds since 1970, base units) in the mean of the days on which anything was
+    spent, rounded up.
+    """
     days: dict[int, int] = {}
     for at_s, cost in spent:
         days[at_s // DAY_S] = days.get(at_s // DAY_S, 0) + cost

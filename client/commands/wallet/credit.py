@@ -10,8 +10,8 @@ from core.protocol.errors import UsageError
 from core.runtime.commands.console import Run
 from core.runtime.commands.results import Result
 
-#: Contract that keeps credits which a dispute may leave → field of `Collected`: bonds and fees lie with
-#: the game and the jury, rewards with the registry, refunds with the escrow.
+#: Contract that keeps credits which a dispute may leave → field of `Collected`: bonds and fees lie
+#: with the game and the jury, rewards with the registry, refunds with the escrow.
 DEBTORS = {
     GAME: "game",
     "JuryArbitrator": "jury",
@@ -21,7 +21,9 @@ DEBTORS = {
 
 
 class Collected(Result, frozen=True, forbid_unknown_fields=False, kw_only=True):
-    """`withdraw` and `disputes claim`: all that disputes owed, and how much of it each contract did."""
+    """`withdraw` and `disputes claim`: all that disputes owed, and how much of it each contract
+    did.
+    """
 
     withdrawn: str
     game: str | msgspec.UnsetType = msgspec.field(name=GAME, default=msgspec.UNSET)

@@ -35,7 +35,10 @@ def _keystore(run: Run) -> tuple[Keystore, int]:
 
 
 def wallet_address(run: Run) -> str:
-    """Address of the configured wallet; its password is asked only when the file does not say it. Raises WalletError."""
+    """Address of the configured wallet; its password is asked only when the file does not say it.
+
+    Raises WalletError.
+    """
     settings = run.settings
     if settings.wallet.name:
         keystore = Keystore(settings.wallet.keystore_dir)

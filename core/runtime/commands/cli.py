@@ -11,7 +11,9 @@ A program is a handful of functions; the frame adds the global options, opens lo
     stake = app.group("stake", help="Add, withdraw and show stake.")
 
     @app.command(daemon=True)                    # logs at info; SIGTERM is a clean stop
-    async def start(run: Run, layers: Annotated[str | None, typer.Option(help="auto or A:B")] = None) -> None:
+    async def start(
+        run: Run, layers: Annotated[str | None, typer.Option(help="auto or A:B")] = None
+    ) -> None:
         "Serve until stopped."
         settings = run.load({"miner.layers": layers})   # flags are the last layer
         signer = run.unlock(settings.miner.operator, password_file=settings.miner.password_file)
@@ -27,12 +29,12 @@ A program is a handful of functions; the frame adds the global options, opens lo
 
     main = app.main
 
-The first parameter is the ``Run``; the others are typer's. A parameter that is a dataclass stands for
-its fields: a group of options that several commands have. ``main`` returns the exit code (0 done, 1 bug,
-2 usage, 3 unreachable, 4 wallet, 5 funds, 6 contract, 7 no capacity, 8 deadline, 9 check failed, 130
-interrupted) and prints each failure as four lines, and as a JSON document with --json. The first Ctrl-C
-cancels the command's task, so that its ``finally`` blocks stop cleanly; the second raises in the middle
-of it.
+The first parameter is the ``Run``; the others are typer's. A parameter that is a dataclass stands
+for its fields: a group of options that several commands have. ``main`` returns the exit code (0
+done, 1 bug, 2 usage, 3 unreachable, 4 wallet, 5 funds, 6 contract, 7 no capacity, 8 deadline, 9
+check failed, 130 interrupted) and prints each failure as four lines, and as a JSON document with
+--json. The first Ctrl-C cancels the command's task, so that its ``finally`` blocks stop cleanly;
+the second raises in the middle of it.
 """
 
 from __future__ import annotations
@@ -69,8 +71,10 @@ __all__ = ["App", "Group", "Run"]
 
 PANEL: Final = "Global options (before or after the command)"
 EXIT_CODES: Final = (
-    "Exit codes: 0 done, 1 a bug on our side, 2 wrong use or configuration, 3 cannot reach chain, matcher or "
-    "peers, 4 wallet, 5 not enough money or stake, 6 the contract said no, 7 no capacity at this price, "
+    "Exit codes: 0 done, 1 a bug on our side, 2 wrong use or configuration, 3 cannot reach chain, "
+    "matcher or "
+    "peers, 4 wallet, 5 not enough money or stake, 6 the contract said no, 7 no capacity at this "
+    "price, "
     "8 deadline passed, 9 a check failed, 130 interrupted."
 )
 #: Under which name a program's spans are filed.
@@ -98,7 +102,7 @@ class Group:
     def command(
         self, name: str | None = None, *, daemon: bool = False, hidden: bool = False
     ) -> Callable[[Command], Command]:
-        """Register a sync or async function whose first parameter is the Run; returns it unchanged."""
+        """Register a function, sync or async, whose first parameter is the Run; return it."""
 
         def register(function: Command) -> Command:
             own = list(inspect.signature(function).parameters.values())[1:]
@@ -115,7 +119,7 @@ class Group:
                 ctx.find_root().meta["headrace.run"] = run
                 _execute(function, run, values)
 
-            wrapper.__doc__ = function.__doc__
+            wrapper.__doc__ = _in_paragraphs(function.__doc__)
             wrapper.__name__ = function.__name__
             self.typer.command(shown, hidden=hidden)(_with_globals(wrapper, own))
             return function
@@ -182,7 +186,8 @@ class App(Group):
         except Exception as error:
             return _report(self._crash(error, arguments), json_wanted)
         finally:
-            gc.freeze()  # else the interpreter's end walks all of torch and web3, for about a second
+            # else the interpreter's end walks all of torch and web3, for about a second
+            gc.freeze()
 
     __call__ = main
 
@@ -222,6 +227,12 @@ def _options_of(param: inspect.Parameter, hints: dict[str, Any]) -> list[inspect
         )
         for field in fields(kind)
     ]
+
+
+def _in_paragraphs(doc: str | None) -> str:
+    """A docstring with each paragraph on one line, for typer keeps the line breaks of the code."""
+    paragraphs = inspect.cleandoc(doc or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 # --- running a command -------------------------------------------------------------------------
@@ -385,7 +396,10 @@ _GLOBALS: Final[dict[str, tuple[Any, Any]]] = {
     "config": (Path | None, _option("--config", help="Configuration file on top of the user's.")),
     "network": (str | None, _option("--network", help="Network name or file (default devnet).")),
     "wallet": (str | None, _option("--wallet", help="Wallet name or address.")),
-    "password_file": (Path | None, _option("--password-file", help="File with the wallet's password.")),
+    "password_file": (
+        Path | None,
+        _option("--password-file", help="File with the wallet's password."),
+    ),
     "rpc_url": (str | None, _option("--rpc-url", help="The chain's RPC endpoint.")),
     "json": (bool, _option("--json", help="Results as JSON; never asks.")),
     "quiet": (bool, _option("-q", "--quiet", help="Only results and errors.")),
@@ -393,12 +407,15 @@ _GLOBALS: Final[dict[str, tuple[Any, Any]]] = {
     "yes": (bool, _option("--yes", help="Skip questions, not summaries.")),
     "dry_run": (bool, _option("--dry-run", help="Stop before anything is signed.")),
     "no_color": (bool, _option("--no-color", help="No colours.")),
-    "timeout": (float | None, _option("--timeout", help="Give up after this many seconds.", min=0.001)),
+    "timeout": (
+        float | None,
+        _option("--timeout", help="Give up after this many seconds.", min=0.001),
+    ),
     "version": (
         bool,
         _option("--version", help="Print the version.", is_eager=True, callback=_print_version),
     ),
-}  # fmt: skip
+}
 _UNSET: Final = {
     "verbose": 0,
     **dict.fromkeys(("json", "quiet", "yes", "dry_run", "no_color", "version"), False),

@@ -1,4 +1,7 @@
-"""Which commands does every program have? ``config show|set|path``, ``schema`` and ``debug save``."""
+"""Which commands does every program have?
+
+``config show|set|path``, ``schema`` and ``debug save``.
+"""
 
 from __future__ import annotations
 

@@ -60,8 +60,10 @@ def _question(package: str, module: str) -> str:
 
 _HEAD = """# Benchmarks
 
-A measurement is a command that prints a table, never a test that fails when a machine is busy. Run them in a checkout after `make setup`, on a machine
-that does nothing else. Every table has the same columns: the item, what it must reach, our figure, the peer's, and the limit that nobody can pass.
-`--json` prints the rows for programs, `--only PART` runs one part, and the exit code is 1 when a row is not reached. Figures of peers come
-from their papers or from their code on the same input, as each row says.
+A measurement is a command that prints a table, never a test that fails when a machine is busy. Run
+them in a checkout after `make setup`, on a machine that does nothing else. Every table has the same
+columns: the item, what it must reach, our figure, the peer's, and the limit that nobody can pass.
+`--json` prints the rows for programs, `--only PART` runs one part, and the exit code is 1 when a
+row is not reached. Figures of peers come from their papers or from their code on the same input, as
+each row says.
 """

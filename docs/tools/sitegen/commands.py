@@ -18,7 +18,7 @@ from sitegen.text import code, prose, table
 
 @dataclass(frozen=True)
 class Listed:
-    """One command: what is typed to reach it, typer's object for it, and its context for rendering."""
+    """One command: what is typed to reach it, typer's object for it, its context for rendering."""
 
     path: str
     command: Any
@@ -58,7 +58,7 @@ def _walk(command: Any, path: str, context: Any) -> Iterator[Listed]:
 
 
 def schema_files() -> dict[str, str]:
-    """`schemas/NAME.json`: a JSON Schema of what each command prints, and of what a failure does."""
+    """`schemas/NAME.json`: a JSON Schema of what each command prints, and of a failure."""
     return {
         f"schemas/{file_name(name)}": json.dumps(schema, indent=1, sort_keys=True) + "\n"
         for name, schema in every_schema(map(app_of, PROGRAMS)).items()
@@ -102,9 +102,12 @@ def _index() -> str:
                 ),
             ),
             "## Scripts\n",
-            "With `--json` a command prints one JSON document on stdout and asks nothing: what would be a question needs `--yes`, "
-            "and a password a file. Messages go to stderr. `--dry-run` stops before anything is signed and shows what would be. "
-            "Amounts always carry a unit, such as `5usd`; times too, such as `30m`. A raw private key on a command line is "
+            "With `--json` a command prints one JSON document on stdout and asks nothing: what "
+            "would be a question needs `--yes`, "
+            "and a password a file. Messages go to stderr. `--dry-run` stops before anything is "
+            "signed and shows what would be. "
+            "Amounts always carry a unit, such as `5usd`; times too, such as `30m`. A raw private "
+            "key on a command line is "
             "[refused](../../errors/E-KEY-01.md).\n",
             "## Completion\n",
             "```sh\nclient --install-completion\n```\n",
@@ -128,17 +131,18 @@ def _joined(parts: list[str]) -> Iterator[str]:
 def _program(program: str) -> str:
     root, printed = root_of(program), app_of(program).printed()
     listed = commands_of(program)
-    rows = ((f"[`{c.path}`](#{c.anchor})", prose(_first_line(c.command.help))) for c in listed)
+    rows = ((f"[`{c.path}`](#{c.anchor})", prose(_first_paragraph(c.command.help))) for c in listed)
     parts = [
         f"# {program}\n",
         f"{prose(root.help)}\n",
-        "[Options of every command and exit codes](index.md#global) are the same for all programs.\n",
+        "[Options of every command and exit codes](index.md#global) are the same for all "
+        "programs.\n",
         table(("command", "what it does"), rows),
     ]
     for one in listed:
         parts += [
             f"## {one.path} {{#{one.anchor}}}\n",
-            prose(one.command.help or "").replace("\n", "\n\n").replace("\n\n\n\n", "\n\n") + "\n",
+            prose(one.command.help or "") + "\n",
             f"```text\n{_usage(one)}\n```\n",
             _arguments(one),
             _options(_own(one.command), one.context),
@@ -214,5 +218,5 @@ def _default(param: Any) -> str:
     return code(getattr(default, "value", default))
 
 
-def _first_line(text: str | None) -> str:
-    return (text or "").strip().partition("\n")[0]
+def _first_paragraph(text: str | None) -> str:
+    return " ".join((text or "").strip().partition("\n\n")[0].split())

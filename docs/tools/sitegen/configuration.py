@@ -1,4 +1,7 @@
-"""What can be configured? Every setting with its variable, kind and default, from the classes that read them."""
+"""What can be configured?
+
+Every setting with its variable, kind and default, from the classes that read them.
+"""
 
 from __future__ import annotations
 
@@ -142,10 +145,12 @@ def _short() -> str:
 
 _HEAD = """# Configuration
 
-One order of precedence, lowest first: built-in defaults, the network file, `config.toml` in your configuration folder, a file named with
-`--config`, the environment, flags. `client config show --origin` prints every value and who set it; secrets are masked.
-`client config set KEY VALUE` changes the file and keeps your comments. `client config path` says where the folders are. The same three commands
-exist in all five programs. A setting that nothing reads is an [error](../errors/E-CONFIG-02.md), not a typo that passes unseen.
+One order of precedence, lowest first: built-in defaults, the network file, `config.toml` in your
+configuration folder, a file named with `--config`, the environment, flags. `client config show
+--origin` prints every value and who set it; secrets are masked. `client config set KEY VALUE`
+changes the file and keeps your comments. `client config path` says where the folders are. The same
+three commands exist in all five programs. A setting that nothing reads is an
+[error](../errors/E-CONFIG-02.md), not a typo that passes unseen.
 
 In a file the part before the dot is a section:
 
@@ -157,13 +162,16 @@ price_out = "0.40usd/Mtok"
 memory_limit = "6GiB"
 ```
 
-In the environment it is `HEADRACE_`, the setting in capitals, and two underscores for a dot: `HEADRACE_MINER__PRICE_OUT=0.40usd/Mtok`.
+In the environment it is `HEADRACE_`, the setting in capitals, and two underscores for a dot:
+`HEADRACE_MINER__PRICE_OUT=0.40usd/Mtok`.
 """
 
 _TAIL = """## Other variables {{#variables}}
 
 {short}
 
-`HEADRACE_CONFIG` names a configuration file. `HEADRACE_HOME` puts configuration, state, cache and network files into one folder; without it they
-follow the platform's conventions. Foundry's `ETH_RPC_URL`, `ETH_KEYSTORE`, `ETH_KEYSTORE_ACCOUNT` and `ETH_PASSWORD` count where ours are not set.
+`HEADRACE_CONFIG` names a configuration file. `HEADRACE_HOME` puts configuration, state, cache and
+network files into one folder; without it they follow the platform's conventions. Foundry's
+`ETH_RPC_URL`, `ETH_KEYSTORE`, `ETH_KEYSTORE_ACCOUNT` and `ETH_PASSWORD` count where ours are not
+set.
 """

@@ -1,4 +1,7 @@
-"""What does each error of a contract mean? From the compiled contracts, and from the lines that answer with it."""
+"""What does each error of a contract mean?
+
+From the compiled contracts, and from the lines that answer with it.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,13 @@ def contract_errors_page() -> dict[str, str]:
     """`errors/contracts.md`."""
     parts = [
         "# Contract errors\n",
-        "When a contract says no, the program prints [E-CONTRACT-01](E-CONTRACT-01.md) with the contract's own name for the reason "
-        "and its arguments: `the contract answered InsufficientBalance(account=…, have=…, need=…)`. Nothing has changed on chain; "
+        "When a contract says no, the program prints [E-CONTRACT-01](E-CONTRACT-01.md) with the "
+        "contract's own name for the reason "
+        "and its arguments: `the contract answered InsufficientBalance(account=…, have=…, "
+        "need=…)`. Nothing has changed on chain; "
         "the fee of a transaction that was mined and failed is spent.\n\n"
-        "The last column is the condition in the source that gives the error, where it stands in one line.\n",
+        "The last column is the condition in the source that gives the error, where it stands in "
+        "one line.\n",
     ]
     for contract in CONTRACTS:
         rows = [

@@ -1,4 +1,7 @@
-"""What do gateway and matcher answer over HTTP? From the descriptions that the programs themselves serve at `/openapi.json`."""
+"""What do gateway and matcher answer over HTTP?
+
+From the descriptions that the programs themselves serve at `/openapi.json`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ METHODS = ("get", "post", "put", "patch", "delete")
 
 
 class _Unstarted:
-    """In place of what a running program hands to its application; describing it touches none of this."""
+    """In place of what a running program hands to its application; describing it touches none of
+    this.
+    """
 
     def __init__(self, **given: Any) -> None:
         self.__dict__.update(given)
@@ -221,11 +226,13 @@ def _number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else str(value)
 
 
-_GATEWAY = """Every call below `/v1` needs a key: `Authorization: Bearer KEY`, made with [`client keys new`](cli/client.md#client-keys-new). Any OpenAI client works
-with `OPENAI_BASE_URL` and `OPENAI_API_KEY`; [the page for teams](../roles/team.md) shows it, and lists the headers that are ours. Errors have
-OpenAI's shape; [each code](../errors/index.md) has a page.
+_GATEWAY = """Every call below `/v1` needs a key: `Authorization: Bearer KEY`, made with [`client
+keys new`](cli/client.md#client-keys-new). Any OpenAI client works with `OPENAI_BASE_URL` and
+`OPENAI_API_KEY`; [the page for teams](../roles/team.md) shows it, and lists the headers that are
+ours. Errors have OpenAI's shape; [each code](../errors/index.md) has a page.
 """
 
-_MATCHER = """Reading needs no key. An order and an acknowledgement carry their own signatures ([protocol](../protocol.md)). Every failure is `{"error": …}` with
-the [error's](../errors/index.md) four texts and its HTTP status.
+_MATCHER = """Reading needs no key. An order and an acknowledgement carry their own signatures
+([protocol](../protocol.md)). Every failure is `{"error": …}` with the [error's](../errors/index.md)
+four texts and its HTTP status.
 """

@@ -17,7 +17,9 @@ NEXT = ("next_step", "fix", "resume")
 
 @dataclass(frozen=True)
 class Message:
-    """The texts of one place, placeholders in ‹brackets›; empty where the place says nothing of its own."""
+    """The texts of one place, placeholders in ‹brackets›; empty where the place says nothing of its
+    own.
+    """
 
     what: str
     why: str
@@ -26,7 +28,9 @@ class Message:
 
 
 def messages_of(kind: type[HeadraceError]) -> list[Message]:
-    """Each distinct message of a class and of its children that have no code of their own, in order of place."""
+    """Each distinct message of a class and of its children that have no code of their own, in order
+    of place.
+    """
     found: dict[tuple[str, str, str], Message] = {}
     for one in [kind, *_without_code(kind)]:
         for message in [*_own_texts(one), *_of_calls(one)]:

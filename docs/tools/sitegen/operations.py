@@ -1,4 +1,7 @@
-"""How are the programs run and watched? From `ops/README.md`, with its links turned towards this site."""
+"""How are the programs run and watched?
+
+From `ops/README.md`, with its links turned towards this site.
+"""
 
 from __future__ import annotations
 

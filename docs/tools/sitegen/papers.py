@@ -1,4 +1,7 @@
-"""Where is each published system in the code? From `docs/tools/papers.toml`, whose every name is looked up."""
+"""Where is each published system in the code?
+
+From `docs/tools/papers.toml`, whose every name is looked up.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ FILE = ROOT / "docs" / "tools" / "papers.toml"
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing that a paper says, and the names of what does it here: dotted Python, or paths of Solidity files."""
+    """One thing that a paper says, and the names of what does it here: dotted Python, or paths of
+    Solidity files.
+    """
 
     where: str
     what: str
@@ -94,6 +99,7 @@ def papers_page() -> dict[str, str]:
 
 _HEAD = """# Five papers and their code
 
-Headrace builds on five published systems. Each table says where a section or an equation of the paper is in the code. Names with dots are Python
-modules, functions and classes; names with slashes are files, `#` is a function in them. A test looks up every one.
+Headrace builds on five published systems. Each table says where a section or an equation of the
+paper is in the code. Names with dots are Python modules, functions and classes; names with slashes
+are files, `#` is a function in them. A test looks up every one.
 """

@@ -1,4 +1,7 @@
-"""What do machines answer each other when they refuse? Codes that no class of error has, with the reasons beside them."""
+"""What do machines answer each other when they refuse?
+
+Codes that no class of error has, with the reasons beside them.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +104,9 @@ def peer_codes_page() -> dict[str, str]:
 
 _HEAD = """# Codes between machines
 
-A machine that refuses a call of another one answers with a code and a reason. Where it is one of the [errors](index.md), its code is that of the error. These are the others. A person meets them
-inside the line `why:` of another error, and in logs. There is nothing to do about them by hand: the program that got one leaves that machine out, or asks another one.
+A machine that refuses a call of another one answers with a code and a reason. Where it is one of
+the [errors](index.md), its code is that of the error. These are the others. A person meets them
+inside the line `why:` of another error, and in logs. There is nothing to do about them by hand: the
+program that got one leaves that machine out, or asks another one.
 
 """

@@ -7,14 +7,19 @@ from collections.abc import Iterable, Sequence
 
 
 def cell(text: object) -> str:
-    """Text inside a table: on one line, and no column ends by chance. In code a bar ends none, and a backslash would show."""
+    """Text inside a table: on one line, and no column ends by chance.
+
+    In code a bar ends none, and a backslash would show.
+    """
     line = " ".join(str(text).split())
     parts = re.split(r"(``.*?``|`[^`]*`)", line)
     return "".join(part if part.startswith("`") else part.replace("|", "\\|") for part in parts)
 
 
 def prose(text: str) -> str:
-    """A sentence of the code as Markdown: double backticks of docstrings become single ones, `<` stays `<`."""
+    """A sentence of the code as Markdown: double backticks of docstrings become single ones, `<`
+    stays `<`.
+    """
     single = text.replace("``", "`")
     parts = re.split(r"(`[^`]*`)", single)
     return "".join(

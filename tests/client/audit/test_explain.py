@@ -1,4 +1,6 @@
-"""Layer by layer: honest work lies on the line of its own noise, a lie stands out at the stage that told it."""
+"""Layer by layer: honest work lies on the line of its own noise, a lie stands out at the stage that
+told it.
+"""
 
 from __future__ import annotations
 

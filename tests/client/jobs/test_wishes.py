@@ -103,7 +103,11 @@ async def test_a_quote_is_shown_and_refused_for_what_a_submission_would_be(
     refusal: type[HeadraceError] | None,
 ) -> None:
     offer = quote(10**9, 4 * 10**9)
-    prepared = prepare(*read_file(write(tmp_path, b'{"prompt": "x"}'), SamplingParams(max_new_tokens=5)), tokenizer, SPEC.context)  # fmt: skip
+    prepared = prepare(
+        *read_file(write(tmp_path, b'{"prompt": "x"}'), SamplingParams(max_new_tokens=5)),
+        tokenizer,
+        SPEC.context,
+    )
 
     class Chain:
         async def read(self, contract: str, function: str, *_: Any) -> Any:
@@ -319,14 +323,16 @@ def test_auditor_that_the_matcher_pays_is_named_only_where_the_requester_says_so
     silent = wishes_of(settings, Choices())
     assert terms_for(silent, offering, NOW_S).auditor == ZERO_ADDRESS
     assert describe_auditor(settings, silent, offering) == (
-        f"nobody; with --auditor matcher {OFFER.auditor} may see every prompt; the matcher pays it 0.01usd"
+        f"nobody; with --auditor matcher {OFFER.auditor} may see every prompt; the matcher pays "
+        f"it 0.01usd"
         " for each of 3 % of the requests"
     )
     assert describe_auditor(settings, silent, quote()) == ""
     asked = wishes_of(settings, Choices(auditor="matcher"))
     assert terms_for(asked, offering, NOW_S).auditor == OFFER.auditor
     assert describe_auditor(settings, asked, offering) == (
-        f"{OFFER.auditor} may see every prompt and dispute; the matcher pays it 0.01usd for each of 3 % of the requests"
+        f"{OFFER.auditor} may see every prompt and dispute; the matcher pays it 0.01usd for each "
+        f"of 3 % of the requests"
     )
     own = wishes_of(settings, Choices(auditor=key(60).address))
     assert terms_for(own, offering, NOW_S).auditor == key(60).address

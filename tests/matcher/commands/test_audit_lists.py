@@ -39,7 +39,9 @@ def book(settings: Settings) -> Iterator[AuditBook]:
 
 
 def draw(book: AuditBook, auditor: str, job: str, *requests: int, due_at: int = DUE) -> None:
-    book.draw(job, auditor, requests, lambda r: True, fee_units=FEE, cap_units=10**9, now=1, due_at=due_at)  # fmt: skip
+    book.draw(
+        job, auditor, requests, lambda r: True, fee_units=FEE, cap_units=10**9, now=1, due_at=due_at
+    )
 
 
 def find(book: AuditBook, auditor: str, job: str, request: int, found: Found, at: int) -> None:
@@ -67,7 +69,7 @@ def test_request_goes_from_drawn_to_paid(book: AuditBook, settings: Settings) ->
     book.note(payment, Outcome(Fate.DONE, is_final=False, block_number=7))
     assert states(settings) == {0: "drawn", 1: "paid"}
     (row,) = [row for row in list_audits(settings, 10) if row.request == 1]
-    assert (row.auditor, row.found, row.stage, row.fee) == (AUDITOR, "fault", 1, "0.01usd")  # fmt: skip
+    assert (row.auditor, row.found, row.stage, row.fee) == (AUDITOR, "fault", 1, "0.01usd")
     assert row.tx == "0x" + "ab" * 32
     assert len(list_audits(settings, 1)) == 1
 
@@ -119,8 +121,15 @@ async def test_auditor_that_cleared_what_the_chain_convicted_is_shown(
         find(book, who, job, request, found, at)
     rows = {row.auditor: row for row in await list_auditors(settings, 10)}
     assert msgspec.to_builtins(rows[AUDITOR]) == {
-        "auditor": AUDITOR, "drawn": 2, "late": 0, "owed": 2, "being_paid": 0, "paid": 0,
-        "owed_amount": "0.02usd", "cleared_jobs": 1, "contradicted": 1,
-    }  # fmt: skip
+        "auditor": AUDITOR,
+        "drawn": 2,
+        "late": 0,
+        "owed": 2,
+        "being_paid": 0,
+        "paid": 0,
+        "owed_amount": "0.02usd",
+        "cleared_jobs": 1,
+        "contradicted": 1,
+    }
     assert (rows[OTHER].cleared_jobs, rows[OTHER].contradicted) == (1, 0)
     assert book.cleared(1) == [(OTHER.lower(), THIRD)], "the newest"

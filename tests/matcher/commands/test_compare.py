@@ -9,9 +9,15 @@ from matcher.commands.compare import differences, network_dot
 
 def machine(operator: str, **changes: Any) -> dict[str, Any]:
     values = {
-        "operator": operator, "shortId": f"mnr_{operator}", "state": "SERVING", "alive": True, "layers": [0, 4],
-        "sequence": 7, "ageMs": 500, "tauMsPerLayer": 1.5,
-    }  # fmt: skip
+        "operator": operator,
+        "shortId": f"mnr_{operator}",
+        "state": "SERVING",
+        "alive": True,
+        "layers": [0, 4],
+        "sequence": 7,
+        "ageMs": 500,
+        "tauMsPerLayer": 1.5,
+    }
     return values | changes
 
 

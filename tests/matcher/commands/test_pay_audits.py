@@ -44,7 +44,9 @@ class Till:
         self, auditor: str, *requests: int, job: str = JOB, found: Found = Found.CLEAN
     ) -> None:
         """The auditor has answered for these."""
-        self.book.draw(job, auditor, requests, lambda r: True, fee_units=FEE, cap_units=10**9, now=1, due_at=9)  # fmt: skip
+        self.book.draw(
+            job, auditor, requests, lambda r: True, fee_units=FEE, cap_units=10**9, now=1, due_at=9
+        )
         for request in requests:
             finding = AuditFinding(auditor, job, request, found, 0)
             assert self.book.keep(SignedFinding(finding, "0x" + "00" * 65), 2)
@@ -132,7 +134,9 @@ async def test_what_waits_for_a_block_is_not_sent_as_another(till: Till) -> None
     prepared = await till.begin()
     for _ in range(2):
         await till.chain.push(prepared)
-    assert [p.fate for p in await settle(till.chain, till.book, DEPTH, sends=False)] == [Fate.PENDING]  # fmt: skip
+    assert [p.fate for p in await settle(till.chain, till.book, DEPTH, sends=False)] == [
+        Fate.PENDING
+    ]
     assert till.book.owed() == []
     await till.chain.rpc("anvil_mine", hex(1))
     assert await till.settle() == [Fate.DONE]

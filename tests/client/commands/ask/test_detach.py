@@ -1,4 +1,6 @@
-"""A submission that goes on alone is the same command, is given its password through a pipe, and is found by its lock."""
+"""A submission that goes on alone is the same command, is given its password through a pipe, and is
+found by its lock.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ from tests.client.commands.ask.test_job_follow import run_of
 from tests.client.commands.ask.test_job_list import Desk
 from tests.client.world import NOW_S
 
-#: Keeps what its name says until it is interrupted, and takes a moment to go. Who starts it in the background of a script
-#: has it ignore interrupts; like every program of ours it does not.
+#: Keeps what its name says until it is interrupted, and takes a moment to go. Who starts it in the
+#: background of a script has it ignore interrupts; like every program of ours it does not.
 KEEPER = """
 import signal, sys, time
 from pathlib import Path
@@ -48,8 +50,14 @@ def test_the_same_command_runs_to_its_end_and_asks_nothing() -> None:
     assert argv[:4] == [sys.executable, "-P", "-m", "client.cli"]
     assert argv[4:11] == list(typed[1:])
     assert argv[11:] == [
-        "--wait", "--yes", "--json", "--password-file", "/dev/stdin", "--max-cost", "0.5usd",
-    ]  # fmt: skip
+        "--wait",
+        "--yes",
+        "--json",
+        "--password-file",
+        "/dev/stdin",
+        "--max-cost",
+        "0.5usd",
+    ]
     *_, last = detach._argv(("client", "submit", "--detach", "--", "-odd.jsonl"), "1usd")
     assert last == "-odd.jsonl"
 

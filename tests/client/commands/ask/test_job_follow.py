@@ -1,4 +1,6 @@
-"""Jobs followed to their end, fetched again, run again where they failed; receipts and bundles that strangers can check."""
+"""Jobs followed to their end, fetched again, run again where they failed; receipts and bundles that
+strangers can check.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ TX = "0x" + "ab" * 32
 
 
 class FullChain(Chain):
-    """A chain that also has the job's events and the call that matched it, and that ends a job when told to."""
+    """A chain that also has the job's events and the call that matched it, and that ends a job when
+    told to.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,8 +88,11 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     desk = Desk(tmp_path)
     chain = desk.chain = FullChain()
     chain.on_chain = {
-        "state": int(JobState.SETTLED), "planHash": desk.job.plan_hash, "tokensIn": 7, "tokensOut": 8,
-    }  # fmt: skip
+        "state": int(JobState.SETTLED),
+        "planHash": desk.job.plan_hash,
+        "tokensIn": 7,
+        "tokensOut": 8,
+    }
     chain.job = desk.job.job_id
 
     @asynccontextmanager
@@ -98,7 +105,12 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
 
 
 def run_of(desk: Desk, **options: Any) -> Run:
-    run = Run("client", "jobs", GlobalOptions(yes=True, quiet=True, **options), folders=desk.settings.folders)  # fmt: skip
+    run = Run(
+        "client",
+        "jobs",
+        GlobalOptions(yes=True, quiet=True, **options),
+        folders=desk.settings.folders,
+    )
     run._settings = desk.settings
     run.unlock = lambda *_, **__: REQUESTER  # type: ignore[method-assign, assignment]
     return run
@@ -110,8 +122,11 @@ async def test_a_log_has_the_requests_and_then_the_events_in_their_order(desk: D
     desk.chain.add("JobSettled", paid=3_000_000, refunded=2_000_000, withheld=0)
     lines = plain(await job_follow.job_log(desk.settings, desk.typed))
     assert [(line["what"], line["name"]) for line in lines] == [
-        ("request", "p0"), ("request", "p1"), ("event", "JobMatched"), ("event", "JobSettled"),
-    ]  # fmt: skip
+        ("request", "p0"),
+        ("request", "p1"),
+        ("event", "JobMatched"),
+        ("event", "JobSettled"),
+    ]
     assert lines[0]["state"] == "length"
     assert lines[-1]["state"] == "paid 3usd, refunded 2usd, withheld 0usd"
     assert lines[-1]["transaction"] == TX

@@ -113,8 +113,15 @@ async def test_jobs_and_receipts_are_listed(desk: Desk) -> None:
     desk.keep()
     (line,) = plain(job_list.list_jobs(desk.settings))
     assert line == {
-        "job": desk.typed, "name": "", "state": "open", "running": False, "requests": 2, "finished": 2, "tokens": 8, "stages": 3,
-    }  # fmt: skip
+        "job": desk.typed,
+        "name": "",
+        "state": "open",
+        "running": False,
+        "requests": 2,
+        "finished": 2,
+        "tokens": 8,
+        "stages": 3,
+    }
     shown = plain(await job_list.show_job(desk.settings, desk.typed))
     assert shown["on_chain"] == "settled"
     assert shown["locked"] == "5usd"
@@ -225,7 +232,7 @@ async def test_delegation_is_signed_and_read_back(desk: Desk, tmp_path: Path) ->
 
     desk.keep()
     auditor = key(60).address
-    made = plain(await job_list.delegate(Terminal(), desk.typed, auditor, "24h"))  # type: ignore[arg-type]
+    made = plain(await job_list.delegate(Terminal(), desk.typed, auditor, "24h"))
     file = tmp_path / "delegation.json"
     for document in (made, {"ok": True, "result": made}):
         file.write_text(json.dumps(document))

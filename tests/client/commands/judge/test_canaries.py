@@ -1,4 +1,6 @@
-"""Canaries look like their neighbours, come back as they were known to, and point at the job where they do not."""
+"""Canaries look like their neighbours, come back as they were known to, and point at the job where
+they do not.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,12 @@ DEFAULTS = SamplingParams()
 
 def line(name: str, text: str, **body: Any) -> bytes:
     messages = [{"role": "user", "content": text}]
-    entry = {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": {"messages": messages} | body}  # fmt: skip
+    entry = {
+        "custom_id": name,
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": {"messages": messages} | body,
+    }
     return json.dumps(entry).encode()
 
 

@@ -1,4 +1,6 @@
-"""`disputes show` has a row for each move and says whose turn it is; with --watch it ends with the verdict and the number on trial."""
+"""`disputes show` has a row for each move and says whose turn it is; with --watch it ends with the
+verdict and the number on trial.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +64,11 @@ async def test_watching_says_each_state_once_and_ends_with_the_verdict(
 ) -> None:
     first, second = [MOVE], [MOVE, MOVE | {"function": "pick", "player": "accused"}]
     looks += [
-        Shown(OPEN, first), Shown(OPEN, first), Shown(OPEN, first), Shown(RULED, second),
-    ]  # fmt: skip
+        Shown(OPEN, first),
+        Shown(OPEN, first),
+        Shown(OPEN, first),
+        Shown(RULED, second),
+    ]
     await watch_dispute(run_of(tmp_path), "disp_1")
     said = capsys.readouterr()
     documents = [json.loads(line) for line in said.out.splitlines()]
@@ -95,9 +100,16 @@ async def test_a_jurys_dispute_is_one_row_that_says_how_the_votes_are(
     looks: list[Shown], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = {
-        "before": "jury", "dispute": "disp_1", "job": "job_1", "stage": 1, "accused": "0x", "phase": "ruled",
-        "verdict": "no fault", "votes": "1 fault of 3 revealed, panel 3", "bond": "50usd",
-    }  # fmt: skip
+        "before": "jury",
+        "dispute": "disp_1",
+        "job": "job_1",
+        "stage": 1,
+        "accused": "0x",
+        "phase": "ruled",
+        "verdict": "no fault",
+        "votes": "1 fault of 3 revealed, panel 3",
+        "bond": "50usd",
+    }
     jury = Standing("0x" + "cd" * 32, None, JuryPhase.RULED, "no fault", 0, 0)
     looks += [Shown(jury, [row])]
     await show_dispute(run_of(tmp_path), "disp_1")

@@ -1,4 +1,6 @@
-"""A program built with the frame, for the tests of the frame; run it as a process or call ``app.main``."""
+"""A program built with the frame, for the tests of the frame; run it as a process or call
+``app.main``.
+"""
 
 from __future__ import annotations
 

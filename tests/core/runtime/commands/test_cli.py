@@ -66,8 +66,12 @@ def call(environ, monkeypatch, capsys):
 def start(environ, *arguments, **more):
     return subprocess.Popen(
         [sys.executable, str(PROGRAM), *arguments],
-        env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more,
-    )  # fmt: skip
+        env=environ,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **more,
+    )
 
 
 def until_ready(file, process):
@@ -189,8 +193,12 @@ def test_on_a_terminal_the_question_is_asked_and_no_is_the_default(environ, answ
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, str(PROGRAM), "stake", "add", "5usd"],
-        env=environ, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-    )  # fmt: skip
+        env=environ,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+    )
     os.close(slave)
     shown = b""
     while b"[y/N]" not in shown:
@@ -301,7 +309,8 @@ def test_help_imports_nothing_heavy_and_is_quick(environ):
         "import runpy\n"
         f"try: runpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n"
         "except SystemExit: pass\n"
-        "heavy = {'pydantic', 'structlog', 'torch', 'transformers', 'web3', 'hivemind', 'eth_account',"
+        "heavy = {'pydantic', 'structlog', 'torch', 'transformers', 'web3', 'hivemind', "
+        "'eth_account',"
         " 'eth_keyfile', 'fastapi', 'numpy', 'sqlmodel', 'prometheus_client'} & set(sys.modules)\n"
         "print(sorted(heavy), time.process_time(), file=sys.stderr)"
     )
