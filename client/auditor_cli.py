@@ -340,9 +340,15 @@ async def jury_withdraw(
 @app.results
 def _results() -> Results:
     """What each command prints with --json."""
-    from client import dispute_results
     from client.audit import explain, investigation
-    from client.commands.judge import bundle, canaries, jury_stake, replay, watch_service
+    from client.commands.judge import (
+        bundle,
+        canaries,
+        dispute_results,
+        jury_stake,
+        replay,
+        watch_service,
+    )
     from client.commands.wallet import credit
     from client.disputes import game_record
 

@@ -524,17 +524,11 @@ async def dispute(
 @app.results
 def _results() -> Results:
     """What each command prints with --json."""
-    from client import dispute_results, wallet
-    from client.commands.ask import (
-        detach,
-        job_follow,
-        job_list,
-        offers,
-        receipts,
-    )
-    from client.commands.ask import (
-        submit as submitting,
-    )
+    from client import wallet
+    from client.commands.ask import chat as conversation
+    from client.commands.ask import detach, job_follow, job_list, offers, receipts
+    from client.commands.ask import submit as submitting
+    from client.commands.judge import dispute_results
     from client.commands.wallet import allow as spender
     from client.commands.wallet import balance as holdings
     from client.commands.wallet import wallets, withdraw

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from client.audit.evidence import Delegation, events_named
 from client.audit.investigation import investigate, read_delegation
+from client.commands.judge.dispute_results import Moved
 from client.commands.judge.play_dispute import next_move
 from client.commands.wallet.credit import withdraw_credits
 from client.context import Context, open_context
-from client.dispute_results import Moved
 from client.jury.jury import Action, Memory, View, next_action
 from core.dispute.game.dispute import ACCUSED_TURNS, JURY, STATUSES, JuryPhase, Phase
 from core.dispute.game.game_log import GAME, Opened, games

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from client.audit.evidence import Delegation, Evidence
 from client.audit.investigation import Investigation, endpoints_of, open_evidence, source_of
 from client.audit.rerun import ShardSource, StageFinding, audit_stage
+from client.commands.judge.dispute_results import PlayedDispute
 from client.context import Context
-from client.dispute_results import PlayedDispute
 from client.disputes.charge import Charge, accusation, charge_of, inquest_of, would_convict
 from client.disputes.inquest import Inquest
 from client.disputes.prosecution import Accusation, Brought, Played, Prosecution, open_game

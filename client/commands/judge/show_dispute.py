@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from client.commands.judge.dispute_results import DisputeRow
 from client.commands.judge.move_dispute import Standing, standing
 from client.commands.judge.verdicts import jury_row
 from client.context import Context, open_context
-from client.dispute_results import DisputeRow
 from client.disputes.game_record import OnTrial, ShownMove, describe_trial, moves_of, on_trial
 from core.dispute.game.dispute import (
     ACCUSED_TURNS,

@@ -20,9 +20,9 @@ from client.audit.investigation import (
     read_delegation,
     source_of,
 )
+from client.commands.judge.dispute_results import DisputeRow, JuryDispute
 from client.commands.judge.play_dispute import is_played, play_dispute
 from client.context import Context, open_context
-from client.dispute_results import DisputeRow, JuryDispute
 from client.disputes.jury_dispute import challenge_cost, check_standing, open_dispute
 from client.jury.jury import Phase
 from core.dispute.game.dispute import STATUSES

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from core.runtime.commands.results import Failure, Rehearsed
-
-if TYPE_CHECKING:
-    from core.runtime.commands.cli import App
+from core.runtime.commands.results import Failure, Rehearsed, Results
 
 Schema = dict[str, Any]
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 ERROR: Final = "headrace.error/1"
+
+
+class Printing(Protocol):
+    """A program whose commands print results."""
+
+    program: str
+
+    def printed(self) -> Results:
+        """Command → types of what it prints with --json."""
 
 
 def name_of(program: str, command: str) -> str:
@@ -27,7 +33,7 @@ def file_name(name: str) -> str:
     return f"{name.replace('/', '.')}.json"
 
 
-def schemas_of(app: App) -> dict[str, Schema]:
+def schemas_of(app: Printing) -> dict[str, Schema]:
     """Name of the document → its schema, for every command of a program."""
     found = {}
     for command, kinds in sorted(app.printed().items()):
@@ -45,7 +51,7 @@ def error_schema() -> Schema:
     return _document(ERROR, "any program's failure with --json", False, {"error": shape}, parts)
 
 
-def every_schema(apps: Iterable[App]) -> dict[str, Schema]:
+def every_schema(apps: Iterable[Printing]) -> dict[str, Schema]:
     """Name → schema, for every command of these programs and for failures."""
     found = {ERROR: error_schema()}
     for app in apps:

@@ -7,17 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
 from core.runtime.commands.console import Run
 
 if TYPE_CHECKING:
-    from core.runtime.commands.cli import App
+    from core.runtime.commands.results import Results
 
 
-def mount(app: App) -> None:
+class Frame(Protocol):
+    """A program as far as commands are added to it; `cli.App` is one."""
+
+    program: str
+
+    def command(self, name: str) -> Callable[[Callable[..., None]], Any]:
+        """Add a command."""
+
+    def group(self, name: str, help: str) -> Frame:
+        """Add a sub-command that has commands of its own."""
+
+    def printed(self) -> Results:
+        """Command → types of what it prints with --json."""
+
+
+def mount(app: Frame) -> None:
     """Add the shared commands to a program."""
     config = app.group("config", help="Show and change settings.")
     config.command("show")(show)
@@ -81,7 +96,7 @@ def path(run: Run) -> None:
     )
 
 
-def _schema_of(app: App) -> Callable[..., None]:
+def _schema_of(app: Frame) -> Callable[..., None]:
     """The command ``schema`` of a program: it knows which types the program's commands print."""
 
     def schema(
