@@ -1,4 +1,18 @@
-"""The matcher: plans who holds which layers, finds the chain for each order, opens and settles jobs.
+"""The matcher: plans layers, finds the chain for each order, opens and settles jobs.
 
-It holds nobody's money and sees no prompt.
+`cli`        the `matcher` program
+`commands/`  what its longer commands do
+`daemon/`    the running matcher: its loop, start and end
+`world`      what the daemon knows right now
+`fleet/`     which machines are there, and what each may be given
+`planning/`  who should hold which layers
+`api/`       the HTTP API
+`matching/`  a signed order as a job on chain
+`routes/`    which chain of machines answers an order now
+`settling/`  a job brought to its end
+`audits/`    the audits that a matcher pays for or goes by
+`records/`   the database of the matcher
+`results`    what the matcher's commands print with --json
+
+It holds no money of others and sees no prompt.
 """

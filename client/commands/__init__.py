@@ -1,0 +1,6 @@
+"""What the commands of `client` and `auditor` do, and what they print.
+
+`wallet/`  keys and money
+`ask/`     what a requester asks for, and what became of it
+`judge/`   what an auditor and a juror do
+"""

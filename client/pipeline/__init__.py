@@ -1,0 +1,6 @@
+"""What a requester and the stages of one job say to each other.
+
+`streams`   which streams are open, what comes on them, and which stage fell silent
+`pipeline`  one matched job from open to receipts
+`verify`    whether receipts say what was bought
+"""

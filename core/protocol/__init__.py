@@ -1,0 +1,17 @@
+"""What is signed, committed and sent, and what can go wrong.
+
+`types`       the frozen values that are signed, committed, stored and sent
+`ids`         what an id is, and how it is printed, shortened and found again
+`units`       how amounts are written, read exactly, and priced
+`hashing`     the hashes of a worker: C of ours where it can be compiled, else Python
+`keccak.c`    Keccak-256
+`rows.c`      SHA-256 over rows
+`compiled`    C of ours, compiled for this very processor
+`commit`      which root commits to which bytes (`docs/protocol.md` §3)
+`signing`     a message as a digest and a signature: EIP-712 (`docs/protocol.md` §2)
+`records`     what the swarm says: signed records of miners and of allocations
+`wire`        every message on a stream, its framing and its limits
+`errors`      what can go wrong, and what each mistake tells the person and the script
+`deterrence`  from which stake on cheating loses money (`docs/trust.md` §11)
+`abi/`        the interfaces of the contracts, written by the build
+"""

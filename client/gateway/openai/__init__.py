@@ -1,0 +1,9 @@
+"""The OpenAI protocol: what a body asks for, and how an answer looks.
+
+`fields`   each field of a body honoured, ignored with a warning, or refused by name
+`terms`    headers of ours as terms of the order
+`models`   what can be asked for now, at which price, with which tokenizer
+`writing`  tokens as text that may be sent: whole characters, no stop string
+`shapes`   completions, their chunks and their usage
+`schemas`  what `/openapi.json` says of bodies and answers
+"""

@@ -1,0 +1,7 @@
+"""Streams between two parties, and the swarm.
+
+`transport`  the swarm: who is there and what they say of themselves (hivemind's DHT)
+`channel`    direct streams between two proven keys: connect, call, push, answer
+`circuits`   a machine that cannot be dialled, reached through a libp2p relay
+`pulse`      whether a peer is still there, and still computes
+"""
