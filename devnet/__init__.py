@@ -20,5 +20,4 @@
 `doubted_prompts.jsonl`  the requests of the demo's dispute
 `ledger`                 who holds what in every contract, and what a job must have changed
 `results`                what the devnet's commands print with --json
-`schemas`                the JSON Schemas of all commands, published: `python -m devnet.schemas`
 """

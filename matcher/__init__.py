@@ -12,7 +12,6 @@
 `settling/`  a job brought to its end
 `audits/`    the audits that a matcher pays for or goes by
 `records/`   the database of the matcher
-`results`    what the matcher's commands print with --json
 
 It holds no money of others and sees no prompt.
 """
