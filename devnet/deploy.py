@@ -51,24 +51,6 @@ class Parameters:
     quorum: int = 2
 
 
-#: For a chain that people's money is on; why turns are that long: `docs/trust.md` §3. Twelve days of unbonding outlast job, window and dispute.
-PRODUCTION = Parameters(
-    min_stake=500 * USD,
-    unbond_s=12 * 86_400,
-    jail_s=86_400,
-    max_job_s=3 * 86_400,
-    max_window_s=3 * 86_400,
-    max_dispute_s=5 * 86_400,
-    withdraw_delay_s=86_400,
-    close_delay_s=3600,
-    commit_s=12 * 3600,
-    reveal_s=12 * 3600,
-    payout_delay_s=3600,
-    juror_unbond_s=12 * 86_400,
-    turn_s=4 * 3600,
-)
-
-
 async def deploy(
     chain: Chain, deployer: DigestSigner, fee_recipient: str, p: Parameters
 ) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,11 +54,6 @@ def int8_believer(layer: int) -> Callable[[TraceModel], TraceModel]:
         return Rounded(model.folder, model.parts, model.tables)
 
     return believe
-
-
-def int8_liar(layer: int) -> Callable[[Shard], None]:
-    """A hook for machines that accept one after loading: makes them lie in this layer."""
-    return partial(corrupt_layer_int8, layer=layer)
 
 
 def slow_down(shard: Shard, ms_per_layer: float) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from core.chain.chain import Chain
 
-#: Burned money is a credit of this account, which anyone may sweep to it, so that no slash depends on a transfer.
+#: Burned money stays where it was staked, as the credit of this account, whose key nobody has.
 BURNED = "0x000000000000000000000000000000000000dEaD"
 
 

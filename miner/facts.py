@@ -34,7 +34,6 @@ class OnChain:
     strikes: int
     open_disputes: int
     can_work: bool
-    operator_wei: int
     now_s: int
 
 
@@ -210,11 +209,10 @@ async def _chain(settings: Settings, operator: str | None) -> tuple[OnChain | No
     try:
         async with open_chain(settings) as chain:
             owner = await chain.read(REGISTRY, "ownerOf", operator)
-            wei = await chain.balance_wei(operator)
             now_s = await chain.now()
             least = int(await chain.read(REGISTRY, "minStake"))
             if owner == ZERO_ADDRESS:
-                return OnChain("", operator, 0, 0, least, 0, 0, 0, 0, False, wei, now_s), ""
+                return OnChain("", operator, 0, 0, least, 0, 0, 0, 0, False, now_s), ""
             found = await chain.read(REGISTRY, "minerOf", owner)
             can_work = await chain.read(REGISTRY, "canWork", operator, 0)
     except HeadraceError as error:
@@ -230,7 +228,6 @@ async def _chain(settings: Settings, operator: str | None) -> tuple[OnChain | No
         strikes=found["strikes"],
         open_disputes=found["openDisputes"],
         can_work=bool(can_work),
-        operator_wei=wei,
         now_s=now_s,
     ), ""
 

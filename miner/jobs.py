@@ -265,18 +265,13 @@ def fail(request: Request) -> Request | None:
     return None if request.is_over else replace(request, phase=Phase.FAILED)
 
 
-def prompt_chunks(prompt_tokens: int, chunk_tokens: int = CHUNK_TOKENS) -> list[tuple[int, int]]:
-    """Canonical cuts of a prompt as (start, end), from position 0.
-
-    The same on every machine, because a prompt fed in other chunks gives slightly other bits.
-    """
-    return replay_chunks(0, prompt_tokens, prompt_tokens, chunk_tokens)
-
-
 def replay_chunks(
     start: int, end: int, decoded_from: int, chunk_tokens: int = CHUNK_TOKENS
 ) -> list[tuple[int, int]]:
-    """Cuts of rows [start, end) that are fed or sent again: at the canonical ones, where decoding began, before the last row."""
+    """Cuts of rows [start, end) that are fed or sent again: at the canonical ones, where decoding began, before the last row.
+
+    The same on every machine, because a prompt fed in other chunks gives slightly other bits.
+    """
     at = {n for n in range(0, end, chunk_tokens) if start < n} | {start, end}
     if decoded_from < end:
         at |= {max(start, decoded_from), max(start, end - 1)}

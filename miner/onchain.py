@@ -179,10 +179,9 @@ class DisputeNews:
 
 @dataclass(frozen=True)
 class ClosingNews:
-    """A session was closed: what was acknowledged counts on chain until `until_s`."""
+    """A session was closed: no more work for it."""
 
     job_id: str
-    until_s: int
 
 
 _JOB_EVENTS = {
@@ -198,7 +197,7 @@ _JOB_EVENTS = {
 def news_of(event: ChainEvent) -> JobNews | DisputeNews | ClosingNews | None:
     """What an event means to a miner; None for events of no interest."""
     if event.contract == "TaskRegistry" and event.name == "JobClosing":
-        return ClosingNews(str(event.args["job"]), int(event.args["until"]))
+        return ClosingNews(str(event.args["job"]))
     if event.contract == "TaskRegistry" and event.name in _JOB_EVENTS:
         return JobNews(str(event.args["job"]), _JOB_EVENTS[event.name])
     if event.contract == "JuryArbitrator" and event.name == "DisputeOpened":

@@ -23,9 +23,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from core.keys.signer import DEVNET_PHRASE, Signer, devnet_accounts
+from core.keys.signer import DEVNET_PHRASE, Signer
 from core.protocol.signing import Domain
 from devnet.anvil import old_states_in
+from tests.accounts import devnet_accounts
 
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")

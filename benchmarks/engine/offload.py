@@ -6,6 +6,7 @@ for less than a third and a copier. Whole rounds take turns, so that the copier 
 
 from __future__ import annotations
 
+import math
 import time
 from statistics import median
 from typing import Any
@@ -64,7 +65,8 @@ def rows() -> list[Row]:
     store.close()
     where = f"hot memory {(hot + 1) * page_bytes / 2**20:.0f} MB"
     moved = (
-        f"{store.copied_bytes / 2**30:.1f} GB moved at {store.bandwidth_bytes_per_s / 1e9:.1f} GB/s, "
+        f"{store.copied_bytes / 2**30:.1f} GB moved at "
+        f"{store.copied_bytes / (store.copying_s or math.inf) / 1e9:.1f} GB/s, "
         f"{store.stalled_s * 1e3 / max(1, ROUNDS * MICROBATCHES):.1f} ms waited per turn of "
         f"{median(taken[True]) * 1e3:.0f}"
     )

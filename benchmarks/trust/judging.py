@@ -13,13 +13,13 @@ from benchmarks.trust.town import SAMPLED, Served, Town, attention, honest
 from core.dispute.judging.numerics import (
     Standing,
     judge_rows,
-    judge_tokens,
     reexecute,
     standing_of,
     studentised,
     whitened_relative_l2,
 )
 from core.protocol.types import LayerRange
+from tests.core.engine.draws import judge_tokens
 
 
 class Finding(IntEnum):

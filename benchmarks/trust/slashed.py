@@ -19,8 +19,8 @@ from benchmarks.table import Row
 from benchmarks.trust import lies
 from benchmarks.trust.disputes import MAX_GAS, MAX_MOVE_GAS, MAX_TRANSACTIONS
 from benchmarks.trust.town import Town, columns, town
-from core.keys.signer import devnet_accounts
 from core.protocol.types import SamplingParams
+from tests.accounts import devnet_accounts
 
 LIAR, LAST = 1, 2
 PROMPT_TOKENS, NEW_TOKENS, WRONG_AT = 52, 8, 2

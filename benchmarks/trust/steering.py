@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from benchmarks.table import Row
 from benchmarks.trust.judging import Finding, Judge
 from benchmarks.trust.town import Served, Town, honest, town
-from core.dispute.judging.numerics import judge_rows, judge_tokens, reexecute
+from core.dispute.judging.numerics import judge_rows, reexecute
 from core.engine.attention import attending
 from core.engine.blocks import Shard
 from core.protocol.types import SamplingParams
+from tests.core.engine.draws import judge_tokens
 
 MODEL = "smollm"
 PROMPTS, PROMPT_TOKENS, RANKS, TURNS = 2, 80, (1, 19), 1

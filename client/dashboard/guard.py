@@ -50,10 +50,6 @@ class Guard:
     _session: str = field(default_factory=_secret, repr=False)
     _csrf: str = field(default_factory=_secret, repr=False)
 
-    def login_path(self) -> str:
-        """The path of the link that opens the session, to be printed for the owner alone."""
-        return f"/login?token={self.token}"
-
     def session_for(self, token: str) -> str | None:
         """The cookie for whoever shows the token; None for anybody else."""
         return self._session if _same(token, self.token) else None

@@ -8,8 +8,8 @@ import {Ownable2Step} from "@openzeppelin/contracts/access/Ownable2Step.sol";
 ///
 /// Only ways *in* carry `whenEntriesOpen`. Ways out, settlement and dispute moves never do, so a pause can run down nobody's clock.
 abstract contract EntryPause is Ownable2Step {
-    uint256 public constant MAX_PAUSE_SECONDS = 7 days;
-    uint256 public constant PAUSE_REST_SECONDS = 30 days;
+    uint256 private constant MAX_PAUSE_SECONDS = 7 days;
+    uint256 private constant PAUSE_REST_SECONDS = 30 days;
 
     /// @dev {guardian 160 | pausedUntil 40 | nextPauseAt 40}
     address public guardian;

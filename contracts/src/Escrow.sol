@@ -2,7 +2,6 @@
 pragma solidity ^0.8.30;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
-import {IERC20Permit} from "@openzeppelin/contracts/token/ERC20/extensions/IERC20Permit.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
@@ -50,19 +49,10 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
 
     /// @inheritdoc IEscrow
     function deposit(uint256 amount) external nonReentrant {
-        _deposit(msg.sender, amount);
-    }
-
-    /// @inheritdoc IEscrow
-    function depositFor(address account, uint256 amount) external nonReentrant {
-        _deposit(account, amount);
-    }
-
-    /// @inheritdoc IEscrow
-    function depositWithPermit(uint256 amount, uint256 permitDeadline, uint8 v, bytes32 r, bytes32 s) external nonReentrant {
-        // Whoever saw this permit may have used it already: what counts is the allowance, which the transfer checks.
-        try IERC20Permit(token).permit(msg.sender, address(this), amount, permitDeadline, v, r, s) {} catch {}
-        _deposit(msg.sender, amount);
+        if (amount == 0) revert AmountZero();
+        _balances[msg.sender] += amount;
+        emit Deposited(msg.sender, msg.sender, amount);
+        _pull(msg.sender, amount);
     }
 
     /// @inheritdoc IEscrow
@@ -74,15 +64,6 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
         thaw.amount = (thaw.amount + amount).toUint128();
         thaw.readyAt = readyAt;
         emit WithdrawRequested(msg.sender, amount, readyAt);
-    }
-
-    /// @inheritdoc IEscrow
-    function cancelWithdraw() external {
-        uint256 amount = _thaws[msg.sender].amount;
-        if (amount == 0) revert NothingThawing();
-        delete _thaws[msg.sender];
-        _balances[msg.sender] += amount;
-        emit WithdrawCancelled(msg.sender, amount);
     }
 
     /// @inheritdoc IEscrow
@@ -188,14 +169,6 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
     }
 
     // --- internals ---
-
-    function _deposit(address account, uint256 amount) private {
-        if (amount == 0) revert AmountZero();
-        // SAFETY: only ever adds to a balance; nobody's deposit can touch another account's thaw.
-        _balances[account] += amount;
-        emit Deposited(account, msg.sender, amount);
-        _pull(msg.sender, amount);
-    }
 
     /// INVARIANT: the books grow by exactly what arrived, so a token that takes a fee or rebases is refused here.
     function _pull(address from, uint256 amount) private {

@@ -2,7 +2,6 @@
 pragma solidity ^0.8.30;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
-import {IERC20Permit} from "@openzeppelin/contracts/token/ERC20/extensions/IERC20Permit.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
 import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
@@ -41,7 +40,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     uint256 private constant BPS = 10_000;
     uint256 private constant CHALLENGER_SHARE_BPS = 2_000;
     uint256 private constant VICTIM_SHARE_BPS = 3_000;
-    uint256 public constant MAX_MACHINES = 64;
+    uint256 private constant MAX_MACHINES = 64;
 
     IERC20 public immutable token;
     address public immutable taskRegistry;
@@ -87,22 +86,17 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
 
     /// @inheritdoc IMinerRegistry
     function register(uint256 amount, address operator, bytes calldata operatorProof) external nonReentrant whenEntriesOpen {
-        _register(amount, operator, operatorProof);
-    }
+        Miner storage miner = _miners[msg.sender];
+        if (miner.state != State.None && miner.state != State.Exited) revert InvalidState(miner.state);
+        if (amount < minStake) revert StakeTooLow(amount, minStake);
+        _claimOperator(operator, operatorProof);
 
-    /// @inheritdoc IMinerRegistry
-    function registerWithPermit(
-        uint256 amount,
-        address operator,
-        bytes calldata operatorProof,
-        uint256 permitDeadline,
-        uint8 v,
-        bytes32 r,
-        bytes32 s
-    ) external nonReentrant whenEntriesOpen {
-        // A permit that someone else already brought has set the allowance: the transfer decides, not the permit.
-        try IERC20Permit(address(token)).permit(msg.sender, address(this), amount, permitDeadline, v, r, s) {} catch {}
-        _register(amount, operator, operatorProof);
+        // Strikes, open disputes and machines outlive an exit.
+        miner.operator = operator;
+        miner.stake = SafeCast.toUint96(amount);
+        miner.state = State.Active;
+        emit MinerRegistered(msg.sender, operator, amount);
+        _pull(amount);
     }
 
     /// @inheritdoc IMinerRegistry
@@ -133,16 +127,6 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
             endpointHash: endpointHash
         });
         emit MachineRegistered(msg.sender, index, class, vramMiB, bandwidthMBps, endpointHash);
-    }
-
-    /// @inheritdoc IMinerRegistry
-    function updateMachine(uint16 index, uint32 vramMiB, uint64 bandwidthMBps, bytes32 endpointHash) external {
-        _in(State.Active);
-        Machine storage machine = _activeMachine(index);
-        machine.vramMiB = vramMiB;
-        machine.bandwidthMBps = bandwidthMBps;
-        machine.endpointHash = endpointHash;
-        emit MachineUpdated(msg.sender, index, vramMiB, bandwidthMBps, endpointHash);
     }
 
     /// @inheritdoc IMinerRegistry
@@ -280,12 +264,10 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
 
     /// @inheritdoc IMinerRegistry
     function withdrawCredit() external nonReentrant returns (uint256 amount) {
-        return _payCredit(msg.sender);
-    }
-
-    /// @inheritdoc IMinerRegistry
-    function sweepBurned() external nonReentrant returns (uint256 amount) {
-        return _payCredit(CreditBook.BURN_ADDRESS);
+        amount = _credits.take(msg.sender);
+        if (amount == 0) revert NoCredit();
+        emit CreditWithdrawn(msg.sender, amount);
+        token.safeTransfer(msg.sender, amount);
     }
 
     // --- governance ---
@@ -332,20 +314,6 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
 
     // --- internals ---
 
-    function _register(uint256 amount, address operator, bytes calldata operatorProof) private {
-        Miner storage miner = _miners[msg.sender];
-        if (miner.state != State.None && miner.state != State.Exited) revert InvalidState(miner.state);
-        if (amount < minStake) revert StakeTooLow(amount, minStake);
-        _claimOperator(operator, operatorProof);
-
-        // Strikes, open disputes and machines outlive an exit.
-        miner.operator = operator;
-        miner.stake = SafeCast.toUint96(amount);
-        miner.state = State.Active;
-        emit MinerRegistered(msg.sender, operator, amount);
-        _pull(amount);
-    }
-
     /// The operator key consents to this owner by signature; without it anyone could squat a stranger's key.
     function _claimOperator(address operator, bytes calldata operatorProof) private {
         address owner_ = ownerOf[operator];
@@ -373,12 +341,5 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         token.safeTransferFrom(msg.sender, address(this), amount);
         uint256 received = token.balanceOf(address(this)) - before;
         if (received != amount) revert TokenShortfall(received, amount);
-    }
-
-    function _payCredit(address account) private returns (uint256 amount) {
-        amount = _credits.take(account);
-        if (amount == 0) revert NoCredit();
-        emit CreditWithdrawn(account, amount);
-        token.safeTransfer(account, amount);
     }
 }

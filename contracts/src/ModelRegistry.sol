@@ -14,7 +14,7 @@ contract ModelRegistry is IModelRegistry {
 
     /// @inheritdoc IModelRegistry
     function register(ModelSpec calldata spec, bytes32[] calldata roots) external returns (ModelId id) {
-        id = idOf(spec);
+        id = ModelId.wrap(keccak256(abi.encode(spec)));
         if (exists(id)) revert ModelExists(id);
         if (!_isShapeValid(spec)) revert ModelShapeInvalid();
         uint256 need = uint256(spec.layers) + 2;
@@ -30,11 +30,6 @@ contract ModelRegistry is IModelRegistry {
         _specs[id] = spec;
         _roots[id] = roots;
         emit ModelRegistered(id, msg.sender, spec.layers, spec.weightsRoot);
-    }
-
-    /// @inheritdoc IModelRegistry
-    function idOf(ModelSpec calldata spec) public pure returns (ModelId) {
-        return ModelId.wrap(keccak256(abi.encode(spec)));
     }
 
     /// @inheritdoc IModelRegistry

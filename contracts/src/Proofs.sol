@@ -81,18 +81,6 @@ contract Proofs {
         Receipts.checkEquivocation(receipts, leaves, positions, proofs);
     }
 
-    /// @return stage whose operator signed that it worked with other weights than the ordered model's
-    function proveWrongShard(Order calldata order, Stage[] calldata plan, StageReceipt calldata receipt, bytes calldata sig)
-        external
-        view
-        returns (uint16 stage)
-    {
-        Receipts.checkOf(plan, receipt, sig, _binding(order, plan));
-        bytes32 ordered = _models.shardRoot(order.modelId, receipt.layerFrom, receipt.layerTo);
-        if (receipt.shardRoot == ordered) revert ITaskRegistry.NotWrongShard();
-        return receipt.stage;
-    }
-
     function _checkPlan(Order calldata order, Stage[] calldata plan, Acceptance[] calldata acceptances, bytes[] calldata acceptanceSigs)
         private
         view

@@ -22,20 +22,19 @@ import {Acceptance, Ack, AuditorDelegation, Order, RequestLeaf, Stage, StageRece
 contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     using Address for address;
 
-    uint256 public constant MAX_MATCHER_FEE_BPS = 500;
-    uint256 public constant MAX_PROTOCOL_FEE_BPS = 100;
-    /// Two signatures that contradict each other, or a shard that is not the ordered one, are no accident.
+    uint256 private constant MAX_MATCHER_FEE_BPS = 500;
+    uint256 private constant MAX_PROTOCOL_FEE_BPS = 100;
+    /// Two signatures that contradict each other are no accident.
     uint16 private constant SLASH_ALL_BPS = 10_000;
 
-    IEscrow private immutable _escrow;
-    IMinerRegistry private immutable _miners;
-    IModelRegistry private immutable _models;
+    IEscrow public immutable escrow;
+    IMinerRegistry public immutable minerRegistry;
+    IModelRegistry public immutable modelRegistry;
     Proofs private immutable _proofs;
 
     Params private _params;
     mapping(JobId job => Job) private _jobs;
     mapping(address requester => mapping(uint256 word => uint256 bits)) private _revokedNonces;
-    mapping(address requester => uint64 nonce) private _nonceFloor;
 
     constructor(
         IEscrow escrow_,
@@ -55,9 +54,9 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         if (params_.feeRecipient == address(0)) revert AccountZero();
         // INVARIANT: nobody who holds a session's Ack finds it worthless without a warning.
         if (params_.closeDelaySeconds == 0) revert CloseDelayZero();
-        _escrow = escrow_;
-        _miners = minerRegistry_;
-        _models = modelRegistry_;
+        escrow = escrow_;
+        minerRegistry = minerRegistry_;
+        modelRegistry = modelRegistry_;
         _proofs = new Proofs(minerRegistry_, modelRegistry_);
         _params = params_;
     }
@@ -70,7 +69,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         (id,) = _ids(order);
         uint256 amount = _create(id, order);
         _jobs[id].state = State.Open;
-        _escrow.pullForJob(id, order.requester, amount);
+        escrow.pullForJob(id, order.requester, amount);
     }
 
     /// @inheritdoc ITaskRegistry
@@ -169,7 +168,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     function cancel(JobId id) external nonReentrant {
         Job storage job = _jobs[id];
         if (job.state != State.Open) _rejectState(job.state);
-        (address requester,) = _escrow.lockOf(id);
+        (address requester,) = escrow.lockOf(id);
         if (msg.sender != requester) revert NotParty(msg.sender);
         job.state = State.Cancelled;
         emit JobCancelled(id, _refundAll(id));
@@ -197,7 +196,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         Job storage job = _jobs[id];
         if (job.state != State.Matched) _rejectState(job.state);
         if (!job.isSession) revert NotSession();
-        if (msg.sender != order.requester && msg.sender != order.matcher && msg.sender != _escrow.jobSpenderOf(id)) {
+        if (msg.sender != order.requester && msg.sender != order.matcher && msg.sender != escrow.jobSpenderOf(id)) {
             revert NotParty(msg.sender);
         }
         // INVARIANT: a session's deadline only ever moves to an earlier second that has come: no Ack in hand loses the delay.
@@ -252,12 +251,6 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         emit EquivocationProven(id, stage, owner, slashed);
     }
 
-    /// @inheritdoc ITaskRegistry
-    function proveWrongShard(Order calldata order, Stage[] calldata plan, StageReceipt calldata, bytes calldata) external nonReentrant {
-        (JobId id, uint16 stage, address owner, uint256 slashed) = _convict(order, plan);
-        emit WrongShardProven(id, stage, owner, slashed);
-    }
-
     // --- nonces ---
 
     /// @inheritdoc ITaskRegistry
@@ -265,13 +258,6 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         if (isNonceRevoked(msg.sender, nonce)) revert NonceRevokedAlready(nonce);
         _revokedNonces[msg.sender][nonce >> 8] |= 1 << (nonce & 0xff);
         emit NonceRevoked(msg.sender, nonce);
-    }
-
-    /// @inheritdoc ITaskRegistry
-    function revokeAllBelow(uint64 nonce) external {
-        if (nonce <= _nonceFloor[msg.sender]) revert NonceRevokedAlready(nonce);
-        _nonceFloor[msg.sender] = nonce;
-        emit NoncesRevokedBelow(msg.sender, nonce);
     }
 
     // --- governance ---
@@ -299,16 +285,6 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc ITaskRegistry
-    function jobIdOf(Order calldata order) external view returns (JobId id) {
-        (id,) = _ids(order);
-    }
-
-    /// @inheritdoc ITaskRegistry
-    function maxAmountOf(Order calldata order) external view returns (uint256) {
-        return _maxAmount(order);
-    }
-
-    /// @inheritdoc ITaskRegistry
     function split(Order calldata order, Stage[] calldata plan, uint32 tokensIn, uint32 tokensOut)
         external
         view
@@ -322,12 +298,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     /// @inheritdoc ITaskRegistry
     function isNonceRevoked(address requester, uint64 nonce) public view returns (bool) {
-        return nonce < _nonceFloor[requester] || _revokedNonces[requester][nonce >> 8] >> (nonce & 0xff) & 1 == 1;
-    }
-
-    /// @inheritdoc ITaskRegistry
-    function domainSeparator() public view returns (bytes32) {
-        return Eip712Types.domainSeparator(address(this));
+        return _revokedNonces[requester][nonce >> 8] >> (nonce & 0xff) & 1 == 1;
     }
 
     /// @inheritdoc ITaskRegistry
@@ -335,27 +306,12 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         return _params;
     }
 
-    /// @inheritdoc ITaskRegistry
-    function escrow() external view returns (address) {
-        return address(_escrow);
-    }
-
-    /// @inheritdoc ITaskRegistry
-    function minerRegistry() external view returns (address) {
-        return address(_miners);
-    }
-
-    /// @inheritdoc ITaskRegistry
-    function modelRegistry() external view returns (address) {
-        return address(_models);
-    }
-
     // --- internals ---
 
     /// The job's id and what every message about it carries; the plan's hash is filled in once a plan is bound.
     function _ids(Order calldata order) private view returns (JobId id, Plans.Binding memory binding) {
         binding.orderHash = Eip712Types.orderHash(order);
-        binding.separator = domainSeparator();
+        binding.separator = Eip712Types.domainSeparator(address(this));
         id = JobId.wrap(Eip712Types.toDigest(binding.separator, binding.orderHash));
     }
 
@@ -381,8 +337,8 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         uint256 maxFeeBps = order.matcher == address(0) ? 0 : MAX_MATCHER_FEE_BPS;
         if (order.matcherFeeBps > maxFeeBps) revert FeeTooHigh(order.matcherFeeBps, maxFeeBps);
         // INVARIANT: whoever may rule is on the list that MinerRegistry lets slash, from which nobody is removed.
-        if (!_miners.isArbitrator(order.arbitrator)) revert ArbitratorUnknown(order.arbitrator);
-        bytes32 profile = _models.numericsProfileOf(order.modelId);
+        if (!minerRegistry.isArbitrator(order.arbitrator)) revert ArbitratorUnknown(order.arbitrator);
+        bytes32 profile = modelRegistry.numericsProfileOf(order.modelId);
         if (order.numericsProfile != profile) revert NumericsProfileMismatch(order.numericsProfile, profile);
         amount = _maxAmount(order);
 
@@ -428,16 +384,16 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         address spender;
         if (!Eip712Types.isValidSigner(order.requester, JobId.unwrap(id), signature)) {
             spender = Eip712Types.recover(JobId.unwrap(id), signature);
-            if (!_escrow.isSpender(order.requester, spender)) revert BadSignature(order.requester);
+            if (!escrow.isSpender(order.requester, spender)) revert BadSignature(order.requester);
         }
-        _escrow.lockForJob(id, order.requester, spender, amount);
+        escrow.lockForJob(id, order.requester, spender, amount);
     }
 
     /// INVARIANT: what happens to a job is said by its requester or by the key that opened it, and by no other spender: each is
     /// held to its own limit. It may for as long as the job is spoken of, so that nobody's pay is undone by taking it back.
     function _requireSigner(JobId id, Order calldata order, bytes32 digest, bytes calldata signature) private view {
         if (Eip712Types.isValidSigner(order.requester, digest, signature)) return;
-        if (!Eip712Types.isSignedBy(_escrow.jobSpenderOf(id), digest, signature)) revert BadSignature(order.requester);
+        if (!Eip712Types.isSignedBy(escrow.jobSpenderOf(id), digest, signature)) revert BadSignature(order.requester);
     }
 
     /// What else this call brought: Proofs reads it from the call's own bytes, and says no by reverting.
@@ -448,15 +404,15 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     }
 
     function _ownerOf(Stage calldata stage) private view returns (address) {
-        return _miners.ownerOf(stage.operator);
+        return minerRegistry.ownerOf(stage.operator);
     }
 
     function _shapeOf(Order calldata order) private view returns (uint16 layers, uint8 embedUnits, uint8 headUnits) {
-        return _models.shapeOf(order.modelId);
+        return modelRegistry.shapeOf(order.modelId);
     }
 
     function _refundAll(JobId id) private returns (uint256 refunded) {
-        return _escrow.releaseJob(id, new IEscrow.Payout[](0));
+        return escrow.releaseJob(id, new IEscrow.Payout[](0));
     }
 
     function _openDispute(JobId id, Order calldata order, Stage[] calldata plan, StageReceipt calldata receipt, bytes32 receiptHash)
@@ -544,7 +500,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         if (job.faultMask & bit != 0) revert StageAlreadyAtFault(stage);
         job.faultMask |= bit;
         owner = _ownerOf(plan[stage]);
-        slashed = _miners.slash(owner, SLASH_ALL_BPS, order.requester, type(uint256).max, order.requester);
+        slashed = minerRegistry.slash(owner, SLASH_ALL_BPS, order.requester, type(uint256).max, order.requester);
     }
 
     function _isStage(Stage[] calldata plan, address account) private view returns (bool) {
@@ -560,7 +516,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         job.state = State.Settled;
         Split.Shares memory shares = _shares(order, plan, 0, 0, job.tokensIn, job.tokensOut, job.faultMask);
         (IEscrow.Payout[] memory payouts, uint256 paid) = _payouts(order, plan, shares);
-        emit JobSettled(id, paid, _escrow.releaseJob(id, payouts), shares.withheld);
+        emit JobSettled(id, paid, escrow.releaseJob(id, payouts), shares.withheld);
     }
 
     /// Pay what a session has come to since its last Ack; it goes on.
@@ -577,7 +533,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         Split.Shares memory shares = _shares(order, plan, paidIn, paidOut, ack.tokensIn, ack.tokensOut, job.faultMask);
         (IEscrow.Payout[] memory payouts, uint256 paid) = _payouts(order, plan, shares);
         emit JobPaid(id, ack.tokensIn, ack.tokensOut, paid);
-        _escrow.payJob(id, payouts);
+        escrow.payJob(id, payouts);
     }
 
     function _payouts(Order calldata order, Stage[] calldata plan, Split.Shares memory shares)

@@ -3,7 +3,6 @@ pragma solidity ^0.8.30;
 
 import {IERC20Errors} from "@openzeppelin/contracts/interfaces/draft-IERC6093.sol";
 
-import {Escrow} from "../src/Escrow.sol";
 import {IEscrow} from "../src/interfaces/IEscrow.sol";
 import {JobId} from "../src/types/Ids.sol";
 import {Suite} from "./fixtures/Suite.sol";
@@ -53,8 +52,6 @@ contract EscrowTest is Suite {
     function test_deposit_ofNothing_reverts() public {
         vm.expectRevert(IEscrow.AmountZero.selector);
         escrow.deposit(0);
-        vm.expectRevert(IEscrow.AmountZero.selector);
-        escrow.depositFor(payer, 0);
     }
 
     function test_deposit_withoutAllowance_reverts() public {
@@ -64,23 +61,15 @@ contract EscrowTest is Suite {
         escrow.deposit(USD);
     }
 
-    function test_depositFor_paysFromTheCaller() public {
-        fund(payer, address(escrow), USD);
-        vm.prank(payer);
-        escrow.depositFor(stranger, USD);
-        vm.assertEq(escrow.balanceOf(stranger), USD);
-        vm.assertEq(escrow.balanceOf(payer), 0);
-    }
-
-    /// Livepeer's bug: a deposit on someone's behalf must not touch their exit.
-    function test_depositFor_doesNotTouchAThaw() public {
+    /// A deposit must not touch an exit.
+    function test_deposit_doesNotTouchAThaw() public {
         vm.prank(requester);
         escrow.requestWithdraw(10 * USD);
         IEscrow.Thaw memory before = escrow.thawOf(requester);
         skipTime(WITHDRAW_DELAY_SECONDS);
-        fund(payer, address(escrow), 1);
-        vm.prank(payer);
-        escrow.depositFor(requester, 1);
+        fund(requester, address(escrow), 1);
+        vm.prank(requester);
+        escrow.deposit(1);
         vm.assertEq(escrow.thawOf(requester).amount, before.amount);
         vm.assertEq(escrow.thawOf(requester).readyAt, before.readyAt);
         vm.prank(requester);
@@ -93,47 +82,6 @@ contract EscrowTest is Suite {
         vm.prank(payer);
         vm.expectRevert(abi.encodeWithSelector(IEscrow.TokenShortfall.selector, 99 * USD, 100 * USD));
         escrow.deposit(100 * USD);
-    }
-
-    // --- permit ---
-
-    function permitSig(uint256 key, address spender, uint256 amount, uint256 until) private view returns (uint8 v, bytes32 r, bytes32 s) {
-        bytes32 typeHash = keccak256("Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)");
-        address owner = vm.addr(key);
-        bytes32 structHash = keccak256(abi.encode(typeHash, owner, spender, amount, token.nonces(owner), until));
-        return vm.sign(key, keccak256(abi.encodePacked(hex"1901", token.DOMAIN_SEPARATOR(), structHash)));
-    }
-
-    function test_depositWithPermit_needsNoApproval() public {
-        (address owner, uint256 key) = makeKey("permitter");
-        token.mint(owner, USD);
-        uint256 until = vm.getBlockTimestamp() + 1;
-        (uint8 v, bytes32 r, bytes32 s) = permitSig(key, address(escrow), USD, until);
-        vm.prank(owner);
-        escrow.depositWithPermit(USD, until, v, r, s);
-        vm.assertEq(escrow.balanceOf(owner), USD);
-    }
-
-    function test_depositWithPermit_whenFrontRun_stillDeposits() public {
-        (address owner, uint256 key) = makeKey("permitter");
-        token.mint(owner, USD);
-        uint256 until = vm.getBlockTimestamp() + 1;
-        (uint8 v, bytes32 r, bytes32 s) = permitSig(key, address(escrow), USD, until);
-        vm.prank(stranger);
-        token.permit(owner, address(escrow), USD, until, v, r, s);
-        vm.prank(owner);
-        escrow.depositWithPermit(USD, until, v, r, s);
-        vm.assertEq(escrow.balanceOf(owner), USD);
-    }
-
-    function test_depositWithPermit_ofBadPermitWithoutAllowance_reverts() public {
-        (address owner, uint256 key) = makeKey("permitter");
-        token.mint(owner, USD);
-        uint256 until = vm.getBlockTimestamp() + 1;
-        (uint8 v, bytes32 r, bytes32 s) = permitSig(key, stranger, USD, until);
-        vm.prank(owner);
-        vm.expectRevert(abi.encodeWithSelector(IERC20Errors.ERC20InsufficientAllowance.selector, address(escrow), 0, USD));
-        escrow.depositWithPermit(USD, until, v, r, s);
     }
 
     // --- withdraw ---
@@ -185,19 +133,6 @@ contract EscrowTest is Suite {
         vm.prank(requester);
         vm.expectRevert(IEscrow.NothingThawing.selector);
         escrow.withdraw();
-    }
-
-    function test_cancelWithdraw_restoresFully() public {
-        vm.prank(requester);
-        escrow.requestWithdraw(30 * USD);
-        vm.expectEmit(address(escrow));
-        emit IEscrow.WithdrawCancelled(requester, 30 * USD);
-        vm.prank(requester);
-        escrow.cancelWithdraw();
-        vm.assertEq(escrow.balanceOf(requester), 100 * USD);
-        vm.prank(requester);
-        vm.expectRevert(IEscrow.NothingThawing.selector);
-        escrow.cancelWithdraw();
     }
 
     // --- job locks ---

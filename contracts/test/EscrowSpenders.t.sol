@@ -86,7 +86,7 @@ contract EscrowSpendersTest is Suite {
 
     function test_order_bySpender_locksTheRequestersMoney() public {
         Deal memory deal = signedBy(spenderKey, newOrder());
-        uint256 amount = tasks.maxAmountOf(deal.order);
+        uint256 amount = maxAmountOf(deal.order);
         vm.expectEmit(address(escrow));
         emit IEscrow.SpenderLocked(requester, spender, deal.id, amount);
         openMatched(deal);
@@ -126,7 +126,7 @@ contract EscrowSpendersTest is Suite {
     /// Locks count, what comes back counts no more, what was paid counts for good.
     function test_limit_countsLocksAndPaymentsButNotRefunds() public {
         Deal memory deal = signedBy(spenderKey, newOrder());
-        uint256 amount = tasks.maxAmountOf(deal.order);
+        uint256 amount = maxAmountOf(deal.order);
         allow(spender, 2 * amount - 1, NEVER);
         openMatched(deal);
         Deal memory next = signedBy(spenderKey, newOrder());
@@ -160,7 +160,7 @@ contract EscrowSpendersTest is Suite {
         vm.prank(requester);
         escrow.requestWithdraw(free);
         Deal memory deal = signedBy(spenderKey, newOrder());
-        uint256 amount = tasks.maxAmountOf(deal.order);
+        uint256 amount = maxAmountOf(deal.order);
         expectRevertOnOpen(deal, abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 0, amount));
     }
 
@@ -181,7 +181,7 @@ contract EscrowSpendersTest is Suite {
 
     function test_spender_opensNoJobWithTheRequestersTokens_andCancelsNone() public {
         Order memory order = newOrder();
-        fund(requester, address(escrow), tasks.maxAmountOf(order));
+        fund(requester, address(escrow), maxAmountOf(order));
         vm.prank(spender);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, spender));
         tasks.open(order);
@@ -288,7 +288,7 @@ contract EscrowSpendersTest is Suite {
         for (uint256 i; i < 8; ++i) {
             seed = uint256(keccak256(abi.encode(seed)));
             Deal memory deal = signedBy(spenderKey, seed % 2 == 0 ? sessionOrder() : newOrder());
-            uint256 amount = tasks.maxAmountOf(deal.order);
+            uint256 amount = maxAmountOf(deal.order);
             if (paid + locked + amount > limit) {
                 expectRevertOnOpen(deal, abi.encodeWithSelector(IEscrow.SpenderOverLimit.selector, spender, paid + locked + amount, limit));
                 continue;

@@ -6,7 +6,6 @@ import {Ownable} from "@openzeppelin/contracts/access/Ownable.sol";
 import {EntryPause} from "../src/EntryPause.sol";
 import {MinerRegistry} from "../src/MinerRegistry.sol";
 import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
-import {TestUSD} from "../src/token/TestUSD.sol";
 import {StakeFixture} from "./fixtures/StakeFixture.sol";
 import {BlacklistToken, CallbackToken, CutToken} from "./fixtures/Tokens.sol";
 
@@ -128,43 +127,6 @@ contract MinerRegistryTest is StakeFixture {
         vm.assertTrue(miners.canWork(second, 0));
     }
 
-    // --- register with permit ---
-
-    function permit(uint256 ownerKey, uint256 amount, uint256 deadline) private view returns (uint8 v, bytes32 r, bytes32 s) {
-        address from = vm.addr(ownerKey);
-        bytes32 typeHash = keccak256("Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)");
-        bytes32 structHash = keccak256(abi.encode(typeHash, from, address(miners), amount, token.nonces(from), deadline));
-        return vm.sign(ownerKey, keccak256(abi.encodePacked(hex"1901", token.DOMAIN_SEPARATOR(), structHash)));
-    }
-
-    function registerByPermit(bool frontRun) private {
-        (address payer, uint256 payerKey) = makeKey("payer");
-        token.mint(payer, MIN_STAKE);
-        uint256 deadline = vm.getBlockTimestamp() + 1 hours;
-        (uint8 v, bytes32 r, bytes32 s) = permit(payerKey, MIN_STAKE, deadline);
-        if (frontRun) token.permit(payer, address(miners), MIN_STAKE, deadline, v, r, s);
-        bytes memory proof = operatorProof(operatorKey, payer);
-        vm.prank(payer);
-        miners.registerWithPermit(MIN_STAKE, operator, proof, deadline, v, r, s);
-        vm.assertEq(miners.ownerOf(operator), payer);
-    }
-
-    function test_registerWithPermit_needsNoApproval() public {
-        registerByPermit(false);
-    }
-
-    function test_registerWithPermit_whenFrontRun_stillRegisters() public {
-        registerByPermit(true);
-    }
-
-    function test_registerWithPermit_whenPermitBadAndNoAllowance_reverts() public {
-        token.mint(owner, MIN_STAKE);
-        bytes memory proof = operatorProof(operatorKey, owner);
-        vm.expectRevert();
-        vm.prank(owner);
-        miners.registerWithPermit(MIN_STAKE, operator, proof, 0, 27, bytes32(0), bytes32(0));
-    }
-
     // --- stake ---
 
     function test_addStake_grows() public {
@@ -245,22 +207,6 @@ contract MinerRegistryTest is StakeFixture {
         vm.assertEq(uint256(miners.minerOf(owner).machines), active);
     }
 
-    function test_updateMachine_changesAllButClassAndAge() public {
-        registerMiner(MIN_STAKE);
-        addMachine();
-        uint256 since = vm.getBlockTimestamp();
-        skipTime(5);
-        vm.expectEmit(address(miners));
-        emit IMinerRegistry.MachineUpdated(owner, 0, 1, 2, keccak256("moved"));
-        vm.prank(owner);
-        miners.updateMachine(0, 1, 2, keccak256("moved"));
-        IMinerRegistry.Machine memory machine = miners.machineOf(owner, 0);
-        vm.assertEq(uint256(machine.vramMiB), 1);
-        vm.assertEq(uint256(machine.bandwidthMBps), 2);
-        vm.assertEq(uint256(machine.since), since);
-        vm.assertEq(machine.endpointHash, keccak256("moved"));
-    }
-
     function test_machine_whenUnknownOrRetired_reverts() public {
         registerMiner(MIN_STAKE);
         addMachine();
@@ -271,8 +217,6 @@ contract MinerRegistryTest is StakeFixture {
         for (uint16 index; index < 2; ++index) {
             vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.MachineUnknown.selector, index));
             miners.retireMachine(index);
-            vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.MachineUnknown.selector, index));
-            miners.updateMachine(index, 1, 2, 0);
         }
         vm.stopPrank();
     }
@@ -663,16 +607,6 @@ contract MinerRegistryTest is StakeFixture {
         vm.assertEq(token.balanceOf(requester), MIN_STAKE * 3 / 10);
     }
 
-    function test_sweepBurned_sendsToNobody() public {
-        registerMiner(MIN_STAKE);
-        slash(10_000);
-        vm.prank(stranger);
-        miners.sweepBurned();
-        vm.assertEq(token.balanceOf(BURN), MIN_STAKE / 2);
-        vm.expectRevert(IMinerRegistry.NoCredit.selector);
-        miners.sweepBurned();
-    }
-
     // --- reentrancy ---
 
     function test_reentrancy_intoEveryGuardedFunction_fails() public {
@@ -680,13 +614,11 @@ contract MinerRegistryTest is StakeFixture {
         deploy(bad);
         registerMiner(MIN_STAKE * 2);
         slash(1000);
-        bytes[] memory calls = new bytes[](6);
+        bytes[] memory calls = new bytes[](4);
         calls[0] = abi.encodeCall(miners.withdraw, ());
         calls[1] = abi.encodeCall(miners.withdrawCredit, ());
-        calls[2] = abi.encodeCall(miners.sweepBurned, ());
-        calls[3] = abi.encodeCall(miners.addStake, (1));
-        calls[4] = abi.encodeCall(miners.register, (1, operator, ""));
-        calls[5] = abi.encodeCall(miners.registerWithPermit, (1, operator, "", 0, 0, 0, 0));
+        calls[2] = abi.encodeCall(miners.addStake, (1));
+        calls[3] = abi.encodeCall(miners.register, (1, operator, ""));
         for (uint256 i; i < calls.length; ++i) {
             fund(owner, address(miners), 1);
             bad.arm(address(miners), calls[i]);
@@ -790,8 +722,6 @@ contract MinerRegistryTest is StakeFixture {
         vm.startPrank(stranger);
         vm.expectRevert(paused);
         miners.register(MIN_STAKE, operator, "");
-        vm.expectRevert(paused);
-        miners.registerWithPermit(MIN_STAKE, operator, "", 0, 0, 0, 0);
         vm.stopPrank();
         // every way out and every clock still runs
         skipTime(JAIL_SECONDS);

@@ -52,18 +52,17 @@ contract MinerRegistryStatesTest is StakeFixture {
     }
 
     /// `wanted` is what every owner function answers, in the order of the calls below.
-    function checkOwner(bytes[10] memory wanted) private {
+    function checkOwner(bytes[9] memory wanted) private {
         bytes memory proof = operatorProof(operatorKey, owner);
         expectCall(owner, abi.encodeCall(miners.register, (MIN_STAKE, operator, proof)), wanted[0]);
         expectCall(owner, abi.encodeCall(miners.registerMachine, ("B", 1, 1, 0)), wanted[1]);
-        expectCall(owner, abi.encodeCall(miners.updateMachine, (0, 2, 2, 0)), wanted[2]);
-        expectCall(owner, abi.encodeCall(miners.retireMachine, (0)), wanted[3]);
-        expectCall(owner, abi.encodeCall(miners.addStake, (1)), wanted[4]);
-        expectCall(owner, abi.encodeCall(miners.requestExit, (MIN_STAKE)), wanted[5]);
-        expectCall(owner, abi.encodeCall(miners.cancelExit, ()), wanted[6]);
-        expectCall(owner, abi.encodeCall(miners.withdraw, ()), wanted[7]);
-        expectCall(owner, abi.encodeCall(miners.rotateOperator, (operator, proof)), wanted[8]);
-        expectCall(owner, abi.encodeCall(miners.unjail, ()), wanted[9]);
+        expectCall(owner, abi.encodeCall(miners.retireMachine, (0)), wanted[2]);
+        expectCall(owner, abi.encodeCall(miners.addStake, (1)), wanted[3]);
+        expectCall(owner, abi.encodeCall(miners.requestExit, (MIN_STAKE)), wanted[4]);
+        expectCall(owner, abi.encodeCall(miners.cancelExit, ()), wanted[5]);
+        expectCall(owner, abi.encodeCall(miners.withdraw, ()), wanted[6]);
+        expectCall(owner, abi.encodeCall(miners.rotateOperator, (operator, proof)), wanted[7]);
+        expectCall(owner, abi.encodeCall(miners.unjail, ()), wanted[8]);
     }
 
     function checkArbitrator(bytes memory freeze) private {
@@ -79,7 +78,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         bytes memory no = wrongState(NONE);
         bytes memory unknown = abi.encodeWithSelector(IMinerRegistry.MachineUnknown.selector, 0);
         bytes memory free = abi.encodeWithSelector(IMinerRegistry.NotJailed.selector);
-        checkOwner([legal(), no, no, unknown, no, no, no, no, no, free]);
+        checkOwner([legal(), no, unknown, no, no, no, no, no, free]);
         checkArbitrator(abi.encodeWithSelector(IMinerRegistry.MinerUnknown.selector, owner));
     }
 
@@ -88,7 +87,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         bytes memory nothing = abi.encodeWithSelector(IMinerRegistry.NothingLeaving.selector);
         bytes memory free = abi.encodeWithSelector(IMinerRegistry.NotJailed.selector);
         bytes memory ok = legal();
-        checkOwner([wrongState(ACTIVE), ok, ok, ok, ok, ok, nothing, nothing, ok, free]);
+        checkOwner([wrongState(ACTIVE), ok, ok, ok, ok, nothing, nothing, ok, free]);
         checkArbitrator(legal());
     }
 
@@ -96,7 +95,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         bring(ACTIVE, true);
         bytes memory nothing = abi.encodeWithSelector(IMinerRegistry.NothingLeaving.selector);
         bytes memory ok = legal();
-        checkOwner([wrongState(ACTIVE), ok, ok, ok, ok, ok, nothing, nothing, ok, ok]);
+        checkOwner([wrongState(ACTIVE), ok, ok, ok, ok, nothing, nothing, ok, ok]);
         checkArbitrator(legal());
         vm.assertFalse(miners.canWork(operator, 0));
     }
@@ -106,7 +105,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         bytes memory no = wrongState(COOLDOWN);
         bytes memory free = abi.encodeWithSelector(IMinerRegistry.NotJailed.selector);
         bytes memory ok = legal();
-        checkOwner([no, no, no, ok, no, no, ok, ok, no, free]);
+        checkOwner([no, no, ok, no, no, ok, ok, no, free]);
         checkArbitrator(legal());
     }
 
@@ -115,7 +114,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         bytes memory no = wrongState(COOLDOWN);
         bytes memory jailed = abi.encodeWithSelector(IMinerRegistry.MinerJailed.selector, vm.getBlockTimestamp());
         bytes memory ok = legal();
-        checkOwner([no, no, no, ok, no, no, ok, jailed, no, ok]);
+        checkOwner([no, no, ok, no, no, ok, jailed, no, ok]);
         checkArbitrator(legal());
     }
 
@@ -124,7 +123,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         bytes memory no = wrongState(EXITED);
         bytes memory free = abi.encodeWithSelector(IMinerRegistry.NotJailed.selector);
         bytes memory ok = legal();
-        checkOwner([ok, no, no, ok, no, no, no, no, no, free]);
+        checkOwner([ok, no, ok, no, no, no, no, no, free]);
         checkArbitrator(legal());
     }
 

@@ -60,7 +60,7 @@ contract TaskRegistryFinishTest is Suite {
 
     function test_settleAck_reportsPaidAndRefunded() public {
         Deal memory deal = matchedDeal(2);
-        uint256 amount = tasks.maxAmountOf(deal.order);
+        uint256 amount = maxAmountOf(deal.order);
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
         vm.expectEmit(address(tasks));
@@ -376,7 +376,7 @@ contract TaskRegistryFinishTest is Suite {
     function test_cancel_refundsAll() public {
         Deal memory deal = newDeal(2);
         openUnmatched(deal);
-        uint256 amount = tasks.maxAmountOf(deal.order);
+        uint256 amount = maxAmountOf(deal.order);
         vm.prank(stranger);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, stranger));
         tasks.cancel(deal.id);
@@ -390,7 +390,7 @@ contract TaskRegistryFinishTest is Suite {
 
     function test_expire_aroundTheDeadline() public {
         Deal memory deal = matchedDeal(2);
-        uint256 amount = tasks.maxAmountOf(deal.order);
+        uint256 amount = maxAmountOf(deal.order);
         vm.warp(deal.order.deadline);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, deal.order.deadline));
         tasks.expire(deal.id);

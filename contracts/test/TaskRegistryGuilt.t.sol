@@ -10,7 +10,7 @@ import {Suite} from "./fixtures/Suite.sol";
 import {Trees} from "./fixtures/Trees.sol";
 import {ContractWallet} from "./fixtures/Wallets.sol";
 
-/// dispute, resolve, proveEquivocation, proveWrongShard.
+/// dispute, resolve, proveEquivocation.
 contract TaskRegistryGuiltTest is Suite {
     using Messages for *;
 
@@ -441,9 +441,6 @@ contract TaskRegistryGuiltTest is Suite {
         Contradiction memory c = contradiction(deal, 1);
         proveEquivocation(deal, c);
         expectRevertOnEquivocation(deal, c, abi.encodeWithSelector(ITaskRegistry.StageAlreadyAtFault.selector, 1));
-        (StageReceipt memory receipt, bytes memory sig) = wrongShard(deal, 1);
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.StageAlreadyAtFault.selector, 1));
-        tasks.proveWrongShard(deal.order, deal.plan, receipt, sig);
     }
 
     /// Proven while a jury sits: the stage is guilty at once, and the jury's ruling still closes its dispute.
@@ -456,40 +453,6 @@ contract TaskRegistryGuiltTest is Suite {
         skipTime(1 days + 1);
         finalize(deal);
         vm.assertEq(escrow.creditOf(minerOwners[1]), 0);
-    }
-
-    // --- wrong shard ---
-
-    function test_proveWrongShard_slashesAndWithholds() public {
-        (Deal memory deal,) = delivered(3);
-        (StageReceipt memory receipt, bytes memory sig) = wrongShard(deal, 2);
-        vm.expectEmit(address(tasks));
-        emit ITaskRegistry.WrongShardProven(deal.id, 2, minerOwners[2], STAKE);
-        vm.prank(stranger);
-        tasks.proveWrongShard(deal.order, deal.plan, receipt, sig);
-        vm.assertEq(miners.minerOf(minerOwners[2]).stake, 0);
-        vm.assertEq(miners.creditOf(requester), STAKE / 2);
-        vm.assertEq(tasks.jobOf(deal.id).faultMask, 4);
-    }
-
-    function test_proveWrongShard_ofTheRightOne_reverts() public {
-        Deal memory deal = matchedDeal(8);
-        Delivery memory delivery = newDelivery(deal, IN, OUT);
-        for (uint256 i; i < 8; ++i) {
-            vm.expectRevert(ITaskRegistry.NotWrongShard.selector);
-            tasks.proveWrongShard(deal.order, deal.plan, delivery.receipts[i], delivery.sigs[i]);
-        }
-    }
-
-    function test_proveWrongShard_notSigned_reverts() public {
-        Deal memory deal = matchedDeal(2);
-        (StageReceipt memory receipt, bytes memory sig) = wrongShard(deal, 1);
-        receipt.shardRoot = "yet other weights";
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator));
-        tasks.proveWrongShard(deal.order, deal.plan, receipt, sig);
-        receipt.stage = 5;
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.StageOutOfRange.selector, 5, 2));
-        tasks.proveWrongShard(deal.order, deal.plan, receipt, sig);
     }
 
     /// Attack #20: who slashes itself through an accomplice loses half to the burn.

@@ -56,7 +56,7 @@ contract TaskRegistrySessionsTest is Suite {
         vm.assertEq(escrow.creditOf(matcher), matcherFee);
         vm.assertEq(escrow.creditOf(treasury), protocolFee);
         vm.assertEq(lockedOf(deal) + escrow.balanceOf(requester), 100 * USD - spent);
-        if (stateOf(deal.id) == ITaskRegistry.State.Matched) vm.assertEq(lockedOf(deal), tasks.maxAmountOf(deal.order) - spent);
+        if (stateOf(deal.id) == ITaskRegistry.State.Matched) vm.assertEq(lockedOf(deal), maxAmountOf(deal.order) - spent);
         vm.assertEq(token.balanceOf(address(escrow)), 100 * USD);
     }
 
@@ -222,7 +222,7 @@ contract TaskRegistrySessionsTest is Suite {
         tasks.lowerProtocolFee(0);
         bring(deal, IN, OUT);
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
-        vm.assertEq(lockedOf(deal), tasks.maxAmountOf(deal.order) - gross[0] - gross[1] - gross[2]);
+        vm.assertEq(lockedOf(deal), maxAmountOf(deal.order) - gross[0] - gross[1] - gross[2]);
     }
 
     // --- a stage at fault ---
@@ -239,7 +239,7 @@ contract TaskRegistrySessionsTest is Suite {
         (uint256[] memory before,,,) = tasks.split(deal.order, deal.plan, 1000, 500);
         vm.assertEq(escrow.creditOf(minerOwners[0]), pay[0]);
         vm.assertEq(escrow.creditOf(minerOwners[2]), pay[2]);
-        vm.assertEq(lockedOf(deal), tasks.maxAmountOf(deal.order) - gross[0] - before[1] - gross[2]);
+        vm.assertEq(lockedOf(deal), maxAmountOf(deal.order) - gross[0] - before[1] - gross[2]);
     }
 
     // --- the end ---
@@ -266,7 +266,7 @@ contract TaskRegistrySessionsTest is Suite {
 
     function test_expire_withoutAnAck_isExpired() public {
         Deal memory deal = matchedSession(2);
-        uint256 amount = tasks.maxAmountOf(deal.order);
+        uint256 amount = maxAmountOf(deal.order);
         vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
         vm.expectEmit(address(tasks));
         emit ITaskRegistry.JobExpired(deal.id, amount);

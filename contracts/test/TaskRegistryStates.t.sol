@@ -2,7 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
-import {Ack, StageReceipt} from "../src/types/Signed.sol";
+import {Ack} from "../src/types/Signed.sol";
 import {Suite} from "./fixtures/Suite.sol";
 
 /// Every state against every function, each call valid but for the state: legal pairs pass, all others say WrongState(have).
@@ -18,7 +18,6 @@ contract TaskRegistryStatesTest is Suite {
         Expire,
         Dispute,
         ProveEquivocation,
-        ProveWrongShard,
         RequestClose
     }
 
@@ -98,9 +97,9 @@ contract TaskRegistryStatesTest is Suite {
                 vm.revertToState(fresh);
             }
         }
-        // open: 2; matchJob, cancel, expire of Open: 3; Matched: ack, expire, close, two proofs: 5, and with an Ack a dispute: 6;
-        // Settled: dispute, two proofs; Expired: two proofs.
-        vm.assertEq(legalPairs, 2 + 3 + 5 + 6 + 3 + 2);
+        // open: 2; matchJob, cancel, expire of Open: 3; Matched: ack, expire, close, a proof: 4, and with an Ack a dispute: 5;
+        // Settled: dispute, a proof; Expired: a proof.
+        vm.assertEq(legalPairs, 2 + 3 + 4 + 5 + 2 + 1);
     }
 
     function reach(ITaskRegistry.State want) private returns (Deal memory deal) {
@@ -131,7 +130,7 @@ contract TaskRegistryStatesTest is Suite {
     /// One call, valid but for the state; external so that its revert can be looked at.
     function perform(Move move, Deal memory deal) external {
         if (move == Move.Open) {
-            fund(requester, address(escrow), tasks.maxAmountOf(deal.order));
+            fund(requester, address(escrow), maxAmountOf(deal.order));
             vm.prank(requester);
             tasks.open(deal.order);
         } else if (move == Move.OpenMatched) {
@@ -155,12 +154,9 @@ contract TaskRegistryStatesTest is Suite {
             dispute(deal, newDelivery(deal, IN, OUT), 1);
         } else if (move == Move.ProveEquivocation) {
             proveEquivocation(deal, contradiction(deal, 1));
-        } else if (move == Move.RequestClose) {
+        } else {
             vm.prank(requester);
             tasks.requestClose(deal.order);
-        } else {
-            (StageReceipt memory receipt, bytes memory sig) = wrongShard(deal, 1);
-            tasks.proveWrongShard(deal.order, deal.plan, receipt, sig);
         }
     }
 
@@ -192,7 +188,7 @@ contract TaskRegistryStatesTest is Suite {
                 vm.revertToState(fresh);
             }
         }
-        vm.assertEq(legalPairs, 2 + 2 + 2 + 1 + 1 + 2 + 3 + 5 + 5);
+        vm.assertEq(legalPairs, 2 + 2 + 2 + 1 + 1 + 2 + 3 + 5);
     }
 
     /// Whatever is tried in a terminal state, in any order, it stays and no money moves.

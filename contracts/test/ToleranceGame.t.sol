@@ -592,7 +592,7 @@ contract ToleranceGameTest is GameFixture {
 
     function assertTold(IArbitrator.DisputeRef memory r, bool want) private view {
         (JobId job, uint16 stage, bool fault, address caller) = tasks.resolutions(tasks.count() - 1);
-        vm.assertTrue(job == r.job);
+        vm.assertEq(JobId.unwrap(job), JobId.unwrap(r.job));
         vm.assertEq(uint256(stage), r.stage);
         vm.assertEq(fault, want);
         vm.assertEq(caller, address(game));

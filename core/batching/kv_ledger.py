@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 
 
 class LedgerError(ValueError):
@@ -60,11 +60,6 @@ class KvLedger:
         """Whether anything is booked for a request."""
         return request in self._held
 
-    def held_tokens(self, request: Hashable) -> int:
-        """Tokens booked for a request on each of its layers; 0 when it is not here."""
-        held = self._held.get(request)
-        return 0 if held is None else held.tokens
-
     def try_reserve(self, request: Hashable, tokens: int, layers: int = 1) -> bool:
         """Book a request's first tokens; False, and nothing booked, when the pages are short."""
         if request in self._held:
@@ -87,22 +82,6 @@ class KvLedger:
             return False
         self._held[request] = _Held(pages * self.page_tokens, 1, pages)
         return True
-
-    def try_reserve_all(self, wanted: Iterable[tuple[Hashable, int, int]]) -> bool:
-        """Book several (request, tokens, layers), all of them or none."""
-        booked: list[Hashable] = []
-        try:
-            for request, tokens, layers in wanted:
-                if not self.try_reserve(request, tokens, layers):
-                    break
-                booked.append(request)
-            else:
-                booked.clear()
-                return True
-        finally:
-            for request in booked:
-                self.release(request)
-        return False
 
     def try_grow(self, request: Hashable, tokens: int) -> bool:
         """Let a request hold `tokens` tokens in all; False, and nothing changed, when the pages are short."""

@@ -128,21 +128,6 @@ class BatchEngine:
         """Forget a request now, finished or cancelled; returns the pages it held, 0 for an unknown one."""
         return self.kv.free(request)
 
-    def suspend(self, request: Hashable) -> int:
-        """Move a request's pages out of the arena; returns how many that frees. It cannot step until resumed."""
-        return self.kv.suspend(self.kv.requests[request])
-
-    def resume(self, request: Hashable, microbatch: int | None = None) -> None:
-        """Bring a suspended request back, into another microbatch if asked. Raises KvShort."""
-        self.kv.resume(self.kv.requests[request], microbatch)
-
-    def move(self, request: Hashable, microbatch: int) -> None:
-        """Hand a request to another microbatch, between its steps. Raises KvShort; it is then suspended."""
-        held = self.kv.requests[request]
-        if held.microbatch != microbatch:
-            self.kv.suspend(held)
-            self.kv.resume(held, microbatch)
-
     @property
     def pages(self) -> list[int]:
         """Pages of each pool that requests can hold, over all microbatches."""
@@ -256,7 +241,7 @@ class BatchEngine:
     def _swapped_pages(self, microbatch: int) -> list[Pages]:
         found: list[list[Pages]] = [[] for _ in self.kv.allocators]
         for held in self.kv.requests.values():
-            if held.microbatch == microbatch and held.suspended is None:
+            if held.microbatch == microbatch:
                 for number, table in held.tables.items():
                     pages = table.held()
                     swapped = pages[pages >= self.kv.allocator(number).resident]

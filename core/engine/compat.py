@@ -52,7 +52,6 @@ class _Request:
     end: int
     cache: Cache
     microbatch: int = 0
-    suspended: None = None
 
     @property
     def length(self) -> int:
@@ -105,17 +104,6 @@ class CompatEngine:
         """Forget a request; returns the pages of 16 tokens of one layer that it would hold."""
         found = self._requests.pop(request, None)
         return 0 if found is None else -(-found.length // PAGE_TOKENS) * (found.end - found.start)
-
-    def suspend(self, request: Hashable) -> int:
-        """Nothing can be moved out here."""
-        return 0
-
-    def resume(self, request: Hashable, microbatch: int | None = None) -> None:
-        if microbatch is not None:
-            self.move(request, microbatch)
-
-    def move(self, request: Hashable, microbatch: int) -> None:
-        self._requests[request].microbatch = microbatch
 
     @property
     def pages(self) -> list[int]:

@@ -152,11 +152,6 @@ class SwapStore(HotStore):
         self._jobs.put(None)
         self._copier.join()
 
-    @property
-    def bandwidth_bytes_per_s(self) -> float:
-        """W as copied so far; 0 before anything was."""
-        return self.copied_bytes / self.copying_s if self.copying_s else 0.0
-
     def turn(
         self,
         microbatch: int,

@@ -14,14 +14,14 @@ import numpy as np
 
 from core.engine.layout import KvLayout
 from core.engine.pages import PAGE_TOKENS, PageAllocator, Pages
-from core.engine.pool import Content, HotStore
+from core.engine.pool import HotStore
 from core.protocol.errors import UsageError
 
 _FIRST_COLUMNS = 16
 
 
 class KvShort(RuntimeError):
-    """There are too few pages for a step; nothing was changed. Wait, suspend somebody, or refuse."""
+    """There are too few pages for a step; nothing was changed. Wait or refuse."""
 
 
 @dataclass
@@ -54,7 +54,6 @@ class Held:
     microbatch: int = 0
     length: int = 0
     tables: dict[int, Table] = field(default_factory=dict)
-    suspended: dict[int, Content] | None = None
 
 
 class PagedKv:
@@ -188,7 +187,7 @@ class PagedKv:
 
         It holds whole pages only, and so many that these are the ones that follow.
         """
-        if held.suspended is not None or held.length % PAGE_TOKENS or tokens % PAGE_TOKENS:
+        if held.length % PAGE_TOKENS or tokens % PAGE_TOKENS:
             return False
         first, last = held.length // PAGE_TOKENS, tokens // PAGE_TOKENS
         for number, table in held.tables.items():
@@ -200,32 +199,6 @@ class PagedKv:
         self.grown(held, tokens)
         return True
 
-    def suspend(self, held: Held) -> int:
-        """Move a request out of hot and swapped memory; returns the pages that it gave back."""
-        content = {
-            number: self.store.read(self.classes[number].pool, table.held(), held.microbatch)
-            for number, table in held.tables.items()
-        }
-        given = self._give_all(held)
-        held.suspended = content
-        return given
-
-    def resume(self, held: Held, microbatch: int | None = None) -> None:
-        """Bring a suspended request back, into another microbatch if asked. Raises KvShort."""
-        assert held.suspended is not None
-        to = held.microbatch if microbatch is None else microbatch
-        wanted = [0] * len(self.allocators)
-        for number, table in held.tables.items():
-            wanted[self.classes[number].pool] += table.held().size
-        while any(n > a.room(to) for n, a in zip(wanted, self.allocators, strict=True)):
-            if not self.on_short(to):
-                raise KvShort("too few pages to resume a request")
-        for number, table in held.tables.items():
-            pages = self._take(number, table.held().size, to)
-            table.pages[:, table.first : table.blocks] = pages.reshape(len(table.layers), -1)
-            self.store.write(self.classes[number].pool, pages, to, held.suspended[number])
-        held.microbatch, held.suspended = to, None
-
     def _take(self, number: int, count: int, microbatch: int) -> Pages:
         pages = self.allocator(number).try_take(count, microbatch)
         assert pages is not None, "has_room() said that there is room"
@@ -233,11 +206,10 @@ class PagedKv:
 
     def _give_all(self, held: Held) -> int:
         given = 0
-        if held.suspended is None:
-            for number, table in held.tables.items():
-                pages = table.held()
-                self.allocator(number).give_back(pages, held.microbatch)
-                given += len(pages)
+        for number, table in held.tables.items():
+            pages = table.held()
+            self.allocator(number).give_back(pages, held.microbatch)
+            given += len(pages)
         return given
 
     def _shared_tail(self, number: int, table: Table, length: int) -> Pages:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -38,7 +38,6 @@ class Opened(Protocol):
     """What a piece is checked against."""
 
     start: int
-    suspended: Any
 
     @property
     def length(self) -> int: ...
@@ -62,8 +61,6 @@ def check_piece(shard: Shard, held: Opened | None, piece: Piece, *, values: bool
     """
     if held is None:
         raise UsageError(f"request {piece.request} is not open")
-    if held.suspended is not None:
-        raise UsageError(f"request {piece.request} is suspended")
     if not 0 <= piece.position <= held.length:
         raise ValueError(f"position {piece.position} of a request of {held.length}")
     x = piece.x

@@ -99,10 +99,6 @@ class HotStore:
             Pool(shape, count, dtype, device) for shape, count in zip(shapes, pages, strict=True)
         ]
 
-    @property
-    def hot_bytes(self) -> int:
-        return sum(pool.bytes for pool in self.pools)
-
     def physical(self, number: int, pages: Pages, microbatch: int) -> Pages:
         """Where pages of a microbatch lie in the pool `number` during its turn."""
         return pages

@@ -29,11 +29,10 @@ _TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 @dataclass(frozen=True)
 class Packed:
-    """What `prepack` has done: modules packed and left plain, and the bytes of packed copies."""
+    """What `prepack` has done: modules packed and left plain."""
 
     packed: int
     plain: int
-    packed_bytes: int
     reason: str  # why some are plain; "" when none is
     least_rows: int  # from how many rows on a row's product does not depend on the others: 1 or 2
     layouts: tuple[str, ...] = ()  # names of those in use
@@ -109,9 +108,9 @@ def prepack(shard: Shard, *, head: bool = True, model_dir: Path | None = None) -
     `model_dir` says in which files the embedding may stay. Afterwards `shard.forward` answers with the packed kernels' bits.
     """
     if shard.device.type != "cpu":
-        return Packed(0, _count(shard.model), 0, f"nothing is packed on {shard.device.type}", 2)
+        return Packed(0, _count(shard.model), f"nothing is packed on {shard.device.type}", 2)
     verdicts: dict[tuple[Any, ...], _Verdict] = {}
-    packed = plain = packed_bytes = 0
+    packed = plain = 0
     reasons: list[str] = []
     output = id(shard.model.get_output_embeddings())
     # Whoever holds a replaced module keeps its plain weight: the list has only what has children.
@@ -137,7 +136,6 @@ def prepack(shard: Shard, *, head: bool = True, model_dir: Path | None = None) -
                 for name, part in zip(names, parts, strict=True):
                     setattr(parent, name, part)
             packed += len(names)
-            packed_bytes += sum(weight.nbytes for weight in held)
             if id(modules[0]) == output and model_dir is not None and _is_embedding(shard, held[0]):
                 map_embedding(shard, model_dir)
             del held, weights, modules
@@ -145,7 +143,7 @@ def prepack(shard: Shard, *, head: bool = True, model_dir: Path | None = None) -
     least_rows = 2 if plain else max((v.least_rows for v in verdicts.values()), default=2)
     used = {v.layout.name for v in verdicts.values() if v.layout is not None}
     reason = reasons[0] if reasons else ""
-    return Packed(packed, plain, packed_bytes, reason, least_rows, tuple(sorted(used)))
+    return Packed(packed, plain, reason, least_rows, tuple(sorted(used)))
 
 
 def _is_embedding(shard: Shard, weight: Tensor) -> bool:

@@ -8,7 +8,7 @@ depend on the batch it is drawn in.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,42 +78,6 @@ def largest_there(logits: Any, samplers: Sequence[Sampler]) -> dict[int, int]:
     largest, ids = torch.stack([logits[i] for i in plain]).max(dim=1)  # the first of several
     found = zip(plain, largest.tolist(), ids.tolist(), strict=True)
     return {i: token for i, value, token in found if math.isfinite(value)}
-
-
-def sample(
-    logits: Any,
-    params: SamplingParams,
-    request_index: int,
-    step: int,
-    *,
-    prompt: Sequence[int] = (),
-    produced: Sequence[int] = (),
-    eos_ids: Collection[int] = (),
-) -> int:
-    """The token that these logits [V] give at `step` of this order (0 is its first produced token).
-
-    Raises ValueError for NaN, +inf or nothing but −inf.
-    """
-    sampler = sampler_at(params, request_index, step, prompt, produced, eos_ids)
-    row = _on_host(logits)
-    found = _drawn(row, sampler)
-    return found if isinstance(found, int) else draw_of_few({0: found}, [sampler])[0]
-
-
-def sampler_at(
-    params: SamplingParams,
-    request_index: int,
-    step: int,
-    prompt: Sequence[int] = (),
-    produced: Sequence[int] = (),
-    eos_ids: Collection[int] = (),
-) -> Sampler:
-    """The sampler of one request that is due to draw token `step`. Penalties ask for what was produced before."""
-    sampler = Sampler(params, request_index, prompt, eos_ids)
-    for token in produced[:step]:
-        sampler.take(token)
-    sampler.step = params.first_step + step
-    return sampler
 
 
 def _on_host(logits: Any) -> Any:

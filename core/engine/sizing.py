@@ -46,14 +46,6 @@ class Offload:
             raise ValueError(f"{self.microbatches} microbatches, two pools of {self.global_share}")
 
 
-def measured_offload(
-    kv_bytes: int, microbatches: int, stage_s: float, folder: Path | None = None
-) -> Offload:
-    """M_G = W · T_S with W measured now, no larger than half of hot memory (DeServe, formula 2)."""
-    wanted = global_pool_bytes(copy_bytes_per_s(folder), stage_s)
-    return Offload(microbatches, min(0.5, wanted / kv_bytes), folder)
-
-
 def fitting_offload(
     hot_bytes: int,
     cold_bytes: int,

@@ -28,11 +28,7 @@ from core.keys.signer import (
     DEVNET_CHAIN_IDS,
     DEVNET_PASSWORD,
     DEVNET_PHRASE,
-    SignedTransaction,
     Signer,
-    address_of_key,
-    devnet_accounts,
-    native_key,
     random_secret,
     refuse_dev_key,
     secret_from_phrase,
@@ -56,10 +52,8 @@ __all__ = [
     "DEVNET_PHRASE",
     "PASSWORD_FILE_VARIABLES",
     "Keystore",
-    "SignedTransaction",
     "Signer",
     "WalletInfo",
-    "devnet_accounts",
     "read_password",
     "read_secret_file",
     "refuse_raw_keys",
@@ -80,7 +74,6 @@ class WalletInfo:
     name: str
     path: Path
     address: Address | None
-    others_can_read: bool
 
 
 class Keystore:
@@ -104,8 +97,7 @@ class Keystore:
                 content = _read_keystore(path)
             except WalletError:
                 continue
-            readable = bool(path.stat().st_mode & 0o044)
-            found.append(WalletInfo(path.name, path, _stored_address(content), readable))
+            found.append(WalletInfo(path.name, path, _stored_address(content)))
         return found
 
     def path(self, name: str) -> Path:
@@ -178,10 +170,6 @@ class Keystore:
                 next_step="do not use this file; restore it from a backup",
             )
         return signer
-
-    def reveal_address(self, name: str, password: str) -> Address:
-        """The address of a wallet whose file does not carry it. Raises as ``unlock`` does."""
-        return address_of_key(native_key(_decrypt(self.path(name), password)))
 
     def _write(self, name: str, password: str, secret: bytes, chain_id: int) -> Signer:
         from eth_keyfile.keyfile import create_keyfile_json

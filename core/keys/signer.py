@@ -7,11 +7,9 @@ traceback shows it. The accounts of Anvil's public phrase are recognised and ref
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from core.protocol.errors import DevKeyOffDevnet, NativeCryptoMissing, UsageError, WalletError
+from core.protocol.errors import DevKeyOffDevnet, NativeCryptoMissing, UsageError
 from core.protocol.ids import Address, address
 
 DEVNET_CHAIN_IDS: Final = frozenset({31337, 1337})
@@ -33,14 +31,6 @@ DEVNET_ADDRESSES: Final = frozenset(
 )
 
 _CURVE_ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
-
-
-@dataclass(frozen=True)
-class SignedTransaction:
-    """A transaction ready to send: raw bytes and their hash."""
-
-    raw: bytes
-    hash: bytes
 
 
 class Signer:
@@ -70,40 +60,6 @@ class Signer:
         signature: bytes = self._key.sign_recoverable(digest, hasher=None)
         return signature[:64] + bytes([signature[64] + 27])
 
-    def sign_transaction(self, transaction: Mapping[str, Any]) -> SignedTransaction:
-        """Encode and sign a transaction dictionary as web3 builds it (``chainId`` is required).
-
-        Raises WalletError if it is meant for another chain or sent from another address.
-        """
-        from eth_account._utils.legacy_transactions import (
-            encode_transaction,
-            serializable_unsigned_transaction_from_dict,
-        )
-        from eth_account.typed_transactions.typed_transaction import TypedTransaction
-        from eth_hash.auto import keccak
-
-        fields = dict(transaction)
-        sender = fields.pop("from", self.address)
-        if fields.get("chainId") != self.chain_id:
-            raise WalletError(
-                "the transaction is not signed",
-                why=f"it is for chain {fields.get('chainId')}, the wallet is opened for chain "
-                f"{self.chain_id}",
-                next_step="check --network and --rpc-url",
-            )
-        if address(sender) != self.address:
-            raise WalletError(
-                "the transaction is not signed",
-                why=f"it is from {sender}, the wallet is {self.address}",
-            )
-        unsigned: Any = serializable_unsigned_transaction_from_dict(fields)
-        signature: bytes = self._key.sign_recoverable(bytes(unsigned.hash()), hasher=None)
-        parity = signature[64]
-        v = parity if isinstance(unsigned, TypedTransaction) else parity + 35 + 2 * self.chain_id
-        r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:64], "big")
-        raw = encode_transaction(unsigned, vrs=(v, r, s))
-        return SignedTransaction(raw=raw, hash=keccak(raw))
-
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError("a Signer cannot be changed")
 
@@ -126,19 +82,6 @@ def refuse_dev_key(who: str, chain_id: int) -> None:
             address=who,
             chain_id=chain_id,
         )
-
-
-def devnet_accounts(count: int = 10, *, chain_id: int = 31337) -> list[Signer]:
-    """The first ``count`` accounts of Anvil's public phrase. Raises DevKeyOffDevnet off a local chain."""
-    if chain_id not in DEVNET_CHAIN_IDS:
-        raise DevKeyOffDevnet(
-            f"test accounts exist only on local chains, not on chain {chain_id}",
-            why="their phrase is public",
-        )
-    return [
-        Signer(secret_from_phrase(DEVNET_PHRASE, index), chain_id=chain_id)
-        for index in range(count)
-    ]
 
 
 def secret_from_phrase(phrase: str, index: int = 0) -> bytes:

@@ -12,6 +12,5 @@
 `records`     what the swarm says: signed records of miners and of allocations
 `wire`        every message on a stream, its framing and its limits
 `errors`      what can go wrong, and what each mistake tells the person and the script
-`deterrence`  from which stake on cheating loses money (`docs/trust.md` §11)
 `abi/`        the interfaces of the contracts, written by the build
 """

@@ -1,7 +1,6 @@
 """What is an id, and how is it printed, shortened and found again?
 
-On chain a job, dispute, model or receipt is named by 32 bytes and a person by an address. Each
-has its own type here, so that a checker refuses a job where a dispute is expected. People see
+On chain a job, dispute, model or receipt is named by 32 bytes and a person by an address. People see
 ``job_7QK3W0A8``: a prefix that says the kind, then Crockford base32 of the first bytes (no I, L, O, U).
 Any unique prefix of the full form is accepted, and so is the whole 0x form.
 """
@@ -15,15 +14,6 @@ from typing import Final, NewType, TypeVar
 
 from core.protocol.errors import IdInvalid
 
-JobId = NewType("JobId", bytes)
-"""EIP-712 digest of the order that opened the job."""
-DisputeId = NewType("DisputeId", bytes)
-ModelId = NewType("ModelId", bytes)
-"""keccak256(abi.encode(ModelSpec))."""
-ReceiptId = NewType("ReceiptId", bytes)
-"""Struct hash of a stage receipt."""
-OrderHash = NewType("OrderHash", bytes)
-PlanHash = NewType("PlanHash", bytes)
 Address = NewType("Address", str)
 """Checksummed 0x address (EIP-55)."""
 
@@ -58,26 +48,6 @@ def raw_id(data: bytes | str) -> bytes:
     return bytes(data)
 
 
-def job_id(data: bytes | str) -> JobId:
-    """Raises IdInvalid unless it is 32 bytes."""
-    return JobId(raw_id(data))
-
-
-def dispute_id(data: bytes | str) -> DisputeId:
-    """Raises IdInvalid unless it is 32 bytes."""
-    return DisputeId(raw_id(data))
-
-
-def model_id(data: bytes | str) -> ModelId:
-    """Raises IdInvalid unless it is 32 bytes."""
-    return ModelId(raw_id(data))
-
-
-def receipt_id(data: bytes | str) -> ReceiptId:
-    """Raises IdInvalid unless it is 32 bytes."""
-    return ReceiptId(raw_id(data))
-
-
 def address(text: str | bytes) -> Address:
     """The EIP-55 form of an address (20 bytes, or 0x and 40 digits).
 
@@ -103,11 +73,6 @@ def address(text: str | bytes) -> Address:
             next_step="copy the address again; do not correct it by hand",
         )
     return Address(right)
-
-
-def address_bytes(of: str) -> bytes:
-    """The 20 bytes of an address. Raises IdInvalid."""
-    return bytes.fromhex(address(of)[2:])
 
 
 def full(kind: Kind, data: bytes | str) -> str:

@@ -107,11 +107,6 @@ _FIELDS: dict[str, list[tuple[str, str]]] = {
     "Plan": [("Stage[]", "stages")],
 }
 
-Signed = (
-    t.Order | t.Acceptance | t.HopCheckpoint | t.StageReceipt | t.Ack | t.AuditorDelegation
-    | t.RequestOpening
-)  # fmt: skip
-
 
 class OperatorProof(t.Value, frozen=True):
     """The operator key proves itself to the owner that registers it."""

@@ -29,7 +29,6 @@ from core.protocol.errors import AmountInvalid, AmountUnitMissing
 
 TokenUnits = NewType("TokenUnits", int)
 """Base units of the network's one ERC-20."""
-Wei = NewType("Wei", int)
 PricePerMtok = NewType("PricePerMtok", int)
 """Token base units per million tokens through the whole model."""
 NanoPrice = NewType("NanoPrice", int)
@@ -69,11 +68,6 @@ def parse_token(
 def format_token(units: int, *, symbol: str = TOKEN_SYMBOL, decimals: int = TOKEN_DECIMALS) -> str:
     """Exact, shortest: 500_000_000 → ``500usd``; reading it back gives the same integer."""
     return _format(units, 10**decimals) + symbol
-
-
-def parse_eth(text: str) -> Wei:
-    """``5eth``, ``250gwei`` or ``12000wei`` → wei. Raises AmountUnitMissing, AmountInvalid."""
-    return Wei(_parse(text, _ETH_UNITS, 2**256 - 1))
 
 
 def show_eth(wei: int) -> str:

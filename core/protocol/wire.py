@@ -435,17 +435,6 @@ def _truncated(have: int, need: int) -> FrameTruncated:
     return FrameTruncated(f"frame of {have} bytes", f"its prefix announces {need}")
 
 
-def encode(
-    message: AnyMessage,
-    payload: bytes | memoryview | Sequence[bytes | memoryview] = b"",
-    *,
-    id: int = 0,
-    re: int = 0,
-) -> bytes:
-    """Body of a frame; a payload in several buffers is sent as one. Raises FrameTooLarge if a peer would refuse it."""
-    return b"".join(encode_parts(message, payload, id=id, re=re))
-
-
 def encode_parts(
     message: AnyMessage,
     payload: bytes | memoryview | Sequence[bytes | memoryview] = b"",
@@ -453,7 +442,10 @@ def encode_parts(
     id: int = 0,
     re: int = 0,
 ) -> list[memoryview]:
-    """The same as bytes that follow each other, the payload not copied."""
+    """Body of a frame as buffers that follow each other, the payload not copied; one in several buffers is sent as one.
+
+    Raises FrameTooLarge if a peer would refuse it.
+    """
     header = _encoder.encode(message)
     buffers = [payload] if isinstance(payload, (bytes, bytearray, memoryview)) else payload
     views = [memoryview(buffer).cast("B") for buffer in buffers]

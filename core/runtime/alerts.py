@@ -142,11 +142,6 @@ class Alerts:
         self._firing[event] = after
         self._gauge.labels(event).set(len(after))
 
-    @property
-    def firing(self) -> list[tuple[str, Trouble]]:
-        """What is wrong now, with its kind."""
-        return [(event, found) for event, of in self._firing.items() for _, found in of.values()]
-
     async def flush(self, within_s: float) -> None:
         """Wait until everything was posted or given up, for at most so long."""
         try:

@@ -23,7 +23,6 @@ from core.runtime.redact import redact
 
 RUNS_KEPT: Final = 20
 FILE_BYTES: Final = 5 * 2**20
-LEVELS: Final = ("debug", "info", "warning", "error")
 #: Libraries that talk too much at the level of ours.
 _QUIETER: Final = (
     "asyncio",
@@ -39,8 +38,6 @@ _QUIETER: Final = (
 )
 
 get_logger = structlog.stdlib.get_logger
-bind = structlog.contextvars.bind_contextvars
-unbind = structlog.contextvars.unbind_contextvars
 bound = structlog.contextvars.bound_contextvars
 bound_now = structlog.contextvars.get_contextvars
 

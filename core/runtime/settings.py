@@ -32,7 +32,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 from core.protocol import units
 from core.protocol.errors import ConfigError, ConfigKeyUnknown, HeadraceError
 from core.protocol.ids import Address, address
-from core.runtime.folders import Folders, make_private
+from core.runtime.folders import Folders
 from core.runtime.redact import redact
 
 PREFIX: Final = "HEADRACE_"
@@ -571,17 +571,6 @@ def find_network_file(name: str, folders: Folders) -> Path | None:
         if path.is_file():
             return path
     return None
-
-
-def write_network_file(network: Network, folders: Folders) -> Path:
-    """Write ``networks/NAME.json``, whole or not at all; replaces an older one."""
-    path = make_private(folders.networks) / f"{network.name}.json"
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(
-        json.dumps(network.model_dump(mode="json", exclude_none=True), indent=2) + "\n"
-    )
-    draft.replace(path)
-    return path
 
 
 def known_keys() -> dict[str, tuple[type[_Section], str]]:

@@ -9,6 +9,6 @@
 """
 
 from devnet.links.conditions import WAYS, Conditions, Way
-from devnet.links.emulator import Emulator, Links
+from devnet.links.emulator import Emulator
 
-__all__ = ["WAYS", "Conditions", "Emulator", "Links", "Way"]
+__all__ = ["WAYS", "Conditions", "Emulator", "Way"]

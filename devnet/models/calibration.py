@@ -11,7 +11,7 @@ import json
 from importlib import resources
 from typing import Any
 
-from core.dispute.trace.calibration import LEAST_ROOM, Measured, in_shadow_because
+from core.dispute.trace.calibration import LEAST_ROOM
 from core.dispute.trace.program import Tolerance
 
 CALIBRATION_FILE = "calibration.json"
@@ -44,15 +44,3 @@ def calibrated(architecture: str, numerics: str = FLOAT32) -> tuple[Tolerance, .
         Tolerance(entry["max_depth"], entry["min_rows"], entry["parts_per_trillion"])
         for entry in entries
     )
-
-
-def in_shadow(architecture: str, numerics: str = FLOAT32) -> dict[tuple[int, int], list[str]]:
-    """(max_depth, min_rows) → what would keep that tolerance in shadow where money is real; on a devnet it is promised all the same."""
-    profile = _profile(numerics)
-    return {
-        (entry["max_depth"], entry["min_rows"]): in_shadow_because(
-            Measured(entry["windows"], entry["largest"], profile["machines"]),
-            entry["parts_per_trillion"],
-        )
-        for entry in profile.get("families", {}).get(architecture, [])
-    }

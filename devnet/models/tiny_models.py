@@ -10,7 +10,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "gpt2")
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -38,7 +37,7 @@ def write_tiny_model(
     weight_std: float = 0.05,
     options: dict[str, Any] | None = None,
 ) -> Path:
-    """Write a random model of one of `ARCHITECTURES` with a tokenizer, and return its folder.
+    """Write a random model (llama, qwen2, qwen3, mistral, gemma2, gemma3 or gpt2) with a tokenizer, and return its folder.
 
     The same arguments give the same weights. `tied` overrides the family's habit, `files` > 1 writes an index
     and several safetensors files, `options` overrides fields of the configuration. mistral and the gemmas get

@@ -8,10 +8,28 @@ import pytest
 
 from core.chain.chain import Chain
 from core.keys.signer import Signer
-from devnet.deploy import PRODUCTION, Parameters, deploy
+from devnet.deploy import USD, Parameters, deploy
 from tests.conftest import CHAIN_ID, start_anvil
 
 pytestmark = pytest.mark.chain
+
+#: For a chain that people's money is on; why turns are that long: `docs/trust.md` §3. Twelve days of
+#: unbonding outlast job, window and dispute.
+PRODUCTION = Parameters(
+    min_stake=500 * USD,
+    unbond_s=12 * 86_400,
+    jail_s=86_400,
+    max_job_s=3 * 86_400,
+    max_window_s=3 * 86_400,
+    max_dispute_s=5 * 86_400,
+    withdraw_delay_s=86_400,
+    close_delay_s=3600,
+    commit_s=12 * 3600,
+    reveal_s=12 * 3600,
+    payout_delay_s=3600,
+    juror_unbond_s=12 * 86_400,
+    turn_s=4 * 3600,
+)
 
 
 @pytest.fixture(scope="module")

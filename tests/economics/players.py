@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from core.protocol.deterrence import Published
+from tests.economics.deterrence import Published
 
 #: What withholding means for a stage: its payment waits, the auditor asks on chain, and silence loses.
 ASKING_COST = 0.05

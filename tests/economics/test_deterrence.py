@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.protocol.deterrence import (
+from devnet.deploy import USD, Parameters
+from tests.economics.deterrence import (
     Published,
     auditor_stake,
     catch_probability,
@@ -18,7 +19,6 @@ from core.protocol.deterrence import (
     least_stake,
     self_slash_gain,
 )
-from devnet.deploy import USD, Parameters
 from tests.economics.players import COST, Market, Miner
 
 PUBLISHED = Published()

@@ -16,6 +16,7 @@ from miner.defence import Defence
 from miner.desk import Refused
 from miner.store import Store
 from tests.clocks import Hasty
+from tests.frames import encode
 from tests.game.test_dispute_of_a_real_model import (
     GREEDY,
     LOOK_S,
@@ -42,7 +43,7 @@ class Line:
             answer = await self._defence.shown(self._peer, message, data)
         except Refused as refusal:
             answer = wire.Failed(refusal.code, refusal.reason)
-        return wire.decode(wire.encode(answer))
+        return wire.decode(encode(answer))
 
 
 async def test_a_trace_that_is_shown_off_chain_is_pointed_at_at_once(

@@ -18,9 +18,9 @@ from core.money import pricing
 from core.protocol import commit, records, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import ChainUnreachable, ContractRefused, PeerUnreachable
-from core.runtime.clock import ManualClock
 from matcher.fleet.fleet_view import Sighting, Standing
 from matcher.records.jobs import CHAIN_STATES, Job
+from tests.clocks import ManualClock
 
 CHAIN_ID = 31337
 TASK_REGISTRY = "0x" + "11" * 20

@@ -26,7 +26,7 @@ from miner.book import Book
 from miner.compute import KV_BYTES, Compute
 from miner.desk import Desk, Serving
 from miner.desk import Terms as MinerTerms
-from miner.jobs import prompt_chunks
+from miner.jobs import replay_chunks
 from miner.links import Links
 from miner.neighbours import Neighbours
 from miner.onchain import JobOnChain
@@ -396,7 +396,7 @@ def _answer(
     tokens: list[int] = []
     sampler = Sampler(sampling, index, ids, eos_ids)
     ending = Ending(sampling, eos_ids, Tokenizer(model_dir) if sampling.stop else None, ids)
-    parts = [list(ids[start:end]) for start, end in prompt_chunks(len(ids))]
+    parts = [list(ids[start:end]) for start, end in replay_chunks(0, len(ids), len(ids))]
     while True:
         for part in parts:
             logits = shard.forward(torch.tensor(part), cache, last_only=True)

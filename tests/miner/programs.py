@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from core.chain.chain import Chain
-from core.keys.keystore import Keystore, devnet_accounts
+from core.keys.keystore import Keystore
 from core.keys.passwords import write_secret_file
 from devnet.deploy import USD, Parameters, deploy, register_model
 from miner import cli
+from tests.accounts import devnet_accounts
 
 T = TypeVar("T")
 OWNER = 4  # of Anvil's accounts

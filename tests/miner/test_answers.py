@@ -11,6 +11,7 @@ from core.protocol import signing, wire
 from core.protocol import types as t
 from miner.answers import MAX_RECEIPTS_BYTES, _that_fit, may_see
 from miner.store import StoredJob
+from tests.frames import encode
 from tests.miner.network import DOMAIN, NOW_S, key
 from tests.miner.test_admission import BEFORE, ME, ORDER, PLAN, REQUESTER
 
@@ -95,5 +96,5 @@ def test_receipts_over_most_requests_come_first_and_all_fit_into_a_header() -> N
     few = [signed(1), signed(3), signed(1)]
     assert [one.receipt.requests for one in _that_fit(few)] == [3, 1, 1]
     many = _that_fit([signed(4096) for _ in range(20)])
-    wire.encode(wire.Receipts(signed=many))
+    encode(wire.Receipts(signed=many))
     assert 1 <= len(many) <= MAX_RECEIPTS_BYTES // (4096 * 150)

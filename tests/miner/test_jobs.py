@@ -140,8 +140,8 @@ def test_a_cancelled_request_cannot_be_submitted_again() -> None:
 
 
 @given(tokens=st.integers(1, 5000), chunk=st.integers(1, 600))
-def test_prompt_chunks_cover_the_prompt_once_and_start_at_zero(tokens: int, chunk: int) -> None:
-    chunks = jobs.prompt_chunks(tokens, chunk)
+def test_chunks_of_a_prompt_cover_it_once_and_start_at_zero(tokens: int, chunk: int) -> None:
+    chunks = jobs.replay_chunks(0, tokens, tokens, chunk)
     assert [start for start, _ in chunks] == list(range(0, tokens, chunk))
     assert sum(end - start for start, end in chunks) == tokens
     assert chunks[-1][1] == tokens

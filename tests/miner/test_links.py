@@ -9,6 +9,7 @@ from core.protocol import wire
 from core.protocol.errors import HeadraceError, PeerUnreachable
 from miner import links
 from miner.links import Line
+from tests.frames import encode
 
 PING = wire.Ping()
 
@@ -37,7 +38,7 @@ class Sink:
             self.fails -= 1
             raise PeerUnreachable("peer", "stream closed")
         self.frames += 1
-        frames = wire.unbundle(wire.decode(wire.encode(message, payload)))
+        frames = wire.unbundle(wire.decode(encode(message, payload)))
         self.sent += [frame.message for frame in frames]
         self.payloads += [bytes(frame.payload) for frame in frames]
 

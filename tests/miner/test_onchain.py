@@ -11,9 +11,9 @@ from core.chain.chain import ChainEvent
 from core.chain.follower import Position
 from core.protocol.errors import ChainUnreachable
 from core.protocol.types import JobState
-from core.runtime.clock import ManualClock
 from miner import onchain
 from miner.onchain import DisputeNews, JobNews, MinerChain, News, news_of
+from tests.clocks import ManualClock
 
 JOB, DISPUTE = "0x" + "0a" * 32, "0x" + "0d" * 32
 

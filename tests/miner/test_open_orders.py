@@ -263,7 +263,7 @@ async def test_an_ended_session_begins_nothing_and_frees_its_slots(asker: Asker)
 async def test_a_session_closed_on_chain_begins_nothing(asker: Asker) -> None:
     await asker.begin()
     for machine in asker.machines:
-        await machine.desk.hear(ClosingNews(asker.job_id, 99))
+        await machine.desk.hear(ClosingNews(asker.job_id))
     assert codes(await asker.ask(0))[0] == REQUEST_OVER
     await asker.close()
 

@@ -15,6 +15,7 @@ from core.protocol import wire
 from core.protocol.errors import CheckFailed
 from miner.shown import MAX_SHOWN, ShownNodes
 from tests.core.dispute.play.models import Tiny
+from tests.frames import encode
 from tests.game.test_players import Scene
 
 DISPUTE = "0x" + "ab" * 32
@@ -27,7 +28,7 @@ class Wire:
         self._nodes, self.levels = nodes, list[int]()
 
     async def call(self, message: wire.ShowNode, data: bytes, timeout_s: float) -> wire.Frame:
-        raw = wire.encode(message, data)
+        raw = encode(message, data)
         frame = wire.decode(raw)
         assert isinstance(frame.message, wire.ShowNode)
         self.levels.append(frame.message.level)
@@ -36,8 +37,8 @@ class Wire:
                 frame.message.level, frame.message.index, bytes(frame.payload)
             )
         except ValueError as error:
-            return wire.decode(wire.encode(wire.Failed("E-GAME-HASHES", str(error))))
-        return wire.decode(wire.encode(wire.Differs(child)))
+            return wire.decode(encode(wire.Failed("E-GAME-HASHES", str(error))))
+        return wire.decode(encode(wire.Differs(child)))
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ def machine(operator: str, **changes: Any) -> dict[str, Any]:
 @pytest.fixture
 def healthy(settings: Settings) -> Facts:
     """A miner that has everything: nothing blocks it."""
-    chain = OnChain(OWNER, OPERATOR, ACTIVE, 500 * USD, 100 * USD, 0, 0, 0, 0, True, 10**18, 10_000)
+    chain = OnChain(OWNER, OPERATOR, ACTIVE, 500 * USD, 100 * USD, 0, 0, 0, 0, True, 10_000)
     daemon = {
         "state": "SERVING", "problem": None, "layers": "0-3", "model": "tiny", "chainReachable": True,
         "freeRequests": 3, "maxRequests": 4, "endpoint": "127.0.0.1:7001",

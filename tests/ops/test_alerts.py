@@ -294,7 +294,7 @@ async def test_a_miner_warns_of_stake_disputes_and_work_that_nobody_pays(
             await standing.look(jobs, spec=None)  # type: ignore[arg-type]
         except ChainUnreachable:
             assert registry.is_away
-        return sorted(event for event, _ in alerts.firing)
+        return sorted(event for event, of in alerts._firing.items() for _ in of)
 
     assert await look() == []
     assert await look(clock_s=3599) == []

@@ -27,6 +27,7 @@ from tests.client.gateway.world import World
 from tests.client.sessions.conftest import model_dir, village  # noqa: F401 - fixtures
 from tests.client.sessions.village import Village, ask, hear
 from tests.failover.town import prompts
+from tests.frames import encode
 
 PARENT = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
 
@@ -175,7 +176,7 @@ def test_what_a_gateway_logs_and_answers_is_one_name(
     ],
 )
 def test_a_stranger_cannot_write_into_our_logs(told: dict[str, str]) -> None:
-    frame = wire.encode(
+    frame = encode(
         wire.Activations("0x" + "00" * 32, 0, 0, 1, origin=wire.Origin(**told)), b"\0" * 4
     )
     with pytest.raises(MalformedMessage):
@@ -184,7 +185,7 @@ def test_a_stranger_cannot_write_into_our_logs(told: dict[str, str]) -> None:
 
 def test_frames_without_a_name_are_as_long_as_ever() -> None:
     rows = wire.Activations("0x" + "00" * 32, 0, 0, 1)
-    assert b"origin" not in wire.encode(rows, b"\0" * 4)
+    assert b"origin" not in encode(rows, b"\0" * 4)
 
 
 def test_nothing_is_imported_or_collected_where_nobody_collects() -> None:

@@ -229,7 +229,7 @@ class Bench:
             keccak(b"toy" + tag.to_bytes(4, "big")), len(p.layer_types), p.hidden, p.heads, p.key_heads, p.inner, p.vocab, p.context, 1, 1,
             keccak(b"float32"), profile, commit.merkle_root(case.part_roots), bytes(32),
         )  # fmt: skip
-        model = bytes(self.read("ModelRegistry", "idOf", [spec]))
+        model = keccak(b"".join(v if isinstance(v, bytes) else v.to_bytes(32, "big") for v in spec))
         if not self.read("ModelRegistry", "exists", [model]):
             self.send(self.owner, "ProgramStore", "store", [program], self.now + 1)
             self.send(

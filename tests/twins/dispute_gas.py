@@ -26,9 +26,9 @@ from core.dispute.trace.derive import Choice, Derivation, Run
 from core.dispute.trace.families import Traits, compile_program
 from core.dispute.trace.judge import Case, Claim
 from core.dispute.trace.layout import Layout, Place
-from core.keys.signer import devnet_accounts
 from core.protocol import commit
 from core.protocol.types import RequestLeaf
+from tests.accounts import devnet_accounts
 from tests.conftest import CHAIN_ID, ROOT, start_anvil
 from tests.core.dispute.trace.players import lowest
 from tests.core.dispute.trace.sparse import SparseTrace, evidence, nothing, open_weights

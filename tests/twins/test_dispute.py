@@ -29,9 +29,10 @@ from core.dispute.trace.judge import Case
 from core.dispute.trace.layout import Place
 from core.dispute.trace.rows import Spot
 from core.dispute.trace.sources import CommittedRows, answer_rows
-from core.keys.signer import Signer, devnet_accounts
+from core.keys.signer import Signer
 from core.protocol import commit
 from core.protocol.types import RequestLeaf
+from tests.accounts import devnet_accounts
 from tests.conftest import CHAIN_ID, start_anvil
 from tests.core.dispute.trace import toy as toys
 from tests.core.dispute.trace.players import (

@@ -18,10 +18,6 @@ def element(tag: str, text: str | Markup = "", /, **attributes: Number | str) ->
     return Markup("<{0}{1}>{2}</{0}>").format(Markup(tag), named, escape(text))
 
 
-def group(*parts: Markup, **attributes: Number | str) -> Markup:
-    return element("g", Markup("").join(parts), **attributes)
-
-
 def link(href: str, *parts: Markup) -> Markup:
     return element("a", Markup("").join(parts), href=href)
 

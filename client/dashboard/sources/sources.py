@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 Json = dict[str, Any]
-SLOW_S = 5.0  # what hardly changes is read so often
 #: How long a page waits for what is not read yet, a tokenizer or a game's last number; it comes with the page's next look.
 READ_WITHIN_S = 0.1
 #: What the contracts were deployed with, by the functions that say it.

@@ -11,7 +11,6 @@ from core.protocol import ids
 from core.protocol.errors import HeadraceError
 
 Json = Mapping[str, Any]
-SILENT_AFTER_MS = 5_000
 
 
 @dataclass(frozen=True)

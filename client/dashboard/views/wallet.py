@@ -17,7 +17,6 @@ MOVES = {
     "JobLocked": ("locked for a job", "amount", -1),
     "JobReleased": ("returned from a job", "refunded", 1),
     "WithdrawRequested": ("on its way out", "amount", -1),
-    "WithdrawCancelled": ("withdrawal cancelled", "amount", 1),
     "Withdrawn": ("withdrawn", "amount", 0),
     "Credited": ("credited", "amount", 0),
     "CreditWithdrawn": ("credit withdrawn", "amount", 0),

@@ -47,7 +47,6 @@ class BadLine:
     number: int
     custom_id: str
     error: HeadraceError
-    is_request: bool = False  # it was understood, and failed later
 
 
 @dataclass
@@ -98,7 +97,7 @@ def with_prompts(lines: Lines, served: Served, default_max_tokens: int) -> Lines
                 line.wanted, served, str(line.number), default_max_tokens
             )
         except HeadraceError as error:
-            found.bad.append(BadLine(line.number, line.custom_id, error, is_request=True))
+            found.bad.append(BadLine(line.number, line.custom_id, error))
             continue
         prompts = tuple(prompt for prompt, _ in pairs)
         found.good.append(Line(line.number, line.custom_id, line.wanted, prompts, tokens_in))

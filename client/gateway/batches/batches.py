@@ -360,9 +360,7 @@ class Batches:
             [
                 *lines.bad,
                 *(
-                    BadLine(
-                        line.number, line.custom_id, _why(line, failures, error), is_request=True
-                    )
+                    BadLine(line.number, line.custom_id, _why(line, failures, error))
                     for line in lines.good
                     if line.number not in finished
                 ),

@@ -87,12 +87,10 @@ abstract contract JurorPool is IJuryArbitrator, ReentrancyGuardTransient {
 
     /// @inheritdoc IJuryArbitrator
     function withdrawCredit() external nonReentrant returns (uint256 amount) {
-        return _payCredit(msg.sender);
-    }
-
-    /// @inheritdoc IJuryArbitrator
-    function sweepBurned() external nonReentrant returns (uint256 amount) {
-        return _payCredit(CreditBook.BURN_ADDRESS);
+        amount = _credits.take(msg.sender);
+        if (amount == 0) revert NoCredit();
+        emit CreditWithdrawn(msg.sender, amount);
+        token.safeTransfer(msg.sender, amount);
     }
 
     /// @inheritdoc IJuryArbitrator
@@ -147,12 +145,5 @@ abstract contract JurorPool is IJuryArbitrator, ReentrancyGuardTransient {
 
     function _reweigh(Juror storage juror) private {
         _tree.set(juror.slot - 1, juror.stake >= minJurorStake ? juror.stake : 0);
-    }
-
-    function _payCredit(address account) private returns (uint256 amount) {
-        amount = _credits.take(account);
-        if (amount == 0) revert NoCredit();
-        emit CreditWithdrawn(account, amount);
-        token.safeTransfer(account, amount);
     }
 }

@@ -245,11 +245,6 @@ contract JuryArbitrator is JurorPool {
         return keccak256(abi.encode(id, juror, vote, evidence, salt));
     }
 
-    /// @inheritdoc IJuryArbitrator
-    function challengeCost() external view returns (uint256, uint256) {
-        return (bond, fee);
-    }
-
     // --- internals: the draw ---
 
     /// Remember which parties, operators and operators' owners the snapshot could draw; usually none.

@@ -28,7 +28,6 @@ interface IEscrow {
 
     event Deposited(address indexed account, address indexed payer, uint256 amount);
     event WithdrawRequested(address indexed account, uint256 amount, uint256 readyAt);
-    event WithdrawCancelled(address indexed account, uint256 amount);
     event Withdrawn(address indexed account, uint256 amount);
     event JobLocked(JobId indexed job, address indexed requester, uint256 amount);
     event JobReleased(JobId indexed job, address indexed requester, uint256 refunded, uint256 paid);
@@ -53,14 +52,9 @@ interface IEscrow {
 
     // --- requester ---
     function deposit(uint256 amount) external;
-    function depositFor(address account, uint256 amount) external;
-
-    /// A front-run permit does not brick the deposit: the permit is tried, then the allowance decides.
-    function depositWithPermit(uint256 amount, uint256 permitDeadline, uint8 v, bytes32 r, bytes32 s) external;
 
     /// Move `amount` out of the spendable balance; a new request restarts the clock for the sum.
     function requestWithdraw(uint256 amount) external;
-    function cancelWithdraw() external;
     function withdraw() external returns (uint256 amount);
 
     /// Let `spender` sign orders that lock the caller's balance here, until `expiry`, for no more than `limit` in all: what its jobs

@@ -116,14 +116,10 @@ interface IJuryArbitrator is IArbitrator {
     function execute(DisputeId id) external;
     function withdrawCredit() external returns (uint256 amount);
 
-    /// Send what was burned since the last sweep to 0x…dEaD.
-    function sweepBurned() external returns (uint256 amount);
-
     function disputeOf(DisputeId id) external view returns (Dispute memory);
     function panelOf(DisputeId id) external view returns (address[] memory);
     function jurorOf(address juror) external view returns (Juror memory);
     function commitmentHash(DisputeId id, address juror, Vote vote, bytes32 evidence, bytes32 salt) external pure returns (bytes32);
     function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot) external view returns (DisputeId);
-    function challengeCost() external view returns (uint256 bond, uint256 fee);
     function creditOf(address account) external view returns (uint256);
 }

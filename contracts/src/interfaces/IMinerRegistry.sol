@@ -45,7 +45,6 @@ interface IMinerRegistry {
     event MinerRegistered(address indexed owner, address indexed operator, uint256 stake);
     event OperatorRotated(address indexed owner, address indexed oldOperator, address indexed newOperator);
     event MachineRegistered(address indexed owner, uint16 indexed index, bytes4 class, uint32 vramMiB, uint64 bandwidthMBps, bytes32 endpointHash);
-    event MachineUpdated(address indexed owner, uint16 indexed index, uint32 vramMiB, uint64 bandwidthMBps, bytes32 endpointHash);
     event MachineRetired(address indexed owner, uint16 indexed index);
     event StakeAdded(address indexed owner, uint256 amount, uint256 stake);
     event ExitRequested(address indexed owner, uint256 amount, uint256 leaveAt);
@@ -87,11 +86,7 @@ interface IMinerRegistry {
     /// After a full exit the same owner may register again, with the same or a new operator.
     function register(uint256 amount, address operator, bytes calldata operatorProof) external;
 
-    /// As `register`, allowing the transfer by an ERC-2612 permit; a front-run permit does not brick it.
-    function registerWithPermit(uint256 amount, address operator, bytes calldata operatorProof, uint256 permitDeadline, uint8 v, bytes32 r, bytes32 s) external;
-
     function registerMachine(bytes4 class, uint32 vramMiB, uint64 bandwidthMBps, bytes32 endpointHash) external returns (uint16 index);
-    function updateMachine(uint16 index, uint32 vramMiB, uint64 bandwidthMBps, bytes32 endpointHash) external;
     function retireMachine(uint16 index) external;
     function addStake(uint256 amount) external;
 
@@ -120,9 +115,6 @@ interface IMinerRegistry {
 
     /// Pull rewards and compensations of slashes.
     function withdrawCredit() external returns (uint256 amount);
-
-    /// Send what was burned since the last sweep to 0x…dEaD. Separate from `slash`, which must not depend on a token transfer.
-    function sweepBurned() external returns (uint256 amount);
 
     // --- governance: only add, only after a delay ---
 

@@ -36,8 +36,6 @@ interface IModelRegistry {
     /// @return id keccak256(abi.encode(spec))
     function register(ModelSpec calldata spec, bytes32[] calldata roots) external returns (ModelId id);
 
-    function idOf(ModelSpec calldata spec) external pure returns (ModelId);
-
     function exists(ModelId id) external view returns (bool);
 
     /// @dev Reverts ModelUnknown.

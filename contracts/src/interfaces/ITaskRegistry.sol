@@ -66,11 +66,9 @@ interface ITaskRegistry {
     event JobDisputed(JobId indexed job, uint16 indexed stage, address indexed challenger, address arbitrator);
     event JobResolved(JobId indexed job, uint16 indexed stage, bool fault);
     event NonceRevoked(address indexed requester, uint64 nonce);
-    event NoncesRevokedBelow(address indexed requester, uint64 nonce);
     event EquivocationProven(JobId indexed job, uint16 indexed stage, address indexed owner, uint256 slashed);
     event FeeRecipientChanged(address indexed feeRecipient);
     event ProtocolFeeLowered(uint256 feeBps);
-    event WrongShardProven(JobId indexed job, uint16 indexed stage, address indexed owner, uint256 slashed);
 
     error WrongState(State have);
     error BadSignature(address expected);
@@ -111,7 +109,6 @@ interface ITaskRegistry {
     error RequestsZero();
     error AccountZero();
     error NotEquivocation();
-    error NotWrongShard();
     error WiringMismatch();
     error CloseDelayZero();
 
@@ -168,12 +165,8 @@ interface ITaskRegistry {
     /// Anyone may call; the reward goes to the requester of record, so nothing is gained by front-running.
     function proveEquivocation(Order calldata order, Stage[] calldata plan, StageReceipt[2] calldata receipts, bytes[2] calldata sigs, RequestLeaf[2] calldata leaves, uint256[2] calldata positions, bytes32[][2] calldata proofs) external;
 
-    /// A receipt whose shardRoot is not the ordered model's for its layers: slashed at once.
-    function proveWrongShard(Order calldata order, Stage[] calldata plan, StageReceipt calldata receipt, bytes calldata sig) external;
-
-    /// Orders with this nonce, or with one below, can no longer be opened; jobs already open are not touched.
+    /// Orders with this nonce can no longer be opened; a job already open is not touched.
     function revokeNonce(uint64 nonce) external;
-    function revokeAllBelow(uint64 nonce) external;
 
     // --- governance: only redirect or lower ---
 
@@ -182,15 +175,9 @@ interface ITaskRegistry {
 
     // --- reads ---
     function jobOf(JobId job) external view returns (Job memory);
-    function jobIdOf(Order calldata order) external view returns (JobId);
-    function maxAmountOf(Order calldata order) external view returns (uint256);
 
     /// gross and pay of every stage for these counts: docs/protocol.md §4.
     function split(Order calldata order, Stage[] calldata plan, uint32 tokensIn, uint32 tokensOut) external view returns (uint256[] memory gross, uint256[] memory pay, uint256 matcherFee, uint256 protocolFee);
     function isNonceRevoked(address requester, uint64 nonce) external view returns (bool);
-    function domainSeparator() external view returns (bytes32);
     function params() external view returns (Params memory);
-    function escrow() external view returns (address);
-    function minerRegistry() external view returns (address);
-    function modelRegistry() external view returns (address);
 }

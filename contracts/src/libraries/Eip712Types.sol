@@ -7,18 +7,16 @@ import {
     Acceptance,
     Ack,
     AuditorDelegation,
-    HopCheckpoint,
     Order,
     RequestLeaf,
     RequestOpening,
     Stage,
-    StageReceipt,
-    Terms
+    StageReceipt
 } from "../types/Signed.sol";
 
 /// What exactly is signed: EIP-712 types, struct hashes, the one domain, and who signed a digest.
 ///
-/// Every struct except Plan and Terms holds only static value types, whose ABI encoding is their EIP-712 encoding, so a struct hash is
+/// Every struct except Plan holds only static value types, whose ABI encoding is their EIP-712 encoding, so a struct hash is
 /// `keccak256(abi.encode(typeHash, struct))`. Twin: core/protocol/signing.py; vectors: tests/twins/vectors.json.
 library Eip712Types {
     bytes32 internal constant DOMAIN_TYPEHASH =
@@ -32,12 +30,9 @@ library Eip712Types {
     bytes32 internal constant STAGE_TYPEHASH = keccak256("Stage(address operator,uint16 layerFrom,uint16 layerTo)");
     bytes32 internal constant PLAN_TYPEHASH = keccak256("Plan(Stage[] stages)Stage(address operator,uint16 layerFrom,uint16 layerTo)");
     bytes32 internal constant ACCEPTANCE_TYPEHASH = keccak256("Acceptance(bytes32 orderHash,bytes32 planHash,uint16 stage,uint64 expiry)");
-    bytes32 internal constant HOP_CHECKPOINT_TYPEHASH =
-        keccak256("HopCheckpoint(bytes32 orderHash,bytes32 planHash,uint16 stage,uint32 requestIndex,uint32 rows,bytes32 runningRoot)");
     bytes32 internal constant STAGE_RECEIPT_TYPEHASH = keccak256(
         "StageReceipt(bytes32 orderHash,bytes32 planHash,uint16 stage,uint16 layerFrom,uint16 layerTo,bytes32 shardRoot,bytes32 inputRoot,bytes32 outputRoot,bytes32 requestsRoot,uint32 requests,uint32 tokensIn,uint32 tokensOut,uint64 startedAt,uint64 signedAt)"
     );
-    bytes32 internal constant TERMS_TYPEHASH = keccak256("Terms(uint16 inFlight,address[] trusted,address[] avoided,uint16 auditBps)");
     bytes32 internal constant REQUEST_OPENING_TYPEHASH =
         keccak256("RequestOpening(bytes32 orderHash,uint32 requestIndex,bytes32 promptLeaf,bytes32 samplingLeaf)");
     bytes32 internal constant ACK_TYPEHASH =
@@ -70,24 +65,8 @@ library Eip712Types {
         return keccak256(abi.encode(ACCEPTANCE_TYPEHASH, acceptance));
     }
 
-    function hopCheckpointHash(HopCheckpoint calldata checkpoint) internal pure returns (bytes32) {
-        return keccak256(abi.encode(HOP_CHECKPOINT_TYPEHASH, checkpoint));
-    }
-
     function receiptHash(StageReceipt calldata receipt) internal pure returns (bytes32) {
         return keccak256(abi.encode(STAGE_RECEIPT_TYPEHASH, receipt));
-    }
-
-    function termsHash(Terms calldata terms) internal pure returns (bytes32) {
-        return keccak256(
-            abi.encode(
-                TERMS_TYPEHASH,
-                terms.inFlight,
-                keccak256(abi.encodePacked(terms.trusted)), // elements of an array are padded to words
-                keccak256(abi.encodePacked(terms.avoided)),
-                terms.auditBps
-            )
-        );
     }
 
     function openingHash(RequestOpening calldata opening) internal pure returns (bytes32) {

@@ -9,22 +9,3 @@ type JobId is bytes32;
 type DisputeId is bytes32;
 /// keccak256(abi.encode(ModelSpec)).
 type ModelId is bytes32;
-
-using {eqJob as ==, neJob as !=} for JobId global;
-using {eqModel as ==, neModel as !=} for ModelId global;
-
-function eqJob(JobId a, JobId b) pure returns (bool) {
-    return JobId.unwrap(a) == JobId.unwrap(b);
-}
-
-function neJob(JobId a, JobId b) pure returns (bool) {
-    return JobId.unwrap(a) != JobId.unwrap(b);
-}
-
-function eqModel(ModelId a, ModelId b) pure returns (bool) {
-    return ModelId.unwrap(a) == ModelId.unwrap(b);
-}
-
-function neModel(ModelId a, ModelId b) pure returns (bool) {
-    return ModelId.unwrap(a) != ModelId.unwrap(b);
-}

@@ -30,14 +30,6 @@ struct Order {
     uint64 nonce;
 }
 
-/// What a requester insists on that no contract has to know: travels beside the order, whose hash of it binds stages and matchers.
-struct Terms {
-    uint16 inFlight; //        how many requests of an open order run at once
-    address[] trusted; //      operators that may serve; empty: any
-    address[] avoided; //      operators that may not
-    uint16 auditBps; //        share of the requests that the requester means to audit
-}
-
 /// One shard's place in a pipeline.
 struct Stage {
     address operator;
@@ -51,16 +43,6 @@ struct Acceptance {
     bytes32 planHash;
     uint16 stage;
     uint64 expiry;
-}
-
-/// What a stage says it sent so far: decides "he sent me other bytes".
-struct HopCheckpoint {
-    bytes32 orderHash;
-    bytes32 planHash;
-    uint16 stage;
-    uint32 requestIndex;
-    uint32 rows;
-    bytes32 runningRoot;
 }
 
 /// What a stage says it did, over one or many requests of a job.

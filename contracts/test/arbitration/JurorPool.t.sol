@@ -196,20 +196,17 @@ contract JurorPoolTest is StakeFixture {
     function test_credit_whenNone_reverts() public {
         vm.expectRevert(IJuryArbitrator.NoCredit.selector);
         jury.withdrawCredit();
-        vm.expectRevert(IJuryArbitrator.NoCredit.selector);
-        jury.sweepBurned();
     }
 
     function test_reentrancy_intoEveryGuardedFunction_fails() public {
         CallbackToken bad = new CallbackToken(address(this));
         deploy(bad);
         stakeJuror(juror, MIN_JUROR_STAKE);
-        bytes[] memory calls = new bytes[](5);
+        bytes[] memory calls = new bytes[](4);
         calls[0] = abi.encodeCall(jury.withdrawJuror, ());
         calls[1] = abi.encodeCall(jury.withdrawCredit, ());
-        calls[2] = abi.encodeCall(jury.sweepBurned, ());
-        calls[3] = abi.encodeCall(jury.stakeJuror, (1));
-        calls[4] = abi.encodeCall(jury.open, (disputeRef()));
+        calls[2] = abi.encodeCall(jury.stakeJuror, (1));
+        calls[3] = abi.encodeCall(jury.open, (disputeRef()));
         for (uint256 i; i < calls.length; ++i) {
             fund(juror, address(jury), 1);
             bad.arm(address(jury), calls[i]);

@@ -256,11 +256,6 @@ contract StakeHandler is StakeFixture {
         act(account, address(jury), abi.encodeCall(jury.withdrawCredit, ()));
     }
 
-    function sweep() external {
-        act(stranger, address(miners), abi.encodeCall(miners.sweepBurned, ()));
-        act(stranger, address(jury), abi.encodeCall(jury.sweepBurned, ()));
-    }
-
     // --- the end: everyone goes home ---
 
     /// From wherever we are: end every dispute by calls of a stranger, then every owner takes its own. Reverts if anyone is stuck.

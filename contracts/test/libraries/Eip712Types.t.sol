@@ -5,13 +5,11 @@ import {
     Acceptance,
     Ack,
     AuditorDelegation,
-    HopCheckpoint,
     Order,
     RequestLeaf,
     RequestOpening,
     Stage,
-    StageReceipt,
-    Terms
+    StageReceipt
 } from "../../src/types/Signed.sol";
 import {Test} from "../Vm.sol";
 import {Eip712Harness} from "../fixtures/Eip712Harness.sol";
@@ -46,16 +44,8 @@ contract Eip712TypesTest is Test {
         vm.assertEq(types.acceptance(x), x.hash());
     }
 
-    function testFuzz_hopCheckpointHash(HopCheckpoint memory x) public view {
-        vm.assertEq(types.hopCheckpoint(x), x.hash());
-    }
-
     function testFuzz_receiptHash(StageReceipt memory x) public view {
         vm.assertEq(types.receipt(x), x.hash());
-    }
-
-    function testFuzz_termsHash(Terms memory x) public view {
-        vm.assertEq(types.terms(x), x.hash());
     }
 
     function testFuzz_openingHash(RequestOpening memory x) public view {

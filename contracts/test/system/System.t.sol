@@ -6,7 +6,7 @@ import {IJuryArbitrator} from "../../src/interfaces/IJuryArbitrator.sol";
 import {IMinerRegistry} from "../../src/interfaces/IMinerRegistry.sol";
 import {ITaskRegistry} from "../../src/interfaces/ITaskRegistry.sol";
 import {DisputeId} from "../../src/types/Ids.sol";
-import {Ack, Order, Stage} from "../../src/types/Signed.sol";
+import {Order} from "../../src/types/Signed.sol";
 import {Court} from "../fixtures/Court.sol";
 import {Messages} from "../fixtures/Messages.sol";
 
@@ -85,7 +85,7 @@ contract SystemTest is Court {
         matchJob(deal);
         settleAck(deal, IN, OUT);
         vm.assertEq(escrow.creditOf(minerOwners[1]), payOf(deal, 1));
-        vm.assertEq(token.balanceOf(address(escrow)), 100 * USD + tasks.maxAmountOf(deal.order));
+        vm.assertEq(token.balanceOf(address(escrow)), 100 * USD + maxAmountOf(deal.order));
     }
 
     /// A stage died: nothing is delivered, the requester has all its money, nobody is slashed.

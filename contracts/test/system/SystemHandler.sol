@@ -7,7 +7,7 @@ import {IMinerRegistry} from "../../src/interfaces/IMinerRegistry.sol";
 import {ITaskRegistry} from "../../src/interfaces/ITaskRegistry.sol";
 import {CreditBook} from "../../src/libraries/CreditBook.sol";
 import {DisputeId, JobId} from "../../src/types/Ids.sol";
-import {Ack, Order, Stage, StageReceipt} from "../../src/types/Signed.sol";
+import {Ack, Order, Stage} from "../../src/types/Signed.sol";
 import {Court} from "../fixtures/Court.sol";
 import {Messages} from "../fixtures/Messages.sol";
 
@@ -195,7 +195,7 @@ contract SystemHandler is Court {
         if (terms % 4 == 1) deal.orderSig = sign(8000 + who % REQUESTERS, JobId.unwrap(deal.id));
         bool ok;
         if (terms % 3 == 0) {
-            fund(requester, address(escrow), tasks.maxAmountOf(deal.order));
+            fund(requester, address(escrow), maxAmountOf(deal.order));
             ok = act("open", requester, address(tasks), abi.encodeCall(tasks.open, (deal.order)));
         } else {
             string memory what = isSession ? "openSession" : terms % 4 == 1 ? "openMatched by a spender" : "openMatched";
@@ -478,15 +478,6 @@ contract SystemHandler is Court {
         act("proveEquivocation", stranger, address(tasks), data);
     }
 
-    function useOtherWeights(uint256 which, uint256 stage) external someTask observed {
-        Deal memory deal = abi.decode(pick(which).deal, (Deal));
-        stage %= deal.plan.length;
-        if (!isCheat(deal, stage)) return;
-        (StageReceipt memory receipt, bytes memory sig) = wrongShard(deal, stage);
-        bytes memory data = abi.encodeCall(tasks.proveWrongShard, (deal.order, deal.plan, receipt, sig));
-        act("proveWrongShard", stranger, address(tasks), data);
-    }
-
     // --- a job as it goes, so that deep states are common ---
 
     function runJob(uint256 who, uint256 start, uint256 stages, uint256 course) external {
@@ -509,10 +500,6 @@ contract SystemHandler is Court {
     function requestWithdraw(uint256 who, uint256 amount) external observed {
         amount = bound(amount, 0, escrow.balanceOf(requesterAt(who)) / 4);
         act("requestWithdraw", requesterAt(who), address(escrow), abi.encodeCall(escrow.requestWithdraw, (amount)));
-    }
-
-    function cancelWithdraw(uint256 who) external observed {
-        act("cancelWithdraw", requesterAt(who), address(escrow), abi.encodeCall(escrow.cancelWithdraw, ()));
     }
 
     function withdraw(uint256 who) external observed {

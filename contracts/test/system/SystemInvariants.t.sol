@@ -54,11 +54,11 @@ contract SystemInvariants is Test {
         list[10] = handler.hear.selector;
         list[11] = handler.hearToTheEnd.selector;
         list[12] = handler.equivocate.selector;
-        list[13] = handler.useOtherWeights.selector;
+        list[13] = handler.equivocate.selector;
         list[14] = handler.runJob.selector;
         list[15] = handler.deposit.selector;
         list[16] = handler.requestWithdraw.selector;
-        list[17] = handler.cancelWithdraw.selector;
+        list[17] = handler.withdraw.selector;
         list[18] = handler.withdraw.selector;
         list[19] = handler.withdrawCredits.selector;
         list[20] = handler.openSession.selector;
@@ -66,7 +66,7 @@ contract SystemInvariants is Test {
         list[22] = handler.requestExit.selector;
         list[23] = handler.withdrawStake.selector;
         list[24] = handler.recover.selector;
-        // Sessions go on: more than one Ack of each. Who asked to leave fetches its stake.
+        // Sessions go on: more than one Ack of each. A miner that asked to leave fetches its stake.
         list[25] = handler.ack.selector;
         list[26] = handler.withdrawStake.selector;
         list[27] = handler.ack.selector;
@@ -226,7 +226,7 @@ contract SystemInvariants is Test {
 
     /// Random moves do succeed at every step of every story, and the invariants hold along the way.
     function test_randomMoves_reachEverything() public {
-        string[33] memory steps = [
+        string[31] memory steps = [
             "open",
             "openMatched",
             "matchJob",
@@ -245,10 +245,8 @@ contract SystemInvariants is Test {
             "ruled no fault",
             "no ruling",
             "proveEquivocation",
-            "proveWrongShard",
             "deposit",
             "requestWithdraw",
-            "cancelWithdraw",
             "withdraw",
             "withdrawCredit",
             "openSession",
@@ -261,7 +259,7 @@ contract SystemInvariants is Test {
             "addStake",
             "unjail"
         ];
-        uint256[33] memory times;
+        uint256[31] memory times;
         for (uint256 run; run < 6; ++run) {
             uint256 fresh = vm.snapshotState();
             bytes32 random = keccak256(abi.encode("campaign", run));

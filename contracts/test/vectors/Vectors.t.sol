@@ -12,16 +12,15 @@ import {
     Acceptance,
     Ack,
     AuditorDelegation,
-    HopCheckpoint,
     Order,
     RequestLeaf,
     RequestOpening,
     Stage,
-    StageReceipt,
-    Terms
+    StageReceipt
 } from "../../src/types/Signed.sol";
 import {Test} from "../Vm.sol";
 import {Eip712Harness} from "../fixtures/Eip712Harness.sol";
+import {HopCheckpoint, Messages, Terms} from "../fixtures/Messages.sol";
 
 /// Do Solidity and Python mean the same bytes? tests/twins/vectors.json is written by the Python side.
 contract VectorsTest is Test {
@@ -85,9 +84,9 @@ contract VectorsTest is Test {
         bytes32 kind = keccak256(bytes(name));
         if (kind == keccak256("Order")) return (true, types.order(order(v)));
         if (kind == keccak256("Acceptance")) return (true, types.acceptance(acceptance(v)));
-        if (kind == keccak256("HopCheckpoint")) return (true, types.hopCheckpoint(hopCheckpoint(v)));
+        if (kind == keccak256("HopCheckpoint")) return (true, Messages.hash(hopCheckpoint(v)));
         if (kind == keccak256("StageReceipt")) return (true, types.receipt(receipt(v)));
-        if (kind == keccak256("Terms")) return (true, types.terms(terms(v)));
+        if (kind == keccak256("Terms")) return (true, Messages.hash(terms(v)));
         if (kind == keccak256("RequestOpening")) return (true, types.opening(opening(v)));
         if (kind == keccak256("Ack")) return (true, types.ack(ack(v)));
         if (kind == keccak256("AuditorDelegation")) return (true, types.delegation(delegation(v)));
@@ -308,10 +307,9 @@ contract VectorsTest is Test {
     // --- models ---
 
     function test_models_haveTheSameIds() public {
-        ModelRegistry models = new ModelRegistry();
         uint256 i;
         for (; has(at(".models", i, "")); ++i) {
-            vm.assertEq(ModelId.unwrap(models.idOf(spec(at(".models", i, ".spec")))), word(at(".models", i, ".id")));
+            vm.assertEq(keccak256(abi.encode(spec(at(".models", i, ".spec")))), word(at(".models", i, ".id")));
         }
         vm.assertGt(i, 0);
     }
@@ -325,6 +323,7 @@ contract VectorsTest is Test {
             s.layers = uint16(roots.length - 2);
             s.weightsRoot = word(at(".shards", i, ".weightsRoot"));
             ModelId id = models.register(s, roots);
+            vm.assertEq(ModelId.unwrap(id), keccak256(abi.encode(s)));
             string memory list = at(".shards", i, ".shards");
             uint256 j;
             for (; has(at(list, j, "")); ++j) {

@@ -17,18 +17,10 @@ from core.engine.drawing import contenders
 from core.engine.filters import PARTS, min_p_depth
 from core.engine.noise import gumbel_noise
 from core.engine.sampler import Sampler
-from core.engine.sampling import sampler_at
 from core.protocol.types import MICRO, SamplingParams
 
 Floats = npt.NDArray[np.float64]
 _PART = 1 / PARTS
-
-
-def margin(
-    logits: Any, token: int, params: SamplingParams, request_index: int, step: int, **history: Any
-) -> float:
-    """`margin_of` for token number `step` of this order; `history` as of `core.engine.sampling.sample`."""
-    return margin_of(logits, token, sampler_at(params, request_index, step, **history))
 
 
 def margin_of(logits: Any, token: int, sampler: Sampler) -> float:

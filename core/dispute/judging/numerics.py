@@ -343,17 +343,6 @@ class TokenMargins:
         return Verdict(bool(reasons), tuple(reasons), largest, limit, worst, behind)
 
 
-def judge_tokens(
-    profile: NumericsProfile, logits: Any, tokens: Sequence[int], *drawn: Any, **history: Any
-) -> Verdict:
-    """`TokenMargins` of logits [len(tokens), V] that are all there; `drawn` and `history` are the rest of its arguments."""
-    if len(logits) != len(tokens):
-        raise ValueError(f"{len(tokens)} tokens and {len(logits)} rows of logits")
-    margins = TokenMargins(tokens, *drawn, **history)
-    margins(logits)
-    return margins.verdict(profile)
-
-
 def reexecute(
     shard: Shard,
     inputs: Any,

@@ -123,8 +123,6 @@ def test_movements_of_the_prepaid_balance_add_up() -> None:
         event("Deposited", account=A, payer=A, amount=100),
         event("JobLocked", job=job, requester=A, amount=60),
         event("JobReleased", job=job, requester=A, refunded=20, paid=40),
-        event("WithdrawRequested", account=A, amount=30, readyAt=1),
-        event("WithdrawCancelled", account=A, amount=30),
         event("WithdrawRequested", account=A, amount=10, readyAt=1),
         event("Withdrawn", account=A, amount=10),
     ]

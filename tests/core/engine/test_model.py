@@ -20,7 +20,7 @@ from core.engine.shape import describe_model
 from core.engine.tensors import TensorFolder
 from core.protocol.errors import ContextTooLong, ModelMissing, ModelUnsupported, UsageError
 from core.protocol.types import LayerRange
-from devnet.models.tiny_models import ARCHITECTURES
+from tests.core.engine.families import ARCHITECTURES
 
 LAYERS = 5
 PROMPT = torch.arange(21) * 37 % 256

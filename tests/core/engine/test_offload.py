@@ -29,7 +29,6 @@ from core.engine.sizing import (
     allocators_of,
     copy_bytes_per_s,
     fitting_offload,
-    measured_offload,
 )
 from core.protocol.errors import UsageError
 from tests.core.engine.serving import ids_of, make_stages
@@ -52,7 +51,7 @@ def test_capacity_of_a_microbatch_is_formula_one(microbatches: int, swapped: int
         with pytest.raises(KvShort):
             kv.grow([(held, 16 * formula + 1)])
     assert kv.used_pages == microbatches * formula
-    assert store.hot_bytes <= 101 * shape.page_bytes(4)
+    assert sum(pool.bytes for pool in store.pools) <= 101 * shape.page_bytes(4)
     store.close()
 
 
@@ -62,11 +61,8 @@ def test_formula_two() -> None:
         microbatch_bytes(100, 51, 3)
 
 
-def test_pools_come_from_measured_bandwidth_and_stage_time() -> None:
+def test_the_bandwidth_of_copies_is_measured() -> None:
     assert copy_bytes_per_s(size_bytes=2**20) > 1e7
-    assert measured_offload(2**20, 4, 10.0).global_share == 0.5
-    small = measured_offload(2**34, 4, 1e-3).global_share
-    assert 0 < small < 0.5
 
 
 @pytest.mark.parametrize("microbatches", [5, 9])
@@ -113,13 +109,8 @@ def test_outputs_are_bit_equal_when_hot_memory_holds_a_third(
         for m in order:
             for a, b in zip(turn(roomy, m, step), turn(tight, m, step), strict=True):
                 assert torch.equal(a, b)
-        if step == 7:  # a request changes its microbatch, another leaves
-            tight.move((0, 0), 1)
-            tight.move((0, 0), 0)
-            tight.suspend((1, 1))
-            tight.resume((1, 1))
     assert tight.store.copied_bytes > 0, "nothing was swapped"
-    assert tight.store.hot_bytes <= hot_bytes
+    assert sum(pool.bytes for pool in tight.store.pools) <= hot_bytes
     if microbatches > 8:
         assert sum(needs.values()) * PAGE_BYTES > 3 * hot_bytes
     for name in lengths:

@@ -24,7 +24,7 @@ SHAPE = PageShape(1, 2, 2)
 LAYOUT = KvLayout((SHAPE,), (KvClass(0, 0, (0, 2)), KvClass(24, 0, (1, 3))))
 CPU = torch.device("cpu")
 ROWS = torch.zeros(16, 4)
-MOVES = [*["open", "cancel"] * 3, *["step"] * 6, "cut", "suspend", "resume", "resume"]
+MOVES = [*["open", "cancel"] * 3, *["step"] * 7, "cut"]
 
 
 def link_pages(tokens: list[int], scope: bytes = b"") -> list[bytes]:
@@ -46,12 +46,7 @@ def check_books(kv: PagedKv, index: PrefixIndex | None = None) -> None:
     allocator = kv.allocators[0]
     holders = np.zeros(allocator.resident, np.int64)
     swapped: set[tuple[int, int]] = set()
-    tables = [
-        (held, table)
-        for held in kv.requests.values()
-        if held.suspended is None
-        for table in held.tables.values()
-    ]
+    tables = [(held, table) for held in kv.requests.values() for table in held.tables.values()]
     for held, table in tables:
         for page in table.held().tolist():
             assert page > 0, "the padding page was handed out"
@@ -104,30 +99,19 @@ def test_a_thousand_random_moves_leave_no_page_behind(seed: int, microbatches: i
         held = kv.requests[name]
         if kind == "cancel":
             kv.free(name)
-        elif kind == "suspend" and held.suspended is None:
-            kv.suspend(held)
-        elif kind == "resume" and held.suspended is not None:
-            try:
-                kv.resume(held, draw.randrange(microbatches))
-            except KvShort:
-                refused += 1
-        elif kind == "cut" and held.suspended is None and held.length:
+        elif kind == "cut" and held.length:
             try:
                 kv.truncate(held, draw.randrange(held.length + 1))
             except UsageError:
                 refused += 1
-        elif kind == "step" and held.suspended is None:
+        elif kind == "step":
             at = held.length // PAGE_TOKENS
             wanted = links[names[name]][: at + 1]
             if at < 12 and index.adopt(held, wanted, (at + 1) * PAGE_TOKENS) is not None:
                 adopted += 1
                 continue
             microbatch = held.microbatch
-            members = [
-                other
-                for other in kv.requests.values()
-                if other.microbatch == microbatch and other.suspended is None
-            ]
+            members = [h for h in kv.requests.values() if h.microbatch == microbatch]
             growth = [
                 (other, other.length + draw.choice([1, 16, 37, *[-other.length % 16 or 16] * 3]))
                 for other in members
@@ -166,7 +150,7 @@ def _swapped(kv: PagedKv, microbatch: int) -> list[np.ndarray]:
     pages = [
         table.held()[table.held() >= resident]
         for held in kv.requests.values()
-        if held.microbatch == microbatch and held.suspended is None
+        if held.microbatch == microbatch
         for table in held.tables.values()
     ]
     return [np.concatenate(pages) if pages else np.zeros(0, np.int64)]

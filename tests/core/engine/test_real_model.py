@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.dispute.judging.numerics import FP32, judge_rows, judge_tokens, reexecute
+from core.dispute.judging.numerics import FP32, judge_rows, reexecute
 from core.engine.model import load_shard
-from core.engine.sampling import sample
 from core.engine.shape import describe_model
 from core.engine.tokenizer import Tokenizer
 from core.engine.weights import model_manifest
 from core.protocol.types import LayerRange, SamplingParams
 from devnet.faults import corrupt_layer_int8
 from devnet.models.unpack import ensure_model
+from tests.core.engine.draws import judge_tokens, sample
 
 pytestmark = pytest.mark.model
 CUT = (0, 6, 18, 30)

@@ -12,7 +12,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.dispute.judging.margin import margin
 from core.engine.noise import (
     MAX_NOISE,
     gumbel,
@@ -22,9 +21,10 @@ from core.engine.noise import (
     request_key,
     words,
 )
-from core.engine.sampling import Choice, Sampler, largest_there, sample, sample_batch
+from core.engine.sampling import Choice, Sampler, largest_there, sample_batch
 from core.protocol.errors import CheckFailed
 from core.protocol.types import SamplingParams
+from tests.core.engine.draws import margin, sample
 
 ONES = 0xFFFFFFFF
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from core.engine import weights
 from core.engine.weights import MANIFEST_FILE, compute_manifest, model_manifest, tensor_root
 from core.protocol import commit
-from devnet.models.tiny_models import ARCHITECTURES
+from tests.core.engine.families import ARCHITECTURES
 
 
 def digest(*parts: bytes) -> bytes:

@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from core.dispute.judging.numerics import FP32, TokenMargins, judge_tokens, reexecute
+from core.dispute.judging.numerics import FP32, TokenMargins, reexecute
 from core.engine import head, native
 from core.engine.model import load_shard
 from core.engine.native import NoKernels, kernels
 from core.engine.whole import attend_whole, prepare
 from core.protocol.errors import ContextTooLong
 from core.protocol.types import LayerRange, SamplingParams
+from tests.core.engine.draws import judge_tokens
 from tests.core.engine.serving import ids_of
 
 LAYERS = 4

@@ -59,7 +59,6 @@ def test_a_file_imported_by_cast_opens_with_ours(store):
         "--private-key", DEV_1_KEY, "--unsafe-password", "pw",
     )  # fmt: skip
     assert store.unlock("bob", "pw", chain_id=31337).address == DEV_1
-    assert store.reveal_address("bob", "pw") == DEV_1
     with pytest.raises(WrongPassword):
         store.unlock("bob", "pW", chain_id=31337)
 
@@ -70,7 +69,7 @@ def test_a_file_made_by_cast_opens_with_ours_and_is_listed_without_address(store
     signer = store.unlock("carol", "pw", chain_id=1)
     assert signer.address in told
     [info] = store.ls()
-    assert (info.name, info.address, info.others_can_read) == ("carol", None, True)
+    assert (info.name, info.address) == ("carol", None)
 
 
 def test_a_new_wallet_opens_again_and_is_private(store):
@@ -79,7 +78,7 @@ def test_a_new_wallet_opens_again_and_is_private(store):
     assert stat.S_IMODE(store.path("alice").stat().st_mode) == 0o600
     assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
     [info] = store.ls()
-    assert (info.name, info.address, info.others_can_read) == ("alice", made.address, False)
+    assert (info.name, info.address) == ("alice", made.address)
     assert [path.name for path in store.folder.iterdir()] == ["alice"]
 
 

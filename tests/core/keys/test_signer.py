@@ -12,20 +12,15 @@ from eth_keys.datatypes import Signature
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.chain.chain import _sign_transaction
 from core.keys import signer as signer_module
-from core.keys.signer import (
-    DEVNET_ADDRESSES,
-    Signer,
-    devnet_accounts,
-    random_secret,
-    secret_from_phrase,
-)
+from core.keys.signer import DEVNET_ADDRESSES, Signer, random_secret, secret_from_phrase
 from core.protocol.errors import (
     DevKeyOffDevnet,
     NativeCryptoMissing,
     UsageError,
-    WalletError,
 )
+from tests.accounts import devnet_accounts
 
 SECRET = bytes(range(1, 33))
 HALF_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141 // 2
@@ -57,28 +52,16 @@ def test_only_a_digest_is_signed(digest):
 
 
 TO = "0x" + "11" * 20
-FEES = {
-    "eip-1559": {"maxFeePerGas": 10**9, "maxPriorityFeePerGas": 1},
-    "legacy": {"gasPrice": 10**9},
-}
 
 
-@pytest.mark.parametrize("fee", FEES.values(), ids=FEES)
-def test_a_signed_transaction_is_the_one_eth_account_makes(fee):
-    signer = Signer(SECRET, chain_id=5)
-    transaction = {"to": TO, "value": 7, "gas": 21000, "nonce": 3, "chainId": 5, **fee}
+def test_a_signed_transaction_is_the_one_eth_account_makes():
+    fees = {"maxFeePerGas": 10**9, "maxPriorityFeePerGas": 1}
+    transaction = {"to": TO, "value": 7, "gas": 21000, "nonce": 3, "chainId": 5, "type": 2, **fees}
     theirs = Account.sign_transaction(transaction, SECRET)
-    ours = signer.sign_transaction({**transaction, "from": signer.address})
-    assert ours.raw == bytes(theirs.raw_transaction)
-    assert ours.hash == bytes(theirs.hash)
-    assert Account.recover_transaction(ours.raw) == signer.address
-
-
-@pytest.mark.parametrize("change", [{"chainId": 6}, {"chainId": None}, {"from": TO}])
-def test_a_transaction_for_another_chain_or_sender_is_refused(change):
-    transaction = {"to": TO, "value": 7, "gas": 21000, "nonce": 3, "chainId": 5, "gasPrice": 1}
-    with pytest.raises(WalletError, match="not signed"):
-        Signer(SECRET, chain_id=5).sign_transaction({**transaction, **change})
+    signer = Signer(SECRET, chain_id=5)
+    ours = _sign_transaction(signer, {**transaction, "data": "0x", "accessList": ()})
+    assert ours == bytes(theirs.raw_transaction)
+    assert Account.recover_transaction(ours) == signer.address
 
 
 def test_the_key_shows_nowhere():

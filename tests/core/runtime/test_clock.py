@@ -5,7 +5,8 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.runtime.clock import Clock, ManualClock, SystemClock
+from core.runtime.clock import Clock, SystemClock
+from tests.clocks import ManualClock
 
 
 @given(st.lists(st.integers(1, 50), max_size=8))

@@ -11,7 +11,6 @@ from core.runtime.settings import (
     find_network_file,
     known_keys,
     load,
-    write_network_file,
 )
 
 A, B = "0x" + "11" * 20, "0x" + "22" * 20
@@ -122,7 +121,7 @@ def test_a_named_network_file_that_does_not_exist_is_an_error(folders):
         load(folders=folders, environ={}, flags={"network.name": "/none.json"})
 
 
-def test_the_network_file_we_write_is_the_one_we_read(folders):
+def test_a_network_file_is_read_whole(folders):
     network = Network(
         name="devnet",
         chain_id=31337,
@@ -132,8 +131,9 @@ def test_the_network_file_we_write_is_the_one_we_read(folders):
         matcher_url="http://127.0.0.1:7100",
         deploy_block=3,
     )
-    write_network_file(network, folders)
-    write_network_file(network, folders)
+    written = json.dumps(network.model_dump(mode="json", exclude_none=True))
+    folders.networks.mkdir(parents=True)
+    (folders.networks / "devnet.json").write_text(written)
     settings = load(folders=folders, environ={})
     assert settings.network == network
     assert settings.require_network() == (31337, "http://127.0.0.1:8545")

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from core.protocol.errors import UsageError
-from devnet.links import Links
 from tests.devnet.links.peers import dial, read, sink, until
+from tests.devnet.links.threaded import Links
 
 
 @pytest.fixture

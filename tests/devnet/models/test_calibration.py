@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+from core.dispute.trace.calibration import Measured, in_shadow_because
 from core.dispute.trace.families import BF16_TOLERANCES, FAMILIES, FP32_TOLERANCES
 from devnet.models import calibration
+
+
+def in_shadow(
+    architecture: str, numerics: str = calibration.FLOAT32
+) -> dict[tuple[int, int], list[str]]:
+    """(max_depth, min_rows) → what would keep that tolerance in shadow where money is real."""
+    profile = calibration.measured()["profiles"][numerics]
+    return {
+        (entry["max_depth"], entry["min_rows"]): in_shadow_because(
+            Measured(entry["windows"], entry["largest"], profile["machines"]),
+            entry["parts_per_trillion"],
+        )
+        for entry in profile["families"][architecture]
+    }
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -29,7 +44,7 @@ def test_bfloat16_has_the_published_tolerances_or_wider_ones_where_honest_machin
             is_wider = ours.parts_per_trillion > published.parts_per_trillion
             needs_room = calibration.LEAST_ROOM * entry["largest"] * 10**12
             assert is_wider == (needs_room > published.parts_per_trillion)
-        assert all(calibration.in_shadow(family, "bfloat16").values())
+        assert all(in_shadow(family, "bfloat16").values())
 
 
 def test_what_was_not_measured_is_in_shadow() -> None:
@@ -48,7 +63,7 @@ def test_a_tolerance_with_too_little_room_is_refused(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_one_kind_of_machine_is_not_enough_for_real_money(family: str) -> None:
-    reasons = calibration.in_shadow(family)
+    reasons = in_shadow(family)
     assert reasons.keys() == {(t.max_depth, t.min_rows) for t in FP32_TOLERANCES}
     for why in reasons.values():
         assert any("kinds of machines" in reason for reason in why)

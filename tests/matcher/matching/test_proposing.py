@@ -9,9 +9,9 @@ import pytest
 
 from core.protocol import types as t
 from core.protocol import wire
-from core.runtime.clock import ManualClock
 from matcher.matching.proposing import Refusal, judge, propose
 from matcher.settling.collecting import collect
+from tests.clocks import ManualClock
 from tests.matcher.worlds import (
     DOMAIN,
     NOW_S,

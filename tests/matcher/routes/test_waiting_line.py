@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from core.runtime.clock import ManualClock
 from matcher.routes.waiting_line import Line
 from scheduler.reservations import Need, Reservations
+from tests.clocks import ManualClock
 
 ANY = frozenset({"a", "b"})
 

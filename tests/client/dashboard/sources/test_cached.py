@@ -6,7 +6,7 @@ import asyncio
 
 from client.dashboard.sources.cached import Cached
 from core.protocol.errors import MatcherUnreachable
-from core.runtime.clock import ManualClock
+from tests.clocks import ManualClock
 
 
 async def test_a_value_is_read_once_while_it_is_fresh_and_says_when() -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from client.dashboard.sources.chain_log import ChainLog, subjects_of
 from core.protocol.errors import ChainUnreachable
-from core.runtime.clock import ManualClock
 from tests.client.dashboard.world import (
     FIRST_BLOCK,
     FOREIGN_JOB,
@@ -25,6 +24,7 @@ from tests.client.dashboard.world import (
     WrittenChain,
     tx_of,
 )
+from tests.clocks import ManualClock
 
 NOW_S = 1_700_000_000
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.dispute.judging.margin import gain, margin
+from core.dispute.judging.margin import gain
 from core.engine.filters import kept
 from core.engine.noise import gumbel_noise, request_key
-from core.engine.sampling import sample
 from core.protocol.types import SamplingParams
+from tests.core.engine.draws import margin, sample
 
 rows = st.lists(st.integers(-300, 300).map(lambda i: i / 32), min_size=1, max_size=40).map(
     lambda xs: np.array(xs, dtype=np.float32)

@@ -11,21 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from core.dispute.judging.numerics import (
-    FP32,
-    judge_rows,
-    judge_tokens,
-    reexecute,
-    whitened_relative_l2,
-)
+from core.dispute.judging.numerics import FP32, judge_rows, reexecute, whitened_relative_l2
 from core.engine.model import load_shard
-from core.engine.sampling import sample
 from core.engine.shape import describe_model
 from core.engine.tensors import TensorFolder
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import LayerRange, SamplingParams
 from devnet.faults import corrupt_layer_int8
-from devnet.models.tiny_models import ARCHITECTURES
+from tests.core.engine.draws import judge_tokens, sample
+from tests.core.engine.families import ARCHITECTURES
 
 SAMPLED = SamplingParams(temperature_micro=800_000, min_p_micro=20_000, seed=5)
 

@@ -8,11 +8,11 @@ import random
 import numpy as np
 import pytest
 
-from core.dispute.judging.margin import margin
 from core.dispute.referee import Kind, Leaf, Ruling, check
 from core.engine.noise import request_key
 from core.protocol.types import SamplingParams
 from tests.core.dispute.referee.leaves import f64
+from tests.core.engine.draws import margin
 
 VOCABULARY = 40
 STEP, REQUEST = 17, 3

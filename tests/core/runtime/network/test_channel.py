@@ -16,6 +16,7 @@ from core.protocol.errors import AuthenticationFailed, FrameTooLarge, NoCapacity
 from core.protocol.signing import Domain
 from core.runtime.network import channel as channels
 from core.runtime.network.channel import Answer, Channel, Listener, Peers, StreamIdentity, connect
+from tests.frames import encode
 
 DEADLINE_S = 30.0
 HANDSHAKE_S = 1.0
@@ -334,7 +335,7 @@ async def test_frames_arrive_in_order_with_their_payloads(server: Server, dial) 
 
 async def test_the_largest_frame_arrives_and_a_larger_one_is_not_sent(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
     stream = await dial(server)
-    room = wire.MAX_FRAME_BYTES - len(wire.encode(wire.Ping()))
+    room = wire.MAX_FRAME_BYTES - len(encode(wire.Ping()))
     await stream.send(wire.Ping(), bytes(room))
     with pytest.raises(FrameTooLarge):
         await stream.send(wire.Ping(), bytes(room + 1))
@@ -499,7 +500,7 @@ async def test_an_impossible_length_ends_the_stream(server: Server, dial, length
 
 async def test_a_flipped_ciphertext_bit_ends_the_stream(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
     def flipped(stream: Channel) -> bytes:
-        data = bytearray(seal(stream, wire.encode(wire.Ping())))
+        data = bytearray(seal(stream, encode(wire.Ping())))
         data[10] ^= 1
         return bytes(data)
 
@@ -511,7 +512,7 @@ async def test_a_replayed_frame_ends_the_stream(server: Server, dial) -> None:  
     await closes_after(
         server,
         dial,
-        lambda stream: seal(stream, wire.encode(wire.Pong(1))) * 2,
+        lambda stream: seal(stream, encode(wire.Pong(1))) * 2,
         "AuthenticationFailed",
     )
     assert [f.message for f in server.received].count(wire.Pong(1)) == 1
@@ -519,7 +520,7 @@ async def test_a_replayed_frame_ends_the_stream(server: Server, dial) -> None:  
 
 async def test_frames_out_of_order_end_the_stream(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
     def swapped(stream: Channel) -> bytes:
-        first, second = (seal(stream, wire.encode(wire.Pong(i))) for i in range(2))
+        first, second = (seal(stream, encode(wire.Pong(i))) for i in range(2))
         return second + first
 
     await closes_after(server, dial, swapped, "AuthenticationFailed")
@@ -528,7 +529,7 @@ async def test_frames_out_of_order_end_the_stream(server: Server, dial) -> None:
 
 async def test_a_frame_sealed_for_the_other_direction_ends_the_stream(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
     def reflected(stream: Channel) -> bytes:
-        sealed = stream._receive_cipher.encrypt(bytes(12), wire.encode(wire.Ping()), None)
+        sealed = stream._receive_cipher.encrypt(bytes(12), encode(wire.Ping()), None)
         return len(sealed).to_bytes(4, "big") + sealed
 
     await closes_after(server, dial, reflected, "AuthenticationFailed")
@@ -536,7 +537,7 @@ async def test_a_frame_sealed_for_the_other_direction_ends_the_stream(server: Se
 
 async def test_a_truncated_frame_ends_only_its_own_stream(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
     stream, other = await dial(server), await dial(server, who=3)
-    await write_raw(stream, seal(stream, wire.encode(wire.Ping()))[:-3])
+    await write_raw(stream, seal(stream, encode(wire.Ping()))[:-3])
     stream._writer.close()
     await until(lambda: len(server.listener.channels) == 1)
     assert not server.received
@@ -571,7 +572,7 @@ async def test_malformed_bodies_are_counted_and_the_eighth_ends_the_stream(  # t
 
 async def test_answers_to_nothing_are_counted(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
     stream = await dial(server)
-    await stream._send_body(wire.encode(wire.Pong(), re=12345))
+    await stream._send_body(encode(wire.Pong(), re=12345))
     await server.counted("UnexpectedAnswer")
     assert stream.is_open
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from core.protocol import wire
 from core.protocol.errors import PeerUnreachable
-from core.runtime.clock import ManualClock
 from core.runtime.network.pulse import Accidents, Beat, Misses, until_lost
+from tests.clocks import ManualClock
 
 BEAT = Beat(interval_s=0.25, missed=3)
 
