@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     import torch
 
     from core.dispute.play.model import TraceModel
-    from core.engine.blocks import Shard
+    from core.engine.blocks import ModelShard
 
 
-def corrupt_layer_int8(shard: Shard, layer: int) -> None:
+def corrupt_layer_int8(shard: ModelShard, layer: int) -> None:
     """Round every weight matrix of one owned layer to int8 per output channel and back, in place.
 
     `layer` is the model's number. This is the cheapest believable lie: a quarter of the memory, and answers
@@ -56,7 +56,7 @@ def int8_believer(layer: int) -> Callable[[TraceModel], TraceModel]:
     return believe
 
 
-def slow_down(shard: Shard, ms_per_layer: float) -> None:
+def slow_down(shard: ModelShard, ms_per_layer: float) -> None:
     """Make every step of a shard take so much longer, as a slower machine would."""
     import time
 

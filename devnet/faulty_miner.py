@@ -14,7 +14,7 @@ from core.runtime.commands.cli import App, Run
 from devnet.faults import corrupt_layer_int8, int8_believer, slow_down
 
 if TYPE_CHECKING:
-    from core.engine.blocks import Shard
+    from core.engine.blocks import ModelShard
 
 app = App(
     "faulty-miner", help="A miner that lies or dawdles, so that an audit can be seen to work."
@@ -34,7 +34,7 @@ async def start(
     """Serve like `miner start`, with the fault."""
     from miner.cli import run_daemon
 
-    def spoil(shard: Shard) -> None:
+    def spoil(shard: ModelShard) -> None:
         if lie_layer is not None and lie_layer in shard.layers:
             corrupt_layer_int8(shard, lie_layer)
         if slow_ms_per_layer:

@@ -57,7 +57,7 @@ async def respond(run: Run) -> list[DisputeRow]:
     from miner.defence import Defence
     from miner.home import Home, operator_wallet
     from miner.registration import REGISTRY, open_chain
-    from miner.store import Store
+    from miner.store import MinerStore
 
     settings = run.settings
     rows = [row for row in await accusations(run) if row.state != "executed"]
@@ -76,7 +76,7 @@ async def respond(run: Run) -> list[DisputeRow]:
         },
     )
     with home.locked():
-        store = Store(home.database)
+        store = MinerStore(home.database)
         try:
             async with open_chain(settings) as chain:
                 owner = str(await chain.read(REGISTRY, "ownerOf", signer.address))

@@ -1,4 +1,7 @@
-"""Will this miner take part in a proposed job? A pure decision over what it is and what the chain says."""
+"""Will this miner take part in a proposed job?
+
+A pure decision over what it is and what the chain says.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ TERMS = "E-ADMIT-TERMS"
 
 
 @dataclass(frozen=True)
-class Refusal:
+class AdmissionRefusal:
     """Why not: a stable code for programs and a sentence with the numbers for people."""
 
     code: str
@@ -44,7 +47,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Standing:
+class MinerState:
     """What this miner is at the moment. `layers` is None while it holds no shard."""
 
     operator: str
@@ -70,15 +73,15 @@ class ChainView:
     nonce_revoked: bool
     max_job_s: int
     max_window_s: int
-    signer_may_spend: bool = True  # whoever signed is the requester or a spender that it allows
+    signer_may_spend: bool = True  # the signer is the requester or a spender that it allows
 
 
 @dataclass(frozen=True)
-class Offer:
+class ReceivedProposal:
     """A proposal as it arrived, with whatever its signatures proved."""
 
     order: Order
-    order_signed: bool  # by somebody; the chain knows whether it may
+    order_signed: bool  # by any signer; the chain knows whether it may
     proposer: str
     plan: Sequence[Stage]
     stage: int
@@ -87,81 +90,89 @@ class Offer:
     terms_bound: bool = True  # they are those that the order was signed with
 
 
-def decide(offer: Offer, me: Standing) -> Refusal | None:
+def decide(offer: ReceivedProposal, me: MinerState) -> AdmissionRefusal | None:
     """Everything that can be judged without the chain. None: no objection."""
     order = offer.order
     if me.draining:
-        return Refusal(DRAINING, "this miner finishes its work and takes no new jobs")
+        return AdmissionRefusal(DRAINING, "this miner finishes its work and takes no new jobs")
     if me.layers is None:
-        return Refusal(NOT_SERVING, "this miner holds no layers at the moment")
+        return AdmissionRefusal(NOT_SERVING, "this miner holds no layers at the moment")
     if order.matcher != ZERO_ADDRESS and order.matcher.lower() != offer.proposer.lower():
-        return Refusal(MATCHER, f"the order names matcher {order.matcher}, not {offer.proposer}")
+        return AdmissionRefusal(
+            MATCHER, f"the order names matcher {order.matcher}, not {offer.proposer}"
+        )
     if not offer.order_signed:
-        return Refusal(SIGNATURE, f"the order is not signed by {order.requester}")
+        return AdmissionRefusal(SIGNATURE, f"the order is not signed by {order.requester}")
     if order.model_id != me.model_id:
-        return Refusal(
+        return AdmissionRefusal(
             MODEL, f"this miner serves model {me.model_id}, the order is for {order.model_id}"
         )
     if order.numerics_profile != me.spec.numerics_profile:
-        return Refusal(PROFILE, f"the model's numerics profile is {me.spec.numerics_profile}")
+        return AdmissionRefusal(
+            PROFILE, f"the model's numerics profile is {me.spec.numerics_profile}"
+        )
     if order.requests < 1 or order.max_tokens_in < 1 or order.max_tokens_out < 1:
-        return Refusal(REQUESTS, "the order buys nothing")
+        return AdmissionRefusal(REQUESTS, "the order buys nothing")
     if order.requests > MAX_REQUESTS:
-        return Refusal(REQUESTS, f"{order.requests} requests, one receipt covers {MAX_REQUESTS}")
+        return AdmissionRefusal(
+            REQUESTS, f"{order.requests} requests, one receipt covers {MAX_REQUESTS}"
+        )
     if refusal := _check_plan(offer, me, me.layers) or _check_terms(offer):
         return refusal
     if order.price_in < me.price_in or order.price_out < me.price_out:
-        return Refusal(
+        return AdmissionRefusal(
             PRICE,
-            f"the order pays {order.price_in}/{order.price_out} nano base units per token and layer "
+            f"the order pays {order.price_in}/{order.price_out} nano base units per token and "
+            "layer "
             f"unit (in/out), this miner asks {me.price_in}/{me.price_out}",
         )
     if me.free_requests < 1:
-        return Refusal(SLOTS, "all request slots are reserved")
+        return AdmissionRefusal(SLOTS, "all request slots are reserved")
     return None
 
 
-def decide_on_chain(order: Order, spec: ModelSpec, seen: ChainView) -> Refusal | None:
+def decide_on_chain(order: Order, spec: ModelSpec, seen: ChainView) -> AdmissionRefusal | None:
     """Everything that only the chain can tell. None: no objection."""
     lead_s = order.deadline - seen.now_s
     if not seen.signer_may_spend:
-        return Refusal(
+        return AdmissionRefusal(
             SIGNATURE, f"the order is not signed by {order.requester} or a spender that it allows"
         )
     if seen.job_exists:
-        return Refusal(USED, "this order was opened before")
+        return AdmissionRefusal(USED, "this order was opened before")
     if seen.nonce_revoked:
-        return Refusal(USED, f"the requester revoked nonce {order.nonce}")
+        return AdmissionRefusal(USED, f"the requester revoked nonce {order.nonce}")
     if lead_s < MIN_LEAD_S:
-        return Refusal(
+        return AdmissionRefusal(
             DEADLINE, f"the deadline is {lead_s} s away, at least {MIN_LEAD_S} s are needed"
         )
     if lead_s > seen.max_job_s:
-        return Refusal(
+        return AdmissionRefusal(
             DEADLINE, f"the deadline is {lead_s} s away, the limit is {seen.max_job_s} s"
         )
     if order.window > seen.max_window_s:
-        return Refusal(
+        return AdmissionRefusal(
             WINDOW, f"the window is {order.window} s, the limit is {seen.max_window_s} s"
         )
     need = pricing.max_amount(order, spec)
     if seen.requester_balance < need:
-        return Refusal(
+        return AdmissionRefusal(
             ESCROW,
             f"{order.requester} has {format_token(seen.requester_balance)} in escrow, the order "
             f"needs {format_token(need)}",
         )
     if not seen.arbitrator_listed:
-        return Refusal(ARBITRATOR, f"{order.arbitrator} is not on the list of arbitrators")
+        return AdmissionRefusal(ARBITRATOR, f"{order.arbitrator} is not on the list of arbitrators")
     if not seen.can_work:
-        return Refusal(
+        return AdmissionRefusal(
             STAKE, "this miner's stake is below what the order asks, or it may not work now"
         )
     return None
 
 
 def requests_reserved(order: Order, free_requests: int, terms: Terms | None = None) -> int:
-    """How many of the miner's request slots a job gets: enough to fill a pipeline, never more than are free.
+    """How many of the miner's request slots a job gets: enough to fill a pipeline, never more than
+    are free.
 
     An open order says in its terms how many of its requests run at once.
     """
@@ -191,32 +202,38 @@ def check_tiling(plan: Sequence[Stage], layers: int) -> None:
         raise PlanInvalid(f"layer {covered - 1} of a model with {layers} layers")
 
 
-def _check_terms(offer: Offer) -> Refusal | None:
+def _check_terms(offer: ReceivedProposal) -> AdmissionRefusal | None:
     if not offer.terms_bound:
-        return Refusal(TERMS, "the terms that came along are not those of the order")
+        return AdmissionRefusal(TERMS, "the terms that came along are not those of the order")
     if offer.order.is_open and offer.terms is None:
-        return Refusal(TERMS, "an open order has no terms that say how many requests run at once")
+        return AdmissionRefusal(
+            TERMS, "an open order has no terms that say how many requests run at once"
+        )
     barred = [s.operator for s in offer.plan if offer.terms and not offer.terms.allows(s.operator)]
     if barred:
-        return Refusal(TERMS, f"the order's terms do not allow operator {barred[0]}")
+        return AdmissionRefusal(TERMS, f"the order's terms do not allow operator {barred[0]}")
     return None
 
 
-def _check_plan(offer: Offer, me: Standing, layers: LayerRange) -> Refusal | None:
+def _check_plan(
+    offer: ReceivedProposal, me: MinerState, layers: LayerRange
+) -> AdmissionRefusal | None:
     try:
         check_tiling(offer.plan, me.spec.layers)
     except PlanInvalid as error:
-        return Refusal(error.code, error.why)
+        return AdmissionRefusal(error.code, error.why)
     if offer.endpoints != len(offer.plan):
-        return Refusal(PLACE, f"{offer.endpoints} endpoints for {len(offer.plan)} stages")
+        return AdmissionRefusal(PLACE, f"{offer.endpoints} endpoints for {len(offer.plan)} stages")
     if offer.stage >= len(offer.plan):
-        return Refusal(PLACE, f"there is no stage {offer.stage} of {len(offer.plan)}")
+        return AdmissionRefusal(PLACE, f"there is no stage {offer.stage} of {len(offer.plan)}")
     mine = offer.plan[offer.stage]
     if mine.operator.lower() != me.operator.lower():
-        return Refusal(PLACE, f"stage {offer.stage} is {mine.operator}, not this miner")
+        return AdmissionRefusal(PLACE, f"stage {offer.stage} is {mine.operator}, not this miner")
     if sum(stage.operator.lower() == me.operator.lower() for stage in offer.plan) > 1:
-        return Refusal(PLACE, "this miner stands in the plan twice")
+        return AdmissionRefusal(PLACE, "this miner stands in the plan twice")
     inside = layers.start <= mine.layer_from and mine.layer_to <= layers.end
     if mine.layers != layers and not (me.takes_parts and inside):
-        return Refusal(PLACE, f"this miner holds layers {layers}, the plan says {mine.layers}")
+        return AdmissionRefusal(
+            PLACE, f"this miner holds layers {layers}, the plan says {mine.layers}"
+        )
     return None

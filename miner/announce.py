@@ -1,7 +1,8 @@
 """What does this miner say of itself in the swarm, and how far away are the others?
 
-A record lives ten seconds, so a machine that falls silent disappears by itself. Look-ups and stores go through the DHT's
-child process, which may hang or die: each has its own time limit and a failure only means "try again next time".
+A record lives ten seconds, so a machine that falls silent disappears by itself. Look-ups and stores
+go through the DHT's child process, which may hang or die: each has its own time limit and a failure
+only means "try again next time".
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Records(Protocol):
 
 
 class Announcer:
-    """Publishes the record of this machine, each with a higher sequence number than the one before."""
+    """Publishes the record of this machine, each with a higher sequence number than the one
+    before.
+    """
 
     def __init__(
         self, swarm: Records, signer: signing.DigestSigner, domain: signing.Domain
@@ -52,7 +55,10 @@ class Announcer:
         self.failures = 0
 
     async def announce(self, record: MinerRecord, *, timeout_s: float = SWARM_TIMEOUT_S) -> bool:
-        """Say it now. False when nobody took it within `timeout_s`; PeerUnreachable when our own peer has ended."""
+        """Say it now.
+
+        False when nobody took it within `timeout_s`; PeerUnreachable when our own peer has ended.
+        """
         self._sequence = max(self._sequence + 1, now_ms())
         data = seal(record, self._sequence, self._signer, self._domain)
         try:
@@ -125,7 +131,7 @@ class Distances:
         return dict(self._rho_ms)
 
     async def measure(self, others: list[MinerRecord]) -> None:
-        """Ping everybody once; machines that are gone or silent are forgotten."""
+        """Ping every machine once; machines that are gone or silent are forgotten."""
         there = {record.operator for record in others}
         for operator in set(self._rho_ms) - there:
             del self._rho_ms[operator]

@@ -1,7 +1,8 @@
 """Who may see what this miner signed for, and what are they given?
 
-Prompts and activations go to the requester, its auditor, an auditor it delegated, the stages of the same plan, and
-the drawn jurors of an open dispute; to nobody else, because they are somebody's words.
+Prompts and activations go to the requester, its auditor, an auditor it delegated, the stages of the
+same plan, and the drawn jurors of an open dispute; to nobody else, because they are a requester's
+words.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 from core.money.spending import payers
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
-from miner.store import Store, StoredJob
+from miner.store import MinerStore, StoredJob
 
 UNAUTHORISED = "E-PEER-AUTH"
 NOT_KEPT = "E-JOB-NOT-KEPT"
@@ -34,7 +35,10 @@ def may_see(
     now_s: int,
     jurors: Iterable[str] = (),
 ) -> bool:
-    """Whether `peer` may be shown this job's content. `jurors` are those drawn for its open disputes."""
+    """Whether `peer` may be shown this job's content.
+
+    `jurors` are those drawn for its open disputes.
+    """
     who, order = peer.lower(), job.order
     insiders = {*payers(job.signed, domain), order.auditor, *jurors}
     insiders |= {stage.operator for stage in job.plan}
@@ -46,7 +50,9 @@ def may_see(
 def is_delegated(
     peer: str, job: StoredJob, ask: Fetch, *, domain: signing.Domain, now_s: int
 ) -> bool:
-    """Whether the request carries the requester's signed and unexpired delegation to this peer for this order."""
+    """Whether the request carries the requester's signed and unexpired delegation to this peer for
+    this order.
+    """
     delegation = ask.delegation
     if delegation is None:
         return False
@@ -60,7 +66,7 @@ def is_delegated(
     )
 
 
-def answer(store: Store, job: StoredJob, ask: Fetch) -> Answer:
+def answer(store: MinerStore, job: StoredJob, ask: Fetch) -> Answer:
     """What an authorised peer is given. Failed when the content is not kept here."""
     if isinstance(ask, wire.FetchReceipts):
         return wire.Receipts(signed=_that_fit(store.receipts(job.order_hash, job.plan_hash)))
@@ -83,8 +89,10 @@ def answer(store: Store, job: StoredJob, ask: Fetch) -> Answer:
     return rows, data
 
 
-def _beside(ask: wire.FetchRows, store: Store, job: StoredJob) -> str | None:
-    """What a last stage signed together with the rows that are asked for: the root of its state rows, or of its tokens."""
+def _beside(ask: wire.FetchRows, store: MinerStore, job: StoredJob) -> str | None:
+    """What a last stage signed together with the rows that are asked for: the root of its state
+    rows, or of its tokens.
+    """
     place = job.order_hash, job.plan_hash
     if ask.side == "in" or not job.is_last:
         return None
@@ -94,14 +102,17 @@ def _beside(ask: wire.FetchRows, store: Store, job: StoredJob) -> str | None:
     return commit.to_hex(commit.rows_root(*tokens[:2])) if tokens else None
 
 
-def _most_rows(ask: wire.FetchRows, store: Store, job: StoredJob) -> int:
+def _most_rows(ask: wire.FetchRows, store: MinerStore, job: StoredJob) -> int:
     probe = store.rows(job.order_hash, job.plan_hash, ask.request, ask.side, 0, 0)
     row_bytes = probe[1] if probe else 1
     return min(ask.count, max(1, MAX_ROWS_BYTES // row_bytes))
 
 
 def _that_fit(signed: list[t.SignedReceipt]) -> list[t.SignedReceipt]:
-    """As many receipts as a header holds, those over most requests first; of equals the oldest first."""
+    """As many receipts as a header holds, those over most requests first.
+
+    Of equals the oldest first.
+    """
     chosen, room = [], MAX_RECEIPTS_BYTES
     for receipt in sorted(signed, key=lambda one: -one.receipt.requests):
         room -= len(msgspec.msgpack.encode(receipt))

@@ -14,14 +14,14 @@ from core.protocol.errors import CheckFailed, ModelError, UsageError
 from core.protocol.records import AllocationRecord
 from core.runtime.logs import get_logger
 from miner.compute import PREFIX_SHARE, Compute
-from miner.desk import Serving
+from miner.desk import LoadedShard
 from miner.tiers import SecondTier
 
 if TYPE_CHECKING:
-    from core.engine.blocks import Shard
+    from core.engine.blocks import ModelShard
     from core.engine.tokenizer import Tokenizer
 
-ShardHook = Callable[["Shard"], None]
+ShardHook = Callable[["ModelShard"], None]
 _PAGE_TOKENS = 16
 _LEAST_TOKENS = 4 * _PAGE_TOKENS
 log = get_logger(__name__)
@@ -60,9 +60,9 @@ def follow(
 ) -> Assignment:
     """What the swarm's allocations say this machine should hold.
 
-    `trusted` are matchers in lower case. With none named, the first one seen is followed for as long as it speaks, because
-    two that disagree would make every machine load for ever. A matcher that falls silent, or that does not know this
-    machine yet, changes nothing.
+    `trusted` are matchers in lower case. With none named, the first one seen is followed for as
+    long as it speaks, because two that disagree would make every machine load for ever. A matcher
+    that falls silent, or that does not know this machine yet, changes nothing.
     """
     wanted = set(trusted) if trusted else set(found)
     speaking = sorted(matcher for matcher in found if matcher in wanted)
@@ -81,7 +81,9 @@ def follow(
 
 
 def open_model(name: str, model_id: str, spec: t.ModelSpec, folder: Path) -> LocalModel:
-    """Check the files against the registry. Raises CheckFailed when they are another model, ModelError without them.
+    """Check the files against the registry.
+
+    Raises CheckFailed when they are another model, ModelError without them.
 
     Hashes every weight the first time, which takes seconds; the result is kept beside the model.
     """
@@ -122,18 +124,19 @@ async def load(
     dtype: str = "float32",
     device: str = "cpu",
     hook: ShardHook | None = None,
-) -> Serving:
+) -> LoadedShard:
     """Put a shard into memory and measure it.
 
-    Keys and values get what the weights leave of `memory_bytes`, at most `kv_bytes`, and no more than `max_requests` of
-    the longest requests can fill. Beside them up to `offload_bytes` lie in files in `offload_folder`, or in ordinary memory,
-    which counts. `prefix_share` of the former may keep prompts for their owners' next ones. `hook` gets the shard before it
-    serves; the product passes none, tests and demonstrations do. Raises ModelError, or UsageError for layers that the model lacks
-    or that do not fit into `memory_bytes`.
+    Keys and values get what the weights leave of `memory_bytes`, at most `kv_bytes`, and no more
+    than `max_requests` of the longest requests can fill. Beside them up to `offload_bytes` lie in
+    files in `offload_folder`, or in ordinary memory, which counts. `prefix_share` of the former may
+    keep prompts for their owners' next ones. `hook` gets the shard before it serves; the product
+    passes none, tests and demonstrations do. Raises ModelError, or UsageError for layers that the
+    model lacks or that do not fit into `memory_bytes`.
     """
     context = model.spec.context
 
-    def in_thread() -> Shard:
+    def in_thread() -> ModelShard:
         import torch
 
         from core.engine.model import load_shard
@@ -146,7 +149,7 @@ async def load(
             hook(shard)
         return shard
 
-    def room(shard: Shard) -> int:
+    def room(shard: ModelShard) -> int:
         token_bytes = model.kv_bytes_per_token_layer * len(layers)
         left = memory_bytes - shard.bytes
         if offload_folder is None and device == "cpu":
@@ -157,7 +160,8 @@ async def load(
         if left < _LEAST_TOKENS * token_bytes:
             raise UsageError(
                 f"layers {layers} do not fit",
-                f"their weights take {shard.bytes} bytes of {memory_bytes}, which leaves no room to work",
+                f"their weights take {shard.bytes} bytes of {memory_bytes}, which leaves no room "
+                "to work",
                 next_step="raise miner.memory_limit or hold fewer layers",
             )
         wanted = [left]
@@ -184,12 +188,12 @@ async def load(
     kv_tokens = compute.kv_capacity_tokens
     if not compute.same_bits:
         log.warning(
-            "rows differ in their last bits with the company they are computed in",
+            "rows differ in their last bits with the others that they are computed with",
             layers=str(layers),
             then="work is done all the same, within the tolerances",
         )
     log.info("loaded", layers=str(layers), kv_tokens=kv_tokens, tau_ms=round(tau_ms, 3))
-    return Serving(
+    return LoadedShard(
         layers=layers,
         shard_root=model.shard_root(layers),
         hidden=shard.hidden,

@@ -30,7 +30,7 @@ from miner.market import ask, model_id_of
 from miner.results import Bench, PeerDistance
 
 if TYPE_CHECKING:
-    from core.engine.shape import ModelShape
+    from core.engine.shape import ModelSizes
     from core.runtime.network.channel import Channel, Peers
     from miner.compute import Compute
 
@@ -68,7 +68,7 @@ async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) ->
         with run.stage(3, 4, "decode steps and a prompt"):
             await compute.measure()
             prefill = await _prefill_tokens_per_s(compute, shape, held)
-        taus = {str(rows): round(ms, 5) for rows, ms in compute.numbers().tau_ms_by_rows.items()}
+        taus = {str(rows): round(ms, 5) for rows, ms in compute.metrics().tau_ms_by_rows.items()}
         tau_ms, kv_tokens = compute.tau_ms_per_layer, compute.kv_capacity_tokens
         batch = _batch_rows(taus, settings.miner.max_batch)
     finally:
@@ -108,8 +108,8 @@ async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) ->
     return found
 
 
-def fitting_layers(shape: ModelShape, wanted: LayerRange | None, limit_bytes: int) -> LayerRange:
-    """The layers to load: those named, else as many of the first as fit beside a little cache."""
+def fitting_layers(shape: ModelSizes, wanted: LayerRange | None, limit_bytes: int) -> LayerRange:
+    """The layers to load: those named, else the first ones, as many as fit beside a little cache."""
     if wanted is not None:
         if wanted.end > shape.layers:
             raise UsageError(
@@ -130,7 +130,7 @@ def fitting_layers(shape: ModelShape, wanted: LayerRange | None, limit_bytes: in
     )
 
 
-def most_layers(shape: ModelShape, limit_bytes: int) -> int:
+def most_layers(shape: ModelSizes, limit_bytes: int) -> int:
     """How many of the first layers fit beside a little cache."""
     counts = range(shape.layers, 0, -1)
     return next((n for n in counts if shape.shard_bytes(0, n) + KV_BYTES <= limit_bytes), 0)
@@ -198,9 +198,10 @@ async def _load(
     return weights_bytes
 
 
-async def _prefill_tokens_per_s(compute: Compute, shape: ModelShape, held: LayerRange) -> float:
+async def _prefill_tokens_per_s(compute: Compute, shape: ModelSizes, held: LayerRange) -> float:
     """The median chunk of a made-up prompt, each chunk fed to a request of its own."""
-    from miner.jobs import CHUNK_TOKENS
+    from core.batching.chunks import CHUNK_TOKENS
+    from miner.compute import RequestSpec
 
     rows = min(CHUNK_TOKENS, compute.longest_request(shape.context))
     x: bytes | list[int]
@@ -210,7 +211,7 @@ async def _prefill_tokens_per_s(compute: Compute, shape: ModelShape, held: Layer
     for number in range(CHUNKS):
         key = ("bench", number)
         started = time.perf_counter()
-        await feed(key, x, most_rows=rows)
+        await feed(RequestSpec(key, most_rows=rows), x)
         times.append(time.perf_counter() - started)
         await compute.drop(key)
     return rows / sorted(times)[CHUNKS // 2]

@@ -1,6 +1,7 @@
 """What does this miner sign over its work, and how is it kept from signing two different things?
 
-Leaf to disk, then signature, then receipt to disk, then out. One set of requests of a job has one receipt for ever.
+Leaf to disk, then signature, then receipt to disk, then out. One set of requests of a job has one
+receipt for ever.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TypeVar
 from core.protocol import commit, signing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed
-from miner.store import Boundary, States, Store, StoredJob
+from miner.store import BoundaryRows, MinerStore, States, StoredJob
 
 T = TypeVar("T")
 #: Different sets of one job's requests that are signed for; an honest job needs one or two.
@@ -28,7 +29,7 @@ class Book:
 
     def __init__(
         self,
-        store: Store,
+        store: MinerStore,
         signer: signing.DigestSigner,
         domain: signing.Domain,
         now_s: Callable[[], int],
@@ -71,8 +72,8 @@ class Book:
         self,
         job: StoredJob,
         leaf: t.RequestLeaf,
-        rows_in: Boundary,
-        rows_out: Boundary,
+        rows_in: BoundaryRows,
+        rows_out: BoundaryRows,
         states: States | None = None,
     ) -> t.SignedReceipt:
         """Write down a finished request, at a last stage with its `states`, and sign for it alone.
@@ -84,7 +85,10 @@ class Book:
         return await self.sign_over(job, [leaf.request_index])
 
     async def sign_over(self, job: StoredJob, requests: Sequence[int]) -> t.SignedReceipt:
-        """One receipt over exactly these requests. Raises CheckFailed unless all of them are finished here."""
+        """One receipt over exactly these requests.
+
+        Raises CheckFailed unless all of them are finished here.
+        """
         async with self._one_at_a_time:
             return await self.disk(self._sign_over, job, requests)
 
@@ -101,7 +105,8 @@ class Book:
         if missing:
             raise CheckFailed(
                 "no receipt is signed",
-                f"{len(missing)} of {len(wanted)} requests are not finished here, such as {missing[0]}",
+                f"{len(missing)} of {len(wanted)} requests are not finished here, such as "
+                f"{missing[0]}",
             )
         leaves = [known[index].leaf for index in wanted]
         input_root, output_root, requests_root = map(commit.to_hex, commit.receipt_roots(leaves))

@@ -1,7 +1,10 @@
-"""When does a miner bring an acknowledgement on chain itself? When its matcher has not, and time runs out.
+"""When does a miner bring an acknowledgement on chain itself?
 
-The newest acknowledgement of an open order pays every stage, whoever brings it; the chain takes it until a while after the order's
-deadline or closing. Stages take turns in that while, the first one first, so that only one pays for the transaction.
+When its matcher has not, and time runs out.
+
+The newest acknowledgement of an open order pays every stage, from any sender; the chain takes it
+until a while after the order's deadline or closing. Stages take turns in that while, the first one
+first, so that only one pays for the transaction.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Seen:
+class OpenOrderSeen:
     """What the chain says of an open order's job."""
 
     state: JobState
@@ -30,16 +33,23 @@ class Seen:
     tokens_out: int
 
 
-def turn_s(seen: Seen, close_delay_s: int, stage: int, stages: int) -> int:
-    """When it is this stage's turn to bring what the matcher did not: in the second and third quarter of the while after the deadline."""
+def turn_s(seen: OpenOrderSeen, close_delay_s: int, stage: int, stages: int) -> int:
+    """When it is this stage's turn to bring what the matcher did not: in the second and third
+    quarter of the while after the deadline.
+    """
     quarter = close_delay_s // 4
     return seen.deadline_s + quarter + 2 * quarter * stage // stages
 
 
 def is_due(
-    seen: Seen, acked: tuple[int, int], now_s: int, close_delay_s: int, stage: int, stages: int
+    seen: OpenOrderSeen,
+    acked: tuple[int, int],
+    now_s: int,
+    close_delay_s: int,
+    stage: int,
+    stages: int,
 ) -> bool:
-    """Whether this stage should bring an acknowledgement over so many tokens in and out now."""
+    """Whether this stage should bring an acknowledgement over these tokens in and out now."""
     adds = acked != (seen.tokens_in, seen.tokens_out)
     is_open = seen.state is JobState.MATCHED
     return adds and is_open and now_s >= turn_s(seen, close_delay_s, stage, stages)
@@ -68,7 +78,7 @@ class Claims:
             params = await self._chain.read("TaskRegistry", "params")
             self._close_delay_s = int(params["closeDelaySeconds"])
         found = await self._chain.read("TaskRegistry", "jobOf", job.job_id)
-        seen = Seen(
+        seen = OpenOrderSeen(
             JobState(int(found["state"])),
             int(found["deadline"]),
             int(found["tokensIn"]),
@@ -82,7 +92,7 @@ class Claims:
             sent = await self._chain.transact(
                 self._signer, "TaskRegistry", "settleAck", job.order, ack, signature, list(job.plan)
             )
-        except ContractRefused as error:  # somebody was quicker, or the job ended meanwhile
+        except ContractRefused as error:  # another sender was quicker, or the job ended meanwhile
             log.info("an acknowledgement is not taken", job=job.job_id[:10], why=str(error))
             return False
         except GasShort as error:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from core.runtime.commands.results import Results
     from miner.assignment import ShardHook
     from miner.defence import TraceHook
-    from miner.home import Running
+    from miner.home import RunningDaemon
     from miner.results import Earnings
 
 app = App("miner", help="Serve layers of a model and earn.")
@@ -445,7 +445,7 @@ async def disputes_respond(run: Run) -> None:
 # --- talking to the daemon ---
 
 
-def _running(run: Run) -> Running:
+def _running(run: Run) -> RunningDaemon:
     from core.protocol.errors import Unreachable
     from miner.home import Home
 

@@ -1,7 +1,8 @@
 """How does one thread serve many requests?
 
-The thread owns the engine; nothing else touches it. Whoever calls joins the line-up, and whatever waits there when the thread is
-free runs as one batch: steps of different requests, jobs and callers share each pass over the weights.
+The thread owns the engine; nothing else touches it. A caller's step joins the line-up, and what
+waits there when the thread is free runs as one batch: steps of different requests, jobs and callers
+share each pass over the weights.
 """
 
 from __future__ import annotations
@@ -12,27 +13,28 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from core.batching.chunks import CHUNK_TOKENS
 from core.batching.lineup import Lineup
 from core.batching.times import StepTimes
 from core.protocol.errors import CheckFailed, HeadraceError, UsageError
 from core.runtime.logs import get_logger
-from miner.jobs import CHUNK_TOKENS
 from miner.machine import held_up_s
 from miner.memory import Promises
-from miner.numbers import EngineNumbers
+from miner.numbers import EngineMetrics
 from miner.pace import Pace, entry
-from miner.prefixes import Chain, note_run, sort_out
-from miner.stepper import Drawn, Stepped, Work, enters_as_ids, leaves_as_logits, run_batch
+from miner.prefixes import ChunkChain, note_run, sort_out
+from miner.stepper import DrawnToken, Stepped, StepWork, enters_as_ids, leaves_as_logits, run_batch
 from miner.tiers import SecondTier, choose_offload
 
 if TYPE_CHECKING:
-    from core.batching.batch_former import Batch
+    from core.batching.batch_former import StepBatch
     from core.batching.tickets import Tickets
-    from core.engine.blocks import Shard
+    from core.engine.blocks import ModelShard
     from core.engine.sampling import Sampler
     from core.engine.sizing import Offload
     from core.protocol.types import LayerRange
@@ -44,10 +46,10 @@ Key = tuple[str, int]
 Rows = bytes | memoryview | Sequence[int]
 
 MAX_ROWS = 256
-#: Who brings more while so many rows wait is asked to wait.
+#: Rows that may wait; a sender that brings more is asked to wait.
 MAX_WAITING_ROWS = 4096
 KV_BYTES = 64 * 2**20
-#: Of these, how much may keep prompts for whoever comes with the same.
+#: Of these, how much may keep prompts for later requests with the same.
 PREFIX_SHARE = 0.25
 #: Between two looks at a running step; after longer it counts as new.
 LOOK_S = 2.5
@@ -58,30 +60,42 @@ _PROBE_STEPS = 4
 log = get_logger(__name__)
 
 
-class _Guest:
+@dataclass(frozen=True, slots=True)
+class RequestSpec:
+    """What a request is, as its first rows open it.
+
+    `most_rows` says how many it will have at most (0: the context), `layers` which of the
+    shard's it runs (None: all), `ring` by any name who comes after this stage: requests of one
+    ring run the same layers. Requests of one `group_before` come together from the stage before
+    (see `Compute.group`). What the prompts of one `owner` have in common is computed once
+    (`miner.prefixes`).
+    """
+
+    key: Key
+    most_rows: int = 0
+    ring: Hashable = None
+    layers: LayerRange | None = None
+    group_before: int | None = None
+    owner: str = ""
+
+
+class _OpenRequest:
     """One request from its first step to its drop; two of the same key never share anything."""
 
     __slots__ = (
-        *("begins", "chain", "company", "end", "ends", "futures", "is_open", "job", "layers"),
+        *("begins", "chain", "end", "ends", "futures", "group_before", "is_open", "job", "layers"),
         *("left_at_s", "most_rows", "ring"),
     )
 
-    def __init__(
-        self,
-        job: Hashable,
-        ring: Hashable,
-        most_rows: int,
-        layers: LayerRange | None,
-        shard: Shard,
-        company: int | None = None,
-        owner: str = "",
-    ) -> None:
-        """`layers` None are all of the shard's; `begins` and `ends`: it takes ids, it gives logits."""
-        self.company = company
-        self.chain = Chain(owner) if owner else None
-        self.job, self.ring, self.most_rows, self.layers = job, ring, most_rows, layers
-        self.begins = enters_as_ids(shard, layers)
-        self.ends = leaves_as_logits(shard, layers)
+    def __init__(self, spec: RequestSpec, shard: ModelShard) -> None:
+        """`begins` and `ends`: it takes ids, it gives logits."""
+        self.job, self.ring = spec.key[0], spec.ring
+        self.most_rows = spec.most_rows or shard.context
+        self.layers = None if spec.layers == shard.layers else spec.layers
+        self.group_before = spec.group_before
+        self.chain = ChunkChain(spec.owner) if spec.owner else None
+        self.begins = enters_as_ids(shard, self.layers)
+        self.ends = leaves_as_logits(shard, self.layers)
         self.end = 0  # positions submitted
         self.futures: list[asyncio.Future[Any]] = []  # of steps that are not done
         self.is_open = False  # in the engine
@@ -89,7 +103,9 @@ class _Guest:
 
 
 class _Look:
-    """Somebody saw a step run: since when, and how long the thread had waited for a processor by then."""
+    """A look at the running step: since when it is seen, and how long the thread had waited for a
+    processor by then.
+    """
 
     __slots__ = ("held_up_s", "number", "seen_s", "since_s")
 
@@ -106,25 +122,28 @@ class Compute:
         threads: int = 1,
         on_step: Callable[[Stepped, int], None] | None = None,
     ) -> None:
-        """`on_step` hears of every batch, and how many of its steps were prompts, in the compute thread."""
+        """`on_step` hears of every batch, and how many of its steps were prompts, in the compute
+        thread.
+        """
         self.pace = Pace(max_rows=MAX_ROWS)
         self.busy_s = self.idle_s = 0.0  # idle: while requests were open
         self.steps = self.stepped_rows = self.prefix_tokens = 0
-        #: Whether a request has the same bits in any company here: tried with every shard; None while there is none.
+        #: Whether a request has the same bits with any others here: tried with every shard; None
+        #: while there is none.
         self.same_bits: bool | None = None
         self._swapped = 0, 0.0  # bytes and seconds of shards that were unloaded
         self._threads, self._on_step = threads, on_step
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._guests: dict[Key, _Guest] = {}
-        self._new: list[tuple[_Guest, Work]] = []
+        self._requests: dict[Key, _OpenRequest] = {}
+        self._new: list[tuple[_OpenRequest, StepWork]] = []
         self._room = asyncio.Event()
         self._room.set()
         # Shared with the thread, under the condition's lock:
         self._changed = threading.Condition()
         self._engine: Engine | None = None
         self._promises: Promises | None = None
-        self._lineup: Lineup[Work] | None = None
-        self._dropped: deque[tuple[_Guest, asyncio.Future[None]]] = deque()
+        self._lineup: Lineup[StepWork] | None = None
+        self._dropped: deque[tuple[_OpenRequest, asyncio.Future[None]]] = deque()
         self._errands: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._is_closing = False
         self._running: tuple[int, float] | None = None  # the step's number and its expected seconds
@@ -141,7 +160,7 @@ class Compute:
         return self.tau_ms(1)
 
     def tau_ms(self, rows: int) -> float:
-        """Milliseconds per layer of a step of so many rows; 0 before anything was measured."""
+        """Milliseconds per layer of a step of `rows` rows; 0 before anything was measured."""
         engine = self._engine
         return (
             0.0 if engine is None else self.pace.own.seconds(rows) * 1e3 / len(engine.shard.layers)
@@ -164,34 +183,41 @@ class Compute:
     @property
     def waiting_requests(self) -> int:
         """Requests that wait for memory."""
-        return self._lineup.in_lobby if self._lineup is not None else 0
+        return self._lineup.waiting_requests if self._lineup is not None else 0
 
     @property
     def requests(self) -> int:
         """Requests that are here, running or waiting."""
-        return len(self._guests)
+        return len(self._requests)
 
-    def company(self, key: Key) -> int | None:
-        """The group in which a request has its pages, whose requests leave here together; None where there are no groups."""
-        guest, promises = self._guests.get(key), self._promises
-        if guest is None or not guest.is_open or promises is None or promises.engine.groups < 2:
+    def group(self, key: Key) -> int | None:
+        """The group in which a request has its pages, whose requests leave here together.
+
+        None where there are no groups.
+        """
+        request, promises = self._requests.get(key), self._promises
+        if request is None or not request.is_open or promises is None or promises.engine.groups < 2:
             return None
-        return promises.group_of(guest)
+        return promises.group_of(request)
 
     def spare_rows(self, key: Key) -> int:
-        """How many guesses may go with each step of a request without anybody's answer coming later (`miner.pace`)."""
-        guest = self._guests.get(key)
-        return 0 if guest is None else self.pace.spare_rows(guest.ring)
+        """How many guesses may go with each step of a request without delaying another answer
+        (`miner.pace`).
+        """
+        request = self._requests.get(key)
+        return 0 if request is None else self.pace.spare_rows(request.ring)
 
     def is_waiting(self, key: Key) -> bool:
         """Whether a request waits here for memory, as opposed to for its peers."""
-        guest, lineup = self._guests.get(key), self._lineup
-        return guest is not None and lineup is not None and lineup.is_in_lobby(guest)
+        request, lineup = self._requests.get(key), self._lineup
+        return request is not None and lineup is not None and lineup.is_waiting(request)
 
     def running_s(self) -> tuple[float, float]:
-        """Seconds for which the step that runs has been seen to run, and those that were to be expected; 0, 0 between steps.
+        """Seconds for which the step that runs has been seen to run, and those that were to be
+        expected; 0, 0 between steps.
 
-        What other programs held up is left out. A step that nobody looked at for some seconds is new: we may have slept.
+        What other programs held up is left out. A step that nobody looked at for some seconds is
+        new: we may have slept.
         """
         running, now_s = self._running, time.monotonic()
         if running is None:
@@ -204,12 +230,12 @@ class Compute:
         look.seen_s = now_s
         return max(0.0, now_s - look.since_s - (held_s - look.held_up_s)), due_s
 
-    def numbers(self) -> EngineNumbers:
-        """All that is counted and measured here."""
+    def metrics(self) -> EngineMetrics:
+        """What is counted and measured here."""
         engine, rings = self._engine, self.pace.rings()
         if engine is None:
             swapped_bytes, waited_s = self._swapped
-            return EngineNumbers(
+            return EngineMetrics(
                 self.busy_s,
                 self.idle_s,
                 self.steps,
@@ -223,7 +249,7 @@ class Compute:
         choice, latency_s = max(
             rings.values(), key=lambda ring: ring[0].tickets, default=(None, 0.0)
         )
-        return EngineNumbers(
+        return EngineMetrics(
             busy_s=self.busy_s,
             idle_s=self.idle_s,
             steps=self.steps,
@@ -253,21 +279,25 @@ class Compute:
 
     async def load(
         self,
-        loader: Callable[[], Shard],
+        loader: Callable[[], ModelShard],
         *,
-        kv_bytes: int | Callable[[Shard], int] = KV_BYTES,
+        kv_bytes: int | Callable[[ModelShard], int] = KV_BYTES,
         model_dir: Path | None = None,
         second: SecondTier | Offload | None = None,
         prefix_share: float = PREFIX_SHARE,
-    ) -> Shard:
-        """Replace the shard, with so many bytes for keys and values. The old one is freed first; no request may be running.
+    ) -> ModelShard:
+        """Replace the shard, with `kv_bytes` for keys and values.
 
-        `kv_bytes` may be asked of the shard when it is there; what it raises is raised, and nothing is loaded. `second` is
-        where more keys and values may lie than that, of requests whose turn is not near; it is measured how much may, unless an
-        `Offload` says it. Up to `prefix_share` of `kv_bytes` keep prompts for their owner's next ones (0: none) until requests
-        need it, and rows beside them take at most as much again.
+        The old one is freed first; no request may be running.
 
-        `model_dir` is where an embedding that the head shares may be read from instead of being held twice.
+        `kv_bytes` may be asked of the shard when it is there; what it raises is raised, and nothing
+        is loaded. `second` is where more keys and values may lie than that, of requests whose turn
+        is not near; it is measured how much may, unless an `Offload` says it. Up to `prefix_share`
+        of `kv_bytes` keep prompts for their owner's next ones (0: none) until requests need it, and
+        rows beside them take at most as much again.
+
+        `model_dir` is where an embedding that the head shares may be read from instead of being
+        held twice.
         """
         self._lose_all()
         return await self._run(
@@ -280,7 +310,10 @@ class Compute:
         await self._run(self._unload)
 
     async def measure(self) -> float:
-        """τ: milliseconds per layer of one decode step, the median of a few; larger batches are tried too."""
+        """τ: milliseconds per layer of one decode step, the median of a few.
+
+        Larger batches are tried too.
+        """
         await self._run(self._probe)
         return self.tau_ms_per_layer
 
@@ -292,186 +325,149 @@ class Compute:
 
     async def rows(
         self,
-        key: Key,
+        request: RequestSpec,
         x: Rows,
         *,
         first: int | None = None,
-        most_rows: int = 0,
-        ring: Hashable = None,
         trace: list[int] | None = None,
         as_decodes: bool = False,
         guessed: int = 0,
-        layers: LayerRange | None = None,
-        company: int | None = None,
-        owner: str = "",
     ) -> bytes:
         """Feed token ids (first stage) or float32 rows; returns this stage's float32 rows.
 
-        They stand at position `first`, by default after those fed so far. With the first rows of a request, `most_rows`
-        says how many it will have at most (0: the context), `layers` which of the shard's it runs (all), and `ring` who
-        comes after this stage, by any name: requests of one ring run the same layers. Requests of one `company` come together
-        from the stage before (see `company`). What the prompts of one `owner` have in common is computed once
-        (`miner.prefixes`). A `trace` is lengthened by this step's numbers. `as_decodes` gives the bits of as
-        many steps of one row; the last `guessed` are guesses.
-        Raises CheckFailed for rows that hold NaN or infinity, ContextTooLong past the model's context.
+        They stand at position `first`, by default after those fed so far. A `trace` is lengthened
+        by what this step took. `as_decodes` gives the bits of as many steps of one row; the last
+        `guessed` are guesses. The request opens with its first rows.
+        Raises CheckFailed for rows that hold NaN or infinity, ContextTooLong past the context.
         """
         work = self._new_work(
-            key,
-            x,
-            first,
-            most_rows,
-            ring,
-            layers,
-            company,
-            owner,
-            trace=trace,
-            as_decodes=as_decodes,
-            guessed=guessed,
+            request, x, first, trace=trace, as_decodes=as_decodes, guessed=guessed
         )
         result: bytes = await work.future
         return result
 
     async def token(
         self,
-        key: Key,
+        request: RequestSpec,
         x: Rows,
         sampler: Sampler,
         *,
         first: int | None = None,
-        most_rows: int = 0,
-        ring: Hashable = None,
         trace: list[int] | None = None,
         as_decodes: bool = False,
-        layers: LayerRange | None = None,
-        company: int | None = None,
-        owner: str = "",
-    ) -> Drawn:
-        """Feed a last stage and draw the sampler's next token from the last position; the sampler is not moved on."""
-        work = self._new_work(
-            key,
-            x,
-            first,
-            most_rows,
-            ring,
-            layers,
-            company,
-            owner,
-            draw=sampler,
-            trace=trace,
-            as_decodes=as_decodes,
-        )
-        result: Drawn = await work.future
+    ) -> DrawnToken:
+        """Feed a last stage and draw the sampler's next token from the last position.
+
+        The sampler is not moved on.
+        """
+        work = self._new_work(request, x, first, draw=sampler, trace=trace, as_decodes=as_decodes)
+        result: DrawnToken = await work.future
         return result
 
     async def tokens(
         self,
-        key: Key,
+        request: RequestSpec,
         x: Rows,
         sampler: Sampler,
         guesses: Sequence[int],
         *,
         first: int,
-        most_rows: int = 0,
-        ring: Hashable = None,
         trace: list[int] | None = None,
         as_decodes: bool = True,
-        layers: LayerRange | None = None,
-        company: int | None = None,
-        owner: str = "",
-    ) -> list[Drawn]:
-        """Feed a last stage a row and those of `guesses`; as many draws as fit, and the one after. The sampler is not moved on."""
+    ) -> list[DrawnToken]:
+        """Feed a last stage a row and those of `guesses`; as many draws as fit, and the one after.
+
+        The sampler is not moved on.
+        """
         work = self._new_work(
-            key,
+            request,
             x,
             first,
-            most_rows,
-            ring,
-            layers,
-            company,
-            owner,
             draw=sampler,
             guesses=guesses,
             guessed=len(guesses),
             trace=trace,
             as_decodes=as_decodes,
         )
-        result: list[Drawn] = await work.future
+        result: list[DrawnToken] = await work.future
         return result
 
     async def feed(
         self,
-        key: Key,
+        request: RequestSpec,
         x: Rows,
         *,
         first: int | None = None,
-        most_rows: int = 0,
-        ring: Hashable = None,
         as_decodes: bool = False,
-        layers: LayerRange | None = None,
-        company: int | None = None,
-        owner: str = "",
     ) -> None:
         """Feed a last stage what no token follows yet."""
-        await self._new_work(
-            key, x, first, most_rows, ring, layers, company, owner, as_decodes=as_decodes
-        ).future
+        await self._new_work(request, x, first, as_decodes=as_decodes).future
 
     async def drop(self, key: Key) -> None:
-        """Forget a request: what waits of it is taken out at once, its pages are free when the running step ends."""
-        guest = self._guests.pop(key, None)
-        if guest is None:
+        """Forget a request: what waits of it is taken out at once, its pages are free when the
+        running step ends.
+        """
+        request = self._requests.pop(key, None)
+        if request is None:
             return
-        for future in guest.futures:
+        for future in request.futures:
             future.cancel()
-        self._new = [(g, work) for g, work in self._new if g is not guest]
+        self._new = [(g, work) for g, work in self._new if g is not request]
         freed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._changed:
             if self._lineup is not None:
-                self._lineup.drop(guest)
-            self._dropped.append((guest, freed))
+                self._lineup.drop(request)
+            self._dropped.append((request, freed))
             self._changed.notify()
         await freed
 
     async def carry(self, old: Key, new: Key, rows: int, *, ring: Hashable = None) -> int:
-        """Let `new` go on with what is remembered of `old`, which may be the same: its first `rows` positions.
+        """Let `new` go on with what is remembered of `old`, which may be the same: its first `rows`
+        positions.
 
-        Returns how many of them are here; the others must be fed again. What waited of `old` is taken out. `ring` is as in `rows`.
+        Returns how many of them are here; the others must be fed again. What waited of `old` is
+        taken out. `ring` is as in `rows`.
         """
-        guest = self._guests.get(old)
-        if guest is None or (old != new and new in self._guests):
+        request = self._requests.get(old)
+        if request is None or (old != new and new in self._requests):
             return 0
-        for future in guest.futures:
+        for future in request.futures:
             future.cancel()
-        self._new = [(g, work) for g, work in self._new if g is not guest]
-        del self._guests[old]
-        self._guests[new], guest.job, guest.ring = guest, new[0], ring
+        self._new = [(g, work) for g, work in self._new if g is not request]
+        del self._requests[old]
+        self._requests[new], request.job, request.ring = request, new[0], ring
         with self._changed:
-            stays = self._lineup is not None and self._lineup.recall(guest, guest.job, ring)
+            stays = self._lineup is not None and self._lineup.recall(request, request.job, ring)
         if not stays:
             await self.drop(new)
             return 0
-        guest.end = await self._run(lambda: self._cut_back(guest, rows))
-        return guest.end
+        request.end = await self._run(lambda: self._cut_back(request, rows))
+        return request.end
 
     def heard(self, key: Key, trace: Sequence[int] | None, *, is_last: bool = False) -> None:
-        """A first stage: what left for this request is home, with the trace that it carried; `is_last` if no step follows."""
-        guest = self._guests.get(key)
-        if guest is None:
+        """A first stage: what left for this request is home, with the trace that it carried.
+
+        `is_last` if no step follows.
+        """
+        request = self._requests.get(key)
+        if request is None:
             return
         with self._changed:
-            if trace and guest.left_at_s:
-                self.pace.heard(guest.ring, time.perf_counter() - guest.left_at_s, trace)
-                guest.left_at_s = 0.0
+            if trace and request.left_at_s:
+                self.pace.heard(request.ring, time.perf_counter() - request.left_at_s, trace)
+                request.left_at_s = 0.0
             if is_last and self._lineup is not None:
-                self._lineup.land(guest)
+                self._lineup.land(request)
                 self._changed.notify()
 
-    async def room(self) -> None:
-        """Wait while more rows wait here than the engine can soon run: the backpressure that senders feel."""
+    async def wait_for_room(self) -> None:
+        """Wait while more rows wait here than the engine can soon run: the backpressure that
+        senders feel.
+        """
         await self._room.wait()
 
     def close(self) -> None:
-        """Stop the thread and free the shard; whoever waits is cancelled."""
+        """Stop the thread and free the shard; steps that wait are cancelled."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -483,82 +479,72 @@ class Compute:
 
     # --- in the loop ---
 
-    def _new_work(
-        self,
-        key: Key,
-        x: Rows,
-        first: int | None,
-        most_rows: int,
-        ring: Hashable,
-        layers: LayerRange | None,
-        company: int | None,
-        owner: str,
-        **options: Any,
-    ) -> Work:
+    def _new_work(self, spec: RequestSpec, x: Rows, first: int | None, **options: Any) -> StepWork:
         engine = self._engine
         assert engine is not None, "no shard is loaded"
-        guest = self._guests.get(key)
-        if guest is None:
-            shard = engine.shard
-            layers = None if layers == shard.layers else layers
-            most = most_rows or shard.context
-            guest = _Guest(key[0], ring, most, layers, shard, company, owner)
-            self._guests[key] = guest
-        count = _count(x, None if guest.begins else engine.shard.hidden)
+        request = self._requests.get(spec.key)
+        if request is None:
+            request = self._requests[spec.key] = _OpenRequest(spec, engine.shard)
+        count = _count(x, None if request.begins else engine.shard.hidden)
         if not 0 < count <= CHUNK_TOKENS:
             raise CheckFailed(
                 f"a step of {count} rows is refused", f"a frame holds 1 to {CHUNK_TOKENS}"
             )
-        at = guest.end if first is None else first
-        guest.end = at + count
+        at = request.end if first is None else first
+        request.end = at + count
         loop = self._loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        guest.futures = [old for old in guest.futures if not old.done()] + [future]
-        work = Work(guest, at, guest.end, guest.job, x, future, layers=guest.layers, **options)
+        request.futures = [old for old in request.futures if not old.done()] + [future]
+        work = StepWork(
+            request, at, request.end, request.job, x, future, layers=request.layers, **options
+        )
         if not self._new:
-            # Steps that came in one frame are submitted in one turn of the loop; they should run in one batch.
+            # Steps that came in one frame are submitted in one turn of the loop; they should run in
+            # one batch.
             loop.call_soon(self._submit)
-        self._new.append((guest, work))
+        self._new.append((request, work))
         return work
 
     def _submit(self) -> None:
         new, self._new = self._new, []
         with self._changed:
-            for guest, work in new:
-                error = self._admit(guest, work)
+            for request, work in new:
+                error = self._admit(request, work)
                 if error is not None and not work.future.done():
                     work.future.set_exception(error)
             self._changed.notify()
             waiting = 0 if self._lineup is None else self._lineup.waiting_rows
         self._look_for_room(waiting)
 
-    def _admit(self, guest: _Guest, work: Work) -> HeadraceError | None:
+    def _admit(self, request: _OpenRequest, work: StepWork) -> HeadraceError | None:
         engine = self._engine
         if self._lineup is None or self._promises is None or engine is None:
             return HeadraceError("the step is lost", "this stage holds no layers now")
-        if guest not in self._lineup:
-            if not self._promises.expect(guest, guest.most_rows, guest.layers, guest.company):
+        if request not in self._lineup:
+            if not self._promises.expect(
+                request, request.most_rows, request.layers, request.group_before
+            ):
                 holds = self._promises.capacity_tokens // engine.groups
                 return UsageError(
-                    f"a request of {guest.most_rows} positions does not fit",
+                    f"a request of {request.most_rows} positions does not fit",
                     f"this stage's memory holds {holds}",
                 )
-            self._lineup.open(guest, guest.job, guest.ring, is_gated=guest.begins)
-        elif work.end > guest.most_rows:
+            self._lineup.open(request, request.job, request.ring, is_gated=request.begins)
+        elif work.end > request.most_rows:
             return CheckFailed(
                 "more rows than were announced",
-                f"row {work.end - 1} of a request of {guest.most_rows}",
+                f"row {work.end - 1} of a request of {request.most_rows}",
             )
         self._lineup.add(work)
         return None
 
     def _lose_all(self) -> None:
         lost = HeadraceError("the step is lost", "this stage is about to hold other layers")
-        for guest in self._guests.values():
-            for future in guest.futures:
+        for request in self._requests.values():
+            for future in request.futures:
                 if not future.done():
                     future.set_exception(lost)
-        self._guests.clear()
+        self._requests.clear()
         self._new.clear()
 
     def _look_for_room(self, waiting_rows: int) -> None:
@@ -593,7 +579,7 @@ class Compute:
     def _work(self) -> None:
         try:
             self._work_until_closed()
-        except BaseException:  # nobody computes here any more, and everybody is to notice
+        except BaseException:  # no step runs any more, and neighbours are to notice
             log.exception("the compute thread ended")
             self._running = (self.steps + 1, 0.0)
 
@@ -621,7 +607,7 @@ class Compute:
             if batch is not None:
                 self._step(batch)
 
-    def _form(self) -> Batch[Work] | None:
+    def _form(self) -> StepBatch[StepWork] | None:
         lineup = self._lineup
         if lineup is None or self._engine is None:
             return None
@@ -629,15 +615,15 @@ class Compute:
             self._choose_tickets(lineup)
         return lineup.form()
 
-    def _choose_tickets(self, lineup: Lineup[Work]) -> None:
+    def _choose_tickets(self, lineup: Lineup[StepWork]) -> None:
         now_s = time.perf_counter()
-        rings: dict[Hashable, list[Tickets[Work]]] = {}
+        rings: dict[Hashable, list[Tickets[StepWork]]] = {}
         for name, tickets in lineup.rings():
             if tickets.tickets is not None:  # else it begins elsewhere
                 rings.setdefault(name, []).append(tickets)
         for name, groups in rings.items():
-            members = [guest for tickets in groups for guest in tickets.members]
-            is_alone = any(isinstance(g, _Guest) and g.ends for g in members)
+            members = [request for tickets in groups for request in tickets.members]
+            is_alone = any(isinstance(g, _OpenRequest) and g.ends for g in members)
             chosen = self.pace.choice(name, len(members), now_s, is_alone=is_alone)
             if len(groups) == 1:
                 groups[0].tickets, groups[0].rows = chosen.tickets, chosen.rows
@@ -647,39 +633,39 @@ class Compute:
                 tickets.tickets = each
                 tickets.rows = min(-(-len(tickets.members) // each), MAX_ROWS)
 
-    def _free(self, dropped: deque[tuple[_Guest, asyncio.Future[None]]]) -> None:
-        for guest, _ in dropped:
-            if self._engine is not None and guest.is_open:
-                self._engine.free(guest)
-            guest.is_open = False
+    def _free(self, dropped: deque[tuple[_OpenRequest, asyncio.Future[None]]]) -> None:
+        for request, _ in dropped:
+            if self._engine is not None and request.is_open:
+                self._engine.free(request)
+            request.is_open = False
         with self._changed:
-            for guest, _ in dropped:
+            for request, _ in dropped:
                 if self._promises is not None:
-                    self._promises.release(guest)
+                    self._promises.release(request)
         self._tell([(freed, None) for _, freed in dropped])
 
     def _do(self, errand: Callable[[], Any], done: asyncio.Future[Any]) -> None:
         try:
             result = errand()
-        except BaseException as error:  # handed to whoever asked
+        except BaseException as error:  # handed to the caller
             result = error
         self._tell([(done, result)])
 
-    def _cut_back(self, guest: _Guest, rows: int) -> int:
+    def _cut_back(self, request: _OpenRequest, rows: int) -> int:
         engine = self._engine
-        if engine is None or not guest.is_open:
+        if engine is None or not request.is_open:
             return 0
-        rows = min(rows, engine.length(guest))
+        rows = min(rows, engine.length(request))
         try:
-            engine.truncate(guest, rows)
+            engine.truncate(request, rows)
         except UsageError:  # a sliding window has let go what would be needed
-            engine.free(guest)
-            guest.is_open, rows = False, 0
-        if guest.chain is not None:
-            guest.chain.cut_back(rows)
+            engine.free(request)
+            request.is_open, rows = False, 0
+        if request.chain is not None:
+            request.chain.cut_back(rows)
         return rows
 
-    def _step(self, batch: Batch[Work]) -> None:
+    def _step(self, batch: StepBatch[StepWork]) -> None:
         engine, lineup = self._engine, self._lineup
         assert engine is not None and lineup is not None, "a batch was formed"
         works, chunks = [*batch.decodes, *batch.prefills], {id(work) for work in batch.prefills}
@@ -720,8 +706,8 @@ class Compute:
         self._tell([(work.future, result) for work, result in done.outcomes])
 
     def _take_known(
-        self, engine: Engine, lineup: Lineup[Work], works: Sequence[Work]
-    ) -> list[Work]:
+        self, engine: Engine, lineup: Lineup[StepWork], works: Sequence[StepWork]
+    ) -> list[StepWork]:
         """Those that must run; the others are done, or wait for a step that runs the same."""
         sorted_out = sort_out(engine, works)
         if sorted_out.to_wait:
@@ -732,7 +718,7 @@ class Compute:
             self._tell([(work.future, rows) for work, rows in sorted_out.known])
         return sorted_out.to_run
 
-    def _due_s(self, works: Sequence[Work], prompts: int) -> float:
+    def _due_s(self, works: Sequence[StepWork], prompts: int) -> float:
         """What a step should take; rows that stand for steps of their own count as such."""
         own, rows = self.pace.own, sum(work.tokens for work in works)
         alone_s = own.seconds(1) * sum(work.tokens for work in works if work.as_decodes)
@@ -755,7 +741,7 @@ class Compute:
 
     def _tell(self, outcomes: list[tuple[asyncio.Future[Any], Any]]) -> None:
         loop = self._loop
-        assert loop is not None, "somebody has asked"
+        assert loop is not None, "a caller waits"
         with self._changed:
             waiting = 0 if self._lineup is None else self._lineup.waiting_rows
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -763,12 +749,12 @@ class Compute:
 
     def _load(
         self,
-        loader: Callable[[], Shard],
-        kv_bytes: int | Callable[[Shard], int],
+        loader: Callable[[], ModelShard],
+        kv_bytes: int | Callable[[ModelShard], int],
         model_dir: Path | None,
         second: SecondTier | Offload | None,
         prefix_share: float,
-    ) -> Shard:
+    ) -> ModelShard:
         import torch
 
         from core.engine.compat import make_engine
@@ -819,7 +805,7 @@ class Compute:
                 engine.open(name)
             try:
                 times = [_probe_step(engine, names, at) for at in range(_PROBE_STEPS + 1)]
-            except KvShort:  # so many never come together here
+            except KvShort:  # this many rows never fit together here
                 if rows == 1:
                     raise
                 return
@@ -835,17 +821,19 @@ class Compute:
 def _probe_step(engine: Engine, names: Sequence[Hashable], position: int) -> float:
     import torch
 
-    from core.engine.pieces import Piece
+    from core.engine.pieces import RequestPiece
 
     shard = engine.shard
     x = torch.zeros(1, dtype=torch.int64) if shard.is_first else torch.zeros(1, shard.hidden)
     started = time.perf_counter()
-    engine.step([Piece(name, x, position) for name in names])
+    engine.step([RequestPiece(name, x, position) for name in names])
     return time.perf_counter() - started
 
 
 def _keeps_bits(engine: Engine) -> bool:
-    """Whether a request's rows do not depend on who else is computed, tried on the last layer and what comes after it."""
+    """Whether a request's rows do not depend on who else is computed, tried on the last layer and
+    what comes after it.
+    """
     from core.engine.batch import BatchEngine
     from core.engine.determinism import is_batch_invariant
     from core.engine.paged_kv import KvShort
@@ -860,8 +848,10 @@ def _keeps_bits(engine: Engine) -> bool:
         return False  # six short requests never come together here: it cannot be known
 
 
-def _share(shard: Shard, works: Sequence[Work]) -> float:
-    """Which part of the shard's layers these steps ran in the mean: what times of whole steps are told from."""
+def _share(shard: ModelShard, works: Sequence[StepWork]) -> float:
+    """Which part of the shard's layers these steps ran in the mean: what times of whole steps are
+    told from.
+    """
     whole = len(shard.layers)
     ran = [whole if work.layers is None else len(work.layers) for work in works]
     return sum(ran) / (whole * len(ran))

@@ -1,7 +1,8 @@
 """What does a miner do from start to end?
 
-Start: registered? model here? swarm, listener, status. Then, side by side: announce, measure distances, follow the
-allocation, follow the chain, tend the requests. End: take nothing new, finish what was accepted, say goodbye.
+Start: registered? model here? swarm, listener, status. Then, side by side: announce, measure
+distances, follow the allocation, follow the chain, tend the requests. End: take nothing new, finish
+what was accepted, say goodbye.
 """
 
 from __future__ import annotations
@@ -48,18 +49,18 @@ from miner.book import Book
 from miner.claims import Claims
 from miner.compute import Compute
 from miner.defence import OFFER_S, Defence, TraceHook
-from miner.desk import Desk, Terms
-from miner.home import Home, Running
-from miner.links import Links
+from miner.desk import Desk, MinerTerms
+from miner.home import Home, RunningDaemon
+from miner.links import Outboxes
 from miner.machine import memory_limit_bytes
 from miner.neighbours import Neighbours
 from miner.numbers import MinerMetrics
 from miner.onchain import MinerChain, News
 from miner.results import Money, Status
-from miner.stage import Stage
-from miner.standing import EVENTS, Seen, Standing
+from miner.stage import StageService
+from miner.standing import EVENTS, OwnerSeen, StakeWatch
 from miner.status import serve_status
-from miner.store import Store
+from miner.store import MinerStore
 
 FOLLOW_S = 1.0
 DISTANCES_S = 3.0
@@ -83,11 +84,13 @@ async def serve(
     shard_hook: ShardHook | None = None,
     trace_hook: TraceHook | None = None,
 ) -> None:
-    """Serve until told to leave or cancelled; accepted work is finished first, within `miner.drain_timeout`.
+    """Serve until told to leave or cancelled.
 
-    `signer` holds the operator's key. `shard_hook` gets each shard after it was loaded, `trace_hook` the weights that a defence is made
-    of; the product passes none.
-    Raises HeadraceError when it cannot start.
+    Accepted work is finished first, within `miner.drain_timeout`.
+
+    `signer` holds the operator's key. `shard_hook` gets each shard after it was loaded,
+    `trace_hook` the weights that a defence is made of; the product passes none. Raises
+    HeadraceError when it cannot start.
     """
     home = Home.of(settings)
     with home.locked():
@@ -96,7 +99,8 @@ async def serve(
             try:
                 await daemon.run()
             except asyncio.CancelledError:
-                # The first signal. Leaving takes a while, so the cancellation is answered first and passed on after.
+                # The first signal. Leaving takes a while, so the cancellation is answered first and
+                # passed on after.
                 task = asyncio.current_task()
                 assert task is not None
                 task.uncancel()
@@ -111,7 +115,7 @@ async def _start(
     stack: AsyncExitStack,
     shard_hook: ShardHook | None,
     trace_hook: TraceHook | None,
-) -> Daemon:
+) -> MinerDaemon:
     chain_id, rpc_url = settings.require_network()
     node = Chain(rpc_url, chain_id, dict(settings.network.contracts))
     stack.push_async_callback(node.close)
@@ -137,27 +141,31 @@ async def _start(
         only_dials=is_relayed,
     )
     stack.callback(swarm.close)
-    store = Store(home.database)
+    store = MinerStore(home.database)
     stack.callback(store.close)
-    daemon = Daemon(settings, signer, owner, chain, model, swarm, store, shard_hook, trace_hook)
+    daemon = MinerDaemon(
+        settings, signer, owner, chain, model, swarm, store, shard_hook, trace_hook
+    )
     stack.push_async_callback(daemon.close)
     await daemon.listen()
     token = secrets.token_urlsafe(24)
     ours, status_port = settings.miner, settings.miner.metrics_port or 0
     if ours.metrics_host:
-        shown = await daemon.numbers.metrics.serve(status_port, ours.metrics_host)
+        shown = await daemon.metrics.registry.serve(status_port, ours.metrics_host)
         stack.push_async_callback(shown.stop)
         status_port = 0
     server = await serve_status(
         daemon.describe,
-        daemon.numbers.metrics,
+        daemon.metrics.registry,
         daemon.ask_to_leave,
         token,
         status_port,
         pause=daemon.pause,
     )
     stack.push_async_callback(server.stop)
-    home.write_running(Running(os.getpid(), server.url, token, signer.address, daemon.endpoint))
+    home.write_running(
+        RunningDaemon(os.getpid(), server.url, token, signer.address, daemon.endpoint)
+    )
     stack.callback(home.forget_running)
     log.info("started", operator=signer.address, endpoint=daemon.endpoint, status=server.url)
     return daemon
@@ -191,7 +199,7 @@ def _model_folder(name: str, settings: Settings) -> Path:
         return resolve_model(name)
 
 
-class Daemon:
+class MinerDaemon:
     """One running miner."""
 
     def __init__(
@@ -202,7 +210,7 @@ class Daemon:
         chain: MinerChain,
         model: LocalModel,
         swarm: Swarm,
-        store: Store,
+        store: MinerStore,
         shard_hook: ShardHook | None,
         trace_hook: TraceHook | None = None,
     ) -> None:
@@ -213,19 +221,19 @@ class Daemon:
         self._clock = SystemClock()
         self._domain = chain.chain.domain
         self._memory_bytes = memory_limit_bytes(settings)
-        self.numbers = MinerMetrics()
+        self.metrics = MinerMetrics()
         self._book = Book(store, signer, self._domain, chain.now_s)
-        self._compute = Compute(threads=settings.engine.threads or 1, on_step=self.numbers.step)
+        self._compute = Compute(threads=settings.engine.threads or 1, on_step=self.metrics.step)
         identity = StreamIdentity(signer, self._domain)
         self._peers = Peers(identity)
-        self._links = Links(self._peers)
+        self._outboxes = Outboxes(self._peers)
         self._beat = Beat(settings.failover.ping_ms / 1000, settings.failover.missed_pings)
         self._neighbours = Neighbours(Peers(identity), self._beat, self._clock)
         self._desk = Desk(self._terms(), self._book, chain, self._clock.monotonic)
-        self._stage = Stage(
+        self._stage = StageService(
             self._desk,
             self._compute,
-            self._links,
+            self._outboxes,
             self._clock.monotonic,
             look_for_disputes=self._follow_chain,
             on_shown=lambda peer, message, data: self._defence.shown(peer, message, data),
@@ -252,13 +260,13 @@ class Daemon:
             trace_hook=trace_hook,
             patience_s=OFFER_S,
         )
-        self._seen: Seen | None = None
-        self._standing = Standing(
+        self._seen: OwnerSeen | None = None
+        self._standing = StakeWatch(
             chain,
             owner,
             Alerts.of(
                 settings,
-                self.numbers.metrics,
+                self.metrics.registry,
                 self._clock,
                 daemon="miner",
                 account=signer.address,
@@ -278,9 +286,9 @@ class Daemon:
         self._leave_within: float | None = None
         self._asked_to_leave = asyncio.Event()
 
-    def _terms(self) -> Terms:
+    def _terms(self) -> MinerTerms:
         miner, spec = self._settings.miner, self._model.spec
-        return Terms(
+        return MinerTerms(
             operator=self._signer.address,
             domain=self._domain,
             model_id=self._model.model_id,
@@ -295,7 +303,10 @@ class Daemon:
     # --- the loop ---
 
     async def run(self) -> None:
-        """Everything side by side, until somebody asks to leave. Raises PeerUnreachable when our swarm peer ends."""
+        """Everything side by side, until the owner asks to leave.
+
+        Raises PeerUnreachable when our swarm peer ends.
+        """
         self._speed = await self._compute.benchmark()
         loops = [
             _every(self._settings.miner.announce_interval_s, self._announce),
@@ -385,9 +396,12 @@ class Daemon:
 
     @property
     def endpoint(self) -> str:
-        """How others reach the data port: host:port, a circuit's multiaddress or both, separated by a comma."""
+        """How others reach the data port: host:port, a circuit's multiaddress or both, separated by
+        a comma.
+        """
         miner = self._settings.miner
-        direct = f"{miner.announce_host or miner.listen_host}:{miner.announce_port or self._listener.port}"
+        host = miner.announce_host or miner.listen_host
+        direct = f"{host}:{miner.announce_port or self._listener.port}"
         if self._circuits is None:
             return direct
         return ",".join([direct] * bool(miner.announce_host) + [self._circuits.address])
@@ -396,7 +410,8 @@ class Daemon:
         try:
             await self._announcer.announce(self._record())
         except PeerUnreachable as error:
-            # Nobody could find this miner any more, and a new child must not be forked beside running threads.
+            # Nobody could find this miner any more, and a new child must not be forked beside
+            # running threads.
             self._ending = self._ending or error
             self.ask_to_leave(None)
 
@@ -466,7 +481,10 @@ class Daemon:
         await retry(self._follow_chain, on=ChainUnreachable, backoff=CHAIN_BACKOFF, on_retry=silent)
 
     async def _follow_chain(self) -> None:
-        """Take in what happened to jobs and disputes since the last look. Raises ChainUnreachable."""
+        """Take in what happened to jobs and disputes since the last look.
+
+        Raises ChainUnreachable.
+        """
         async with self._news_lock:
             await self._chain.refresh_time()
             if self._news is None:
@@ -510,7 +528,7 @@ class Daemon:
             log.debug("our standing is not known", why=str(error))
             return
         self._seen = seen
-        self.numbers.standing(seen.stake_units, seen.least_units, seen.gas_wei, seen.disputes)
+        self.metrics.standing(seen.stake_units, seen.least_units, seen.gas_wei, seen.disputes)
 
     @property
     def _layers_held(self) -> int:
@@ -525,7 +543,7 @@ class Daemon:
     async def _tend(self) -> None:
         self._look_whether_stuck()
         self._stage.tick()
-        self.numbers.update(
+        self.metrics.update(
             counts=self._stage.counts,
             streams=self._listener.stats.counts + self._peers.stats.counts,
             finished=self._stage.requests_done,
@@ -533,7 +551,7 @@ class Daemon:
             tokens_out=self._stage.tokens_out,
             active=self._desk.active_requests,
             free=self._desk.free_requests,
-            engine=self._compute.numbers(),
+            engine=self._compute.metrics(),
             chain_up=self._chain.is_reachable,
             rho_ms=self._distances.rho_ms,
             queued=sum(len(job.waiting) for job in self._desk.jobs.values()),
@@ -542,7 +560,9 @@ class Daemon:
         )
 
     def _look_whether_stuck(self) -> None:
-        """A step that does not end keeps new work away, and one that never ends ends the miner: only a new process can help."""
+        """A step that does not end keeps new work away, and one that never ends ends the miner:
+        only a new process can help.
+        """
         step_s, due_s = self._compute.running_s()
         is_stuck, now = self._beat.is_stuck(step_s, due_s), self._clock.monotonic()
         if is_stuck and not self._desk.is_stuck:
@@ -575,7 +595,7 @@ class Daemon:
 
     def _record(self) -> MinerRecord:
         desk, serving = self._desk, self._desk.serving
-        engine = self._compute.numbers()
+        engine = self._compute.metrics()
         shown = serving if self.state in ("SERVING", "DRAINING") else None
         return MinerRecord(
             operator=self._signer.address,
@@ -602,7 +622,7 @@ class Daemon:
 
     def describe(self) -> Status:
         """What `/status` and `miner status` show."""
-        desk, engine = self._desk, self._compute.numbers()
+        desk, engine = self._desk, self._compute.metrics()
         return Status(
             state=self.state,
             name=self._settings.miner.name or None,
@@ -676,7 +696,7 @@ class Daemon:
         """End streams, requests and the compute thread."""
         await self._standing.alerts.close()
         await self._stage.close()
-        await self._links.close()
+        await self._outboxes.close()
         await self._peers.close()
         if self._circuits is not None:
             await self._circuits.close()

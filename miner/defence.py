@@ -24,7 +24,7 @@ from core.runtime.clock import Clock
 from core.runtime.logs import get_logger
 from miner.desk import Refused
 from miner.shown import ShownNodes
-from miner.store import Store
+from miner.store import MinerStore
 
 if TYPE_CHECKING:
     from core.dispute.play.held import ShardSources
@@ -62,7 +62,7 @@ class Defence:
         chain: Chain,
         signer: DigestSigner,
         owner: str,
-        store: Store,
+        store: MinerStore,
         model_dir: Path,
         clock: Clock,
         *,

@@ -1,4 +1,6 @@
-"""Which jobs did this miner take on, are they real on the chain, and how many request slots do they hold?"""
+"""Which jobs did this miner take on, are they real on the chain, and how many request slots do they
+hold?
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ from core.protocol.types import JobState
 from core.runtime.logs import get_logger
 from core.runtime.network.channel import Channel
 from miner import admission
-from miner.admission import Offer, Refusal, Standing
+from miner.admission import AdmissionRefusal, MinerState, ReceivedProposal
 from miner.book import Book
-from miner.jobs import Phase
-from miner.links import Line
+from miner.jobs import RequestPhase
+from miner.links import Outbox
 from miner.onchain import ChainReads, ClosingNews, DisputeNews, JobNews
-from miner.run import Run
+from miner.run import RequestRun
 from miner.store import CLOSED_STATES, StoredJob, keep_until
 
 if TYPE_CHECKING:
@@ -40,7 +42,9 @@ log = get_logger(__name__)
 
 
 class Refused(Exception):
-    """A peer asked for what it may not have, or what cannot be now: a code and a reason to answer with."""
+    """A peer asked for what it may not have, or what cannot be now: a code and a reason to answer
+    with.
+    """
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(f"{reason} [{code}]")
@@ -48,7 +52,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Terms:
+class MinerTerms:
     """What this miner offers, whatever layers it holds."""
 
     operator: str
@@ -62,12 +66,13 @@ class Terms:
         frozenset()
     )  # lower-case addresses whose proposals are taken; empty: any
     keep_s: int = 86400  # how long rows are kept past the last possible dispute
-    #: Most that an open order may owe while it begins new requests, in base units. None: `in_flight` of its largest requests.
+    #: Most that an open order may owe while it begins new requests, in base units. None:
+    #: `in_flight` of its largest requests.
     max_unpaid: int | None = None
 
 
 @dataclass(frozen=True)
-class Serving:
+class LoadedShard:
     """The shard in memory, as far as messages need to know it."""
 
     layers: t.LayerRange
@@ -96,16 +101,19 @@ class Serving:
 
 
 @dataclass
-class OpenJob:
-    """A job in memory. `runs` are its unfinished requests here, `over` those that ended without a receipt."""
+class ActiveJob:
+    """A job in memory.
+
+    `runs` are its unfinished requests here, `over` those that ended without a receipt.
+    """
 
     stored: StoredJob
     reserved: int
     is_verified: bool
     payers: frozenset[str] = frozenset()  # lower-case: the requester, and the spender who signed
     finished: set[int] = field(default_factory=set)
-    over: dict[int, Phase] = field(default_factory=dict)
-    runs: dict[int, Run] = field(default_factory=dict)
+    over: dict[int, RequestPhase] = field(default_factory=dict)
+    runs: dict[int, RequestRun] = field(default_factory=dict)
     waiting: deque[int] = field(default_factory=deque)
     tokens_in: int = 0  # promised to submitted or finished requests, against the order's caps
     tokens_out: int = 0
@@ -118,7 +126,7 @@ class OpenJob:
     is_ended: bool = False  # an open order's requester begins no more
     continues: wire.Continues | None = None
     client: Channel | None = None
-    line: Line | None = None
+    outbox: Outbox | None = None
     client_gone_at: float | None = None
     refused_at: float = float("-inf")
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -143,7 +151,9 @@ class OpenJob:
 
     @property
     def is_signed_for(self) -> bool:
-        """Whether every request of a fixed order has a receipt here: then the disk knows all that there is to know."""
+        """Whether every request of a fixed order has a receipt here: then the disk knows all that
+        there is to know.
+        """
         return not self.is_open_order and len(self.finished) >= self.order.requests
 
     @property
@@ -163,33 +173,35 @@ class OpenJob:
         return self.continues.order_hash, request
 
     def unpaid_units(self, spec: t.ModelSpec) -> int:
-        """What this stage has finished of an open order and nobody has acknowledged, in base units."""
+        """What this stage has finished of an open order and nobody has acknowledged, in base
+        units.
+        """
         due = [max(0, done - acked) for done, acked in zip(self.done, self.acked, strict=True)]
         return self.cost(spec, due[0], due[1])
 
     def cost(self, spec: t.ModelSpec, tokens_in: int, tokens_out: int) -> int:
-        """What this stage is due for so many tokens."""
+        """What this stage is due for these tokens."""
         order, units = self.order, pricing.stage_units(self.stored.place, spec)
         return pricing.cost(units, tokens_in, tokens_out, order.price_in, order.price_out)
 
     def tell_client(self, message: wire.AnyMessage) -> None:
         """Push to the client's stream, if it has one open."""
-        if self.line is not None:
-            self.line.put(message)
+        if self.outbox is not None:
+            self.outbox.put(message)
 
 
 class Desk:
     """The jobs, their reservations, and what makes them real."""
 
     def __init__(
-        self, terms: Terms, book: Book, chain: ChainReads, monotonic: Callable[[], float]
+        self, terms: MinerTerms, book: Book, chain: ChainReads, monotonic: Callable[[], float]
     ) -> None:
         self.terms, self.book, self.chain = terms, book, chain
-        self.serving: Serving | None = None
+        self.serving: LoadedShard | None = None
         self.is_draining = False
         self.is_changing = False  # about to hold other layers: work goes on, proposals do not
         self.is_stuck = False  # its step does not end: proposals are refused until it does
-        self.jobs: dict[str, OpenJob] = {}
+        self.jobs: dict[str, ActiveJob] = {}
         self._monotonic = monotonic
         self._proposals = asyncio.Lock()
 
@@ -200,14 +212,17 @@ class Desk:
     @property
     def active_requests(self) -> int:
         return sum(
-            run.request.phase is not Phase.STRANDED
+            run.request.phase is not RequestPhase.STRANDED
             for job in self.jobs.values()
             for run in job.runs.values()
         )
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing that was accepted is left to do. Of open orders only what has begun was."""
+        """Whether nothing that was accepted is left to do.
+
+        Of open orders only what has begun was.
+        """
         return not self.active_requests and all(
             not job.reserved or job.is_open_order for job in self.jobs.values()
         )
@@ -215,12 +230,15 @@ class Desk:
     # --- proposals ---
 
     async def propose(self, peer: str, message: wire.Propose) -> wire.Accepted:
-        """Judge a proposal and sign it, or raise Refused. Raises ChainUnreachable when it cannot be judged."""
+        """Judge a proposal and sign it, or raise Refused.
+
+        Raises ChainUnreachable when it cannot be judged.
+        """
         order = message.signed.order
         if self.terms.matchers and peer.lower() not in self.terms.matchers:
             raise Refused(admission.MATCHER, f"this miner takes no work from matcher {peer}")
         signer = signing.recover(self.terms.domain, order, message.signed.signature)
-        offer = Offer(
+        offer = ReceivedProposal(
             order=order,
             order_signed=signer is not None,
             proposer=peer,
@@ -261,21 +279,24 @@ class Desk:
             stored = await self.book.disk(self.book.store.job, order_hash, plan_hash)
             assert stored is not None, "it was just written"
             known_as = payers(stored.signed, self.terms.domain)
-            self.jobs[order_hash] = OpenJob(stored, reserved, is_verified=False, payers=known_as)
+            self.jobs[order_hash] = ActiveJob(stored, reserved, is_verified=False, payers=known_as)
             if freed is not None:
                 freed.reserved = 0
         log.info("accepted", order=order_hash[:10], stage=message.stage, requests=order.requests)
         return wire.Accepted(signed=accepted)
 
-    def _passed_on(self, message: wire.Propose) -> OpenJob | None:
+    def _passed_on(self, message: wire.Propose) -> ActiveJob | None:
         """The requester's own job whose slots pass to a proposal that continues it."""
         job = self.jobs.get(message.continues or "")
         if job is None or job.order.requester != message.signed.order.requester:
             return None
         return job
 
-    def continued(self, job: OpenJob, index: int) -> Iterator[tuple[OpenJob, int]]:
-        """The jobs that a request went through before, newest first, with its index there; as far as they ran on these layers."""
+    def continued(self, job: ActiveJob, index: int) -> Iterator[tuple[ActiveJob, int]]:
+        """The jobs that a request went through before, newest first, with its index there.
+
+        As far as they ran on these layers.
+        """
         seen = {job.stored.order_hash}
         while (before := job.goes_on_with(index)) is not None:
             order_hash, index = before
@@ -292,9 +313,9 @@ class Desk:
             job = earlier
             yield job, index
 
-    def _standing(self, before: OpenJob | None, freed: OpenJob | None = None) -> Standing:
+    def _standing(self, before: ActiveJob | None, freed: ActiveJob | None = None) -> MinerState:
         own = sum(job.reserved for job in (before, freed) if job is not None)
-        return Standing(
+        return MinerState(
             operator=self.terms.operator,
             model_id=self.terms.model_id,
             spec=self.terms.spec,
@@ -309,13 +330,13 @@ class Desk:
         )
 
     @staticmethod
-    def _objections(refusal: Refusal | None) -> None:
+    def _objections(refusal: AdmissionRefusal | None) -> None:
         if refusal is not None:
             raise Refused(refusal.code, refusal.reason)
 
     # --- finding jobs and proving them ---
 
-    async def find(self, order_hash: str) -> OpenJob:
+    async def find(self, order_hash: str) -> ActiveJob:
         """A job this miner accepted, from memory or, after a restart, from disk. Raises Refused."""
         job = self.jobs.get(order_hash)
         if job is not None:
@@ -325,7 +346,7 @@ class Desk:
             raise Refused(UNKNOWN_JOB, "this miner accepted no such order")
         return await self._take_up(stored)
 
-    async def _take_up(self, stored: StoredJob) -> OpenJob:
+    async def _take_up(self, stored: StoredJob) -> ActiveJob:
         leaves = await self.book.disk(self.book.store.leaves, stored.order_hash, stored.plan_hash)
         known = self.jobs.get(stored.order_hash)
         if known is not None and known.stored.plan_hash == stored.plan_hash:
@@ -338,7 +359,7 @@ class Desk:
             sum(kept.leaf.tokens_in for kept in leaves.values()),
             sum(kept.leaf.tokens_out for kept in leaves.values()),
         )
-        job = OpenJob(
+        job = ActiveJob(
             stored,
             reserved,
             is_verified=stored.is_verified,
@@ -352,10 +373,12 @@ class Desk:
         self.jobs[stored.order_hash] = job
         return job
 
-    async def prove(self, order_hash: str) -> OpenJob:
-        """The job, once the chain shows it matched with a plan this miner accepted and it may still be worked on.
+    async def prove(self, order_hash: str) -> ActiveJob:
+        """The job, once the chain shows it matched with a plan this miner accepted and it may still
+        be worked on.
 
-        Raises Refused, or ChainUnreachable when a new job cannot be looked up; proven jobs need no chain.
+        Raises Refused, or ChainUnreachable when a new job cannot be looked up; proven jobs need no
+        chain.
         """
         job = await self.find(order_hash)
         async with job.lock:
@@ -371,7 +394,7 @@ class Desk:
             )
         return job
 
-    async def _look_up(self, job: OpenJob) -> OpenJob:
+    async def _look_up(self, job: ActiveJob) -> ActiveJob:
         now = self._monotonic()
         if now - job.refused_at < VERIFY_AGAIN_S:
             raise Refused(NOT_MATCHED, "the job is not matched on chain (looked up a moment ago)")
@@ -402,8 +425,11 @@ class Desk:
 
     # --- open orders ---
 
-    def admit(self, job: OpenJob, most_units: int, *, slack: int = 1) -> None:
-        """Take a new request of an open order that can come to `most_units` here. Raises Refused."""
+    def admit(self, job: ActiveJob, most_units: int, *, slack: int = 1) -> None:
+        """Take a new request of an open order that can come to `most_units` here.
+
+        Raises Refused.
+        """
         if self.is_draining:
             raise Refused(
                 admission.DRAINING, "this miner finishes its work and takes no new requests"
@@ -418,8 +444,10 @@ class Desk:
                 UNPAID, f"{unpaid} base units are not acknowledged, the limit is {limit * slack}"
             )
 
-    def acknowledged(self, job: OpenJob, ack: t.Ack, signature: str) -> bool:
-        """Take note of what an open order's requester owes by its own word; False for what says no more than is known.
+    def acknowledged(self, job: ActiveJob, ack: t.Ack, signature: str) -> bool:
+        """Take note of what an open order's requester owes by its own word.
+
+        False for what says no more than is known.
 
         Raises Refused for what is no acknowledgement of this job.
         """
@@ -469,10 +497,13 @@ class Desk:
 
     # --- time ---
 
-    def release(self, job: OpenJob) -> bool:
-        """Give back slots that nobody will use. True when the job can leave memory; whoever asks for it later finds it on disk.
+    def release(self, job: ActiveJob) -> bool:
+        """Give back slots that nobody will use.
 
-        Days can go by before a job is settled, and much of what a stage does looks at every job that it has in memory.
+        True when the job can leave memory; a later question finds it on disk.
+
+        Days can go by before a job is settled, and much of what a stage does looks at every job
+        that it has in memory.
         """
         now, now_s = self._monotonic(), self.chain.now_s()
         lost = job.client_gone_at is not None and now - job.client_gone_at > CLIENT_LOST_S

@@ -273,12 +273,12 @@ async def _reckon_pending(chain: Chain, settings: Settings, books: Books) -> Non
 
 def _kept_orders(settings: Settings) -> dict[str, tuple[Any, Any]]:
     from miner.home import Home
-    from miner.store import Store
+    from miner.store import MinerStore
 
     database = Home.of(settings).database
     if not database.is_file():
         return {}
-    store = Store(database)
+    store = MinerStore(database)
     try:
         return {job.job_id.lower(): (job.order, job.plan) for job in store.live_jobs()}
     finally:

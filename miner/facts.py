@@ -13,7 +13,7 @@ from core.keys.keystore import Keystore
 from core.protocol.errors import HeadraceError
 from core.protocol.types import ZERO_ADDRESS
 from core.runtime.settings import Settings
-from miner.home import Home, Running, operator_wallet
+from miner.home import Home, RunningDaemon, operator_wallet
 from miner.market import ask, model_id_of
 
 Json = dict[str, Any]
@@ -21,7 +21,7 @@ DIAL_WITHIN_S = 3.0
 
 
 @dataclass(frozen=True)
-class OnChain:
+class OwnerOnChain:
     """The registry's words about the owner, and the clock they are judged by."""
 
     owner: str
@@ -38,7 +38,7 @@ class OnChain:
 
 
 @dataclass(frozen=True)
-class Facts:
+class MinerFacts:
     """Everything at one moment.
 
     A text under a name with `_problem` says why its neighbour is missing.
@@ -49,7 +49,7 @@ class Facts:
     operator_problem: str
     daemon: Json | None
     daemon_problem: str
-    chain: OnChain | None
+    chain: OwnerOnChain | None
     chain_problem: str
     miners: list[Json] = field(default_factory=list)
     models: list[Json] = field(default_factory=list)
@@ -85,14 +85,14 @@ class Facts:
         ]
 
 
-async def gather_facts(settings: Settings) -> Facts:
-    """Ask everybody at once. Only a broken configuration raises."""
+async def gather_facts(settings: Settings) -> MinerFacts:
+    """Ask daemon, chain and market at once. Only a broken configuration raises."""
     operator, operator_problem = operator_address(settings)
     (daemon, daemon_problem), (chain, chain_problem), market = await asyncio.gather(
         _daemon(settings), _chain(settings, operator), _market(settings)
     )
     miners, models, jobs, matcher_problem = market
-    facts = Facts(
+    facts = MinerFacts(
         settings,
         operator,
         operator_problem,
@@ -110,7 +110,7 @@ async def gather_facts(settings: Settings) -> Facts:
     if endpoint is None:
         return facts
     reached, why = await dial(endpoint)
-    return Facts(**{**vars(facts), "reached": reached, "reach_problem": why})
+    return MinerFacts(**{**vars(facts), "reached": reached, "reach_problem": why})
 
 
 def operator_address(settings: Settings) -> tuple[str | None, str]:
@@ -139,8 +139,8 @@ def _is_running(settings: Settings) -> bool:
 
 
 async def dial(endpoint: str, within_s: float = DIAL_WITHIN_S) -> tuple[bool, str]:
-    """Whether somebody accepts a connection by one of an endpoint's routes, each within `within_s`,
-    and why not.
+    """Whether a machine accepts a connection by one of an endpoint's routes, each within
+    `within_s`, and why not.
     """
     from core.runtime.network.channel import open_route
 
@@ -169,7 +169,7 @@ async def daemon_status(settings: Settings) -> Json | None:
     return None if running is None else await _call(running, "GET", "/status")
 
 
-async def tell_daemon(running: Running, path: str) -> Json:
+async def tell_daemon(running: RunningDaemon, path: str) -> Json:
     """Ask a running daemon for something that only its owner may.
 
     Raises Unreachable when it does not answer.
@@ -177,7 +177,7 @@ async def tell_daemon(running: Running, path: str) -> Json:
     return await _call(running, "POST", path, authorization=f"Bearer {running.token}")
 
 
-async def _call(running: Running, method: str, path: str, **headers: str) -> Json:
+async def _call(running: RunningDaemon, method: str, path: str, **headers: str) -> Json:
     import httpx2
 
     from core.protocol.errors import Unreachable
@@ -201,7 +201,7 @@ async def _daemon(settings: Settings) -> tuple[Json | None, str]:
     return found, "" if found else "it is not running"
 
 
-async def _chain(settings: Settings, operator: str | None) -> tuple[OnChain | None, str]:
+async def _chain(settings: Settings, operator: str | None) -> tuple[OwnerOnChain | None, str]:
     from miner.registration import REGISTRY, open_chain
 
     if operator is None:
@@ -212,12 +212,12 @@ async def _chain(settings: Settings, operator: str | None) -> tuple[OnChain | No
             now_s = await chain.now()
             least = int(await chain.read(REGISTRY, "minStake"))
             if owner == ZERO_ADDRESS:
-                return OnChain("", operator, 0, 0, least, 0, 0, 0, 0, False, now_s), ""
+                return OwnerOnChain("", operator, 0, 0, least, 0, 0, 0, 0, False, now_s), ""
             found = await chain.read(REGISTRY, "minerOf", owner)
             can_work = await chain.read(REGISTRY, "canWork", operator, 0)
     except HeadraceError as error:
         return None, f"{error.what}: {error.why}"
-    return OnChain(
+    return OwnerOnChain(
         owner=owner,
         operator=found["operator"],
         state=found["state"],

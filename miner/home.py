@@ -1,7 +1,7 @@
 """Where does one miner keep its state, and how do commands find the daemon that uses it?
 
-A folder per operator wallet, locked while a daemon runs: two daemons with one key and two memories could sign two
-different things.
+A folder per operator wallet, locked while a daemon runs: two daemons with one key and two memories
+could sign two different things.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from core.runtime.folders import alone_in
 from core.runtime.settings import Settings
 
 
-class Running(msgspec.Struct, frozen=True, rename="camel"):
+class RunningDaemon(msgspec.Struct, frozen=True, rename="camel"):
     """What a running daemon writes down for the commands of the same user."""
 
     pid: int
@@ -82,7 +82,7 @@ class Home:
         except ConfigError:
             return True
 
-    def write_running(self, running: Running) -> None:
+    def write_running(self, running: RunningDaemon) -> None:
         """Replace the note, whole or not at all, readable by its owner only."""
         draft = self.folder / f".daemon.{os.getpid()}"
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -93,10 +93,10 @@ class Home:
     def forget_running(self) -> None:
         self.running_file.unlink(missing_ok=True)
 
-    def read_running(self) -> Running | None:
+    def read_running(self) -> RunningDaemon | None:
         """The daemon's note, None when no daemon of this miner lives."""
         try:
-            running = msgspec.convert(json.loads(self.running_file.read_bytes()), Running)
+            running = msgspec.convert(json.loads(self.running_file.read_bytes()), RunningDaemon)
             os.kill(running.pid, 0)
         except (FileNotFoundError, ProcessLookupError, ValueError):
             return None

@@ -4,16 +4,15 @@
        │                    └── strand ──▶ STRANDED ── cut
        └── cancel, fail, from anywhere ──▶ CANCELLED, FAILED
 
-A first stage knows the prompt and waits for room; a later stage is RUNNING from its first row. A stranded request has lost
-a neighbour: what was done is kept, and frames that still arrive are late. Values and pure moves: a move gives the
-next value, None for a repeated or late message, or raises CheckFailed for one that cannot be and PeerUnreachable for
-one before which others are missing.
+A first stage knows the prompt and waits for room; a later stage is RUNNING from its first row. A
+stranded request has lost a neighbour: what was done is kept, and frames that still arrive are late.
+Values and pure moves: a move gives the next value, None for a repeated or late message, or raises
+CheckFailed for one that cannot be and PeerUnreachable for one before which others are missing.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from itertools import pairwise
 
 import msgspec
 from msgspec.structs import replace
@@ -21,7 +20,7 @@ from msgspec.structs import replace
 from core.protocol.errors import CheckFailed, ContextTooLong, PeerUnreachable
 
 
-class Phase(StrEnum):
+class RequestPhase(StrEnum):
     """Where a request stands; the last three are final."""
 
     WAITING = "waiting"
@@ -32,25 +31,24 @@ class Phase(StrEnum):
     FAILED = "failed"
 
 
-OVER = frozenset({Phase.FINISHED, Phase.CANCELLED, Phase.FAILED})
-CHUNK_TOKENS = 128
-#: So many rows a stage may be ahead of the tokens that a client held when the pipeline broke.
+OVER = frozenset({RequestPhase.FINISHED, RequestPhase.CANCELLED, RequestPhase.FAILED})
+#: Rows that a stage may be ahead of the tokens that a client held when the pipeline broke.
 CUT_ROWS = 16
 
 
 class Request(msgspec.Struct, frozen=True):
     """One request as one stage sees it.
 
-    `rows` entered this stage, `produced` tokens were sampled (first and last stage only). `prompt_tokens` and
-    `max_new_tokens` are 0 until the client's Submit, and stay 0 in the middle of a pipeline. At a later stage `guessed` rows more
-    are here that may turn out to be void.
+    `rows` entered this stage, `produced` tokens were sampled (first and last stage only).
+    `prompt_tokens` and `max_new_tokens` are 0 until the client's Submit, and stay 0 in the middle
+    of a pipeline. At a later stage `guessed` rows more are here that may turn out to be void.
     """
 
     index: int
     is_first: bool
     is_last: bool
     context: int
-    phase: Phase = Phase.WAITING
+    phase: RequestPhase = RequestPhase.WAITING
     prompt_tokens: int = 0
     max_new_tokens: int = 0
     rows: int = 0
@@ -65,7 +63,7 @@ class Request(msgspec.Struct, frozen=True):
     @property
     def is_late(self) -> bool:
         """Whether it takes no frames any more."""
-        return self.is_over or self.phase is Phase.STRANDED
+        return self.is_over or self.phase is RequestPhase.STRANDED
 
     @property
     def is_submitted(self) -> bool:
@@ -73,7 +71,10 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def submit(request: Request, prompt_tokens: int, max_new_tokens: int) -> Request:
-    """The client said what to do. Only at the ends of a pipeline and once. Raises ContextTooLong too."""
+    """The client said what to do.
+
+    Only at the ends of a pipeline and once. Raises ContextTooLong too.
+    """
     if not (request.is_first or request.is_last):
         raise _illegal(request, "a middle stage is given no prompts")
     if request.is_over or request.is_submitted:
@@ -95,13 +96,20 @@ def submit(request: Request, prompt_tokens: int, max_new_tokens: int) -> Request
 
 def start(request: Request) -> Request:
     """A first stage has room: the whole prompt is fed."""
-    if not request.is_first or not request.is_submitted or request.phase is not Phase.WAITING:
+    if (
+        not request.is_first
+        or not request.is_submitted
+        or request.phase is not RequestPhase.WAITING
+    ):
         raise _illegal(request, "it cannot be started now")
-    return replace(request, phase=Phase.RUNNING, rows=request.prompt_tokens)
+    return replace(request, phase=RequestPhase.RUNNING, rows=request.prompt_tokens)
 
 
 def rows_arrive(request: Request, first_row: int, count: int, guessed: int = 0) -> Request | None:
-    """The stage before sent rows [first_row, first_row + count), the last `guessed` of them guesses. None: they were here already.
+    """The stage before sent rows [first_row, first_row + count), the last `guessed` of them
+    guesses.
+
+    None: they were here already.
 
     Guesses that came before count as far as `first_row`, the others are void.
     """
@@ -128,7 +136,7 @@ def rows_arrive(request: Request, first_row: int, count: int, guessed: int = 0) 
         raise _illegal(request, f"row {end - 1} arrived where at most {limit} rows can be")
     if guessed and request.is_last and first_row < max(1, request.prompt_tokens):
         raise _illegal(request, "nothing can be guessed before the answer begins")
-    return replace(request, phase=Phase.RUNNING, rows=end - guessed, guessed=guessed)
+    return replace(request, phase=RequestPhase.RUNNING, rows=end - guessed, guessed=guessed)
 
 
 def guess_fits(request: Request) -> Request:
@@ -139,14 +147,16 @@ def guess_fits(request: Request) -> Request:
 
 
 def guesses_end(request: Request) -> Request:
-    """A last stage has drawn something else, or all that was guessed: no more of these rows count."""
+    """A last stage has drawn something else, or all that was guessed: no more of these rows
+    count.
+    """
     return replace(request, guessed=0)
 
 
 def produce(request: Request, *, is_eos: bool) -> Request:
     """A last stage sampled the next token. `finish` says whether it was the last one, and why."""
     due = request.prompt_tokens + request.produced
-    if not request.is_last or request.phase is not Phase.RUNNING or request.finish:
+    if not request.is_last or request.phase is not RequestPhase.RUNNING or request.finish:
         raise _illegal(request, "no token is due here")
     if not request.is_submitted or request.rows < due:
         raise _illegal(
@@ -162,12 +172,15 @@ def produce(request: Request, *, is_eos: bool) -> Request:
 
 
 def token_arrives(request: Request, step: int, finish: str) -> Request | None:
-    """A first stage hears of token `step`; unless it ends the answer, it is the next row. None: heard before."""
+    """A first stage hears of token `step`; unless it ends the answer, it is the next row.
+
+    None: heard before.
+    """
     if not request.is_first:
         raise _illegal(request, "only a first stage is told tokens")
     if request.is_late or (step < request.produced and not request.is_last):
         return None
-    if request.phase is not Phase.RUNNING:
+    if request.phase is not RequestPhase.RUNNING:
         raise _illegal(request, "a token came before the prompt was fed")
     heard = request.produced - 1 if request.is_last else request.produced
     if step > heard and not request.is_last:
@@ -191,7 +204,7 @@ def end(request: Request, tokens_in: int, tokens_out: int) -> Request | None:
     """All is said; the counts must be those this stage saw. None: it is over already."""
     if request.is_late:
         return None
-    if request.phase is not Phase.RUNNING:
+    if request.phase is not RequestPhase.RUNNING:
         raise _illegal(request, "it has not begun")
     rows = tokens_in + tokens_out - 1
     here = request.rows + request.guessed
@@ -210,18 +223,21 @@ def end(request: Request, tokens_in: int, tokens_out: int) -> Request | None:
                 f"{tokens_in} tokens in and {tokens_out} out, counted here "
                 f"{request.prompt_tokens} and {request.produced}",
             )
-    return replace(request, phase=Phase.FINISHED, rows=rows, guessed=0)
+    return replace(request, phase=RequestPhase.FINISHED, rows=rows, guessed=0)
 
 
 def carry(request: Request, rows: int) -> Request:
     """A later stage remembers the first `rows` rows from the order that this one continues."""
     if request.is_first or request.is_late or request.rows:
         raise _illegal(request, f"{rows} rows cannot be taken over now")
-    return replace(request, phase=Phase.RUNNING if rows else request.phase, rows=rows)
+    return replace(request, phase=RequestPhase.RUNNING if rows else request.phase, rows=rows)
 
 
 def rewind(request: Request, first_row: int, until: int) -> Request | None:
-    """Rows from `first_row` on come again, other ones; only among the `until` rows that may be carried over."""
+    """Rows from `first_row` on come again, other ones.
+
+    Only among the `until` rows that may be carried over.
+    """
     if request.is_late:
         return None
     if request.is_first or request.produced or request.rows > until + 1:
@@ -231,18 +247,20 @@ def rewind(request: Request, first_row: int, until: int) -> Request | None:
 
 def strand(request: Request) -> Request | None:
     """A neighbour is lost, or another order goes on with it. None: it has stopped already."""
-    return None if request.is_late else replace(request, phase=Phase.STRANDED)
+    return None if request.is_late else replace(request, phase=RequestPhase.STRANDED)
 
 
 def cut(request: Request, tokens_in: int, tokens_out: int, kept: int) -> Request | None:
-    """A broken pipeline's answer ends with the tokens the client holds. `kept` rows are whole here. None: it is over.
+    """A broken pipeline's answer ends with the tokens the client holds.
+
+    `kept` rows are whole here. None: it is over.
 
     No more may be cut off than can have been under way: what a stage did it is paid for.
     """
     if request.is_over:
         return None
     rows = tokens_in + tokens_out - 1
-    if request.phase is not Phase.STRANDED or tokens_in < 1 or tokens_out < 1 or rows > kept:
+    if request.phase is not RequestPhase.STRANDED or tokens_in < 1 or tokens_out < 1 or rows > kept:
         raise _illegal(
             request, f"{kept} rows are kept, {tokens_in} tokens in and {tokens_out} out have {rows}"
         )
@@ -252,39 +270,17 @@ def cut(request: Request, tokens_in: int, tokens_out: int, kept: int) -> Request
         raise _illegal(request, f"its prompt has {request.prompt_tokens} tokens, not {tokens_in}")
     if request.is_last and not 0 <= request.produced - tokens_out <= CUT_ROWS:
         raise _illegal(request, f"{request.produced} tokens were produced, not {tokens_out}")
-    return replace(request, phase=Phase.FINISHED)
+    return replace(request, phase=RequestPhase.FINISHED)
 
 
 def cancel(request: Request) -> Request | None:
     """The client no longer wants it. None: it is over already."""
-    return None if request.is_over else replace(request, phase=Phase.CANCELLED)
+    return None if request.is_over else replace(request, phase=RequestPhase.CANCELLED)
 
 
 def fail(request: Request) -> Request | None:
     """It cannot go on here. None: it is over already."""
-    return None if request.is_over else replace(request, phase=Phase.FAILED)
-
-
-def replay_chunks(
-    start: int, end: int, decoded_from: int, chunk_tokens: int = CHUNK_TOKENS
-) -> list[tuple[int, int]]:
-    """Cuts of rows [start, end) that are fed or sent again: at the canonical ones, where decoding began, before the last row.
-
-    The same on every machine, because a prompt fed in other chunks gives slightly other bits.
-    """
-    at = {n for n in range(0, end, chunk_tokens) if start < n} | {start, end}
-    if decoded_from < end:
-        at |= {max(start, decoded_from), max(start, end - 1)}
-    return list(pairwise(sorted(at)))
-
-
-def carried_rows(prompt_tokens: int, decoded_from: int, chunk_tokens: int = CHUNK_TOKENS) -> int:
-    """Of a continued prompt, how many rows may be taken over: all but the last, which gives the next token.
-
-    While nothing was decoded yet only whole chunks, because the rest of one would be other bits.
-    """
-    last = prompt_tokens - 1
-    return last if last >= decoded_from else last // chunk_tokens * chunk_tokens
+    return None if request.is_over else replace(request, phase=RequestPhase.FAILED)
 
 
 def _illegal(request: Request, why: str) -> CheckFailed:

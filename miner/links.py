@@ -1,8 +1,8 @@
-"""How do messages leave in order, without anybody waiting for a slow reader?
+"""How do messages leave in order, while no request waits for a slow reader?
 
-A line has a bounded queue and one sender. Whatever waits when the sender is free leaves as one frame, so that a batch
-costs one. Who puts a message never waits; when the line is broken or full, each message that did not leave reports
-it, and its request fails while others go on.
+An outbox has a bounded queue and one sender. Whatever waits when the sender is free leaves as one
+frame, so that a batch costs one. Who puts a message never waits; when the outbox is broken or full,
+each message that did not leave reports it, and its request fails while others go on.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from core.runtime.network.channel import Channel, Peers
 
 SEND_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 5.0
-LINE_MESSAGES = 4096
+OUTBOX_MESSAGES = 4096
 #: Of payload in one frame, so that a long prompt does not hold back others' steps.
 BUNDLE_BYTES = 2**20
 #: Who makes more than this wait here is asked to wait.
-LINE_BYTES = 16 * 2**20
-MAX_LINES = 256
+OUTBOX_BYTES = 16 * 2**20
+MAX_OUTBOXES = 256
 log = get_logger(__name__)
 
 OnFailure = Callable[[HeadraceError], None]
@@ -36,7 +36,7 @@ class _Item:
     on_failure: OnFailure | None
 
 
-class Line:
+class Outbox:
     """Ordered messages to one place. `attempts` above 1 opens the stream anew after a failure.
 
     A repeated message is harmless: receivers know each row and each token by its position.
@@ -47,12 +47,12 @@ class Line:
     ) -> None:
         self.name = name
         self._open, self._attempts = open_channel, attempts
-        self._queue: asyncio.Queue[_Item] = asyncio.Queue(LINE_MESSAGES)
+        self._queue: asyncio.Queue[_Item] = asyncio.Queue(OUTBOX_MESSAGES)
         self._bytes = 0
         self._channel: Channel | None = None
         self._room = asyncio.Event()
         self._room.set()
-        self._task = asyncio.create_task(self._send_all(), name=f"line {name}")
+        self._task = asyncio.create_task(self._send_all(), name=f"outbox {name}")
 
     @property
     def is_idle(self) -> bool:
@@ -66,14 +66,16 @@ class Line:
             self._queue.put_nowait(_Item(message, payload, on_failure))
         except asyncio.QueueFull:
             if on_failure is not None:
-                on_failure(PeerUnreachable(self.name, f"{LINE_MESSAGES} messages wait already"))
+                on_failure(PeerUnreachable(self.name, f"{OUTBOX_MESSAGES} messages wait already"))
             return
         self._bytes += len(payload)
-        if self._bytes > LINE_BYTES:
+        if self._bytes > OUTBOX_BYTES:
             self._room.clear()
 
-    async def room(self) -> None:
-        """Wait while more bytes wait here than should: the peer takes them slower than they are made."""
+    async def wait_for_room(self) -> None:
+        """Wait while more bytes wait here than should: the peer takes them slower than they are
+        made.
+        """
         await self._room.wait()
 
     async def flush(self, timeout_s: float) -> None:
@@ -102,7 +104,7 @@ class Line:
                 for _ in items:
                     self._queue.task_done()
                 self._bytes -= taken
-                if self._bytes <= LINE_BYTES // 2:
+                if self._bytes <= OUTBOX_BYTES // 2:
                     self._room.set()
 
     async def _send(self, items: Sequence[_Item]) -> None:
@@ -141,31 +143,31 @@ def _frames(items: Sequence[_Item]) -> list[list[_Item]]:
     return frames
 
 
-class Links:
+class Outboxes:
     """Lines to other stages, one per operator and endpoint."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
-        self._lines: dict[tuple[str, str], Line] = {}
+        self._outboxes: dict[tuple[str, str], Outbox] = {}
 
-    def to(self, operator: str, endpoint: str) -> Line:
-        """The line to a stage; made on first use."""
+    def to(self, operator: str, endpoint: str) -> Outbox:
+        """The outbox to a stage; made on first use."""
         key = (operator.lower(), endpoint)
-        line = self._lines.get(key)
-        if line is None:
+        outbox = self._outboxes.get(key)
+        if outbox is None:
             self._shrink()
-            line = Line(
+            outbox = Outbox(
                 f"{operator} at {endpoint}",
                 lambda: self._peers.get(operator, endpoint, timeout_s=CONNECT_TIMEOUT_S),
                 attempts=2,
             )
-            self._lines[key] = line
-        return line
+            self._outboxes[key] = outbox
+        return outbox
 
     async def ask(
         self, operator: str, endpoint: str, message: wire.AnyMessage, timeout_s: float
     ) -> wire.AnyMessage:
-        """A stage's answer to a call, past what waits in its line. Raises PeerUnreachable."""
+        """A stage's answer to a call, past what waits in its outbox. Raises PeerUnreachable."""
         try:
             channel = await self._peers.get(operator, endpoint, timeout_s=timeout_s)
         except AuthenticationFailed as error:
@@ -173,13 +175,13 @@ class Links:
         return (await channel.call(message, timeout_s=timeout_s)).message
 
     async def close(self) -> None:
-        await asyncio.gather(*(line.close() for line in self._lines.values()))
-        self._lines.clear()
+        await asyncio.gather(*(outbox.close() for outbox in self._outboxes.values()))
+        self._outboxes.clear()
 
     def _shrink(self) -> None:
-        if len(self._lines) < MAX_LINES:
+        if len(self._outboxes) < MAX_OUTBOXES:
             return
-        for key, line in list(self._lines.items()):
-            if line.is_idle:
-                line._task.cancel()
-                del self._lines[key]
+        for key, outbox in list(self._outboxes.items()):
+            if outbox.is_idle:
+                outbox._task.cancel()
+                del self._outboxes[key]

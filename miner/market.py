@@ -32,8 +32,9 @@ async def ask(settings: Settings, path: str, **params: str) -> dict[str, Any]:
 
 
 def model_id_of(settings: Settings) -> str:
-    """The id of the configured model, in lower case; its name where the network knows no such
-    model.
+    """The id of the configured model, in lower case.
+
+    Its name where the network knows no such model.
     """
     name = settings.miner.model
     return settings.network.models.get(name, name).lower()

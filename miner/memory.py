@@ -1,8 +1,9 @@
 """How much memory is promised to requests, so that none of them runs out of it?
 
-A request is promised the most pages that it can come to hold, and waits in the lobby until they are there. The engine's
-own free lists stay the only truth about which pages are held; promises are never more than they have. Where pages are swapped,
-requests are in groups with pages of their own, and a request is promised all of its pages in one of them.
+A request is promised the most pages that it can come to hold, and waits until they are there. The
+engine's own free lists stay the only truth about which pages are held; promises are never more than
+they have. Where pages are swapped, requests are in groups with pages of their own, and a request is
+promised all of its pages in one of them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ class Paged(Protocol):
 
 @dataclass
 class Promises:
-    """One ledger for each of an engine's pools, in each group of requests. The `Admission` of a stage's lineup."""
+    """One ledger for each of an engine's pools, in each group of requests.
+
+    The `Admission` of a stage's lineup.
+    """
 
     engine: Paged
     chunk_tokens: int
@@ -51,21 +55,22 @@ class Promises:
         request: Hashable,
         tokens: int,
         layers: LayerRange | None = None,
-        company: int | None = None,
+        group_before: int | None = None,
     ) -> bool:
-        """A request of at most so many tokens over these layers (all) is coming; False if it will never fit.
+        """A request of at most `tokens` over these layers (all) is coming; False if it will
+        never fit.
 
-        Those of the same `company` should be in one group, because they come together.
+        Those of the same `group_before` should be in one group, because they come together.
         """
         if not self._would_fit(tokens, layers):
             return False
-        self._wanted[request] = self._pages_for(tokens, layers), company
+        self._wanted[request] = self._pages_for(tokens, layers), group_before
         return True
 
     def try_admit(self, request: Hashable) -> bool:
         """Promise the expected pages, of every pool or none."""
-        pages, company = self._wanted[request]
-        for group in self._in_order(company):
+        pages, group_before = self._wanted[request]
+        for group in self._in_order(group_before):
             ledgers = self._groups[group]
             if all(n <= ledger.free_pages for n, ledger in zip(pages, ledgers, strict=True)):
                 for n, ledger in zip(pages, ledgers, strict=True):
@@ -116,10 +121,12 @@ class Promises:
         wanted = self._pages_for(tokens, layers)
         return all(n <= have for n, have in zip(wanted, self.engine.pages_of_group, strict=True))
 
-    def _in_order(self, company: int | None) -> list[int]:
-        """Groups by who should get a request first: its company's, then the fullest, for a step costs much the same for few."""
+    def _in_order(self, group_before: int | None) -> list[int]:
+        """Groups by who should get a request first: its group_before's, then the fullest, for a
+        step costs much the same for few.
+        """
         count = len(self._groups)
-        first = None if company is None else company % count
+        first = None if group_before is None else group_before % count
         return sorted(range(count), key=lambda g: (g != first, -self._groups[g][0].requests, g))
 
     def _pages_for(self, tokens: int, layers: LayerRange | None = None) -> list[int]:

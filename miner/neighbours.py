@@ -1,8 +1,9 @@
 """Are the stages that we send to still there?
 
-Each has a stream of its own for this: on the one that carries activations a question would wait behind rows for which a busy
-stage has no room yet. A stream that ends may have met with an accident on the way, so another one is tried before a stage counts
-as lost; a dead machine refuses it at once.
+Each has a stream of its own for this: on the one that carries activations a question would wait
+behind rows for which a busy stage has no room yet. A stream that ends may have met with an accident
+on the way, so another one is tried before a stage counts as lost; a dead machine refuses it at
+once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Place = tuple[str, str]
 
 
 class Neighbours:
-    """Watches stages for as long as somebody needs them."""
+    """Watches stages for as long as a request needs them."""
 
     def __init__(self, peers: Peers, beat: Beat, clock: Clock) -> None:
         """`peers` is ours alone."""
@@ -52,7 +53,7 @@ class Neighbours:
         if self._watches.get(place) is asyncio.current_task():
             del self._watches[place]
         self.on_lost(operator, lost)
-        if stream is not None:  # whoever watches this stage again wants another one
+        if stream is not None:  # the next watch of this stage opens another one
             await stream.close()
 
     async def _until_lost(

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from core.runtime.metrics import Metrics
-
-if TYPE_CHECKING:
-    from miner.stepper import Stepped
 
 _ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 @dataclass(frozen=True)
-class EngineNumbers:
+class EngineMetrics:
     """What the compute thread has come to so far."""
 
     busy_s: float = 0.0
@@ -42,11 +39,21 @@ class EngineNumbers:
         return self.idle_s / (self.busy_s + self.idle_s) if self.busy_s else 0.0
 
 
+class StepDone(Protocol):
+    """What running a batch came to."""
+
+    @property
+    def seconds(self) -> float: ...
+
+    @property
+    def rows(self) -> int: ...
+
+
 class MinerMetrics:
     """The miner's metrics; `update` copies what other parts count for themselves."""
 
     def __init__(self) -> None:
-        metrics = self.metrics = Metrics()
+        metrics = self.registry = Metrics()
         self._step = metrics.histogram(
             "headrace_stage_seconds", "Time of one compute step", ["kind"]
         )
@@ -131,10 +138,10 @@ class MinerMetrics:
         for kind in ("prompt", "decode"):
             self._step.labels(kind)
         self._seen: dict[str, Counter[str]] = {}
-        self._engine = EngineNumbers()
+        self._engine = EngineMetrics()
 
-    def step(self, done: Stepped, prompts: int) -> None:
-        """One step of the compute thread, in which so many requests ran part of a prompt."""
+    def step(self, done: StepDone, prompts: int) -> None:
+        """One step of the compute thread, in which `prompts` requests ran part of a prompt."""
         self._step.labels("prompt" if prompts else "decode").observe(done.seconds)
         self._rows.observe(done.rows)
 
@@ -148,7 +155,7 @@ class MinerMetrics:
         tokens_out: int,
         active: int,
         free: int,
-        engine: EngineNumbers,
+        engine: EngineMetrics,
         chain_up: bool,
         rho_ms: Mapping[str, float],
         queued: int = 0,
@@ -182,7 +189,7 @@ class MinerMetrics:
         self._gas.labels("operator").set(gas_wei)
         self._disputes.labels("open").set(disputes)
 
-    def _update_engine(self, engine: EngineNumbers) -> None:
+    def _update_engine(self, engine: EngineMetrics) -> None:
         before, self._engine = self._engine, engine
         busy_s, idle_s = engine.busy_s - before.busy_s, engine.idle_s - before.idle_s
         for state, seconds in (("busy", busy_s), ("waiting", idle_s)):

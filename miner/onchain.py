@@ -1,7 +1,7 @@
 """What does a miner ask the chain while it works, and what does it do while the chain is silent?
 
-Reads only: the daemon's key sends no transactions. Time is the chain's own, carried on by the machine's clock
-between two looks at it, because deadlines are judged by blocks.
+Reads only: the daemon's key sends no transactions. Time is the chain's own, carried on by the
+machine's clock between two looks at it, because deadlines are judged by blocks.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ class MinerChain:
         return self._seen_s + int(self._clock.monotonic() - self._seen_at)
 
     async def refresh_time(self) -> int:
-        """Look at the newest block. An idle development chain mints none, so time never goes back here."""
+        """Look at the newest block.
+
+        An idle development chain mints none, so time never goes back here.
+        """
         seen_s = await self._ask(self.chain.now())
         if not self._has_looked or seen_s > self.now_s() or self.now_s() - seen_s > _OTHER_CHAIN_S:
             self._seen_s, self._seen_at = seen_s, self._clock.monotonic()
@@ -71,7 +74,7 @@ class MinerChain:
         return self.now_s()
 
     async def view(self, order: t.Order, job_id: str, signer: str | None) -> ChainView:
-        """`signer` is whoever signed the order."""
+        """`signer` signed the order."""
         read = self.chain.read
         limits = await self._job_limits()
         now_s, balance, listed, can_work, job, revoked, may_spend = await self._ask(
@@ -215,16 +218,22 @@ class News:
     def __init__(
         self, chain: Chain, *, start_block: int, deploy_block: int, position: Position, window: int
     ) -> None:
-        """Events from `start_block` on; of a chain that replaced the one we knew, from `deploy_block` on."""
+        """Events from `start_block` on.
+
+        Of a chain that replaced the one we knew, from `deploy_block` on.
+        """
         self._chain, self._deploy_block, self._window = chain, deploy_block, window
         self._follower = EventFollower(
             chain, start_block=start_block, position=position, window=window
         )
 
     async def poll(self) -> tuple[list[JobNews | DisputeNews | ClosingNews], Position, bool]:
-        """(news, position to store with them, whether jobs may have moved back). Raises ChainUnreachable.
+        """(news, position to store with them, whether jobs may have moved back).
 
-        A rolled-back block takes events with it; the owner then asks the chain about its live jobs again.
+        Raises ChainUnreachable.
+
+        A rolled-back block takes events with it; the owner then asks the chain about its live jobs
+        again.
         """
         batch = await self._follower.poll()
         if batch.chain_replaced:

@@ -1,18 +1,20 @@
-"""How long do steps take here and at the stages after, and how many microbatches and guesses follow from it?
+"""How long do steps take here and at the stages after, and how many microbatches and guesses follow
+from it?
 
-With the first request of every microbatch travels a trace: rows, microseconds of waiting and of computing at each stage. What
-of the ring time no stage accounts for is the links' share.
+With the first request of every microbatch travels a trace: rows, microseconds of waiting and of
+computing at each stage. What of the ring time no stage accounts for is the links' share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from core.batching.ring import Choice, Recent, choose, joins, round_s, spare_rows
+from core.batching.ring import MicrobatchChoice, Recent, choose, joins, round_s, spare_rows
 from core.batching.times import StepTimes
 from core.protocol.wire import MAX_GUESSED
 
-#: Numbers of one stage in a trace: rows (0: prompts ran too, the time is no measure), waited µs, computed µs.
+#: Numbers of one stage in a trace: rows (0: prompts ran too, the time is no measure), waited µs,
+#: computed µs.
 TRACE_NUMBERS = 3
 _CHOOSE_EVERY_S = 0.5
 _MAX_US = 2**32 - 1
@@ -34,7 +36,7 @@ class _Ring:
         #: What of a round no stage accounts for: links, queues of the network, programs in between.
         self.latency = Recent()
         self.waited = Recent()  # in all stages together
-        self.choice: Choice | None = None
+        self.choice: MicrobatchChoice | None = None
         self.spare = 0
         self.active = 0
         self.chosen_at_s = float("-inf")
@@ -49,7 +51,10 @@ class Pace:
         self._rings: dict[Hashable, _Ring] = {}
 
     def heard(self, ring: Hashable, away_s: float, trace: Sequence[int]) -> None:
-        """A microbatch came home `away_s` after its step here ended; `trace` begins with this stage's numbers."""
+        """A microbatch came home `away_s` after its step here ended.
+
+        `trace` begins with this stage's numbers.
+        """
         known = self._ring(ring)
         stages = [trace[at : at + 3] for at in range(TRACE_NUMBERS, len(trace) - 2, TRACE_NUMBERS)]
         while len(known.later) < len(stages):
@@ -61,7 +66,9 @@ class Pace:
         known.latency.observe(away_s - accounted_us / 1e6)
         known.waited.observe(sum(trace[1::TRACE_NUMBERS]) / 1e6)
 
-    def choice(self, ring: Hashable, active: int, now_s: float, *, is_alone: bool) -> Choice:
+    def choice(
+        self, ring: Hashable, active: int, now_s: float, *, is_alone: bool
+    ) -> MicrobatchChoice:
         """How many microbatches of how many rows; `is_alone` where this stage is the whole ring.
 
         Chosen anew twice a second, and when the number of active requests changes.
@@ -78,15 +85,20 @@ class Pace:
         return known.choice
 
     def joins(self, rows: int, more: int) -> bool:
-        """Whether a microbatch of `more` rows runs in one step with `rows` that came before it; a stage that knows nothing joins them."""
+        """Whether a microbatch of `more` rows runs in one step with `rows` that came before it.
+
+        A stage that knows nothing joins them.
+        """
         return not self.own or joins(self.own.seconds, rows, more)
 
     def spare_rows(self, ring: Hashable) -> int:
-        """How many guesses each request of a ring may send along so that nobody's answer comes later, as of the last choice."""
+        """How many guesses each request of a ring may send along so that nobody's answer comes
+        later, as of the last choice.
+        """
         known = self._rings.get(ring)
         return known.spare if known is not None else 0
 
-    def rings(self) -> dict[Hashable, tuple[Choice, float]]:
+    def rings(self) -> dict[Hashable, tuple[MicrobatchChoice, float]]:
         """Of every ring: what was chosen, and the seconds that its links take."""
         return {
             name: (ring.choice, ring.latency.usual_s)
@@ -102,12 +114,12 @@ class Pace:
             ring = self._rings[name] = _Ring()
         return ring
 
-    def _choose(self, ring: _Ring, active: int, is_alone: bool) -> Choice:
+    def _choose(self, ring: _Ring, active: int, is_alone: bool) -> MicrobatchChoice:
         if is_alone:
-            return Choice(1, min(active, self._max_rows))
+            return MicrobatchChoice(1, min(active, self._max_rows))
         if not self._is_measured(ring):
             tickets = min(active, 2 + len(ring.later[1:]))
-            return Choice(tickets, min(-(-active // tickets), self._max_rows))
+            return MicrobatchChoice(tickets, min(-(-active // tickets), self._max_rows))
         return choose(
             [times.hoped for times in (self.own, *ring.later)],
             ring.latency.usual_s,
@@ -117,7 +129,7 @@ class Pace:
             before=ring.choice.tickets if ring.choice is not None else None,
         )
 
-    def _spare(self, ring: _Ring, choice: Choice, is_alone: bool) -> int:
+    def _spare(self, ring: _Ring, choice: MicrobatchChoice, is_alone: bool) -> int:
         if is_alone or not self._is_measured(ring):
             return 0
         stages = [times.seconds for times in (self.own, *ring.later)]

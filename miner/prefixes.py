@@ -1,8 +1,9 @@
 """Which chunks of prompts need not be computed, because the same was computed here before?
 
-A chunk is known by all bytes that entered this stage up to its end, ids or rows of the stage before, within the prompts of one
-requester. Others never share: how soon a first token comes would tell them whether somebody has sent the same prompt. Only whole
-canonical chunks count, whose pages and rows are the same to the bit whoever asks, so commitments, receipts and audits
+A chunk is known by all bytes that entered this stage up to its end, ids or rows of the stage
+before, within the prompts of one requester. Others never share: how soon a first token comes would
+tell them whether another requester has sent the same prompt. Only whole canonical chunks count,
+whose pages and rows are the same to the bit for every request, so commitments, receipts and audits
 are those of a request that was computed. The chunk that draws a token is always computed.
 """
 
@@ -11,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from miner.jobs import CHUNK_TOKENS
-from miner.stepper import Outcome, Work, as_rows
+from core.batching.chunks import CHUNK_TOKENS
+from miner.stepper import Outcome, StepWork, as_rows
 
 if TYPE_CHECKING:
     from miner.stepper import Engine
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 Links = tuple[bytes, ...]
 
 
-class Chain:
+class ChunkChain:
     """The links of what a request has run so far, as long as that is whole chunks."""
 
     __slots__ = ("_links", "_owner")
@@ -31,7 +32,7 @@ class Chain:
         self._links: list[bytes] = []
 
     def cut_back(self, rows: int) -> None:
-        """The request has no more than so many rows."""
+        """The request has no more than `rows` rows."""
         del self._links[rows // CHUNK_TOKENS :]
 
     def with_chunk(self, data: bytes | memoryview) -> Links:
@@ -54,14 +55,16 @@ class Sorted(NamedTuple):
     """What becomes of a batch's works."""
 
     known: list[Outcome]  # done: others have computed the same
-    to_run: list[Work]
-    to_wait: list[Work]  # the same chunk of another request runs now
+    to_run: list[StepWork]
+    to_wait: list[StepWork]  # the same chunk of another request runs now
 
 
-def sort_out(engine: Engine, works: Sequence[Work]) -> Sorted:
-    """Give works of a batch what others have computed, and hold those back of which a twin runs in this batch, once.
+def sort_out(engine: Engine, works: Sequence[StepWork]) -> Sorted:
+    """Give works of a batch what others have computed, and hold those back of which a twin runs in
+    this batch, once.
 
-    Their requests are open in the engine. Works that run are given the links under which they are to be kept.
+    Their requests are open in the engine. Works that run are given the links under which they are
+    to be kept.
     """
     if not engine.shares_prefixes:
         return Sorted([], list(works), [])
@@ -69,23 +72,23 @@ def sort_out(engine: Engine, works: Sequence[Work]) -> Sorted:
     running: set[Hashable] = set()
     held_back: set[Hashable] = set()
     for work in works:
-        guest = work.request
+        request = work.request
         work.links = ()
-        if guest in held_back:
+        if request in held_back:
             to_wait.append(work)
             continue
         links = _links_of(engine, work)
         if not links:
             to_run.append(work)
             continue
-        rows = None if work.draw is not None else engine.adopt(guest, links, work.end)
-        twin = links[-1], guest.layers
+        rows = None if work.draw is not None else engine.adopt(request, links, work.end)
+        twin = links[-1], request.layers
         if rows is not None:
-            guest.chain.grow(links)
+            request.chain.grow(links)
             known.append((work, as_rows(rows)))
         elif twin in running and not work.has_waited and work.draw is None:
             work.has_waited = True
-            held_back.add(guest)
+            held_back.add(request)
             to_wait.append(work)
         else:
             running.add(twin)
@@ -94,17 +97,17 @@ def sort_out(engine: Engine, works: Sequence[Work]) -> Sorted:
     return Sorted(known, to_run, to_wait)
 
 
-def note_run(works: Sequence[Work]) -> None:
+def note_run(works: Sequence[StepWork]) -> None:
     """These works have run, with their links."""
     for work in works:
         if work.links:
             work.request.chain.grow(work.links)
 
 
-def _links_of(engine: Engine, work: Work) -> Links:
+def _links_of(engine: Engine, work: StepWork) -> Links:
     """None for what is no whole chunk after whole chunks."""
-    guest = work.request
-    chain = guest.chain
+    request = work.request
+    chain = request.chain
     if chain is None:
         return ()
     if work.first < chain.rows:
@@ -112,7 +115,7 @@ def _links_of(engine: Engine, work: Work) -> Links:
     if (
         work.tokens != CHUNK_TOKENS
         or work.first != chain.rows
-        or work.first != engine.length(guest)
+        or work.first != engine.length(request)
         or work.as_decodes
         or work.guesses is not None
     ):
@@ -120,7 +123,7 @@ def _links_of(engine: Engine, work: Work) -> Links:
     return chain.with_chunk(_bytes_of(work))
 
 
-def _bytes_of(work: Work) -> bytes | memoryview:
+def _bytes_of(work: StepWork) -> bytes | memoryview:
     if not work.request.begins:
         data: bytes | memoryview = work.data
         return data

@@ -6,15 +6,17 @@ from collections import deque
 
 from core.protocol.commit import RowTree
 
-#: Rows wait until a root is asked for, or for so many bytes of them: what takes less than a tenth of a millisecond.
+#: Rows wait until a root is asked for, or for this many bytes of them: what takes less than a tenth
+#: of a millisecond.
 _MOST_WAITING_BYTES = 2**16
 
 
-class Rows:
+class RootedRows:
     """Rows one after the other, with the root of any number of the first ones.
 
-    They are hashed many at a time: between two rows a step goes by, and nothing that a call needs is left in the caches. They
-    stay where they came: one buffer that grows would be copied again and again.
+    They are hashed many at a time: between two rows a step goes by, and nothing that a call needs
+    is left in the caches. They stay where they came: one buffer that grows would be copied again
+    and again.
     """
 
     __slots__ = ("_bytes", "_hashed_bytes", "_hashed_runs", "_runs", "_tree", "row_bytes")
@@ -66,10 +68,10 @@ class Rows:
             self._hashed_bytes, self._hashed_runs = keep, len(self._runs)
             self._tree = self._tree.prefix(count)
 
-    def prefix(self, count: int) -> Rows:
+    def prefix(self, count: int) -> RootedRows:
         """Rows of their own, the first `count` of these."""
         self.hash()
-        rows = Rows(self.row_bytes)
+        rows = RootedRows(self.row_bytes)
         rows._tree = self._tree.prefix(count)
         rows._runs, rows._hashed_runs = [self.data(0, count)], 1
         rows._bytes = rows._hashed_bytes = len(rows._runs[0])
@@ -79,7 +81,8 @@ class Rows:
         """Nothing waits any more."""
         if self._hashed_bytes == self._bytes:
             return
-        # Hashing them where they lie would wait for memory row by row; a copy is in the caches, and gone for the next.
+        # Hashing them where they lie would wait for memory row by row; a copy is in the caches, and
+        # gone for the next.
         waiting = b"".join(self._runs[self._hashed_runs :])
         self._tree.extend(waiting, self.row_bytes)
         self._hashed_bytes, self._hashed_runs = self._bytes, len(self._runs)

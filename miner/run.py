@@ -1,10 +1,12 @@
-"""How does one request run through one stage: rows in, compute, rows or a token out, and at the end a receipt?
+"""How does one request run through one stage: rows in, compute, rows or a token out, and at the end
+a receipt?
 
-Handlers put what arrives into the inbox after checking it; one task takes it out, so a request's steps never
-overtake each other while steps of different requests share the compute thread in turn.
+Handlers put what arrives into the inbox after checking it; one task takes it out, so a request's
+steps never overtake each other while steps of different requests share the compute thread in turn.
 
-A request that continues another order takes over what this stage remembers of it (`docs/protocol.md` §8): rows that are here
-are neither computed nor sent again, unless the stage before sends other ones.
+A request that continues another order takes over what this stage remembers of it
+(`docs/protocol.md` §8): rows that are here are neither computed nor sent again, unless the stage
+before sends other ones.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from core.batching.chunks import carried_rows, replay_chunks
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, HeadraceError, MalformedMessage, PeerUnreachable
@@ -25,32 +28,34 @@ from core.runtime import tracing
 from core.runtime.logs import get_logger
 from miner import halves, jobs
 from miner.book import Book
-from miner.compute import Compute, Key
+from miner.compute import Compute, Key, RequestSpec
 from miner.jobs import Request
-from miner.links import Line
-from miner.rows import Rows
-from miner.stepper import Drawn
-from miner.store import Boundary, States, StoredJob
+from miner.links import Outbox
+from miner.rows import RootedRows
+from miner.stepper import DrawnToken
+from miner.store import BoundaryRows, States, StoredJob
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from core.engine.guesses import Boldness, Guesser
     from core.engine.sampling import Sampler
-    from core.engine.stops import Ending
+    from core.engine.stops import AnswerEnding
     from core.engine.tokenizer import Tokenizer
 
-#: A checkpoint goes with the first frame, with every chunk of a prompt, and at least every so many rows.
+#: A checkpoint goes with the first frame, with every chunk of a prompt, and at least after this
+#: many rows.
 CHECKPOINT_ROWS = 32
-#: A receiver that has not seen one for so many rows stops.
+#: A receiver that has not seen one for this many rows stops.
 MAX_UNSIGNED_ROWS = 64
-#: So many requests at a first stage guess whatever it costs: eight rows take little longer than one.
+#: Requests at a first stage that guess whatever it costs: eight rows take little longer than
+#: one.
 GUESS_FREELY = 2
 log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Bench:
+class RunContext:
     """What a run works with: shared by all runs of a stage."""
 
     compute: Compute
@@ -64,14 +69,17 @@ class Bench:
     #: Whether a first stage guesses ahead.
     guesses: bool = True
 
-    def ending(self, sampling: t.SamplingParams, prompt: Sequence[int]) -> Ending:
-        """Decides where an answer ends. Raises CheckFailed for stop strings where there is no tokenizer."""
-        from core.engine.stops import Ending
+    def ending(self, sampling: t.SamplingParams, prompt: Sequence[int]) -> AnswerEnding:
+        """Decides where an answer ends.
+
+        Raises CheckFailed for stop strings where there is no tokenizer.
+        """
+        from core.engine.stops import AnswerEnding
 
         if sampling.stop and self.tokenizer is None:
             raise CheckFailed("stop strings are refused", "this stage has no tokenizer")
         tokenizer = self.tokenizer() if sampling.stop and self.tokenizer else None
-        return Ending(sampling, self.eos_ids, tokenizer, prompt)
+        return AnswerEnding(sampling, self.eos_ids, tokenizer, prompt)
 
 
 @dataclass(frozen=True)
@@ -79,9 +87,9 @@ class Wires:
     """Where a run's words go. `client` may have no reader at the moment."""
 
     to_client: Callable[[wire.AnyMessage], None]
-    to_next: Line | None
-    to_first: Line | None
-    is_over: Callable[[Run], None]
+    to_next: Outbox | None
+    to_first: Outbox | None
+    is_over: Callable[[RequestRun], None]
     ask_next: Callable[[wire.AnyMessage], Awaitable[wire.AnyMessage]] | None = None
 
 
@@ -96,7 +104,9 @@ class _Feed:
 
 @dataclass(frozen=True)
 class _TakeOver:
-    """Before anything else of a continued request: `rows` rows of what the compute thread knows as `old`."""
+    """Before anything else of a continued request: `rows` rows of what the compute thread knows as
+    `old`.
+    """
 
     old: Key | None
     rows: int
@@ -113,30 +123,35 @@ class _End:
     tokens_out: int
 
 
-class Run:
+class RequestRun:
     """One request at this stage, from its first message to its receipt."""
 
-    def __init__(self, job: StoredJob, request: Request, bench: Bench, wires: Wires) -> None:
+    def __init__(self, job: StoredJob, request: Request, context: RunContext, wires: Wires) -> None:
         self.job, self.request = job, request
-        self.seen_at = bench.monotonic()
+        self.seen_at = context.monotonic()
         self.prompt: tuple[int, ...] = ()
         self.counts = (0, 0)  # tokens in and out, once it is finished
         self.stranding: wire.RequestFailed | None = (
             None  # what the client was told when it broke off
         )
-        self._bench, self._wires = bench, wires
+        self._context, self._wires = context, wires
         self._sampling: t.SamplingParams | None = None
         self._sampler: Sampler | None = None
-        self._ending: Ending | None = None
+        self._ending: AnswerEnding | None = None
         self._submitted = asyncio.Event()
         self._inbox: asyncio.Queue[_Feed | _TakeOver | _Rewind | _End] = asyncio.Queue()
-        self._row_bytes = 4 * bench.hidden
-        self._in = Rows(4 if request.is_first else self._row_bytes)
-        self._out = Rows(4 if request.is_last else self._row_bytes)
+        self._row_bytes = 4 * context.hidden
+        self._in = RootedRows(4 if request.is_first else self._row_bytes)
+        self._out = RootedRows(4 if request.is_last else self._row_bytes)
         #: Of a last stage: what its last layer gave where it drew, a row for each token of `_out`.
-        self._states = Rows(self._row_bytes)
-        self._most_rows = 0  # that will come at most, 0 while nobody has said
-        self._company = 0  # who comes together, 0 while nobody has said
+        self._states = RootedRows(self._row_bytes)
+        #: Rows at most and the group before are known with the first message that says them.
+        self._spec = RequestSpec(
+            self.key,
+            ring=job.plan_hash,
+            layers=job.place.layers,
+            owner=job.order.requester,
+        )
         self._trace: list[int] = []  # goes with the next frame or token
         self._done_rows = 0  # rows that the compute thread remembers
         self._sent_rows = 0  # rows of ours that the next stage has or is about to have
@@ -206,17 +221,18 @@ class Run:
         self.request = jobs.submit(self.request, len(prompt), sampling.max_new_tokens)
         self.prompt, self._sampling = tuple(prompt), sampling
         if self.request.is_last:
-            self._ending = self._bench.ending(sampling, prompt)
-            self._sampler = _sampler(sampling, self.index, prompt, self._bench.eos_ids)
+            self._ending = self._context.ending(sampling, prompt)
+            self._sampler = _sampler(sampling, self.index, prompt, self._context.eos_ids)
         self._guesser, self._boldness = _guesser(prompt)
-        self._most_rows = len(prompt) + sampling.max_new_tokens
+        self._spec = replace(self._spec, most_rows=len(prompt) + sampling.max_new_tokens)
         self._submitted.set()
         self._touch()
 
-    def begin(self, *, continues: bool = False, old: Run | None = None) -> None:
+    def begin(self, *, continues: bool = False, old: RequestRun | None = None) -> None:
         """A first stage has room for this request now. Raises CheckFailed.
 
-        One that `continues` another order's takes over what is left of `old`, as far as its tokens are the same.
+        One that `continues` another order's takes over what is left of `old`, as far as its tokens
+        are the same.
         """
         self.request = jobs.start(self.request)
         self._touch()
@@ -224,10 +240,10 @@ class Run:
         if continues:
             assert self._sampling is not None, "submitted requests have sampling parameters"
             decoded_from = max(0, len(self.prompt) - self._sampling.first_step)
-            most = jobs.carried_rows(len(self.prompt), decoded_from)
+            most = carried_rows(len(self.prompt), decoded_from)
             if old is not None:
                 most = min(most, _equal_rows(old.tokens_fed, self.prompt))
-                most = jobs.carried_rows(most + 1, decoded_from)
+                most = carried_rows(most + 1, decoded_from)
             start = self._take_over(
                 old,
                 wire.Carry(
@@ -237,11 +253,14 @@ class Run:
                     decoded_from=decoded_from,
                 ),
             )
-        for first, last in jobs.replay_chunks(start, len(self.prompt), decoded_from):
+        for first, last in replay_chunks(start, len(self.prompt), decoded_from):
             self._feed_tokens(first, self.prompt[first:last])
 
-    def carry(self, message: wire.Carry, old: Run | None) -> wire.Carried:
-        """The stage before asks what of a continued request is remembered here. Asked again, the same. Raises CheckFailed."""
+    def carry(self, message: wire.Carry, old: RequestRun | None) -> wire.Carried:
+        """The stage before asks what of a continued request is remembered here.
+
+        Asked again, the same. Raises CheckFailed.
+        """
         if self._carried is None:
             rows = self._take_over(old, message)
             self.request = jobs.carry(self.request, rows)
@@ -275,8 +294,10 @@ class Run:
             after.put(message)
 
     def makes_room(self) -> None:
-        """Nobody who goes round the same ring waits for what has left of it: it may never come home."""
-        self._bench.compute.heard(self.key, None, is_last=True)
+        """Nobody who goes round the same ring waits for what has left of it: it may never come
+        home.
+        """
+        self._context.compute.heard(self.key, None, is_last=True)
 
     def stays(self) -> None:
         """Nothing moves it, and all is well."""
@@ -292,7 +313,9 @@ class Run:
             self.strand()
 
     def strand(self, error: HeadraceError | None = None, lost: str | None = None) -> None:
-        """Stop here and keep what was done: `lost` is a neighbour that fell silent, or another order goes on with it."""
+        """Stop here and keep what was done: `lost` is a neighbour that fell silent, or another
+        order goes on with it.
+        """
         after = jobs.strand(self.request)
         if after is None:
             return
@@ -303,7 +326,7 @@ class Run:
             self._task.cancel()
         if error is None:
             return
-        self._bench.count("request_stranded")
+        self._context.count("request_stranded")
         self.stranding = wire.RequestFailed(
             order_hash=self.job.order_hash,
             request=self.index,
@@ -314,7 +337,10 @@ class Run:
         self._wires.to_client(self.stranding)
 
     async def cut(self, tokens_in: int, tokens_out: int) -> t.SignedReceipt:
-        """Sign for what a broken pipeline did up to the last token that the client holds. Raises CheckFailed."""
+        """Sign for what a broken pipeline did up to the last token that the client holds.
+
+        Raises CheckFailed.
+        """
         self.strand()
         # What was guessed counts as far as the client holds the tokens.
         rows = min(tokens_in + tokens_out - 1, self._done_rows, len(self._in))
@@ -331,7 +357,7 @@ class Run:
         after = jobs.fail(self.request)
         if after is None:
             return
-        self._bench.count(f"request_failed_{error.code}")
+        self._context.count(f"request_failed_{error.code}")
         self._log.warning("request failed", error=str(error))
         self._wires.to_client(
             wire.RequestFailed(
@@ -363,7 +389,7 @@ class Run:
         self.named(message.origin)
         after = jobs.rows_arrive(self.request, message.start, message.rows, message.guessed)
         if after is None:
-            self._bench.count("rows_repeated")
+            self._context.count("rows_repeated")
             return
         sent_bytes = message.rows * self._row_bytes // (2 if message.halved else 1)
         if len(payload) != sent_bytes:
@@ -377,14 +403,21 @@ class Run:
         self._check_checkpoint(message)
         self.request = after
         self._touch()
-        self._most_rows = message.most_rows or self._most_rows
-        self._company = message.company or self._company
+        if message.most_rows or message.company:
+            self._spec = replace(
+                self._spec,
+                most_rows=message.most_rows or self._spec.most_rows,
+                group_before=(message.company - 1 if message.company else self._spec.group_before),
+            )
         self._inbox.put_nowait(
             _Feed(message.start, message.rows, data, message.trace or [], message.guessed)
         )
 
     def _keep_in(self, rows: int) -> None:
-        """What was guessed from row `rows` on is void. Raises CheckFailed while nobody can know that."""
+        """What was guessed from row `rows` on is void.
+
+        Raises CheckFailed while nobody can know that.
+        """
         if rows >= len(self._in):
             return
         if self._done_rows < len(self._in):
@@ -397,7 +430,7 @@ class Run:
         after = jobs.rewind(self.request, first_row, until)
         if after is None or first_row >= len(self._in):
             return
-        self._bench.count("rows_replaced")
+        self._context.count("rows_replaced")
         self.request = after
         self._in.cut(first_row)
         self._checked_rows = 0
@@ -417,11 +450,12 @@ class Run:
             )
             signature = message.checkpoint_signature or ""
             if checkpoint != said or not signing.is_signed_by(
-                self._bench.book.domain, said, signature, before.operator
+                self._context.book.domain, said, signature, before.operator
             ):
                 raise CheckFailed(
                     f"the checkpoint of stage {said.stage} does not fit",
-                    f"it covers {checkpoint.rows} rows, {rows} arrived, and their root is {said.running_root}",
+                    f"it covers {checkpoint.rows} rows, {rows} arrived, and their root is "
+                    f"{said.running_root}",
                 )
             self._checked_rows, self._checkpoint = rows, (checkpoint, signature)
         if rows - self._checked_rows > MAX_UNSIGNED_ROWS or not self._checked_rows:
@@ -433,15 +467,15 @@ class Run:
     def _take_token(self, message: wire.Token) -> None:
         after = jobs.token_arrives(self.request, message.step, message.finish)
         if after is None:
-            self._bench.count("tokens_repeated")
+            self._context.count("tokens_repeated")
             return
-        if message.token >= self._bench.vocab:
+        if message.token >= self._context.vocab:
             raise CheckFailed(
                 "the token is refused", f"id {message.token} is no token of the model"
             )
         fed_at, self.request = self.request.rows, after
         self._touch()
-        self._bench.compute.heard(self.key, message.trace, is_last=bool(message.finish))
+        self._context.compute.heard(self.key, message.trace, is_last=bool(message.finish))
         if not message.finish:
             self._go_on(fed_at, message.token)
             return
@@ -449,14 +483,17 @@ class Run:
 
     def _take_end(self, tokens_in: int, tokens_out: int) -> None:
         if jobs.end(self.request, tokens_in, tokens_out) is None:
-            self._bench.count("ends_repeated")
+            self._context.count("ends_repeated")
             return
         self._touch()
         self._has_end = True
         self._inbox.put_nowait(_End(tokens_in, tokens_out))
 
     def _go_on(self, row: int, token: int) -> None:
-        """Feed the newest token at its row, and what is guessed to follow; unless it was guessed and is fed."""
+        """Feed the newest token at its row, and what is guessed to follow.
+
+        Unless it was guessed and is fed.
+        """
         assert self._guesser is not None and self._boldness is not None, "a submitted request"
         if not self.request.is_last:  # one that is both ends has pushed it when it was drawn
             self._guesser.push(token)
@@ -476,13 +513,15 @@ class Run:
         self._feed_tokens(row, (token, *guesses), guessed=len(guesses))
 
     def _room_for_guesses(self) -> int:
-        """How many may go with the next step: any number where hardly anybody is here, else what delays nobody."""
-        bench = self._bench
-        if not bench.guesses:
+        """How many may go with the next step: any number where hardly a request is here, else what
+        delays nobody.
+        """
+        context = self._context
+        if not context.guesses:
             return 0
-        if bench.compute.requests <= GUESS_FREELY:
+        if context.compute.requests <= GUESS_FREELY:
             return wire.MAX_GUESSED
-        return bench.compute.spare_rows(self.key)
+        return context.compute.spare_rows(self.key)
 
     def _feed_tokens(self, first_row: int, ids: Sequence[int], *, guessed: int = 0) -> None:
         self._in.append(commit.token_bytes(ids))
@@ -515,13 +554,14 @@ class Run:
 
     async def _step(self, item: _Feed) -> None:
         assert self._wires.to_next is not None, "only the last stage has no next one"
-        await self._wires.to_next.room()
-        out = await self._bench.compute.rows(
-            self.key,
+        await self._wires.to_next.wait_for_room()
+        out = await self._context.compute.rows(
+            self._spec,
             item.data,
+            first=item.first_row,
             trace=item.trace,
+            as_decodes=self._as_decodes(item.first_row, item.rows, item.guessed),
             guessed=item.guessed,
-            **self._how(item.first_row, item.rows, item.guessed),
         )
         if self.request.is_late:
             return
@@ -547,7 +587,7 @@ class Run:
             self._sent_rows, self._again = (told.rows, False) if same else (0, told.rows > 0)
             self._told = None
         decoded_from = self._carry.decoded_from if self._carry is not None else done
-        for start, end in jobs.replay_chunks(self._sent_rows, done, decoded_from):
+        for start, end in replay_chunks(self._sent_rows, done, decoded_from):
             self._send(start, end)
         self._sent_rows = done
 
@@ -561,7 +601,7 @@ class Run:
             or known - self._signed_rows >= CHECKPOINT_ROWS
         ):
             self._signed_rows = known
-            checkpoint, signature = self._bench.book.checkpoint(
+            checkpoint, signature = self._context.book.checkpoint(
                 self.job, self.index, known, self._out.root(known)
             )
         again, self._again = self._again, False
@@ -582,8 +622,8 @@ class Run:
                 guessed=guessed,
                 checkpoint=checkpoint,
                 checkpoint_signature=signature,
-                most_rows=0 if start else self._most_rows,
-                company=0 if start else self._leaves_with(),
+                most_rows=0 if start else self._spec.most_rows,
+                company=0 if start else self._group_here(),
                 trace=trace or None,
                 origin=origin,
             ),
@@ -600,18 +640,22 @@ class Run:
         if item.first_row < prompt_tokens < end or (item.rows > 1 and end > prompt_tokens):
             raise CheckFailed("activations are refused", "a frame reaches past the prompt's end")
         if end < prompt_tokens:
-            await self._bench.compute.feed(
-                self.key, item.data, **self._how(item.first_row, item.rows)
+            await self._context.compute.feed(
+                self._spec,
+                item.data,
+                first=item.first_row,
+                as_decodes=self._as_decodes(item.first_row, item.rows),
             )
             self._done_rows = end
             return
         assert self._sampler is not None, "a submitted request has a sampler at the last stage"
-        drawn = await self._bench.compute.token(
-            self.key,
+        drawn = await self._context.compute.token(
+            self._spec,
             item.data,
             self._sampler,
+            first=item.first_row,
             trace=item.trace,
-            **self._how(item.first_row, item.rows),
+            as_decodes=self._as_decodes(item.first_row, item.rows),
         )
         if self.request.is_late:
             return
@@ -621,14 +665,21 @@ class Run:
         self._take_drawn(drawn, item.trace)
 
     async def _draw_along(self, item: _Feed) -> None:
-        """A row and guesses of those after it: as many tokens as were guessed right, and one more."""
+        """A row and guesses of those after it: as many tokens as were guessed right, and one
+        more.
+        """
         assert self._sampler is not None and self._guesser is not None, "a submitted request"
         guesses = self._guesser.guess(item.guessed)
         if item.rows != item.guessed + 1 or len(guesses) != item.guessed:
             raise CheckFailed("activations are refused", "nothing can have been guessed here")
-        how = self._how(item.first_row, item.rows, item.guessed)
-        draws = await self._bench.compute.tokens(
-            self.key, item.data, self._sampler, guesses, trace=item.trace, **how
+        draws = await self._context.compute.tokens(
+            self._spec,
+            item.data,
+            self._sampler,
+            guesses,
+            first=item.first_row,
+            trace=item.trace,
+            as_decodes=self._as_decodes(item.first_row, item.rows, item.guessed),
         )
         if self.request.is_late:
             return
@@ -641,7 +692,7 @@ class Run:
                 break
         self.request = jobs.guesses_end(self.request)
 
-    def _take_drawn(self, drawn: Drawn, trace: list[int]) -> None:
+    def _take_drawn(self, drawn: DrawnToken, trace: list[int]) -> None:
         """The next token is drawn."""
         assert self._sampler is not None and self._guesser is not None, "a submitted request"
         assert self._ending is not None, "and knows where it ends"
@@ -689,7 +740,7 @@ class Run:
         self._leave(jobs.end(self.request, item.tokens_in, item.tokens_out))
 
     async def _sign(self, tokens_in: int, tokens_out: int) -> t.SignedReceipt:
-        """The receipt over this request with so many tokens; rows beyond them are left out."""
+        """The receipt over this request with these tokens; rows beyond them are left out."""
         last = self.request.is_last
         rows_in = tokens_in + tokens_out - 1
         rows_out = tokens_out if last else rows_in
@@ -704,7 +755,7 @@ class Run:
             tokens_in=tokens_in,
             tokens_out=tokens_out,
         )
-        book = self._bench.book
+        book = self._context.book
         if self._checkpoint is not None:
             await book.disk(book.store.put_checkpoint, *self._checkpoint)
         signed = await book.finish(
@@ -734,26 +785,29 @@ class Run:
         """Rows that are whole here and count: taken in, computed, and handed on."""
         return min(self._done_rows, len(self._in), self.request.rows)
 
-    def _take_over(self, old: Run | None, carry: wire.Carry) -> int:
-        """Make what is left of `old` ours, at most what the message allows; how many rows that is."""
+    def _take_over(self, old: RequestRun | None, carry: wire.Carry) -> int:
+        """Make what is left of `old` ours, at most what the message allows.
+
+        How many rows that is.
+        """
         self._carry = carry
         rows = 0
         if old is not None:
             old.strand()
             rows = min(old._kept_rows, carry.rows)
-            rows = jobs.carried_rows(rows + 1, carry.decoded_from)
+            rows = carried_rows(rows + 1, carry.decoded_from)
         if old is not None and rows:
             self._in = old._in.prefix(rows)
             if not self.request.is_last:
                 self._out = old._out.prefix(rows)
             self._done_rows, old._is_taken = rows, True
-            self._bench.count("requests_carried_over")
+            self._context.count("requests_carried_over")
         self._inbox.put_nowait(_TakeOver(old.key if old is not None and rows else None, rows))
         return rows
 
     async def _begin_with(self, item: _TakeOver) -> None:
         if item.old is not None:
-            held = await self._bench.compute.carry(
+            held = await self._context.compute.carry(
                 item.old, self.key, item.rows, ring=self.job.plan_hash
             )
             await self._run_again(held, item.rows)
@@ -772,7 +826,7 @@ class Run:
         """What comes after these rows is replaced by the stage before; so is what we made of it."""
         if first_row >= self._done_rows:
             return
-        held = await self._bench.compute.carry(
+        held = await self._context.compute.carry(
             self.key, self.key, first_row, ring=self.job.plan_hash
         )
         self._done_rows = first_row
@@ -784,35 +838,32 @@ class Run:
         await self._run_again(held, first_row)
 
     async def _run_again(self, start: int, end: int) -> None:
-        """Rows that we have and the compute thread no longer remembers: run them for its memory's sake."""
+        """Rows that we have and the compute thread no longer remembers: run them for its memory's
+        sake.
+        """
         assert self._carry is not None, "only continued requests are carried"
-        for first, last in jobs.replay_chunks(start, end, self._carry.decoded_from):
+        for first, last in replay_chunks(start, end, self._carry.decoded_from):
             data = self._in.data(first, last)
             again = token_ids(data) if self.request.is_first else data
-            how = self._how(first, last - first)
-            if self.request.is_last:
-                await self._bench.compute.feed(self.key, again, **how)
-            else:
-                await self._bench.compute.rows(self.key, again, **how)
+            put = self._context.compute.feed if self.request.is_last else self._context.compute.rows
+            as_decodes = self._as_decodes(first, last - first)
+            await put(self._spec, again, first=first, as_decodes=as_decodes)
 
-    def _how(self, first_row: int, rows: int, guessed: int = 0) -> dict[str, Any]:
-        """Where these rows stand, and whether they were decoded one at a time, so that they get the same bits again."""
+    def _as_decodes(self, first_row: int, rows: int, guessed: int = 0) -> bool:
+        """Whether these rows were decoded one at a time, so that they get the same bits again."""
         carry = self._carry
         decoded = carry is not None and rows > 1 and first_row >= carry.decoded_from
-        return {
-            "first": first_row,
-            "as_decodes": decoded or guessed > 0,
-            "most_rows": self._most_rows,
-            "ring": self.job.plan_hash,
-            "layers": self.job.place.layers,
-            "company": self._company - 1 if self._company else None,
-            "owner": self.job.order.requester,
-        }
+        return decoded or guessed > 0
 
-    def _leaves_with(self) -> int:
-        """Those that leave here together have one number: the group that they are in here, else the one they came with."""
-        group = self._bench.compute.company(self.key)
-        return self._company if group is None else group + 1
+    def _group_here(self) -> int:
+        """One number for those that leave here together, 0 for none.
+
+        It is the group that they are in here, else the one that they came with.
+        """
+        group = self._context.compute.group(self.key)
+        if group is None:
+            group = self._spec.group_before
+        return 0 if group is None else group + 1
 
     def _lost_next(self, error: HeadraceError) -> None:
         self.strand(error, self.job.plan[self.job.stage + 1].operator)
@@ -823,7 +874,7 @@ class Run:
     # --- the end ---
 
     def _touch(self) -> None:
-        self.seen_at = self._bench.monotonic()
+        self.seen_at = self._context.monotonic()
 
     def _leave(self, after: Request | None) -> None:
         if after is None:
@@ -862,8 +913,8 @@ def _guesser(prompt: Sequence[int]) -> tuple[Guesser, Boldness]:
     return Guesser(prompt), Boldness()
 
 
-def _boundary(rows: Rows, count: int) -> Boundary:
-    return Boundary(rows.row_bytes, rows.data(0, count))
+def _boundary(rows: RootedRows, count: int) -> BoundaryRows:
+    return BoundaryRows(rows.row_bytes, rows.data(0, count))
 
 
 def _equal_rows(one: Sequence[int], other: Sequence[int]) -> int:

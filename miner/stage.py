@@ -1,7 +1,7 @@
 """Which message, from whom, about which job leads to what?
 
-The only place that decides whether a peer may say what it says. What is refused is answered (a call) or counted and
-dropped (a push); nothing a stranger sends raises out of here.
+The only place that decides whether a peer may say what it says. What is refused is answered (a
+call) or counted and dropped (a push); nothing that an unknown peer sends raises out of here.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from core.runtime.network.channel import Answer, Channel
 from core.runtime.tasks import spawn
 from miner import answers, jobs
 from miner.compute import Compute
-from miner.desk import Desk, OpenJob, Refused, Serving
-from miner.jobs import Phase
-from miner.links import Line, Links
+from miner.desk import ActiveJob, Desk, LoadedShard, Refused
+from miner.jobs import RequestPhase
+from miner.links import Outbox, Outboxes
 from miner.neighbours import Neighbours
-from miner.run import Bench, Run, Wires, token_ids
+from miner.run import RequestRun, RunContext, Wires, token_ids
 from miner.store import CLOSED_STATES
 
 if TYPE_CHECKING:
-    from core.engine.stops import Ending
+    from core.engine.stops import AnswerEnding
 
 SILENT_REQUEST_S = 60.0
 #: Others round the same ring do not wait for a request of which nothing came home for so long.
 AWAY_S = 1.0
-#: What a broken pipeline has done is kept for so long, for another order to go on with and for a Cut.
+#: What a broken pipeline has done is kept for so long, for another order to go on with and for a
+#: Cut.
 STRANDED_S = 60.0
 CLIENT_GONE_S = 15.0
-#: Nor longer than this where its client has left too: one that lost only its stream is back within a second.
+#: Nor longer than this where its client has left too: one that lost only its stream is back within
+#: a second.
 LEFT_S = 3.0
 ASK_NEXT_S = 2.0
 MAX_RUNS = 1024
@@ -50,14 +52,14 @@ UNEXPECTED = "E-PEER-UNEXPECTED"
 log = get_logger(__name__)
 
 
-class Stage:
+class StageService:
     """One miner's side of every stream it has with clients, matchers, auditors and other stages."""
 
     def __init__(
         self,
         desk: Desk,
         compute: Compute,
-        links: Links,
+        outboxes: Outboxes,
         monotonic: Callable[[], float],
         *,
         look_for_disputes: Callable[[], Awaitable[None]] | None = None,
@@ -65,14 +67,15 @@ class Stage:
         neighbours: Neighbours | None = None,
         guesses: bool = True,
     ) -> None:
-        """`look_for_disputes` brings the desk's knowledge of disputes up to date before a stranger is turned away; `on_shown` is told what
-        accusers show of their traces.
+        """`look_for_disputes` brings the desk's knowledge of disputes up to date before an unknown
+        peer is turned away; `on_shown` is told what accusers show of their traces.
 
         Without `guesses` no tokens are guessed ahead.
 
-        `neighbours` watch the stages that we send to; without them only a stream that ends is noticed.
+        `neighbours` watch the stages that we send to; without them only a stream that ends is
+        noticed.
         """
-        self.desk, self.compute, self.links = desk, compute, links
+        self.desk, self.compute, self.outboxes = desk, compute, outboxes
         self.counts: Counter[str] = Counter()
         self.tokens_in = self.tokens_out = self.requests_done = 0
         self._book = desk.book
@@ -83,7 +86,7 @@ class Stage:
         self._guesses = guesses
         if neighbours is not None:
             neighbours.on_lost = self._neighbour_lost
-        self._bench: Bench | None = None
+        self._context: RunContext | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self._handlers: dict[type, Callable[[Channel, Any, memoryview], Awaitable[Answer]]] = {
             wire.Ping: self._ping,
@@ -109,13 +112,13 @@ class Stage:
             wire.ShowNode: self._show_node,
         }
 
-    def serve(self, serving: Serving | None) -> None:
+    def serve(self, serving: LoadedShard | None) -> None:
         """Take up a shard, or none. No request may be running."""
         assert not self.desk.active_requests, "requests are running"
         self.desk.serving = serving
-        self._bench = None
+        self._context = None
         if serving is not None:
-            self._bench = Bench(
+            self._context = RunContext(
                 compute=self.compute,
                 book=self._book,
                 hidden=serving.hidden,
@@ -142,20 +145,20 @@ class Stage:
             return wire.Failed(code=error.code, reason=str(error)[:2000])
 
     async def close(self) -> None:
-        """End every request without a word to anybody."""
+        """End every request and tell no peer."""
         if self._neighbours is not None:
             await self._neighbours.close()
         runs = [run for job in self.desk.jobs.values() for run in list(job.runs.values())]
         for run in runs:
             run.cancel()
         await asyncio.gather(*(run.closed() for run in runs))
-        await asyncio.gather(*(j.line.close() for j in self.desk.jobs.values() if j.line))
+        await asyncio.gather(*(j.outbox.close() for j in self.desk.jobs.values() if j.outbox))
         await asyncio.gather(*self._background, return_exceptions=True)
 
     async def flush(self, timeout_s: float) -> None:
         """Let receipts and tokens leave before streams close."""
-        lines = [job.line for job in self.desk.jobs.values() if job.line is not None]
-        await asyncio.gather(*(line.flush(timeout_s) for line in lines))
+        outboxes = [job.outbox for job in self.desk.jobs.values() if job.outbox is not None]
+        await asyncio.gather(*(outbox.flush(timeout_s) for outbox in outboxes))
 
     # --- time ---
 
@@ -174,19 +177,22 @@ class Stage:
                     run.makes_room()
                 if gone or closed or late:
                     run.cancel()
-                elif run.request.phase is Phase.STRANDED:
+                elif run.request.phase is RequestPhase.STRANDED:
                     if now - run.seen_at > STRANDED_S or alone_s > LEFT_S:
                         run.cancel()
                 elif self.compute.is_waiting(run.key):
                     run.wait()
-                elif run.request.phase is Phase.RUNNING and now - run.seen_at > SILENT_REQUEST_S:
+                elif (
+                    run.request.phase is RequestPhase.RUNNING
+                    and now - run.seen_at > SILENT_REQUEST_S
+                ):
                     run.fail(
                         PeerUnreachable("the pipeline", f"no frame for {SILENT_REQUEST_S:g} s")
                     )
             if self.desk.release(job):
                 del self.desk.jobs[order_hash]
-                if job.line is not None:
-                    self._spawn(job.line.close())
+                if job.outbox is not None:
+                    self._spawn(job.outbox.close())
 
         if self._neighbours is not None:
             self._neighbours.keep_only(
@@ -197,7 +203,7 @@ class Stage:
         for job in self.desk.jobs.values():
             if operator in (place[0] for place in _after(job)):
                 for run in list(job.runs.values()):
-                    if run.request.phase is Phase.RUNNING:
+                    if run.request.phase is RequestPhase.RUNNING:
                         run.strand(error, operator)
 
     # --- anyone, matcher, client ---
@@ -229,22 +235,25 @@ class Stage:
             await self._replay(job)
         return wire.JobOpened(again=again)
 
-    def _attach(self, job: OpenJob, channel: Channel) -> None:
+    def _attach(self, job: ActiveJob, channel: Channel) -> None:
         self.desk.jobs[job.stored.order_hash] = job  # it may have left meanwhile
-        if job.line is not None:
-            self._spawn(job.line.close())
+        if job.outbox is not None:
+            self._spawn(job.outbox.close())
 
         async def same_channel() -> Channel:
             return channel
 
         job.client, job.client_gone_at = channel, None
-        job.line = Line(f"client {channel.peer}", same_channel)
+        job.outbox = Outbox(f"client {channel.peer}", same_channel)
         if not job.reserved and not job.is_complete:
             most = job.at_once if job.is_open_order else job.order.requests
             job.reserved = max(1, min(most, self.desk.free_requests))
 
-    async def _replay(self, job: OpenJob) -> None:
-        """A client that lost its stream gets again what it may have missed; it knows tokens by position."""
+    async def _replay(self, job: ActiveJob) -> None:
+        """A client that lost its stream gets again what it may have missed.
+
+        It knows tokens by position.
+        """
         for run in job.runs.values():
             for step, token in enumerate(run.tokens):
                 finish = run.request.finish if step == run.request.produced - 1 else ""
@@ -258,7 +267,7 @@ class Stage:
         for index in finished[-2 * job.at_once :] if job.is_open_order else finished:
             await self._replay_finished(job, index)
 
-    async def _replay_finished(self, job: OpenJob, index: int) -> None:
+    async def _replay_finished(self, job: ActiveJob, index: int) -> None:
         stored, store = job.stored, self._book.store
         if stored.is_last:
             rows = await self._book.disk(
@@ -275,12 +284,12 @@ class Stage:
                     job.tell_client(_token(job, index, step, token, finish))
         job.tell_client(wire.Receipt(signed=await self._book.sign_over(stored, [index])))
 
-    async def _ending(self, sampling: t.SamplingParams, prompt: Sequence[int]) -> Ending:
+    async def _ending(self, sampling: t.SamplingParams, prompt: Sequence[int]) -> AnswerEnding:
         """Reads the tokenizer beside the loop if it must be read."""
-        bench = self._the_bench
-        if sampling.stop and bench.tokenizer is not None:
-            await asyncio.to_thread(bench.tokenizer)
-        return bench.ending(sampling, prompt)
+        context = self._the_context
+        if sampling.stop and context.tokenizer is not None:
+            await asyncio.to_thread(context.tokenizer)
+        return context.ending(sampling, prompt)
 
     async def _submit(self, channel: Channel, message: wire.Submit, payload: memoryview) -> Answer:
         job = await self.desk.prove(message.order_hash)
@@ -294,7 +303,7 @@ class Stage:
             await self._check_opening(job, message, prompt)
         else:
             _check_openings(job.order, message, prompt)
-        _check_sampling(message.sampling, prompt, self._the_bench.vocab)
+        _check_sampling(message.sampling, prompt, self._the_context.vocab)
         if stored.is_last:
             await self._ending(message.sampling, prompt)  # whatever it must read is read by then
         if index in job.finished:
@@ -308,8 +317,8 @@ class Stage:
         self._check_caps(job, len(prompt), message.sampling.max_new_tokens)
         if job.is_open_order:
             self._admit(job, len(prompt), message.sampling.max_new_tokens)
-        if any(token >= self._the_bench.vocab for token in prompt):
-            raise Refused(OPENING, f"token ids of this model are below {self._the_bench.vocab}")
+        if any(token >= self._the_context.vocab for token in prompt):
+            raise Refused(OPENING, f"token ids of this model are below {self._the_context.vocab}")
         if run is None:
             jobs.submit(self._fresh(job, index), len(prompt), message.sampling.max_new_tokens)
             run = self._new_run(job, index)
@@ -335,21 +344,25 @@ class Stage:
             self._begin_waiting(job)
         return wire.Submitted()
 
-    def _check_caps(self, job: OpenJob, prompt_tokens: int, max_new_tokens: int) -> None:
+    def _check_caps(self, job: ActiveJob, prompt_tokens: int, max_new_tokens: int) -> None:
         order = job.order
         if job.tokens_in + prompt_tokens > order.max_tokens_in:
             raise Refused(
                 CAPS,
-                f"{job.tokens_in} + {prompt_tokens} prompt tokens, the order pays {order.max_tokens_in}",
+                f"{job.tokens_in} + {prompt_tokens} prompt tokens, the order pays "
+                f"{order.max_tokens_in}",
             )
         if job.tokens_out + max_new_tokens > order.max_tokens_out:
             raise Refused(
                 CAPS,
-                f"{job.tokens_out} + {max_new_tokens} new tokens, the order pays {order.max_tokens_out}",
+                f"{job.tokens_out} + {max_new_tokens} new tokens, the order pays "
+                f"{order.max_tokens_out}",
             )
 
-    async def _check_opening(self, job: OpenJob, message: wire.Submit, prompt: list[int]) -> None:
-        """Raise Refused unless the requester signed for this prompt under this index, and for no other one."""
+    async def _check_opening(self, job: ActiveJob, message: wire.Submit, prompt: list[int]) -> None:
+        """Raise Refused unless the requester signed for this prompt under this index, and for no
+        other one.
+        """
         index, signed = message.request, message.opening
         said = t.RequestOpening(
             order_hash=message.order_hash,
@@ -380,7 +393,7 @@ class Stage:
         if job.openings.setdefault(index, said) != said:
             raise Refused(OPENING, f"request {index} was opened with another prompt before")
 
-    def _admit(self, job: OpenJob, prompt_tokens: int, max_new_tokens: int) -> None:
+    def _admit(self, job: ActiveJob, prompt_tokens: int, max_new_tokens: int) -> None:
         """Raise Refused where a new request of an open order finds no room or too much unpaid."""
         serving = self.desk.serving
         assert serving is not None, "prove() refuses without a shard"
@@ -389,12 +402,13 @@ class Stage:
         if prompt_tokens + max_new_tokens > serving.kv_tokens:
             raise Refused(
                 BUSY,
-                f"{prompt_tokens + max_new_tokens} positions, this stage's memory holds {serving.kv_tokens}",
+                f"{prompt_tokens + max_new_tokens} positions, this stage's memory holds "
+                f"{serving.kv_tokens}",
             )
         self.desk.admit(job, job.cost(self.desk.terms.spec, prompt_tokens, max_new_tokens))
 
     @staticmethod
-    def _promise(job: OpenJob, index: int, tokens_in: int, tokens_out: int) -> None:
+    def _promise(job: ActiveJob, index: int, tokens_in: int, tokens_out: int) -> None:
         """Count a request's most tokens against the caps, until it is known how many they are."""
         job.promised[index] = (tokens_in, tokens_out)
         job.tokens_in += tokens_in
@@ -434,7 +448,7 @@ class Stage:
         if run is not None:
             run.cancel()
         elif message.request not in job.finished:
-            job.over.setdefault(message.request, Phase.CANCELLED)
+            job.over.setdefault(message.request, RequestPhase.CANCELLED)
         return None
 
     async def _cut(self, channel: Channel, message: wire.Cut, payload: memoryview) -> Answer:
@@ -448,7 +462,8 @@ class Stage:
             signed = await self._book.sign_over(job.stored, [message.request])
             counts = signed.receipt.tokens_in, signed.receipt.tokens_out
             if counts != (message.tokens_in, message.tokens_out):
-                # The last token was lost with whoever sampled it; two receipts over one request would cost the stake.
+                # The last token was lost with the stage that sampled it; two receipts over one
+                # request would cost the stake.
                 raise Refused(REQUEST_OVER, f"it is signed for here with {counts[1]} tokens")
         else:
             raise Refused(REQUEST_OVER, f"nothing is left here of request {message.request}")
@@ -474,7 +489,7 @@ class Stage:
             self._count("rows_late")
             self._stop_sender(job, message.request)
             return None
-        await self.compute.room()
+        await self.compute.wait_for_room()
         run.take_rows(message, payload)
         return None
 
@@ -501,10 +516,13 @@ class Stage:
             run.stop()
         return None
 
-    def _stop_sender(self, job: OpenJob, index: int) -> None:
-        """Whoever sends us rows or tokens of a request that is stopped or over here slept when everybody was told."""
+    def _stop_sender(self, job: ActiveJob, index: int) -> None:
+        """Tell a sender of rows or tokens that their request is stopped or over here.
+
+        It slept when the other stages were told.
+        """
         stages = len(job.stored.plan)
-        self._line_to(job, (job.stored.stage - 1) % stages).put(
+        self._outbox_to(job, (job.stored.stage - 1) % stages).put(
             wire.Stopped(order_hash=job.stored.order_hash, request=index)
         )
 
@@ -520,7 +538,7 @@ class Stage:
             run.stays()
         after = (stored.stage + 1) % stages
         if message.stage < stages and message.stage not in (after, stored.stage):
-            self._line_to(job, after).put(message)
+            self._outbox_to(job, after).put(message)
         return None
 
     async def _finish_request(
@@ -533,7 +551,7 @@ class Stage:
             self._count("ends_late")
             return None
         is_new = message.request not in job.promised  # what comes again is not counted again
-        if is_new and not job.stored.is_last and run.request.phase is Phase.RUNNING:
+        if is_new and not job.stored.is_last and run.request.phase is RequestPhase.RUNNING:
             try:
                 self._check_caps(job, message.tokens_in, message.tokens_out)
             except Refused as refusal:
@@ -595,11 +613,11 @@ class Stage:
     # --- runs ---
 
     @property
-    def _the_bench(self) -> Bench:
-        assert self._bench is not None, "prove() refuses without a shard"
-        return self._bench
+    def _the_context(self) -> RunContext:
+        assert self._context is not None, "prove() refuses without a shard"
+        return self._context
 
-    def _run_for(self, job: OpenJob, index: int, most_rows: int = 0) -> Run | None:
+    def _run_for(self, job: ActiveJob, index: int, most_rows: int = 0) -> RequestRun | None:
         """The run of a request, made on its first row. None when the request is over here."""
         _in_order(job, index)
         if index in job.finished or index in job.over:
@@ -611,8 +629,11 @@ class Stage:
             self._admit_in_the_middle(job, index, most_rows)
         return self._new_run(job, index)
 
-    def _admit_in_the_middle(self, job: OpenJob, index: int, most_rows: int) -> None:
-        """As `_admit` where no Submit comes. Twice the limit: an acknowledgement may be on its way beside the rows."""
+    def _admit_in_the_middle(self, job: ActiveJob, index: int, most_rows: int) -> None:
+        """As `_admit` where no Submit comes.
+
+        Twice the limit: an acknowledgement may be on its way beside the rows.
+        """
         serving = self.desk.serving
         assert serving is not None, "prove() refuses without a shard"
         rows = most_rows or serving.context
@@ -620,25 +641,25 @@ class Stage:
             self.desk.admit(job, job.cost(self.desk.terms.spec, rows, rows), slack=2)
         except Refused as refusal:
             job.tell_client(_failed(job, index, refusal.code, refusal.reason))
-            job.over[index] = Phase.FAILED
+            job.over[index] = RequestPhase.FAILED
             raise
 
-    def _new_run(self, job: OpenJob, index: int) -> Run:
+    def _new_run(self, job: ActiveJob, index: int) -> RequestRun:
         serving = self.desk.serving
         assert serving is not None, "prove() refuses without a shard"
         if self.desk.active_requests >= MAX_RUNS:
             job.tell_client(_failed(job, index, BUSY, "too many requests run at this stage"))
-            job.over[index] = Phase.FAILED
+            job.over[index] = RequestPhase.FAILED
             raise Refused(BUSY, "too many requests run at this stage")
         stored = job.stored
-        run = Run(
+        run = RequestRun(
             stored,
             self._fresh(job, index),
-            self._the_bench,
+            self._the_context,
             Wires(
                 to_client=job.tell_client,
-                to_next=None if stored.is_last else self._line_to(job, stored.stage + 1),
-                to_first=None if stored.is_first or not stored.is_last else self._line_to(job, 0),
+                to_next=None if stored.is_last else self._outbox_to(job, stored.stage + 1),
+                to_first=None if stored.is_first or not stored.is_last else self._outbox_to(job, 0),
                 is_over=lambda ended: self._run_over(job, ended),
                 ask_next=None if stored.is_last else lambda ask: self._ask_next(job, ask),
             ),
@@ -649,13 +670,13 @@ class Stage:
                 self._neighbours.watch(*place)
         return run
 
-    async def _ask_next(self, job: OpenJob, message: wire.AnyMessage) -> wire.AnyMessage:
+    async def _ask_next(self, job: ActiveJob, message: wire.AnyMessage) -> wire.AnyMessage:
         stage = job.stored.stage + 1
-        return await self.links.ask(
+        return await self.outboxes.ask(
             job.stored.plan[stage].operator, job.stored.endpoints[stage], message, ASK_NEXT_S
         )
 
-    def _left_of(self, job: OpenJob, index: int) -> Run | None:
+    def _left_of(self, job: ActiveJob, index: int) -> RequestRun | None:
         """What this stage still has of the request that request `index` of a job goes on with."""
         for earlier, request in self.desk.continued(job, index):
             run = earlier.runs.get(request)
@@ -663,7 +684,7 @@ class Stage:
                 return run
         return None
 
-    def _fresh(self, job: OpenJob, index: int) -> jobs.Request:
+    def _fresh(self, job: ActiveJob, index: int) -> jobs.Request:
         serving = self.desk.serving
         assert serving is not None, "prove() refuses without a shard"
         return jobs.Request(
@@ -673,17 +694,17 @@ class Stage:
             context=serving.context,
         )
 
-    def _line_to(self, job: OpenJob, stage: int) -> Line:
-        return self.links.to(job.stored.plan[stage].operator, job.stored.endpoints[stage])
+    def _outbox_to(self, job: ActiveJob, stage: int) -> Outbox:
+        return self.outboxes.to(job.stored.plan[stage].operator, job.stored.endpoints[stage])
 
-    def _run_over(self, job: OpenJob, run: Run) -> None:
+    def _run_over(self, job: ActiveJob, run: RequestRun) -> None:
         request = run.request
         job.runs.pop(run.index, None)
-        counts = run.counts if request.phase is Phase.FINISHED else (0, 0)
+        counts = run.counts if request.phase is RequestPhase.FINISHED else (0, 0)
         before = job.promised.pop(run.index, (0, 0))
         job.tokens_in += counts[0] - before[0]
         job.tokens_out += counts[1] - before[1]
-        if request.phase is Phase.FINISHED:
+        if request.phase is RequestPhase.FINISHED:
             job.done = (job.done[0] + counts[0], job.done[1] + counts[1])
             job.finished.add(run.index)
             self.requests_done += 1
@@ -696,12 +717,12 @@ class Stage:
         self._spawn(self.compute.drop(run.key))
         self._begin_waiting(job)
 
-    def _begin_waiting(self, job: OpenJob) -> None:
+    def _begin_waiting(self, job: ActiveJob) -> None:
         """A first stage starts as many of a job's requests as the job has slots."""
-        running = sum(run.request.phase is Phase.RUNNING for run in job.runs.values())
+        running = sum(run.request.phase is RequestPhase.RUNNING for run in job.runs.values())
         while job.waiting and running < max(1, job.reserved):
             run = job.runs.get(job.waiting.popleft())
-            if run is not None and run.request.phase is Phase.WAITING:
+            if run is not None and run.request.phase is RequestPhase.WAITING:
                 run.begin(
                     continues=job.goes_on_with(run.index) is not None,
                     old=self._left_of(job, run.index),
@@ -725,24 +746,26 @@ def _only(channel: Channel, *allowed: str) -> None:
         raise Refused(UNAUTHORISED, f"{channel.peer} may not say this about the job")
 
 
-def _before(job: OpenJob) -> str:
+def _before(job: ActiveJob) -> str:
     if job.stored.is_first:
         raise Refused(WRONG_PLACE, "nobody stands before the first stage")
     return job.stored.plan[job.stored.stage - 1].operator
 
 
-def _after(job: OpenJob) -> list[tuple[str, str]]:
-    """Operator and endpoint of whom this stage sends to: the next one, or from the last stage the first."""
+def _after(job: ActiveJob) -> list[tuple[str, str]]:
+    """Operator and endpoint of whom this stage sends to: the next one, or from the last stage the
+    first.
+    """
     stored = job.stored
     stage = 0 if stored.is_last else stored.stage + 1
     return [(stored.plan[stage].operator, stored.endpoints[stage])] if len(stored.plan) > 1 else []
 
 
-def _operators(job: OpenJob) -> list[str]:
+def _operators(job: ActiveJob) -> list[str]:
     return [stage.operator for stage in job.stored.plan]
 
 
-def _in_order(job: OpenJob, index: int) -> None:
+def _in_order(job: ActiveJob, index: int) -> None:
     if index >= job.order.requests:
         raise Refused(OPENING, f"there is no request {index} of {job.order.requests}")
 
@@ -788,7 +811,7 @@ def _check_sampling(sampling: t.SamplingParams, prompt: list[int], vocab: int) -
         raise Refused(OPENING, f"biased token ids of this model are below {vocab}")
 
 
-def _token(job: OpenJob, index: int, step: int, token: int, finish: str) -> wire.Token:
+def _token(job: ActiveJob, index: int, step: int, token: int, finish: str) -> wire.Token:
     return wire.Token(
         order_hash=job.stored.order_hash,
         request=index,
@@ -798,7 +821,7 @@ def _token(job: OpenJob, index: int, step: int, token: int, finish: str) -> wire
     )
 
 
-def _failed(job: OpenJob, index: int, code: str, reason: str) -> wire.RequestFailed:
+def _failed(job: ActiveJob, index: int, code: str, reason: str) -> wire.RequestFailed:
     return wire.RequestFailed(
         order_hash=job.stored.order_hash, request=index, code=code, reason=reason
     )

@@ -12,7 +12,7 @@ from core.runtime.alerts import Alerts, Trouble
 if TYPE_CHECKING:
     from core.protocol.types import ModelSpec
     from core.runtime.settings import Alerts as AlertSettings
-    from miner.desk import OpenJob
+    from miner.desk import ActiveJob
     from miner.onchain import MinerChain
 
 LOW_STAKE, UNSETTLED, DISPUTED = "low_stake", "unsettled_work", "disputed"
@@ -21,7 +21,7 @@ EVENTS = (LOW_STAKE, UNSETTLED, DISPUTED)
 
 
 @dataclass(frozen=True)
-class Seen:
+class OwnerSeen:
     """What the registry and the escrow say of the owner, and what the operator has for fees."""
 
     stake_units: int
@@ -33,14 +33,14 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Owed:
+class SessionDebt:
     """What one session owes for finished work that its requester has not acknowledged."""
 
     job_id: str
     units: int
 
 
-class Standing:
+class StakeWatch:
     """Looks at it now and then, and tells the alerts."""
 
     def __init__(
@@ -56,10 +56,15 @@ class Standing:
         self._chain, self._owner, self._limits, self._show = chain, owner, limits, show
         self._owed_since: dict[str, int] = {}
 
-    async def look(self, jobs: Iterable[OpenJob], spec: ModelSpec) -> Seen:
-        """Read the registry, and judge. What is owed is judged even where the chain does not answer; then raises ChainUnreachable."""
+    async def look(self, jobs: Iterable[ActiveJob], spec: ModelSpec) -> OwnerSeen:
+        """Read the registry, and judge.
+
+        What is owed is judged even where the chain does not answer; then raises ChainUnreachable.
+        """
         owed = [
-            Owed(job.stored.job_id, job.unpaid_units(spec)) for job in jobs if job.is_open_order
+            SessionDebt(job.stored.job_id, job.unpaid_units(spec))
+            for job in jobs
+            if job.is_open_order
         ]
         now_s = self._chain.now_s()
         self._owed_since = owed_since(self._owed_since, owed, now_s)
@@ -70,23 +75,24 @@ class Standing:
         self.alerts.tell(DISPUTED, dispute_troubles(seen, self._show))
         return seen
 
-    def _is_late(self, owed: Owed, now_s: int) -> bool:
+    def _is_late(self, owed: SessionDebt, now_s: int) -> bool:
         since = self._owed_since.get(owed.job_id, now_s)
         return now_s - since >= self._limits.unsettled_s
 
-    def _unsettled(self, owed: Owed, now_s: int) -> Trouble:
+    def _unsettled(self, owed: SessionDebt, now_s: int) -> Trouble:
         waited_s = now_s - self._owed_since[owed.job_id]
         return Trouble(
             "finished work is not paid",
             f"{self._show(owed.units)} of one session were not acknowledged for {waited_s} s",
-            "nothing more is done for it than miner.max_unpaid allows; `miner earnings` shows the rest",
+            "nothing more is done for it than miner.max_unpaid allows; `miner earnings` shows the "
+            "rest",
             subject=ids.short(ids.Kind.JOB, owed.job_id),
             values={"unpaid_units": str(owed.units), "waited_s": waited_s},
         )
 
-    async def _seen(self) -> Seen:
+    async def _seen(self) -> OwnerSeen:
         registry = await self._chain.registered(self._owner)
-        return Seen(
+        return OwnerSeen(
             stake_units=int(registry["stake"]),
             least_units=await self._chain.least_stake(),
             disputes=int(registry["openDisputes"]),
@@ -96,13 +102,13 @@ class Standing:
         )
 
 
-def owed_since(before: dict[str, int], owed: Sequence[Owed], now_s: int) -> dict[str, int]:
+def owed_since(before: dict[str, int], owed: Sequence[SessionDebt], now_s: int) -> dict[str, int]:
     """Since when each session owes anything; one that has paid begins anew."""
     return {one.job_id: before.get(one.job_id, now_s) for one in owed if one.units > 0}
 
 
-def stake_troubles(seen: Seen, stake_bps: int, show: Callable[[int], str]) -> list[Trouble]:
-    """A stake below so much of the least that may work, or one that may not work for now."""
+def stake_troubles(seen: OwnerSeen, stake_bps: int, show: Callable[[int], str]) -> list[Trouble]:
+    """A stake below a share of the least that may work, or one that may not work for now."""
     have, least = show(seen.stake_units), show(seen.least_units)
     if seen.jail_until_s:
         why = f"it lost a dispute and is jailed until chain time {seen.jail_until_s}"
@@ -120,7 +126,7 @@ def stake_troubles(seen: Seen, stake_bps: int, show: Callable[[int], str]) -> li
     ]
 
 
-def dispute_troubles(seen: Seen, show: Callable[[int], str]) -> list[Trouble]:
+def dispute_troubles(seen: OwnerSeen, show: Callable[[int], str]) -> list[Trouble]:
     """Open disputes against this miner: its stake is frozen, and time runs."""
     if not seen.disputes:
         return []

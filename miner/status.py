@@ -23,10 +23,12 @@ async def serve_status(
     port: int = 0,
     pause: Pause = lambda paused: None,
 ) -> HttpServer:
-    """`/status`, `/metrics`, and `POST /drain` and `/pause` for a caller who knows the token.
+    """`/status`, `/metrics`, and `POST /drain` and `/pause` for a caller that knows the token.
+
+    Raises ConfigError if the port is taken.
 
     `leave` gets the seconds that accepted work may still take, None for the configured time;
-    `pause` gets whether new work is refused from now on. Raises ConfigError if the port is taken.
+    `pause` whether new work is refused from now on.
     """
     from fastapi import FastAPI, Request, Response
     from fastapi.responses import JSONResponse

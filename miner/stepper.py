@@ -9,29 +9,34 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from core.batching.step import Step
+from core.batching.step import RequestStep
 from core.protocol.errors import CheckFailed, HeadraceError
 
 if TYPE_CHECKING:
     from core.engine.batch import BatchEngine
-    from core.engine.blocks import Draw, Shard
+    from core.engine.blocks import Draw, ModelShard
     from core.engine.compat import CompatEngine
-    from core.engine.pieces import Piece
-    from core.engine.sampling import Choice, Sampler
+    from core.engine.pieces import RequestPiece
+    from core.engine.sampling import Sampler, TokenChoice
     from core.protocol.types import LayerRange
 
     Engine = BatchEngine | CompatEngine
 
 
-class Drawn(NamedTuple):
-    """A token that a last stage drew, and its state row: what the last layer gave at that position, as it is committed and kept."""
+class DrawnToken(NamedTuple):
+    """A token that a last stage drew, and its state row: what the last layer gave at that position,
+    as it is committed and kept.
+    """
 
-    choice: Choice
+    choice: TokenChoice
     state: bytes
 
 
-class Work(Step):
-    """A request's step and who waits for it. Without `draw` a last stage says nothing, any other gives its rows."""
+class StepWork(RequestStep):
+    """A request's step and who waits for it.
+
+    Without `draw` a last stage says nothing, any other gives its rows.
+    """
 
     __slots__ = (
         *("as_decodes", "data", "draw", "future", "guesses", "has_waited", "links", "queued_s"),
@@ -54,10 +59,13 @@ class Work(Step):
         guessed: int = 0,
         layers: LayerRange | None = None,
     ) -> None:
-        """`data` is token ids or the bytes of float32 rows; `trace` is lengthened in place once the step has run.
+        """`data` is token ids or the bytes of float32 rows.
 
-        What is drawn comes out as a `Drawn`. With `guesses` each row but the first stands for one, and a list of draws comes out: one,
-        and one more for each guess that fits the draw before.
+        `trace` is lengthened in place once the step has run.
+
+        What is drawn comes out as a `DrawnToken`. With `guesses` each row but the first stands for
+        one, and a list of draws comes out: one, and one more for each guess that fits the draw
+        before.
         """
         super().__init__(request, first, end, job, layers, guessed, leads=bool(trace))
         self.data, self.future, self.draw, self.trace = data, future, draw, trace
@@ -66,7 +74,7 @@ class Work(Step):
         self.queued_s = time.perf_counter()
 
 
-Outcome = tuple[Work, Any]
+Outcome = tuple[StepWork, Any]
 """A step and its result; an exception is what went wrong."""
 
 
@@ -75,8 +83,8 @@ class Stepped:
     """What running a batch came to."""
 
     outcomes: list[Outcome]
-    deferred: list[Work]  # there were too few pages; they may run later
-    ran: list[Work]
+    deferred: list[StepWork]  # there were too few pages; they may run later
+    ran: list[StepWork]
     seconds: float
 
     @property
@@ -85,12 +93,13 @@ class Stepped:
 
 
 def run_batch(
-    engine: Engine, works: Sequence[Work], group: int = 0, following: int | None = None
+    engine: Engine, works: Sequence[StepWork], group: int = 0, following: int | None = None
 ) -> Stepped:
     """One pass over the works that can run, the first ones where pages are short.
 
-    All are of one `group` of the engine's; `following` is whose pages it may fetch meanwhile.
-    A fault of one request is its own outcome; whatever breaks the pass is the outcome of all that were in it.
+    All are of one `group` of the engine's; `following` is whose pages it may fetch meanwhile. A
+    fault of one request is its own outcome; whatever breaks the pass is the outcome of all that
+    were in it.
     """
     from core.engine.paged_kv import KvShort
 
@@ -124,17 +133,17 @@ def run_batch(
     return Stepped(outcomes, deferred, ran, time.perf_counter() - started)
 
 
-def enters_as_ids(shard: Shard, layers: LayerRange | None) -> bool:
+def enters_as_ids(shard: ModelShard, layers: LayerRange | None) -> bool:
     """Whether a request over these layers (all of the shard's) brings token ids."""
     return shard.is_first and (layers is None or layers.start == shard.layers.start)
 
 
-def leaves_as_logits(shard: Shard, layers: LayerRange | None) -> bool:
+def leaves_as_logits(shard: ModelShard, layers: LayerRange | None) -> bool:
     """Whether a request over these layers (all of the shard's) leaves at the model's end."""
     return shard.is_last and (layers is None or layers.end == shard.layers.end)
 
 
-def _once_each(works: Sequence[Work]) -> tuple[list[Work], list[Work]]:
+def _once_each(works: Sequence[StepWork]) -> tuple[list[StepWork], list[StepWork]]:
     """The first step of every request, and the others, which must wait for it."""
     seen: set[Hashable] = set()
     first, later = [], []
@@ -145,10 +154,10 @@ def _once_each(works: Sequence[Work]) -> tuple[list[Work], list[Work]]:
 
 
 def _checked(
-    engine: Engine, works: Sequence[Work], outcomes: list[Outcome]
-) -> list[tuple[Work, Piece]]:
+    engine: Engine, works: Sequence[StepWork], outcomes: list[Outcome]
+) -> list[tuple[StepWork, RequestPiece]]:
     """Works with their pieces; those that no step can run become outcomes."""
-    from core.engine.pieces import ALL, LAST, NONE, Piece
+    from core.engine.pieces import ALL, LAST, NONE, RequestPiece
 
     shard = engine.shard
     entering = [work for work in works if enters_as_ids(shard, work.layers)]
@@ -166,7 +175,7 @@ def _checked(
         logits = LAST if work.draw else NONE if leaves_as_logits(shard, work.layers) else ALL
         if work.guesses is not None:
             logits = ALL
-        piece = Piece(work.request, x, work.first, logits, work.as_decodes, work.links)
+        piece = RequestPiece(work.request, x, work.first, logits, work.as_decodes, work.links)
         try:
             engine.check(piece, values=not are_good)
         except HeadraceError as error:
@@ -178,7 +187,7 @@ def _checked(
     return ready
 
 
-def _ids(engine: Engine, works: Sequence[Work]) -> tuple[list[Any], bool]:
+def _ids(engine: Engine, works: Sequence[StepWork]) -> tuple[list[Any], bool]:
     import torch
 
     every = torch.tensor([i for work in works for i in work.data], dtype=torch.int64)
@@ -188,7 +197,7 @@ def _ids(engine: Engine, works: Sequence[Work]) -> tuple[list[Any], bool]:
     )
 
 
-def _activations(engine: Engine, works: Sequence[Work]) -> tuple[list[Any], bool]:
+def _activations(engine: Engine, works: Sequence[StepWork]) -> tuple[list[Any], bool]:
     """[n, D] of each work, views of one buffer, and whether all of it is fit to compute on."""
     import numpy as np
     import torch
@@ -209,8 +218,10 @@ def as_rows(out: Any) -> bytes:
     return rows
 
 
-def _drawing(works: Sequence[Work]) -> Draw:
-    """Draws the tokens of these works, in their order: one of each that is to draw, of one with guesses one of each row."""
+def _drawing(works: Sequence[StepWork]) -> Draw:
+    """Draws the tokens of these works, in their order: one of each that is to draw, of one with
+    guesses one of each row.
+    """
     from core.engine.sampling import sample_batch
 
     samplers: list[Sampler] = []
@@ -223,7 +234,7 @@ def _drawing(works: Sequence[Work]) -> Draw:
     return lambda logits: sample_batch(logits, list(islice(left, len(logits))))
 
 
-def _results(ran: Sequence[tuple[Work, Piece]], outs: Sequence[Any]) -> list[Any]:
+def _results(ran: Sequence[tuple[StepWork, RequestPiece]], outs: Sequence[Any]) -> list[Any]:
     from core.engine.blocks import Final
 
     results: list[Any] = []
@@ -242,11 +253,14 @@ def _results(ran: Sequence[tuple[Work, Piece]], outs: Sequence[Any]) -> list[Any
 
 def _drawn(choice: Any, state: Any) -> Any:
     """A draw with its state; the error where it failed."""
-    return choice if isinstance(choice, Exception) else Drawn(choice, as_rows(state))
+    return choice if isinstance(choice, Exception) else DrawnToken(choice, as_rows(state))
 
 
 def _fitting(drawn: Sequence[Any], guesses: Sequence[int]) -> Any:
-    """Draws as far as they are what was guessed, and the one after; the error where the first failed."""
+    """Draws as far as they are what was guessed, and the one after.
+
+    The error where the first failed.
+    """
     found: list[Any] = []
     for i, draw in enumerate(drawn):
         if isinstance(draw, Exception):

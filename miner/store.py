@@ -1,7 +1,7 @@
 """What must a miner still know after a restart: what it accepted, did and signed?
 
-One SQLite file. Two promises: a leaf of a request, once written, never changes (two different ones under two
-signatures would cost the stake), and nothing is signed before its leaf is on disk.
+One SQLite file. Two promises: a leaf of a request, once written, never changes (two different ones
+under two signatures would cost the stake), and nothing is signed before its leaf is on disk.
 """
 
 from __future__ import annotations
@@ -21,15 +21,20 @@ from core.protocol import types as t
 from core.protocol.errors import CheckFailed, ConfigError
 
 SCHEMA_VERSION = 3
+#: Columns of a job that are kept as they are.
+_PLAIN_COLUMNS = (
+    *("stage", "job_id", "order_hash", "plan_hash", "shard_root", "started_at", "chain_state"),
+)
 #: Job states of the chain after which nothing more is signed or paid.
 CLOSED_STATES = ("SETTLED", "CANCELLED", "EXPIRED")
 
 _SCHEMA = """
 CREATE TABLE jobs (
     order_hash TEXT NOT NULL, plan_hash TEXT NOT NULL, job_id TEXT NOT NULL, stage INTEGER NOT NULL,
-    signed_order BLOB NOT NULL, plan BLOB NOT NULL, endpoints BLOB NOT NULL, shard_root TEXT NOT NULL,
-    acceptance BLOB NOT NULL, verified INTEGER NOT NULL DEFAULT 0, started_at INTEGER NOT NULL DEFAULT 0,
-    chain_state TEXT NOT NULL DEFAULT '', keep_until INTEGER NOT NULL, purged INTEGER NOT NULL DEFAULT 0,
+    signed_order BLOB NOT NULL, plan BLOB NOT NULL, endpoints BLOB NOT NULL,
+    shard_root TEXT NOT NULL, acceptance BLOB NOT NULL, verified INTEGER NOT NULL DEFAULT 0,
+    started_at INTEGER NOT NULL DEFAULT 0, chain_state TEXT NOT NULL DEFAULT '',
+    keep_until INTEGER NOT NULL, purged INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (order_hash, plan_hash)
 );
 CREATE INDEX jobs_by_id ON jobs (job_id);
@@ -47,8 +52,8 @@ CREATE TABLE boundary_rows (
     PRIMARY KEY (order_hash, plan_hash, request, side)
 );
 CREATE TABLE receipts (
-    order_hash TEXT NOT NULL, plan_hash TEXT NOT NULL, requests_root TEXT NOT NULL, requests INTEGER NOT NULL,
-    signed BLOB NOT NULL,
+    order_hash TEXT NOT NULL, plan_hash TEXT NOT NULL, requests_root TEXT NOT NULL,
+    requests INTEGER NOT NULL, signed BLOB NOT NULL,
     PRIMARY KEY (order_hash, plan_hash, requests_root)
 );
 CREATE TABLE checkpoints (
@@ -57,7 +62,8 @@ CREATE TABLE checkpoints (
     PRIMARY KEY (order_hash, plan_hash, request)
 );
 CREATE TABLE disputes (
-    dispute_id TEXT PRIMARY KEY, job_id TEXT NOT NULL, stage INTEGER NOT NULL, open INTEGER NOT NULL DEFAULT 1
+    dispute_id TEXT PRIMARY KEY, job_id TEXT NOT NULL, stage INTEGER NOT NULL,
+    open INTEGER NOT NULL DEFAULT 1
 );
 CREATE TABLE notes (key TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
@@ -107,7 +113,7 @@ class StoredJob:
 
 
 @dataclass(frozen=True)
-class Boundary:
+class BoundaryRows:
     """The rows of one request at one side of this stage."""
 
     row_bytes: int
@@ -119,22 +125,25 @@ class States:
     """A last stage's state rows of one request, and their root."""
 
     root: bytes
-    rows: Boundary
+    rows: BoundaryRows
 
 
 @dataclass(frozen=True)
-class Leaf:
+class FinishedLeaf:
     """One finished request; `states_root` is "" but at a last stage."""
 
     leaf: t.RequestLeaf
     states_root: str
 
 
-class Store:
+class MinerStore:
     """The file. Methods are short transactions and may be called from any thread."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create. Raises ConfigError when it was written by a newer program or is no database."""
+        """Open or create.
+
+        Raises ConfigError when it was written by a newer program or is no database.
+        """
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = threading.Lock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -204,9 +213,11 @@ class Store:
         """Remember what is about to be accepted. A repeated proposal renews the acceptance only."""
         with self._write() as db:
             db.execute(
-                "INSERT INTO jobs (order_hash, plan_hash, job_id, stage, signed_order, plan, endpoints,"
+                "INSERT INTO jobs (order_hash, plan_hash, job_id, stage, signed_order, plan, "
+                "endpoints,"
                 " shard_root, acceptance, keep_until) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT (order_hash, plan_hash) DO UPDATE SET acceptance = excluded.acceptance,"
+                " ON CONFLICT (order_hash, plan_hash) DO UPDATE SET acceptance = "
+                "excluded.acceptance,"
                 " endpoints = excluded.endpoints WHERE verified = 0",
                 (
                     acceptance.acceptance.order_hash,
@@ -223,9 +234,13 @@ class Store:
             )
 
     def job(self, order_hash: str, plan_hash: str | None = None) -> StoredJob | None:
-        """The job with this plan; without a plan the one verified on chain, else the newest accepted."""
+        """The job with this plan.
+
+        Without a plan the one verified on chain, else the newest accepted.
+        """
         found = self._jobs(
-            "order_hash = ? AND (? IS NULL OR plan_hash = ?) ORDER BY verified DESC, rowid DESC LIMIT 1",
+            "order_hash = ? AND (? IS NULL OR plan_hash = ?) ORDER BY verified DESC, rowid DESC "
+            "LIMIT 1",
             order_hash,
             plan_hash,
             plan_hash,
@@ -241,13 +256,17 @@ class Store:
         """The chain shows the job matched with this plan."""
         with self._write() as db:
             db.execute(
-                "UPDATE jobs SET verified = 1, started_at = CASE started_at WHEN 0 THEN ? ELSE started_at END"
+                "UPDATE jobs SET verified = 1, started_at = CASE started_at WHEN 0 THEN ? ELSE "
+                "started_at END"
                 " WHERE order_hash = ? AND plan_hash = ?",
                 (now_s, order_hash, plan_hash),
             )
 
     def set_chain_state(self, job_id: str, state: str, *, now_s: int = 0, keep_s: int = 0) -> None:
-        """What the chain says of a job now; rows are kept at least `keep_s` past `now_s` and the order's window."""
+        """What the chain says of a job now.
+
+        Rows are kept at least `keep_s` past `now_s` and the order's window.
+        """
         with self._write() as db:
             for order_hash, signed, keep_until in db.execute(
                 "SELECT order_hash, signed_order, keep_until FROM jobs WHERE job_id = ?", (job_id,)
@@ -264,19 +283,13 @@ class Store:
                 signed=msgspec.msgpack.decode(signed, type=t.SignedOrder),
                 plan=tuple(msgspec.msgpack.decode(plan, type=list[t.Stage])),
                 endpoints=tuple(msgspec.msgpack.decode(endpoints, type=list[str])),
-                stage=stage,
-                job_id=job_id,
-                order_hash=order_hash,
-                plan_hash=plan_hash,
-                shard_root=shard_root,
                 acceptance=msgspec.msgpack.decode(acceptance, type=t.SignedAcceptance),
                 is_verified=bool(verified),
-                started_at=started_at,
-                chain_state=chain_state,
+                **dict(zip(_PLAIN_COLUMNS, plain, strict=True)),
             )
-            for signed, plan, endpoints, stage, job_id, order_hash, plan_hash, shard_root, acceptance, verified, started_at, chain_state in self._rows(
-                "SELECT signed_order, plan, endpoints, stage, job_id, order_hash, plan_hash, shard_root,"
-                f" acceptance, verified, started_at, chain_state FROM jobs WHERE {where}",
+            for signed, plan, endpoints, acceptance, verified, *plain in self._rows(
+                "SELECT signed_order, plan, endpoints, acceptance, verified, "
+                f"{', '.join(_PLAIN_COLUMNS)} FROM jobs WHERE {where}",
                 *args,
             )
         ]
@@ -286,9 +299,12 @@ class Store:
     def put_opening(
         self, order_hash: str, request: int, opening: wire.Opening, prompt: bytes
     ) -> None:
-        """Keep what opens the order's commitments; both were checked against the order, so the first is the only one.
+        """Keep what opens the order's commitments.
 
-        Of an open order it is the requester's signature over this prompt: evidence of what was asked.
+        Both were checked against the order, so the first is the only one.
+
+        Of an open order it is the requester's signature over this prompt: evidence of what was
+        asked.
         """
         with self._write() as db:
             db.execute(
@@ -312,14 +328,16 @@ class Store:
         order_hash: str,
         plan_hash: str,
         leaf: t.RequestLeaf,
-        rows_in: Boundary,
-        rows_out: Boundary,
+        rows_in: BoundaryRows,
+        rows_out: BoundaryRows,
         states: States | None = None,
     ) -> None:
-        """Write down one finished request, before anything is signed over it; a last stage's with its `states`.
+        """Write down one finished request, before anything is signed over it.
 
-        Writing the same leaf again changes nothing. Raises CheckFailed, and changes nothing, when another leaf of
-        this request is on record: signing both would be equivocation.
+        A last stage's with its `states`.
+
+        Writing the same leaf again changes nothing. Raises CheckFailed, and changes nothing, when
+        another leaf of this request is on record: signing both would be equivocation.
         """
         with self._write() as db:
             known = db.execute(
@@ -330,7 +348,8 @@ class Store:
                 if msgspec.msgpack.decode(known[0], type=t.RequestLeaf) != leaf:
                     raise CheckFailed(
                         f"request {leaf.request_index} is not signed again",
-                        "another result of it is on record, and two signatures would cost the stake",
+                        "another result of it is on record, and two signatures would cost the "
+                        "stake",
                     )
                 return
             key = (order_hash, plan_hash, leaf.request_index)
@@ -346,13 +365,13 @@ class Store:
 
     def leaves(
         self, order_hash: str, plan_hash: str, request: int | None = None
-    ) -> dict[int, Leaf]:
+    ) -> dict[int, FinishedLeaf]:
         """Finished requests of a job by index, ascending; only this one, if it is finished."""
         return {
-            int(index): Leaf(msgspec.msgpack.decode(leaf, type=t.RequestLeaf), str(root))
+            int(index): FinishedLeaf(msgspec.msgpack.decode(leaf, type=t.RequestLeaf), str(root))
             for index, leaf, root in self._rows(
-                "SELECT request, leaf, states_root FROM leaves WHERE order_hash = ? AND plan_hash = ?"
-                + (" ORDER BY request" if request is None else " AND request = ?"),
+                "SELECT request, leaf, states_root FROM leaves WHERE order_hash = ? AND plan_hash "
+                "= ?" + (" ORDER BY request" if request is None else " AND request = ?"),
                 *(order_hash, plan_hash, *([] if request is None else [request])),
             )
         }
@@ -360,10 +379,13 @@ class Store:
     def rows(
         self, order_hash: str, plan_hash: str, request: int, side: wire.Side, start: int, count: int
     ) -> tuple[bytes, int, int] | None:
-        """(rows [start, start + count) as far as they exist, bytes per row, rows in all), None when not kept."""
+        """(rows [start, start + count) as far as they exist, bytes per row, rows in all), None when
+        not kept.
+        """
         found = self._rows(
             "SELECT row_bytes, length(data), substr(data, ? * row_bytes + 1, ? * row_bytes)"
-            " FROM boundary_rows WHERE order_hash = ? AND plan_hash = ? AND request = ? AND side = ?",
+            " FROM boundary_rows WHERE order_hash = ? AND plan_hash = ? AND request = ? AND side "
+            "= ?",
             start,
             count,
             order_hash,
@@ -427,7 +449,8 @@ class Store:
     ) -> t.SignedReceipt | None:
         """The one receipt over this set of requests, if it was signed before."""
         found = self._rows(
-            "SELECT signed FROM receipts WHERE order_hash = ? AND plan_hash = ? AND requests_root = ?",
+            "SELECT signed FROM receipts WHERE order_hash = ? AND plan_hash = ? AND requests_root "
+            "= ?",
             order_hash,
             plan_hash,
             requests_root,
@@ -506,10 +529,12 @@ class Store:
     # --- the end of it ---
 
     def purge(self, now_s: int) -> int:
-        """Delete rows and prompts of jobs nobody can dispute any more. Returns how many jobs were cleared.
+        """Delete rows and prompts of jobs nobody can dispute any more.
 
-        Leaves, acceptances and receipts stay for ever: they are small, and they are what keeps a request from being
-        signed twice.
+        Returns how many jobs were cleared.
+
+        Leaves, acceptances and receipts stay for ever: they are small, and they are what keeps a
+        request from being signed twice.
         """
         with self._write() as db:
             old = db.execute(

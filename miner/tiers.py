@@ -1,6 +1,8 @@
-"""How much of the requests' keys and values may lie outside hot memory without a step waiting for them?
+"""How much of the requests' keys and values may lie outside hot memory without a step waiting for
+them?
 
-Measured when a shard is loaded, on an engine that is thrown away: what a step takes (T_S), and how fast the second tier is (W).
+Measured when a shard is loaded, on an engine that is thrown away: what a step takes (T_S), and how
+fast the second tier is (W).
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from core.batching.chunks import CHUNK_TOKENS
 from core.runtime.logs import get_logger
-from miner.jobs import CHUNK_TOKENS
 
 if TYPE_CHECKING:
     from core.engine.batch import BatchEngine
@@ -24,9 +26,10 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class SecondTier:
-    """So many bytes in ordinary memory, or in files in `folder`.
+    """A number of bytes in ordinary memory, or in files in `folder`.
 
-    `longest_tokens` is how long a request may be, `most_requests` how many run at once; 0: the model's context, and any number.
+    `longest_tokens` is how long a request may be, `most_requests` how many run at once; 0: the
+    model's context, and any number.
     """
 
     bytes: int
@@ -40,9 +43,12 @@ class _Make(Protocol):
 
 
 def choose_offload(make: _Make, hot_bytes: int, second: SecondTier) -> Offload | None:
-    """How to swap with so much hot memory; None, and a word in the log, where it would gain nothing.
+    """How to swap with `hot_bytes` of hot memory.
 
-    `make` makes an engine on the shard. Raises UsageError where the folder cannot hold what is measured with.
+    None, and a word in the log, where it would gain nothing.
+
+    `make` makes an engine on the shard. Raises UsageError where the folder cannot hold what is
+    measured with.
     """
     from core.engine.batch import BatchEngine
     from core.engine.sizing import copy_bytes_per_s, fitting_offload
@@ -88,7 +94,7 @@ def _step_s(engine: BatchEngine) -> float:
     """T_S: the median of a few steps of one row, the shortest that there are."""
     import torch
 
-    from core.engine.pieces import Piece
+    from core.engine.pieces import RequestPiece
 
     shard = engine.shard
     x = torch.zeros(1, dtype=torch.int64) if shard.is_first else torch.zeros(1, shard.hidden)
@@ -96,13 +102,15 @@ def _step_s(engine: BatchEngine) -> float:
     taken = []
     for position in range(_STEPS + 1):
         started = time.perf_counter()
-        engine.step([Piece("probe", x, position)])
+        engine.step([RequestPiece("probe", x, position)])
         taken.append(time.perf_counter() - started)
     return sorted(taken[1:])[_STEPS // 2]
 
 
 def _share_for(engine: BatchEngine, tokens: int) -> float:
-    """Which part of hot memory a request of so many tokens holds at most, in the pool where that is most."""
+    """Which part of hot memory a request of `tokens` holds at most, in the pool where that is
+    most.
+    """
     wanted = engine.pages_for(tokens, chunk_tokens=CHUNK_TOKENS)
     # Two more, because pools are divided into whole pages.
     return max((n + 2) / have for n, have in zip(wanted, engine.pages, strict=True) if n)

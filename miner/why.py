@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from core.protocol.units import format_duration
-from miner.facts import Facts, Json, OnChain
+from miner.facts import Json, MinerFacts, OwnerOnChain
 from miner.market import model_id_of
 from miner.results import Reason
 
@@ -15,9 +15,8 @@ _GRAVITY = {"blocks": 0, "unknown": 1, "costs": 2, "fine": 3}
 NONE, ACTIVE, COOLDOWN, EXITED = range(4)
 
 
-def reasons(facts: Facts) -> list[Reason]:
-    """Ranked: what keeps all work away, what could not be seen, what keeps some away, and what is
-    fine.
+def reasons(facts: MinerFacts) -> list[Reason]:
+    """Ranked: what keeps all work away, what could not be seen, what keeps some away, and what is fine.
 
     Pure. Of equal gravity, the earlier step of getting work comes first.
     """
@@ -56,7 +55,7 @@ def _unknown(topic: str, fact: str, fix: str) -> Reason:
     return Reason(0, topic, "unknown", fact, fix)
 
 
-def _registration(facts: Facts) -> Iterator[Reason]:
+def _registration(facts: MinerFacts) -> Iterator[Reason]:
     if facts.operator is None:
         yield _blocks("registration", facts.operator_problem, "miner register --stake AMOUNT")
         return
@@ -81,7 +80,7 @@ def _registration(facts: Facts) -> Iterator[Reason]:
         yield _fine("registration", f"owner {chain.owner}")
 
 
-def _stake(facts: Facts) -> Iterator[Reason]:
+def _stake(facts: MinerFacts) -> Iterator[Reason]:
     chain, show = facts.chain, facts.settings.show_token
     if chain is None or chain.state in (NONE, EXITED):
         return
@@ -107,7 +106,7 @@ def _stake(facts: Facts) -> Iterator[Reason]:
         )
 
 
-def _reputation(facts: Facts) -> Iterator[Reason]:
+def _reputation(facts: MinerFacts) -> Iterator[Reason]:
     chain = facts.chain
     if chain is None or chain.state in (NONE, EXITED):
         return
@@ -142,11 +141,11 @@ def _reputation(facts: Facts) -> Iterator[Reason]:
         yield _fine("reputation", f"no strike, {chain.open_disputes} open disputes")
 
 
-def _strikes(chain: OnChain) -> str:
+def _strikes(chain: OwnerOnChain) -> str:
     return f"{chain.strikes} strike" + ("" if chain.strikes == 1 else "s")
 
 
-def _daemon(facts: Facts) -> Iterator[Reason]:
+def _daemon(facts: MinerFacts) -> Iterator[Reason]:
     daemon = facts.daemon
     if daemon is None and facts.is_running:
         yield _unknown(
@@ -178,7 +177,7 @@ def _daemon(facts: Facts) -> Iterator[Reason]:
         yield _fine("daemon", f"{daemon['state']} layers {daemon['layers']} of {daemon['model']}")
 
 
-def _record(facts: Facts) -> Iterator[Reason]:
+def _record(facts: MinerFacts) -> Iterator[Reason]:
     if facts.matcher_problem:
         yield _unknown("record", facts.matcher_problem, "miner doctor")
         return
@@ -199,7 +198,7 @@ def _record(facts: Facts) -> Iterator[Reason]:
         yield _fine("record", f"{own['state']}, seen {own['ageMs'] / 1000:.1f} s ago")
 
 
-def _reachability(facts: Facts) -> Iterator[Reason]:
+def _reachability(facts: MinerFacts) -> Iterator[Reason]:
     own = facts.own
     if facts.reached is False:
         where = (own or facts.daemon or {}).get("endpoint")
@@ -225,7 +224,7 @@ def _reachability(facts: Facts) -> Iterator[Reason]:
         yield _fine("reachability", "it answers; no other machine of this model is there to ask")
 
 
-def _coverage(facts: Facts) -> Iterator[Reason]:
+def _coverage(facts: MinerFacts) -> Iterator[Reason]:
     if facts.matcher_problem:
         return
     model = facts.model
@@ -250,7 +249,7 @@ def _coverage(facts: Facts) -> Iterator[Reason]:
         )
 
 
-def _price(facts: Facts) -> Iterator[Reason]:
+def _price(facts: MinerFacts) -> Iterator[Reason]:
     own = facts.own
     if own is None or "priceOutShown" not in own:
         return
@@ -280,7 +279,7 @@ def _overlap(one: Json, other: Json) -> bool:
     return bool(a and b and a[0] < b[1] and b[0] < a[1])
 
 
-def _demand(facts: Facts) -> Iterator[Reason]:
+def _demand(facts: MinerFacts) -> Iterator[Reason]:
     if facts.matcher_problem or facts.chain is None:
         return
     wanted, since = model_id_of(facts.settings), facts.chain.now_s - HOUR_S
@@ -302,7 +301,7 @@ def _demand(facts: Facts) -> Iterator[Reason]:
         yield _costs("demand", text, "serve a model that is asked for: client models")
 
 
-def _room(facts: Facts) -> Iterator[Reason]:
+def _room(facts: MinerFacts) -> Iterator[Reason]:
     daemon = facts.daemon
     if daemon is None or daemon["layers"] is None:
         return

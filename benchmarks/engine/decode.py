@@ -17,7 +17,7 @@ from torch import Tensor
 from benchmarks.engine.models import NAMES, model_folder, packed_shard
 from benchmarks.table import Row
 from core.engine.batch import BatchEngine
-from core.engine.pieces import Piece
+from core.engine.pieces import RequestPiece
 
 PROMPT_TOKENS = 18
 STEPS = {1: 16, 4: 12, 16: 8, 64: 5}
@@ -100,7 +100,7 @@ def _our_steps(engine: BatchEngine, ids: Tensor) -> Iterator[Tensor]:
         engine.open(i)
     fed, position = list(ids), 0
     while True:
-        outs = engine.step([Piece(i, x, position) for i, x in enumerate(fed)])
+        outs = engine.step([RequestPiece(i, x, position) for i, x in enumerate(fed)])
         tokens = torch.cat(outs).argmax(-1)
         position += len(fed[0])
         fed = list(tokens[:, None])

@@ -14,7 +14,7 @@ from benchmarks.engine.models import NAMES, model_folder, whole_shard
 from benchmarks.table import Row
 from core.engine.batch import BatchEngine
 from core.engine.determinism import is_batch_invariant
-from core.engine.pieces import Piece
+from core.engine.pieces import RequestPiece
 from core.engine.prepack import prepack
 from core.engine.sizing import Offload
 
@@ -124,7 +124,7 @@ def _sequence(engine: BatchEngine, ids: Tensor, company: int, microbatches: int 
                     continue
                 fed = ids[first:end] if name == "r" else (ids[i : i + 1 + (first == 0) * 3 * i])
                 at = first if name == "r" else engine.length(name)
-                pieces.append(Piece(name, fed, at, "all" if name == "r" else "last"))
+                pieces.append(RequestPiece(name, fed, at, "all" if name == "r" else "last"))
             outs = engine.step(pieces, microbatch=m, following=(m + 1) % microbatches)
             if m == 0:
                 got.append(outs[0])
@@ -146,10 +146,10 @@ def _costs(exact: BatchEngine, plain: BatchEngine, padded: BatchEngine) -> dict[
         for name in names:
             for i in range(batch):
                 engines[name].open(i)
-            engines[name].step([Piece(i, torch.arange(10, 30), 0) for i in range(batch)])
+            engines[name].step([RequestPiece(i, torch.arange(10, 30), 0) for i in range(batch)])
         for step in range(_COST_STEPS[batch]):
             for name in names[step % len(names) :] + names[: step % len(names)]:
-                pieces = [Piece(i, torch.tensor([7]), 20 + step) for i in range(batch)]
+                pieces = [RequestPiece(i, torch.tensor([7]), 20 + step) for i in range(batch)]
                 started = time.process_time()
                 engines[name].step(pieces)
                 taken[name].append(time.process_time() - started)

@@ -18,7 +18,7 @@ from benchmarks.engine.models import NAMES, model_folder
 from benchmarks.table import Row
 from core.engine.batch import BatchEngine
 from core.engine.model import load_shard
-from core.engine.pieces import Piece
+from core.engine.pieces import RequestPiece
 from core.engine.shape import layer_count, read_config
 from core.protocol.types import LayerRange
 
@@ -120,7 +120,7 @@ def _rate(stages: list[BatchEngine], clients: int, device: str) -> tuple[float, 
         nonlocal fed, position
         x = fed
         for stage in stages:
-            pieces = [Piece(client, part, position) for client, part in enumerate(x)]
+            pieces = [RequestPiece(client, part, position) for client, part in enumerate(x)]
             x = [out.cpu() for out in stage.step(pieces)]
         position += len(fed[0])
         fed = [logits.argmax(-1) for logits in x]

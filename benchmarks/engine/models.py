@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from core.engine.store import model_path
 
 if TYPE_CHECKING:
-    from core.engine.blocks import Shard
+    from core.engine.blocks import ModelShard
 
 NAMES = {"gemma": "Gemma 3 270M", "smollm": "SmolLM2 135M", "llama": "random Llama 18 × 640"}
 
@@ -43,7 +43,7 @@ def model_folder(name: str) -> Path:
     return target
 
 
-def whole_shard(folder: Path) -> Shard:
+def whole_shard(folder: Path) -> ModelShard:
     """All layers of a model, in float32."""
     from core.engine.model import load_shard
     from core.engine.shape import layer_count, read_config
@@ -52,7 +52,7 @@ def whole_shard(folder: Path) -> Shard:
     return load_shard(folder, LayerRange(0, layer_count(read_config(folder))))
 
 
-def packed_shard(folder: Path) -> tuple[Shard, int]:
+def packed_shard(folder: Path) -> tuple[ModelShard, int]:
     """The same with packed linears, and the fewest rows that they keep their bits with."""
     from core.engine.prepack import prepack
 

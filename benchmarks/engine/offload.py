@@ -19,7 +19,7 @@ from benchmarks.engine.models import model_folder, packed_shard
 from benchmarks.table import Row
 from core.engine.batch import BatchEngine
 from core.engine.offload import SwapStore, microbatch_bytes
-from core.engine.pieces import Piece
+from core.engine.pieces import RequestPiece
 from core.engine.sizing import Offload
 
 MICROBATCHES, MEMBERS, PROMPT_TOKENS, ROUNDS = 8, 6, 120, 8
@@ -105,7 +105,7 @@ def _fill(roomy: BatchEngine, tight: BatchEngine) -> None:
         for m, i in NAMES:
             engine.open((m, i), microbatch=m if engine is tight else 0)
     ids = torch.randint(10, 32000, (PROMPT_TOKENS,), generator=torch.Generator().manual_seed(0))
-    roomy.step([Piece(NAMES[0], ids, 0, "none")])
+    roomy.step([RequestPiece(NAMES[0], ids, 0, "none")])
     source = roomy.kv.requests[NAMES[0]]
     content = {n: roomy.store.read(0, table.held(), 0) for n, table in source.tables.items()}
     for engine in (roomy, tight):
@@ -127,7 +127,7 @@ def _round(
     times = []
     for m in range(MICROBATCHES):
         names = [(m, i) for i in range(MEMBERS)]
-        pieces = [Piece(name, fed[name], position) for name in names]
+        pieces = [RequestPiece(name, fed[name], position) for name in names]
         started = time.perf_counter()
         if swapping:
             got = engine.step(pieces, microbatch=m, following=(m + 1) % MICROBATCHES)

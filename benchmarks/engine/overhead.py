@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.engine.models import model_folder, packed_shard, whole_shard
 from benchmarks.table import Row
 from core.engine.batch import BatchEngine
-from core.engine.pieces import Piece
+from core.engine.pieces import RequestPiece
 
 GATHER_BATCH, GATHER_TOKENS = 16, 96
 
@@ -30,10 +30,10 @@ def _gather_row() -> Row:
     engine = BatchEngine(packed_shard(model_folder(name))[0], kv_bytes=2**28, prefix_share=0)
     for i in range(GATHER_BATCH):
         engine.open(i)
-        engine.step([Piece(i, torch.arange(10, 10 + GATHER_TOKENS), 0, "none")])
+        engine.step([RequestPiece(i, torch.arange(10, 10 + GATHER_TOKENS), 0, "none")])
 
     def step(position: int) -> None:
-        engine.step([Piece(i, torch.tensor([7 + i]), position) for i in range(GATHER_BATCH)])
+        engine.step([RequestPiece(i, torch.tensor([7 + i]), position) for i in range(GATHER_BATCH)])
 
     step(GATHER_TOKENS)
     started = time.process_time()
@@ -68,7 +68,7 @@ def _python_row() -> Row:
     taken: dict[bool, list[float]] = {True: [], False: []}
     for position in range(60):
         started = time.process_time()
-        engine.step([Piece("r", torch.tensor([7]), position)])
+        engine.step([RequestPiece("r", torch.tensor([7]), position)])
         middle = time.process_time()
         with torch.inference_mode():
             theirs.model(input_ids=torch.tensor([[7]]), past_key_values=cache, use_cache=True)

@@ -14,7 +14,7 @@ from benchmarks.table import Row
 from benchmarks.trust import lies
 from benchmarks.trust.judging import Finding, Judge
 from benchmarks.trust.town import CUTS, SAMPLED, Served, Town, Worker, columns, honest, town
-from core.engine.blocks import Shard
+from core.engine.blocks import ModelShard
 from core.engine.sampling import Sampler, sample_batch
 
 REQUESTS, PROMPT_TOKENS = 3, 80
@@ -28,14 +28,14 @@ class Lie:
     """A lie of the middle stage. `at_least` is what its profile promises; `alone`: of a stage of one layer in bfloat16."""
 
     name: str
-    spoil: Callable[[Shard], None] | None = None
+    spoil: Callable[[ModelShard], None] | None = None
     worker: Worker = honest
     bf16: Finding = Finding.SLASHED
     alone: bool = False
     replays: bool = False
 
 
-def _weights(how: lies.Spoil, one: bool) -> Callable[[Shard], None]:
+def _weights(how: lies.Spoil, one: bool) -> Callable[[ModelShard], None]:
     return lambda shard: lies.spoil(shard, how, 1 if one else len(shard.layers))
 
 
@@ -248,7 +248,7 @@ def _greedy(here: Town, request: int, prompt: Sequence[int]) -> Served:
     held: list[int] = []
     last = len(here.spans) - 1
 
-    def keep(shard: Shard, of: int) -> Callable[[Tensor], Tensor]:
+    def keep(shard: ModelShard, of: int) -> Callable[[Tensor], Tensor]:
         work = honest(shard, of)
 
         def seen(x: Tensor) -> Tensor:

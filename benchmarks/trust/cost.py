@@ -19,9 +19,9 @@ from benchmarks.trust.town import Town, columns, town
 from client.audit.precheck import rows_clear
 from core.dispute.judging.numerics import judge_rows, reexecute
 from core.engine.batch import BatchEngine
-from core.engine.blocks import Shard
+from core.engine.blocks import ModelShard
 from core.engine.layouts import layouts_of
-from core.engine.pieces import Piece
+from core.engine.pieces import RequestPiece
 from core.engine.prepack import prepack
 from core.engine.whole import prepare
 
@@ -147,7 +147,7 @@ def _time(taken: dict[str, list[float]], name: str, work: Callable[[], object]) 
     taken.setdefault(name, []).append(time.process_time() - started)
 
 
-def _decode(shard: Shard, x: Tensor) -> None:
+def _decode(shard: ModelShard, x: Tensor) -> None:
     cache = shard.new_cache()
     shard.forward(x[:PROMPT_TOKENS], cache)
     for at in range(PROMPT_TOKENS, len(x)):
@@ -157,7 +157,7 @@ def _decode(shard: Shard, x: Tensor) -> None:
 def _serve(engine: BatchEngine, x: Tensor) -> None:
     """A prompt and single steps as a miner runs them."""
     engine.open(0)
-    engine.step([Piece(0, x[:PROMPT_TOKENS], 0)])
+    engine.step([RequestPiece(0, x[:PROMPT_TOKENS], 0)])
     for at in range(PROMPT_TOKENS, len(x)):
-        engine.step([Piece(0, x[at : at + 1], at)])
+        engine.step([RequestPiece(0, x[at : at + 1], at)])
     engine.free(0)

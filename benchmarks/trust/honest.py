@@ -16,11 +16,11 @@ from benchmarks.trust.judging import Finding, Judge
 from benchmarks.trust.town import SAMPLED, Served, Town, attention, columns, town
 from core.engine import native
 from core.engine.batch import BatchEngine
-from core.engine.blocks import Final, Shard, output_of
-from core.engine.pieces import Piece
+from core.engine.blocks import Final, ModelShard, output_of
+from core.engine.pieces import RequestPiece
 from core.engine.prepack import prepack
 from core.engine.sampling import Sampler, sample_batch
-from core.engine.whole import prepare
+from core.engine.whole import prepare, run_whole
 
 REQUESTS, PROMPT_TOKENS, NEW_TOKENS = 2, 60, 12
 CHUNK, BLOCK = 16, 16
@@ -134,7 +134,7 @@ def _kernels(here: Town, stage: int) -> Iterator[tuple[str, Kernel]]:
     yield "whole, eager attention", lambda x: attention(shard, "eager")(shard, 0)(x)
     yield "whole, fused attention", lambda x: attention(shard, "sdpa")(shard, 0)(x)
     ready = prepare(here.load(here.spans[stage]), here.folder)
-    yield "whole, as auditors run it", partial(ready.run_whole, states=True)
+    yield "whole, as auditors run it", partial(run_whole, ready, states=True)
     yield f"chunks of {CHUNK}", lambda x: _by_pieces(shard, x, CHUNK)
     yield "decoded one by one", lambda x: _by_pieces(shard, x, 1)
     yield "two threads", lambda x: _on_threads(shard, x, 2)
@@ -148,12 +148,12 @@ def _kernels(here: Town, stage: int) -> Iterator[tuple[str, Kernel]]:
         yield f"batch of {batch}, our kernels", _batched(packed, batch, least_rows=least)
 
 
-def _by_pieces(shard: Shard, x: Tensor, length: int) -> Tensor:
+def _by_pieces(shard: ModelShard, x: Tensor, length: int) -> Tensor:
     cache = shard.new_cache()
     return torch.cat([shard.forward(x[i : i + length], cache) for i in range(0, len(x), length)])
 
 
-def _on_threads(shard: Shard, x: Tensor, threads: int) -> Tensor:
+def _on_threads(shard: ModelShard, x: Tensor, threads: int) -> Tensor:
     torch.set_num_threads(threads)
     try:
         return shard.forward(x, shard.new_cache())
@@ -191,7 +191,7 @@ _PRODUCTS: dict[str, Product] = {
 }
 
 
-def _with_products(shard: Shard, product: Product) -> Kernel:
+def _with_products(shard: ModelShard, product: Product) -> Kernel:
     linears = [m for m in shard.decoder_layers.modules() if isinstance(m, nn.Linear)]
 
     def run(x: Tensor) -> Tensor:
@@ -221,7 +221,7 @@ def _multiplying(linear: nn.Linear, product: Product) -> Iterator[None]:
 # --- batches ---
 
 
-def _batched(shard: Shard, batch: int, *, bare: bool = False, least_rows: int = 2) -> Kernel:
+def _batched(shard: ModelShard, batch: int, *, bare: bool = False, least_rows: int = 2) -> Kernel:
     """Prompt and single steps in the company of others, at the engine's own pages; `bare` without our C kernels."""
 
     def run(x: Tensor) -> Tensor:
@@ -242,11 +242,11 @@ def _in_company(engine: BatchEngine, x: Tensor, batch: int) -> Tensor | Final:
         engine.open(name)
     ends = [head, *range(head + 1, len(x) + 1)]
     for first, end in zip([0, *ends], ends, strict=False):
-        pieces = [Piece("r", x[first:end], first, "all")]
+        pieces = [RequestPiece("r", x[first:end], first, "all")]
         for i in others:
             # Each of another length, so that rows of many positions meet in one step.
             fed = x[i % 7 : i % 7 + 1 + (i % 5 if first == 0 else 0)]
-            pieces.append(Piece(i, fed, engine.length(i), "last"))
+            pieces.append(RequestPiece(i, fed, engine.length(i), "last"))
         got.append(engine.step(pieces, states=True)[0])
     if isinstance(got[0], Final):
         return Final(*map(torch.cat, zip(*got, strict=True)))

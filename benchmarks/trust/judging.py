@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.trust.town import SAMPLED, Served, Town, attention, honest
 from core.dispute.judging.numerics import (
-    Standing,
+    StudentVerdict,
     judge_rows,
     reexecute,
     standing_of,
@@ -66,7 +66,7 @@ class Judge:
             rows = whitened_relative_l2(served.rows[stage], reference, sigma).rows
             q = studentised(rows, self._noises[key])
         finding = Finding.CLEAN
-        if standing_of(profile, q) == Standing.SUSPICIOUS:
+        if standing_of(profile, q) == StudentVerdict.SUSPICIOUS:
             finding = Finding.SUSPICIOUS
         if verdict.at_fault:
             finding = Finding.SLASHED

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.trust.town import Work, Worker
-from core.engine.blocks import Shard
+from core.engine.blocks import ModelShard
 
 Spoil = Callable[[nn.Module], None]
 CUT_TO = 32
@@ -47,14 +47,14 @@ def perturbed(layer: nn.Module) -> None:
         w.copy_(w.float() * (1 + 1e-2 * torch.randn(w.shape, generator=rng)))
 
 
-def spoil(shard: Shard, how: Spoil, layers: int) -> None:
+def spoil(shard: ModelShard, how: Spoil, layers: int) -> None:
     """In place, in the first so many of the shard's layers."""
     with torch.no_grad():
         for layer in list(shard.decoder_layers)[:layers]:
             how(layer)
 
 
-def skip_layer(shard: Shard) -> None:
+def skip_layer(shard: ModelShard) -> None:
     """The first owned layer hands on what it was given."""
 
     def hand_on(_: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def skip_layer(shard: Shard) -> None:
     shard.decoder_layers[0].register_forward_hook(hand_on)
 
 
-def stale_keys(shard: Shard) -> None:
+def stale_keys(shard: ModelShard) -> None:
     """Keys and values of every position are those of the one before it."""
     for name, module in shard.decoder_layers.named_modules():
         if name.endswith(("k_proj", "v_proj")):
@@ -83,7 +83,7 @@ def _delay(module: nn.Module) -> None:
     module.register_forward_hook(delayed)
 
 
-def truncated(shard: Shard, request: int) -> Work:
+def truncated(shard: ModelShard, request: int) -> Work:
     """Context is cut: what comes after the first chunk sees `CUT_TO` positions of it and no more."""
     whole, cut = shard.new_cache(), shard.new_cache()
     kept = 2 * CUT_TO - CUT_TO // 2
@@ -101,7 +101,7 @@ def truncated(shard: Shard, request: int) -> Work:
 def replaying(recorded: Tensor) -> Worker:
     """Hands out rows of an earlier request."""
 
-    def worker(shard: Shard, request: int) -> Work:
+    def worker(shard: ModelShard, request: int) -> Work:
         done = [0]
 
         def work(x: Tensor) -> Tensor:

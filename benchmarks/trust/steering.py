@@ -16,7 +16,7 @@ from benchmarks.trust.judging import Finding, Judge
 from benchmarks.trust.town import Served, Town, honest, town
 from core.dispute.judging.numerics import judge_rows, reexecute
 from core.engine.attention import attending
-from core.engine.blocks import Shard
+from core.engine.blocks import ModelShard
 from core.protocol.types import SamplingParams
 from tests.core.engine.draws import judge_tokens
 
@@ -99,7 +99,7 @@ def _logits(here: Town, stage: int, x: Tensor) -> Tensor:
     return x
 
 
-def _through(shard: Shard, x: Tensor) -> Tensor:
+def _through(shard: ModelShard, x: Tensor) -> Tensor:
     given = {"input_ids" if shard.is_first else "inputs_embeds": x.unsqueeze(0), "use_cache": False}
     with shard.precision():
         if shard.is_last:
@@ -183,7 +183,7 @@ def _trace(here: Town) -> Row:
     )
 
 
-def _hook(shard: Shard, leaves: _Leaves) -> list[Any]:
+def _hook(shard: ModelShard, leaves: _Leaves) -> list[Any]:
     """Every operator of the owned layers adds its bound to what it makes."""
 
     def linear(module: nn.Linear, args: tuple[Tensor, ...], out: Tensor) -> Tensor:

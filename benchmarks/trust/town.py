@@ -21,7 +21,7 @@ from core.dispute.play.program import model_program
 from core.dispute.play.tables import corpus_texts
 from core.dispute.trace.families import FP32_TOLERANCES, SIGMA
 from core.engine.attention import attention_by
-from core.engine.blocks import Shard, output_of
+from core.engine.blocks import ModelShard, output_of
 from core.engine.model import load_shard
 from core.engine.sampling import Sampler, sample_batch
 from core.engine.tokenizer import Tokenizer
@@ -35,10 +35,10 @@ FORMS = {"fp32": "float32", "bf16": "bfloat16"}
 #: What a stage does with the rows of one call; state of a request, if any, is its own.
 Work = Callable[[Tensor], Tensor]
 #: Makes the work of one request.
-Worker = Callable[[Shard, int], Work]
+Worker = Callable[[ModelShard, int], Work]
 
 
-def honest(shard: Shard, request: int) -> Work:
+def honest(shard: ModelShard, request: int) -> Work:
     """Rows as they are, through the shard."""
     cache = shard.new_cache()
     return lambda x: shard.forward(x, cache)
@@ -71,8 +71,8 @@ class Town:
         self.form = FORMS[profile]
         bounds = (0, *(cuts or CUTS[model]))
         self.spans = [LayerRange(a, b) for a, b in pairwise(bounds)]
-        self._exact: dict[LayerRange, Shard] = {}
-        self._auditing: dict[LayerRange, Shard] = {}
+        self._exact: dict[LayerRange, ModelShard] = {}
+        self._auditing: dict[LayerRange, ModelShard] = {}
 
     @property
     def audited(self) -> Sequence[int]:
@@ -91,21 +91,21 @@ class Town:
         """Sizes of channels at each boundary."""
         return model_program(self.folder).tables[SIGMA].astype(np.float64)
 
-    def load(self, span: LayerRange) -> Shard:
+    def load(self, span: LayerRange) -> ModelShard:
         return load_shard(self.folder, span, numerics=self.form)
 
     @cached_property
-    def shards(self) -> list[Shard]:
+    def shards(self) -> list[ModelShard]:
         """The honest pipeline."""
         return [self.load(span) for span in self.spans]
 
-    def exact(self, span: LayerRange) -> Shard:
+    def exact(self, span: LayerRange) -> ModelShard:
         """The float64 reference of machines of this profile."""
         if span not in self._exact:
             self._exact[span] = load_shard(self.folder, span, numerics=self.form, reference=True)
         return self._exact[span]
 
-    def auditing(self, span: LayerRange) -> Shard:
+    def auditing(self, span: LayerRange) -> ModelShard:
         """The same reference as an auditor with much to judge runs it."""
         if span not in self._auditing:
             shard = load_shard(self.folder, span, numerics=self.form, reference=True)
@@ -131,7 +131,7 @@ class Town:
         prompt: Sequence[int],
         new_tokens: int,
         workers: Sequence[Worker] = (honest, honest, honest),
-        shards: Sequence[Shard] = (),
+        shards: Sequence[ModelShard] = (),
         choose: Callable[[int, int], int] = lambda step, token: token,
     ) -> Served:
         """Prefill and decode through three stages, each doing its work; `choose` may put another token in a drawn one's place."""
@@ -157,7 +157,7 @@ class Town:
         return Served(request, tuple(prompt), tuple(tokens), sent, np.concatenate(states))
 
     @cached_property
-    def cheap(self) -> list[Shard]:
+    def cheap(self) -> list[ModelShard]:
         """The same pipeline with every layer's matrices in four bits."""
         from benchmarks.trust.lies import int4, spoil
 
@@ -191,10 +191,10 @@ def columns() -> list[tuple[str, str]]:
     return [(model, profile) for model, profile in wanted if model_folder(model).exists()]
 
 
-def attention(shard: Shard, kind: str) -> Worker:
+def attention(shard: ModelShard, kind: str) -> Worker:
     """Honest work with one of the library's attention kernels: `eager` or `sdpa` (fused)."""
 
-    def worker(_: Shard, request: int) -> Work:
+    def worker(_: ModelShard, request: int) -> Work:
         cache = shard.new_cache()
 
         def work(x: Tensor) -> Tensor:

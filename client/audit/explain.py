@@ -21,7 +21,7 @@ from core.protocol.wire import Side
 from core.runtime.commands.results import Result
 
 if TYPE_CHECKING:
-    from core.engine.blocks import Shard
+    from core.engine.blocks import ModelShard
 
 _LOWEST, _WIDTH = -9, 36  # powers of ten on the scale, and its characters
 
@@ -67,8 +67,8 @@ async def explain_stage(
 
 def _explain(
     source: ShardSource,
-    exact: Shard,
-    own: Shard,
+    exact: ModelShard,
+    own: ModelShard,
     stage: int,
     leaf: RequestLeaf,
     inputs: bytes,
@@ -103,7 +103,7 @@ def _explain(
     )
 
 
-def _by_layer(shard: Shard, x: Any) -> list[Any]:
+def _by_layer(shard: ModelShard, x: Any) -> list[Any]:
     """Activations [T, D] after each layer, all positions at once."""
     from core.engine.blocks import output_of
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from core.dispute.judging.numerics import NumericsProfile, Verdict
-    from core.engine.blocks import Shard
+    from core.dispute.judging.numerics import NumericsProfile, NumericsVerdict
+    from core.engine.blocks import ModelShard
     from core.protocol.types import SamplingParams
 
 
@@ -34,8 +34,8 @@ def halved(profile: NumericsProfile) -> NumericsProfile:
 
 
 def rows_clear(
-    profile: NumericsProfile, shard: Shard, inputs: Any, served: Any, sigma: Any
-) -> tuple[Verdict, Any] | None:
+    profile: NumericsProfile, shard: ModelShard, inputs: Any, served: Any, sigma: Any
+) -> tuple[NumericsVerdict, Any] | None:
     """What is measured against our own float32 rows, and these, where that clears the stage; None where it is in doubt.
 
     `inputs` are ids [T] or activations [T, D], `served` rows [T, D]. One row alone is held to the row's bound, or to T where
@@ -47,7 +47,7 @@ def rows_clear(
 
 def ends_clear(
     profile: NumericsProfile,
-    shard: Shard,
+    shard: ModelShard,
     inputs: Any,
     served: Any,
     sigma: Any,
@@ -55,7 +55,7 @@ def ends_clear(
     sampling: SamplingParams,
     request_index: int,
     **history: Any,
-) -> tuple[Verdict, Any, Verdict] | None:
+) -> tuple[NumericsVerdict, Any, NumericsVerdict] | None:
     """The same of a last stage's state rows, with what is measured of its tokens against our own float32 logits.
 
     `inputs` are of all positions, of which the last ones gave the `tokens` and the state rows `served`; `history` is as of
@@ -76,22 +76,24 @@ def ends_clear(
 
 
 def _rows_clear(
-    profile: NumericsProfile, shard: Shard, ours: Any, served: Any, sigma: Any
-) -> tuple[Verdict, Any] | None:
+    profile: NumericsProfile, shard: ModelShard, ours: Any, served: Any, sigma: Any
+) -> tuple[NumericsVerdict, Any] | None:
     from core.dispute.judging.numerics import judge_rows
 
     verdict = judge_rows(halved(profile), len(shard.layers), served, ours, sigma)
     return None if verdict.at_fault or verdict.ratio > verdict.limit else (verdict, ours)
 
 
-def _forward(shard: Shard, inputs: Any, rows: Any, draw: Any = None) -> Any:
+def _forward(shard: ModelShard, inputs: Any, rows: Any, draw: Any = None) -> Any:
     """All positions at once, or of a last stage these rows, their logits given to `draw`; None for inputs that no stage may be fed: where
     judging ends is for the exact re-run to say."""
     import torch
 
+    from core.engine.whole import run_whole
+
     x = inputs if shard.is_first else inputs.to(shard.dtype)
     try:
-        found = shard.run_whole(x, rows, states=True, draw=draw)
+        found = run_whole(shard, x, rows, states=True, draw=draw)
     except ValueError:
         return None
     made = found.rows if isinstance(found, tuple) else found

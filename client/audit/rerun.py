@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from core.dispute.judging.numerics import NumericsProfile
     from core.dispute.play.program import ModelProgram
     from core.dispute.trace.program import Program
-    from core.engine.blocks import Shard
+    from core.engine.blocks import ModelShard
     from core.engine.tokenizer import Tokenizer
 
 
@@ -115,18 +115,18 @@ class ShardSource:
 
         return "bfloat16" if self.profile.name == BF16.name else "float32"
 
-    def load(self, stage: Stage) -> Shard:
+    def load(self, stage: Stage) -> ModelShard:
         from core.engine.model import load_shard
 
         return load_shard(self.model_dir, stage.layers, numerics=self.numerics, reference=True)
 
-    def load_rough(self, stage: Stage) -> Shard:
+    def load_rough(self, stage: Stage) -> ModelShard:
         """The same layers in float32, for `client/audit/precheck.py`."""
         from core.engine.model import load_shard
 
         return load_shard(self.model_dir, stage.layers)
 
-    def load_own(self, stage: Stage) -> Shard:
+    def load_own(self, stage: Stage) -> ModelShard:
         """The same layers as their machines run them, for `client/audit/suspicion.py`."""
         from core.engine.model import load_shard
 
@@ -145,11 +145,11 @@ class ShardSource:
 
         return self.operators.tables[SIGMA][boundary] if self.operators else None
 
-    def inputs_of(self, shard: Shard, rows: bytes) -> Any:
+    def inputs_of(self, shard: ModelShard, rows: bytes) -> Any:
         """Committed input rows as the shard takes them: token ids, or activations in float64."""
         return _inputs(shard, rows)
 
-    def rows_of(self, shard: Shard, rows: bytes) -> Any:
+    def rows_of(self, shard: ModelShard, rows: bytes) -> Any:
         """Committed activations [T, D] as float32."""
         return _floats(rows, shard.hidden)
 
@@ -182,19 +182,19 @@ class _Shards:
         self._spent_s = 0.0
 
     @cached_property
-    def exact(self) -> Shard:
+    def exact(self) -> ModelShard:
         return self._ready(self._source.load(self._place))
 
     @cached_property
-    def rough(self) -> Shard | None:
+    def rough(self) -> ModelShard | None:
         return self._ready(self._source.load_rough(self._place)) if self._has_rough else None
 
     @cached_property
-    def own(self) -> Shard:
+    def own(self) -> ModelShard:
         is_float32 = self._source.numerics == "float32"
         return (self.rough if is_float32 else None) or self._source.load_own(self._place)
 
-    def _ready(self, shard: Shard) -> Shard:
+    def _ready(self, shard: ModelShard) -> ModelShard:
         from core.engine.whole import prepare
 
         if self._rows < PREPARED_FROM_ROWS:
@@ -202,11 +202,11 @@ class _Shards:
         return prepare(shard, self._source.model_dir)
 
     @property
-    def either(self) -> Shard:
+    def either(self) -> ModelShard:
         """For what both know: widths, layers, vocabulary."""
         return self.rough or self.exact
 
-    def judge(self) -> Shard:
+    def judge(self) -> ModelShard:
         self.in_float64 += 1
         return self.exact
 
@@ -470,11 +470,11 @@ def _end_faults(
     source: ShardSource, opening: PromptOpening, tokens: Sequence[int]
 ) -> tuple[list[str], int | None]:
     """What is wrong with where the answer ends, and the step at which it should have."""
-    from core.engine.stops import Ending
+    from core.engine.stops import AnswerEnding
 
     sampling, most = opening.sampling, opening.sampling.max_new_tokens
     tokenizer = source.tokenizer if sampling.stop else None
-    ending = Ending(sampling, source.eos_ids, tokenizer, opening.prompt_ids)
+    ending = AnswerEnding(sampling, source.eos_ids, tokenizer, opening.prompt_ids)
     finishes = [ending.push(token) for token in tokens]
     end = next((i for i, finish in enumerate(finishes) if finish), None)
     if (
@@ -490,7 +490,7 @@ def _end_faults(
     return [f"went on after {what} at step {end}"], end
 
 
-def _inputs(shard: Shard, rows: bytes) -> Any:
+def _inputs(shard: ModelShard, rows: bytes) -> Any:
     import torch
 
     if shard.is_first:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from core.dispute.judging.numerics import NumericsProfile
-    from core.engine.blocks import Shard
+    from core.engine.blocks import ModelShard
 
 #: In float32 deviations of less than this share of T are honest machines' by what T was calibrated on: nothing stands out there.
 LEAST_SHARE = 0.5
@@ -29,7 +29,7 @@ def is_due(profile: NumericsProfile, ratio: float, limit: float) -> bool:
 
 
 def suspicion(
-    profile: NumericsProfile, own: Shard, inputs: Any, served: Any, reference: Any, sigma: Any
+    profile: NumericsProfile, own: ModelShard, inputs: Any, served: Any, reference: Any, sigma: Any
 ) -> str:
     """Why rows [T, D] within the tolerance are suspicious all the same; "" where they are not.
 
@@ -39,7 +39,7 @@ def suspicion(
     import numpy as np
 
     from core.dispute.judging.numerics import (
-        Standing,
+        StudentVerdict,
         standing_of,
         studentised,
         whitened_relative_l2,
@@ -57,12 +57,12 @@ def suspicion(
         squares.append(whitened_relative_l2(rows, reference, sigma).rows ** 2)
     noise = np.sqrt(np.mean(squares, axis=0))
     q = studentised(whitened_relative_l2(served, reference, sigma).rows, noise)
-    if standing_of(profile, q) != Standing.SUSPICIOUS:
+    if standing_of(profile, q) != StudentVerdict.SUSPICIOUS:
         return ""
     return f"{q:.1f} times the noise of an honest machine on the same rows, more than {profile.suspicious_q:g}"
 
 
-def _rows(own: Shard, x: Any) -> Any:
+def _rows(own: ModelShard, x: Any) -> Any:
     """What the stage's last layer gives at every position [N, D]."""
     from core.engine.blocks import output_of
 

@@ -35,7 +35,7 @@ from core.runtime.logs import get_logger
 from core.runtime.network.channel import StreamIdentity
 
 if TYPE_CHECKING:
-    from core.engine.stops import Ending
+    from core.engine.stops import AnswerEnding
 
 log = get_logger(__name__)
 MAX_JOBS = 256
@@ -77,7 +77,7 @@ class Requester:
     model_id: str
     model: ModelSpec
     #: Decides where an answer ends, to hold the last stage to it. None: it is believed.
-    ending_of: Callable[[Prompt], Ending] | None = None
+    ending_of: Callable[[Prompt], AnswerEnding] | None = None
 
 
 class TermsOf(Protocol):

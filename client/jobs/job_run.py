@@ -29,7 +29,7 @@ from core.runtime import origin
 from core.runtime.network.channel import StreamIdentity
 
 if TYPE_CHECKING:
-    from core.engine.stops import Ending
+    from core.engine.stops import AnswerEnding
 
 
 class JobSession(Pipeline):
@@ -47,7 +47,7 @@ class JobSession(Pipeline):
         limits: Limits,
         streams: Streams | None = None,
         continues: wire.Continues | None = None,
-        ending_of: Callable[[Prompt], Ending] | None = None,
+        ending_of: Callable[[Prompt], AnswerEnding] | None = None,
     ) -> None:
         """See `Pipeline`. `ending_of` decides where an answer ends; without it the last stage is believed."""
         super().__init__(

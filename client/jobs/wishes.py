@@ -21,7 +21,7 @@ from client.orders.matcher_api import Quote
 from client.orders.orders import Prompt, Terms, make_prompt, route_text
 from client.orders.requests import ChatRequest, read_requests
 from client.pipeline.pipeline import Limits, Logprobs
-from core.engine.stops import Ending
+from core.engine.stops import AnswerEnding
 from core.engine.tokenizer import Tokenizer
 from core.money import pricing
 from core.protocol import ids, units, wire
@@ -337,9 +337,9 @@ def terms_for(wishes: Wishes, price: Quote, chain_now: int) -> Terms:
     )
 
 
-def ending_by(tokenizer: Tokenizer) -> Callable[[Prompt], Ending]:
+def ending_by(tokenizer: Tokenizer) -> Callable[[Prompt], AnswerEnding]:
     """Decides by this tokenizer where an answer to a prompt ends."""
-    return lambda prompt: Ending(prompt.sampling, tokenizer.eos_ids, tokenizer, prompt.ids)
+    return lambda prompt: AnswerEnding(prompt.sampling, tokenizer.eos_ids, tokenizer, prompt.ids)
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -36,7 +36,7 @@ from core.runtime.network.pulse import Beat
 from core.runtime.tasks import spawn
 
 if TYPE_CHECKING:
-    from core.engine.stops import Ending
+    from core.engine.stops import AnswerEnding
 
 log = get_logger(__name__)
 TokenSink = Callable[[int, int, int], None]  # request index, step, token id
@@ -91,7 +91,7 @@ class RequestState:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[Logprobs | None] = field(default_factory=list)  # one for each token
     finish: str = ""
-    ending: Ending | None = None  # what we ourselves make of where it ends
+    ending: AnswerEnding | None = None  # what we ourselves make of where it ends
     receipts: dict[int, SignedReceipt] = field(default_factory=dict)
     failure: HeadraceError | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)

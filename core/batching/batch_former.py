@@ -1,7 +1,8 @@
 """Which waiting steps make the next batch of a stage?
 
-Decode steps first, all of them up to a limit; then prompts, cut at fixed positions, up to a budget of tokens: a long
-prompt never holds back the decode steps for longer than one budget, and decode steps never keep a prompt out.
+Decode steps first, all of them up to a limit; then prompts, cut at fixed positions, up to a budget
+of tokens: a long prompt never holds back the decode steps for longer than one budget, and decode
+steps never keep a prompt out.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Generic, TypeVar, cast
 
-from core.batching.step import Step, StepError
+from core.batching.step import RequestStep, StepError
 
 UNLIMITED = 2**62
-S = TypeVar("S", bound=Step)
+S = TypeVar("S", bound=RequestStep)
 
 
-class Batch(Generic[S]):
-    """What one pass runs: decode steps of one token and its guesses each, and prompt chunks in the order they must run.
+class StepBatch(Generic[S]):
+    """What one pass runs: decode steps of one token and its guesses each, and prompt chunks in the
+    order they must run.
 
-    All are of one `group` of requests, where requests are in groups; `following` is the group that likely comes next.
+    All are of one `group` of requests, where requests are in groups; `following` is the group that
+    likely comes next.
     """
 
     __slots__ = ("decodes", "following", "group", "prefill_tokens", "prefills")
@@ -45,13 +48,14 @@ class Batch(Generic[S]):
 class BatchFormer(Generic[S]):
     """The queue of one stage.
 
-    ``chunk_tokens`` cuts prompts at its multiples counted from position 0, so that the same prompt is always cut
-    alike; None runs prompts whole. ``budget_tokens`` bounds the prompt tokens of a batch (None: no bound),
-    ``max_decodes`` and ``max_prefills`` its steps of either kind.
+    ``chunk_tokens`` cuts prompts at its multiples counted from position 0, so that the same prompt
+    is always cut alike; None runs prompts whole. ``budget_tokens`` bounds the prompt tokens of a
+    batch (None: no bound), ``max_decodes`` and ``max_prefills`` its steps of either kind.
 
-    Promises: no batch passes a limit; every queued token is run exactly once, those of a request in order; within a
-    job first come, first served; when a limit binds, jobs take turns (prompts by tokens served, decode steps one
-    each), so nobody waits for ever. Cost: O(1) per step while the limits on decode steps do not bind.
+    Promises: no batch passes a limit; every queued token is run exactly once, those of a request in
+    order; within a job first come, first served; when a limit binds, jobs take turns (prompts by
+    tokens served, decode steps one each), so nobody waits for ever. Cost: O(1) per step while the
+    limits on decode steps do not bind.
     """
 
     __slots__ = (
@@ -98,7 +102,8 @@ class BatchFormer(Generic[S]):
         self._decodes: list[S] = []
         self._turns: dict[Hashable, int] = {}
         self._turn = 0
-        # Start-time fair queueing: the heap is ordered by tokens served, a job that returns starts at the present mark.
+        # Start-time fair queueing: the heap is ordered by tokens served, a job that returns starts
+        # at the present mark.
         self._jobs: list[tuple[int, int, Hashable]] = []
         self._prompts_of: dict[Hashable, deque[S]] = {}
         self._served = 0
@@ -142,7 +147,7 @@ class BatchFormer(Generic[S]):
         self._queued += 1
         self.waiting_prefill_tokens += tokens
 
-    def form(self) -> Batch[S] | None:
+    def form(self) -> StepBatch[S] | None:
         """Take the next batch out of the queue; None when nothing waits."""
         decodes = self._decodes
         if len(decodes) > self.max_decodes:
@@ -157,16 +162,17 @@ class BatchFormer(Generic[S]):
             step.is_waiting = False
         if self._queued:
             prefills: list[S] = []
-            return Batch(decodes, prefills, self._take_prefills(prefills))
-        return Batch(decodes, [], 0)
+            return StepBatch(decodes, prefills, self._take_prefills(prefills))
+        return StepBatch(decodes, [], 0)
 
     def form_microbatches(
         self, before: int, room: int, joins: Callable[[int, int], bool]
     ) -> list[S]:
-        """Take decode steps as they came, whole microbatches while they are at most `room` steps and `joins` of their rows.
+        """Take decode steps as they came, whole microbatches while they are at most `room` steps
+        and `joins` of their rows.
 
-        `before` rows are in the batch already; without any the first microbatch need not ask. No steps where the first one waits
-        for others to leave, or is larger than `room`.
+        `before` rows are in the batch already; without any the first microbatch need not ask. No
+        steps where the first one waits for others to leave, or is larger than `room`.
         """
         taken, rows = 0, before
         for size, more in self._microbatches():
@@ -213,7 +219,10 @@ class BatchFormer(Generic[S]):
         return before - len(self)
 
     def _take_prefills(self, taken: list[S]) -> int:
-        """Move prompt chunks into `taken`, the job with the fewest tokens served first; returns their tokens."""
+        """Move prompt chunks into `taken`, the job with the fewest tokens served first.
+
+        Returns their tokens.
+        """
         jobs, chunk, budget, room = (
             self._jobs,
             self.chunk_tokens,
@@ -254,7 +263,9 @@ class BatchFormer(Generic[S]):
         return tokens
 
     def _fair_share(self, waiting: list[S]) -> tuple[list[S], list[S]]:
-        """One step of each job in turn, the job not served for longest first; order within a job is kept.
+        """One step of each job in turn, the job not served for longest first.
+
+        Order within a job is kept.
 
         A job that was away is served as if it had just had its turn, the oldest such first.
         """

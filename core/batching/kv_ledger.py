@@ -21,9 +21,10 @@ class _Held:
 class KvLedger:
     """Pages of `page_tokens` tokens of one layer, booked by request.
 
-    Every move happens whole or not at all: `try_reserve` and `try_grow` return False and change nothing when the
-    pages are short (counted in ``refusals``). A request of t tokens over n layers holds n × ceil(t / page_tokens)
-    pages. ``peak_pages`` is the most ever held at once. Moves that no caller may make raise LedgerError.
+    Every move happens whole or not at all: `try_reserve` and `try_grow` return False and change
+    nothing when the pages are short (counted in ``refusals``). A request of t tokens over n layers
+    holds n × ceil(t / page_tokens) pages. ``peak_pages`` is the most ever held at once. Moves that
+    no caller may make raise LedgerError.
     """
 
     __slots__ = ("_held", "page_tokens", "pages", "peak_pages", "refusals", "used_pages")
@@ -73,7 +74,10 @@ class KvLedger:
         return True
 
     def try_book(self, request: Hashable, pages: int) -> bool:
-        """Book so many pages for a request that will not grow; False, and nothing booked, when they are short."""
+        """Book `pages` for a request that will not grow.
+
+        False, and nothing booked, when they are short.
+        """
         if request in self._held:
             raise LedgerError(f"request {request} already holds pages")
         if pages < 0:
@@ -84,7 +88,10 @@ class KvLedger:
         return True
 
     def try_grow(self, request: Hashable, tokens: int) -> bool:
-        """Let a request hold `tokens` tokens in all; False, and nothing changed, when the pages are short."""
+        """Let a request hold `tokens` tokens in all.
+
+        False, and nothing changed, when the pages are short.
+        """
         held = self._held.get(request)
         if held is None:
             raise LedgerError(f"request {request} holds no pages to grow")

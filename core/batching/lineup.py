@@ -1,9 +1,10 @@
 """Who waits in front of a stage, and which steps does its next batch take?
 
-A new request stands in the lobby until memory is promised to it, jobs taking turns; its steps wait with it. Then decode
-steps leave, at a first stage by tickets and at later ones by the microbatches they came in, and prompts fill up to a
-budget of tokens, a small one while anybody decodes. Where requests are in groups, each of which has memory of its own, a
-batch is of one group, and the groups take turns. Pure: no clock, no tensors.
+A new request waits until memory is promised to it, jobs taking turns; its steps wait with it. Then
+decode steps leave, at a first stage by tickets and at later ones by the microbatches they came in,
+and prompts fill up to a budget of tokens, a small one while a request decodes. Where requests are
+in groups, each of which has memory of its own, a batch is of one group, and the groups take turns.
+Pure: no clock, no tensors.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, Protocol, TypeVar
 
-from core.batching.batch_former import Batch, BatchFormer
-from core.batching.step import Step, StepError
+from core.batching.batch_former import BatchFormer, StepBatch
+from core.batching.step import RequestStep, StepError
 from core.batching.tickets import Tickets
 
-S = TypeVar("S", bound=Step)
+S = TypeVar("S", bound=RequestStep)
 
 
 class Admission(Protocol):
@@ -28,17 +29,17 @@ class Admission(Protocol):
         """Take a promise back; requests without one are passed over."""
 
 
-class _Guest:
-    __slots__ = ("early", "group", "is_gated", "is_in", "job", "ring")
+class _QueuedRequest:
+    __slots__ = ("early", "group", "is_admitted", "is_gated", "job", "ring")
 
     def __init__(self, job: Hashable, ring: Hashable, is_gated: bool = True) -> None:
         self.job, self.ring, self.is_gated = job, ring, is_gated
-        self.is_in = False
+        self.is_admitted = False
         self.group = 0
-        self.early: list[Step] = []
+        self.early: list[RequestStep] = []
 
 
-class _Group(Generic[S]):
+class _QueuedGroup(Generic[S]):
     """Requests whose steps may run together: their tickets by ring, and their prompts."""
 
     __slots__ = ("prompts", "rings")
@@ -54,10 +55,13 @@ class _Group(Generic[S]):
 
 
 class Lineup(Generic[S]):
-    """The queue of one stage. `gated` is a first stage, whose decode steps leave by tickets, one ring at a time each.
+    """The queue of one stage.
 
-    Promises: admitted in turns between jobs and first come, first served within one, nobody overtaking whoever does not
-    fit; no decode step waits for a prompt longer than `budget_tokens`; a step leaves once.
+    `gated` is a first stage, whose decode steps leave by tickets, one ring at a time each.
+
+    Promises: admitted in turns between jobs and first come, first served within one, nobody
+    overtaking a request that does not fit; no decode step waits for a prompt longer than
+    `budget_tokens`; a step leaves once.
     """
 
     def __init__(
@@ -71,32 +75,34 @@ class Lineup(Generic[S]):
         group_of: Callable[[Hashable], int] | None = None,
         joins: Callable[[int, int], bool] | None = None,
     ) -> None:
-        """A batch has at most `max_rows` decode steps, and `quiet_budget_tokens` of prompts while nobody decodes.
+        """A batch has at most `max_rows` decode steps, and `quiet_budget_tokens` of prompts while
+        nobody decodes.
 
-        `group_of` says of an admitted request which group it is in; None: there is only one. `joins` says whether so many rows of a
-        later stage's batch and so many more of another microbatch run together; None: always, as those of one group do among several.
+        `group_of` says of an admitted request which group it is in; None: there is only one.
+        `joins` says whether some rows of a later stage's batch and some more of another
+        microbatch run together; None: always, as those of one group do among several.
         """
         self.gated, self.max_rows = gated, max_rows
         self._admission = admission
         self._budgets = budget_tokens, quiet_budget_tokens
-        self._guests: dict[Hashable, _Guest] = {}
-        self._lobby: dict[Hashable, deque[Hashable]] = {}
+        self._requests: dict[Hashable, _QueuedRequest] = {}
+        self._waiting: dict[Hashable, deque[Hashable]] = {}
         self._inside: dict[Hashable, int] = {}  # admitted requests by job
         self._group_of, self._joins = group_of, joins
-        self._groups: dict[int, _Group[S]] = {}  # whose turn was longest ago first
+        self._groups: dict[int, _QueuedGroup[S]] = {}  # whose turn was longest ago first
         self._decoding: set[Hashable] = set()
 
     def __contains__(self, request: Hashable) -> bool:
-        return request in self._guests
+        return request in self._requests
 
     @property
     def open_requests(self) -> int:
-        return len(self._guests)
+        return len(self._requests)
 
     @property
-    def in_lobby(self) -> int:
+    def waiting_requests(self) -> int:
         """Requests that wait for memory."""
-        return sum(len(waiting) for waiting in self._lobby.values())
+        return sum(len(waiting) for waiting in self._waiting.values())
 
     @property
     def waiting_rows(self) -> int:
@@ -105,76 +111,81 @@ class Lineup(Generic[S]):
         return decodes + sum(g.prompts.waiting_prefill_tokens for g in self._groups.values())
 
     def rings(self) -> Iterable[tuple[Hashable, Tickets[S]]]:
-        """The tickets of every ring that has requests; a ring in several groups has some in each."""
+        """The tickets of every ring that has requests.
+
+        A ring in several groups has some in each.
+        """
         return (named for group in self._groups.values() for named in group.rings.items())
 
-    def is_in_lobby(self, request: Hashable) -> bool:
-        guest = self._guests.get(request)
-        return guest is not None and not guest.is_in
+    def is_waiting(self, request: Hashable) -> bool:
+        queued = self._requests.get(request)
+        return queued is not None and not queued.is_admitted
 
     def open(
         self, request: Hashable, job: Hashable, ring: Hashable = None, *, is_gated: bool = True
     ) -> None:
-        """A request begins; it stands in the lobby. Raises StepError for one that is here.
+        """A request begins; it waits for memory. Raises StepError for one that is here.
 
-        At a gated stage all requests of a ring begin here, or none of them does and `is_gated` is False.
+        At a gated stage all requests of a ring begin here, or none of them does and `is_gated` is
+        False.
         """
-        if request in self._guests:
+        if request in self._requests:
             raise StepError(f"request {request} is here already")
-        self._guests[request] = _Guest(job, ring, is_gated)
-        self._lobby.setdefault(job, deque()).append(request)
+        self._requests[request] = _QueuedRequest(job, ring, is_gated)
+        self._waiting.setdefault(job, deque()).append(request)
 
     def add(self, step: S) -> None:
         """Queue a step of an open request."""
-        guest = self._guests.get(step.request)
-        if guest is None:
+        queued = self._requests.get(step.request)
+        if queued is None:
             raise StepError(f"{step} of a request that is not here")
-        if guest.is_in:
-            self._queue(guest, step)
+        if queued.is_admitted:
+            self._queue(queued, step)
         else:
-            guest.early.append(step)
+            queued.early.append(step)
 
     def drop(self, request: Hashable) -> None:
         """Forget a request and what waits of it; unknown ones are passed over."""
-        guest = self._guests.pop(request, None)
-        if guest is None:
+        queued = self._requests.pop(request, None)
+        if queued is None:
             return
         self._decoding.discard(request)
-        if guest.is_in:
-            self._inside[guest.job] -= 1
-            if not self._inside[guest.job]:
-                del self._inside[guest.job]
-            group = self._groups[guest.group]
+        if queued.is_admitted:
+            self._inside[queued.job] -= 1
+            if not self._inside[queued.job]:
+                del self._inside[queued.job]
+            group = self._groups[queued.group]
             group.prompts.cancel(request)
-            tickets = group.rings[guest.ring]
+            tickets = group.rings[queued.ring]
             tickets.drop(request)
             if not tickets.members:
-                del group.rings[guest.ring]
+                del group.rings[queued.ring]
         else:
-            self._lobby[guest.job].remove(request)
-            if not self._lobby[guest.job]:
-                del self._lobby[guest.job]
+            self._waiting[queued.job].remove(request)
+            if not self._waiting[queued.job]:
+                del self._waiting[queued.job]
 
     def recall(self, request: Hashable, job: Hashable, ring: Hashable) -> bool:
-        """Take out what waits of a request, which goes on for another job and round another ring; its promise stays.
+        """Take out what waits of a request, which goes on for another job and round another ring;
+        its promise stays.
 
         False, and it is forgotten, where nothing was promised to it yet.
         """
-        guest = self._guests.get(request)
-        was_in = guest is not None and guest.is_in
+        queued = self._requests.get(request)
+        was_in = queued is not None and queued.is_admitted
         self.drop(request)
-        if guest is not None and was_in:
-            self._guests[request] = _Guest(job, ring, guest.is_gated)
+        if queued is not None and was_in:
+            self._requests[request] = _QueuedRequest(job, ring, queued.is_gated)
             self._enter(request)
         return was_in
 
     def land(self, request: Hashable) -> None:
         """What left for this request came home and is its last."""
-        guest = self._guests.get(request)
-        if guest is not None and guest.is_in:
-            self._groups[guest.group].rings[guest.ring].land(request)
+        queued = self._requests.get(request)
+        if queued is not None and queued.is_admitted:
+            self._groups[queued.group].rings[queued.ring].land(request)
 
-    def form(self) -> Batch[S] | None:
+    def form(self) -> StepBatch[S] | None:
         """Take the next batch; None when nothing may run now."""
         self._admit()
         for number in list(self._groups):
@@ -185,9 +196,10 @@ class Lineup(Generic[S]):
                 return batch
         return None
 
-    def _form_of(self, number: int) -> Batch[S] | None:
+    def _form_of(self, number: int) -> StepBatch[S] | None:
         rings, decodes, rows = self._groups[number].rings, list[S](), 0
-        # Among groups a turn is worth more than a microbatch: the next one's memory is fetched for it.
+        # Among groups a turn is worth more than a microbatch: the next one's memory is fetched for
+        # it.
         joins = self._joins if len(self._groups) == 1 else None
         for name in list(rings):
             left = rings[name].leave(self.max_rows - len(decodes), rows, joins)
@@ -198,19 +210,21 @@ class Lineup(Generic[S]):
         prefills, tokens = self._take_prompts(self._groups[number].prompts)
         if not decodes and not prefills:
             return None
-        return Batch(decodes, prefills, tokens, number)
+        return StepBatch(decodes, prefills, tokens, number)
 
     def _following(self, number: int) -> int | None:
-        """Of the other groups with requests: the first whose turn is and that is ready, else the first."""
+        """Of the other groups with requests: the first whose turn is and that is ready, else the
+        first.
+        """
         others = [at for at, group in self._groups.items() if at != number and group.rings]
         return next((at for at in others if self._groups[at].is_ready), next(iter(others), None))
 
     def put_back(self, steps: list[S]) -> None:
         """Steps of a batch that could not run now."""
         for step in steps:
-            guest = self._guests.get(step.request)
-            if guest is not None:
-                self._queue(guest, step)
+            queued = self._requests.get(step.request)
+            if queued is not None:
+                self._queue(queued, step)
 
     def _take_prompts(self, prompts: BatchFormer[S]) -> tuple[list[S], int]:
         if not len(prompts):
@@ -219,40 +233,40 @@ class Lineup(Generic[S]):
         batch = prompts.form()
         return ([], 0) if batch is None else (batch.prefills, batch.prefill_tokens)
 
-    def _queue(self, guest: _Guest, step: S) -> None:
-        group = self._groups[guest.group]
+    def _queue(self, queued: _QueuedRequest, step: S) -> None:
+        group = self._groups[queued.group]
         if step.is_decode:
             self._decoding.add(step.request)
-            group.rings[guest.ring].add(step)
+            group.rings[queued.ring].add(step)
         else:
-            group.rings[guest.ring].land(step.request)
+            group.rings[queued.ring].land(step.request)
             group.prompts.add_prefill(step)
 
     def _admit(self) -> None:
-        while self._lobby:
-            job = min(self._lobby, key=lambda job: self._inside.get(job, 0))
-            request = self._lobby[job][0]
+        while self._waiting:
+            job = min(self._waiting, key=lambda job: self._inside.get(job, 0))
+            request = self._waiting[job][0]
             if not self._admission.try_admit(request):
                 return
-            self._lobby[job].popleft()
-            if not self._lobby[job]:
-                del self._lobby[job]
+            self._waiting[job].popleft()
+            if not self._waiting[job]:
+                del self._waiting[job]
             self._enter(request)
 
     def _enter(self, request: Hashable) -> None:
-        guest = self._guests[request]
-        guest.is_in = True
-        self._inside[guest.job] = self._inside.get(guest.job, 0) + 1
+        queued = self._requests[request]
+        queued.is_admitted = True
+        self._inside[queued.job] = self._inside.get(queued.job, 0) + 1
         if self._group_of is not None:
-            guest.group = self._group_of(request)
-        group = self._groups.get(guest.group)
+            queued.group = self._group_of(request)
+        group = self._groups.get(queued.group)
         if group is None:
-            group = self._groups[guest.group] = _Group(self._budgets[1])
-        ring = group.rings.get(guest.ring)
+            group = self._groups[queued.group] = _QueuedGroup(self._budgets[1])
+        ring = group.rings.get(queued.ring)
         if ring is None:
-            is_gated = self.gated and guest.is_gated
-            ring = group.rings[guest.ring] = Tickets(1 if is_gated else None)
+            is_gated = self.gated and queued.is_gated
+            ring = group.rings[queued.ring] = Tickets(1 if is_gated else None)
         ring.join(request)
-        for step in guest.early:
-            self._queue(guest, step)  # type: ignore[arg-type]
-        guest.early = []
+        for step in queued.early:
+            self._queue(queued, step)  # type: ignore[arg-type]
+        queued.early = []

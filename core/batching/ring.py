@@ -1,7 +1,8 @@
 """How many microbatches of what size keep every stage of a ring busy? (DeServe §4.3)
 
-A microbatch leaves the first stage, passes the others, and its tokens come home after the ring time. With too few of them
-stages idle while all are on their way; with more than needed each is smaller than it could be, and steps cost more per row.
+A microbatch leaves the first stage, passes the others, and its tokens come home after the ring
+time. With too few of them stages idle while all are on their way; with more than needed each is
+smaller than it could be, and steps cost more per row.
 """
 
 from __future__ import annotations
@@ -12,21 +13,24 @@ from dataclasses import dataclass
 
 #: A smaller number of microbatches is preferred to a rate better by less than this.
 TOLERANCE = 0.03
-#: A number that is in use stays while it is so much within, or without, that share: every change makes stages wait once.
+#: A number that is in use stays while it is this much within, or without, that share: every change
+#: makes stages wait once.
 STAY = 0.01
-#: Links and what is in between take so much longer than usual now and then, and whoever waits for them then has nothing to do.
-#: Steps do so as well, by a smaller share; no more is allowed for them than links take, since without links nobody waits for them.
+#: Links and what is in between take this much longer than usual now and then, and a stage that
+#: waits for them then has nothing to do. Steps do so as well, by a smaller share; no more is
+#: allowed for them than links take, since without links nobody waits for them.
 SLACK, STEP_SLACK = 0.35, 0.1
-#: Guesses may make a round so much longer, should all of them be wrong.
+#: Guesses may make a round this much longer, should all of them be wrong.
 SPARE = 0.1
-#: Microbatches that wait run together if the step that this saves is at least such a share of how long the first is held up by it.
+#: Microbatches that wait run together if the step that this saves is at least such a share of how
+#: long the first is held up by it.
 JOIN = 0.2
 MAX_TICKETS = 64
 _SAMPLES = 32
 
 
 @dataclass(frozen=True)
-class Choice:
+class MicrobatchChoice:
     """N microbatches of at most B rows."""
 
     tickets: int
@@ -41,17 +45,16 @@ def choose(
     max_rows: int,
     jitter_s: float = 0.0,
     before: int | None = None,
-) -> Choice:
+) -> MicrobatchChoice:
     """The (N, B) that maximises N·B / max(N·max_s T_s(B), R(B)), with the smallest N within 3 %.
 
-    `stages` give T_s in seconds for a batch of so many rows, `latency_s` is all of the ring time R that no stage computes. To
-    R SLACK of that is added, and STEP_SLACK of the steps. Without the first two stages over 256 ms, with 480 sequences, had 0.86 of
-    the tokens a second that they have without links; over 64 ms two microbatches, which just fill the ring, left the slower stage
-    idle for 4 % of its time, and three for 1 to 2.
-    One more where the ring time varies by more than half of the slowest stage's step, and where full microbatches do not hold all
-    that are active, unless it makes steps too small: it is there when another is late.
-    The number `before` stays unless another is clearly better. Two and three microbatches that are equally good took turns every ten
-    seconds, and with every change the slower stage had nothing to do for half a round.
+    `stages` give T_s in seconds for a batch of some rows, `latency_s` is all of the ring time R
+    that no stage computes. SLACK of it is added to R, and STEP_SLACK of the steps: a ring that is
+    just full idles whenever something is late. One more microbatch is there for a late one where
+    the ring time varies by more than half of the slowest stage's step, and where full microbatches
+    do not hold all that are active, unless it makes steps too small. The number `before` stays
+    unless another is clearly better, because a stage waits half a round at each change.
+    What each came to: `docs/engine.md`, "Where constants come from".
     """
     if active < 1 or max_rows < 1:
         raise ValueError(f"{active} active requests, batches of at most {max_rows} rows")
@@ -70,11 +73,13 @@ def choose(
         tickets += 1
     if before is not None and before <= len(rates) and _stays(rates, before, tickets):
         tickets = before
-    return Choice(tickets, min(-(-active // tickets), max_rows))
+    return MicrobatchChoice(tickets, min(-(-active // tickets), max_rows))
 
 
 def _stays(rates: Sequence[float], before: int, tickets: int) -> bool:
-    """Whether `before` microbatches are nearly as good as so many; `rates` are those of 1, 2, 3, …
+    """Whether `before` microbatches are nearly as good as `tickets`.
+
+    `rates` are those of 1, 2, 3, …
 
     Many fewer are good for something else: their steps are of sizes that should be seen.
     """
@@ -86,9 +91,14 @@ def _stays(rates: Sequence[float], before: int, tickets: int) -> bool:
 
 
 def round_s(
-    stages: Sequence[Callable[[float], float]], latency_s: float, choice: Choice, carried: int = 1
+    stages: Sequence[Callable[[float], float]],
+    latency_s: float,
+    choice: MicrobatchChoice,
+    carried: int = 1,
 ) -> float:
-    """Seconds from one token of a request to its next, above 0: max(N·max_s T_s, R), where each request has `carried` rows."""
+    """Seconds from one token of a request to its next, above 0: max(N·max_s T_s, R), where each
+    request has `carried` rows.
+    """
     times = [seconds(choice.rows * carried) for seconds in stages]
     return _round_s(times, latency_s, choice.tickets)
 
@@ -98,9 +108,13 @@ def _round_s(times: Sequence[float], latency_s: float, tickets: int) -> float:
 
 
 def spare_rows(
-    stages: Sequence[Callable[[float], float]], latency_s: float, choice: Choice, most: int
+    stages: Sequence[Callable[[float], float]],
+    latency_s: float,
+    choice: MicrobatchChoice,
+    most: int,
 ) -> int:
-    """How many rows beside its own, at most `most`, each request may send round so that a round takes at most a tenth longer.
+    """How many rows beside its own, at most `most`, each request may send round so that a round
+    takes at most a tenth longer.
 
     That is what links leave idle: none where stages are busy all the time.
     """
@@ -113,11 +127,12 @@ def spare_rows(
 
 
 def joins(seconds: Callable[[float], float], rows: int, more: int) -> bool:
-    """Whether `more` rows, which wait too, run in one step with `rows` that came before them; `seconds` is T of this stage.
+    """Whether `more` rows, which wait too, run in one step with `rows` that came before them.
 
-    Small steps do, for they take as long as one. Of large ones each takes its own time, together or not, and the first would come
-    home later: over 256 ms two of four microbatches of 120 rows ran as one all the time, and with them so late the stage had nothing
-    to do for a quarter of every round.
+    `seconds` is T of this stage.
+
+    Small steps do, for they take as long as one. Of large ones each takes its own time, together or
+    not, and the first would come home later.
     """
     together_s, first_s = seconds(rows + more), seconds(rows)
     saved_s = first_s + seconds(more) - together_s
@@ -138,7 +153,9 @@ class Recent:
 
     @property
     def usual_s(self) -> float:
-        """The median of the last rounds: a machine that slept through some of them has not got longer links."""
+        """The median of the last rounds: a machine that slept through some of them has not got
+        longer links.
+        """
         return sorted(self._samples)[len(self._samples) // 2] if self._samples else 0.0
 
     @property

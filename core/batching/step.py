@@ -11,12 +11,13 @@ class StepError(ValueError):
     """A step was moved as no step can be: queued twice, cut outside itself, or empty."""
 
 
-class Step:
+class RequestStep:
     """One pass of one request over (part of) a stage's layers.
 
-    Tokens [first, end) of the request's positions, of which the last `guessed` are guesses of what comes. A decode step may be
-    queued again after its batch, with its position moved by the owner; a prompt's step is cut into chunks by the batch former.
-    ``layers`` is the part of the stage's slice that the request uses, None for all of it. ``leads`` says that a microbatch of the stage
+    Tokens [first, end) of the request's positions, of which the last `guessed` are guesses of what
+    comes. A decode step may be queued again after its batch, with its position moved by the owner;
+    a prompt's step is cut into chunks by the batch former. ``layers`` is the part of the stage's
+    slice that the request uses, None for all of it. ``leads`` says that a microbatch of the stage
     before begins with it. ``is_waiting`` belongs to the former.
     """
 
@@ -51,10 +52,12 @@ class Step:
 
     @property
     def is_decode(self) -> bool:
-        """Whether it computes the next token, with guesses behind it or none: no part of a prompt."""
+        """Whether it computes the next token, with guesses behind it or none: no part of a
+        prompt.
+        """
         return self.first > 0 and self.end - self.first - self.guessed == 1
 
-    def cut(self, end: int) -> Step:
+    def cut(self, end: int) -> RequestStep:
         """Take [first, end) off the front as a step of its own; what stays begins at `end`."""
         if not self.first < end < self.end:
             raise StepError(f"cannot cut [{self.first}, {self.end}) at {end}")
@@ -62,9 +65,12 @@ class Step:
         self.first = end
         return front
 
-    def part(self, first: int, end: int) -> Step:
-        """A step of the same request over other tokens; a subclass that carries more overrides this."""
-        return Step(self.request, first, end, self.job, self.layers)
+    def part(self, first: int, end: int) -> RequestStep:
+        """A step of the same request over other tokens.
+
+        A subclass that carries more overrides this.
+        """
+        return RequestStep(self.request, first, end, self.job, self.layers)
 
     def __repr__(self) -> str:
         return f"Step({self.request}, [{self.first}, {self.end}), job={self.job})"

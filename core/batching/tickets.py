@@ -1,8 +1,10 @@
-"""Which requests' next steps leave a first stage together, so that others are on their way meanwhile?
+"""Which requests' next steps leave a first stage together, so that others are on their way
+meanwhile?
 
-A ticket is what left in one batch; it is home when each of its requests has its next step ready, or is over. With N tickets
-out nothing leaves until one is home; then those that have waited longest leave, at most B. So sizes even out by themselves
-whenever requests come, go, or come home in other company.
+A ticket is what left in one batch; it is home when each of its requests has its next step ready, or
+is over. With N tickets out nothing leaves until one is home; then those that have waited longest
+leave, at most B. So sizes even out by themselves whenever requests come, go, or come home
+with others.
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from core.batching.batch_former import UNLIMITED, BatchFormer
-from core.batching.step import Step
+from core.batching.step import RequestStep
 
-S = TypeVar("S", bound=Step)
+S = TypeVar("S", bound=RequestStep)
 
 
 class Tickets(Generic[S]):
-    """Decode steps of the requests that go round one ring. `tickets` None lets everything leave when it comes."""
+    """Decode steps of the requests that go round one ring.
+
+    `tickets` None lets everything leave when it comes.
+    """
 
     __slots__ = ("_former", "_left", "_number", "_out", "members", "rows", "tickets")
 
@@ -61,7 +66,10 @@ class Tickets(Generic[S]):
             del self._left[ticket]
 
     def withdraw(self, request: Hashable) -> int:
-        """Take out what waits of a request, and await nothing of it; returns how many steps waited."""
+        """Take out what waits of a request, and await nothing of it.
+
+        Returns how many steps waited.
+        """
         self.land(request)
         return self._former.cancel(request)
 
@@ -75,8 +83,9 @@ class Tickets(Generic[S]):
     ) -> list[S]:
         """The steps of the next ticket, at most `room` and `rows`; none while N tickets are out.
 
-        Without tickets whole microbatches leave with the `before` rows that leave already, and with each other, as `joins` says.
-        One that is larger than a batch is none: of its steps jobs take turns.
+        Without tickets whole microbatches leave with the `before` rows that leave already, and with
+        each other, as `joins` says. One that is larger than a batch is none: of its steps jobs take
+        turns.
         """
         if room < 1 or not self.may_leave:
             return []

@@ -1,4 +1,4 @@
-"""How long does a stage take for a batch of so many rows, as far as has been measured?"""
+"""How long does a stage take for a batch of some rows, as far as has been measured?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 #: A slower step is believed less than a faster one: a neighbour may have held it up.
 _RISE, _FALL = 0.05, 0.15
 _OLD_STEPS = 16
-#: A size that ran so many times is known.
+#: A size that ran this many times is known.
 _KNOWN_STEPS = 8
 
 #: Rows and seconds, by rows.
@@ -29,11 +29,12 @@ class _Size:
 class StepTimes:
     """T(B): seconds of a step by rows, smoothed in buckets that widen with the size.
 
-    Between buckets it is read off a straight line, below the smallest it is flat, above the largest the last slope goes on;
-    a step never gets faster with more rows, nor a row dearer: what looks so is noise, or news that smaller steps have yet to
-    hear. With one bucket known, half of its time is taken to be there for any row.
-    A bucket that was seen long ago and slower than a larger one is now is forgotten: a neighbour had held those steps up, and
-    a size that looks slow would not be tried again.
+    Between buckets it is read off a straight line, below the smallest it is flat, above the largest
+    the last slope goes on; a step never gets faster with more rows, nor a row dearer: what looks so
+    is noise, or news that smaller steps have yet to hear. With one bucket known, half of its time
+    is taken to be there for any row. A bucket that was seen long ago and slower than a larger one
+    is now is forgotten: a neighbour had held those steps up, and a size that looks slow would not
+    be tried again.
     """
 
     __slots__ = ("_hoped", "_measured", "_sizes", "_steps")
@@ -49,7 +50,7 @@ class StepTimes:
         return bool(self._sizes)
 
     def observe(self, rows: int, seconds: float) -> None:
-        """A step of so many rows, at least 1, took so long."""
+        """A step of `rows` rows, at least 1, took `seconds`."""
         if rows < 1 or seconds < 0:
             raise ValueError(f"{rows} rows in {seconds} s")
         bucket = bucket_of(rows)
@@ -75,10 +76,12 @@ class StepTimes:
         return _on(self._measured, rows)
 
     def hoped(self, rows: float) -> float:
-        """T(rows) for who decides about the size of steps: were sizes that hardly ran thought slow, they would never be tried.
+        """T(rows) for who decides about the size of steps: were sizes that hardly ran thought slow,
+        they would never be tried.
 
-        Below the smallest known bucket the least that is possible: the first slope goes on, as far as time in proportion to rows. What
-        seems slower than that, or than known sizes around it, is believed by its share of the steps that make it known.
+        Below the smallest known bucket the least that is possible: the first slope goes on, as far
+        as time in proportion to rows. What seems slower than that, or than known sizes around it,
+        is believed by its share of the steps that make it known.
         """
         if self._hoped is None:
             self._hoped = _possible(self._believed())

@@ -1,7 +1,8 @@
 """Where in any decoder are the embedding, the layers and the head?
 
-Nothing is known about the model but how the library builds it: a small clone of its architecture runs once, and what
-ran before its first layer, after its last one and between them tells which stage needs which module.
+Nothing is known about the model but how the library builds it: a small clone of its architecture
+runs once, and what ran before its first layer, after its last one and between them tells which
+stage needs which module.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def build_tiny(config: PreTrainedConfig) -> Any:
 
 
 def layer_list(model: Any) -> tuple[str, nn.ModuleList]:
-    """Path and list of a model's layers: the one outermost list that is as long as it has layers."""
+    """Path and list of a model's layers: the one outermost list that is as long as it has
+    layers.
+    """
     count = model.config.num_hidden_layers
     lists = {n: m for n, m in model.named_modules() if isinstance(m, nn.ModuleList)}
     outer = {n: m for n, m in lists.items() if not any(n.startswith(f"{o}.") for o in lists)}

@@ -1,8 +1,9 @@
 """How do many requests' rows attend to their own pages in one pass of the library's layers?
 
-transformers hands queries, keys and values of every layer to an attention function by name. Ours is registered once;
-it calls whatever pass this thread is running. Because the name is unknown to the library's mask builder no mask is built,
-and the pass does causality, sliding windows, grouped heads, soft-capping and sinks itself.
+transformers hands queries, keys and values of every layer to an attention function by name. Ours is
+registered once; it calls whatever pass this thread is running. Because the name is unknown to the
+library's mask builder no mask is built, and the pass does causality, sliding windows, grouped
+heads, soft-capping and sinks itself.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ class Pass(Protocol):
     """What answers the layers' attention calls during one pass."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
-        """[1, H, T, d], [1, K, T, d], [1, K, T, e] → [1, T, H, e]; `options` are the library's keyword arguments."""
+        """[1, H, T, d], [1, K, T, d], [1, K, T, e] → [1, T, H, e].
+
+        `options` are the library's keyword arguments.
+        """
         ...
 
 
@@ -37,8 +41,10 @@ class _Running(threading.local):
 _running = _Running()
 
 
-class PassThrough(LibraryCache):
-    """Stands where layers expect a cache, and remembers nothing: keys and values go straight to the pass."""
+class ForwardingCache(LibraryCache):
+    """Stands where layers expect a cache, and remembers nothing: keys and values go straight to the
+    pass.
+    """
 
     def __init__(self) -> None:
         super().__init__(layers=[])
@@ -46,6 +52,7 @@ class PassThrough(LibraryCache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
+        """[1, K, T, d] and [1, K, T, e], as they came."""
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -54,7 +61,9 @@ class PassThrough(LibraryCache):
 
 @contextmanager
 def attention_by(config: Any, kind: str) -> Iterator[None]:
-    """Within, this model's layers attend by this one of the library's functions, such as `eager` or `sdpa`."""
+    """Within, this model's layers attend by this one of the library's functions, such as `eager` or
+    `sdpa`.
+    """
     before = config._attn_implementation
     config._attn_implementation = kind
     try:
@@ -96,10 +105,11 @@ AttentionInterface.register(NAME, _attention)
 def decode_rows(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, options: dict[str, Any]
 ) -> Tensor:
-    """One row for each sequence: [R, H, d] over [R, K, S, d] and [R, K, S, e], mask [R·K, 1, S] → [R, H, e].
+    """One row for each sequence: [R, H, d] over [R, K, S, d] and [R, K, S, e], mask [R·K, 1, S] →
+    [R, H, e].
 
-    Every sequence is its own small product of its own padded length, so its bits depend neither on the others nor on
-    the number of threads.
+    Every sequence is its own small product of its own padded length, so its bits depend neither on
+    the others nor on the number of threads.
     """
     R, K, S, d = keys.shape
     grouped = query.reshape(R * K, -1, d)  # [R·K, g, d]
@@ -125,8 +135,8 @@ def chunk_rows(
 ) -> Tensor:
     """Consecutive rows of one request: [H, n, d] over [K, S, d] and [K, S, e] → [n, H, e].
 
-    Row i stands at `position` + i, key j at `first` + j. Runs in blocks of 128 rows, each over no more keys than
-    its last row sees.
+    Row i stands at `position` + i, key j at `first` + j. Runs in blocks of 128 rows, each over no
+    more keys than its last row sees.
     """
     H, n, d = query.shape
     K = keys.shape[0]
@@ -154,7 +164,9 @@ def chunk_rows(
 def fused(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, options: dict[str, Any]
 ) -> Tensor:
-    """As `_attend`, by whichever fused kernel the library has for these shapes."""
+    """As `_attend` without sinks, [N, m, d] → [N, m, e], by whichever fused kernel the library has
+    for these shapes.
+    """
     mask = mask.to(query.dtype).expand(len(query), query.shape[1], -1)
     out: Tensor = nn.functional.scaled_dot_product_attention(
         query[:, None], keys[:, None], values[:, None], mask[:, None], scale=options["scaling"]
@@ -163,7 +175,9 @@ def fused(
 
 
 def fused_chunk(query: Tensor, keys: Tensor, values: Tensor, options: dict[str, Any]) -> Tensor:
-    """As `chunk_rows` for the last n of S positions of a request without a window, by flash attention where a device has it."""
+    """As `chunk_rows`, [H, n, d] → [n, H, e], for the last n of S positions of a request without a
+    window, by flash attention where a device has it.
+    """
     # Slow to import, and of no use on a processor.
     from torch.nn.attention.bias import causal_lower_right
 
@@ -209,10 +223,13 @@ def _attend(
     sinks: Tensor | None,
     options: dict[str, Any],
 ) -> Tensor:
-    """[N, m, d] over [N, S, d] and [N, S, e], mask broadcast to [N, m, S], sinks [N, m] → [N, m, e]."""
+    """[N, m, d] over [N, S, d] and [N, S, e], mask broadcast to [N, m, S], sinks [N, m] → [N, m,
+    e].
+    """
     dtype = query.dtype
     if query.is_cuda and _is_fusible(query, sinks, options):
-        # One kernel, without the scores in memory. On a processor it would sum otherwise in other company.
+        # One kernel, without the scores in memory. On a processor its sums would change
+        # with the other rows.
         return fused(query, keys, values, mask, options)
     if dtype not in (torch.float32, torch.float64):
         query, keys, values = query.float(), keys.float(), values.float()

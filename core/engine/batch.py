@@ -1,8 +1,9 @@
 """How does one pass of a shard serve many requests at once?
 
-The rows of a step, decode rows and prompt chunks of different requests at different positions, are packed into one row of
-T tokens without padding and run through the library's own layers; only attention looks at who owns which row.
-Requests may run any part of the owned layers: the pass is cut where somebody enters or leaves.
+The rows of a step, decode rows and prompt chunks of different requests at different positions, are
+packed into one row of T tokens without padding and run through the library's own layers; only
+attention looks at who owns which row. Requests may run any part of the owned layers: the pass is
+cut where a request enters or leaves.
 """
 
 from __future__ import annotations
@@ -15,29 +16,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.engine.blocks import Draw, Final, Shard, without_states
+from core.engine.blocks import Draw, Final, ModelShard, without_states
 from core.engine.gates import LayerGates
 from core.engine.graphs import Capture, DecodeGraphs, cuda_capture
 from core.engine.head import ended, final
-from core.engine.layout import learn_layout
+from core.engine.learned_layout import learn_layout
 from core.engine.library_pass import run_library
 from core.engine.offload import SwapStore
 from core.engine.paged_kv import Held, PagedKv
 from core.engine.pages import Pages
-from core.engine.pieces import ALL, NONE, Piece, check_piece, relative_layers
+from core.engine.pieces import ALL, NONE, RequestPiece, check_piece, relative_layers
 from core.engine.plain_layers import plain_layers
-from core.engine.plan import PassPlan, Rows
+from core.engine.plan import PassPlan, PlannedRows
 from core.engine.prefix import PrefixIndex
 from core.engine.sizing import Offload, make_memory
 from core.protocol.types import LayerRange
 
 
 class BatchEngine:
-    """A shard and the pages of all its requests. Called from one thread; knows no socket and no clock."""
+    """A shard and the pages of all its requests.
+
+    Called from one thread; knows no socket and no clock.
+    """
 
     def __init__(
         self,
-        shard: Shard,
+        shard: ModelShard,
         *,
         kv_bytes: int,
         offload: Offload | None = None,
@@ -45,13 +49,16 @@ class BatchEngine:
         least_rows: int = 2,
         capture: Capture | None = None,
     ) -> None:
-        """`kv_bytes` bounds the hot pages; up to `prefix_share` of them keep prompts for whoever comes with the same,
-        and rows that left with these take at most as many bytes more.
+        """`kv_bytes` bounds the hot pages.
 
-        A pass of fewer than `least_rows` is padded: some kernels sum a single row in another order (`Packed.least_rows`
-        tells; 1 is for who wants no bits promised). Steps of single rows are captured by `capture`, by default as CUDA
-        graphs where the shard lies on such a device. Raises ModelUnsupported
-        where the layers cannot share pages (see `core.engine.compat`), UsageError where `kv_bytes` is too few.
+        Up to `prefix_share` of them keep prompts for later requests with the same, and rows that
+        left with these take at most as many bytes more.
+
+        A pass of fewer than `least_rows` is padded: some kernels sum a single row in another order
+        (`Packed.least_rows` tells; 1 is for who wants no bits promised). Steps of single rows are
+        captured by `capture`, by default as CUDA graphs where the shard lies on such a device.
+        Raises ModelUnsupported where the layers cannot share pages (see `core.engine.compat`),
+        UsageError where `kv_bytes` is too few.
         """
         self.shard = shard
         self._least_rows = least_rows
@@ -108,9 +115,11 @@ class BatchEngine:
         return self.prefixes is not None
 
     def adopt(self, request: Hashable, links: Sequence[bytes], tokens: int) -> Tensor | None:
-        """What a step over a request's next chunk would give, where the same has been run and kept; None where not.
+        """What a step over a request's next chunk would give, where the same has been run and kept;
+        None where not.
 
-        The request then has `tokens` positions. `links` are those of its chunks since its beginning, this one included.
+        The request then has `tokens` positions. `links` are those of its chunks since its
+        beginning, this one included.
         """
         if self.prefixes is None:
             return None
@@ -121,11 +130,17 @@ class BatchEngine:
         return self.kv.requests[request].length
 
     def truncate(self, request: Hashable, tokens: int) -> None:
-        """Forget a request's positions from `tokens` on. Raises UsageError when a window has let go what is needed."""
+        """Forget a request's positions from `tokens` on.
+
+        Raises UsageError when a window has let go what is needed.
+        """
         self.kv.truncate(self.kv.requests[request], tokens)
 
     def free(self, request: Hashable) -> int:
-        """Forget a request now, finished or cancelled; returns the pages it held, 0 for an unknown one."""
+        """Forget a request now, finished or cancelled.
+
+        Returns the pages it held, 0 for an unknown one.
+        """
         return self.kv.free(request)
 
     @property
@@ -147,18 +162,24 @@ class BatchEngine:
 
     @property
     def swapped(self) -> tuple[int, float]:
-        """Bytes that were copied between the places so far, and the seconds that steps have waited for it."""
+        """Bytes that were copied between the places so far, and the seconds that steps have waited
+        for it.
+        """
         store = self.store
         return (store.copied_bytes, store.stalled_s) if isinstance(store, SwapStore) else (0, 0.0)
 
     @property
     def used_pages(self) -> list[int]:
-        """Those that requests hold now; what is only kept for others goes to whoever needs it."""
+        """Those that requests hold now.
+
+        What is only kept for others goes to a request that needs it.
+        """
         # Not below 0: other threads look while pages change hands.
         return [max(0, a.used_pages - a.idle_pages) for a in self.kv.allocators]
 
     def held_bytes(self) -> dict[str, int]:
-        """Memory that requests hold: on the device, and what may be swapped out to the host or into files.
+        """Memory that requests hold: on the device, and what may be swapped out to the host or into
+        files.
 
         And what is kept for others with the same prompt, pages that nobody holds and rows.
         """
@@ -178,7 +199,9 @@ class BatchEngine:
     def pages_for(
         self, tokens: int, layers: LayerRange | None = None, chunk_tokens: int = 1
     ) -> list[int]:
-        """Pages of each pool that a request may hold while it grows to so many tokens, in chunks of so many."""
+        """Pages of each pool that a request may hold while it grows to `tokens`, in chunks of
+        `chunk_tokens`.
+        """
         start, end = relative_layers(self.shard, layers)
         return self.layout.pages_for(tokens, start, end, chunk_tokens)
 
@@ -188,13 +211,15 @@ class BatchEngine:
 
     # --- steps ---
 
-    def check(self, piece: Piece, *, values: bool = True) -> None:
-        """Raises ValueError, ContextTooLong or UsageError for a piece that `step` would refuse, whatever the load."""
+    def check(self, piece: RequestPiece, *, values: bool = True) -> None:
+        """Raises ValueError, ContextTooLong or UsageError for a piece that `step` would refuse,
+        whatever the load.
+        """
         check_piece(self.shard, self.kv.requests.get(piece.request), piece, values=values)
 
     def step(
         self,
-        pieces: Sequence[Piece],
+        pieces: Sequence[RequestPiece],
         *,
         microbatch: int = 0,
         following: int | None = None,
@@ -202,13 +227,17 @@ class BatchEngine:
         states: bool = False,
         draw: Draw | None = None,
     ) -> list[Any]:
-        """Run one batch, each request at most once; one output per piece, in order. `checked` if `check` saw every piece.
+        """Run one batch, each request at most once; one output per piece, in order.
 
-        That is activations [n, D] where the request leaves before the model's end, else float32 logits: [n, V], [1, V] or
-        [0, V] as the piece asks; with `states` a `Final`, the rows that they were made of beside them. With `draw` what it makes of
-        them instead: it is given all logits in the order of the pieces, but never more of them at once than memory is at hand for. All
-        of a batch's requests are of one microbatch; `following` names the one that is likely next, whose pages are fetched
-        meanwhile. Raises as `check`, or KvShort; no request has then moved, but positions that a piece repeats are forgotten.
+        `checked` if `check` saw every piece.
+
+        That is activations [n, D] where the request leaves before the model's end, else float32
+        logits: [n, V], [1, V] or [0, V] as the piece asks; with `states` a `Final`, the rows that
+        they were made of beside them. With `draw` what it makes of them instead: it is given all
+        logits in the order of the pieces, but never more of them at once than memory is at hand
+        for. All of a batch's requests are of one microbatch; `following` names the one that is
+        likely next, whose pages are fetched meanwhile. Raises as `check`, or KvShort; no request
+        has then moved, but positions that a piece repeats are forgotten.
         """
         if len({piece.request for piece in pieces}) < len(pieces):
             raise ValueError("a request steps once in a batch")
@@ -232,7 +261,7 @@ class BatchEngine:
             outs = self._run(pieces, held, microbatch, draw)
         for (h, tokens), piece, out in zip(growth, pieces, outs, strict=True):
             if piece.links and self.prefixes is not None:
-                # Whoever wants logits computes them: they are as wide as the vocabulary.
+                # The caller computes logits: they are as wide as the vocabulary.
                 left = out.rows[:0] if isinstance(out, Final) else out
                 self.prefixes.keep(h, piece.links, tokens, left)
             self.kv.grown(h, tokens)
@@ -250,7 +279,11 @@ class BatchEngine:
         return [np.concatenate(pages) if pages else np.zeros(0, np.int64) for pages in found]
 
     def _run(
-        self, pieces: Sequence[Piece], held: Sequence[Held], microbatch: int, draw: Draw | None
+        self,
+        pieces: Sequence[RequestPiece],
+        held: Sequence[Held],
+        microbatch: int,
+        draw: Draw | None,
     ) -> list[Tensor | Final]:
         rows: list[Any] = [piece.x for piece in pieces]
         cuts = sorted({h.start for h in held} | {h.end for h in held})
@@ -274,18 +307,21 @@ class BatchEngine:
         self,
         start: int,
         end: int,
-        pieces: Sequence[Piece],
+        pieces: Sequence[RequestPiece],
         held: Sequence[Held],
         inputs: Sequence[Tensor],
         microbatch: int,
         draw: Draw | None,
     ) -> list[Tensor] | list[Final]:
-        """Layers [start, end) for pieces that all run them; with logits, or what is drawn from them, where that is the model's end."""
+        """Layers [start, end) for pieces that all run them.
+
+        With logits, or what is drawn from them, where that is the model's end.
+        """
         shard, planned, first = self.shard, [], 0
         for piece, h in zip(pieces, held, strict=True):
             count = len(piece.x)
             alone = piece.as_decodes or count == 1
-            planned.append(Rows(h, first, count, piece.position, alone))
+            planned.append(PlannedRows(h, first, count, piece.position, alone))
             first += count
         positions = torch.cat([torch.arange(r.position, r.position + r.count) for r in planned])
         x = torch.cat(list(inputs)) if len(inputs) > 1 else inputs[0]
@@ -306,7 +342,7 @@ class BatchEngine:
 
     def _rows(
         self,
-        planned: Sequence[Rows],
+        planned: Sequence[PlannedRows],
         x: Tensor,
         positions: Tensor,
         layers: tuple[int, int],
@@ -314,7 +350,9 @@ class BatchEngine:
         wanted: list[int] | None,
         draw: Draw | None,
     ) -> Any:
-        """What rows x [T] or [T, D] become in these layers: activations [T, D], or where some are `wanted` a `Final` of them."""
+        """What rows x [T] or [T, D] become in these layers: activations [T, D], or where some are
+        `wanted` a `Final` of them.
+        """
         shard, count, (start, end) = self.shard, len(positions), layers
         from_ids = start == 0 and shard.is_first
         x = x.to(shard.device, None if from_ids else shard.dtype)
@@ -346,11 +384,11 @@ class BatchEngine:
         return final(out.rows[: len(wanted)], out.logits[: len(wanted)], draw)
 
 
-def _wanted_count(piece: Piece) -> int:
+def _wanted_count(piece: RequestPiece) -> int:
     return {ALL: len(piece.x), NONE: 0}.get(piece.logits, 1)
 
 
-def _wanted(pieces: Sequence[Piece], planned: Sequence[Rows]) -> list[int]:
+def _wanted(pieces: Sequence[RequestPiece], planned: Sequence[PlannedRows]) -> list[int]:
     rows = []
     for piece, r in zip(pieces, planned, strict=True):
         end = r.first + r.count

@@ -1,7 +1,7 @@
 """How are the layers that a machine holds run on a request?
 
-The layers, masks, rotary tables and norms are transformers' own modules; this file only decides what goes in
-and what comes out. Same dtype and same shapes therefore give the whole model's bits.
+The layers, masks, rotary tables and norms are transformers' own modules; this file only decides
+what goes in and what comes out. Same dtype and same shapes therefore give the whole model's bits.
 """
 
 from __future__ import annotations
@@ -9,28 +9,25 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from core.engine.kv import Cache
-from core.engine.quantise import held_bytes
 from core.protocol.errors import ContextTooLong
 from core.protocol.types import LayerRange
 
-if TYPE_CHECKING:
-    from core.engine.whole import WholeRequests
-
 _ALIGNMENT_BYTES = 64
-#: No decoder comes near it, and squares of it still fit float32. A stage that computed on more would be blamed
-#: for the overflow that its predecessor provoked.
+#: No decoder comes near it, and squares of it still fit float32. A stage that computed on more
+#: would be blamed for the overflow that its predecessor provoked.
 MAX_ACTIVATION = 1e8
 
 
 class Final(NamedTuple):
-    """What is left at a model's end: rows of its last layer [n, D], before norm and head, and their logits [n, V].
+    """What is left at a model's end: rows of its last layer [n, D], before norm and head, and their
+    logits [n, V].
 
     Where a `Draw` took the logits, what it made of each.
     """
@@ -40,7 +37,20 @@ class Final(NamedTuple):
 
 
 Draw = Callable[[Tensor], Sequence[Any]]
-"""Makes something of each row of logits [n, V], a token mostly; float32, or float64 where that is judged in. Called with some rows after the others."""
+"""Makes something of each row of logits [n, V], a token mostly.
+
+Float32, or float64 where that is judged in. Called with some rows after the others.
+"""
+
+
+class WholePass(Protocol):
+    """What runs whole requests through a shard faster than `forward` (`core.engine.whole`)."""
+
+    def run(self, x: Tensor, rows: Tensor, draw: Draw | None = None) -> Tensor | Final:
+        """`x` is ids [T] or activations [T, D].
+
+        `rows` [n] of it are wanted, as `Final` at the model's end.
+        """
 
 
 def without_states(outs: Sequence[Any]) -> list[Tensor]:
@@ -48,10 +58,11 @@ def without_states(outs: Sequence[Any]) -> list[Tensor]:
     return [out.logits if isinstance(out, Final) else out for out in outs]
 
 
-class Shard:
+class ModelShard:
     """Layers [start, end) of a model in memory, and what runs them.
 
-    Holds no state of any request: that is in the `Cache`. Not safe to call from two threads at once.
+    Holds no state of any request: that is in the `Cache`. Not safe to call from two threads at
+    once.
     """
 
     def __init__(
@@ -66,7 +77,10 @@ class Shard:
         decoder_layers: nn.ModuleList,
         device: torch.device,
     ) -> None:
-        """`model` is a transformers causal LM cut to these layers; see `core.engine.model.load_shard`."""
+        """`model` is a transformers causal LM cut to these layers.
+
+        See `core.engine.model.load_shard`.
+        """
         self.model = model
         self.layers = layers
         self.num_layers = num_layers
@@ -82,7 +96,7 @@ class Shard:
         self.is_last = layers.end == num_layers
         self.dtype: torch.dtype = model.get_input_embeddings().weight.dtype
         #: Runs whole requests faster than `forward`, where `core.engine.whole` has made it.
-        self.whole: WholeRequests | None = None
+        self.whole: WholePass | None = None
         self._windows = windows
         self._decoder_takes = set(inspect.signature(model.base_model.forward).parameters)
         self._model_takes = set(inspect.signature(model.forward).parameters)
@@ -91,7 +105,7 @@ class Shard:
     def bytes(self) -> int:
         """Memory that the weights take; a tied matrix held once counts once."""
         stored = self.model.state_dict(keep_vars=True).values()
-        return sum({id(t): held_bytes(t) for t in stored if not t.is_meta}.values())
+        return sum({id(t): _held_bytes(t) for t in stored if not t.is_meta}.values())
 
     @property
     def windows(self) -> list[int]:
@@ -105,55 +119,28 @@ class Shard:
     def forward(self, x: Tensor, cache: Cache, *, last_only: bool = False) -> Tensor:
         """Run positions `cache.length … cache.length + T − 1` of one request.
 
-        `x` is ids [T] int64 on the first stage, else activations [T, D]. Returns activations [T, D] or, on
-        the last stage, logits [T, V] ([1, V] with `last_only`) in float32, float64 for a float64 shard.
-        Raises ContextTooLong past the model's context, ValueError for a wrong shape, an id that does not
-        exist, or activations that are NaN or beyond `MAX_ACTIVATION`; the cache is then unchanged.
+        `x` is ids [T] int64 on the first stage, else activations [T, D]. Returns activations [T, D]
+        or, on the last stage, logits [T, V] ([1, V] with `last_only`) in float32, float64 for a
+        float64 shard. Raises ContextTooLong past the model's context, ValueError for a wrong shape,
+        an id that does not exist, or activations that are NaN or beyond `MAX_ACTIVATION`; the cache
+        is then unchanged.
         """
         return self._run(x, cache, logits_to_keep=1 if last_only else 0)
 
     def forward_rows(self, x: Tensor, cache: Cache, rows: Tensor) -> Tensor:
-        """The same, with the last stage's logits for the given row numbers of `x` only: [len(rows), V]."""
+        """The same, with the last stage's logits for the given row numbers of `x` only: [len(rows),
+        V].
+        """
         return self._run(x, cache, logits_to_keep=rows)
 
-    def run_whole(
-        self,
-        x: Tensor,
-        rows: Tensor | None = None,
-        *,
-        states: bool = False,
-        draw: Draw | None = None,
-    ) -> Tensor | Final:
-        """A request from its first position, with nothing before it and nothing kept; `rows` as in `forward_rows`, but activations too.
-
-        All rows where `rows` is None. With `states` a last stage gives what its logits were made of beside them, and with `draw` what
-        that makes of them instead of logits, a few rows at a time where the shard is prepared (`core.engine.whole`). Raises as `forward` does.
-        """
-        if rows is None:
-            rows = torch.arange(len(x))
-        if self.whole is None:
-            with output_of(self.decoder_layers[-1]) as left:
-                found = self.forward_rows(x, self.new_cache(), rows)
-            if not self.is_last:
-                return found[rows]
-            last = left[0].reshape(len(x), -1).to(x.device)[rows]
-            made = Final(last, found if draw is None else draw(found))
-        else:
-            self._check(x, 0)
-            out = self.whole.run(x if self.is_first else _aligned(x.to(self.dtype)), rows, draw)
-            if not isinstance(out, Final):
-                return out
-            made = out
-        return made if states or draw is not None else made.logits
-
     def _run(self, x: Tensor, cache: Cache, *, logits_to_keep: int | Tensor) -> Tensor:
-        self._check(x, cache.length)
+        self.check(x, cache.length)
         came_from, x = x.device, x.to(self.device)
         inputs: dict[str, Any] = {"past_key_values": cache.library, "use_cache": True}
         if self.is_first:
             inputs["input_ids"] = x.unsqueeze(0)
         else:
-            inputs["inputs_embeds"] = _aligned(x.to(self.dtype)).unsqueeze(0)  # [1, T, D]
+            inputs["inputs_embeds"] = aligned(x.to(self.dtype)).unsqueeze(0)  # [1, T, D]
         if "position_ids" in self._decoder_takes:
             end = cache.length + x.shape[0]
             positions = torch.arange(cache.length, end, device=self.device)
@@ -173,7 +160,9 @@ class Shard:
         every: Tensor = self.model(**inputs).logits[0]
         return every[keep] if isinstance(keep, Tensor) else every[-keep:]
 
-    def _check(self, x: Tensor, length: int) -> None:
+    def check(self, x: Tensor, length: int) -> None:
+        """Raise, as `forward` does, unless `x`, ids [T] or activations [T, D], can
+        follow `length` positions of a request."""
         if self.is_first:
             if x.dim() != 1 or x.dtype != torch.int64 or not x.shape[0]:
                 raise ValueError(f"the first stage takes ids [T] int64, not {_kind(x)}")
@@ -213,10 +202,11 @@ def output_of(layer: nn.Module) -> Iterator[list[Tensor]]:
 
 
 class _KeepDouble(TorchFunctionMode):
-    """Keeps float64 values in float64 where model code rounds to float32 on the way (norms, softmax).
+    """Keeps float64 values in float64 where model code rounds to float32 on the way (norms,
+    softmax).
 
-    Rotary angles are born float32 from integer positions and are not touched: the float32 table is part of
-    what the model means, for every machine.
+    Rotary angles are born float32 from integer positions and are not touched: the float32 table is
+    part of what the model means, for every machine.
     """
 
     def __torch_function__(
@@ -243,8 +233,16 @@ class _KeepDouble(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _aligned(x: Tensor) -> Tensor:
-    """The same values where matrix kernels expect them: bytes off the wire start anywhere."""
+def _held_bytes(tensor: Tensor) -> int:
+    """Memory of a tensor, quantised or not."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return tensor.nbytes
+    names, _ = tensor.__tensor_flatten__()
+    return sum(getattr(tensor, name).nbytes for name in names)
+
+
+def aligned(x: Tensor) -> Tensor:
+    """The same values [...] where matrix kernels expect them: bytes off the wire start anywhere."""
     if x.is_contiguous() and x.data_ptr() % _ALIGNMENT_BYTES == 0:
         return x
     return x.contiguous().clone()

@@ -1,9 +1,10 @@
 """How does a model that was cut take activations in the middle and give them up again?
 
-A model does things before its first layer (scaling embeddings, adding positions) and after its last one (norms). A
-later stage must not do the former again, an earlier one not yet the latter. Hooks hand the first owned layer
-exactly what was received, whatever the model would feed it, and take the last owned layer's output before the model
-touches it. So every stage is called like the whole model is.
+A model does things before its first layer (scaling embeddings, adding positions) and after its last
+one (norms). A later stage must not do the former again, an earlier one not yet the latter. Hooks
+hand the first owned layer exactly what was received, whatever the model would feed it, and take the
+last owned layer's output before the model touches it. So every stage is called like the whole model
+is.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from torch import Tensor, nn
 class PassThrough(nn.Module):
     """Stands where a module's weights belong to another stage.
 
-    Returns its first tensor of activations unchanged. Called with ids or positions only, as a table of position
-    embeddings is, it returns a zero: what it is added to is replaced at the first layer anyway.
+    Returns its first tensor of activations unchanged. Called with ids or positions only, as a table
+    of position embeddings is, it returns a zero: what it is added to is replaced at the first layer
+    anyway.
     """
 
     def __init__(self, width: int) -> None:

@@ -1,7 +1,8 @@
 """What is the smallest model of the same architecture?
 
-A clone has at most four layers, narrow matrices and few ids, and keeps everything that decides how the model
-computes: which layers slide, which hold experts, how positions enter, what is scaled and capped.
+A clone has at most four layers, narrow matrices and few ids, and keeps everything that decides how
+the model computes: which layers slide, which hold experts, how positions enter, what is scaled and
+capped.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ _DENSE_FIRST = ("first_k_dense_replace", "num_dense_layers")
 
 
 def cut_config(config: PreTrainedConfig, numbers: Sequence[int]) -> PreTrainedConfig:
-    """The same configuration with only the layers of these numbers; every per-layer list is cut alike."""
+    """The same configuration with only the layers of these numbers.
+
+    Every per-layer list is cut alike.
+    """
     cut = copy.deepcopy(config)
     cut_in_place(cut, numbers)
     return cut
@@ -87,7 +91,9 @@ def per_layer_lists(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def tiny_clone(config: PreTrainedConfig) -> PreTrainedConfig:
-    """A configuration of the same architecture with at most `LAYERS` layers, picked for their variety."""
+    """A configuration of the same architecture with at most `LAYERS` layers, picked for their
+    variety.
+    """
     total = config.num_hidden_layers
     size = min(LAYERS, total)
     kinds = list(getattr(config, "layer_types", None) or [""] * total)

@@ -1,7 +1,7 @@
 """How does a shard whose layers cannot share pages serve many requests?
 
-One after the other, each with a cache of its own, through the library's own attention: slow, and correct for whatever
-`load_shard` accepts. Same calls as `core.engine.batch.BatchEngine`.
+One after the other, each with a cache of its own, through the library's own attention: slow, and
+correct for whatever `load_shard` accepts. Same calls as `core.engine.batch.BatchEngine`.
 """
 
 from __future__ import annotations
@@ -14,26 +14,28 @@ import torch
 from torch import Tensor
 
 from core.engine.batch import BatchEngine
-from core.engine.blocks import Draw, Final, Shard, without_states
+from core.engine.blocks import Draw, Final, ModelShard, without_states
 from core.engine.gates import LayerGates
 from core.engine.kv import Cache
 from core.engine.paged_kv import KvShort
 from core.engine.pages import PAGE_TOKENS
-from core.engine.pieces import ALL, NONE, Piece, check_piece, relative_layers
+from core.engine.pieces import ALL, NONE, RequestPiece, check_piece, relative_layers
 from core.engine.sizing import Offload
 from core.protocol.errors import ModelUnsupported, UsageError
 from core.protocol.types import LayerRange
 
 
 def make_engine(
-    shard: Shard,
+    shard: ModelShard,
     *,
     kv_bytes: int,
     offload: Offload | None = None,
     prefix_share: float = 0.25,
     least_rows: int = 2,
 ) -> BatchEngine | CompatEngine:
-    """The batching engine where the shard's layers allow it, else the compatible one without offload."""
+    """The batching engine where the shard's layers allow it, else the compatible one without
+    offload.
+    """
     try:
         return BatchEngine(
             shard,
@@ -63,7 +65,7 @@ class CompatEngine:
 
     graphs = None  # every operator is launched
 
-    def __init__(self, shard: Shard, *, kv_bytes: int) -> None:
+    def __init__(self, shard: ModelShard, *, kv_bytes: int) -> None:
         self.shard = shard
         self._gates = LayerGates(shard.decoder_layers)
         self._kv_bytes = kv_bytes
@@ -134,7 +136,7 @@ class CompatEngine:
     def pages_for(
         self, tokens: int, layers: LayerRange | None = None, chunk_tokens: int = 1
     ) -> list[int]:
-        """Pages that a request of so many tokens holds."""
+        """Pages that a request of `tokens` holds."""
         start, end = relative_layers(self.shard, layers)
         return [-(-tokens // PAGE_TOKENS) * (end - start)]
 
@@ -147,12 +149,12 @@ class CompatEngine:
         # A cache grows by doubling.
         return 2 * held * self._bytes_per_token <= self._kv_bytes
 
-    def check(self, piece: Piece, *, values: bool = True) -> None:
+    def check(self, piece: RequestPiece, *, values: bool = True) -> None:
         check_piece(self.shard, self._requests.get(piece.request), piece, values=values)
 
     def step(
         self,
-        pieces: Sequence[Piece],
+        pieces: Sequence[RequestPiece],
         *,
         microbatch: int = 0,
         following: int | None = None,
@@ -160,7 +162,10 @@ class CompatEngine:
         states: bool = False,
         draw: Draw | None = None,
     ) -> list[Any]:
-        """Run a batch, one request after the other; outputs as of `BatchEngine.step`. Raises KvShort."""
+        """Run a batch, one request after the other; outputs as of `BatchEngine.step`.
+
+        Raises KvShort.
+        """
         if not checked:
             for piece in pieces:
                 self.check(piece)
@@ -174,7 +179,7 @@ class CompatEngine:
             outs.append(out)
         return outs if states else without_states(outs)
 
-    def _run(self, request: _Request, piece: Piece) -> Tensor | Final:
+    def _run(self, request: _Request, piece: RequestPiece) -> Tensor | Final:
         cache = request.cache
         if piece.position < cache.length:
             cache.truncate(piece.position)
@@ -184,7 +189,7 @@ class CompatEngine:
                 [
                     self._run(
                         request,
-                        Piece(
+                        RequestPiece(
                             piece.request,
                             piece.x[i : i + 1],
                             piece.position + i,
@@ -200,7 +205,7 @@ class CompatEngine:
                 layer.length = piece.position + count
         return out
 
-    def _pass(self, request: _Request, piece: Piece) -> Tensor | Final:
+    def _pass(self, request: _Request, piece: RequestPiece) -> Tensor | Final:
         shard, x = self.shard, piece.x
         count, keep = len(x), {ALL: len(x), NONE: 0}.get(piece.logits, 1)
         at_end = shard.is_last and request.end == len(self._gates.layers)

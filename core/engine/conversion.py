@@ -1,7 +1,8 @@
 """Which parameter of the model does a stored tensor become, and how?
 
-Checkpoints of mixtures of experts store one matrix per expert where the library's models hold all in one parameter,
-and old checkpoints have old names. The library knows both; its own transforms are applied here.
+Checkpoints of mixtures of experts store one matrix per expert where the library's models hold all
+in one parameter, and old checkpoints have old names. The library knows both; its own transforms are
+applied here.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ _NUMBER = re.compile(r"\.\d+\.")
 
 
 @dataclass
-class Group:
-    """Stored tensors that together become one or more parameters; `sources` maps pattern → names, in order."""
+class TensorGroup:
+    """Stored tensors that together become one or more parameters.
+
+    `sources` maps pattern → names, in order.
+    """
 
     target: str
     converter: Any = None
@@ -58,26 +62,31 @@ class Renaming:
         """Name in a checkpoint → name of the parameter that it becomes (the first of several)."""
         return {name: target for name, target, _ in self._renamed(names)}
 
-    def groups(self, names: Iterable[str]) -> list[Group]:
+    def groups(self, names: Iterable[str]) -> list[TensorGroup]:
         """The same names, put together where several tensors become one parameter."""
-        groups: dict[str, Group] = {}
+        groups: dict[str, TensorGroup] = {}
         for name, target, pattern in self._renamed(names):
-            group = groups.setdefault(target, Group(target, self._by_pattern.get(pattern or "")))
+            group = groups.setdefault(
+                target, TensorGroup(target, self._by_pattern.get(pattern or ""))
+            )
             group.sources.setdefault(pattern or name, []).append(name)
         return list(groups.values())
 
-    def convert(self, group: Group, read: Callable[[str], Tensor]) -> dict[str, Tensor]:
-        """Parameters made of a group's tensors. Raises ModelUnsupported when they do not fit together."""
+    def convert(self, group: TensorGroup, read: Callable[[str], Tensor]) -> dict[str, Tensor]:
+        """Parameters made of a group's tensors.
+
+        Raises ModelUnsupported when they do not fit together.
+        """
         tensors = {p: [read(n) for n in names] for p, names in group.sources.items()}
         return self._apply(group, tensors)
 
     def convert_by_expert(
-        self, group: Group, read: Callable[[str], Tensor]
+        self, group: TensorGroup, read: Callable[[str], Tensor]
     ) -> Iterable[tuple[int, Tensor]] | None:
         """One expert after the other, so that never more than one is in memory twice.
 
-        None where the library's steps are not "stack the experts, then join their matrices" or the names do not
-        pair up.
+        None where the library's steps are not "stack the experts, then join their matrices" or the
+        names do not pair up.
         """
         steps = list(group.converter.operations)
         stacks = steps and type(steps[0]) is MergeModulelist and steps[0].dim == 0
@@ -89,14 +98,14 @@ class Renaming:
         return self._experts(group, read, counts.pop())
 
     def _experts(
-        self, group: Group, read: Callable[[str], Tensor], count: int
+        self, group: TensorGroup, read: Callable[[str], Tensor], count: int
     ) -> Iterable[tuple[int, Tensor]]:
         for expert in range(count):
             one = {pattern: [read(names[expert])] for pattern, names in group.sources.items()}
             (made,) = self._apply(group, one).values()
             yield expert, made
 
-    def _apply(self, group: Group, tensors: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+    def _apply(self, group: TensorGroup, tensors: dict[str, list[Tensor]]) -> dict[str, Tensor]:
         converter = deepcopy(group.converter)
         for pattern, values in tensors.items():
             for value in values:

@@ -1,4 +1,7 @@
-"""Does this machine give a sequence the same bits in any company? Tried, not assumed, when a shard starts."""
+"""Does this machine give a sequence the same bits beside any others?
+
+Tried, not assumed, when a shard starts.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import torch
 from torch import Tensor
 
 from core.engine.batch import BatchEngine
-from core.engine.pieces import Piece
+from core.engine.pieces import RequestPiece
 from core.protocol.types import LayerRange
 
 _COMPANY = 5
@@ -19,11 +22,12 @@ _STEPS = 3
 def is_batch_invariant(
     engine: BatchEngine, *, layers: LayerRange | None = None, threads: Sequence[int] = ()
 ) -> bool:
-    """Whether one sequence's outputs are bit-equal alone, among others, and with each of these thread counts.
+    """Whether one sequence's outputs are bit-equal alone, among others, and with each of these
+    thread counts.
 
-    `layers` are those that it runs, all of the shard's by default; kernels go by shapes, which are mostly alike in all of
-    them. Costs a few small steps. The engine must be able to hold six short requests, else KvShort; it is left as it was, and
-    so is the number of threads.
+    `layers` are those that it runs, all of the shard's by default; kernels go by shapes, which are
+    mostly alike in all of them. Costs a few small steps. The engine must be able to hold six short
+    requests, else KvShort; it is left as it was, and so is the number of threads.
     """
     before = torch.get_num_threads()
     try:
@@ -37,9 +41,11 @@ def is_batch_invariant(
     return all(torch.equal(alone, other) for other in seen)
 
 
-def _outputs(engine: BatchEngine, company: int, layers: LayerRange | None) -> Tensor:
-    """What a prompt's last row, or all of them where no logits are made of them, and steps after it come to."""
-    names = [("determinism", i) for i in range(company + 1)]
+def _outputs(engine: BatchEngine, others: int, layers: LayerRange | None) -> Tensor:
+    """What a prompt's last row, or all of them where no logits are made of them, and steps after it
+    come to.
+    """
+    names = [("determinism", i) for i in range(others + 1)]
     from_ids = engine.shard.is_first and (layers is None or layers.start == 0)
     outs = []
     for name in names:
@@ -51,7 +57,7 @@ def _outputs(engine: BatchEngine, company: int, layers: LayerRange | None) -> Te
                 count = _PROMPT_TOKENS + 2 * i if step == 0 else 1
                 position = 0 if step == 0 else _PROMPT_TOKENS + 2 * i + step - 1
                 rows = _rows(engine, i, position, count, from_ids)
-                pieces.append(Piece(name, rows, position))
+                pieces.append(RequestPiece(name, rows, position))
             outs.append(engine.step(pieces)[0])
     finally:
         for name in names:

@@ -1,6 +1,7 @@
 """How do single rows attend to their pages where they lie, without gathering them first?
 
-Through `paged_rows.c`, for float32 on a processor and attention without soft-capping and sinks; the rest goes the long way.
+Through `paged_rows.c`, for float32 on a processor and attention without soft-capping and sinks; the
+rest goes the long way.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from torch import Tensor
 
 from core.engine.native import NoKernels, kernels
 from core.engine.pages import PAGE_TOKENS, Pages
-from core.engine.pool import Pool
+from core.engine.pool import PagePool
 
 
-def is_direct(pool: Pool) -> bool:
+def is_direct(pool: PagePool) -> bool:
     """Whether rows of this pool can be attended to where they lie."""
     if pool.keys.dtype != torch.float32 or pool.keys.device.type != "cpu":
         return False
@@ -33,7 +34,7 @@ def is_plain(options: dict[str, Any]) -> bool:
     return options.get("softcap") is None and options.get("s_aux") is None
 
 
-def put(pool: Pool, slots: Tensor, key: Tensor, value: Tensor) -> None:
+def put(pool: PagePool, slots: Tensor, key: Tensor, value: Tensor) -> None:
     """The first of keys and values [K, T, ·] into slots [T·K]; more rows are padding."""
     heads = pool.shape.kv_heads
     rows = len(slots) // heads
@@ -55,13 +56,16 @@ def put(pool: Pool, slots: Tensor, key: Tensor, value: Tensor) -> None:
         )
 
 
-class Seen:
+class SeenRows:
     """What single rows see: of each layer and row its pages, and which of their tokens."""
 
     def __init__(
-        self, pool: Pool, pages: Sequence[Pages], begin: Sequence[int], end: Sequence[int]
+        self, pool: PagePool, pages: Sequence[Pages], begin: Sequence[int], end: Sequence[int]
     ) -> None:
-        """`pages` of each row [layers, n], where they lie; row r sees tokens [begin, end) of its own."""
+        """`pages` of each row [layers, n], where they lie.
+
+        Row r sees tokens [begin, end) of its own.
+        """
         most = max(found.shape[1] for found in pages)
         self._pool = pool
         self._pages = np.zeros((len(pages[0]), len(pages), most), np.int64)
@@ -72,12 +76,17 @@ class Seen:
         self._at = (self._pages.ctypes.data, self._begin.ctypes.data, self._end.ctypes.data)
 
     def at(self, layer: int) -> tuple[int, int, int, int]:
-        """Where a layer's pages, the rows' begins and ends lie, and how many pages a row has at most."""
+        """Where a layer's pages, the rows' begins and ends lie, and how many pages a row has at
+        most.
+        """
         pages, begin, end = self._at
         return pages + self._pages.strides[0] * layer, begin, end, self._pages.shape[2]
 
     def attend(self, layer: int, query: Tensor, scaling: float) -> Tensor:
-        """[R, H, d] of each row's new token → [R, H, e]; `layer` counts those that `pages` were given of."""
+        """[R, H, d] of each row's new token → [R, H, e].
+
+        `layer` counts those that `pages` were given of.
+        """
         if query.stride(2) != 1 or query.dtype != torch.float32:
             query = query.to(torch.float32).contiguous()
         shape, (rows, H, _) = self._pool.shape, query.shape

@@ -1,6 +1,7 @@
 """Who wins: which of the tokens that may be drawn has the highest score with its noise?
 
-Noise is dear, a logarithm of a logarithm of ten rounds of products, so only that of tokens that can still win is worked out.
+Noise is dear, a logarithm of a logarithm of ten rounds of products, so only that of tokens that can
+still win is worked out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from core.protocol.types import MICRO
 
 #: A first look at tokens so near the likeliest one finds a score that is hard to beat.
 _LIKELY_NATS = 3.0
-#: Further behind the best score than this a token needs so rare a noise that most are ruled out by their bare word.
+#: Further behind the best score than this a token needs so rare a noise that most are ruled out by
+#: their bare word.
 _RARE_NATS = 6.0
 #: Above this share of the vocabulary it is quicker to draw for every token than to pick some.
 _MOST = 0.25
@@ -26,7 +28,10 @@ Floats = npt.NDArray[np.float64]
 
 
 def draw_of_few(found: Mapping[int, Candidates], samplers: Sequence[Sampler]) -> dict[int, int]:
-    """The winner among the candidates of each row; the noise of many short rows costs as much as that of one."""
+    """The winner among the candidates of each row.
+
+    The noise of many short rows costs as much as that of one.
+    """
     sizes = [len(candidates.ids) for candidates in found.values()]
     if len(found) < 2 or sum(sizes) > CHUNK:
         return {i: _best(one, _noise(one.ids, samplers[i])) for i, one in found.items()}
@@ -40,7 +45,7 @@ def draw_of_few(found: Mapping[int, Candidates], samplers: Sequence[Sampler]) ->
 
 
 def draw_of_all(row: Floats, sampler: Sampler) -> int:
-    """The winner where every token may be drawn."""
+    """The winner of edited logits [V] where every token may be drawn."""
     inverse = MICRO / sampler.params.temperature_micro
     near = a_little_below(float(row.max()) - _LIKELY_NATS / inverse)
     likely = np.flatnonzero(row >= near)[:CHUNK]
@@ -50,10 +55,12 @@ def draw_of_all(row: Floats, sampler: Sampler) -> int:
 
 
 def contenders(row: Floats, sampler: Sampler, score: float) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Ids and scores of all tokens that score at least `score`, and perhaps of others; `row` are edited logits [V].
+    """Ids and scores of all tokens that score at least `score`, and perhaps of others.
 
-    Noise is dear. No noise makes up for more than `MAX_NOISE`, and the noise of a token that needs a rare one is
-    only worked out when its word is as rare.
+    `row` are edited logits [V].
+
+    Noise is dear. No noise makes up for more than `MAX_NOISE`, and the noise of a token that needs
+    a rare one is only worked out when its word is as rare.
     """
     inverse = MICRO / sampler.params.temperature_micro
     hopeful = row >= a_little_below((score - MAX_NOISE) / inverse)

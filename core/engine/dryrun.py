@@ -1,7 +1,7 @@
 """What does each layer remember of a token?
 
-Configurations do not say it in one way, so one token goes through the model on the meta device, which computes shapes
-only, and a cache notes what it is given.
+Configurations do not say it in one way, so one token goes through the model on the meta device,
+which computes shapes only, and a cache notes what it is given.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class _Note(CacheLayerMixin):
 
 @lru_cache(maxsize=64)
 def attention_shape(config_json: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
-    """Of a model, given its `config.json`: widest head, its key/value heads, and every layer's width and window.
+    """Of a model, given its `config.json`: widest head, its key/value heads, and every layer's
+    width and window.
 
     Raises ModelUnsupported when a layer remembers otherwise.
     """
@@ -81,7 +82,10 @@ def windows_of(config: PreTrainedConfig) -> tuple[int, ...]:
 
 
 def kv_shapes_of(config: PreTrainedConfig) -> tuple[KvShape, ...]:
-    """What every layer keeps of a token. Raises ModelUnsupported when a layer remembers otherwise."""
+    """What every layer keeps of a token.
+
+    Raises ModelUnsupported when a layer remembers otherwise.
+    """
     lists = per_layer_lists(config).values()
     kinds = [json.dumps([values[i] for values in lists]) for i in range(config.num_hidden_layers)]
     examples = {kind: i for i, kind in reversed(list(enumerate(kinds)))}

@@ -1,6 +1,8 @@
-"""Which logits does a request change before its token is drawn: biases, penalties, and ends that come too early?
+"""Which logits does a request change before its token is drawn: biases, penalties, and ends that
+come too early?
 
-Sparse: only tokens that are biased, were in the prompt or were produced can differ from the model's own logits.
+Sparse: only tokens that are biased, were in the prompt or were produced can differ from the model's
+own logits.
 """
 
 from __future__ import annotations
@@ -69,9 +71,10 @@ class Edits:
     def apply(self, row: Floats, step: int) -> None:
         """Change the logits [V] of token number `step` of the answer in place.
 
-        In this order: the bias is added; a logit of a token seen is divided by the repetition penalty if above 0, else multiplied
-        by it; frequency penalty times count, then presence penalty, are subtracted for produced tokens; ends are masked
-        while `step` is below the least number of tokens. Ids that the model does not have are passed over.
+        In this order: the bias is added; a logit of a token seen is divided by the repetition
+        penalty if above 0, else multiplied by it; frequency penalty times count, then presence
+        penalty, are subtracted for produced tokens; ends are masked while `step` is below the least
+        number of tokens. Ids that the model does not have are passed over.
         """
         used = slice(0, self._used)
         ids, bias, count = self._ids[used], self._bias[used], self._count[used]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from core.engine.naming import WRITTEN_DOWN
+from core.engine.families import WRITTEN_DOWN
 from core.protocol.errors import ModelUnsupported
 
 #: Models that encode distance instead of place have no limit of their own.

@@ -1,7 +1,9 @@
-"""Which tokens may be drawn? Top-k, then top-p, then min-p, each of what the one before left (`docs/protocol.md` §5).
+"""Which tokens may be drawn?
 
-Probabilities are counted in whole 2⁻³² of the likeliest token's, so a sum is exact in float64 whatever its order, up to
-2²¹ tokens.
+Top-k, then top-p, then min-p, each of what the one before left (`docs/protocol.md` §5).
+
+Probabilities are counted in whole 2⁻³² of the likeliest token's, so a sum is exact in float64
+whatever its order, up to 2²¹ tokens.
 """
 
 from __future__ import annotations
@@ -18,14 +20,17 @@ Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 #: Of the likeliest token's probability.
 PARTS = 2.0**32
-#: Where to look for the candidates first, in nats behind the likeliest token; then three times as far, and so on.
+#: Where to look for the candidates first, in nats behind the likeliest token; then three times as
+#: far, and so on.
 _FIRST_LOOK_NATS = 8.0
 _LAST_LOOK_NATS = 1000.0
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Tokens that may be drawn and their logits divided by the temperature, likeliest first, ties by id."""
+    """Tokens that may be drawn and their logits divided by the temperature, likeliest first, ties
+    by id.
+    """
 
     ids: Ids
     scaled: Floats
@@ -63,7 +68,7 @@ def kept(row: Floats, params: SamplingParams) -> Candidates:
 
 
 def mass_of(behind: Floats) -> Floats:
-    """⌊eˣ·2³²⌋ of scaled logits less the largest."""
+    """⌊eˣ·2³²⌋ of scaled logits [n] less the largest."""
     import torch
 
     mass: Floats = torch.from_numpy(behind).exp().mul_(PARTS).floor_().numpy()
@@ -81,7 +86,7 @@ def min_p_depth(params: SamplingParams) -> float:
 
 
 def a_little_below(value: float) -> float:
-    """So much below that no rounding of a comparison leaves out what belongs in."""
+    """As far below as no rounding of a comparison leaves out what belongs in."""
     return value - 1e-9 * (1 + abs(value))
 
 

@@ -1,6 +1,7 @@
 """In which numbers does a machine hold and multiply weights, and what do they weigh?
 
-A registered model names one of these; two machines serve the same model only if they use the same one.
+A registered model names one of these; two machines serve the same model only if they use the same
+one.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ _ROW_BYTES = 4 + 1  # one float32 scale, one int8 zero point
 class NumberFormat:
     """How the matrices of layers are held, and what everything else is held and computed in.
 
-    `bits` is 0 where matrices are held in `compute` too. Else they are integers, and the embedding, norms, biases,
-    router and head stay in `compute`, as do activations, keys and values. `group` inputs share one scale (0: a
-    whole row does).
+    `bits` is 0 where matrices are held in `compute` too. Else they are integers, and the embedding,
+    norms, biases, router and head stay in `compute`, as do activations, keys and values. `group`
+    inputs share one scale (0: a whole row does).
     """
 
     name: str

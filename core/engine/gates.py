@@ -1,8 +1,8 @@
 """How do rows enter and leave the owned layers anywhere, with the library's own modules untouched?
 
-Every owned layer's `forward` is wrapped. Outside of a pass the wrapper changes nothing. During one it skips the layers
-that the rows do not run, hands the received rows to the first that they do run, whatever the model made of its
-inputs on the way there, and keeps the output of the last.
+Every owned layer's `forward` is wrapped. Outside of a pass the wrapper changes nothing. During one
+it skips the layers that the rows do not run, hands the received rows to the first that they do run,
+whatever the model made of its inputs on the way there, and keeps the output of the last.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ class LayerGates:
         for layer in self.layers:
             inner = layer.forward.__wrapped__
             del layer.forward
-            if layer.forward != inner:  # somebody had put another one there
+            if layer.forward != inner:  # other code had put another one there
                 layer.forward = inner
 
     @contextmanager
     def only(self, start: int, end: int, rows: Tensor | None) -> Iterator[LayerGates]:
-        """Within, the model runs layers [start, end) on `rows` [1, T, D]; None leaves its own inputs."""
+        """Within, the model runs layers [start, end) on `rows` [1, T, D].
+
+        None leaves its own inputs.
+        """
         self._start, self._end, self._rows, self._out = start, end, rows, None
         try:
             yield self

@@ -1,9 +1,10 @@
 """How does a step of single rows run on a graphics processor without launching every operator anew?
 
-Some thirty small kernels a layer take longer to launch than to run when a step has few rows. A step in which every row attends alone
-is therefore captured once (a CUDA graph) for each shape: rows, and pages that a row sees, rounded up to powers of two. Afterwards
-only numbers are copied: the rows, where they stand, and which pages they see; one launch runs the rest. Rows that fill up a shape repeat
-the last one, and write what it writes.
+Some thirty small kernels a layer take longer to launch than to run when a step has few rows. A step
+in which every row attends alone is therefore captured once (a CUDA graph) for each shape: rows, and
+pages that a row sees, rounded up to powers of two. Afterwards only numbers are copied: the rows,
+where they stand, and which pages they see; one launch runs the rest. Rows that fill up a shape
+repeat the last one, and write what it writes.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import torch
 from torch import Tensor
 
 from core.engine.attention import decode_rows
-from core.engine.blocks import Shard
+from core.engine.blocks import ModelShard
 from core.engine.gates import LayerGates
 from core.engine.library_pass import run_library
 from core.engine.paged_kv import PagedKv
 from core.engine.pages import PAGE_TOKENS
-from core.engine.plan import Rows, visible_blocks
+from core.engine.plan import PlannedRows, visible_blocks
 
 #: More rows at once are worth their launches.
 MOST_ROWS = 256
@@ -31,18 +32,22 @@ MOST_ROWS = 256
 MOST_GRAPHS = 32
 #: A shape is captured when it is asked for so often: capturing takes longer than some steps do.
 ASKED = 3
-#: Largest difference between a captured step and the same one launched, in units of its largest number.
+#: Largest difference between a captured step and the same one launched, in units of its largest
+#: number.
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 Replay = Callable[[], None]
 Made = tuple[Tensor, ...]
 """Activations [rows, D], and at the model's end their logits [rows, V] beside them."""
 Capture = Callable[[Callable[[], Made]], tuple[Made, Replay]]
-"""What runs a function once and can run it again on the same memory: where its results lie, and how."""
+"""What runs a function once and can run it again on the same memory: where its results lie, and
+how.
+"""
 
 
 def cuda_capture() -> Capture:
-    """Captures functions as CUDA graphs that share their memory: they run one after the other, and results are copied at once.
+    """Captures functions as CUDA graphs that share their memory: they run one after the other, and
+    results are copied at once.
 
     It raises RuntimeError for a function that looks at numbers on its way.
     """
@@ -65,9 +70,11 @@ class _Shape:
 
 
 class _Step:
-    """Memory of the numbers that change from one step of a shape to the next, and the step over them."""
+    """Memory of the numbers that change from one step of a shape to the next, and the step over
+    them.
+    """
 
-    def __init__(self, shard: Shard, gates: LayerGates, kv: PagedKv, shape: _Shape) -> None:
+    def __init__(self, shard: ModelShard, gates: LayerGates, kv: PagedKv, shape: _Shape) -> None:
         device, rows = shard.device, shape.rows
         self._shard, self._gates, self._kv, self._shape = shard, gates, kv, shape
         self._pools = [kv.store.pools[kind.pool] for kind in kv.classes]
@@ -83,7 +90,8 @@ class _Step:
             else torch.zeros(rows, shard.hidden, dtype=shard.dtype, device=device)
         )
         self.positions = torch.zeros(rows, dtype=torch.int64, device=device)
-        #: Of each class: the pages that a row sees [layers, rows, blocks], and which of their tokens is its own.
+        #: Of each class: the pages that a row sees [layers, rows, blocks], and which of their
+        #: tokens is its own.
         self.pages = [
             torch.zeros(len(kind.layers), rows, blocks, dtype=torch.int64, device=device)
             for kind, blocks in zip(kv.classes, shape.blocks, strict=True)
@@ -91,7 +99,7 @@ class _Step:
         self.own = [torch.zeros(rows, dtype=torch.int64, device=device) for _ in kv.classes]
         self._masks: list[Tensor] = []
 
-    def fill(self, x: Tensor, positions: Tensor, planned: Sequence[Rows]) -> None:
+    def fill(self, x: Tensor, positions: Tensor, planned: Sequence[PlannedRows]) -> None:
         """Copy a step's numbers here; rows beyond it repeat its last."""
         rows, count = self._shape.rows, len(positions)
         at = torch.arange(rows).clamp_(max=count - 1)
@@ -157,7 +165,7 @@ class _Step:
 class DecodeGraphs:
     """The captured steps of one shard. Called from the compute thread alone."""
 
-    def __init__(self, shard: Shard, gates: LayerGates, kv: PagedKv, capture: Capture) -> None:
+    def __init__(self, shard: ModelShard, gates: LayerGates, kv: PagedKv, capture: Capture) -> None:
         self._shard, self._gates, self._kv, self._capture = shard, gates, kv, capture
         self._asked: Counter[_Shape] = Counter()
         self._steps: OrderedDict[_Shape, tuple[_Step, Made, Replay]] = OrderedDict()
@@ -168,10 +176,13 @@ class DecodeGraphs:
     def __len__(self) -> int:
         return len(self._steps)
 
-    def try_step(self, planned: Sequence[Rows], x: Tensor, positions: Tensor) -> Made | None:
-        """Rows x at `positions` [T] through all layers, as `_Step.run`, [T, ·] each; None where the step has to be launched.
+    def try_step(self, planned: Sequence[PlannedRows], x: Tensor, positions: Tensor) -> Made | None:
+        """Rows x at `positions` [T] through all layers, as `_Step.run`, [T, ·] each.
 
-        All rows attend alone, and their pages are there. `x` is on the shard's device, `positions` on the host.
+        None where the step has to be launched.
+
+        All rows attend alone, and their pages are there. `x` is on the shard's device, `positions`
+        on the host.
         """
         if self.refusal or len(positions) > MOST_ROWS:
             return None
@@ -191,7 +202,7 @@ class DecodeGraphs:
         self.replays += 1
         return tuple(part[: len(positions)].clone() for part in made)
 
-    def _shape_of(self, planned: Sequence[Rows], count: int) -> _Shape:
+    def _shape_of(self, planned: Sequence[PlannedRows], count: int) -> _Shape:
         blocks = [1] * len(self._kv.classes)
         for number, kind in enumerate(self._kv.classes):
             for r in planned:
@@ -201,9 +212,11 @@ class DecodeGraphs:
         return _Shape(_rounded(count), tuple(_rounded(n) for n in blocks))
 
     def _try_capture(
-        self, shape: _Shape, planned: Sequence[Rows], x: Tensor, positions: Tensor
+        self, shape: _Shape, planned: Sequence[PlannedRows], x: Tensor, positions: Tensor
     ) -> tuple[_Step, Made, Replay] | None:
-        """Capture a shape on a step's own numbers, and compare it with the same step launched: it may write twice what it writes."""
+        """Capture a shape on a step's own numbers, and compare it with the same step launched: it
+        may write twice what it writes.
+        """
         step = _Step(self._shard, self._gates, self._kv, shape)
         step.fill(x, positions, planned)
         try:

@@ -1,7 +1,9 @@
-"""Which tokens will probably come next, by what was said before? (prompt look-up, `docs/protocol.md` §7)
+"""Which tokens will probably come next, by what was said before?
 
-The first stage feeds guesses ahead of the answer, and the last stage, which makes the same ones, draws as if there were none
-and keeps what fits. Nothing but time depends on how good they are.
+(prompt look-up, `docs/protocol.md` §7)
+
+The first stage feeds guesses ahead of the answer, and the last stage, which makes the same ones,
+draws as if there were none and keeps what fits. Nothing but time depends on how good they are.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Sequence
 #: Guesses that one step carries at most: eight rows cost little more than one.
 MOST_GUESSES = 7
 _FIRST_GUESSES = 3
-#: So many last tokens are looked for, the longer run first.
+#: How many last tokens are looked for, the longer run first.
 _RUNS = (3, 2)
 
 
@@ -33,9 +35,11 @@ class Guesser:
         self._tokens.append(token)
 
     def guess(self, most: int) -> list[int]:
-        """What followed where the last three tokens, or else two, were last said: `most` tokens or none.
+        """What followed where the last three tokens, or else two, were last said: `most` tokens or
+        none.
 
-        Where that reaches the end it goes on with the guesses themselves. Fewer guesses are the first of more.
+        Where that reaches the end it goes on with the guesses themselves. Fewer guesses are the
+        first of more.
         """
         for run in _RUNS:
             place = self._after.get(tuple(self._tokens[-run:]))
@@ -56,7 +60,7 @@ class Boldness:
         self.guesses = _FIRST_GUESSES
 
     def heard(self, right: int, of: int) -> None:
-        """So many of a step's guesses were right."""
+        """How many of a step's guesses were right."""
         if right == of:
             self.guesses = min(MOST_GUESSES, max(self.guesses, 2 * of))
         else:

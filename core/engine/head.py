@@ -1,8 +1,8 @@
 """What do norm and head make of the last layer's rows, and how much of it is in memory at once?
 
-Logits are as wide as the vocabulary: those of 160 rows of Gemma's are 160 MiB, those of an answer that an auditor judges in float64
-are 2 MiB a token. Whoever takes them as they come is given some rows at a time, in memory that the next ones overwrite: fresh memory
-is zeroed first, and a head that is read for few rows waits for its weights.
+Logits are as wide as the vocabulary. A `Draw` is given some rows of them at a time, in memory that
+the next ones overwrite: fresh memory is zeroed first. They are not few at a time, because a head
+that is read for few rows waits for its weights.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from core.engine.heap import REUSED_BYTES
 from core.engine.layouts import Panels, aligned
 from core.engine.prepack import PackedLinear
 
-#: Memory that a head keeps for its logits, used as far as rows come together: where memory has 14 GB/s a product of Gemma's with 24 rows
-#: does 128 billion operations a second, with 64 rows 155, with 240 it would be 174.
+#: Memory that a head keeps for its logits, for as many rows as come together: larger products are
+#: faster, by less and less (`docs/engine.md`, "Where constants come from").
 SPACE_BYTES = 64 * 2**20
 
 
 def ended(model: Any, states: Tensor, draw: Draw | None, *, least_rows: int = 1) -> Final:
-    """Rows [n, D] of the last layer with their logits, or what `draw` makes of each, by the model's own `norm` and output embeddings.
+    """Rows [n, D] of the last layer with their logits, or what `draw` makes of each, by the model's
+    own `norm` and output embeddings.
 
-    Products are of at least so many rows that the bits of one do not depend on the others.
+    Products are of at least `least_rows` rows, so that the bits of one do not depend on the others.
     """
     if draw is None:
         return final(states, _logits(model, states, least_rows), None)
@@ -43,24 +44,27 @@ def ended(model: Any, states: Tensor, draw: Draw | None, *, least_rows: int = 1)
 
 
 def final(states: Tensor, logits: Tensor, draw: Draw | None) -> Final:
-    """The same where the logits are there already."""
+    """The same of rows [n, D] where the logits [n, V] are there already."""
     return Final(states, full(logits) if draw is None else draw(full(logits)))
 
 
 def full(logits: Tensor) -> Tensor:
-    """In float32; float64 stays."""
+    """Logits [n, V] in float32; float64 stays."""
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
 @contextmanager
 def _lent(head: Any, size_bytes: int) -> Iterator[Tensor | None]:
-    """The memory that a head keeps; None where blocks that the allocator uses again suffice, or it cannot be filled."""
+    """The memory that a head keeps.
+
+    None where blocks that the allocator uses again suffice, or it cannot be filled.
+    """
     fills = isinstance(head, PackedLinear) and isinstance(head.layout, Panels)
     if size_bytes <= REUSED_BYTES or not fills:
         yield None
         return
     dtype = head.packed.dtype
-    # Whoever comes meanwhile, on another thread, is lent other memory.
+    # A caller on another thread is lent other memory meanwhile.
     space = head.spaces.pop() if head.spaces else aligned(SPACE_BYTES // dtype.itemsize, dtype)
     try:
         yield space

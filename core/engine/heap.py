@@ -1,9 +1,9 @@
-"""How does memory that loading no longer needs go back to the system at once, and what a step no longer needs to the next step?
+"""How does freed memory go back to the system after loading, and to the next step while serving?
 
-glibc raises the size from which a block has pages of its own whenever such a block is freed. Buffers of a few MiB then
-come from the heap, parameters land between them, and what they leave is held though nobody uses it: a fifth of
-a shard of 214 MiB in 8 of 10 loads, and never more than 2 MiB with a fixed size. Serving wants the opposite: a page that is
-given anew costs 1.8 µs.
+glibc raises the size from which a block has pages of its own whenever such a block is freed.
+Buffers of a few MiB then come from the heap, parameters land between them, and the gaps stay held.
+A fixed size prevents that. Serving wants the opposite: a page that is given anew is zeroed first.
+What each came to: `docs/engine.md`, "Where constants come from".
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ _LARGE_PAGE_BYTES = 2 * 2**20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _LOADING_BYTES = 2**20
 _SERVING_BYTES = 32 * 2**20  # glibc's own upper end
-#: The largest buffer that one step hands to the next. Larger ones have pages of their own, which are zeroed each time.
+#: The largest buffer that one step hands to the next. Larger ones have pages of their own, which
+#: are zeroed each time.
 REUSED_BYTES = _SERVING_BYTES - 2**20
 
 
 @contextmanager
 def own_pages() -> Iterator[None]:
-    """Blocks from 1 MiB have pages of their own until the end; from then on none of up to `REUSED_BYTES`, and up to 64 MiB of
-    what is freed stays with the process, as glibc's own rule would have it had nobody fixed a size. Does nothing without glibc.
+    """Blocks from 1 MiB have pages of their own until the end.
+
+    From then on none of up to `REUSED_BYTES`, and up to 64 MiB of what is freed stays with the
+    process, as glibc's own rule would have it had nobody fixed a size. Does nothing without glibc.
     """
     _call("mallopt", _M_MMAP_THRESHOLD, _LOADING_BYTES)
     try:
@@ -36,7 +39,8 @@ def own_pages() -> Iterator[None]:
 
 
 def in_large_pages(address: int, size_bytes: int) -> None:
-    """Ask for pages of 2 MiB where these bytes fill whole ones: what is read from first to last waits less often for where it lies.
+    """Ask for pages of 2 MiB where these bytes fill whole ones: what is read from first to last
+    waits less often for where it lies.
 
     For memory that nobody has written to yet. Does nothing where the system has none.
     """

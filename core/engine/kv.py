@@ -1,8 +1,8 @@
 """What does a shard remember of one request?
 
 Keys and values live in buffers that grow by doubling and are handed to attention as views, where
-transformers' own cache concatenates anew in every step. Lengths and offsets are those of the library's
-dynamic cache, so attention sees the same shapes and gives the same bits.
+transformers' own cache concatenates anew in every step. Lengths and offsets are those of the
+library's dynamic cache, so attention sees the same shapes and gives the same bits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ WINDOW_SLACK_ROWS = 64
 
 
 class _LayerStore(CacheLayerMixin):
-    """Keys and values [1, K, rows, head_dim] of one layer; `window` 0 means that all rows are kept."""
+    """Keys and values [1, K, rows, head_dim] of one layer.
+
+    `window` 0 means that all rows are kept.
+    """
 
     def __init__(self, window: int = 0) -> None:
         super().__init__()
@@ -99,7 +102,9 @@ class _LayerStore(CacheLayerMixin):
 
 
 class Cache:
-    """What one shard remembers of one request: `length` positions of keys and values per owned layer."""
+    """What one shard remembers of one request: `length` positions of keys and values per owned
+    layer.
+    """
 
     def __init__(self, windows: Sequence[int]) -> None:
         """One entry per owned layer: its sliding window, or 0 for full attention."""

@@ -1,8 +1,11 @@
-/* A run of plain decoder layers: norm, products, rotation, attention, norm, gated products, and nothing in between.
+/* A run of plain decoder layers: norm, products, rotation, attention, norm, gated products, and
+   nothing in between.
 
-   A plain layer is x += out(attend(rotate(qkv(norm(x))))), x += down(act(gate(norm(x))) · up(norm(x))), act SiLU or GELU with its tanh;
-   what is added may be normed first. Sums of sixteen run side by side in a fixed order, so that a row's bits depend neither on other rows, nor on threads, nor on vectors' width. What could
-   be rounded otherwise where it is used twice is not inlined. */
+   A plain layer is x += out(attend(rotate(qkv(norm(x))))), x += down(act(gate(norm(x))) ·
+   up(norm(x))), act SiLU or GELU with its tanh; what is added may be normed first. Sums of sixteen
+   run side by side in a fixed order, so that a row's bits depend neither on other rows, nor on
+   threads, nor on vectors' width. What could be rounded otherwise where it is used twice is not
+   inlined. */
 
 #include <math.h>
 #include <stdint.h>
@@ -17,10 +20,12 @@ int attend(const REAL *query, int64_t row_stride, int64_t head_stride, const REA
            const REAL *values, const int64_t *pages, int64_t most_pages, const int32_t *begin,
            const int32_t *end, REAL *out, int64_t rows, int64_t heads, int64_t group,
            int64_t key_width, int64_t value_width, REAL scale, int threads);
-void put(const REAL *from, int64_t row_stride, int64_t head_stride, const int64_t *slots, REAL *pool,
+void put(const REAL *from, int64_t row_stride, int64_t head_stride, const int64_t *slots,
+    REAL *pool,
          int64_t rows, int64_t heads, int64_t width);
 
-/* Weights as products.c wants them; biases, the norms of queries and keys and those of what is added may be null. */
+/* Weights as products.c wants them; biases, the norms of queries and keys and those of what is
+   added may be null. */
 typedef struct {
   const REAL *norm, *qkv, *qkv_bias, *query_norm, *key_norm, *out, *out_bias, *added_norm;
   const REAL *inner_norm, *gate_up, *gate_up_bias, *down, *down_bias, *inner_added_norm;
@@ -37,7 +42,8 @@ typedef struct {
 } Seen;
 
 /* out = x / sqrt(mean of squares + epsilon) · weight; out may be x. */
-static void __attribute__((noinline)) norm_row(const REAL *x, const REAL *weight, REAL *out, int64_t width, REAL epsilon) {
+static void __attribute__((noinline)) norm_row(const REAL *x, const REAL *weight, REAL *out,
+    int64_t width, REAL epsilon) {
   lanes squares = {0};
   for (int64_t i = 0; i < width; i += WIDE) {
     const lanes v = load(x + i, width - i);
@@ -45,11 +51,13 @@ static void __attribute__((noinline)) norm_row(const REAL *x, const REAL *weight
   }
   const REAL share = (REAL)1 / ROOT(sum(squares) / (REAL)width + epsilon);
   for (int64_t i = 0; i < width; i += WIDE)
-    store(out + i, load(weight + i, width - i) * (load(x + i, width - i) * spread(share)), width - i);
+    store(out + i, load(weight + i, width - i) * (load(x + i, width - i) * spread(share)),
+        width - i);
 }
 
 /* Rotates halves in place: the first by −sin, the second by sin. */
-static void __attribute__((noinline)) rotate(REAL *x, const REAL *cosine, const REAL *sine, int64_t width) {
+static void __attribute__((noinline)) rotate(REAL *x, const REAL *cosine, const REAL *sine,
+    int64_t width) {
   const int64_t half = width / 2;
   for (int64_t i = 0; i < half; i += WIDE) {
     const int64_t left = half - i;
@@ -61,14 +69,17 @@ static void __attribute__((noinline)) rotate(REAL *x, const REAL *cosine, const 
   }
 }
 
-/* out = act(gate) · up of a row whose gates come first; act(g) = g / (1 + e^−t), t = g or, as ½(1 + tanh u) = 1 / (1 + e^−2u), 2u. */
-static void __attribute__((noinline)) gate_row(const REAL *both, REAL *out, int64_t width, int is_gelu) {
+/* out = act(gate) · up of a row whose gates come first; act(g) = g / (1 + e^−t), t = g or, as ½(1 +
+   tanh u) = 1 / (1 + e^−2u), 2u. */
+static void __attribute__((noinline)) gate_row(const REAL *both, REAL *out, int64_t width,
+    int is_gelu) {
   for (int64_t i = 0; i < width; i += WIDE) {
     const int64_t left = width - i;
     const lanes gate = load(both + i, left);
     lanes turned = gate;
     if (is_gelu) /* √(8/π) and 0.044715 of it */
-      turned = gate * (spread((REAL)1.5957691216057308) + spread((REAL)0.07135481627260025) * (gate * gate));
+      turned = gate * (spread((REAL)1.5957691216057308)
+          + spread((REAL)0.07135481627260025) * (gate * gate));
     numbers sign = {0};
     memcpy(&sign, &turned, sizeof turned);
     numbers above = sign | LEAST_WHOLE;
@@ -82,14 +93,18 @@ static void __attribute__((noinline)) gate_row(const REAL *both, REAL *out, int6
 }
 
 /* x += more, rows that are normed first where there is a weight for it. */
-static void add_normed(REAL *x, REAL *more, const REAL *weight, int64_t rows, int64_t width, REAL epsilon) {
+static void add_normed(REAL *x, REAL *more, const REAL *weight, int64_t rows, int64_t width,
+    REAL epsilon) {
   if (weight)
-    for (int64_t r = 0; r < rows; r++) norm_row(more + r * width, weight, more + r * width, width, epsilon);
+    for (int64_t r = 0; r < rows; r++)
+      norm_row(more + r * width, weight, more + r * width, width, epsilon);
   for (int64_t i = 0; i < rows * width; i++) x[i] += more[i];
 }
 
-/* qkv [rows][(heads + 2 · kv_heads) · head_width] of x [rows][hidden], rotated; space [rows][hidden]. */
-void before_attention(const Layer *l, const REAL *x, const REAL *cosine, const REAL *sine, REAL *qkv,
+/* qkv [rows][(heads + 2 · kv_heads) · head_width] of x [rows][hidden], rotated; space
+   [rows][hidden]. */
+void before_attention(const Layer *l, const REAL *x, const REAL *cosine, const REAL *sine,
+    REAL *qkv,
                       REAL *space, int64_t rows, int threads) {
   const int64_t width = (l->heads + 2 * l->kv_heads) * l->head_width;
   for (int64_t r = 0; r < rows; r++)
@@ -115,14 +130,17 @@ void after_attention(const Layer *l, REAL *x, const REAL *seen, REAL *space, int
   for (int64_t r = 0; r < rows; r++)
     norm_row(x + r * hidden, l->inner_norm, row + r * hidden, hidden, l->inner_epsilon);
   multiply(row, hidden, l->gate_up, l->gate_up_bias, both, rows, hidden, 2 * inner, threads);
-  for (int64_t r = 0; r < rows; r++) gate_row(both + 2 * r * inner, gated + r * inner, inner, (int)l->is_gelu);
+  for (int64_t r = 0; r < rows; r++)
+    gate_row(both + 2 * r * inner, gated + r * inner, inner, (int)l->is_gelu);
   multiply(gated, inner, l->down, l->down_bias, row, rows, inner, hidden, threads);
   add_normed(x, row, l->inner_added_norm, rows, hidden, l->inner_epsilon);
 }
 
-/* Layers one after the other, of rows that each attend alone; x in place, `angles` cosines and sines of each layer. 0, or 1 when there was no memory.
-   space [rows][hidden + (2 · heads + 2 · kv_heads) · head_width + 3 · inner] */
-int single_rows(const Layer *layers, const Seen *seen, int64_t count, REAL *x, const REAL *const *angles,
+/* Layers one after the other, of rows that each attend alone; x in place, `angles` cosines and
+   sines of each layer. 0, or 1 when there was no memory. space [rows][hidden + (2 · heads + 2 ·
+   kv_heads) · head_width + 3 · inner] */
+int single_rows(const Layer *layers, const Seen *seen, int64_t count, REAL *x,
+    const REAL *const *angles,
                 REAL *space, int64_t rows, int threads) {
   for (int64_t i = 0; i < count; i++) {
     const Layer *l = layers + i;

@@ -1,29 +1,21 @@
-"""What does each owned layer keep of a token, learned from running it rather than from its configuration?"""
+"""What does a page of keys and values hold, and how many pages do a shard's layers need?"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import torch
-from torch import Tensor
-
-from core.engine.attention import chunk_rows
-from core.engine.blocks import Shard
-from core.engine.gates import LayerGates
-from core.engine.library_pass import run_library
 from core.engine.pages import PAGE_TOKENS
-from core.protocol.errors import ModelUnsupported
 
 #: Positions behind a window that are kept so that a request can be cut back and go on.
 SLACK_TOKENS = 32
-_PROBE_ROWS = 5
-_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
 class PageShape:
-    """What a page holds: keys and values of 16 tokens of one layer. Layers of one shape share a pool."""
+    """What a page holds: keys and values of 16 tokens of one layer.
+
+    Layers of one shape share a pool.
+    """
 
     kv_heads: int
     key_dim: int
@@ -35,20 +27,26 @@ class PageShape:
 
 @dataclass(frozen=True)
 class KvClass:
-    """Layers, in the shard's numbers, that look back equally far and take pages from the same pool."""
+    """Layers, in the shard's numbers, that look back equally far and take pages from the same
+    pool.
+    """
 
     window: int  # 0 is full attention
     pool: int
     layers: tuple[int, ...]
 
     def first_block(self, tokens: int, slack_tokens: int = SLACK_TOKENS) -> int:
-        """The first block that a request of so many tokens still needs, also after being cut back by the slack."""
+        """The first block that a request of `tokens` still needs, also after being cut back
+        by the slack.
+        """
         if not self.window:
             return 0
         return max(0, tokens - slack_tokens - self.window + 1) // PAGE_TOKENS
 
     def blocks_for(self, tokens: int, chunk_tokens: int = 1) -> int:
-        """The most pages per layer that a request holds while it grows to so many tokens, at most so many at a time."""
+        """The most pages per layer that a request holds while it grows to `tokens`, at most
+        `chunk_tokens` at a time.
+        """
         blocks = -(-tokens // PAGE_TOKENS)
         if not self.window:
             return blocks
@@ -62,81 +60,11 @@ class KvLayout:
     classes: tuple[KvClass, ...]
 
     def pages_for(self, tokens: int, start: int, end: int, chunk_tokens: int = 1) -> list[int]:
-        """Pages of each pool that a request over layers [start, end) holds at most, growing to so many tokens."""
+        """Pages of each pool that a request over layers [start, end) holds at most, growing to so
+        many tokens.
+        """
         wanted = [0] * len(self.shapes)
         for kind in self.classes:
             layers = sum(start <= layer < end for layer in kind.layers)
             wanted[kind.pool] += layers * kind.blocks_for(tokens, chunk_tokens)
         return wanted
-
-
-def learn_layout(shard: Shard, gates: LayerGates) -> KvLayout:
-    """The attention classes of a shard, after proving on a few rows that our attention gives its answers.
-
-    Raises ModelUnsupported when the layers do not ask for attention through the library's interface, exactly once
-    each, or the answers differ: such a shard runs with a cache for each request.
-    """
-    if shard.is_first:
-        x = torch.arange(_PROBE_ROWS) * 37 % shard.vocab
-    else:
-        made = torch.Generator().manual_seed(0)
-        x = torch.randn(_PROBE_ROWS, shard.hidden, generator=made)
-    x = x.to(shard.device, None if shard.is_first else shard.dtype)
-    windows = shard.windows
-    expected = shard.forward(x, shard.new_cache()).float()
-    probe = _Probe(gates, windows)
-    try:
-        got = _run(shard, gates, probe, x).float()
-    except (NotImplementedError, AssertionError, TypeError) as error:
-        raise ModelUnsupported(
-            f"{shard.model.config.model_type} cannot share pages", why=str(error)
-        ) from error
-    if sorted(probe.seen) != list(range(len(windows))):
-        raise ModelUnsupported(
-            f"{shard.model.config.model_type} cannot share pages",
-            why=f"{len(probe.seen)} of {len(windows)} layers ask for attention by name",
-        )
-    scale = max(1.0, float(expected.abs().max()))
-    tolerance = _TOLERANCE if shard.dtype in (torch.float32, torch.float64) else 0.1
-    difference = float((got - expected).abs().max()) / scale
-    if not difference <= tolerance:
-        raise ModelUnsupported(
-            f"{shard.model.config.model_type} cannot share pages",
-            why=f"paged attention changes its answers by {difference:.1e} of the largest",
-        )
-    shapes = tuple(dict.fromkeys(shape for _, shape in probe.seen.values()))
-    by_kind: dict[tuple[int, int], list[int]] = {}
-    for layer, (window, shape) in sorted(probe.seen.items()):
-        by_kind.setdefault((window, shapes.index(shape)), []).append(layer)
-    return KvLayout(
-        shapes, tuple(KvClass(*kind, tuple(layers)) for kind, layers in by_kind.items())
-    )
-
-
-def _run(shard: Shard, gates: LayerGates, probe: _Probe, x: Tensor) -> Tensor:
-    every = torch.arange(len(x), device=x.device)
-    with torch.inference_mode():
-        made = run_library(
-            shard, gates, probe, x, every, (0, len(gates.layers)), every if shard.is_last else None
-        )
-    return made if isinstance(made, Tensor) else made.logits
-
-
-class _Probe:
-    """Plain causal attention that notes what every layer asks for."""
-
-    def __init__(self, gates: LayerGates, windows: list[int]) -> None:
-        self._gates, self._windows = gates, windows
-        self.seen: dict[int, tuple[int, PageShape]] = {}
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
-        layer = self._gates.layer
-        if layer < 0 or layer in self.seen:
-            raise NotImplementedError(
-                f"layer {layer} asks for attention twice, or outside of a layer"
-            )
-        if query.shape[1] % key.shape[1] or query.shape[2] != key.shape[2]:
-            raise NotImplementedError(f"attention of {list(query.shape)} over {list(key.shape)}")
-        window = self._windows[layer]
-        self.seen[layer] = window, PageShape(key.shape[1], key.shape[3], value.shape[3])
-        return chunk_rows(query[0], key[0], value[0], 0, 0, window, options)[None]

@@ -1,7 +1,8 @@
 """In which order does a processor like a weight to lie, and what multiplies by it then?
 
-Ours is tried first: it reads every weight once and gives a row the same bits in any company, alone too. oneDNN's serves
-other number formats and machines without a compiler; its operators are not a stable interface of torch.
+Ours is tried first: it reads every weight once and gives a row the same bits beside any others,
+alone too. oneDNN's serves other number formats and machines without a compiler; its operators are
+not a stable interface of torch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from core.engine.heap import in_large_pages
 from core.engine.native import NoKernels, kernels
 
 _ALIGNMENT_BYTES = 64  # a line of the cache
-#: Rows that oneDNN's order is chosen for; a hint of one row chooses another kernel for it, with other bits.
+#: Rows that oneDNN's order is chosen for; a hint of one row chooses another kernel for it, with
+#: other bits.
 _ROWS_HINT = 16
 
 
@@ -24,8 +26,11 @@ _ROWS_HINT = 16
 PANELLED = (torch.float32, torch.float64)
 
 
-class Layout(Protocol):
-    """One way of laying weights out. What it cannot do it says with RuntimeError or AttributeError when tried."""
+class WeightLayout(Protocol):
+    """One way of laying weights out.
+
+    What it cannot do it says with RuntimeError or AttributeError when tried.
+    """
 
     name: str
 
@@ -54,6 +59,7 @@ class Panels:
         self._width: int = library.panel_width()
 
     def lay(self, weight: Tensor) -> Tensor:
+        """[out, in] → [panels, in, width]."""
         if weight.dtype != self.dtype:
             raise NoKernels(f"these are panels of {self.dtype}, not {weight.dtype}")
         out, depth = weight.shape
@@ -75,7 +81,10 @@ class Panels:
         columns: int,
         space: Tensor | None = None,
     ) -> Tensor:
-        """`space` is numbers in a row for the product to lie in, where they suffice."""
+        """[…, in] → […, columns].
+
+        `space` [m] is numbers in a row for the product to lie in, where they suffice.
+        """
         depth = laid.shape[1]
         if x.dtype != self.dtype or x.shape[-1] != depth:
             raise RuntimeError(f"{x.dtype} of {x.shape[-1]} against {self.dtype} of {depth}")
@@ -107,17 +116,21 @@ class OneDnn:
     name = "oneDNN"
 
     def lay(self, weight: Tensor) -> Tensor:
+        """[out, in] in oneDNN's own order."""
         laid: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS_HINT)
         return laid
 
     def multiply(self, x: Tensor, laid: Tensor, bias: Tensor | None, columns: int) -> Tensor:
+        """[…, in] → […, columns]."""
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, laid, bias, "none", [], "")
         return out
 
 
-def layouts_of(dtype: torch.dtype) -> tuple[list[Layout], str]:
-    """What may be tried for weights of this dtype, the best first, and why one is missing ("" if none is)."""
-    found: list[Layout] = []
+def layouts_of(dtype: torch.dtype) -> tuple[list[WeightLayout], str]:
+    """What may be tried for weights of this dtype, the best first, and why one is missing ("" if
+    none is).
+    """
+    found: list[WeightLayout] = []
     missing = ""
     if dtype in PANELLED:
         try:
@@ -134,7 +147,7 @@ def layouts_of(dtype: torch.dtype) -> tuple[list[Layout], str]:
 
 
 def aligned(count: int, dtype: torch.dtype) -> Tensor:
-    """So many numbers that nobody has written, from where a line of the cache begins."""
+    """`count` unwritten numbers, from where a line of the cache begins."""
     line = _ALIGNMENT_BYTES // dtype.itemsize
     raw = torch.empty(count + line, dtype=dtype)
     in_large_pages(raw.data_ptr(), raw.nbytes)

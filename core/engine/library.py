@@ -1,8 +1,9 @@
 """How is transformers loaded without what a shard never asks of it?
 
-Its quantisers import torchao where that is installed, to read models saved by torchao. Headrace reads none: it quantises
-itself (`core.engine.quantise`) and imports torchao only then. The import takes a second and writes warnings of its own.
-Its losses for finding objects in pictures import SciPy's optimisers, which are 38 MB of a miner's memory and another second.
+Its quantisers import torchao where that is installed, to read models saved by torchao. Headrace
+reads none: it quantises itself (`core.engine.quantise`) and imports torchao only then. The import
+takes a second and writes warnings of its own. Its losses for finding objects in pictures import
+SciPy's optimisers, which are 38 MB of a miner's memory and another second.
 """
 
 from __future__ import annotations

@@ -6,13 +6,13 @@ from typing import Any
 
 from torch import Tensor
 
-from core.engine.attention import Pass, PassThrough, attending
-from core.engine.blocks import Final, Shard
+from core.engine.attention import ForwardingCache, Pass, attending
+from core.engine.blocks import Final, ModelShard
 from core.engine.gates import LayerGates
 
 
 def run_library(
-    shard: Shard,
+    shard: ModelShard,
     gates: LayerGates,
     present: Pass,
     x: Tensor,
@@ -20,16 +20,18 @@ def run_library(
     layers: tuple[int, int],
     keep: Tensor | int | None,
 ) -> Tensor | Final:
-    """Layers [start, end) of a shard for ids x [T] or activations [T, D] at `positions` [T], all on its device.
+    """Layers [start, end) of a shard for ids x [T] or activations [T, D] at `positions` [T], all on
+    its device.
 
-    → activations [T, D] where `keep` is None, else these rows with their logits, 0 meaning all of them. `present` answers the layers' attention.
+    → activations [T, D] where `keep` is None, else these rows with their logits, 0 meaning all of
+    them. `present` answers the layers' attention.
     """
     start, end = layers
     from_ids = start == 0 and shard.is_first
     arguments: dict[str, Any] = {
         "input_ids" if from_ids else "inputs_embeds": x[None],
         "position_ids": positions[None],
-        "past_key_values": PassThrough(),
+        "past_key_values": ForwardingCache(),
         "use_cache": True,
     }
     with (

@@ -1,7 +1,7 @@
 """How do stored bytes become a shard's parameters without being held twice?
 
-Bytes are read straight into the parameter where the dtypes agree, else through one small buffer. Experts are
-stacked one at a time, and a layer is quantised before the next one is read.
+Bytes are read straight into the parameter where the dtypes agree, else through one small buffer.
+Experts are stacked one at a time, and a layer is quantised before the next one is read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from core.engine.conversion import Group, Renaming
+from core.engine.conversion import Renaming, TensorGroup
 from core.engine.heap import own_pages
 from core.engine.naming import Family
 from core.engine.tensors import TensorFolder
@@ -35,7 +35,7 @@ class Source(Protocol):
     def shape(self, name: str) -> tuple[int, ...]: ...
 
     def fill(self, name: str, target: Tensor) -> None:
-        """Copy a tensor into one of the same shape, of any dtype and on any device."""
+        """Copy a tensor into `target` of the same shape [...], of any dtype and on any device."""
 
 
 class FolderSource:
@@ -96,10 +96,11 @@ class Filling:
 def fill_model(filling: Filling, needed: Mapping[str, str], source: Source) -> None:
     """Give a model the parameters that its shard needs; `needed` maps canonical to stored names.
 
-    Raises ModelUnsupported for tensors that the model does not have, that have another shape or that are missing.
+    Raises ModelUnsupported for tensors that the model does not have, that have another shape or
+    that are missing.
     """
     model, renaming = filling.model, Renaming(filling.model)
-    by_layer: dict[int, list[Group]] = {}
+    by_layer: dict[int, list[TensorGroup]] = {}
     for group in renaming.groups(needed):
         by_layer.setdefault(_layer_of(group.target, filling), []).append(group)
     with own_pages(), torch.no_grad():
@@ -113,7 +114,7 @@ def fill_model(filling: Filling, needed: Mapping[str, str], source: Source) -> N
 
 def _fill_group(
     filling: Filling,
-    group: Group,
+    group: TensorGroup,
     renaming: Renaming,
     needed: Mapping[str, str],
     source: Source,

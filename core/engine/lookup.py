@@ -1,7 +1,8 @@
 """How is an embedding looked up without keeping the table in memory?
 
-A machine that holds a whole model with a shared matrix needs it twice once the head is packed. The embedding's copy
-then stays in the model's file, mapped: a step reads one row for each token, and the pages belong to the system's cache.
+A machine that holds a whole model with a shared matrix needs it twice once the head is packed. The
+embedding's copy then stays in the model's file, mapped: a step reads one row for each token, and
+the pages belong to the system's cache.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from core.engine.blocks import Shard
+from core.engine.blocks import ModelShard
 from core.engine.tensors import TensorEntry, TensorFolder
 
 _MAPPED = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _COMPARED_ROWS = 64
 
 
-def map_embedding(shard: Shard, model_dir: Path) -> bool:
-    """Look ids up in the file from now on and let the table in memory go; False where no stored tensor is that table."""
+def map_embedding(shard: ModelShard, model_dir: Path) -> bool:
+    """Look ids up in the file from now on and let the table in memory go.
+
+    False where no stored tensor is that table.
+    """
     table = shard.model.get_input_embeddings()
     if not isinstance(table, nn.Embedding):
         return False

@@ -1,13 +1,16 @@
-/* Bytes from one place in memory to another, past the caches: who computes meanwhile keeps what it has there.
+/* Bytes from one place in memory to another, past the caches: who computes meanwhile keeps what it
+   has there.
 
-   An ordinary store first fetches the line that it overwrites, so an ordinary copy moves three bytes for each of its own and not two. */
+   An ordinary store first fetches the line that it overwrites, so an ordinary copy moves three
+   bytes for each of its own and not two. */
 
 #include <stdint.h>
 #include <string.h>
 
 #include "lines.h"
 
-/* `count` bytes that do not overlap where they go. They are there for every thread that learns of the return. */
+/* `count` bytes that do not overlap where they go. They are there for every thread that learns of
+   the return. */
 void stream(char *to, const char *from, int64_t count) {
   const int64_t ragged = -(uintptr_t)to % LINE;
   int64_t at = ragged < count ? ragged : count;

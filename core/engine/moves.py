@@ -1,7 +1,7 @@
-"""How are pages copied while somebody else computes?
+"""How are pages copied while another thread computes?
 
-Past the caches by our own C where that is possible, else by the library. What is copied is not read before a step has gone by,
-which reads more than caches hold; what a step computes on stays there.
+Past the caches by our own C where that is possible, else by the library. What is copied is not read
+before a step has gone by, which reads more than caches hold; what a step computes on stays there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ _LEAST_BYTES = 128 * 2**10
 
 
 def move(target: Tensor, source: Tensor) -> None:
-    """`target.copy_(source)` of tensors that no gradient is asked of, with its errors; the interpreter is free meanwhile."""
+    """`target.copy_(source)` of tensors [...] of one shape that no gradient is asked of, with its
+    errors; the interpreter is free meanwhile.
+    """
     if _lie_alike(target, source):
         try:
             kernels().stream(target.data_ptr(), source.data_ptr(), source.nbytes)
@@ -26,9 +28,11 @@ def move(target: Tensor, source: Tensor) -> None:
 
 
 def _lie_alike(target: Tensor, source: Tensor) -> bool:
-    """Are both so many bytes in a row, that mean the same and lie in different places of main memory?
+    """Are both equally many bytes in a row, that mean the same and lie in different places of main
+    memory?
 
-    An address says nothing of this: whatever is not sure here is left to the library, which converts, spreads or refuses.
+    An address says nothing of this: whatever is not sure here is left to the library, which
+    converts, spreads or refuses.
     """
     if target.shape != source.shape or target.dtype != source.dtype:
         return False

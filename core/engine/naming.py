@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from core.protocol.errors import ModelUnsupported
 
@@ -19,8 +17,9 @@ def _same(names: Iterable[str]) -> dict[str, str]:
 class Family:
     """How a family of models names its parts, and what it assumes where `config.json` is silent.
 
-    Paths are of modules inside the language model. `before` are those whose weights run before the first layer, the
-    token embedding first; `after` those that run after the last one, without the head.
+    Paths are of modules inside the language model. `before` are those whose weights run before the
+    first layer, the token embedding first; `after` those that run after the last one, without the
+    head.
     """
 
     model_type: str
@@ -51,64 +50,12 @@ OLD_CONSTANTS = (
 )
 
 
-def _modern(model_type: str, *, tied: bool) -> Family:
-    return Family(
-        model_type,
-        "model",
-        "model.layers",
-        ("model.embed_tokens",),
-        ("model.norm",),
-        "lm_head",
-        tied,
-        OLD_CONSTANTS,
-    )
-
-
-#: What `anatomy.derive_family` finds for the commonest families, written down so that their sizes and commitments
-#: are known without building a model. Every other family is derived when it is met.
-WRITTEN_DOWN = {
-    family.model_type: family
-    for family in (
-        _modern("llama", tied=False),
-        _modern("mistral", tied=False),
-        _modern("qwen2", tied=False),
-        _modern("qwen3", tied=False),
-        _modern("gemma2", tied=True),
-        _modern("gemma3_text", tied=True),
-        Family(
-            "gpt2",
-            "transformer",
-            "transformer.h",
-            ("transformer.wte", "transformer.wpe"),
-            ("transformer.ln_f",),
-            "lm_head",
-            True,
-            OLD_CONSTANTS,
-        ),
-    )
-}
-
-
-def family_of(config: Mapping[str, Any]) -> Family:
-    """The family of a model, given its `config.json`. Raises ModelUnsupported, naming what cannot be cut.
-
-    Imports torch for families that are not written down.
-    """
-    model_type = config.get("model_type")
-    family = WRITTEN_DOWN.get(model_type) if isinstance(model_type, str) else None
-    if family is not None:
-        return family
-    from core.engine.anatomy import family_of_config
-
-    return family_of_config(json.dumps(config, sort_keys=True))
-
-
 @dataclass(frozen=True)
 class Parts:
     """Canonical tensor name → name in the files, by the part that needs it.
 
-    A tied embedding matrix is in `embed` and, under the same name, in `head`: both the first and the last
-    stage hold it.
+    A tied embedding matrix is in `embed` and, under the same name, in `head`: both the first and
+    the last stage hold it.
     """
 
     embed: dict[str, str]
@@ -167,7 +114,8 @@ def sort_parts(names: Iterable[str], family: Family, *, layers: int, tied: bool)
     if foreign:
         raise ModelUnsupported(
             f"this checkpoint is not a plain {family.model_type}",
-            why=f"it holds {len(foreign)} tensors that the family does not have, such as {foreign[0]}",
+            why=f"it holds {len(foreign)} tensors that the family does not have, such as "
+            f"{foreign[0]}",
             foreign=foreign[:20],
         )
     empty = [f"layer {i}" for i, layer in enumerate(owned) if not layer]

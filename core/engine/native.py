@@ -1,7 +1,7 @@
 """How do our C kernels come to run on this very processor?
 
-They are compiled when the first shard is loaded, in half a second (`core.protocol.compiled`), and once more for float64 where an
-auditor judges. A machine without a compiler does without them.
+They are compiled when the first shard is loaded, in half a second (`core.protocol.compiled`), and
+once more for float64 where an auditor judges. A machine without a compiler does without them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def compile_kernels(into: Path, *options: str) -> Path:
 
 
 def open_kernels(file: Path, bits: int = 32) -> ctypes.CDLL:
-    """Load what was compiled; it runs in torch's own threads where those can be found. Raises NoKernels."""
+    """Load what was compiled; it runs in torch's own threads where those can be found.
+
+    Raises NoKernels.
+    """
     try:
         library = ctypes.CDLL(str(file))
     except OSError as error:
@@ -92,7 +95,9 @@ def open_kernels(file: Path, bits: int = 32) -> ctypes.CDLL:
 
 
 def _torchs_parallel() -> ctypes.c_void_p | None:
-    """`GOMP_parallel` of the library that torch has loaded: another one would bring threads of its own."""
+    """`GOMP_parallel` of the library that torch has loaded: another one would bring threads of its
+    own.
+    """
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return None

@@ -1,8 +1,8 @@
 """Which noise does a seed give each token? (`docs/protocol.md` §5)
 
-Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", §3.3) is a function of a key and a counter, so the
-noise of any token at any step can be found without the noise before it, on any machine. Exact twin:
-`core/dispute/referee/noise.py`.
+Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", §3.3) is a function of
+a key and a counter, so the noise of any token at any step can be found without the noise before it,
+on any machine. Exact twin: `core/dispute/referee/noise.py`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Words = npt.NDArray[np.uint64]
 def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Words, ...]:
     """The four words of Philox4x32-10.
 
-    Each word of counter and key is an int or an array of u32 values; arrays broadcast. Returns four arrays of u32 values
-    held as uint64.
+    Each word of counter and key is an int or an array of u32 values; arrays broadcast. Returns four
+    arrays of u32 values held as uint64.
     """
     c0, c1, c2, c3 = (np.asarray(word, dtype=np.uint64) for word in counter)
     k0, k1 = (np.asarray(word, dtype=np.uint64) for word in key)
@@ -49,14 +49,16 @@ def request_key(seed: int, index: int) -> tuple[int, int]:
 
 
 def words(tokens: npt.NDArray[Any], key: tuple[int, int], step: int) -> Words:
-    """Word 0 at counter (step, token, 0, 0) for each of at most `CHUNK` token ids.
+    """[n] words 0 at counter (step, token, 0, 0) for at most `CHUNK` token ids [n].
 
-    What depends on no token is worked out once: three of the twenty products are left out, and half of the last round.
+    What depends on no token is worked out once: three of the twenty products are left out, and half
+    of the last round.
     """
     key_0 = [(key[0] + r * _W0) & _MASK for r in range(_ROUNDS)]
     key_1 = [(key[1] + r * _W1) & _MASK for r in range(_ROUNDS)]
     m0, m1 = np.uint64(_M0), np.uint64(_M1)
-    # Rounds 0 to 2 mix constants into the token id; products keep their low half until it is needed.
+    # Rounds 0 to 2 mix constants into the token id; products keep their low half until it is
+    # needed.
     product = step * _M0
     fixed = ((product >> 32) ^ key_1[0]) * _M1
     seven = ((fixed >> 32) ^ key_0[1]) * _M0
@@ -88,17 +90,19 @@ def words(tokens: npt.NDArray[Any], key: tuple[int, int], step: int) -> Words:
 
 
 def gumbel(word: npt.NDArray[Any]) -> Floats:
-    """−ln(−ln u) with u = (word + ½)/2³²."""
+    """−ln(−ln u) of each of [n] words, with u = (word + ½)/2³²."""
     uniform = (word.astype(np.float64) + 0.5) / 2.0**32
     return -np.log(-np.log(uniform))
 
 
 def gumbel_noise(tokens: npt.NDArray[Any], key: tuple[int, int], step: int) -> Floats:
-    """The noise of each token id at one step."""
+    """The noise [n] of each of token ids [n] at one step."""
     parts = [words(tokens[at : at + CHUNK], key, step) for at in range(0, len(tokens), CHUNK)]
     return gumbel(np.concatenate(parts)) if parts else np.empty(0)
 
 
 def least_word(noise: float) -> np.uint64:
-    """A word below which no word gives more than `noise` (within half a dozen of the largest such word)."""
+    """A word below which no word gives more than `noise` (within half a dozen of the largest such
+    word).
+    """
     return np.uint64(max(0, int(np.exp(-np.exp(-noise)) * 2.0**32) - 4))

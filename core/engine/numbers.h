@@ -60,11 +60,14 @@ static inline __attribute__((always_inline)) lanes scaled_where(numbers counts, 
 }
 
 #if REAL_BITS == 64
-/* e^x for x ≤ 0, to about one unit in the last place; 0 below −708. The terms of its series, 1/13! … 1/0!. */
+/* e^x for x ≤ 0, to about one unit in the last place; 0 below −708. The terms of its series, 1/13!
+   … 1/0!. */
 static inline __attribute__((always_inline)) lanes exponential(lanes x) {
   static const double terms[] = {
-      1.6059043836821613e-10, 2.08767569878681e-09,  2.505210838544172e-08, 2.755731922398589e-07, 2.7557319223985893e-06,
-      2.48015873015873e-05,   1.984126984126984e-04, 1.388888888888889e-03, 8.333333333333333e-03, 4.1666666666666664e-02,
+      1.6059043836821613e-10, 2.08767569878681e-09,  2.505210838544172e-08, 2.755731922398589e-07,
+      2.7557319223985893e-06,
+      2.48015873015873e-05,   1.984126984126984e-04, 1.388888888888889e-03, 8.333333333333333e-03,
+      4.1666666666666664e-02,
       1.6666666666666666e-01, 0.5,                   1.0,                   1.0};
   const numbers counts = x > spread(-708.0);
   const lanes shift = spread(6755399441055744.0);
@@ -101,7 +104,8 @@ static inline __attribute__((always_inline)) void store(REAL *to, lanes all, int
     memcpy(to, &all, sizeof(REAL) * count);
 }
 
-/* In place, `count` scores into weights that sum to one. What is left to the next multiple of WIDE is scratch. */
+/* In place, `count` scores into weights that sum to one. What is left to the next multiple of WIDE
+   is scratch. */
 static inline void soft_max(REAL *scores, int64_t count) {
   REAL most = scores[0];
   int broken = 0;

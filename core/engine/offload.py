@@ -1,8 +1,12 @@
-"""How large are the pools, and which microbatch has one, when hot memory is too small for everybody? (DeServe §4.2)
+"""How large are the pools, and which microbatch has one, when hot memory is too small for
+everybody?
 
-Hot memory M_KV holds N_B local pools and two global pools G₀ and G₁ of M_G each. While one microbatch computes in one
-global pool, the other is written back for the microbatch before and filled for the next. What is written back is only
-what a turn has changed: keys and values are appended, so the rest of their copy in cold memory is still true.
+(DeServe §4.2)
+
+Hot memory M_KV holds N_B local pools and two global pools G₀ and G₁ of M_G each. While one
+microbatch computes in one global pool, the other is written back for the microbatch before and
+filled for the next. What is written back is only what a turn has changed: keys and values are
+appended, so the rest of their copy in cold memory is still true.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from torch import Tensor
 from core.engine.layout import PageShape
 from core.engine.moves import move
 from core.engine.pages import PAGE_TOKENS, Pages
-from core.engine.pool import Content, HotStore, Pool
+from core.engine.pool import Content, HotStore, PagePool
 from core.protocol.errors import UsageError
 
 _COPY_BYTES = 4 * 2**20
@@ -37,7 +41,9 @@ def global_pool_bytes(bandwidth_bytes_per_s: float, stage_s: float) -> int:
 
 
 def microbatch_bytes(hot: int, pool: int, microbatches: int) -> int:
-    """M_B' = (M_KV − 2 M_G) / N_B + M_G: what one microbatch can hold (DeServe, formula 1), whole units."""
+    """M_B' = (M_KV − 2 M_G) / N_B + M_G: what one microbatch can hold (DeServe, formula 1), whole
+    units.
+    """
     if not 0 <= 2 * pool <= hot:
         raise ValueError(f"two global pools of {pool} in a hot memory of {hot}")
     return (hot - 2 * pool) // microbatches + pool
@@ -45,7 +51,9 @@ def microbatch_bytes(hot: int, pool: int, microbatches: int) -> int:
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """The pages of one pool: `local` for each of N microbatches and `swapped` in each of G₀ and G₁."""
+    """The pages of one pool: `local` for each of N microbatches and `swapped` in each of G₀
+    and G₁.
+    """
 
     microbatches: int
     local: int
@@ -62,13 +70,15 @@ class ArenaPlan:
 
 
 def plan_arena(hot_pages: int, swapped: int, microbatches: int) -> ArenaPlan:
-    """Formula 1 in pages: what the global pools leave is divided evenly, a remainder stays unused."""
+    """Formula 1 in pages: what the global pools leave is divided evenly, a remainder stays
+    unused.
+    """
     local = microbatch_bytes(hot_pages, swapped, microbatches) - swapped
     return ArenaPlan(microbatches, local, swapped)
 
 
 class Throttle:
-    """A token bucket: `take` waits until so many bytes may pass. The bucket holds one burst."""
+    """A token bucket: `take` waits until these bytes may pass. The bucket holds one burst."""
 
     def __init__(
         self,
@@ -100,10 +110,11 @@ class _Slot:
 
 
 class SwapStore(HotStore):
-    """Hot pools with two global pools at their end, a cold tier, and the copier thread between them.
+    """Hot pools with two global pools at their end, a cold tier, and the copier thread between
+    them.
 
-    Page numbers from `resident` on belong to a microbatch; its turn decides where they lie. `turn` must be called
-    before a microbatch's pages are read or written by a step.
+    Page numbers from `resident` on belong to a microbatch; its turn decides where they lie. `turn`
+    must be called before a microbatch's pages are read or written by a step.
     """
 
     def __init__(
@@ -118,8 +129,8 @@ class SwapStore(HotStore):
     ) -> None:
         """`folder` keeps the cold tier in memory-mapped files there, None in ordinary memory.
 
-        The files have no name: nobody else can open them, and nothing is left of them when the process ends. Raises
-        UsageError where the folder has no room for all of them.
+        The files have no name: nobody else can open them, and nothing is left of them when the
+        process ends. Raises UsageError where the folder has no room for all of them.
         """
         device = device or torch.device("cpu")
         self.plans = list(plans)
@@ -160,8 +171,8 @@ class SwapStore(HotStore):
     ) -> None:
         """Make this microbatch's pages hot, and start on those of the one that follows.
 
-        `used(m)` gives, for each pool, the swapped pages that microbatch m holds. Waits, and counts a stall, when
-        the copier is not through.
+        `used(m)` gives, for each pool, the swapped pages that microbatch m holds. Waits, and counts
+        a stall, when the copier is not through.
         """
         slot = self._slot_of(microbatch)
         if slot is None:
@@ -240,7 +251,9 @@ class SwapStore(HotStore):
         return None
 
     def _exchange(self, number: int, microbatch: int, pages: list[Pages]) -> None:
-        """Have the copier write back what the slot's owner has changed and bring in another's pages."""
+        """Have the copier write back what the slot's owner has changed and bring in another's
+        pages.
+        """
         slot = self._slots[number]
         changed: list[npt.NDArray[np.bool_]] = []
         before = slot.owner
@@ -266,7 +279,9 @@ class SwapStore(HotStore):
         self._jobs.put(work)
 
     def _write_back(self, n: int, slot: int, microbatch: int, dirty: npt.NDArray[np.bool_]) -> None:
-        """Copy positions [swapped pages, 16] of a global pool to the cold tier: pages where they are most of one, else one by one."""
+        """Copy positions [swapped pages, 16] of a global pool to the cold tier: pages where they
+        are most of one, else one by one.
+        """
         counts = dirty.sum(axis=1)
         is_most = counts > PAGE_TOKENS // 2
         self._move(n, slot, microbatch, np.flatnonzero(is_most), to_cold=True)
@@ -352,11 +367,13 @@ class SwapStore(HotStore):
             raise RuntimeError("the copier of KV pages has failed") from self._failure
 
 
-def _cold_pool(shape: PageShape, plan: ArenaPlan, dtype: torch.dtype, folder: Path | None) -> Pool:
+def _cold_pool(
+    shape: PageShape, plan: ArenaPlan, dtype: torch.dtype, folder: Path | None
+) -> PagePool:
     pages = plan.microbatches * plan.swapped
     if folder is None:
-        return Pool(shape, max(1, pages), dtype, torch.device("cpu"))
-    pool = Pool(shape, 0, dtype, torch.device("cpu"))
+        return PagePool(shape, max(1, pages), dtype, torch.device("cpu"))
+    pool = PagePool(shape, 0, dtype, torch.device("cpu"))
     rows = max(1, pages) * shape.kv_heads
     for name, width in (("keys", pool.keys.shape[1]), ("values", pool.values.shape[1])):
         setattr(pool, name, mapped(folder, rows * width, dtype).view(rows, width))
@@ -364,7 +381,10 @@ def _cold_pool(shape: PageShape, plan: ArenaPlan, dtype: torch.dtype, folder: Pa
 
 
 def mapped(folder: Path, size: int, dtype: torch.dtype) -> Tensor:
-    """So many zeros in a file of this folder that has lost its name. Raises UsageError where they do not fit."""
+    """`size` zeros in a file of this folder that has lost its name.
+
+    Raises UsageError where they do not fit.
+    """
     path = ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -379,7 +399,8 @@ def mapped(folder: Path, size: int, dtype: torch.dtype) -> Tensor:
         raise UsageError(
             f"{folder} cannot hold keys and values",
             why=str(error),
-            next_step="make room there, name another engine.offload_folder, or lower engine.offload",
+            next_step="make room there, name another engine.offload_folder, or lower "
+            "engine.offload",
         ) from error
     finally:
         if path:

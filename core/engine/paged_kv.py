@@ -1,8 +1,8 @@
 """Which pages hold a request's keys and values?
 
-Every request has a table of pages per attention class, one row for each layer that it runs. Pages behind a sliding
-window are freed as the request grows; full pages may be shared between requests and are copied before anybody writes
-into them.
+Every request has a table of pages per attention class, one row for each layer that it runs. Pages
+behind a sliding window are freed as the request grows; full pages may be shared between requests
+and are copied before a request writes into them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ class KvShort(RuntimeError):
 
 
 @dataclass
-class Table:
-    """Pages of one request in one class: `pages[i, b]` holds tokens [16·b, 16·b + 16) of its i-th layer there."""
+class PageTable:
+    """Pages of one request in one class: `pages[i, b]` holds tokens [16·b, 16·b + 16) of its i-th
+    layer there.
+    """
 
     layers: tuple[int, ...]  # in the shard's numbers
     pages: Pages
@@ -47,20 +49,22 @@ class Table:
 
 @dataclass
 class Held:
-    """One request: the layers [start, end) of the shard that it runs, its length in tokens, its tables by class."""
+    """One request: the layers [start, end) of the shard that it runs, its length in tokens, its
+    tables by class.
+    """
 
     start: int
     end: int
     microbatch: int = 0
     length: int = 0
-    tables: dict[int, Table] = field(default_factory=dict)
+    tables: dict[int, PageTable] = field(default_factory=dict)
 
 
 class PagedKv:
     """Every request's pages on one shard. Called by the compute thread alone.
 
-    Promises: a page has one writer; `free` gives back all that a request holds; a call that raises KvShort has changed
-    nothing that anybody could see.
+    Promises: a page has one writer; `free` gives back all that a request holds; a call that raises
+    KvShort has changed nothing that a caller could see.
     """
 
     def __init__(
@@ -87,14 +91,17 @@ class PagedKv:
         return self.allocators[self.classes[number].pool]
 
     def open(self, request: Hashable, start: int, end: int, microbatch: int = 0) -> Held:
-        """Begin to remember a request that runs layers [start, end) of the shard. Takes no page yet."""
+        """Begin to remember a request that runs layers [start, end) of the shard.
+
+        Takes no page yet.
+        """
         if request in self.requests:
             raise UsageError(f"request {request} is already open")
         held = Held(start, end, microbatch)
         for number, kind in enumerate(self.classes):
             layers = tuple(layer for layer in kind.layers if start <= layer < end)
             if layers:
-                held.tables[number] = Table(
+                held.tables[number] = PageTable(
                     layers, np.zeros((len(layers), _FIRST_COLUMNS), np.int64)
                 )
         self.requests[request] = held
@@ -106,7 +113,9 @@ class PagedKv:
         return 0 if held is None else self._give_all(held)
 
     def has_room(self, growth: Sequence[tuple[Held, int]]) -> bool:
-        """Whether all these requests could grow to so many tokens at once, evicting what may be evicted."""
+        """Whether all these requests could grow to these lengths at once, evicting what may be
+        evicted.
+        """
         wanted: dict[tuple[int, int], int] = {}
         for held, tokens in growth:
             blocks = -(-tokens // PAGE_TOKENS)
@@ -123,9 +132,11 @@ class PagedKv:
         return True
 
     def grow(self, growth: Sequence[tuple[Held, int]]) -> None:
-        """Give every request the pages for so many tokens, each written by nobody else. Raises KvShort.
+        """Give every request the pages for its new length, each written by nobody else.
 
-        The caller calls `prepare_pages` before anybody writes.
+        Raises KvShort.
+
+        The caller calls `prepare_pages` before a request writes.
         """
         if not self.has_room(growth):
             raise KvShort("too few pages for the step")
@@ -145,7 +156,9 @@ class PagedKv:
                         )
 
     def prepare_pages(self) -> None:
-        """Copy what `grow` has unshared and clear what it has handed out half used: old contents may be NaN."""
+        """Copy what `grow` has unshared and clear what it has handed out half used: old contents
+        may be NaN.
+        """
         for pool, source, target, microbatch in self._copies:
             self.store.write(pool, target, microbatch, self.store.read(pool, source, microbatch))
         for pool, pages, microbatch in self._blank:
@@ -164,7 +177,10 @@ class PagedKv:
                 table.first = first
 
     def truncate(self, held: Held, tokens: int) -> None:
-        """Forget everything from position `tokens` on. Raises UsageError when a window has let go what is needed."""
+        """Forget everything from position `tokens` on.
+
+        Raises UsageError when a window has let go what is needed.
+        """
         if not 0 <= tokens <= held.length:
             raise ValueError(f"cannot cut {held.length} positions to {tokens}")
         for number, table in held.tables.items():
@@ -183,9 +199,11 @@ class PagedKv:
         held.length = tokens
 
     def try_adopt(self, held: Held, pages: dict[int, Pages], tokens: int) -> bool:
-        """Let a request grow to `tokens` with others' full pages [layers, blocks] of each class; False if it cannot.
+        """Let a request grow to `tokens` with others' full pages [layers, blocks] of each class.
 
-        It holds whole pages only, and so many that these are the ones that follow.
+        False if it cannot.
+
+        It holds whole pages only, and as many as make these the ones that follow.
         """
         if held.length % PAGE_TOKENS or tokens % PAGE_TOKENS:
             return False
@@ -212,15 +230,17 @@ class PagedKv:
             given += len(pages)
         return given
 
-    def _shared_tail(self, number: int, table: Table, length: int) -> Pages:
-        """Which of the layers share the block that position `length` falls into with somebody."""
+    def _shared_tail(self, number: int, table: PageTable, length: int) -> Pages:
+        """Which of the layers share the block that position `length` falls into with another
+        request.
+        """
         allocator = self.allocator(number)
         pages = table.pages[:, length // PAGE_TOKENS]
         hot = pages < allocator.resident
         shared = hot & (allocator.holders[np.where(hot, pages, 0)] > 1)
         return np.flatnonzero(shared & (pages > 0))
 
-    def _own_tail(self, number: int, table: Table, held: Held) -> None:
+    def _own_tail(self, number: int, table: PageTable, held: Held) -> None:
         shared = self._shared_tail(number, table, held.length)
         if len(shared):
             block = held.length // PAGE_TOKENS

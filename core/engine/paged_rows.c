@@ -1,8 +1,8 @@
 /* One new row for each of many sequences: how does it attend to that sequence's own pages?
 
-   Keys and values are read where they lie, once for several queries of a head, and the next page is fetched meanwhile. Sums of sixteen
-   run side by side in a fixed order, so that a row's bits depend neither on other rows, nor on threads, nor on how wide the
-   processor's vectors are. */
+   Keys and values are read where they lie, once for several queries of a head, and the next page is
+   fetched meanwhile. Sums of sixteen run side by side in a fixed order, so that a row's bits depend
+   neither on other rows, nor on threads, nor on how wide the processor's vectors are. */
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -25,7 +25,8 @@ typedef int (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned);
 
 typedef struct {
   const REAL *query; /* row r, head h at r · row_stride + h · head_stride */
-  const REAL *keys, *values; /* a page of one head after the other, [page · heads + head][PAGE][width] */
+  /* a page of one head after the other, [page · heads + head][PAGE][width] */
+  const REAL *keys, *values;
   const int64_t *pages; /* [rows][most_pages] */
   const int32_t *begin, *end; /* of each row, the tokens of its pages that it sees */
   REAL *out; /* [rows][heads · group][value_width] */
@@ -50,8 +51,10 @@ typedef struct {
 } Tokens;
 
 /* Those of a page that a row sees. */
-static inline Tokens seen(const Attention *a, const REAL *pool, int64_t width, int64_t row, int64_t head, int64_t page) {
-  const int64_t begin = a->begin[row], end = a->end[row], number = a->pages[row * a->most_pages + page];
+static inline Tokens seen(const Attention *a, const REAL *pool, int64_t width, int64_t row,
+    int64_t head, int64_t page) {
+  const int64_t begin = a->begin[row], end = a->end[row];
+  const int64_t number = a->pages[row * a->most_pages + page];
   const int64_t from = page * PAGE < begin ? begin - page * PAGE : 0;
   const int64_t to = end - page * PAGE < PAGE ? end - page * PAGE : PAGE;
   return (Tokens){pool + ((number * a->heads + head) * PAGE + from) * width, (int)(to - from)};
@@ -59,7 +62,8 @@ static inline Tokens seen(const Attention *a, const REAL *pool, int64_t width, i
 
 /* Fetches those from number `first` on, which had no turn beside others. */
 static inline void fetch(Tokens tokens, int first, int64_t width) {
-  for (const char *at = (const char *)(tokens.at + first * width); at < (const char *)(tokens.at + tokens.count * width); at += LINE)
+  const char *end = (const char *)(tokens.at + tokens.count * width);
+  for (const char *at = (const char *)(tokens.at + first * width); at < end; at += LINE)
     __builtin_prefetch(at);
 }
 
@@ -68,7 +72,8 @@ static inline __attribute__((always_inline)) void four_sums(const lanes *of, REA
 #if defined(__AVX512F__) && REAL_BITS == 32
   const numbers low = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23}, high = low + 8;
   const numbers left = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27}, right = left + 4;
-  const numbers even = {0, 1, 4, 5, 8, 9, 12, 13}, odd = even + 2, first = {0, 2, 4, 6}, second = first + 1;
+  const numbers even = {0, 1, 4, 5, 8, 9, 12, 13}, odd = even + 2;
+  const numbers first = {0, 2, 4, 6}, second = first + 1;
   const lanes a = __builtin_shuffle(of[0], of[1], low) + __builtin_shuffle(of[0], of[1], high);
   const lanes b = __builtin_shuffle(of[2], of[3], low) + __builtin_shuffle(of[2], of[3], high);
   const lanes c = __builtin_shuffle(a, b, left) + __builtin_shuffle(a, b, right);
@@ -80,9 +85,11 @@ static inline __attribute__((always_inline)) void four_sums(const lanes *of, REA
 #endif
 }
 
-/* Scores of n queries against so many tokens; those at `next` are fetched if there are any. Constants where it is used. */
+/* Scores of n queries against so many tokens; those at `next` are fetched if there are any.
+   Constants where it is used. */
 static inline __attribute__((always_inline)) void dots(
-    const int n, const int tokens, const REAL *query, int64_t stride, const REAL *keys, int64_t width,
+    const int n, const int tokens, const REAL *query, int64_t stride, const REAL *keys,
+        int64_t width,
     REAL scale, Beside scores, const REAL *next) {
   lanes s[QUERIES][BESIDE];
   memset(s, 0, sizeof s);
@@ -119,7 +126,8 @@ static inline __attribute__((always_inline)) void page_scores(
   int t = 0;
   for (; t + BESIDE <= keys.count; t += BESIDE) {
     const Beside here = {scores.at + t, scores.stride};
-    dots(n, BESIDE, query, stride, keys.at + t * width, width, scale, here, t + BESIDE <= next.count ? next.at + t * width : 0);
+    dots(n, BESIDE, query, stride, keys.at + t * width, width, scale, here,
+        t + BESIDE <= next.count ? next.at + t * width : 0);
   }
   fetch(next, t <= next.count ? t : next.count / BESIDE * BESIDE, width);
   for (; t < keys.count; t++) {
@@ -130,13 +138,15 @@ static inline __attribute__((always_inline)) void page_scores(
 
 /* So many vectors of n outs, from number i on: weighted values on top. */
 static inline __attribute__((always_inline)) void add_some(
-    const int n, const int vectors, Beside weights, Tokens values, int64_t width, int64_t i, Beside out, Tokens next) {
+    const int n, const int vectors, Beside weights, Tokens values, int64_t width, int64_t i,
+        Beside out, Tokens next) {
   const int64_t left = width - i;
   lanes s[QUERIES][BESIDE];
 #pragma GCC unroll 4
   for (int q = 0; q < n; q++)
 #pragma GCC unroll 4
-    for (int p = 0; p < vectors; p++) s[q][p] = load(out.at + q * out.stride + i + p * WIDE, left - p * WIDE);
+    for (int p = 0; p < vectors; p++)
+      s[q][p] = load(out.at + q * out.stride + i + p * WIDE, left - p * WIDE);
   for (int t = 0; t < values.count; t++) {
     lanes v[BESIDE];
 #pragma GCC unroll 4
@@ -154,24 +164,30 @@ static inline __attribute__((always_inline)) void add_some(
 #pragma GCC unroll 4
   for (int q = 0; q < n; q++)
 #pragma GCC unroll 4
-    for (int p = 0; p < vectors; p++) store(out.at + q * out.stride + i + p * WIDE, s[q][p], left - p * WIDE);
+    for (int p = 0; p < vectors; p++)
+      store(out.at + q * out.stride + i + p * WIDE, s[q][p], left - p * WIDE);
 }
 
 static inline __attribute__((always_inline)) void add_values(
     const int n, Beside weights, Tokens values, int64_t width, Beside out, Tokens next) {
   int64_t i = 0;
-  for (; i + BESIDE * WIDE <= width; i += BESIDE * WIDE) add_some(n, BESIDE, weights, values, width, i, out, next);
+  for (; i + BESIDE * WIDE <= width; i += BESIDE * WIDE)
+    add_some(n, BESIDE, weights, values, width, i, out, next);
   for (; i < width; i += WIDE) add_some(n, 1, weights, values, width, i, out, next);
   if (values.count < next.count) fetch(next, values.count, width);
 }
 
-/* n queries of one key/value head of one row; `scores` are n times `room` numbers. What comes `after` is fetched at the end. */
+/* n queries of one key/value head of one row; `scores` are n times `room` numbers. What comes
+   `after` is fetched at the end. */
 static inline __attribute__((always_inline)) void some_queries(
-    const int n, const Attention *a, int64_t row, int64_t head, int64_t from, REAL *scores, int64_t room, Tokens after) {
-  const int64_t begin = a->begin[row], end = a->end[row], first = begin / PAGE, last = (end - 1) / PAGE;
+    const int n, const Attention *a, int64_t row, int64_t head, int64_t from, REAL *scores,
+        int64_t room, Tokens after) {
+  const int64_t begin = a->begin[row], end = a->end[row];
+  const int64_t first = begin / PAGE, last = (end - 1) / PAGE;
   const int64_t number = head * a->group + from;
   const REAL *query = a->query + row * a->row_stride + number * a->head_stride;
-  const Beside out = {a->out + (row * a->heads * a->group + number) * a->value_width, a->value_width};
+  const Beside out = {a->out + (row * a->heads * a->group + number) * a->value_width,
+      a->value_width};
   Beside here = {scores, room};
   for (int64_t page = first; page <= last; page++) {
     const Tokens keys = seen(a, a->keys, a->key_width, row, head, page);
@@ -185,7 +201,8 @@ static inline __attribute__((always_inline)) void some_queries(
   here.at = scores;
   for (int64_t page = first; page <= last; page++) {
     const Tokens values = seen(a, a->values, a->value_width, row, head, page);
-    const Tokens next = page < last ? seen(a, a->values, a->value_width, row, head, page + 1) : after;
+    const Tokens next = page < last ? seen(a, a->values, a->value_width, row, head, page + 1)
+        : after;
     add_values(n, here, values, a->value_width, out, next);
     here.at += values.count;
   }
@@ -245,9 +262,11 @@ int attend(const REAL *query, int64_t row_stride, int64_t head_stride, const REA
 }
 
 /* Keys and values of `rows` new tokens into their slots of `width` numbers; slots [rows][heads]. */
-void put(const REAL *from, int64_t row_stride, int64_t head_stride, const int64_t *slots, REAL *pool,
+void put(const REAL *from, int64_t row_stride, int64_t head_stride, const int64_t *slots,
+    REAL *pool,
          int64_t rows, int64_t heads, int64_t width) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t h = 0; h < heads; h++)
-      memcpy(pool + slots[r * heads + h] * width, from + r * row_stride + h * head_stride, 4 * width);
+      memcpy(pool + slots[r * heads + h] * width, from + r * row_stride + h * head_stride,
+          4 * width);
 }

@@ -1,8 +1,9 @@
 """Which pages are taken, by how many holders, and which come next?
 
-A page is 16 tokens of one layer of one attention class, the page of `core.batching.KvLedger`. Pages [0, resident)
-always stay in hot memory and may be shared. With offload every microbatch also has `swapped` pages of its own, numbered
-from `resident` on: they are hot only while their microbatch is near its turn, so nobody else may hold them.
+A page is 16 tokens of one layer of one attention class, the page of `core.batching.KvLedger`. Pages
+[0, resident) always stay in hot memory and may be shared. With offload every microbatch also has
+`swapped` pages of its own, numbered from `resident` on: they are hot only while their microbatch is
+near its turn, so nobody else may hold them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ class PageAllocator:
         microbatches: int = 1,
         resident_share: int | None = None,
     ) -> None:
-        """`resident_share` bounds the resident pages that one microbatch may hold; None is no bound."""
+        """`resident_share` bounds the resident pages that one microbatch may hold.
+
+        None is no bound.
+        """
         if resident < 1 or swapped < 0 or microbatches < 1:
             raise ValueError(f"{resident} resident, {swapped} swapped, {microbatches} microbatches")
         self.resident, self.swapped, self.microbatches = resident, swapped, microbatches
@@ -44,7 +48,7 @@ class PageAllocator:
 
     @property
     def free_pages(self) -> int:
-        """Pages that somebody could still get, over all microbatches."""
+        """Pages that a request could still get, over all microbatches."""
         return len(self._free) + sum(len(stack) for stack in self._free_swapped)
 
     @property
@@ -59,16 +63,19 @@ class PageAllocator:
 
     @property
     def idle_pages(self) -> int:
-        """Of the used ones, those that are only kept for whoever may want the same."""
+        """Of the used ones, those that are only kept for later requests with the same prompt."""
         return int(np.count_nonzero(self._kept & (self.holders == 1)))
 
     def room(self, microbatch: int) -> int:
-        """Pages that this microbatch can still get without anybody giving one back."""
+        """Pages that this microbatch can still get while no request gives one back."""
         share = self.resident_share - self._paid[microbatch]
         return min(len(self._free), max(0, share)) + len(self._free_swapped[microbatch])
 
     def try_take(self, count: int, microbatch: int = 0) -> Pages | None:
-        """`count` pages for one holder, resident ones first; None, and nothing changed, when there are too few."""
+        """`count` pages for one holder, resident ones first.
+
+        None, and nothing changed, when there are too few.
+        """
         if count > self.room(microbatch):
             return None
         share = self.resident_share - self._paid[microbatch]
@@ -88,7 +95,9 @@ class PageAllocator:
         self.holders[pages] += 1
 
     def keep(self, pages: Pages) -> None:
-        """Hold these resident pages for nobody yet, so that they outlive whoever has filled them."""
+        """Hold these resident pages for no request yet, so that they outlive the one that has
+        filled them.
+        """
         self.share(pages)
         self._kept[pages] = True
 

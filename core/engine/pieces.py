@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from core.engine.blocks import MAX_ACTIVATION, Shard
+from core.engine.blocks import MAX_ACTIVATION, ModelShard
 from core.protocol.errors import ContextTooLong, UsageError
 from core.protocol.types import LayerRange
 
@@ -17,13 +17,14 @@ ALL, LAST, NONE = "all", "last", "none"
 
 
 @dataclass(frozen=True)
-class Piece:
+class RequestPiece:
     """Positions `position` … `position + n − 1` of one request.
 
-    `x` is ids [n] int64 where the request enters at the embedding, else activations [n, D]. Positions that the request
-    already has are run again. `logits` says which rows of a last stage are wanted: all, last or none. `as_decodes` gives
-    the n rows the bits of n steps of one row each: for drafts, and to repeat what was decoded. With `links`, those of all
-    chunks since the request's beginning up to this one (`core.engine.prefix`), it is kept for who brings the same.
+    `x` is ids [n] int64 where the request enters at the embedding, else activations [n, D].
+    Positions that the request already has are run again. `logits` says which rows of a last stage
+    are wanted: all, last or none. `as_decodes` gives the n rows the bits of n steps of one row
+    each: for drafts, and to repeat what was decoded. With `links`, those of all chunks since the
+    request's beginning up to this one (`core.engine.prefix`), it is kept for who brings the same.
     """
 
     request: Hashable
@@ -34,7 +35,7 @@ class Piece:
     links: Sequence[bytes] = ()
 
 
-class Opened(Protocol):
+class OpenedRequest(Protocol):
     """What a piece is checked against."""
 
     start: int
@@ -43,8 +44,11 @@ class Opened(Protocol):
     def length(self) -> int: ...
 
 
-def relative_layers(shard: Shard, layers: LayerRange | None) -> tuple[int, int]:
-    """[start, end) in the shard's own numbers. Raises UsageError for layers that it does not hold."""
+def relative_layers(shard: ModelShard, layers: LayerRange | None) -> tuple[int, int]:
+    """[start, end) in the shard's own numbers.
+
+    Raises UsageError for layers that it does not hold.
+    """
     if layers is None:
         return 0, len(shard.layers)
     if not shard.layers.start <= layers.start < layers.end <= shard.layers.end:
@@ -54,10 +58,13 @@ def relative_layers(shard: Shard, layers: LayerRange | None) -> tuple[int, int]:
     return layers.start - shard.layers.start, layers.end - shard.layers.start
 
 
-def check_piece(shard: Shard, held: Opened | None, piece: Piece, *, values: bool = True) -> None:
+def check_piece(
+    shard: ModelShard, held: OpenedRequest | None, piece: RequestPiece, *, values: bool = True
+) -> None:
     """Raises ValueError, ContextTooLong or UsageError for a piece that no step can run.
 
-    `values` False leaves out what looks at every number: ids that exist, activations that are finite.
+    `values` False leaves out what looks at every number: ids that exist, activations that are
+    finite.
     """
     if held is None:
         raise UsageError(f"request {piece.request} is not open")

@@ -1,8 +1,9 @@
 """How does a run of plain decoder layers take one call instead of thirty operators each?
 
-Layers of the llama kind (norm, joined products, rotary halves, norm, gated products) and Gemma's (four norms, GELU) go through
-`layers.c`: between two products nothing is dispatched. Every layer is first compared with the library's own module; whatever differs, has other parts or lies
-elsewhere runs through the library as before.
+Layers of the llama kind (norm, joined products, rotary halves, norm, gated products) and Gemma's
+(four norms, GELU) go through `layers.c`: between two products nothing is dispatched. Every layer is
+first compared with the library's own module; whatever differs, has other parts or lies elsewhere
+runs through the library as before.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from core.engine import boundary
-from core.engine.attention import PassThrough, attending
-from core.engine.blocks import Shard
+from core.engine.attention import ForwardingCache, attending
+from core.engine.blocks import ModelShard
 from core.engine.direct import is_plain
 from core.engine.layouts import Panels
 from core.engine.native import NoKernels, kernels
@@ -63,8 +64,10 @@ _Layer = _Layer32 | _Layer64
 _LAYERS: dict[torch.dtype, type[_Layer]] = {torch.float32: _Layer32, torch.float64: _Layer64}
 
 
-class Plan(Protocol):
-    """What these layers ask of a `core.engine.plan.PassPlan`, or of rows that are whole requests (`core.engine.whole`)."""
+class LayerPlan(Protocol):
+    """What these layers ask of a `core.engine.plan.PassPlan`, or of rows that are whole requests
+    (`core.engine.whole`).
+    """
 
     @property
     def rows(self) -> int: ...
@@ -73,7 +76,9 @@ class Plan(Protocol):
 
     def attend_at(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """[1, H, T, d] over [1, K, T, d] and [1, K, T, e] → [1, T, H, e], by one layer."""
+        ...
 
 
 class _Unlike(Exception):
@@ -83,7 +88,7 @@ class _Unlike(Exception):
 class PlainLayers:
     """The owned layers of one shard, in C. Called from the compute thread alone."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: ModelShard) -> None:
         """Raises _Unlike where a layer is not plain; see `plain_layers`."""
         self._dtype = shard.dtype
         self._library = kernels(8 * shard.dtype.itemsize)
@@ -101,7 +106,7 @@ class PlainLayers:
         for number, layer in enumerate(shard.decoder_layers):
             self._prove(shard, number, layer)
 
-    def run(self, plan: Plan, x: Tensor, positions: Tensor, start: int, end: int) -> Tensor:
+    def run(self, plan: LayerPlan, x: Tensor, positions: Tensor, start: int, end: int) -> Tensor:
         """Layers [start, end) for rows x [T, D] of a plan, in the shard's dtype → [T, D]."""
         rows, first = len(x), self._layers[start]
         assert rows == plan.rows, "rows that nobody planned have no pages"
@@ -168,22 +173,25 @@ class PlainLayers:
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(*shape, dtype=self._dtype)
 
-    def _prove(self, shard: Shard, number: int, layer: Any) -> None:
-        """The library's layer and ours on the same rows, attention replaced by given numbers. Raises _Unlike."""
+    def _prove(self, shard: ModelShard, number: int, layer: Any) -> None:
+        """The library's layer and ours on the same rows, attention replaced by given numbers.
+
+        Raises _Unlike.
+        """
         made = torch.Generator().manual_seed(number)
         mine = self._layers[number]
         x = torch.randn(_PROOF_ROWS, mine.hidden, generator=made).to(self._dtype)
         attended = torch.randn(_PROOF_ROWS, mine.heads, mine.head_width, generator=made)
         attended = attended.to(self._dtype)
         positions = torch.tensor([0, 5, 131])[:_PROOF_ROWS]
-        probe = _Probe(attended)
+        probe = _AttentionProbe(attended)
         cosine, sine = self._angles(positions, self._types[number])
         with torch.inference_mode(), shard.precision(), attending(shard.model.config, probe):
             theirs = layer.forward(
                 x[None],
                 position_embeddings=(cosine[None], sine[None]),
                 position_ids=positions[None],
-                past_key_values=PassThrough(),
+                past_key_values=ForwardingCache(),
                 use_cache=True,
             )
         theirs = theirs[0] if isinstance(theirs, tuple) else theirs
@@ -213,7 +221,7 @@ class PlainLayers:
                 raise _Unlike(f"layer {number} is off by {off:.1e}")
 
 
-class _Probe:
+class _AttentionProbe:
     """Attention that remembers what it was asked and answers with given rows."""
 
     def __init__(self, answer: Tensor) -> None:
@@ -226,8 +234,10 @@ class _Probe:
         return self._answer[None]
 
 
-def plain_layers(shard: Shard) -> PlainLayers | None:
-    """The shard's layers in C, None where they are not all plain, packed, float32 or float64, and here."""
+def plain_layers(shard: ModelShard) -> PlainLayers | None:
+    """The shard's layers in C, None where they are not all plain, packed, float32 or float64, and
+    here.
+    """
     if shard.model.config.model_type not in _KINDS or shard.dtype not in _LAYERS:
         return None
     if shard.device.type != "cpu" or _is_watched(shard):
@@ -240,8 +250,10 @@ def plain_layers(shard: Shard) -> PlainLayers | None:
         return None
 
 
-def _is_watched(shard: Shard) -> bool:
-    """Whether somebody has put code of their own around what the library runs: it would see nothing of ours."""
+def _is_watched(shard: ModelShard) -> bool:
+    """Whether foreign code has been put around what the library runs: it would see nothing
+    of ours.
+    """
     inside = [module for layer in shard.decoder_layers for module in layer.modules()]
     for module in (shard.model, shard.model.base_model, *inside):
         hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
@@ -293,7 +305,9 @@ class _Described:
     def _norm(
         self, norm: nn.Module | None, epsilon: float | None = None
     ) -> tuple[int | None, float | None]:
-        """Where the factors of a norm lie, and what it adds to the mean of squares: `epsilon` where that is given."""
+        """Where the factors of a norm lie, and what it adds to the mean of squares: `epsilon` where
+        that is given.
+        """
         if norm is None:
             return None, epsilon
         if hasattr(norm, "variance_epsilon"):

@@ -1,8 +1,9 @@
 """Which pages does each row of a pass write and read?
 
-Built once for a run of layers, in numpy, and used by every layer of it. Decode rows attend to their pages where they lie
-(`direct`). Where that cannot be they are grouped by how many pages they see, rounded up to a few sizes: a row's products then
-have the same shape in whatever company it runs, which keeps its bits, and a short request does not pay for a long one.
+Built once for a run of layers, in numpy, and used by every layer of it. Decode rows attend to their
+pages where they lie (`direct`). Where that cannot be they are grouped by how many pages they see,
+rounded up to a few sizes: a row's products then have the same shape beside any other rows,
+which keeps its bits, and a short request does not pay for a long one.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ import torch
 from torch import Tensor
 
 from core.engine.attention import chunk_rows, decode_rows
-from core.engine.direct import Seen, is_direct, is_plain, put
+from core.engine.direct import SeenRows, is_direct, is_plain, put
 from core.engine.gates import LayerGates
 from core.engine.paged_kv import Held, PagedKv
 from core.engine.pages import PAGE_TOKENS, Pages
-from core.engine.pool import Pool
+from core.engine.pool import PagePool
 
 _LEAST_BLOCKS = 2
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Consecutive rows of one request in a pass: `count` positions from `position` on, from row `first` on.
+class PlannedRows:
+    """Consecutive rows of one request in a pass: `count` positions from `position` on, from row
+    `first` on.
 
     `as_decodes` attends row by row, as if each had come alone.
     """
@@ -43,7 +45,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class _Single:
-    """A row that attends alone: the pages that it sees [layers, n], the position that they begin at, and its own."""
+    """A row that attends alone: the pages that it sees [layers, n], the position that they begin
+    at, and its own.
+    """
 
     row: int
     pages: Pages
@@ -52,7 +56,7 @@ class _Single:
 
 
 @dataclass
-class _Group:
+class _PlannedGroup:
     rows: Tensor | None  # None: all rows of the pass, in order
     gather: Sequence[Tensor]  # of each layer, [R·K·n]
     mask: Tensor  # [R·K, 1, S]
@@ -60,7 +64,7 @@ class _Group:
 
 
 @dataclass
-class _Chunk:
+class _PlannedChunk:
     rows: slice
     gather: Sequence[Tensor] | None  # of each layer, [K·n]; None: it sees itself alone
     first: int
@@ -69,18 +73,18 @@ class _Chunk:
 
 @dataclass
 class _ClassPlan:
-    pool: Pool
+    pool: PagePool
     window: int
     index_of: dict[int, int]
     slots: Sequence[Tensor]  # of each layer, [T·K]
     is_direct: bool
     alone: list[int]  # rows of the pass that attend one by one
-    seen: Seen | None  # by those rows, where they can look directly
-    make_groups: Callable[[], list[_Group]]  # of those rows, where they cannot
-    chunks: list[_Chunk]
+    seen: SeenRows | None  # by those rows, where they can look directly
+    make_groups: Callable[[], list[_PlannedGroup]]  # of those rows, where they cannot
+    chunks: list[_PlannedChunk]
 
     @cached_property
-    def groups(self) -> list[_Group]:
+    def groups(self) -> list[_PlannedGroup]:
         return self.make_groups()
 
     @cached_property
@@ -95,7 +99,7 @@ class PassPlan:
         self,
         kv: PagedKv,
         gates: LayerGates,
-        rows: Sequence[Rows],
+        rows: Sequence[PlannedRows],
         start: int,
         end: int,
         microbatch: int,
@@ -116,11 +120,16 @@ class PassPlan:
         return self._count
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
-        """The library's call for the layer now running; rows beyond the planned ones are padding."""
+        """The library's call for the layer now running, shapes as in `attention.Pass.attend`.
+
+        Rows beyond the planned ones are padding.
+        """
         return self.attend_at(self._gates.layer, query, key, value, options)
 
     def seen_alone(self, start: int, end: int) -> npt.NDArray[np.int64] | None:
-        """What `layers.c` needs to know of layers [start, end) where every row attends alone and directly, else None."""
+        """What `layers.c` needs to know of layers [start, end) where every row attends alone and
+        directly, else None.
+        """
         plans = [self._plans[layer] for layer in range(start, end)]
         if any(plan.chunks or plan.seen is None or not plan.is_direct for plan in plans):
             return None
@@ -139,7 +148,7 @@ class PassPlan:
     def attend_at(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
     ) -> Tensor:
-        """As `attend`, for a layer by its number in the shard."""
+        """As `attend`, [1, H, T, d] → [1, T, H, e], for a layer by its number in the shard."""
         plan = self._plans[layer]
         index, pool, count = plan.index_of[layer], plan.pool, self._count
         if plan.is_direct:
@@ -189,13 +198,15 @@ class PassPlan:
 
 
 def rounded_blocks(blocks: int) -> int:
-    """The size of product that a row which sees so many pages takes part in: at most one page or a quarter too large."""
+    """The size of product that a row which sees `blocks` pages takes part in: at most one page or a
+    quarter too large.
+    """
     step = max(_LEAST_BLOCKS, 2 ** (blocks.bit_length() - 1) // 4)
     return -(-blocks // step) * step
 
 
 def _group(
-    plan: _ClassPlan, group: _Group, index: int, query: Tensor, options: dict[str, Any]
+    plan: _ClassPlan, group: _PlannedGroup, index: int, query: Tensor, options: dict[str, Any]
 ) -> Tensor:
     keys, values = plan.pool.gather(group.gather[index], group.count)
     return decode_rows(query, keys, values, group.mask, options)
@@ -205,7 +216,7 @@ def _plan_class(
     kv: PagedKv,
     number: int,
     layers: list[int],
-    rows: Sequence[Rows],
+    rows: Sequence[PlannedRows],
     count: int,
     microbatch: int,
     dtype: torch.dtype,
@@ -221,7 +232,7 @@ def _plan_class(
 
     written = np.empty((len(layers), count), np.int64)
     in_page = np.empty(count, np.int64)
-    chunks: list[_Chunk] = []
+    chunks: list[_PlannedChunk] = []
     decodes: list[_Single] = []
     for r in rows:
         table = r.held.tables[number]
@@ -239,7 +250,7 @@ def _plan_class(
         alone = r.position == 0
         last = (r.position + r.count - 1) // PAGE_TOKENS
         chunks.append(
-            _Chunk(
+            _PlannedChunk(
                 slice(r.first, r.first + r.count),
                 None if alone else place(pages[:, block : last + 1]),
                 block * PAGE_TOKENS,
@@ -252,7 +263,7 @@ def _plan_class(
     directly = is_direct(pool)
     seen = None
     if directly and decodes:
-        seen = Seen(
+        seen = SeenRows(
             pool,
             [kv.store.physical(kind.pool, d.pages, microbatch) for d in decodes],
             [_first_visible(d.position, kind.window) - d.first for d in decodes],
@@ -272,14 +283,14 @@ def _plan_class(
 
 
 def _groups(
-    pool: Pool,
+    pool: PagePool,
     window: int,
     decodes: Sequence[_Single],
     count: int,
     layers: int,
     place: Callable[[Pages], tuple[Tensor, ...]],
     dtype: torch.dtype,
-) -> list[_Group]:
+) -> list[_PlannedGroup]:
     """The rows by how many pages they see, rounded."""
     device = pool.keys.device
     sizes: dict[int, list[_Single]] = {}
@@ -300,7 +311,7 @@ def _groups(
         mask = mask[:, None].repeat_interleave(pool.shape.kv_heads, 0).to(device)
         whole = len(entries) == count
         picked = None if whole else torch.tensor([d.row for d in entries], device=device)
-        groups.append(_Group(picked, place(gather), mask, len(entries)))
+        groups.append(_PlannedGroup(picked, place(gather), mask, len(entries)))
     return groups
 
 

@@ -1,9 +1,9 @@
 """Which chunks of earlier prompts can a new prompt go on with?
 
-Prompts are cut at the same places everywhere, and a chunk's link stands for all that went in up to its end: token ids, or
-the activations of the stage before. Whoever brings the same gets the pages that were computed then, and the rows that
-left; both are what would be computed again, to the bit. The index is a holder of the pages like any request, oldest use first
-out when pages run short.
+Prompts are cut at the same places everywhere, and a chunk's link stands for all that went in up to
+its end: token ids, or the activations of the stage before. A request that brings the same gets the
+pages that were computed then, and the rows that left; both are what would be computed again, to the
+bit. The index is a holder of the pages like any request, oldest use first out when pages run short.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def next_link(link: bytes, data: bytes | memoryview) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Chunk:
+class _KeptChunk:
     pages: dict[int, Pages]  # of each class, [layers, blocks]
     blocks: int
     rows: Tensor  # what left, on the host
@@ -44,14 +44,16 @@ class _Chunk:
 class PrefixIndex:
     """Chunks by who may have them. Only resident pages are kept, since only those can be shared.
 
-    Where requests are in microbatches each has its own: a page counts against the microbatch that has computed it, whoever
-    holds it, and would otherwise be missing where it was promised.
+    Where requests are in microbatches each has its own: a page counts against the microbatch that
+    has computed it, any request holds it, and would otherwise be missing where it was promised.
     """
 
     def __init__(self, kv: PagedKv, *, max_blocks: int, max_row_bytes: int) -> None:
-        """`max_blocks` bounds the blocks of 16 tokens that are kept, `max_row_bytes` the rows beside them."""
+        """`max_blocks` bounds the blocks of 16 tokens that are kept, `max_row_bytes` the rows
+        beside them.
+        """
         self._kv, self._max_blocks, self._max_row_bytes = kv, max_blocks, max_row_bytes
-        self._chunks: OrderedDict[Name, _Chunk] = OrderedDict()
+        self._chunks: OrderedDict[Name, _KeptChunk] = OrderedDict()
         self.blocks = self.row_bytes = 0
         kv.on_short = self.evict_one
 
@@ -61,8 +63,8 @@ class PrefixIndex:
     def adopt(self, held: Held, links: Sequence[bytes], tokens: int) -> Tensor | None:
         """Let a request of whole chunks grow to `tokens` with the chunk that the last link names.
 
-        Returns the rows that left then, or None, and nothing changed, where nobody has kept it. `links` are all since the
-        request's beginning.
+        Returns the rows that left then, or None, and nothing changed, where nobody has kept it.
+        `links` are all since the request's beginning.
         """
         chunk = self._chunks.get(_name(held, links[-1]))
         if chunk is None or held.length + chunk.blocks * PAGE_TOKENS != tokens:
@@ -73,7 +75,8 @@ class PrefixIndex:
         return chunk.rows
 
     def keep(self, held: Held, links: Sequence[bytes], tokens: int, rows: Tensor) -> None:
-        """Keep the chunk that a request of whole chunks fills as it grows to `tokens`, with the rows that leave.
+        """Keep the chunk that a request of whole chunks fills as it grows to `tokens`, with the
+        rows [n, D] that leave.
 
         Called before what is behind windows goes. What is too large, or swapped, is not kept.
         """
@@ -96,13 +99,16 @@ class PrefixIndex:
             return
         for number, found in pages.items():
             self._kv.allocator(number).keep(found.reshape(-1))
-        self._chunks[name] = _Chunk(pages, last - first, rows.to("cpu", copy=True))
+        self._chunks[name] = _KeptChunk(pages, last - first, rows.to("cpu", copy=True))
         self.blocks += last - first
         self.row_bytes += rows.nbytes
         self._touch(held, links)
 
     def evict_one(self, microbatch: int) -> bool:
-        """Let go of the chunk of a microbatch that was used longest ago; False when there is none."""
+        """Let go of the chunk of a microbatch that was used longest ago.
+
+        False when there is none.
+        """
         name = next((name for name in self._chunks if name[0] == microbatch), None)
         if name is None:
             return False
@@ -115,7 +121,10 @@ class PrefixIndex:
             self._evict(next(iter(self._chunks)))
 
     def _make_room(self, held: Held, links: Sequence[bytes], blocks: int, row_bytes: int) -> bool:
-        """Whether so much fits when others have gone; without the chunks that it stands on it would be of no use."""
+        """Whether it fits when others have gone.
+
+        Without the chunks that it stands on it would be of no use.
+        """
         self._touch(held, links)
         own = {_name(held, link) for link in links}
         while (

@@ -1,8 +1,9 @@
 """How are linear layers laid out once so that they run fast and give the same bits in any batch?
 
-A weight is reordered into what its kernel reads from first to last (`layouts`). The product of a row then no longer depends
-on the other rows nor on the number of threads, and batches of 2 to 64 rows run up to four times faster than from the plain
-weight. Every shape is proved before it is used, and what cannot be packed stays as it was.
+A weight is reordered into what its kernel reads from first to last (`layouts`). The product of a
+row then no longer depends on the other rows nor on the number of threads, and batches of 2 to 64
+rows run up to four times faster than from the plain weight. Every shape is proved before it is
+used, and what cannot be packed stays as it was.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from core.engine.blocks import Shard
+from core.engine.blocks import ModelShard
 from core.engine.heap import return_freed_memory
-from core.engine.layouts import Layout, layouts_of
+from core.engine.layouts import WeightLayout, layouts_of
 from core.engine.lookup import map_embedding
 
 _CHECK_ROWS = (1, 2, 3, 16, 61, 128)
@@ -40,9 +41,12 @@ class Packed:
 
 @dataclass(frozen=True)
 class _Verdict:
-    """In which layout a shape is packed, None and the reason when in none; from how many rows on it keeps its bits."""
+    """In which layout a shape is packed, None and the reason when in none.
 
-    layout: Layout | None
+    From how many rows on it keeps its bits.
+    """
+
+    layout: WeightLayout | None
     reason: str
     least_rows: int
 
@@ -50,7 +54,7 @@ class _Verdict:
 class PackedLinear(nn.Module):
     """Stands for a linear module; holds its weight in a layout's order only."""
 
-    def __init__(self, layout: Layout, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, layout: WeightLayout, weight: Tensor, bias: Tensor | None) -> None:
         """`weight` is [out, in]."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
@@ -59,12 +63,14 @@ class PackedLinear(nn.Module):
         self.spaces: list[Tensor] = []  # memory for wide results that nobody uses now
 
     def forward(self, x: Tensor, *space: Tensor) -> Tensor:
-        """`space` is memory for the result, of a layout that takes some."""
+        """[…, in] → […, out]; `space` is memory for the result, of a layout that takes some."""
         return self.layout.multiply(x, self.packed, self.bias, self.out_features, *space)
 
 
 class JoinedLinear(nn.Module):
-    """One of several linear modules that are given the same tensor one after the other: one product serves all."""
+    """One of several linear modules that are given the same tensor one after the other: one product
+    serves all.
+    """
 
     def __init__(self, whole: PackedLinear, sizes: list[int], number: int) -> None:
         super().__init__()
@@ -74,9 +80,9 @@ class JoinedLinear(nn.Module):
 
     @classmethod
     def of(
-        cls, layout: Layout, weights: list[Tensor], biases: list[Tensor | None]
+        cls, layout: WeightLayout, weights: list[Tensor], biases: list[Tensor | None]
     ) -> list[JoinedLinear]:
-        """Parts for weights of equal width."""
+        """Parts for weights [out, in] of equal width and biases [out]."""
         bias = None if biases[0] is None else torch.cat([b for b in biases if b is not None])
         whole, sizes = PackedLinear(layout, torch.cat(weights), bias), [len(w) for w in weights]
         parts = [cls(whole, sizes, number) for number in range(len(sizes))]
@@ -91,6 +97,7 @@ class JoinedLinear(nn.Module):
         return found
 
     def forward(self, x: Tensor) -> Tensor:
+        """[…, in] → […, out of this part]; the last part forgets what was shared."""
         shared = self._shared
         if shared["x"] is not x:
             shared["outs"] = shared["whole"](x).split(self._sizes, -1)
@@ -101,11 +108,12 @@ class JoinedLinear(nn.Module):
         return out
 
 
-def prepack(shard: Shard, *, head: bool = True, model_dir: Path | None = None) -> Packed:
+def prepack(shard: ModelShard, *, head: bool = True, model_dir: Path | None = None) -> Packed:
     """Pack the linear modules of a shard in place, except those whose kernels fail the check.
 
-    With `head` the output head is packed too. A matrix that it shares with the embedding is then held twice, unless
-    `model_dir` says in which files the embedding may stay. Afterwards `shard.forward` answers with the packed kernels' bits.
+    With `head` the output head is packed too. A matrix that it shares with the embedding is then
+    held twice, unless `model_dir` says in which files the embedding may stay. Afterwards
+    `shard.forward` answers with the packed kernels' bits.
     """
     if shard.device.type != "cpu":
         return Packed(0, _count(shard.model), f"nothing is packed on {shard.device.type}", 2)
@@ -113,7 +121,7 @@ def prepack(shard: Shard, *, head: bool = True, model_dir: Path | None = None) -
     packed = plain = 0
     reasons: list[str] = []
     output = id(shard.model.get_output_embeddings())
-    # Whoever holds a replaced module keeps its plain weight: the list has only what has children.
+    # A holder of a replaced module keeps its plain weight: the list has only what has children.
     for parent in [m for m in shard.model.modules() if next(m.children(), None) is not None]:
         for names in _groups(parent):
             modules = [getattr(parent, name) for name in names]
@@ -146,7 +154,7 @@ def prepack(shard: Shard, *, head: bool = True, model_dir: Path | None = None) -
     return Packed(packed, plain, reason, least_rows, tuple(sorted(used)))
 
 
-def _is_embedding(shard: Shard, weight: Tensor) -> bool:
+def _is_embedding(shard: ModelShard, weight: Tensor) -> bool:
     return bool(shard.model.get_input_embeddings().weight.data_ptr() == weight.data_ptr())
 
 
@@ -197,8 +205,10 @@ def _verdict(weights: list[Tensor]) -> _Verdict:
     return _Verdict(None, "; ".join(reasons), 2)
 
 
-def _try(layout: Layout, weight: Tensor) -> tuple[str, int]:
-    """What is wrong with the product of this shape, "" if nothing, and from how many rows on it keeps its bits."""
+def _try(layout: WeightLayout, weight: Tensor) -> tuple[str, int]:
+    """What is wrong with the product of this shape, "" if nothing, and from how many rows on it
+    keeps its bits.
+    """
     made = torch.Generator().manual_seed(0)
     x = torch.randn(max(_CHECK_ROWS), weight.shape[1], generator=made).to(weight.dtype)
     columns = len(weight)

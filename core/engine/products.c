@@ -1,11 +1,12 @@
 /* Rows times a weight, for few rows and large weights: what does a decode step spend its time on?
 
-   A weight [columns, depth] lies as panels of WIDTH columns, each panel depth × WIDTH numbers, so that it is read from
-   memory once and in order; what comes next is fetched while the present part is multiplied, and into the second cache what
-   comes after that.
+   A weight [columns, depth] lies as panels of WIDTH columns, each panel depth × WIDTH numbers, so
+   that it is read from memory once and in order; what comes next is fetched while the present part
+   is multiplied, and into the second cache what comes after that.
 
-   Every output is one chain of fused multiply-adds in the order of the depth, then the bias. So its bits depend neither on
-   other rows, nor on threads, nor on how wide the processor's vectors are. */
+   Every output is one chain of fused multiply-adds in the order of the depth, then the bias. So its
+   bits depend neither on other rows, nor on threads, nor on how wide the processor's vectors
+   are. */
 
 #include <stdint.h>
 #include <string.h>
@@ -30,10 +31,13 @@
 
 #define LANES (VECTOR_BYTES / (int)sizeof(REAL))
 #define WIDTH (2 * LANES)
-#define CHUNK (16384 / (WIDTH * (int)sizeof(REAL)))  /* of the depth: what stays in half of the nearest cache while all rows pass over it, and what comes next beside it */
+/* of the depth: what stays in half of the nearest cache while all rows pass over it, and what comes
+   next beside it */
+#define CHUNK (16384 / (WIDTH * (int)sizeof(REAL)))
 #define AHEAD 16384  /* bytes beyond what comes next */
 #ifndef LARGE
-#define LARGE (32 << 20)  /* bytes of a weight that drives out of the caches what it is multiplied into */
+/* bytes of a weight that drives out of the caches what it is multiplied into */
+#define LARGE (32 << 20)
 #endif
 #define BLOCK 48   /* rows that are summed up beside each other */
 #define SHARED 8   /* panels that a thread takes at once */
@@ -56,7 +60,8 @@ static inline void fetch(const char *line) {
   __builtin_prefetch(line + AHEAD, 0, 2);
 }
 
-/* n rows against `depth` lines of a panel, on top of `sums` unless fresh. The n and fresh are constants where it is used. */
+/* n rows against `depth` lines of a panel, on top of `sums` unless fresh. The n and fresh are
+   constants where it is used. */
 static inline __attribute__((always_inline)) void tile(
     const int n, const int fresh, const REAL *x, int64_t x_stride, const REAL *panel,
     int64_t depth, REAL *sums, const char *next, int64_t share) {
@@ -80,7 +85,8 @@ static inline __attribute__((always_inline)) void tile(
       const REAL one = x[r * x_stride + k];
       left[r] += a * one;
       right[r] += b * one;
-      /* One group fetches both lines that two vectors are, and not at once: neighbours then take as long as three. */
+      /* One group fetches both lines that two vectors are, and not at once: neighbours then take as
+         long as three. */
       if (r == n / 2 && share > LINE) fetch(next + k * share + LINE);
     }
   }
@@ -119,7 +125,8 @@ static void one_panel(const Product *p, int64_t number) {
   for (int64_t row = 0; row < p->rows; row += BLOCK) {
     const int count = p->rows - row < BLOCK ? (int)(p->rows - row) : BLOCK;
     const int groups = (count + MOST_ROWS - 1) / MOST_ROWS;
-    const int64_t share = (int64_t)sizeof(REAL) * WIDTH / groups; /* bytes that a group fetches for each line it multiplies */
+    /* bytes that a group fetches for each line it multiplies */
+    const int64_t share = (int64_t)sizeof(REAL) * WIDTH / groups;
     for (int64_t k = 0; k < p->depth; k += step) {
       const int64_t depth = p->depth - k < step ? p->depth - k : step;
       const REAL *here = panel + k * WIDTH;
@@ -136,7 +143,8 @@ static void one_panel(const Product *p, int64_t number) {
       if (p->bias)
         for (int64_t c = 0; c < wide; c++) sum[c] += p->bias[first + c];
       if (p->streams && wide == WIDTH && (uintptr_t)out % LINE == 0)
-        for (int64_t c = 0; c < WIDTH; c += LINE / (int)sizeof(REAL)) stream_line((char *)(out + c), (const char *)(sum + c));
+        for (int64_t c = 0; c < WIDTH; c += LINE / (int)sizeof(REAL))
+          stream_line((char *)(out + c), (const char *)(sum + c));
       else
         memcpy(out, sum, sizeof(REAL) * wide);
     }
@@ -158,25 +166,31 @@ static void work(void *product) {
 /* Columns of a panel. */
 int panel_width(void) { return WIDTH; }
 
-/* OpenMP's own GOMP_parallel, of the library that torch's threads belong to; without it one thread does all. */
+/* OpenMP's own GOMP_parallel, of the library that torch's threads belong to; without it one thread
+   does all. */
 void share_threads(void *parallel) { run_parallel = (parallel_fn)parallel; }
 
 /* out [rows, columns] = x [rows, depth] · weight + bias (which may be null). */
 void multiply(const REAL *x, int64_t x_stride, const REAL *weight, const REAL *bias, REAL *out,
               int64_t rows, int64_t depth, int64_t columns, int threads) {
   const int64_t panels = (columns + WIDTH - 1) / WIDTH;
-  const int is_large = WIDTH * sizeof(REAL) % LINE == 0 && depth * columns * (int64_t)sizeof(REAL) >= LARGE;
-  Product p = {x, weight, bias, out, x_stride, columns, rows, depth, columns, depth, panels, 0, is_large};
+  const int is_large = WIDTH * sizeof(REAL) % LINE == 0
+      && depth * columns * (int64_t)sizeof(REAL) >= LARGE;
+  Product p = {x, weight, bias, out, x_stride, columns, rows, depth, columns, depth, panels, 0,
+      is_large};
   if (threads > 1 && run_parallel)
     run_parallel(work, &p, (unsigned)threads, 0);
   else
     work(&p);
 }
 
-/* The same without a bias, in this thread, with the first `depth` lines of panels that have `panel_depth`; `out_stride` between rows. */
-void multiply_part(const REAL *x, int64_t x_stride, const REAL *weight, int64_t panel_depth, REAL *out,
+/* The same without a bias, in this thread, with the first `depth` lines of panels that have
+   `panel_depth`; `out_stride` between rows. */
+void multiply_part(const REAL *x, int64_t x_stride, const REAL *weight, int64_t panel_depth,
+    REAL *out,
                    int64_t out_stride, int64_t rows, int64_t depth, int64_t columns) {
   const int64_t panels = (columns + WIDTH - 1) / WIDTH;
-  Product p = {x, weight, 0, out, x_stride, out_stride, rows, depth, columns, panel_depth, panels, 0, 0};
+  Product p = {x, weight, 0, out, x_stride, out_stride, rows, depth, columns, panel_depth, panels,
+      0, 0};
   work(&p);
 }

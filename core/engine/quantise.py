@@ -1,7 +1,8 @@
 """How are a layer's matrices held as integers?
 
-torchao quantises and multiplies. Only matrices inside layers are quantised; a layer whose matrices are something else
-than linear modules is refused rather than left wide under a name that promises otherwise.
+torchao quantises and multiplies. Only matrices inside layers are quantised; a layer whose matrices
+are something else than linear modules is refused rather than left wide under a name that promises
+otherwise.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ def refuse_unquantisable(
 
 
 def quantise_layer(layer: nn.Module, form: NumberFormat, *, reference: bool = False) -> None:
-    """Hold the linear modules of a layer in this format; with `reference`, the same values in float64."""
+    """Hold the linear modules of a layer in this format.
+
+    With `reference`, the same values in float64.
+    """
     if not form.bits:
         return
     compute = getattr(torch, form.compute)
@@ -56,7 +60,9 @@ def quantise_layer(layer: nn.Module, form: NumberFormat, *, reference: bool = Fa
 
 
 def round_to(model: nn.Module, form: NumberFormat) -> None:
-    """Give what is not quantised in a float64 reference the values that a machine of this format holds."""
+    """Give what is not quantised in a float64 reference the values that a machine of this format
+    holds.
+    """
     compute = getattr(torch, form.compute)
     quantised = set()
     if form.bits:
@@ -68,17 +74,12 @@ def round_to(model: nn.Module, form: NumberFormat) -> None:
                 parameter.copy_(parameter.to(compute))
 
 
-def held_bytes(tensor: Tensor) -> int:
-    """Memory of a tensor, quantised or not."""
-    if not hasattr(tensor, "__tensor_flatten__"):
-        return tensor.nbytes
-    names, _ = tensor.__tensor_flatten__()
-    return sum(getattr(tensor, name).nbytes for name in names)
-
-
 @cache
 def _meet_torchao() -> None:
-    """Import torchao. Its word about CUDA kernels that a machine without CUDA cannot load is no news to anybody."""
+    """Import torchao.
+
+    Its word about CUDA kernels that a machine without CUDA cannot load tells the owner nothing.
+    """
     loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -129,8 +130,8 @@ def _exact_values(weight: Tensor, form: NumberFormat) -> Tensor:
 
 
 def _int4_values(held: Any, form: NumberFormat) -> Tensor:
-    # The packing is the kernel's own business, so the kernel unpacks it: with scale 1 and offset 0 it multiplies
-    # the integers, −8 … 7, with an identity, exactly.
+    # The packing is the kernel's own business, so the kernel unpacks it: with scale 1 and offset 0
+    # it multiplies the integers, −8 … 7, with an identity, exactly.
     outputs, inputs = held.shape
     groups = inputs // form.group
     plain = torch.zeros(groups, outputs, 2, dtype=torch.bfloat16)

@@ -1,4 +1,5 @@
-/* What our kernels compute with: float, and double where they are compiled with REAL_BITS of 64, for auditors. */
+/* What our kernels compute with: float, and double where they are compiled with REAL_BITS of 64,
+   for auditors. */
 
 #ifndef REAL_BITS
 #define REAL_BITS 32

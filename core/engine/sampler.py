@@ -1,4 +1,6 @@
-"""What does the next token of one request depend on beside its logits: parameters, key, step, and what was said?"""
+"""What does the next token of one request depend on beside its logits: parameters, key, step, and
+what was said?
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Sampler:
         prompt: Sequence[int] = (),
         eos_ids: Collection[int] = (),
     ) -> None:
-        """`prompt` matters to penalties and to a continued answer, `eos_ids` to a least number of tokens."""
+        """`prompt` matters to penalties and to a continued answer, `eos_ids` to a least number of
+        tokens.
+        """
         self.params = params
         self.step = params.first_step
         index = request_index if params.key_index is None else params.key_index
@@ -54,13 +58,18 @@ class Sampler:
 
     @property
     def is_plainly_greedy(self) -> bool:
-        """Whether the next token is that of the model's largest logit, and nothing else is asked."""
+        """Whether the next token is that of the model's largest logit, and nothing else is
+        asked.
+        """
         params = self.params
         is_greedy = params.temperature_micro == 0 and params.n_logprobs is None
         return is_greedy and not self.changes_logits
 
     def edited(self, logits: Any) -> Floats:
-        """A float64 copy of logits [V] with bias and penalties. Raises ValueError for NaN, +inf or nothing but −inf."""
+        """A float64 copy of logits [V] with bias and penalties.
+
+        Raises ValueError for NaN, +inf or nothing but −inf.
+        """
         row = np.array(logits, dtype=np.float64)
         if row.ndim != 1 or not row.size:
             raise ValueError(f"logits must be one row, not of shape {row.shape}")

@@ -1,8 +1,8 @@
-"""Which token do these logits give, so that anybody can draw it again? (`docs/protocol.md` §5)
+"""Which token do these logits give, so that an auditor can draw it again? (`docs/protocol.md` §5)
 
-Gumbel-max over Philox4x32-10: the requester's seed is committed before the work, so the machine that samples has
-no freedom left, and an auditor with nearly the same logits finds nearly the same scores. What is drawn for a request does not
-depend on the batch it is drawn in.
+Gumbel-max over Philox4x32-10: the requester's seed is committed before the work, so the machine
+that samples has no freedom left, and an auditor with nearly the same logits finds nearly the same
+scores. What is drawn for a request does not depend on the batch it is drawn in.
 """
 
 from __future__ import annotations
@@ -26,20 +26,23 @@ LEAST_LOGPROB = -9999.0
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A drawn token. `logprob` and `top` (id and logprob, likeliest first) are of the model's own logits, before any
-    parameter of the request; None and empty unless asked for."""
+class TokenChoice:
+    """A drawn token.
+
+    `logprob` and `top` (id and logprob, likeliest first) are of the model's own logits, before any
+    parameter of the request; None and empty unless asked for.
+    """
 
     token: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
 
 
-def sample_batch(logits: Any, samplers: Sequence[Sampler]) -> list[Choice | CheckFailed]:
+def sample_batch(logits: Any, samplers: Sequence[Sampler]) -> list[TokenChoice | CheckFailed]:
     """What each row of logits [B, V] gives its request; `take` the token to go on.
 
-    `logits` is a tensor on any device, or rows, each a tensor or what numpy reads as one. A row of NaN, +inf or nothing but −inf
-    gives the reason instead and spoils no other.
+    `logits` is a tensor on any device, or rows, each a tensor or what numpy reads as one. A row of
+    NaN, +inf or nothing but −inf gives the reason instead and spoils no other.
     """
     if len(logits) != len(samplers):
         raise ValueError(f"{len(samplers)} requests and {len(logits)} rows of logits")
@@ -66,9 +69,11 @@ def sample_batch(logits: Any, samplers: Sequence[Sampler]) -> list[Choice | Chec
 
 
 def largest_there(logits: Any, samplers: Sequence[Sampler]) -> dict[int, int]:
-    """The tokens of rows that need nothing but their largest logit, found on the device that holds them, by row.
+    """The tokens of rows that need nothing but their largest logit, found on the device that holds
+    them, by row.
 
-    Rows without a finite largest are left out. A vocabulary of logits is dear to move, its largest is not.
+    Rows without a finite largest are left out. A vocabulary of logits is dear to move, its largest
+    is not.
     """
     import torch
 
@@ -81,7 +86,10 @@ def largest_there(logits: Any, samplers: Sequence[Sampler]) -> dict[int, int]:
 
 
 def _on_host(logits: Any) -> Any:
-    """Logits as an array; of a tensor float32 or float64, a copy only if it is elsewhere or narrower."""
+    """Logits as an array.
+
+    Of a tensor float32 or float64, a copy only if it is elsewhere or narrower.
+    """
     if hasattr(logits, "detach"):
         tensor = logits.detach()
         logits = (tensor if tensor.dtype.itemsize >= 4 else tensor.float()).cpu().numpy()
@@ -112,9 +120,9 @@ def _drawn(row: Any, sampler: Sampler) -> int | Candidates:
     return draw_of_all(edited, sampler)
 
 
-def _choice(row: npt.NDArray[Any] | None, token: int, params: SamplingParams) -> Choice:
+def _choice(row: npt.NDArray[Any] | None, token: int, params: SamplingParams) -> TokenChoice:
     if row is None or params.n_logprobs is None:
-        return Choice(token)
+        return TokenChoice(token)
     import torch
 
     normaliser = float(torch.logsumexp(torch.from_numpy(row), 0))
@@ -126,4 +134,4 @@ def _choice(row: npt.NDArray[Any] | None, token: int, params: SamplingParams) ->
     def logprob(i: Any) -> float:
         return min(0.0, max(float(np.float32(row[i] - normaliser)), LEAST_LOGPROB))
 
-    return Choice(token, logprob(token), tuple((int(i), logprob(i)) for i in ids))
+    return TokenChoice(token, logprob(token), tuple((int(i), logprob(i)) for i in ids))

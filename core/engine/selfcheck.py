@@ -1,7 +1,7 @@
 """Does cutting this architecture leave its answers alone?
 
-A tiny random clone is run whole and cut in two. It turns "this architecture is supported" into something that every
-load proves in well under a second.
+A tiny random clone is run whole and cut in two. It turns "this architecture is supported" into
+something that every load proves in well under a second.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import torch
 from transformers import PreTrainedConfig
 
 from core.engine.anatomy import build_tiny, quiet_library
-from core.engine.blocks import Shard
+from core.engine.blocks import ModelShard
+from core.engine.building import build_shard
 from core.engine.formats import FORMATS
 from core.engine.loading import TensorSource
-from core.engine.model import build_shard
 from core.engine.naming import Family
 from core.engine.refusal import unsupported
 from core.protocol.errors import ModelUnsupported
@@ -24,7 +24,8 @@ _PROMPT, _STEPS = 16, 4
 
 
 def check_architecture(config: PreTrainedConfig, family: Family) -> float:
-    """Largest difference of logits, in units of the largest logit, of a tiny clone whole and cut in two.
+    """Largest difference of logits, in units of the largest logit, of a tiny clone whole and cut in
+    two.
 
     Prompt and decode steps both count. Raises ModelUnsupported above `SELF_CHECK_TOLERANCE`.
     """
@@ -59,7 +60,7 @@ def check_architecture(config: PreTrainedConfig, family: Family) -> float:
     return difference
 
 
-def _halves(whole: torch.nn.Module, family: Family) -> list[Shard]:
+def _halves(whole: torch.nn.Module, family: Family) -> list[ModelShard]:
     tiny = whole.config
     total = tiny.num_hidden_layers
     half = total // 2

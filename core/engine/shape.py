@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from core.engine import facts
+from core.engine.families import WRITTEN_DOWN, family_of
 from core.engine.formats import NumberFormat, format_of
-from core.engine.naming import WRITTEN_DOWN, Family, Parts, family_of, sort_parts
+from core.engine.naming import Family, Parts, sort_parts
 from core.engine.tensors import STORED, TensorEntry, TensorFolder
 from core.protocol.errors import ModelMissing, ModelUnsupported
 
@@ -17,12 +18,13 @@ CONFIG_FILE = "config.json"
 
 
 @dataclass(frozen=True)
-class ModelShape:
+class ModelSizes:
     """The sizes that planning, pricing and committing need. Byte counts are of the held numerics.
 
-    `embed_bytes` is what holding the first stage costs on top of its layers and `head_bytes` the last's;
-    a tied matrix is in both, because both stages hold it. A mixture of experts has `experts` of `expert_bytes` in
-    its largest layer (part of `layer_bytes`), of which a token visits `experts_per_token`.
+    `embed_bytes` is what holding the first stage costs on top of its layers and `head_bytes` the
+    last's; a tied matrix is in both, because both stages hold it. A mixture of experts has
+    `experts` of `expert_bytes` in its largest layer (part of `layer_bytes`), of which a token
+    visits `experts_per_token`.
     """
 
     architecture: str
@@ -41,7 +43,8 @@ class ModelShape:
     head_bytes: int
     parameters: int
     numerics: str = "float32"
-    #: Of every layer: values that it remembers per token, and how many tokens it looks back on (0: all).
+    #: Of every layer: values that it remembers per token, and how many tokens it looks back on (0:
+    #: all).
     kv_widths: tuple[int, ...] = ()
     windows: tuple[int, ...] = ()
     experts: int = 0
@@ -51,11 +54,13 @@ class ModelShape:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """What one token costs in the cache of the widest layer, as long as it is in the layer's sight."""
+        """What one token costs in the cache of the widest layer, as long as it is in the layer's
+        sight.
+        """
         return max(self.kv_widths) * self.item_bytes
 
     def kv_bytes(self, start: int, end: int, tokens: int) -> int:
-        """What a request of so many tokens takes in the cache of layers [start, end)."""
+        """What a request of `tokens` takes in the cache of layers [start, end)."""
         seen = zip(self.kv_widths[start:end], self.windows[start:end], strict=True)
         return sum(w * min(tokens, window or tokens) for w, window in seen) * self.item_bytes
 
@@ -95,7 +100,10 @@ def context_of(config: dict[str, Any]) -> int:
 
 
 def model_parts(model_dir: Path, folder: TensorFolder) -> Parts:
-    """Where every tensor of a folder belongs. Raises ModelUnsupported for foreign or missing ones."""
+    """Where every tensor of a folder belongs.
+
+    Raises ModelUnsupported for foreign or missing ones.
+    """
     config = read_config(model_dir)
     return sort_parts(
         folder.names(),
@@ -105,11 +113,11 @@ def model_parts(model_dir: Path, folder: TensorFolder) -> Parts:
     )
 
 
-def describe_model(model_dir: Path, dtype: str = "float32") -> ModelShape:
+def describe_model(model_dir: Path, dtype: str = "float32") -> ModelSizes:
     """Sizes of the model in a folder, from `config.json` and the safetensors headers alone.
 
-    `dtype` is the name of the numerics that the weights would be held in (`formats.FORMATS`). Raises ModelMissing,
-    ModelUnsupported, or UsageError for numerics that nobody knows.
+    `dtype` is the name of the numerics that the weights would be held in (`formats.FORMATS`).
+    Raises ModelMissing, ModelUnsupported, or UsageError for numerics that nobody knows.
     """
     form = format_of(dtype)
     config = read_config(model_dir)
@@ -145,7 +153,7 @@ def describe_model(model_dir: Path, dtype: str = "float32") -> ModelShape:
         config, parts, folder, family, heads, hidden
     )
     experts, expert_bytes = _experts(largest, known, form)
-    return ModelShape(
+    return ModelSizes(
         architecture=family.model_type,
         layers=len(layers),
         hidden=hidden,
@@ -194,7 +202,10 @@ def _attention(
     heads: int,
     hidden: int,
 ) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
-    """Width of a head, number of key/value heads; of every layer, what it remembers of a token and for how long."""
+    """Width of a head, number of key/value heads.
+
+    Of every layer, what it remembers of a token and for how long.
+    """
     if family.model_type not in WRITTEN_DOWN:
         from core.engine.dryrun import attention_shape
 
@@ -222,7 +233,9 @@ def _experts(
 
 
 def _ffn(known: dict[str, Any], hidden: int, experts_elements: int) -> int:
-    """Width of the feed-forward part as it is held: that of all experts together where there are any."""
+    """Width of the feed-forward part as it is held: that of all experts together where there are
+    any.
+    """
     named = (
         known.get(name) for name in ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
     )

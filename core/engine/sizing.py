@@ -33,7 +33,8 @@ _WORTHWHILE = 1.25
 class Offload:
     """What swapping needs to know: N_B microbatches, and M_G as a share of hot memory.
 
-    `folder` keeps the cold tier in memory-mapped files, None in ordinary memory. `throttle` slows the copier for tests.
+    `folder` keeps the cold tier in memory-mapped files, None in ordinary memory. `throttle` slows
+    the copier for tests.
     """
 
     microbatches: int
@@ -56,11 +57,14 @@ def fitting_offload(
     most_bytes: int | None = None,
     folder: Path | None = None,
 ) -> Offload | None:
-    """As many microbatches as `cold_bytes` hold the swapped pages of; None where swapping would not pay.
+    """As many microbatches as `cold_bytes` hold the swapped pages of.
 
-    No step is to wait for the copier: M_G = W · T_S, or half of hot memory where that is less (DeServe, formula 2). Each
-    microbatch can hold `least_bytes` (formula 1), so that no request is too long which was not before, and there are
-    no more of them than `most_bytes` in all fill. To pay is to hold a quarter more than hot memory alone.
+    None where swapping would not pay.
+
+    No step is to wait for the copier: M_G = W · T_S, or half of hot memory where that is less
+    (DeServe, formula 2). Each microbatch can hold `least_bytes` (formula 1), so that no request is
+    too long which was not before, and there are no more of them than `most_bytes` in all fill. To
+    pay is to hold a quarter more than hot memory alone.
     """
     pool = min(hot_bytes // 2, global_pool_bytes(bytes_per_s, stage_s))
     count = min(_MAX_MICROBATCHES, cold_bytes // max(1, pool))
@@ -74,7 +78,10 @@ def fitting_offload(
 
 
 def copy_bytes_per_s(folder: Path | None = None, size_bytes: int = _PROBE_BYTES) -> float:
-    """W: how fast this machine copies into memory and out of it again, or a file in `folder`; the median of a few."""
+    """W: how fast this machine copies into memory and out of it again, or a file in `folder`.
+
+    The median of a few.
+    """
     near = torch.ones(size_bytes // 8)
     far = (
         torch.empty(size_bytes // 8)
@@ -123,7 +130,7 @@ def make_memory(
     device: torch.device,
     offload: Offload | None,
 ) -> tuple[list[PageAllocator], HotStore]:
-    """Allocators and store for so many hot bytes; the padding page counts."""
+    """Allocators and store for `kv_bytes`; the padding page counts."""
     counts = divide_pages(layout, kv_bytes, torch.finfo(dtype).bits // 8)
     if offload is None:
         store = HotStore(layout.shapes, [count + 1 for count in counts], dtype, device)

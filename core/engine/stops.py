@@ -1,7 +1,8 @@
 """Where does an answer end, and where is its text cut? (`docs/protocol.md` §5)
 
-The last stage, the client and an auditor all decide it here, by the text that is complete after each token: half a
-character completes nothing, and a stop string may begin in one token and end in another.
+The last stage, the client and an auditor all decide it here, by the text that is complete after
+each token: half a character completes nothing, and a stop string may begin in one token and end in
+another.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 Finish = Literal["", "stop", "length"]
 
 
-class Ending:
+class AnswerEnding:
     """Decides for one answer, token by token, whether it is over."""
 
     def __init__(
@@ -27,7 +28,10 @@ class Ending:
         tokenizer: Tokenizer | None,
         prompt: Sequence[int] = (),
     ) -> None:
-        """`tokenizer` is needed for stop strings only; `prompt` for an answer that began elsewhere."""
+        """`tokenizer` is needed for stop strings only.
+
+        `prompt` for an answer that began elsewhere.
+        """
         self._params = params
         self._eos_ids = frozenset() if params.ignore_eos else frozenset(eos_ids)
         self._produced = 0
@@ -50,7 +54,9 @@ class StopScan:
     """Watches the text of an answer for stop strings."""
 
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], before: Sequence[int]) -> None:
-        """`before` are tokens of the answer that were seen elsewhere: a stop string may begin in them."""
+        """`before` are tokens of the answer that were seen elsewhere: a stop string may begin in
+        them.
+        """
         self._stream, self._stops = tokenizer.stream(), stops
         self._tail_length = max(map(len, stops)) - 1
         text = "".join(map(self._stream.push, before))
@@ -65,7 +71,9 @@ class StopScan:
 
 
 class ShownText:
-    """The text of an answer as it may be shown while it grows: nothing of a stop string, nor of what may become one."""
+    """The text of an answer as it may be shown while it grows: nothing of a stop string, nor of
+    what may become one.
+    """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops

@@ -1,8 +1,8 @@
 """Which tensors does a model folder hold, and how are exactly their bytes read?
 
-The safetensors container is read here directly: manifests and layer planning need names, shapes and raw
-bytes without importing torch, and a shard must own its memory (64-byte aligned, not a view of a mapped
-file) so that the same shapes give the same bits.
+The safetensors container is read here directly: manifests and layer planning need names, shapes and
+raw bytes without importing torch, and a shard must own its memory (64-byte aligned, not a view of a
+mapped file) so that the same shapes give the same bits.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class TensorEntry:
 class TensorFolder:
     """The tensors of a model folder, indexed by name; reads nothing but headers until asked.
 
-    `bytes_read` counts the tensor bytes read since the folder was opened, `files_opened` the files they
-    came from.
+    `bytes_read` counts the tensor bytes read since the folder was opened, `files_opened` the files
+    they came from.
     """
 
     def __init__(self, model_dir: Path) -> None:
@@ -110,7 +110,10 @@ class TensorFolder:
         self._note(entry)
 
     def read_float32(self, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """One tensor as a fresh little-endian float32 array; float64 is rounded, 16-bit is widened."""
+        """One tensor as a fresh little-endian float32 array.
+
+        Float64 is rounded, 16-bit is widened.
+        """
         entry = self.entry(name)
         stored = np.empty(entry.shape, dtype=STORED[entry.dtype])
         if entry.size_bytes:
@@ -135,7 +138,10 @@ class TensorFolder:
 
 
 def read_header(file: Path) -> dict[str, TensorEntry]:
-    """Entries of one safetensors file. Raises ModelUnsupported unless every tensor lies inside it."""
+    """Entries of one safetensors file.
+
+    Raises ModelUnsupported unless every tensor lies inside it.
+    """
 
     def refuse(why: str) -> ModelUnsupported:
         return ModelUnsupported(f"cannot read {file.name}", why=why)

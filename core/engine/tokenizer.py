@@ -1,6 +1,7 @@
 """How does text become ids, and how do ids become text without cutting a character in two?
 
-Built on `tokenizers` and the model's own chat template; transformers would add seconds of import to every client.
+Built on `tokenizers` and the model's own chat template; transformers would add seconds of import to
+every client.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Tokenizer:
         return list(self._library.encode(text).ids)
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Ids of a conversation through the model's chat template, ready for the assistant's answer.
+        """Ids of a conversation through the model's chat template, ready for the assistant's
+        answer.
 
         Raises UsageError for a malformed message, or a model without a template.
         """
@@ -65,7 +67,8 @@ class Tokenizer:
             raise UsageError(
                 f"{self.model_dir.name} has no chat template",
                 why="it is a base model",
-                next_step='send a prompt to /v1/completions instead of messages; in a file, "url": "/v1/completions"',
+                next_step="send a prompt to /v1/completions instead of messages; in a file, "
+                '"url": "/v1/completions"',
             )
         try:
             return str(
@@ -75,7 +78,7 @@ class Tokenizer:
                     **{name: self._token_text(name) for name in ("bos_token", "eos_token")},
                 )
             )
-        except Exception as error:  # a template is a stranger's program and may fail in any way
+        except Exception as error:  # a template is foreign code and may fail in any way
             raise UsageError("the model's chat template refuses this", why=str(error)) from error
 
     @property

@@ -1,7 +1,8 @@
 """Which weights does a model consist of, in 32 bytes? (`docs/protocol.md` §3)
 
-Trees over float32 rows, whatever dtype the files hold: tensor → layer (or embedding, or head) → model. A shard's
-root is over the parts it holds, so an auditor can prove which weights a machine claimed to run.
+Trees over float32 rows, whatever dtype the files hold: tensor → layer (or embedding, or head) →
+model. A shard's root is over the parts it holds, so an auditor can prove which weights a machine
+claimed to run.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ _log = logging.getLogger(__name__)
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel"):
-    """What a model is made of; roots are 0x-hex. `tensors` lists the canonical names under each root."""
+    """What a model is made of; roots are 0x-hex.
+
+    `tensors` lists the canonical names under each root.
+    """
 
     version: int
     config_hash: str
@@ -57,7 +61,10 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
         return [commit.unhex(r) for r in (self.embed_root, *self.layer_roots, self.head_root)]
 
     def shard_root(self, start: int, end: int) -> bytes:
-        """Commitment to the weights of layers [start, end). Raises ValueError for layers it lacks."""
+        """Commitment to the weights of layers [start, end).
+
+        Raises ValueError for layers it lacks.
+        """
         return commit.shard_root(self.roots, start, end)
 
     def to_json(self) -> bytes:
@@ -116,8 +123,8 @@ def compute_manifest(model_dir: Path) -> Manifest:
 def model_manifest(model_dir: Path) -> Manifest:
     """The manifest of a model folder, computed once and kept beside the model.
 
-    The kept one is used only while every file of the model has the size and modification time it had. In a
-    folder that cannot be written the manifest is computed each time.
+    The kept one is used only while every file of the model has the size and modification time it
+    had. In a folder that cannot be written the manifest is computed each time.
     """
     model_dir = Path(model_dir)
     path, stamp = model_dir / MANIFEST_FILE, _stamp(model_dir)
@@ -149,7 +156,9 @@ def config_hash(model_dir: Path) -> bytes:
 
 
 def tokenizer_hash(model_dir: Path) -> bytes:
-    """SHA-256 of the files that turn text into ids: `name ‖ 0x00 ‖ u64be length ‖ bytes` of each present."""
+    """SHA-256 of the files that turn text into ids: `name ‖ 0x00 ‖ u64be length ‖ bytes` of each
+    present.
+    """
     hasher = sha256()
     for name in _TOKENIZER_FILES:
         path = Path(model_dir) / name

@@ -1,7 +1,8 @@
 """How does an auditor run a whole request, all its rows at once?
 
-Nothing is remembered, so nothing is paged: a row attends to those before it in the same pass. Weights are laid out as miners lay
-them out, and plain layers go through the same C; in float64 too, where judging is done.
+Nothing is remembered, so nothing is paged: a row attends to those before it in the same pass.
+Weights are laid out as miners lay them out, and plain layers go through the same C; in float64 too,
+where judging is done.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import torch
 from torch import Tensor
 
 from core.engine.attention import chunk_rows
-from core.engine.blocks import Draw, Final, Shard
+from core.engine.blocks import Draw, Final, ModelShard, aligned, output_of
 from core.engine.direct import is_plain
 from core.engine.gates import LayerGates
 from core.engine.head import ended, final
-from core.engine.layout import learn_layout
+from core.engine.learned_layout import learn_layout
 from core.engine.library_pass import run_library
 from core.engine.native import NoKernels, kernels
 from core.engine.plain_layers import plain_layers
@@ -27,10 +28,12 @@ from core.engine.prepack import prepack
 from core.protocol.errors import ModelUnsupported
 
 
-def prepare(shard: Shard, model_dir: Path | None = None) -> Shard:
-    """The same shard, packed in place: `Shard.run_whole` is faster from now on, and `forward` has the packed products.
+def prepare(shard: ModelShard, model_dir: Path | None = None) -> ModelShard:
+    """The same shard, packed in place: `run_whole` is faster from now on, and `forward` has the
+    packed products.
 
-    Numbers change by as much as two kernels differ. It takes about as long as it saves on 500 rows. `model_dir` as in `prepack`.
+    Numbers change by as much as two kernels differ. It takes about as long as it saves on 500 rows.
+    `model_dir` as in `prepack`.
     """
     if shard.device.type != "cpu":  # there the library's own kernels are the fast ones
         return shard
@@ -44,10 +47,43 @@ def prepare(shard: Shard, model_dir: Path | None = None) -> Shard:
     return shard
 
 
+def run_whole(
+    shard: ModelShard,
+    x: Tensor,
+    rows: Tensor | None = None,
+    *,
+    states: bool = False,
+    draw: Draw | None = None,
+) -> Tensor | Final:
+    """A request from its first position, with nothing before it and nothing kept.
+
+    `x` is ids [T] or activations [T, D], `rows` [n] says which rows are wanted, all where it is
+    None. Returns activations [n, D], or of a last stage logits [n, V]. With `states` a last stage
+    gives what its logits were made of beside them, and with `draw` what that makes of them, a few
+    rows at a time where the shard is prepared. Raises as `ModelShard.forward` does.
+    """
+    if rows is None:
+        rows = torch.arange(len(x))
+    if shard.whole is None:
+        with output_of(shard.decoder_layers[-1]) as left:
+            found = shard.forward_rows(x, shard.new_cache(), rows)
+        if not shard.is_last:
+            return found[rows]
+        last = left[0].reshape(len(x), -1).to(x.device)[rows]
+        made = Final(last, found if draw is None else draw(found))
+    else:
+        shard.check(x, 0)
+        out = shard.whole.run(x if shard.is_first else aligned(x.to(shard.dtype)), rows, draw)
+        if not isinstance(out, Final):
+            return out
+        made = out
+    return made if states or draw is not None else made.logits
+
+
 class WholeRequests:
     """What runs whole requests through a shard. One at a time, from one thread."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: ModelShard) -> None:
         """Raises ModelUnsupported where our attention is not the layers' own."""
         self._shard = shard
         self._plain = plain_layers(shard)
@@ -60,7 +96,9 @@ class WholeRequests:
             raise
 
     def run(self, x: Tensor, rows: Tensor, draw: Draw | None = None) -> Tensor | Final:
-        """Activations [len(rows), D] of ids [T] or activations [T, D]; on the last stage with their logits, or what `draw` makes of them."""
+        """Activations [len(rows), D] of ids [T] or activations [T, D]; on the last stage with their
+        logits, or what `draw` makes of them.
+        """
         shard, plan = self._shard, _Rows(len(x), self._shard.windows, self._gates)
         positions = torch.arange(len(x))
         model, layers = shard.model, len(shard.decoder_layers)
@@ -105,7 +143,8 @@ class _Rows:
 
 
 def attend_whole(query: Tensor, key: Tensor, value: Tensor, window: int, scaling: float) -> Tensor:
-    """[H, T, d] over [K, T, d] and [K, T, e] → [T, H, e]: row i sees rows up to i, the last `window` of them where it is not 0.
+    """[H, T, d] over [K, T, d] and [K, T, e] → [T, H, e]: row i sees rows up to i, the last
+    `window` of them where it is not 0.
 
     Raises NoKernels for other numbers than float32 and float64, and where there is no compiler.
     """

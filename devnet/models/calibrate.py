@@ -27,7 +27,7 @@ from core.dispute.trace.calibration import tolerance_for
 from core.dispute.trace.families import BF16_TOLERANCES, FP32_TOLERANCES, SIGMA
 from core.dispute.trace.program import Tolerance
 from core.engine.attention import attention_by
-from core.engine.blocks import Shard, output_of
+from core.engine.blocks import ModelShard, output_of
 from core.engine.model import load_shard
 from core.engine.prepack import prepack
 from core.engine.shape import describe_model
@@ -40,7 +40,7 @@ _ROWS = 129
 _SEQUENCES = 1
 _TINY_LAYERS = 12
 _DEPTHS = (1, 6, 10, 18, 29)
-Kernel = Callable[[Shard, torch.Tensor], torch.Tensor]
+Kernel = Callable[[ModelShard, torch.Tensor], torch.Tensor]
 #: (max_depth, min_rows) → the largest D/S of an honest window, and how many windows there were.
 Largest = dict[tuple[int, int], tuple[float, int]]
 
@@ -65,12 +65,12 @@ NUMERICS = {
 }
 
 
-def whole(shard: Shard, x: torch.Tensor) -> torch.Tensor:
+def whole(shard: ModelShard, x: torch.Tensor) -> torch.Tensor:
     return shard.forward(x, shard.new_cache())
 
 
 def by_pieces(length: int) -> Kernel:
-    def run(shard: Shard, x: torch.Tensor) -> torch.Tensor:
+    def run(shard: ModelShard, x: torch.Tensor) -> torch.Tensor:
         cache = shard.new_cache()
         return torch.cat(
             [shard.forward(x[i : i + length], cache) for i in range(0, len(x), length)]
@@ -80,7 +80,7 @@ def by_pieces(length: int) -> Kernel:
 
 
 def on_threads(threads: int) -> Kernel:
-    def run(shard: Shard, x: torch.Tensor) -> torch.Tensor:
+    def run(shard: ModelShard, x: torch.Tensor) -> torch.Tensor:
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
@@ -92,14 +92,14 @@ def on_threads(threads: int) -> Kernel:
 
 
 def attending(kind: str) -> Kernel:
-    def run(shard: Shard, x: torch.Tensor) -> torch.Tensor:
+    def run(shard: ModelShard, x: torch.Tensor) -> torch.Tensor:
         with attention_by(shard.model.config, kind):
             return whole(shard, x)
 
     return run
 
 
-def rows_of(kernel: Kernel, shard: Shard, x: torch.Tensor) -> torch.Tensor:
+def rows_of(kernel: Kernel, shard: ModelShard, x: torch.Tensor) -> torch.Tensor:
     """What a machine signs of its work: the rows of the shard's last layer, at the model's end too."""
     if not shard.is_last:
         return kernel(shard, x)
@@ -119,7 +119,7 @@ KERNELS: dict[str, Kernel] = {
 }
 
 
-def _kernels_for(shard: Shard) -> list[Kernel]:
+def _kernels_for(shard: ModelShard) -> list[Kernel]:
     """Scores with a soft cap have no fused attention."""
     has_cap = getattr(shard.model.config, "attn_logit_softcapping", None) is not None
     return [kernel for name, kernel in KERNELS.items() if not (has_cap and name == FUSED)]

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol
 
-from core.batching import Batch
+from core.batching import StepBatch
 from core.batching.lineup import Lineup
-from core.batching.ring import Choice
+from core.batching.ring import MicrobatchChoice
 from scheduler.simulate.world import Visit
 
 #: A ring's microbatches are chosen anew after so many batches, and when requests come or go.
@@ -26,7 +26,7 @@ Ring = tuple[str, ...]
 class Chooser(Protocol):
     """Says how many microbatches suit the requests that go round a ring."""
 
-    def __call__(self, visits: Iterable[Visit]) -> Choice: ...
+    def __call__(self, visits: Iterable[Visit]) -> MicrobatchChoice: ...
 
 
 class _Everybody:
@@ -71,7 +71,7 @@ class MinerLine:
             quiet_budget_tokens=4 * budget_tokens,
         )
         self._chunk = chunk_tokens
-        self._choose: Callable[[Iterable[Visit]], Choice] = choose
+        self._choose: Callable[[Iterable[Visit]], MicrobatchChoice] = choose
         self._inside: dict[int, Visit] = {}  # of every request here, one of its visits
         # Of every request with a chunk in line, running or on its way back to the line: those after it.
         self._later: dict[int, deque[Visit]] = {}
@@ -102,7 +102,7 @@ class MinerLine:
             self._later[request] = deque()
         self._add_chunk(visit)
 
-    def form(self) -> Batch[Visit] | None:
+    def form(self) -> StepBatch[Visit] | None:
         """The next batch."""
         self._batches += 1
         if self._lineup.gated:
@@ -116,7 +116,7 @@ class MinerLine:
                 self._looked[ring] = len(tickets.members), self._batches
         return self._lineup.form()
 
-    def after(self, batch: Batch[Visit]) -> list[Visit]:
+    def after(self, batch: StepBatch[Visit]) -> list[Visit]:
         """Chunks that may come next, now that this batch has run."""
         following = []
         for visit in batch.prefills:

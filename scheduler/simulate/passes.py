@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 
-from core.batching import Batch, BatchFormer, KvLedger, choose
-from core.batching.ring import Choice
+from core.batching import BatchFormer, KvLedger, StepBatch, choose
+from core.batching.ring import MicrobatchChoice
 from core.protocol.types import LayerRange
 from scheduler.costs import kv_tokens
 from scheduler.fleet import Machine, ModelShape
@@ -66,7 +66,7 @@ def _former(machine: Machine, many: int, options: SimOptions) -> BatchFormer[Vis
     )
 
 
-def microbatches(visits: Iterable[Visit]) -> Choice:
+def microbatches(visits: Iterable[Visit]) -> MicrobatchChoice:
     """How many microbatches the requests of a ring should be (`core.batching.ring`), by what its stages really take.
 
     One where the ring is a single stage: its next batch need not wait for anybody.
@@ -74,7 +74,7 @@ def microbatches(visits: Iterable[Visit]) -> Choice:
     members = [visit.running for visit in visits]
     one = members[0]
     if len(one.visits) == 1:
-        return Choice(1, min(len(members), MAX_ROWS))
+        return MicrobatchChoice(1, min(len(members), MAX_ROWS))
     context = sum(running.context for running in members) / len(members)
     home = one.home
     latency_s = sum(visit.link.latency_s + visit.link.decode_s for visit in one.visits)
@@ -97,7 +97,7 @@ def _decode_seconds(worker: Worker, context: float) -> Callable[[float], float]:
     return seconds
 
 
-def pass_seconds(worker: Worker, batch: Batch[Visit], copy_s_per_token: float) -> float:
+def pass_seconds(worker: Worker, batch: StepBatch[Visit], copy_s_per_token: float) -> float:
     """Layers, the output projection where the slice ends the model, and copies of inputs by Helix's rules."""
     decodes, prefill = len(batch.decodes), batch.prefill_tokens
     if worker.mixed:
@@ -127,7 +127,7 @@ def _contexts(decodes: list[Visit], prefills: list[Visit]) -> tuple[int, float]:
     return context, attended
 
 
-def _mixed_seconds(worker: Worker, batch: Batch[Visit]) -> float:
+def _mixed_seconds(worker: Worker, batch: StepBatch[Visit]) -> float:
     """A pass in which requests enter or leave inside the slice: layer by layer, over who is there."""
     whole = worker.layers
     steps = [(v.layers or whole, v) for v in (*batch.decodes, *batch.prefills)]

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
-from core.batching import Batch
+from core.batching import StepBatch
 from scheduler.dispatch.router import Router
 from scheduler.fleet import Fleet, ModelShape, Placement
 from scheduler.simulate.coordinator import Coordinator
@@ -209,7 +209,7 @@ class Simulation:
                 (again_s, network.next_seq(), chunk) for chunk in worker.former.after(batch)
             ]
 
-    def _tell_seconds(self, batch: Batch[Visit], now: float) -> None:
+    def _tell_seconds(self, batch: StepBatch[Visit], now: float) -> None:
         note = self.coordinator.router.note_seconds
         for visit in (*batch.decodes, *batch.prefills):
             if not visit.base.is_dead:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from core.batching import Batch, KvLedger, Step
+from core.batching import KvLedger, RequestStep, StepBatch
 from core.protocol.types import LayerRange
 from scheduler.dispatch.router import Route
 from scheduler.simulate.pass_cost import PassCost
@@ -95,7 +95,7 @@ class Line(Protocol):
     def __len__(self) -> int: ...
     def add_decodes(self, steps: Iterable[Visit]) -> None: ...
     def add_prefill(self, step: Visit) -> None: ...
-    def form(self) -> Batch[Visit] | None: ...
+    def form(self) -> StepBatch[Visit] | None: ...
     def cancel(self, request: int) -> object: ...
 
 
@@ -148,7 +148,7 @@ class Worker:
         self.is_present = True
         self.epoch = 0
         #: What it runs, or ran last.
-        self.batch: Batch[Visit] | None = None
+        self.batch: StepBatch[Visit] | None = None
         #: When the next event wakes it: minus infinity while it is busy, infinity while nothing is on its way.
         self.wake_at = math.inf
         #: (arrival, sequence number, visit): taken up in order of time when the worker is free.
@@ -199,7 +199,7 @@ class Running:
         self.home: SimLink | None = None
 
 
-class Visit(Step):
+class Visit(RequestStep):
     """A request's step at one stage. ``base`` is the decode visit of the same stage (itself for a decode step)."""
 
     __slots__ = ("base", "is_dead", "link", "next", "running", "sent_s", "worker")

@@ -15,7 +15,7 @@ from tests.client.keepers import Keepers
 from tests.client.world import SPANS
 
 if TYPE_CHECKING:
-    from core.engine.blocks import Shard
+    from core.engine.blocks import ModelShard
 
 GREEDY = t.SamplingParams(max_new_tokens=6)
 SAMPLED = t.SamplingParams(temperature_micro=900_000, top_k=40, max_new_tokens=6, seed=11)
@@ -59,7 +59,7 @@ def shard_roots(model_dir: Path) -> list[str]:
 def run_pipeline(
     model_dir: Path,
     *,
-    spoil: Callable[[int, Shard], None] = lambda stage, shard: None,
+    spoil: Callable[[int, ModelShard], None] = lambda stage, shard: None,
     samplings: Sequence[t.SamplingParams] = (GREEDY, SAMPLED),
     numerics: str = "float32",
 ) -> Keepers:
@@ -79,17 +79,17 @@ def run_pipeline(
 
 
 def _run_request(
-    keepers: Keepers, shards: list[Shard], tokenizer: Tokenizer, index: int, prompt: Prompt
+    keepers: Keepers, shards: list[ModelShard], tokenizer: Tokenizer, index: int, prompt: Prompt
 ) -> None:
     import torch
 
     from core.engine.blocks import output_of
     from core.engine.sampling import Sampler, sample_batch
-    from core.engine.stops import Ending
+    from core.engine.stops import AnswerEnding
     from miner.stepper import as_rows
 
     sampler = Sampler(prompt.sampling, index, prompt.ids, tokenizer.eos_ids)
-    ending, finish = Ending(prompt.sampling, tokenizer.eos_ids, tokenizer, prompt.ids), ""
+    ending, finish = AnswerEnding(prompt.sampling, tokenizer.eos_ids, tokenizer, prompt.ids), ""
     caches = [shard.new_cache() for shard in shards]
     rows: list[bytes] = [b""] * (len(shards) + 1)
     fed, tokens, states = list(prompt.ids), [], b""

@@ -10,7 +10,7 @@ from client.jobs.failover import Ongoing, go_on
 from client.jobs.job_run import JobSession
 from client.orders.orders import Batch
 from client.pipeline.pipeline import Limits, Logprobs, Outcome, RequestState
-from core.engine.stops import Ending
+from core.engine.stops import AnswerEnding
 from core.protocol import wire
 from core.protocol.errors import CheckFailed, PeerUnreachable
 from core.runtime.network.channel import StreamIdentity
@@ -27,7 +27,7 @@ async def run(stages: Stages, eos_ids: set[int]) -> Outcome:
         on_token=lambda index, step, token: None,
         on_finish=lambda index, state: None,
         limits=Limits(silence_s=10.0),
-        ending_of=lambda prompt: Ending(prompt.sampling, eos_ids, None, prompt.ids),
+        ending_of=lambda prompt: AnswerEnding(prompt.sampling, eos_ids, None, prompt.ids),
     )
     async with asyncio.timeout(20):
         await session.open()

@@ -13,7 +13,9 @@ from tests.failover.town import DOMAIN, PREPAID, Town, Watch
 
 
 def check_money(town: Town, result: BatchResult, watch: Watch) -> None:
-    """Every token of every answer is paid once, every stage of a plan for all tokens that this plan gave; nothing vanishes."""
+    """Every token of every answer is paid once, every stage of a plan for all tokens that this plan
+    gave; nothing vanishes.
+    """
     assert not watch.unpaid
     unpaid = {m.job_id for m in town.matches if m.job_id not in town.acks}
     assert set(town.ledger.locked) == unpaid, "what gave nothing comes back at its deadline"
@@ -39,7 +41,9 @@ def check_money(town: Town, result: BatchResult, watch: Watch) -> None:
 
 
 def check_receipts(town: Town, dead: set[str] | None = None) -> None:
-    """Whoever lives signed for exactly the positions it did in each order, and its rows open what it signed."""
+    """Whoever lives signed for exactly the positions it did in each order, and its rows open what
+    it signed.
+    """
     manifest = model_manifest(town.model_dir)
     for match in town.matches:
         by_request: dict[int, dict[int, object]] = {}

@@ -1,4 +1,7 @@
-"""A machine that says no more without dying: frozen, or with a compute thread that hangs. Answers go on, and it comes back."""
+"""A machine that says no more without dying: frozen, or with a compute thread that hangs.
+
+Answers go on, and it comes back.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import time
 
 import pytest
 
+from client.jobs.batch import BatchResult
+from client.orders.orders import Prompt
 from tests.failover.books import check_money, check_receipts
 from tests.failover.test_killed import CUTS, TOKENS, carried, check_answers
 from tests.failover.town import REQUESTER, Mortal, Town, Watch, prompts
@@ -15,11 +20,11 @@ from tests.failover.town import REQUESTER, Mortal, Town, Watch, prompts
 NOTICED_S = 15.0
 
 
-async def begin(town: Town, watch: Watch, done: int = 6, requests: int = 3):  # type: ignore[no-untyped-def]
+async def begin(
+    town: Town, watch: Watch, done: int = 6, requests: int = 3
+) -> tuple[list[Prompt], asyncio.Task[BatchResult]]:
     batch = prompts(requests, tokens=TOKENS)
-    running = town.begin(batch, watch)
-    await watch.until(lambda: all(watch.count(p.custom_id) >= done for p in batch))
-    return batch, running
+    return batch, await town.under_way(batch, watch, done)
 
 
 @pytest.mark.parametrize("stage", [0, 2])
@@ -84,7 +89,9 @@ async def test_a_stage_thaws_while_answers_go_on_without_it(town: Town) -> None:
 
 
 async def test_a_thawed_stage_ends_no_answer_that_goes_on_elsewhere(town: Town) -> None:
-    """Only the client missed it: the old pipeline could go on to the end, and would sign for more than the client has of it."""
+    """Only the client missed it: the old pipeline could go on to the end, and would sign for more
+    than the client has of it.
+    """
     machines = await town.start(*CUTS, CUTS[1])
     for machine in machines:
         assert machine.stage._neighbours is not None
@@ -156,7 +163,9 @@ async def test_a_stage_that_answers_but_hangs_in_a_step_is_left(town: Town, stag
 
 
 async def test_slow_steps_are_no_hang(town: Town) -> None:
-    """Every step takes five times what it took until now, which is still less than anybody may be silent."""
+    """Every step takes five times what it took until now, which is still less than anybody may be
+    silent.
+    """
     machines = await town.start(*CUTS)
     watch = Watch()
     batch, running = await begin(town, watch)
@@ -190,7 +199,10 @@ async def test_a_client_that_loses_its_stream_goes_on_in_the_same_job(town: Town
 
 
 async def test_stages_lose_their_streams_to_each_other(town: Town) -> None:
-    """What was on the way is lost with the stream; nobody is called a liar or a dead machine for it."""
+    """What was on the way is lost with the stream.
+
+    Nobody is called a liar or a dead machine for it.
+    """
     await town.start(*CUTS)
     for stage in range(3):
         town.forget()

@@ -1,4 +1,6 @@
-"""A machine dies at any moment of an answer: it goes on from where it stood, and everybody gets what is theirs."""
+"""A machine dies at any moment of an answer: it goes on from where it stood, and everybody gets
+what is theirs.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,6 @@ from tests.failover.books import check_money, check_receipts
 from tests.failover.town import Mortal, Town, Watch, prompts
 
 CUTS = ((0, 2), (2, 4), (4, 6))
-#: Enough that none of several answers has ended when the last of them is in its midst, also where others keep the machine busy.
 TOKENS = 64
 
 
@@ -35,8 +36,7 @@ def carried(town: Town) -> int:
 async def test_any_stage_is_killed_in_mid_answer(town: Town, stage: int, sampled: bool) -> None:
     await town.start(*CUTS, CUTS[stage])
     batch, watch = prompts(3, tokens=TOKENS, sampled=sampled), Watch()
-    running = town.begin(batch, watch)
-    await watch.until(lambda: all(watch.count(p.custom_id) >= 6 for p in batch))
+    running = await town.under_way(batch, watch)
     dead = town.matches[0].plan[stage].operator
     await town.machine(dead).kill()
     result = await running
@@ -56,8 +56,7 @@ async def test_any_stage_is_killed_in_mid_answer(town: Town, stage: int, sampled
 async def test_two_stages_are_killed_at_once(town: Town) -> None:
     await town.start(*CUTS, CUTS[0], CUTS[2])
     batch, watch = prompts(3, tokens=TOKENS), Watch()
-    running = town.begin(batch, watch)
-    await watch.until(lambda: all(watch.count(p.custom_id) >= 5 for p in batch))
+    running = await town.under_way(batch, watch, done=5)
     dead = {town.matches[0].plan[stage].operator for stage in (0, 2)}
     await asyncio.gather(*(town.machine(one).kill() for one in dead))
     result = await running
@@ -69,7 +68,9 @@ async def test_two_stages_are_killed_at_once(town: Town) -> None:
 
 
 async def test_another_machine_dies_as_it_is_asked_to_sign_for_its_part(town: Town) -> None:
-    """The broken job is settled while its answers go on with that machine, which breaks them once more."""
+    """The broken job is settled while its answers go on with that machine, which breaks them once
+    more.
+    """
     machines = await town.start(*CUTS, CUTS[1], CUTS[2])
     batch, watch = prompts(2, tokens=TOKENS), Watch()
     second, asked = machines[2], asyncio.Event()
@@ -82,8 +83,7 @@ async def test_another_machine_dies_as_it_is_asked_to_sign_for_its_part(town: To
         return await handle(channel, frame)
 
     second.listener._handler = listen  # type: ignore[assignment]
-    running = town.begin(batch, watch)
-    await watch.until(lambda: all(watch.count(p.custom_id) >= 6 for p in batch))
+    running = await town.under_way(batch, watch)
     dead = {second.signer.address, town.matches[0].plan[1].operator}
     await machines[1].kill()
     result = await running
@@ -100,8 +100,7 @@ async def test_every_frame_comes_twice_and_nothing_is_done_or_paid_twice(town: T
     for machine in machines:
         echo(machine)
     batch, watch = prompts(2, tokens=TOKENS, prompt_tokens=200), Watch()
-    running = town.begin(batch, watch)
-    await watch.until(lambda: all(watch.count(p.custom_id) >= 6 for p in batch))
+    running = await town.under_way(batch, watch)
     dead = town.matches[0].plan[1].operator
     await town.machine(dead).kill()
     result = await running
@@ -133,12 +132,15 @@ def echo(machine: Mortal) -> None:
 async def test_the_stand_in_dies_as_well_and_answers_go_on(town: Town) -> None:
     await town.start(*CUTS, (2, 4), (2, 4))
     batch, watch = prompts(2, tokens=3 * TOKENS), Watch()
-    running = town.begin(batch, watch)
     dead = set()
-    for done in (5, 12):
-        await watch.until(lambda done=done: all(watch.count(p.custom_id) >= done for p in batch))
-        dead.add(town.matches[-1].plan[1].operator)
-        await town.machine(town.matches[-1].plan[1].operator).kill()
+    with town.held(2 * TOKENS):
+        running = town.begin(batch, watch)
+        for done in (5, 12):
+            await watch.until(
+                lambda done=done: all(watch.count(p.custom_id) >= done for p in batch)
+            )
+            dead.add(town.matches[-1].plan[1].operator)
+            await town.machine(town.matches[-1].plan[1].operator).kill()
     result = await running
     assert len(town.matches) == 3
     check_answers(town, watch, batch)
@@ -155,8 +157,9 @@ async def test_answers_that_went_on_twice_are_drawn_with_the_first_orders_noise(
     short, *long = prompts(3, tokens=TOKENS, sampled=True)
     short = prompts(1, tokens=3)[0]
     batch, watch = [short, *long], Watch()
-    running = town.begin(batch, watch)
-    await watch.until(lambda: "p0" in watch.ended and min(map(watch.count, ("p1", "p2"))) >= 4)
+    with town.held(TOKENS // 2):
+        running = town.begin(batch, watch)
+        await watch.until(lambda: "p0" in watch.ended and min(map(watch.count, ("p1", "p2"))) >= 4)
     await town.machine(town.matches[0].plan[1].operator).kill()
     result = await running
     check_answers(town, watch, batch)
@@ -167,8 +170,7 @@ async def test_answers_that_went_on_twice_are_drawn_with_the_first_orders_noise(
 async def test_without_a_stand_in_what_was_given_is_kept_and_paid(town: Town) -> None:
     await town.start(*CUTS)
     batch, watch = prompts(2, tokens=TOKENS), Watch()
-    running = town.begin(batch, watch, clock=Hasty())
-    await watch.until(lambda: all(watch.count(p.custom_id) >= 6 for p in batch))
+    running = await town.under_way(batch, watch, clock=Hasty())
     dead = town.matches[0].plan[1].operator
     await town.machine(dead).kill()
     result = await running
@@ -181,8 +183,7 @@ async def test_without_a_stand_in_what_was_given_is_kept_and_paid(town: Town) ->
 async def test_a_single_stage_that_holds_the_whole_model_is_replaced(town: Town) -> None:
     await town.start((0, 6), (0, 6))
     batch, watch = prompts(2, tokens=TOKENS), Watch()
-    running = town.begin(batch, watch)
-    await watch.until(lambda: all(watch.count(p.custom_id) >= 6 for p in batch))
+    running = await town.under_way(batch, watch)
     await town.machine(town.matches[0].plan[0].operator).kill()
     result = await running
     check_answers(town, watch, batch)
@@ -192,8 +193,7 @@ async def test_a_single_stage_that_holds_the_whole_model_is_replaced(town: Town)
 async def test_a_plan_with_other_cuts_recomputes_and_gives_the_same(town: Town) -> None:
     await town.start(*CUTS, (0, 3), (3, 6))
     batch, watch = prompts(2, tokens=TOKENS), Watch()
-    running = town.begin(batch, watch)
-    await watch.until(lambda: all(watch.count(p.custom_id) >= 6 for p in batch))
+    running = await town.under_way(batch, watch)
     await town.machine(town.matches[0].plan[1].operator).kill()
     result = await running
     check_answers(town, watch, batch)

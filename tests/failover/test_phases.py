@@ -1,6 +1,8 @@
-"""A machine of every place is lost at every moment of an order: the answers are the same and every token is paid once.
+"""A machine of every place is lost at every moment of an order: the answers are the same and every
+token is paid once.
 
-The scenes share a town. Whoever died in one is replaced, whoever froze is thawed and serves in the next.
+The scenes share a town. Whoever died in one is replaced, whoever froze is thawed and serves in the
+next.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ PROMPT_TOKENS, TOKENS = 300, 6
 
 
 def matching(*, done: bool) -> Set:
-    """Between the acceptances and the transaction, or when that is `done` and nobody has come yet."""
+    """Between the acceptances and the transaction, or when that is `done` and nobody has come
+    yet.
+    """
 
     async def arrange(town: Town, stage: int, hurt: Hurt) -> None:
         async def moment(plan: Sequence[Mortal]) -> None:
@@ -73,7 +77,9 @@ def taken(
 
 
 def is_of(town: Town, frame: wire.Frame) -> bool:
-    """Whether a message is about this scene's order: a thawed machine may have something to say about the last one's."""
+    """Whether a message is about this scene's order: a thawed machine may have something to say
+    about the last one's.
+    """
     said = frame.message
     if isinstance(said, wire.OpenJob):
         about = signing.order_hash(said.signed.order)
@@ -182,7 +188,10 @@ FREEZING = [
 async def test_a_machine_freezes_at_every_moment_of_an_order_and_serves_the_next(
     town: Town,
 ) -> None:
-    """What a thawed machine still believes, it is told by those that it tells; its slots are free when its client has left."""
+    """What a thawed machine still believes, it is told by those that it tells.
+
+    Its slots are free when its client has left.
+    """
     await town.start(*CUTS, *CUTS)
     town.tend()
     for scene in FREEZING:

@@ -1,4 +1,6 @@
-"""A machine of a session is lost at any moment of an answer: readers see a pause, and every token is paid once."""
+"""A machine of a session is lost at any moment of an answer: readers see a pause, and every token
+is paid once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Real miners on loopback, the real client, and between them a matcher and a chain that are dictionaries.
+"""Real miners on loopback, the real client, and between them a matcher and a chain that are
+dictionaries.
 
 Machines can be killed and frozen. Money is counted as the contracts count it.
 """
@@ -9,7 +10,8 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +22,7 @@ from client.orders.matcher_api import Goes
 from client.orders.orders import Prompt, Terms
 from client.pipeline.pipeline import Limits, Match
 from client.records.store import ClientStore
+from core.engine.sampler import Sampler
 from core.engine.weights import model_manifest
 from core.money import pricing
 from core.protocol import commit, signing, wire
@@ -28,6 +31,7 @@ from core.protocol.errors import HeadraceError, NoCapacity
 from core.runtime.clock import SystemClock
 from core.runtime.network.channel import Channel, Peers, StreamIdentity
 from core.runtime.network.pulse import Beat
+from miner.compute import Key, RequestSpec
 from miner.onchain import JobOnChain
 from tests.miner.network import ARBITRATOR, DOMAIN, FakeChain, Machine, key, reference
 
@@ -71,7 +75,10 @@ class Mortal(Machine):
         engine.step = slow  # type: ignore[method-assign]
 
     async def freeze(self) -> None:
-        """As SIGSTOP: streams stay open and nothing is read or written; the kernel still takes connections."""
+        """As SIGSTOP: streams stay open and nothing is read or written.
+
+        The kernel still takes connections.
+        """
         self.is_dead = True
         goes_on = asyncio.Event()
         welcome = self.listener._welcome
@@ -120,13 +127,44 @@ class Mortal(Machine):
 
         engine.step = hanging  # type: ignore[method-assign]
 
+    @contextmanager
+    def held(self, tokens: int, makes_room: Callable[[Key], None]) -> Iterator[None]:
+        """Inside, a last stage draws no answer's token from number `tokens` on.
+
+        `makes_room` is told which request waits: others round its ring are not to wait for it.
+        """
+        compute, ends = self.compute, asyncio.Event()
+
+        def after_it(draw: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+            async def waits(
+                request: RequestSpec, x: Any, sampler: Sampler, *more: Any, **how: Any
+            ) -> Any:
+                if sampler.step >= tokens and not ends.is_set():
+                    makes_room(request.key)
+                    await ends.wait()
+                return await draw(request, x, sampler, *more, **how)
+
+            return waits
+
+        compute.token, compute.tokens = (  # type: ignore[method-assign]
+            after_it(compute.token),
+            after_it(compute.tokens),
+        )
+        try:
+            yield
+        finally:
+            del compute.token, compute.tokens
+            ends.set()
+
     async def stop(self) -> None:
         if self.goes_on is not None:
             self.goes_on.set()
         await super().stop()
 
     def reset(self, peer: str | None = None) -> int:
-        """Break the streams that others opened to us, all or those of one peer, as a network may; says how many."""
+        """Break the streams that others opened to us, all or those of one peer, as a network may;
+        says how many.
+        """
         broken = [c for c in self.listener.channels if peer is None or c.peer == peer]
         for channel in broken:
             channel._writer.transport.abort()
@@ -181,7 +219,8 @@ class Town:
         self.matches: list[Match] = []
         self.goes: list[Goes | None] = []
         self.acks: dict[str, t.Ack] = {}
-        #: Between the stages' acceptances and the transaction, and between that and the client's first stream.
+        #: Between the stages' acceptances and the transaction, and between that and the client's
+        #: first stream.
         self.while_matching: Moment | None = None
         self.when_matched: Moment | None = None
         self._born = self._begun = 0
@@ -218,13 +257,18 @@ class Town:
         return self._route(set(), None)
 
     async def replace(self, machine: Mortal) -> None:
-        """The owner of a dead machine takes it away and puts up a new one, with a key of its own."""
+        """The owner of a dead machine takes it away and puts up a new one, with a key of its
+        own.
+        """
         self.machines.remove(machine)
         await machine.stop()
         await self.start((machine.layers.start, machine.layers.end))
 
     def forget(self) -> None:
-        """Of all jobs and their money, between one scene and the next; the machines stay as they are."""
+        """Of all jobs and their money, between one scene and the next.
+
+        The machines stay as they are.
+        """
         self.matches.clear()
         self.goes.clear()
         self.acks.clear()
@@ -375,6 +419,28 @@ class Town:
 
         return asyncio.create_task(run())
 
+    @contextmanager
+    def held(self, tokens: int) -> Iterator[None]:
+        """Inside, no answer passes its token number `tokens`: none ends early on a busy machine."""
+
+        def makes_room(key: Key) -> None:
+            for machine in self.machines:
+                machine.compute.heard(key, None, is_last=True)
+
+        with ExitStack() as all_held:
+            for machine in self.machines:
+                all_held.enter_context(machine.held(tokens, makes_room))
+            yield
+
+    async def under_way(
+        self, prompts: Sequence[Prompt], watch: Watch, done: int = 6, **options: Any
+    ) -> asyncio.Task[BatchResult]:
+        """Begin a batch: each answer has `done` tokens by now, and lacks half of its tokens."""
+        with self.held(min(prompt.sampling.max_new_tokens for prompt in prompts) // 2):
+            running = self.begin(prompts, watch, **options)
+            await watch.until(lambda: all(watch.count(p.custom_id) >= done for p in prompts))
+        return running
+
     def expected(self, prompt: Prompt, index: int) -> list[int]:
         """The undisturbed answer."""
         return reference(self.model_dir, prompt.ids, prompt.sampling, index)
@@ -395,7 +461,10 @@ def _terms(chain_now: int) -> Terms:
 
 
 class Watch:
-    """What a person sees: tokens in order, each once; and the longest time in which none came for an answer."""
+    """What a person sees: tokens in order, each once.
+
+    And the longest time in which none came for an answer.
+    """
 
     def __init__(self) -> None:
         self.tokens: dict[str, list[int]] = {}

@@ -37,7 +37,7 @@ from core.runtime.folders import Folders
 from core.runtime.settings import load
 from devnet.faults import corrupt_layer_int8
 from miner.defence import Defence
-from miner.store import Store
+from miner.store import MinerStore
 from tests.clocks import Hasty
 from tests.game.world import TURN_S, Work, World
 
@@ -141,7 +141,7 @@ async def play(
 ) -> tuple[Verdict, list[Played], list[str]]:
     """The accuser's program against the miner's; a guilty one has nothing to say, and its turn is skipped over."""
     world, moves, answers, clock = work.world, [], [], Hasty(LOOK_S)
-    store = work.keep(stage, Store(tmp_path / "miner.sqlite"))
+    store = work.keep(stage, MinerStore(tmp_path / "miner.sqlite"))
     defence = Defence(
         world.chain, world.operators[stage], world.owners[stage].address, store, world.model_dir, clock,
         first_block=opened.block, folder=tmp_path / "traces", on_move=lambda _, move: answers.append(move),

@@ -14,7 +14,7 @@ from core.dispute.trace.layout import Place
 from core.protocol import wire
 from miner.defence import Defence
 from miner.desk import Refused
-from miner.store import Store
+from miner.store import MinerStore
 from tests.clocks import Hasty
 from tests.frames import encode
 from tests.game.test_dispute_of_a_real_model import (
@@ -51,7 +51,7 @@ async def test_a_trace_that_is_shown_off_chain_is_pointed_at_at_once(
 ) -> None:
     work = await world.work(SPANS, prompts(GREEDY))
     accusation, opened = await false_accusation(work, STAGE, Place(2, 20, 23, 0, 5), -3.0)
-    store = work.keep(STAGE, Store(tmp_path / "miner.sqlite"))
+    store = work.keep(STAGE, MinerStore(tmp_path / "miner.sqlite"))
     moves, answers = list[Played](), list[str]()
     defence = Defence(
         world.chain, world.operators[STAGE], world.owners[STAGE].address, store, world.model_dir, Hasty(LOOK_S),

@@ -25,8 +25,8 @@ from core.protocol.errors import RowsWithheld
 from core.protocol.types import RequestLeaf, SignedReceipt, StageReceipt
 from devnet.faults import corrupt_layer_int8
 from miner.defence import Defence
-from miner.store import Boundary as KeptRows
-from miner.store import Store
+from miner.store import BoundaryRows as KeptRows
+from miner.store import MinerStore
 from tests.clocks import Hasty
 from tests.game.test_dispute_of_a_real_model import (
     GREEDY,
@@ -70,7 +70,9 @@ async def inquest(work: Work, *withheld: wire.Side, stage: int = STAGE) -> Inque
     return await inquest_of(Holders(work, *withheld), source, work.receipts[stage], finding)
 
 
-def defence(work: Work, store: Store, opened: Opened, answers: list[str], clock: Hasty) -> Defence:
+def defence(
+    work: Work, store: MinerStore, opened: Opened, answers: list[str], clock: Hasty
+) -> Defence:
     world, stage = work.world, opened.stage
     return Defence(
         world.chain, world.operators[stage], world.owners[stage].address, store, world.model_dir, clock,
@@ -79,7 +81,7 @@ def defence(work: Work, store: Store, opened: Opened, answers: list[str], clock:
 
 
 async def ask(
-    work: Work, brought: Any, opened: Opened, store: Store | None, silent: Phase | None = None
+    work: Work, brought: Any, opened: Opened, store: MinerStore | None, silent: Phase | None = None
 ) -> tuple[Verdict, list[str], list[str]]:
     """The accuser's program against the miner's, if it has a store; whose turn it is in the phase `silent` is skipped over."""
     moves, answers = list[Played](), list[str]()
@@ -127,7 +129,7 @@ async def test_rows_shown_in_time_and_nothing_to_accuse_of_cost_the_bond(
     work = await world.work(SPANS, prompts(GREEDY))
     brought, opened = await inquest(work, "out"), await opened_game(work)
     assert brought is not None
-    store = work.keep(STAGE, Store(tmp_path / "miner.sqlite"))
+    store = work.keep(STAGE, MinerStore(tmp_path / "miner.sqlite"))
     verdict, moves, answers = await ask(work, brought, opened, store, Phase.OPENED)
     assert (moves[:3], answers[:3]) == (["ask"] * 3, ["reveal"] * 3)
     assert verdict == Verdict.NO_FAULT, "the stage has shown all it was asked for"
@@ -143,7 +145,7 @@ async def test_a_last_stage_shows_the_state_rows_that_it_serves_to_nobody(
     brought = await inquest(work, "states", stage=LAST)
     assert brought is not None and "(states)" in brought.describe()
     store, opened = (
-        work.keep(LAST, Store(tmp_path / "miner.sqlite")),
+        work.keep(LAST, MinerStore(tmp_path / "miner.sqlite")),
         await opened_game(work, LAST),
     )
     verdict, moves, answers = await ask(work, brought, opened, store, Phase.OPENED)
@@ -194,7 +196,7 @@ async def test_a_state_row_that_is_no_number_convicts_by_itself(world: World) ->
 async def test_other_bytes_than_the_signed_ones_are_no_answer(world: World, tmp_path: Path) -> None:
     work = await world.work(SPANS, prompts(GREEDY))
     brought = await inquest(work, "out")
-    store = Store(tmp_path / "miner.sqlite")
+    store = MinerStore(tmp_path / "miner.sqlite")
     width = work.width(STAGE, "out")
     rows = work.rows[STAGE, "in", 0], bytes(len(work.rows[STAGE, "out", 0]))
     kept = [KeptRows(width, data) for data in rows]
@@ -222,7 +224,7 @@ async def test_rows_that_come_after_a_question_are_accused_with(
 
     brought = await inquest(work, "out")
     assert brought is not None
-    store = work.keep(STAGE, Store(tmp_path / "miner.sqlite"))
+    store = work.keep(STAGE, MinerStore(tmp_path / "miner.sqlite"))
     verdict, moves, answers = await ask(work, brought.then(accuse), opened, store, Phase.PICKING)
     assert (moves[:2], answers) == (["ask", "accuse"], ["reveal"])
     assert verdict == Verdict.FAULT
@@ -272,7 +274,7 @@ async def test_a_defence_that_is_restarted_goes_on_where_it_was(
     """Its rows lie in SQLite and its moves on chain; a new process with the same file makes the next move."""
     work = await world.work(SPANS, prompts(GREEDY))
     accusation, opened = await false_accusation(work, STAGE, Place(1, 4, 11, 0, 17), 0.5)
-    work.keep(STAGE, Store(tmp_path / "miner.sqlite")).close()
+    work.keep(STAGE, MinerStore(tmp_path / "miner.sqlite")).close()
     moves, answers = list[Played](), list[str]()
     game = Prosecution(
         world.chain, world.requester, Hasty(LOOK_S), opened, accusation, moves.append
@@ -282,7 +284,7 @@ async def test_a_defence_that_is_restarted_goes_on_where_it_was(
     async with asyncio.timeout(300):
         while not playing.done():
             lives += 1
-            store, moved = Store(tmp_path / "miner.sqlite"), asyncio.Event()
+            store, moved = MinerStore(tmp_path / "miner.sqlite"), asyncio.Event()
             miner = Defence(
                 world.chain, world.operators[STAGE], world.owners[STAGE].address, store,
                 world.model_dir, Hasty(LOOK_S), first_block=opened.block,

@@ -16,17 +16,17 @@ from core.keys.signer import Signer
 from core.protocol import commit, signing
 from core.protocol import types as t
 from devnet.deploy import USD, Parameters, deploy, model_spec, register_model
-from miner.store import Boundary, States, Store
+from miner.store import BoundaryRows, MinerStore, States
 from tests.conftest import CHAIN_ID
 
 if TYPE_CHECKING:
-    from core.engine.blocks import Shard
+    from core.engine.blocks import ModelShard
 
 STAKE, FUNDS = 500 * USD, 10_000 * USD
 TURN_S = 300  # longer than any pause of the machine; who is to be silent is skipped over
 #: Clocks that leave room for turns of that length.
 PATIENT = Parameters(turn_s=TURN_S, max_dispute_s=40 * TURN_S, unbond_s=60 * TURN_S)
-Spoil = Callable[[int, "Shard"], None]
+Spoil = Callable[[int, "ModelShard"], None]
 #: (stage, request, first row, activations) → what the stage sends on instead.
 Bend = Callable[[int, int, int, Any], Any]
 #: (request, step, token) → what the last stage says instead. Rows that it signs, its state rows, are `sign`'s as any stage's are.
@@ -173,7 +173,7 @@ class Work:
 
     def _run_request(
         self,
-        shards: list[Shard],
+        shards: list[ModelShard],
         request: int,
         prompt: Prompt,
         bend: Bend,
@@ -238,11 +238,11 @@ class Work:
             [signed.receipt for signed in self.receipts], [signed.signature for signed in self.receipts],
         )  # fmt: skip
 
-    def keep(self, stage: int, store: Store) -> Store:
+    def keep(self, stage: int, store: MinerStore) -> MinerStore:
         """Put into a miner's store what it would hold of this job."""
         for request in range(len(self.batch.prompts)):
             sides = [
-                Boundary(self.width(stage, side), self.rows[stage, side, request])
+                BoundaryRows(self.width(stage, side), self.rows[stage, side, request])
                 for side in self.sides(stage)
             ]
             states = States(self.states_root(stage, request), sides[2]) if sides[2:] else None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from client.orders.orders import Batch, Prompt, Terms, make_order
+from core.batching.chunks import replay_chunks
 from core.engine.tokenizer import Tokenizer
 from core.keys.keystore import Signer
 from core.protocol import commit, signing, wire
@@ -24,14 +25,12 @@ from devnet.models.model_spec import spec_of_folder
 from miner.admission import ChainView
 from miner.book import Book
 from miner.compute import KV_BYTES, Compute
-from miner.desk import Desk, Serving
-from miner.desk import Terms as MinerTerms
-from miner.jobs import replay_chunks
-from miner.links import Links
+from miner.desk import Desk, LoadedShard, MinerTerms
+from miner.links import Outboxes
 from miner.neighbours import Neighbours
 from miner.onchain import JobOnChain
-from miner.stage import Stage
-from miner.store import Store
+from miner.stage import StageService
+from miner.store import MinerStore
 
 DOMAIN = signing.Domain(31337, "0x" + "11" * 20)
 ARBITRATOR = "0x" + "aa" * 20
@@ -92,6 +91,15 @@ def spec_of(model_dir: Path) -> t.ModelSpec:
     return spec_of_folder(model_dir, head_units=1, numerics_profile=PROFILE)
 
 
+async def all_free(compute: Compute) -> None:
+    """Wait for the pages of answers that were cancelled in their own drop: the running step
+    ends.
+    """
+    async with asyncio.timeout(30):
+        while compute.kv_tokens or compute.kv_free_tokens != compute.kv_capacity_tokens:
+            await asyncio.sleep(0.001)
+
+
 class Machine:
     """One miner: real store, engine, stage and listener."""
 
@@ -128,15 +136,15 @@ class Machine:
             max_requests=max_requests,
             **terms,
         )
-        self.store = Store(self.folder / f"{self.signer.address}.sqlite")
+        self.store = MinerStore(self.folder / f"{self.signer.address}.sqlite")
         self.book = Book(self.store, self.signer, DOMAIN, self.chain.now_s)
         self.desk = Desk(self.terms, self.book, self.chain, self.now)
         self.compute = Compute(threads=1)
         identity = StreamIdentity(self.signer, DOMAIN)
         self.peers = Peers(identity)
-        self.links = Links(self.peers)
+        self.links = Outboxes(self.peers)
         neighbours = Neighbours(Peers(identity), Beat(), SystemClock())
-        self.stage = Stage(
+        self.stage = StageService(
             self.desk,
             self.compute,
             self.links,
@@ -152,7 +160,7 @@ class Machine:
         manifest = model_manifest(self.model_dir)
         self.shard = shard
         self.stage.serve(
-            Serving(
+            LoadedShard(
                 layers=layers,
                 shard_root=commit.to_hex(manifest.shard_root(layers.start, layers.end)),
                 hidden=shard.hidden,
@@ -304,7 +312,7 @@ class Requester:
         ends = dict.fromkeys((len(self.channels) - 1, 0))
         return [(await self.channels[s].call(message, payload)).message for s in ends]
 
-    async def until(self, done: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    async def until(self, done: Callable[[], bool], timeout_s: float = 60.0) -> None:
         """Wait until something is true that only messages can change."""
         async with asyncio.timeout(timeout_s):
             while not done():
@@ -389,13 +397,13 @@ def _answer(
     import torch
 
     from core.engine.sampling import Sampler, sample_batch
-    from core.engine.stops import Ending
+    from core.engine.stops import AnswerEnding
 
     shard = _whole(model_dir)
     cache = shard.new_cache()
     tokens: list[int] = []
     sampler = Sampler(sampling, index, ids, eos_ids)
-    ending = Ending(sampling, eos_ids, Tokenizer(model_dir) if sampling.stop else None, ids)
+    ending = AnswerEnding(sampling, eos_ids, Tokenizer(model_dir) if sampling.stop else None, ids)
     parts = [list(ids[start:end]) for start, end in replay_chunks(0, len(ids), len(ids))]
     while True:
         for part in parts:

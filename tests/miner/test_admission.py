@@ -14,7 +14,7 @@ from core.protocol import types as t
 from core.protocol.errors import PlanInvalid
 from core.protocol.units import format_token
 from miner import admission
-from miner.admission import ChainView, Offer, Standing, decide, decide_on_chain
+from miner.admission import ChainView, MinerState, ReceivedProposal, decide, decide_on_chain
 from tests.miner.network import ARBITRATOR, NOW_S, PROFILE, key
 
 ME, BEFORE, MATCHER, REQUESTER = (key(n).address for n in (1, 2, 3, 4))
@@ -59,8 +59,10 @@ PLAN = (
     t.Stage(operator=BEFORE, layer_from=0, layer_to=3),
     t.Stage(operator=ME, layer_from=3, layer_to=8),
 )
-OFFER = Offer(order=ORDER, order_signed=True, proposer=MATCHER, plan=PLAN, stage=1, endpoints=2)
-STANDING = Standing(
+OFFER = ReceivedProposal(
+    order=ORDER, order_signed=True, proposer=MATCHER, plan=PLAN, stage=1, endpoints=2
+)
+STANDING = MinerState(
     operator=ME,
     model_id=ORDER.model_id,
     spec=SPEC,

@@ -1,4 +1,7 @@
-"""What a miner says in the swarm and whom it believes there; distances are measured over real streams."""
+"""What a miner says in the swarm and whom it believes there.
+
+Distances are measured over real streams.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,26 @@ ME = key(1)
 
 def record(operator: str, endpoint: str = "127.0.0.1:1", **changes: object) -> MinerRecord:
     fields: dict[str, object] = {
-        "operator": operator, "endpoint": endpoint, "state": "SERVING", "model_id": t.ZERO_HASH,
-        "layers": t.LayerRange(0, 4), "memory_bytes": 2**30, "tflops": 0.1, "bandwidth_gb_s": 10.0,
-        "region": "", "tau_ms_per_layer": 1.0, "rho_ms": {}, "max_requests": 16,
-        "active_requests": 0, "kv_free_tokens": 1000, "context": 512, "price_in": 1, "price_out": 2,
-        "allocation": 0, "sent_at_ms": now_ms(),
-    }  # fmt: skip
+        "operator": operator,
+        "endpoint": endpoint,
+        "state": "SERVING",
+        "model_id": t.ZERO_HASH,
+        "layers": t.LayerRange(0, 4),
+        "memory_bytes": 2**30,
+        "tflops": 0.1,
+        "bandwidth_gb_s": 10.0,
+        "region": "",
+        "tau_ms_per_layer": 1.0,
+        "rho_ms": {},
+        "max_requests": 16,
+        "active_requests": 0,
+        "kv_free_tokens": 1000,
+        "context": 512,
+        "price_in": 1,
+        "price_out": 2,
+        "allocation": 0,
+        "sent_at_ms": now_ms(),
+    }
     return MinerRecord(**(fields | changes))  # type: ignore[arg-type]
 
 

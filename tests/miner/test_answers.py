@@ -84,11 +84,21 @@ def test_receipts_over_most_requests_come_first_and_all_fit_into_a_header() -> N
 
     def signed(requests: int) -> t.SignedReceipt:
         receipt = t.StageReceipt(
-            order_hash=t.ZERO_HASH, plan_hash=t.ZERO_HASH, stage=0, layer_from=0, layer_to=1,
-            shard_root=t.ZERO_HASH, input_root=t.ZERO_HASH, output_root=t.ZERO_HASH,
-            requests_root=t.ZERO_HASH, requests=requests, tokens_in=1, tokens_out=1,
-            started_at=0, signed_at=0,
-        )  # fmt: skip
+            order_hash=t.ZERO_HASH,
+            plan_hash=t.ZERO_HASH,
+            stage=0,
+            layer_from=0,
+            layer_to=1,
+            shard_root=t.ZERO_HASH,
+            input_root=t.ZERO_HASH,
+            output_root=t.ZERO_HASH,
+            requests_root=t.ZERO_HASH,
+            requests=requests,
+            tokens_in=1,
+            tokens_out=1,
+            started_at=0,
+            signed_at=0,
+        )
         return t.SignedReceipt(
             receipt=receipt, signature="0x" + "11" * 65, leaves=[leaf] * requests
         )

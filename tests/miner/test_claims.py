@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from core.protocol.types import JobState
-from miner.claims import Seen, is_due, turn_s
+from miner.claims import OpenOrderSeen, is_due, turn_s
 
-SEEN = Seen(JobState.MATCHED, deadline_s=1000, tokens_in=10, tokens_out=5)
+SEEN = OpenOrderSeen(JobState.MATCHED, deadline_s=1000, tokens_in=10, tokens_out=5)
 DELAY_S = 400
 
 
 def due(
-    seen: Seen = SEEN, now_s: int = 1100, stage: int = 0, acked: tuple[int, int] = (20, 9)
+    seen: OpenOrderSeen = SEEN, now_s: int = 1100, stage: int = 0, acked: tuple[int, int] = (20, 9)
 ) -> bool:
     return is_due(seen, acked, now_s, DELAY_S, stage, 4)
 

@@ -1,4 +1,6 @@
-"""Many requests share the thread's passes, and each gets the answer that it would have got alone."""
+"""Many requests share the thread's passes, and each gets the answer that it would have got
+alone.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,15 @@ import numpy as np
 import pytest
 import torch
 
-from core.engine.blocks import Shard
+from core.batching.chunks import CHUNK_TOKENS
+from core.engine.blocks import ModelShard
 from core.engine.model import load_shard
 from core.engine.sampling import Sampler
 from core.protocol.errors import CheckFailed, HeadraceError, UsageError
 from core.protocol.types import LayerRange, SamplingParams
-from miner.compute import CHUNK_TOKENS, Compute, Key
+from miner.compute import Compute, Key, RequestSpec
 from miner.stepper import Stepped
+from tests.miner.network import all_free
 
 Make = Callable[..., Awaitable[Compute]]
 HIDDEN, LAYERS = 64, 4
@@ -77,10 +81,12 @@ async def answer(
     for start in range(0, len(prompt), CHUNK_TOKENS):
         fed = list(prompt[start : start + CHUNK_TOKENS])
         if start + CHUNK_TOKENS < len(prompt):
-            await compute.feed(key, fed, most_rows=len(prompt) + params.max_new_tokens)
+            await compute.feed(RequestSpec(key, most_rows=len(prompt) + params.max_new_tokens), fed)
     while len(tokens) < params.max_new_tokens:
         most = len(prompt) + params.max_new_tokens
-        token = (await compute.token(key, fed, sampler, most_rows=most, ring=ring)).choice.token
+        token = (
+            await compute.token(RequestSpec(key, most_rows=most, ring=ring), fed, sampler)
+        ).choice.token
         compute.heard(key, None, is_last=len(tokens) + 1 == params.max_new_tokens)
         sampler.take(token)
         tokens.append(token)
@@ -136,11 +142,13 @@ async def test_stages_in_a_row_give_the_whole_models_answer(make: Make) -> None:
         fed = prompt
         for step in range(8):
             trace: list[int] = []
-            rows = await head.rows(("job", n), fed, ring="ring", trace=trace)
+            rows = await head.rows(RequestSpec(("job", n), ring="ring"), fed, trace=trace)
             if trace:
                 assert trace[0] > 0
             behind = list(trace)
-            token = (await tail.token(("job", n), rows, sampler, trace=behind)).choice.token
+            token = (
+                await tail.token(RequestSpec(("job", n)), rows, sampler, trace=behind)
+            ).choice.token
             assert len(behind) == 2 * len(trace)
             head.heard(("job", n), behind, is_last=step == 7)
             sampler.take(token)
@@ -155,22 +163,26 @@ async def test_stages_in_a_row_give_the_whole_models_answer(make: Make) -> None:
     (choice, latency_s) = head.pace.rings()["ring"]
     assert choice.tickets >= 1
     assert latency_s > 0, "traces came home"
-    numbers = head.numbers()
-    assert numbers.microbatches == choice.tickets
-    assert 0 < numbers.bubble_share < 1
+    metrics = head.metrics()
+    assert metrics.microbatches == choice.tickets
+    assert 0 < metrics.bubble_share < 1
 
 
 async def test_a_first_stage_keeps_no_more_tickets_under_way_than_chosen(make: Make) -> None:
     head = await make((0, 2))
     for n in range(8):
-        await head.rows(("job", n), prompt_of(n), ring="ring")
-    waiting = [asyncio.create_task(head.rows(("job", n), [5], ring="ring")) for n in range(8)]
+        await head.rows(RequestSpec(("job", n), ring="ring"), prompt_of(n))
+    waiting = [
+        asyncio.create_task(head.rows(RequestSpec(("job", n), ring="ring"), [5])) for n in range(8)
+    ]
     while sum(task.done() for task in waiting) < 8:
         await asyncio.sleep(0.005)
         if seen(head).batches[-2:] == [(4, 0), (4, 0)]:
             break
     assert seen(head).batches[-2:] == [(4, 0), (4, 0)], "two tickets while nothing is measured"
-    more = [asyncio.create_task(head.rows(("job", n), [5], ring="ring")) for n in range(4)]
+    more = [
+        asyncio.create_task(head.rows(RequestSpec(("job", n), ring="ring"), [5])) for n in range(4)
+    ]
     await asyncio.gather(*more)
     assert seen(head).batches[-1] == (4, 0)
 
@@ -205,11 +217,13 @@ async def test_a_request_that_can_never_fit_is_refused_at_once(make: Make) -> No
     longest = compute.longest_request(512)
     assert 0 < longest < 512
     with pytest.raises(UsageError, match="does not fit"):
-        await compute.feed(("job", 0), [1, 2, 3], most_rows=longest + 16)
+        await compute.feed(RequestSpec(("job", 0), most_rows=longest + 16), [1, 2, 3])
     await compute.drop(("job", 0))
-    await compute.feed(("job", 1), [1, 2, 3], most_rows=longest)
+    await compute.feed(RequestSpec(("job", 1), most_rows=longest), [1, 2, 3])
     with pytest.raises(CheckFailed, match="more rows than were announced"):
-        await compute.feed(("job", 1), [1] * 100, first=longest - 50, most_rows=longest)
+        await compute.feed(
+            RequestSpec(("job", 1), most_rows=longest), [1] * 100, first=longest - 50
+        )
     await compute.drop(("job", 1))
 
 
@@ -242,6 +256,7 @@ async def test_a_storm_of_cancellations_leaves_every_page_free(make: Make) -> No
 
     for _ in range(4):
         await asyncio.gather(*(one(n) for n in range(60)))
+        await all_free(compute)
         assert (compute.kv_tokens, compute.waiting_requests) == (0, 0)
         assert compute.kv_free_tokens == compute.kv_capacity_tokens
     assert await answer(compute, ("after", 1), prompt_of(1), greedy(5))
@@ -249,8 +264,8 @@ async def test_a_storm_of_cancellations_leaves_every_page_free(make: Make) -> No
 
 async def test_a_drop_frees_pages_within_the_running_step(make: Make) -> None:
     compute = await make()
-    await compute.feed(("job", 0), list(range(100)))
-    step = asyncio.create_task(compute.feed(("job", 0), list(range(100))))
+    await compute.feed(RequestSpec(("job", 0)), list(range(100)))
+    step = asyncio.create_task(compute.feed(RequestSpec(("job", 0)), list(range(100))))
     await asyncio.sleep(0)
     await compute.drop(("job", 0))
     assert compute.kv_tokens == 0
@@ -265,10 +280,10 @@ async def test_bad_rows_of_one_request_spoil_no_other(make: Make) -> None:
     huge = np.full((3, HIDDEN), 1e30, "<f4").tobytes()
     sampler = Sampler(greedy(4), 0)
     results = await asyncio.gather(
-        tail.token(("job", 0), good, sampler),
-        tail.token(("job", 1), bad, sampler),
-        tail.token(("job", 2), huge, sampler),
-        tail.token(("job", 3), good, sampler),
+        tail.token(RequestSpec(("job", 0)), good, sampler),
+        tail.token(RequestSpec(("job", 1)), bad, sampler),
+        tail.token(RequestSpec(("job", 2)), huge, sampler),
+        tail.token(RequestSpec(("job", 3)), good, sampler),
         return_exceptions=True,
     )
     assert seen(tail).batches == [(0, 4)] or len(seen(tail).batches) == 1
@@ -277,9 +292,9 @@ async def test_bad_rows_of_one_request_spoil_no_other(make: Make) -> None:
         assert isinstance(wrong, CheckFailed)
         assert "activations are refused" in str(wrong)
     with pytest.raises(CheckFailed, match="not whole rows"):
-        await tail.feed(("job", 0), good[:-1])
+        await tail.feed(RequestSpec(("job", 0)), good[:-1])
     with pytest.raises(CheckFailed, match="rows is refused"):
-        await tail.feed(("job", 0), good * 200)
+        await tail.feed(RequestSpec(("job", 0)), good * 200)
 
 
 async def test_a_library_that_breaks_fails_the_batch_and_not_the_thread(
@@ -293,7 +308,7 @@ async def test_a_library_that_breaks_fails_the_batch_and_not_the_thread(
     assert compute._engine is not None
     monkeypatch.setattr(compute._engine, "step", broken)
     with pytest.raises(RuntimeError, match="a kernel is missing"):
-        await compute.feed(("job", 0), [1, 2])
+        await compute.feed(RequestSpec(("job", 0)), [1, 2])
     monkeypatch.undo()
     await compute.drop(("job", 0))
     assert await answer(compute, ("job", 1), [1, 2], greedy(2))
@@ -302,16 +317,16 @@ async def test_a_library_that_breaks_fails_the_batch_and_not_the_thread(
 async def test_a_continued_request_gets_the_bits_it_would_have_had(make: Make) -> None:
     head = await make((0, 2))
     prompt, decoded = prompt_of(3), [9, 8, 7, 6]
-    first = await head.rows(("old", 0), prompt)
-    later = [await head.rows(("old", 0), [token]) for token in decoded]
+    first = await head.rows(RequestSpec(("old", 0)), prompt)
+    later = [await head.rows(RequestSpec(("old", 0)), [token]) for token in decoded]
     assert await head.carry(("unknown", 0), ("x", 0), 4) == 0
     kept = await head.carry(("old", 0), ("new", 5), len(prompt) + 2)
     assert kept == len(prompt) + 2
-    again = await head.rows(("new", 5), decoded[2:], first=kept, as_decodes=True)
+    again = await head.rows(RequestSpec(("new", 5)), decoded[2:], first=kept, as_decodes=True)
     assert again == b"".join(later[2:])
     assert await head.carry(("new", 5), ("new", 5), 0) == 0
-    assert await head.rows(("new", 5), prompt, first=0) == first
-    redone = await head.rows(("new", 5), decoded, as_decodes=True)
+    assert await head.rows(RequestSpec(("new", 5)), prompt, first=0) == first
+    redone = await head.rows(RequestSpec(("new", 5)), decoded, as_decodes=True)
     assert redone == b"".join(later)
     await head.drop(("old", 0))
     assert head.kv_tokens > 0, "the old name is nobody's now"
@@ -323,12 +338,12 @@ async def test_unloading_frees_everything_and_a_new_shard_serves(
     make: Make, model_dir: Path
 ) -> None:
     compute = await make()
-    await compute.feed(("job", 0), [1, 2])
+    await compute.feed(RequestSpec(("job", 0)), [1, 2])
     await compute.unload()
     assert (compute.kv_tokens, compute.kv_capacity_tokens, compute.tau_ms_per_layer) == (0, 0, 0.0)
     await compute.drop(("job", 0))
     await compute.load(lambda: load_shard(model_dir, LayerRange(0, 2)))
-    assert len(await compute.rows(("job", 0), [1, 2])) == 2 * HIDDEN * 4
+    assert len(await compute.rows(RequestSpec(("job", 0)), [1, 2])) == 2 * HIDDEN * 4
 
     def refuse(_: Any) -> int:
         raise UsageError("no room")
@@ -341,7 +356,7 @@ async def test_measuring_fills_the_curve_and_leaves_nothing(make: Make) -> None:
     compute = await make((1, 3))
     tau_ms = await compute.measure()
     assert tau_ms > 0
-    assert set(compute.numbers().tau_ms_by_rows) == {1, 4, 16}
+    assert set(compute.metrics().tau_ms_by_rows) == {1, 4, 16}
     assert compute.kv_tokens == 0
     teraflops, gigabytes_s = await compute.benchmark()
     assert teraflops > 0
@@ -355,7 +370,7 @@ async def test_layers_that_share_no_pages_serve_all_the_same(
     from core.engine.compat import CompatEngine
 
     true = attention.chunk_rows
-    monkeypatch.setattr("core.engine.layout.chunk_rows", lambda *a: true(*a) * 1.5)
+    monkeypatch.setattr("core.engine.learned_layout.chunk_rows", lambda *a: true(*a) * 1.5)
     compute = await make(kv_bytes=2**22)
     assert isinstance(compute._engine, CompatEngine)
     together = await asyncio.gather(
@@ -371,9 +386,11 @@ async def test_who_brings_more_than_can_be_run_is_asked_to_wait(
 ) -> None:
     monkeypatch.setattr("miner.compute.MAX_WAITING_ROWS", 600)
     compute = await make()
-    work = [asyncio.create_task(compute.feed(("job", n), [1] * 100)) for n in range(40)]
+    work = [
+        asyncio.create_task(compute.feed(RequestSpec(("job", n)), [1] * 100)) for n in range(40)
+    ]
     await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
-    room = asyncio.create_task(compute.room())
+    room = asyncio.create_task(compute.wait_for_room())
     await asyncio.sleep(0)
     assert not room.done()
     await asyncio.wait_for(room, 20)
@@ -387,14 +404,15 @@ async def test_memory_stays_flat_over_thousands_of_requests(make: Make) -> None:
         async def one(n: int) -> None:
             key = (f"job{n % 7}", n)
             for fed in ([1, 2, 3], [4], [5]):
-                await compute.rows(key, fed, ring="r", most_rows=8)
+                await compute.rows(RequestSpec(key, ring="r", most_rows=8), fed)
                 compute.heard(key, None)
             await compute.drop(key)
 
         for at in range(start, start + count, 50):
             await asyncio.gather(*(one(n) for n in range(at, at + 50)))
 
-    # What leaks does so every time; caches, and what other tests of this process left behind, come and go.
+    # What leaks does so every time; caches, and what other tests of this process left behind, come
+    # and go.
     grown_objects, grown_bytes = [], []
     await some(0, 500)
     for start in (500, 1200, 1900, 2600):
@@ -408,7 +426,7 @@ async def test_memory_stays_flat_over_thousands_of_requests(make: Make) -> None:
         grown_bytes.append(_resident_bytes() - held)
     assert min(grown_objects) < 350, "one for every second request"
     assert min(grown_bytes) < 4 * 2**20, "six KB a request"
-    assert (compute.kv_tokens, len(compute._guests)) == (0, 0)
+    assert (compute.kv_tokens, len(compute._requests)) == (0, 0)
 
 
 def _resident_bytes() -> int:
@@ -418,7 +436,7 @@ def _resident_bytes() -> int:
 
 async def test_errors_after_the_end_reach_nobody(make: Make) -> None:
     compute = await make()
-    task = asyncio.create_task(compute.feed(("job", 0), [1, 2]))
+    task = asyncio.create_task(compute.feed(RequestSpec(("job", 0)), [1, 2]))
     await asyncio.sleep(0)
     await compute.unload()
     with pytest.raises((HeadraceError, asyncio.CancelledError)):
@@ -439,7 +457,7 @@ class SumsOtherwise(torch.nn.Module):
 async def test_whether_company_changes_bits_is_tried_with_every_shard(
     model_dir: Path, make: Make
 ) -> None:
-    def uneven() -> Shard:
+    def uneven() -> ModelShard:
         shard = load_shard(model_dir, LayerRange(0, LAYERS))
         mlp = shard.decoder_layers[-1].mlp
         mlp.down_proj = SumsOtherwise(mlp.down_proj)

@@ -56,7 +56,9 @@ def test_a_job_goes_from_running_over_delivered_to_settled_and_its_pay_stands_be
     assert (row.settled, row.paid, row.jobs) == (1, "70", 1)
     (by_model,) = rows(books(steps), "model")
     assert (by_model.key, by_model.paid) == ("tiny", "70")
-    (begun, paid) = sorted(rows(books(steps), "day", {5: "2026-01-01", 9: "2026-01-02"}), key=lambda r: r.key)  # fmt: skip
+    (begun, paid) = sorted(
+        rows(books(steps), "day", {5: "2026-01-01", 9: "2026-01-02"}), key=lambda r: r.key
+    )
     assert (begun.jobs, begun.paid, paid.jobs, paid.paid) == (1, "0", 0, "70")
 
 

@@ -1,4 +1,6 @@
-"""Tokens that are guessed ahead change nothing but how many steps an answer takes: not the answer, nor what is signed."""
+"""Tokens that are guessed ahead change nothing but how many steps an answer takes: not the answer,
+nor what is signed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from core.protocol import types as t
 from core.protocol import wire
 from core.protocol.errors import CheckFailed, PeerUnreachable
 from miner import jobs, run
-from miner.jobs import Phase, Request
+from miner.jobs import Request, RequestPhase
 from tests.miner.conftest import Start
 from tests.miner.network import FakeChain, Requester, greedy, key, reference
 from tests.miner.test_pipeline import check_receipts, requester_of
@@ -158,7 +160,7 @@ def test_rows_of_guesses_count_as_far_as_the_next_frame_says() -> None:
     for tokens_out, fits in ((1, False), (2, True), (6, True), (7, False)):
         if fits:
             ended = jobs.end(request, 10, tokens_out)
-            assert ended is not None and ended.phase is Phase.FINISHED
+            assert ended is not None and ended.phase is RequestPhase.FINISHED
         else:
             with pytest.raises(CheckFailed):
                 jobs.end(request, 10, tokens_out)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from core.protocol import commit, wire
 from miner import halves
-from miner.links import Line
+from miner.links import Outbox
 from tests.miner.conftest import Start
 from tests.miner.network import FakeChain, Requester, greedy, key
 
@@ -44,14 +44,14 @@ async def test_stages_in_bfloat16_send_half_as_much_and_commit_to_the_same(
     numerics: str, start: Start, chain: FakeChain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[tuple[wire.Activations, int]] = []
-    put = Line.put
+    put = Outbox.put
 
-    def watched(self: Line, message: wire.Push, payload: bytes = b"", *more: object) -> None:
+    def watched(self: Outbox, message: wire.Push, payload: bytes = b"", *more: object) -> None:
         if isinstance(message, wire.Activations):
             sent.append((message, len(payload)))
         put(self, message, payload, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Line, "put", watched)
+    monkeypatch.setattr(Outbox, "put", watched)
     machines = await start((0, 2), (2, 4), numerics=numerics)
     requester = Requester(REQUESTER, chain, machines)
     requester.order([([5, 6, 7, 8, 9], greedy(6)), ([1], greedy(6))])

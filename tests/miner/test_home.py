@@ -14,10 +14,12 @@ import pytest
 from core.protocol.errors import ConfigError, UsageError
 from core.runtime.folders import Folders
 from core.runtime.settings import load
-from miner.home import Home, Running, operator_wallet
+from miner.home import Home, RunningDaemon, operator_wallet
 from miner.machine import copy_bandwidth_mb_s, memory_limit_bytes
 
-NOTE = Running(pid=os.getpid(), url="http://127.0.0.1:1", token="t", operator="0x", endpoint="h:1")
+NOTE = RunningDaemon(
+    pid=os.getpid(), url="http://127.0.0.1:1", token="t", operator="0x", endpoint="h:1"
+)
 
 
 def test_a_second_daemon_with_the_same_memory_is_refused(tmp_path: Path) -> None:
@@ -40,7 +42,7 @@ def test_the_note_is_private_and_ends_with_its_process(tmp_path: Path) -> None:
     assert home.read_running() == NOTE
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    home.write_running(Running(gone.pid, "http://127.0.0.1:1", "t", "0x", "h:1"))
+    home.write_running(RunningDaemon(gone.pid, "http://127.0.0.1:1", "t", "0x", "h:1"))
     assert home.read_running() is None
     home.running_file.write_text("{broken")
     assert home.read_running() is None
@@ -74,7 +76,8 @@ def test_memory_is_what_the_owner_allows_or_half_of_the_machine(tmp_path: Path) 
 def test_help_comes_quickly_because_nothing_heavy_is_imported() -> None:
     code = (
         "import sys, miner.cli as cli; cli.main(['--help']);"
-        "heavy = {'torch', 'transformers', 'web3', 'hivemind', 'numpy', 'pydantic'} & set(sys.modules);"
+        "heavy = {'torch', 'transformers', 'web3', 'hivemind', 'numpy', 'pydantic'} & "
+        "set(sys.modules);"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
     started = time.perf_counter()

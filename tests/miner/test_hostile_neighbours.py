@@ -1,9 +1,12 @@
-"""What a stage does when the stage before it misbehaves: the request fails, the stage and its other requests do not."""
+"""What a stage does when the stage before it misbehaves: the request fails, the stage and its other
+requests do not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +96,10 @@ Scene = tuple[Puppet, Requester]
 
 @pytest.fixture
 async def scene(start: Start, chain: FakeChain, model_dir: Path) -> AsyncIterator[Scene]:
-    """A job of two requests with an honest last stage and a puppet as the first; request 0 is submitted to the last."""
+    """A job of two requests with an honest last stage and a puppet as the first.
+
+    Request 0 is submitted to the last.
+    """
     (last,) = await start((2, 4))
     puppet = Puppet(model_dir, last)
     await puppet.start()
@@ -298,7 +304,9 @@ async def test_a_stage_that_stops_signing_checkpoints_is_stopped(
     row = rows[-4 * puppet.shard.hidden :]
     await puppet.channel.send(puppet.frame(requester, 0, rows), rows)
     for number in range(70):
-        await requester.until(lambda n=number: len(puppet.tokens) > n or bool(requester.failures))  # type: ignore[misc]
+        await requester.until(
+            partial(lambda n: len(puppet.tokens) > n or bool(requester.failures), number)
+        )
         if requester.failures or puppet.tokens[-1].finish:
             break
         unsigned = puppet.frame(requester, len(PROMPT) + number, row)

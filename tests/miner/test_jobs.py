@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from core.protocol.errors import CheckFailed, ContextTooLong, PeerUnreachable
 from miner import jobs
-from miner.jobs import Phase, Request
+from miner.jobs import Request, RequestPhase
 
 FIRST = Request(0, is_first=True, is_last=False, context=100)
 MIDDLE = Request(0, is_first=False, is_last=False, context=100)
@@ -26,13 +26,13 @@ def some(request: Request | None) -> Request:
 
 def test_a_first_stage_feeds_the_prompt_then_one_row_per_token() -> None:
     request = jobs.start(jobs.submit(FIRST, 5, 3))
-    assert (request.phase, request.rows) == (Phase.RUNNING, 5)
+    assert (request.phase, request.rows) == (RequestPhase.RUNNING, 5)
     request = some(jobs.token_arrives(request, 0, ""))
     request = some(jobs.token_arrives(request, 1, ""))
     assert request.rows == 7
     request = some(jobs.token_arrives(request, 2, "length"))
     assert request.rows == 7, "the last token is not fed back"
-    assert some(jobs.end(request, 5, 3)).phase is Phase.FINISHED
+    assert some(jobs.end(request, 5, 3)).phase is RequestPhase.FINISHED
 
 
 def test_a_last_stage_samples_after_the_prompt_and_after_every_row() -> None:
@@ -42,14 +42,14 @@ def test_a_last_stage_samples_after_the_prompt_and_after_every_row() -> None:
         if step < 2:
             request = some(jobs.rows_arrive(request, 5 + step, 1))
     assert request.finish == "length"
-    assert some(jobs.end(request, 5, 3)).phase is Phase.FINISHED
+    assert some(jobs.end(request, 5, 3)).phase is RequestPhase.FINISHED
 
 
 def test_an_end_token_stops_before_the_limit_and_counts_as_produced() -> None:
     request = some(jobs.rows_arrive(jobs.submit(LAST, 5, 3), 0, 5))
     request = jobs.produce(request, is_eos=True)
     assert (request.finish, request.produced) == ("stop", 1)
-    assert some(jobs.end(request, 5, 1)).phase is Phase.FINISHED
+    assert some(jobs.end(request, 5, 1)).phase is RequestPhase.FINISHED
 
 
 def test_a_whole_model_is_first_and_last_at_once() -> None:
@@ -60,7 +60,7 @@ def test_a_whole_model_is_first_and_last_at_once() -> None:
     request = jobs.produce(request, is_eos=False)
     request = some(jobs.token_arrives(request, 1, request.finish))
     assert request.finish == "length"
-    assert some(jobs.end(request, 2, 2)).phase is Phase.FINISHED
+    assert some(jobs.end(request, 2, 2)).phase is RequestPhase.FINISHED
 
 
 def test_rows_may_reach_a_last_stage_before_the_client_does() -> None:
@@ -91,9 +91,9 @@ def test_rows_may_reach_a_last_stage_before_the_client_does() -> None:
         lambda: jobs.token_arrives(jobs.submit(FIRST, 5, 3), 0, ""),
         lambda: jobs.token_arrives(jobs.start(jobs.submit(FIRST, 5, 1)), 0, ""),
         lambda: jobs.end(MIDDLE, 1, 1),
-        lambda: jobs.end(replace(MIDDLE, phase=Phase.RUNNING, rows=7), 5, 2),
-        lambda: jobs.end(replace(MIDDLE, phase=Phase.RUNNING, rows=7), 0, 8),
-        lambda: jobs.end(replace(MIDDLE, phase=Phase.RUNNING, rows=7), 8, 0),
+        lambda: jobs.end(replace(MIDDLE, phase=RequestPhase.RUNNING, rows=7), 5, 2),
+        lambda: jobs.end(replace(MIDDLE, phase=RequestPhase.RUNNING, rows=7), 0, 8),
+        lambda: jobs.end(replace(MIDDLE, phase=RequestPhase.RUNNING, rows=7), 8, 0),
         lambda: jobs.end(jobs.start(jobs.submit(FIRST, 5, 3)), 5, 1),
     ],
 )
@@ -122,7 +122,7 @@ def test_a_prompt_that_leaves_no_room_for_its_answer_is_too_long() -> None:
 
 
 @pytest.mark.parametrize("phase", sorted(jobs.OVER))
-def test_nothing_moves_a_request_that_is_over(phase: Phase) -> None:
+def test_nothing_moves_a_request_that_is_over(phase: RequestPhase) -> None:
     for request in (FIRST, MIDDLE, LAST, WHOLE):
         over = replace(request, phase=phase, prompt_tokens=5, max_new_tokens=3, rows=5)
         assert jobs.cancel(over) is None
@@ -137,14 +137,6 @@ def test_nothing_moves_a_request_that_is_over(phase: Phase) -> None:
 def test_a_cancelled_request_cannot_be_submitted_again() -> None:
     with pytest.raises(CheckFailed):
         jobs.submit(some(jobs.cancel(FIRST)), 5, 3)
-
-
-@given(tokens=st.integers(1, 5000), chunk=st.integers(1, 600))
-def test_chunks_of_a_prompt_cover_it_once_and_start_at_zero(tokens: int, chunk: int) -> None:
-    chunks = jobs.replay_chunks(0, tokens, tokens, chunk)
-    assert [start for start, _ in chunks] == list(range(0, tokens, chunk))
-    assert sum(end - start for start, end in chunks) == tokens
-    assert chunks[-1][1] == tokens
 
 
 _MOVES = st.one_of(
@@ -178,6 +170,6 @@ def test_whatever_arrives_a_last_stage_ends_only_with_counts_it_saw(
         assert request.rows <= prompt + request.produced <= 20
         assert request.produced <= limit
         assert not before.is_over or request == before
-    if request.phase is Phase.FINISHED:
+    if request.phase is RequestPhase.FINISHED:
         assert ended == [prompt, request.produced]
         assert request.rows == prompt + request.produced - 1

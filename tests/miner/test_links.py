@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from core.protocol import wire
 from core.protocol.errors import HeadraceError, PeerUnreachable
 from miner import links
-from miner.links import Line
+from miner.links import Outbox
 from tests.frames import encode
 
 PING = wire.Ping()
+#: What is awaited comes at once; a busy machine needs longer.
+WITHIN_S = 60.0
 
 
 class Sink:
@@ -49,99 +53,99 @@ def numbered(step: int) -> wire.Token:
 
 async def test_messages_arrive_in_the_order_they_were_put() -> None:
     sink = Sink()
-    line = Line("peer", sink.open)  # type: ignore[arg-type]
+    outbox = Outbox("peer", sink.open)  # type: ignore[arg-type]
     for step in range(100):
-        line.put(numbered(step))
-    await line.flush(5.0)
+        outbox.put(numbered(step))
+    await outbox.flush(WITHIN_S)
     assert [m.step for m in sink.sent if isinstance(m, wire.Token)] == list(range(100))
-    await line.close()
+    await outbox.close()
 
 
 async def test_a_broken_stream_is_opened_anew_once_and_then_reported() -> None:
     failed: list[HeadraceError] = []
     sink = Sink(fails=1)
-    line = Line("peer", sink.open, attempts=2)  # type: ignore[arg-type]
-    line.put(PING, b"", failed.append)
-    await line.flush(5.0)
+    outbox = Outbox("peer", sink.open, attempts=2)  # type: ignore[arg-type]
+    outbox.put(PING, b"", failed.append)
+    await outbox.flush(WITHIN_S)
     assert (len(sink.sent), failed, sink.opened) == (1, [], 2)
     sink.fails = 2
-    line.put(PING, b"", failed.append)
-    line.put(PING, b"", failed.append)
-    await line.flush(5.0)
+    outbox.put(PING, b"", failed.append)
+    outbox.put(PING, b"", failed.append)
+    await outbox.flush(WITHIN_S)
     assert len(sink.sent) == 2, "the one after the failed one still leaves"
     assert [error.code for error in failed] == ["E-NET-03"]
-    await line.close()
+    await outbox.close()
 
 
 async def test_a_full_line_refuses_instead_of_growing() -> None:
     failed: list[HeadraceError] = []
     sink = Sink()
     sink.gate.clear()
-    line = Line("peer", sink.open)  # type: ignore[arg-type]
+    outbox = Outbox("peer", sink.open)  # type: ignore[arg-type]
     await asyncio.sleep(0)
-    for _ in range(links.LINE_MESSAGES + 10):
-        line.put(PING, b"", failed.append)
+    for _ in range(links.OUTBOX_MESSAGES + 10):
+        outbox.put(PING, b"", failed.append)
     assert len(failed) in (9, 10)
-    await line.flush(0.05)
+    await outbox.flush(0.05)
     sink.gate.set()
-    await line.flush(5.0)
-    assert len(sink.sent) + len(failed) == links.LINE_MESSAGES + 10
-    await line.close()
+    await outbox.flush(WITHIN_S)
+    assert len(sink.sent) + len(failed) == links.OUTBOX_MESSAGES + 10
+    await outbox.close()
 
 
-async def test_a_peer_that_takes_nothing_is_given_up(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+async def test_a_peer_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "SEND_TIMEOUT_S", 0.05)
     failed: list[HeadraceError] = []
     sink = Sink()
     sink.gate.clear()
-    line = Line("peer", sink.open)  # type: ignore[arg-type]
-    line.put(PING, b"", failed.append)
-    await line.flush(5.0)
+    outbox = Outbox("peer", sink.open)  # type: ignore[arg-type]
+    outbox.put(PING, b"", failed.append)
+    await outbox.flush(WITHIN_S)
     assert len(failed) == 1
-    await line.close()
+    await outbox.close()
 
 
 async def test_what_was_put_together_leaves_in_one_frame_with_its_payloads() -> None:
     sink = Sink()
-    line = Line("peer", sink.open)  # type: ignore[arg-type]
+    outbox = Outbox("peer", sink.open)  # type: ignore[arg-type]
     for step in range(16):
-        line.put(numbered(step), bytes([step]) * step)
-    await line.flush(5.0)
+        outbox.put(numbered(step), bytes([step]) * step)
+    await outbox.flush(WITHIN_S)
     assert (len(sink.sent), sink.frames) == (16, 1)
     assert sink.payloads == [bytes([step]) * step for step in range(16)]
-    await line.close()
+    await outbox.close()
 
 
 async def test_questions_travel_alone_and_in_order_between_pushes() -> None:
     sink = Sink()
-    line = Line("peer", sink.open)  # type: ignore[arg-type]
+    outbox = Outbox("peer", sink.open)  # type: ignore[arg-type]
     for message in (numbered(0), numbered(1), PING, numbered(2)):
-        line.put(message)
-    await line.flush(5.0)
+        outbox.put(message)
+    await outbox.flush(WITHIN_S)
     assert sink.sent == [numbered(0), numbered(1), PING, numbered(2)]
     assert sink.frames == 3
-    await line.close()
+    await outbox.close()
 
 
 async def test_a_frame_that_cannot_leave_fails_each_of_its_messages() -> None:
     failed: list[HeadraceError] = []
     sink = Sink(fails=1)
-    line = Line("peer", sink.open)  # type: ignore[arg-type]
+    outbox = Outbox("peer", sink.open)  # type: ignore[arg-type]
     for step in range(5):
-        line.put(numbered(step), b"", failed.append)
-    await line.flush(5.0)
+        outbox.put(numbered(step), b"", failed.append)
+    await outbox.flush(WITHIN_S)
     assert len(failed) == 5
-    await line.close()
+    await outbox.close()
 
 
 async def test_who_makes_more_than_the_peer_takes_is_asked_to_wait() -> None:
     sink = Sink()
     sink.gate.clear()
-    line = Line("peer", sink.open)  # type: ignore[arg-type]
-    line.put(numbered(0), bytes(links.LINE_BYTES + 1))
-    waiting = asyncio.create_task(line.room())
+    outbox = Outbox("peer", sink.open)  # type: ignore[arg-type]
+    outbox.put(numbered(0), bytes(links.OUTBOX_BYTES + 1))
+    waiting = asyncio.create_task(outbox.wait_for_room())
     await asyncio.sleep(0.02)
     assert not waiting.done()
     sink.gate.set()
-    await asyncio.wait_for(waiting, 30.0)
-    await line.close()
+    await asyncio.wait_for(waiting, WITHIN_S)
+    await outbox.close()

@@ -1,4 +1,6 @@
-"""A stage takes requests of an open order one by one: each signed for, paid for before too many more, and counted."""
+"""A stage takes requests of an open order one by one: each signed for, paid for before too many
+more, and counted.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ MATCHER, REQUESTER, SPENDER = key(40), key(50), key(51)
 
 
 class Asker(Requester):
-    """A requester of single requests under an open order; `signer` may be a spender of `account`."""
+    """A requester of single requests under an open order.
+
+    `signer` may be a spender of `account`.
+    """
 
     acked: t.Ack | None = None
 

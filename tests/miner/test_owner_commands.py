@@ -1,4 +1,8 @@
-"""What an owner types around the work: set up, measure, look for faults, change terms, read the books. Against real contracts."""
+"""What an owner types around the work: set up, measure, look for faults, change terms, read the
+books.
+
+Against real contracts.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +54,10 @@ def test_a_machine_is_set_up_measured_and_quoted_without_any_network(
     assert code == 0
     done = document["result"]
     assert (done["priceIn"], done["priceOut"], done["benchmarked"]) == (
-        "0.20usd/Mtok", "0.50usd/Mtok", True,
-    )  # fmt: skip
+        "0.20usd/Mtok",
+        "0.50usd/Mtok",
+        True,
+    )
     assert done["next"] == "client wallet new alice"
     written = (bare_home / "config" / "config.toml").read_text()
     assert 'memory_limit = "300MiB"' in written
@@ -63,7 +69,9 @@ def test_a_machine_is_set_up_measured_and_quoted_without_any_network(
     assert kept["bandwidthGbS"] > 0
     whole = describe_model(bare_home / "cache" / "models" / "tiny").shard_bytes(0, 4)
     assert kept["weightsBytes"] == whole, "wherever kernels hold them now"
-    assert kept["batchTokensPerS"] == pytest.approx(16e3 / (kept["tauMsByRows"]["16"] * 4), rel=0.01)  # fmt: skip
+    assert kept["batchTokensPerS"] == pytest.approx(
+        16e3 / (kept["tauMsByRows"]["16"] * 4), rel=0.01
+    )
 
     code, document = run("quote", "--rent-per-hour", "0.10usd")
     assert code == 0
@@ -138,8 +146,9 @@ def test_an_owner_finds_out_what_is_missing_and_mends_it(
     assert run("register", "--stake", "500usd", "--yes")[0] == 0
     code, found = checks()
     assert (found["stake"]["state"], found["stake"]["found"]) == (
-        "ok", "500usd, the minimum is 100usd",
-    )  # fmt: skip
+        "ok",
+        "500usd, the minimum is 100usd",
+    )
     assert found["fees"]["state"] == "ok", "registering gives the operator its first gas"
     operator = run("stake", "status")[1]["result"]["operator"]
     town.with_chain(lambda chain: chain.rpc("anvil_setBalance", operator, "0x0"))
@@ -168,7 +177,9 @@ def test_an_owner_finds_out_what_is_missing_and_mends_it(
     assert run("disputes", "show", "disp_1")[0] == 2
     assert run("claim", "--yes")[0] == 2
 
-    code, document = run("update", "--price", "0.3usd/Mtok,0.6usd/Mtok", "--endpoint", "me.example:7001", "--yes")  # fmt: skip
+    code, document = run(
+        "update", "--price", "0.3usd/Mtok,0.6usd/Mtok", "--endpoint", "me.example:7001", "--yes"
+    )
     assert code == 0
     assert document["result"]["changed"]["miner.price_out"] == "0.6usd/Mtok"
     assert document["result"]["restartNeeded"] is False

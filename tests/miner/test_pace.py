@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from core.batching.lineup import Lineup
-from core.batching.ring import SLACK, Choice
-from core.batching.step import Step
+from core.batching.ring import SLACK, MicrobatchChoice
+from core.batching.step import RequestStep
 from miner.pace import Pace, entry
 
 MAX_ROWS = 16
@@ -44,14 +44,17 @@ class Everybody:
 
 
 class Ring:
-    """Stages in a row with links of one latency; every request decodes for ever. The real line-ups and the real pace."""
+    """Stages in a row with links of one latency; every request decodes for ever.
+
+    The real line-ups and the real pace.
+    """
 
     def __init__(
         self,
         curves: list[Curve],
         one_way_s: float,
         sequences: int,
-        fixed: Choice | None = None,
+        fixed: MicrobatchChoice | None = None,
         *,
         guesses: bool = False,
     ) -> None:
@@ -61,7 +64,7 @@ class Ring:
         self.paces = [Pace(max_rows=MAX_ROWS) for _ in curves]
         self.pace = self.paces[0]
         self.lines = [
-            Lineup[Step](Everybody(), gated=stage == 0, max_rows=MAX_ROWS, joins=pace.joins)
+            Lineup[RequestStep](Everybody(), gated=stage == 0, max_rows=MAX_ROWS, joins=pace.joins)
             for stage, pace in enumerate(self.paces)
         ]
         self.now_s, self.tokens = 0.0, 0
@@ -100,7 +103,9 @@ class Ring:
                 self.most_guessed = max(self.most_guessed, self._guessed[request])
             guessed = self._guessed[request]
             leads = request in self._traces
-            step = Step(request, at, at + 1 + guessed, request % 4, guessed=guessed, leads=leads)
+            step = RequestStep(
+                request, at, at + 1 + guessed, request % 4, guessed=guessed, leads=leads
+            )
             self.lines[stage].add(step)
         self._later(0.0, lambda: self._start(stage))
 
@@ -168,7 +173,7 @@ def test_links_cost_next_to_nothing_when_there_are_sequences_enough(
 
 
 def test_two_fixed_microbatches_lose_what_the_choice_keeps() -> None:
-    fixed = Ring(GEMMA, 0.256, 320, Choice(2, MAX_ROWS)).run(30)
+    fixed = Ring(GEMMA, 0.256, 320, MicrobatchChoice(2, MAX_ROWS)).run(30)
     chosen = Ring(GEMMA, 0.256, 320).run(30)
     assert fixed < 0.35 * chosen
 
@@ -185,7 +190,12 @@ def test_smaller_steps_are_tried_although_nobody_has_seen_any(
     stages = [line(5, 1.75), line(6, 1.8)]
     chosen = Ring(stages, one_way_ms / 1000, sequences).run(30)
     fixed = (
-        Ring(stages, one_way_ms / 1000, sequences, Choice(tickets, -(-sequences // tickets)))
+        Ring(
+            stages,
+            one_way_ms / 1000,
+            sequences,
+            MicrobatchChoice(tickets, -(-sequences // tickets)),
+        )
         for tickets in range(1, min(sequences, 16) + 1)
     )
     assert chosen >= 0.95 * max(ring.run(15) for ring in fixed)
@@ -196,7 +206,9 @@ def test_smaller_steps_are_tried_although_nobody_has_seen_any(
 def test_what_small_steps_took_when_nobody_else_computed_is_not_believed_for_ever(
     one_way_ms: float, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Steps take now more, now less, and a stage that joins what waits never runs the small ones that were quick once."""
+    """Steps take now more, now less, and a stage that joins what waits never runs the small ones
+    that were quick once.
+    """
     monkeypatch.setattr("tests.miner.test_pace.MAX_ROWS", 256)
     stages = [line(12, 1.2), line(15, 1.9)]
     ring = Ring(uneven(stages, seed), one_way_ms / 1000, 480)
@@ -229,7 +241,7 @@ def test_microbatches_that_queue_are_kept_apart_where_joining_them_saves_nothing
 
 
 def test_one_microbatch_leaves_a_stage_idle_and_the_choice_does_not() -> None:
-    alone = Ring(GEMMA, 0.0, 16, Choice(1, 16))
+    alone = Ring(GEMMA, 0.0, 16, MicrobatchChoice(1, 16))
     chosen = Ring(GEMMA, 0.0, 16)
     assert chosen.run(20) > 1.25 * alone.run(20)
     assert min(chosen.busy_s) > 0.9 * 20

@@ -1,4 +1,6 @@
-"""Requests enter and leave a shard at any layer: same answers, and memory, receipts and pay for the layers that ran."""
+"""Requests enter and leave a shard at any layer: same answers, and memory, receipts and pay for the
+layers that ran.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from core.protocol import signing, wire
 from core.protocol import types as t
 from core.protocol.types import LayerRange
 from miner import admission
-from miner.compute import Compute
+from miner.compute import Compute, RequestSpec
 from miner.memory import Promises
 from tests.miner.conftest import Start
 from tests.miner.network import FakeChain, Machine, Requester, greedy, key, reference
@@ -92,9 +94,15 @@ async def test_memory_is_promised_for_the_layers_that_run(model_dir: Path) -> No
         assert alone.try_admit("whole")
         assert alone.free_tokens < left
         # Rows leave and enter in the middle, one request beside the other.
-        rows = await compute.rows(("a", 0), [5, 6, 7], layers=LayerRange(0, 2), most_rows=8)
-        again = await compute.rows(("b", 0), rows, layers=LayerRange(2, 3), most_rows=8)
-        straight = await compute.rows(("c", 0), [5, 6, 7], layers=LayerRange(0, 3), most_rows=8)
+        rows = await compute.rows(
+            RequestSpec(("a", 0), layers=LayerRange(0, 2), most_rows=8), [5, 6, 7]
+        )
+        again = await compute.rows(
+            RequestSpec(("b", 0), layers=LayerRange(2, 3), most_rows=8), rows
+        )
+        straight = await compute.rows(
+            RequestSpec(("c", 0), layers=LayerRange(0, 3), most_rows=8), [5, 6, 7]
+        )
         assert again == straight
         for name in ("a", "b", "c"):
             await compute.drop((name, 0))

@@ -1,4 +1,6 @@
-"""How fast another machine takes bytes is measured over a real authenticated stream, and is nothing where nobody answers."""
+"""How fast another machine takes bytes is measured over a real authenticated stream, and is nothing
+where nobody answers.
+"""
 
 from __future__ import annotations
 
@@ -77,15 +79,19 @@ async def test_other_machines_are_those_of_the_same_model_but_not_this_one(
     told = [
         {"operator": operator, "alive": alive, "modelId": of, "endpoint": endpoint}
         for operator, alive, of in (
-            (MACHINE.address, True, model), (key(9).address, True, model),
-            (key(10).address, False, model), (key(11).address, True, "0x" + "cd" * 32),
+            (MACHINE.address, True, model),
+            (key(9).address, True, model),
+            (key(10).address, False, model),
+            (key(11).address, True, "0x" + "cd" * 32),
         )
-    ]  # fmt: skip
+    ]
 
     async def ask(settings: Any, path: str) -> Any:
         return {"miners": told}
 
-    network = SimpleNamespace(matcher_url="http://matcher", contract=lambda _: DOMAIN.verifying_contract)  # fmt: skip
+    network = SimpleNamespace(
+        matcher_url="http://matcher", contract=lambda _: DOMAIN.verifying_contract
+    )
     settings: Any = SimpleNamespace(network=network, require_network=lambda: (DOMAIN.chain_id, ""))
     monkeypatch.setattr(bench, "ask", ask)
     monkeypatch.setattr(bench, "model_id_of", lambda _: model)

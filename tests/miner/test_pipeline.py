@@ -18,7 +18,7 @@ from core.protocol import types as t
 from core.protocol.types import JobState
 from core.runtime.network.channel import Peers, StreamIdentity, connect
 from devnet.models.tiny_models import write_tiny_model
-from miner.jobs import Phase
+from miner.jobs import RequestPhase
 from miner.onchain import JobNews
 from tests.miner.conftest import Start
 from tests.miner.network import DOMAIN, FakeChain, Machine, Requester, greedy, key, reference
@@ -447,7 +447,10 @@ async def test_orders_caps_and_the_context_bound_what_is_taken(
 async def in_mid_answer(
     start: Start, chain: FakeChain, *others: tuple[list[int], t.SamplingParams]
 ) -> tuple[list[Machine], Requester]:
-    """Two stages and a long answer of which a few tokens are here; the others were not asked for yet."""
+    """Two stages and a long answer of which a few tokens are here.
+
+    The others were not asked for yet.
+    """
     machines = await start((0, 2), (2, 4))
     requester = requester_of(chain, machines)
     requester.order([(PROMPTS[0], greedy(400)), *others])
@@ -481,7 +484,7 @@ async def test_a_request_that_its_requester_stops_is_kept_and_signed_for(
     for channel in requester.channels:
         await channel.send(wire.Stopped(order_hash=requester.order_hash, request=0))
     runs = [run for m in machines for job in m.desk.jobs.values() for run in job.runs.values()]
-    await requester.until(lambda: all(run.request.phase is Phase.STRANDED for run in runs))
+    await requester.until(lambda: all(run.request.phase is RequestPhase.STRANDED for run in runs))
     assert len(runs) == 2
     assert not requester.failures, "who said so needs not hear it"
     held = len(requester.tokens[0])

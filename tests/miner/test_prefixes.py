@@ -1,4 +1,6 @@
-"""What prompts of one requester have in common is computed once, and nobody can tell by the answer."""
+"""What prompts of one requester have in common is computed once, and nobody can tell by the
+answer.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from core.batching.chunks import CHUNK_TOKENS
 from core.engine.model import load_shard
 from core.engine.sampling import Sampler
 from core.engine.sizing import Offload
 from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.types import LayerRange
-from miner.compute import CHUNK_TOKENS, Compute
+from miner.compute import Compute, RequestSpec
 from tests.miner.conftest import Start
 from tests.miner.network import FakeChain, Requester, greedy, key, reference
 from tests.miner.test_open_orders import Asker
@@ -53,11 +56,11 @@ async def prefill(
     for start in range(0, len(prompt), CHUNK_TOKENS):
         x: Any = prompt[start : start + CHUNK_TOKENS]
         for stage in head:
-            x = await stage.rows(key, x, first=start, **how)
+            x = await stage.rows(RequestSpec(key, **how), x, first=start)
             seen.append(x)
         if start + CHUNK_TOKENS < len(prompt):
-            await tail.feed(key, x, first=start, **how)
-    return seen, (await tail.token(key, x, sampler, first=start, **how)).choice.token
+            await tail.feed(RequestSpec(key, **how), x, first=start)
+    return seen, (await tail.token(RequestSpec(key, **how), x, sampler, first=start)).choice.token
 
 
 async def drop(stages: Sequence[Compute], *names: object) -> None:
@@ -71,7 +74,7 @@ def computed(stages: Sequence[Compute]) -> list[int]:
 
 
 def kept_bytes(stage: Compute) -> int:
-    return stage.numbers().kv_bytes["kept"]
+    return stage.metrics().kv_bytes["kept"]
 
 
 async def test_the_second_prompt_computes_only_what_is_new_with_the_same_bits(make: Make) -> None:
@@ -94,14 +97,14 @@ async def test_the_second_prompt_computes_only_what_is_new_with_the_same_bits(ma
         assert [now - then for now, then in zip(computed(stages), before, strict=True)] == rows
         assert found == await prefill(plain, number, prompt, owner)
     saved = [256 + 128 + 256, 256 + 128 + 128]
-    assert [stage.numbers().prefix_tokens for stage in stages] == saved
-    assert [stage.numbers().prefix_tokens for stage in plain] == [0, 0]
+    assert [stage.metrics().prefix_tokens for stage in stages] == saved
+    assert [stage.metrics().prefix_tokens for stage in plain] == [0, 0]
     for some in (stages, plain):
         await drop(some, *range(len(plan)))
     for stage in stages:
         assert (stage.kv_tokens, stage.kv_free_tokens) == (0, stage.kv_capacity_tokens)
         assert kept_bytes(stage) > 0
-        assert sum(stage.numbers().kv_bytes.values()) == kept_bytes(stage)
+        assert sum(stage.metrics().kv_bytes.values()) == kept_bytes(stage)
     assert [kept_bytes(stage) for stage in plain] == [0, 0]
 
 
@@ -120,7 +123,9 @@ async def test_chunks_that_wait_together_are_taken_one_after_the_other(make: Mak
 
     async def all_at_once(name: int) -> list[bytes]:
         chunks = [PROMPT[:128], PROMPT[128:256], PROMPT[256:]]
-        return await asyncio.gather(*(head.rows(("job", name), c, **how) for c in chunks))
+        return await asyncio.gather(
+            *(head.rows(RequestSpec(("job", name), **how), c) for c in chunks)
+        )
 
     first = await all_at_once(0)
     assert await all_at_once(1) == first
@@ -165,45 +170,55 @@ async def test_what_is_cut_back_and_fed_anew_shares_only_what_is_the_same(make: 
     await prefill([head, await make((2, 4))], 0, PROMPT)
     how = {"owner": ME, "most_rows": 400, "ring": "again"}
     other = [(at * at) % 250 for at in range(300)]
-    rows = [await head.rows(("job", 1), PROMPT[at : at + 128], **how) for at in (0, 128)]
+    rows = [
+        await head.rows(RequestSpec(("job", 1), **how), PROMPT[at : at + 128]) for at in (0, 128)
+    ]
     assert await head.carry(("job", 1), ("job", 2), 128 + 50, ring="again") == 178
-    await head.rows(("job", 2), other[178:256], first=178, **how)
-    await head.rows(("job", 2), other[128:256], first=256, **how)  # not after whole chunks
+    await head.rows(RequestSpec(("job", 2), **how), other[178:256], first=178)
+    await head.rows(
+        RequestSpec(("job", 2), **how), other[128:256], first=256
+    )  # not after whole chunks
     assert await head.carry(("job", 2), ("job", 2), 128) == 128
-    assert await head.rows(("job", 2), PROMPT[128:256], first=128, **how) == rows[1]
-    assert head.numbers().prefix_tokens == 3 * 128
+    assert await head.rows(RequestSpec(("job", 2), **how), PROMPT[128:256], first=128) == rows[1]
+    assert head.metrics().prefix_tokens == 3 * 128
     await drop([head], 0, 2)
     fresh = await prefill([head, await make((2, 4))], 5, PROMPT)
     assert fresh[0][:2] == rows, "what was cut back was shared, and has stayed as it was"
 
 
 async def test_single_steps_are_neither_kept_nor_taken_for_a_chunk(make: Make) -> None:
-    """What a continued answer feeds again has other bits than a chunk over the same tokens may have."""
+    """What a continued answer feeds again has other bits than a chunk over the same tokens may
+    have.
+    """
     head = await make((0, 2))
     how = {"owner": ME, "most_rows": 200}
-    single = await head.rows(("job", 0), PROMPT[:128], as_decodes=True, **how)
-    chunk = await head.rows(("job", 1), PROMPT[:128], **how)
-    assert await head.rows(("job", 2), PROMPT[:128], as_decodes=True, **how) == single
-    assert head.numbers().prefix_tokens == 0
-    assert await head.rows(("job", 3), PROMPT[:128], **how) == chunk
-    assert head.numbers().prefix_tokens == 128
+    single = await head.rows(RequestSpec(("job", 0), **how), PROMPT[:128], as_decodes=True)
+    chunk = await head.rows(RequestSpec(("job", 1), **how), PROMPT[:128])
+    assert await head.rows(RequestSpec(("job", 2), **how), PROMPT[:128], as_decodes=True) == single
+    assert head.metrics().prefix_tokens == 0
+    assert await head.rows(RequestSpec(("job", 3), **how), PROMPT[:128]) == chunk
+    assert head.metrics().prefix_tokens == 128
 
 
 async def test_parts_of_a_shard_are_kept_apart(make: Make) -> None:
     whole = await make()
     how = {"owner": ME, "most_rows": 200}
     rows = {
-        layers: await whole.rows(("job", layers), PROMPT[:128], layers=LayerRange(*layers), **how)
+        layers: await whole.rows(
+            RequestSpec(("job", layers), layers=LayerRange(*layers), **how), PROMPT[:128]
+        )
         for layers in [(0, 2), (0, 3)]
     }
-    assert rows[0, 2] != rows[0, 3] and whole.numbers().prefix_tokens == 0
+    assert rows[0, 2] != rows[0, 3] and whole.metrics().prefix_tokens == 0
     for layers, expected in rows.items():
-        again = await whole.rows(("b", layers), PROMPT[:128], layers=LayerRange(*layers), **how)
+        again = await whole.rows(
+            RequestSpec(("b", layers), layers=LayerRange(*layers), **how), PROMPT[:128]
+        )
         assert again == expected
     middle = {"layers": LayerRange(2, 3), **how}
-    entered = await whole.rows(("c", 0), rows[0, 2], **middle)
-    assert entered == rows[0, 3] == await whole.rows(("d", 0), rows[0, 2], **middle)
-    assert whole.numbers().prefix_tokens == 3 * 128
+    entered = await whole.rows(RequestSpec(("c", 0), **middle), rows[0, 2])
+    assert entered == rows[0, 3] == await whole.rows(RequestSpec(("d", 0), **middle), rows[0, 2])
+    assert whole.metrics().prefix_tokens == 3 * 128
 
 
 async def test_prompts_are_shared_beside_a_second_tier(make: Make) -> None:
@@ -218,7 +233,7 @@ async def test_prompts_are_shared_beside_a_second_tier(make: Make) -> None:
         sampler, fed, tokens = Sampler(greedy(8), 0, PROMPT), found[1], list[int]()
         sampler.take(fed)
         for _ in range(6):
-            choice = (await compute.token(("job", n), [fed], sampler)).choice
+            choice = (await compute.token(RequestSpec(("job", n)), [fed], sampler)).choice
             sampler.take(fed := choice.token)
             tokens.append(fed)
         await compute.drop(("job", n))
@@ -229,8 +244,8 @@ async def test_prompts_are_shared_beside_a_second_tier(make: Make) -> None:
     assert alone[0] == expected
     found = await asyncio.gather(*(answer(tight, n) for n in range(10)))
     assert all(one == alone for one in found)
-    numbers = tight.numbers()
-    assert numbers.swapped_bytes > 0 and numbers.prefix_tokens >= 4 * 128
+    metrics = tight.metrics()
+    assert metrics.swapped_bytes > 0 and metrics.prefix_tokens >= 4 * 128
     assert (tight.kv_tokens, tight.kv_free_tokens) == (0, tight.kv_capacity_tokens)
 
 
@@ -268,7 +283,9 @@ async def test_a_session_pays_and_signs_for_remembered_prompts_as_for_others(
 async def test_receipts_of_prompts_that_others_sent_before_hold(
     start: Start, chain: FakeChain, model_dir: Path
 ) -> None:
-    """The same machines in the same places and in others: nothing of it can be told from what is signed."""
+    """The same machines in the same places and in others: nothing of it can be told from what is
+    signed.
+    """
     low, high = await start((0, 3), (1, 4))
     roots: list[Any] = []
     for number, cut in enumerate([2, 2, 1]):
@@ -285,5 +302,5 @@ async def test_receipts_of_prompts_that_others_sent_before_hold(
         roots.append([asker.receipts[0][s].leaves[0].out_root for s in (0, 1)])
         await asker.close()
     assert roots[0] == roots[1] and roots[0][1] == roots[2][1]
-    assert low.compute.numbers().prefix_tokens == 256 + 512 + 256
+    assert low.compute.metrics().prefix_tokens == 256 + 512 + 256
     await asker.until(lambda: low.compute.kv_tokens == high.compute.kv_tokens == 0)

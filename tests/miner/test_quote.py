@@ -1,4 +1,6 @@
-"""Does `miner quote` say from which rate on a machine pays, in DeServe's numbers and in the owner's?"""
+"""Does `miner quote` say from which rate on a machine pays, in DeServe's numbers and in the
+owner's?
+"""
 
 from __future__ import annotations
 

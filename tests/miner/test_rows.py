@@ -1,4 +1,6 @@
-"""Are the rows that a stage keeps those that came, and their roots those of a tree over them, however they came and went?"""
+"""Are the rows that a stage keeps those that came, and their roots those of a tree over them,
+however they came and went?
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from core.protocol import commit
 from miner import rows as module
-from miner.rows import Rows
+from miner.rows import RootedRows
 
 WIDTH = 3
 
@@ -17,7 +19,8 @@ def _run(first: int, count: int) -> bytes:
     return b"".join(i.to_bytes(WIDTH, "big") for i in range(first, first + count))
 
 
-#: What a request does with its rows: more come, a root is signed, guesses are void, another order goes on, rows are sent.
+#: What a request does with its rows: more come, a root is signed, guesses are void, another order
+#: goes on, rows are sent.
 _moves = st.lists(
     st.tuples(
         st.sampled_from(["append", "root", "cut", "prefix", "data", "hash"]), st.integers(0, 9)
@@ -33,7 +36,7 @@ def test_rows_are_those_that_came_and_were_not_cut(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_MOST_WAITING_BYTES", most_bytes)
-        rows, came, made = Rows(WIDTH), b"", 0
+        rows, came, made = RootedRows(WIDTH), b"", 0
         for move, number in moves:
             count = len(came) // WIDTH
             at = max(0, count - number)
@@ -78,7 +81,7 @@ def _noted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def test_many_rows_are_hashed_before_anybody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the root of a long answer would keep its stage from reading messages."""
-    taken, rows = _noted(monkeypatch), Rows(1000)
+    taken, rows = _noted(monkeypatch), RootedRows(1000)
     for _ in range(200):
         rows.append(bytes(1000))
     assert taken == [bytes(66_000)] * 3
@@ -87,7 +90,7 @@ def test_many_rows_are_hashed_before_anybody_asks(monkeypatch: pytest.MonkeyPatc
 def test_guesses_that_are_void_before_a_root_is_asked_for_are_never_hashed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    taken, rows = _noted(monkeypatch), Rows(1)
+    taken, rows = _noted(monkeypatch), RootedRows(1)
     rows.append(b"abcd")
     rows.cut(1)
     rows.append(b"xy")
@@ -96,14 +99,14 @@ def test_guesses_that_are_void_before_a_root_is_asked_for_are_never_hashed(
 
 
 def test_what_has_just_come_is_sent_on_without_a_copy() -> None:
-    rows, row = Rows(1000), bytes(range(250)) * 4
+    rows, row = RootedRows(1000), bytes(range(250)) * 4
     rows.append(bytes(70_000))
     rows.append(row)
     assert rows.data(70, 71) is row
 
 
 def test_a_part_of_a_row_is_refused() -> None:
-    rows = Rows(4)
+    rows = RootedRows(4)
     with pytest.raises(ValueError, match="not whole rows"):
         rows.append(bytes(6))
     assert len(rows) == 0

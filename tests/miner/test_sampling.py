@@ -1,4 +1,6 @@
-"""Stages draw as the order says, end where its stop strings are, and tell only the client what was likely."""
+"""Stages draw as the order says, end where its stop strings are, and tell only the client what was
+likely.
+"""
 
 from __future__ import annotations
 

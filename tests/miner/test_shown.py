@@ -1,4 +1,6 @@
-"""An accuser's trace is looked at off chain only where it is under the root that it posted, and leads to the first value that differs."""
+"""An accuser's trace is looked at off chain only where it is under the root that it posted, and
+leads to the first value that differs.
+"""
 
 from __future__ import annotations
 

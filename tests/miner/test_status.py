@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import httpx2
 
-from miner.numbers import EngineNumbers, MinerMetrics
+from miner.numbers import EngineMetrics, MinerMetrics
 from miner.status import serve_status
-from miner.stepper import Stepped, Work
+from miner.stepper import Stepped, StepWork
 
 
 async def test_status_and_metrics_are_shown_and_leaving_needs_the_token() -> None:
-    numbers, asked = MinerMetrics(), []
+    metrics, asked = MinerMetrics(), []
     server = await serve_status(
-        lambda: {"state": "SERVING"}, numbers.metrics, asked.append, "secret"
+        lambda: {"state": "SERVING"}, metrics.registry, asked.append, "secret"
     )
     good, bad = {"authorization": "Bearer secret"}, {"authorization": "Bearer guess"}
     async with httpx2.AsyncClient(base_url=server.url) as http:
@@ -32,10 +32,10 @@ async def test_status_and_metrics_are_shown_and_leaving_needs_the_token() -> Non
 
 
 def test_counters_follow_their_sources_and_never_count_twice() -> None:
-    numbers = MinerMetrics()
+    metrics = MinerMetrics()
 
     def update(finished: int, **counts: int) -> str:
-        numbers.update(
+        metrics.update(
             counts=counts,
             streams={"AuthenticationFailed": 1},
             finished=finished,
@@ -43,7 +43,7 @@ def test_counters_follow_their_sources_and_never_count_twice() -> None:
             tokens_out=7 * finished,
             active=1,
             free=15,
-            engine=EngineNumbers(
+            engine=EngineMetrics(
                 busy_s=3.0 * finished,
                 idle_s=1.0 * finished,
                 steps=finished,
@@ -58,11 +58,11 @@ def test_counters_follow_their_sources_and_never_count_twice() -> None:
             chain_up=True,
             rho_ms={"0x1": 1.0, "0x2": 4.0},
         )
-        return numbers.metrics.render()[0].decode()
+        return metrics.registry.render()[0].decode()
 
-    one, many = ([Work(0, 0, rows, 0, b"", None)] for rows in (1, 64))  # type: ignore[arg-type]
-    numbers.step(Stepped([], [], one, 0.01), 0)
-    numbers.step(Stepped([], [], many, 0.02), 1)
+    one, many = ([StepWork(0, 0, rows, 0, b"", None)] for rows in (1, 64))  # type: ignore[arg-type]
+    metrics.step(Stepped([], [], one, 0.01), 0)
+    metrics.step(Stepped([], [], many, 0.02), 1)
     update(2, **{"E-PEER-AUTH": 3, "request_failed_E-NET-03": 1})
     text = update(3, **{"E-PEER-AUTH": 3, "request_failed_E-NET-03": 2})
     for line in (

@@ -1,4 +1,6 @@
-"""What a miner remembers survives restarts, and nothing makes it sign two things for one request."""
+"""What a miner remembers survives restarts, and nothing makes it sign two things for one
+request.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,17 @@ from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, ConfigError
 from miner.book import MAX_SETS, Book
-from miner.store import Boundary, Leaf, States, Store, keep_until
+from miner.store import BoundaryRows, FinishedLeaf, MinerStore, States, keep_until
 from tests.miner.network import DOMAIN, NOW_S, key
 from tests.miner.test_admission import ME, ORDER, PLAN
 
 ORDER_HASH, PLAN_HASH = signing.order_hash(ORDER), signing.plan_hash(PLAN)
 JOB_ID = signing.job_id(DOMAIN, ORDER)
-ROWS_IN, ROWS_OUT = Boundary(8, bytes(range(40))), Boundary(4, bytes(range(20)))
-STATES = States(b"\x5a" * 32, Boundary(8, bytes(range(40, 64))))
+ROWS_IN, ROWS_OUT = BoundaryRows(8, bytes(range(40))), BoundaryRows(4, bytes(range(20)))
+STATES = States(b"\x5a" * 32, BoundaryRows(8, bytes(range(40, 64))))
 
 
-def put_job(store: Store, expiry: int = NOW_S + 300, keep: int = NOW_S + 1000) -> None:
+def put_job(store: MinerStore, expiry: int = NOW_S + 300, keep: int = NOW_S + 1000) -> None:
     acceptance = t.Acceptance(order_hash=ORDER_HASH, plan_hash=PLAN_HASH, stage=1, expiry=expiry)
     store.put_job(
         t.SignedOrder(order=ORDER, signature="0x" + "11" * 65),
@@ -50,7 +52,7 @@ def leaf(index: int, salt: int = 0, tokens_in: int = 3, tokens_out: int = 3) -> 
 
 def test_everything_signed_is_there_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "miner.sqlite"
-    store = Store(path)
+    store = MinerStore(path)
     put_job(store)
     store.mark_verified(ORDER_HASH, PLAN_HASH, now_s=NOW_S + 5)
     store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(0), ROWS_IN, ROWS_OUT, STATES)
@@ -64,16 +66,19 @@ def test_everything_signed_is_there_after_a_restart(tmp_path: Path) -> None:
     store.put_opening(ORDER_HASH, 0, opening, b"prompt")
     before = store.job(ORDER_HASH)
     store.close()
-    store = Store(path)
+    store = MinerStore(path)
     job = store.job(ORDER_HASH)
     assert job == before
     assert job is not None
     assert (job.place.operator, job.stage, job.is_verified, job.started_at) == (
-        ME, 1, True, NOW_S + 5,
-    )  # fmt: skip
+        ME,
+        1,
+        True,
+        NOW_S + 5,
+    )
     assert job.is_last
     assert not job.is_first
-    kept = {0: Leaf(leaf(0), "0x" + "5a" * 32), 1: Leaf(leaf(1), "")}
+    kept = {0: FinishedLeaf(leaf(0), "0x" + "5a" * 32), 1: FinishedLeaf(leaf(1), "")}
     assert store.leaves(ORDER_HASH, PLAN_HASH) == kept
     assert store.leaves(ORDER_HASH, PLAN_HASH, 1) == {1: kept[1]}
     assert store.leaves(ORDER_HASH, PLAN_HASH, 2) == {}
@@ -88,7 +93,7 @@ def test_everything_signed_is_there_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
-    Store(tmp_path / "private" / "miner.sqlite").close()
+    MinerStore(tmp_path / "private" / "miner.sqlite").close()
     assert stat.S_IMODE((tmp_path / "private" / "miner.sqlite").stat().st_mode) == 0o600
 
 
@@ -99,12 +104,12 @@ def test_a_file_of_a_newer_program_or_of_none_is_refused(tmp_path: Path) -> None
     broken.write_bytes(b"this is no database, however long it may be" * 50)
     for path in (newer, broken):
         with pytest.raises(ConfigError):
-            Store(path)
+            MinerStore(path)
 
 
 def test_a_file_of_an_older_program_learns_of_state_rows(tmp_path: Path) -> None:
     path = tmp_path / "miner.sqlite"
-    store = Store(path)
+    store = MinerStore(path)
     store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(0), ROWS_IN, ROWS_OUT)
     store.close()
     db = sqlite3.connect(path)
@@ -112,7 +117,7 @@ def test_a_file_of_an_older_program_learns_of_state_rows(tmp_path: Path) -> None
     db.execute("PRAGMA user_version = 2")
     db.commit()
     db.close()
-    store = Store(path)
+    store = MinerStore(path)
     store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(1), ROWS_IN, ROWS_OUT, STATES)
     roots = {i: kept.states_root for i, kept in store.leaves(ORDER_HASH, PLAN_HASH).items()}
     assert roots == {0: "", 1: "0x" + "5a" * 32}
@@ -120,18 +125,18 @@ def test_a_file_of_an_older_program_learns_of_state_rows(tmp_path: Path) -> None
 
 
 def test_another_leaf_for_the_same_request_is_never_written(tmp_path: Path) -> None:
-    store = Store(tmp_path / "miner.sqlite")
+    store = MinerStore(tmp_path / "miner.sqlite")
     store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(0), ROWS_IN, ROWS_OUT)
     store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(0), ROWS_IN, ROWS_OUT)
     with pytest.raises(CheckFailed, match="not signed again"):
         store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(0, salt=9), ROWS_OUT, ROWS_IN)
-    assert store.leaves(ORDER_HASH, PLAN_HASH) == {0: Leaf(leaf(0), "")}
+    assert store.leaves(ORDER_HASH, PLAN_HASH) == {0: FinishedLeaf(leaf(0), "")}
     assert store.rows(ORDER_HASH, PLAN_HASH, 0, "in", 0, 9) == (ROWS_IN.data, 8, 5)
     store.close()
 
 
 def test_a_verified_job_is_found_before_a_newer_proposal(tmp_path: Path) -> None:
-    store = Store(tmp_path / "miner.sqlite")
+    store = MinerStore(tmp_path / "miner.sqlite")
     put_job(store)
     store.mark_verified(ORDER_HASH, PLAN_HASH, now_s=NOW_S)
     other = "0x" + "77" * 32
@@ -154,7 +159,7 @@ def test_a_verified_job_is_found_before_a_newer_proposal(tmp_path: Path) -> None
 
 
 def test_rows_are_purged_only_when_nobody_can_dispute_and_leaves_never(tmp_path: Path) -> None:
-    store = Store(tmp_path / "miner.sqlite")
+    store = MinerStore(tmp_path / "miner.sqlite")
     put_job(store, keep=NOW_S + 1000)
     store.mark_verified(ORDER_HASH, PLAN_HASH, now_s=NOW_S)
     store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(0), ROWS_IN, ROWS_OUT, STATES)
@@ -170,7 +175,7 @@ def test_rows_are_purged_only_when_nobody_can_dispute_and_leaves_never(tmp_path:
     assert store.purge(late) == 0
     for side in ("in", "out", "states"):
         assert store.rows(ORDER_HASH, PLAN_HASH, 0, side, 0, 9) is None
-    assert store.leaves(ORDER_HASH, PLAN_HASH) == {0: Leaf(leaf(0), "0x" + "5a" * 32)}
+    assert store.leaves(ORDER_HASH, PLAN_HASH) == {0: FinishedLeaf(leaf(0), "0x" + "5a" * 32)}
     store.close()
 
 
@@ -197,7 +202,7 @@ def test_two_signatures_never_disagree_about_a_request(
     clock = iter(range(NOW_S, NOW_S + 1000))
 
     async def run() -> None:
-        store = Store(path)
+        store = MinerStore(path)
         put_job(store)
         book = Book(store, signer, DOMAIN, lambda: next(clock))
         for what, first, second in steps:
@@ -211,11 +216,12 @@ def test_two_signatures_never_disagree_about_a_request(
                         )  # type: ignore[call-overload]
                     )
                 elif what == "close":
-                    signed.append(await book.sign_over(job, sorted(first)))  # type: ignore[call-overload]
+                    requests = sorted(first)  # type: ignore[call-overload]
+                    signed.append(await book.sign_over(job, requests))
                 else:
                     book.close()
                     store.close()
-                    store = Store(path)
+                    store = MinerStore(path)
                     book = Book(store, signer, DOMAIN, lambda: next(clock))
             except CheckFailed:
                 continue
@@ -233,7 +239,7 @@ def test_two_signatures_never_disagree_about_a_request(
 
 
 async def test_a_receipt_sums_its_requests_and_names_the_shard(tmp_path: Path) -> None:
-    store = Store(tmp_path / "miner.sqlite")
+    store = MinerStore(tmp_path / "miner.sqlite")
     put_job(store)
     store.mark_verified(ORDER_HASH, PLAN_HASH, now_s=NOW_S)
     book = Book(store, key(1), DOMAIN, lambda: NOW_S + 9)
@@ -253,7 +259,7 @@ async def test_a_receipt_sums_its_requests_and_names_the_shard(tmp_path: Path) -
 
 
 async def test_endless_different_sets_are_not_signed(tmp_path: Path) -> None:
-    store = Store(tmp_path / "miner.sqlite")
+    store = MinerStore(tmp_path / "miner.sqlite")
     put_job(store)
     book = Book(store, key(1), DOMAIN, lambda: NOW_S)
     job = store.job(ORDER_HASH)

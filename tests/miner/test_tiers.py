@@ -16,10 +16,18 @@ from core.engine.sampling import Sampler
 from core.engine.sizing import Offload
 from core.protocol import types as t
 from core.protocol.types import LayerRange, SamplingParams
-from miner.compute import Compute, Key
+from miner.compute import Compute, Key, RequestSpec
 from miner.memory import Promises
 from miner.tiers import SecondTier
-from tests.miner.network import FakeChain, Machine, Requester, greedy, key, reference
+from tests.miner.network import (
+    FakeChain,
+    Machine,
+    Requester,
+    all_free,
+    greedy,
+    key,
+    reference,
+)
 from tests.miner.test_pipeline import MATCHER, REQUESTER, check_receipts
 
 Make = Callable[..., Awaitable[Compute]]
@@ -53,7 +61,7 @@ async def answer(compute: Compute, key: Key, params: SamplingParams) -> list[int
     fed = prompt_of(key[1])
     sampler, tokens = Sampler(params, key[1], fed), list[int]()
     while len(tokens) < params.max_new_tokens:
-        choice = (await compute.token(key, fed, sampler, most_rows=32, ring="")).choice
+        choice = (await compute.token(RequestSpec(key, most_rows=32, ring=""), fed, sampler)).choice
         sampler.take(choice.token)
         tokens.append(choice.token)
         compute.heard(key, None, is_last=len(tokens) == params.max_new_tokens)
@@ -63,7 +71,10 @@ async def answer(compute: Compute, key: Key, params: SamplingParams) -> list[int
 
 
 class Pages:
-    """An engine of two pools as far as promises look at it; a request holds a page of each for 16 tokens."""
+    """An engine of two pools as far as promises look at it.
+
+    A request holds a page of each for 16 tokens.
+    """
 
     def __init__(self, groups: int, pages: list[int]) -> None:
         self.groups, self.pages_of_group, self.used_pages = groups, pages, [0, 0]
@@ -137,16 +148,19 @@ async def test_three_times_as_many_run_at_once_with_the_same_answers(make: Make)
     assert promised == 12 * 32, "two in each group"
     for n in range(14):
         assert found[n] == await answer(roomy, ("alone", n), params[n])
-    numbers = tight.numbers()
-    assert numbers.swapped_bytes > 0, "nothing was swapped"
-    assert set(numbers.kv_bytes) == {"device", "host", "files", "kept"}
+    metrics = tight.metrics()
+    assert metrics.swapped_bytes > 0, "nothing was swapped"
+    assert set(metrics.kv_bytes) == {"device", "host", "files", "kept"}
     assert (tight.kv_tokens, tight.kv_free_tokens) == (0, tight.kv_capacity_tokens)
 
 
 async def test_rows_of_two_stages_are_equal_to_the_bit_and_keep_company(
     make: Make, tmp_path: Path
 ) -> None:
-    """The first stage swaps to memory and the second to files; each is compared with one that does not swap."""
+    """The first stage swaps to memory and the second to files.
+
+    Each is compared with one that does not swap.
+    """
     files = Offload(GROUPS, 0.5, tmp_path)
     head = await make((0, 2), kv_bytes=HOT_BYTES, second=SWAPPED)
     tail = await make((2, 4), kv_bytes=HOT_BYTES, second=files)
@@ -155,11 +169,13 @@ async def test_rows_of_two_stages_are_equal_to_the_bit_and_keep_company(
     async def piped(n: int, head: Compute, tail: Compute) -> list[Any]:
         fed, sampler, seen, how = prompt_of(n), Sampler(greedy(8), n), [], {"most_rows": 40}
         for step in range(8):
-            rows = await head.rows(("job", n), fed, ring="ring", **how)
-            company = head.company(("job", n))
-            drawn = await tail.token(("job", n), rows, sampler, ring="ring", company=company, **how)
+            rows = await head.rows(RequestSpec(("job", n), ring="ring", **how), fed)
+            company = head.group(("job", n))
+            drawn = await tail.token(
+                RequestSpec(("job", n), ring="ring", group_before=company, **how), rows, sampler
+            )
             if company is not None:
-                came_in.setdefault(company, set()).add(tail.company(("job", n)))
+                came_in.setdefault(company, set()).add(tail.group(("job", n)))
             head.heard(("job", n), None, is_last=step == 7)
             sampler.take(drawn.choice.token)
             fed = [drawn.choice.token]
@@ -170,7 +186,7 @@ async def test_rows_of_two_stages_are_equal_to_the_bit_and_keep_company(
     found = await asyncio.gather(*(piped(n, head, tail) for n in range(12)))
     assert came_in == {company: {company} for company in came_in} and len(came_in) >= 4
     assert all(compute.kv_tokens == 0 for compute in (head, tail))
-    assert all(compute.numbers().swapped_bytes > 0 for compute in (head, tail))
+    assert all(compute.metrics().swapped_bytes > 0 for compute in (head, tail))
     roomy = await make((0, 2)), await make((2, 4))
     for n in range(12):
         assert found[n] == await piped(n, *roomy)
@@ -180,17 +196,18 @@ async def test_requests_that_end_while_they_are_cold_leave_every_page_free(make:
     tight = await make(kv_bytes=HOT_BYTES, second=SWAPPED)
     expected = await answer(tight, ("before", 11), greedy(12))
     running = [asyncio.create_task(answer(tight, ("job", n), greedy(24))) for n in range(12)]
-    while tight.numbers().swapped_bytes == 0:
+    while tight.metrics().swapped_bytes == 0:
         await asyncio.sleep(0.001)
     for n, task in enumerate(running):
         task.cancel()
         await tight.drop(("job", n))
         if n % 4 == 0:  # others go on meanwhile, on pages that were given back
             assert await answer(tight, ("new", 11), greedy(12)) == expected
+    await all_free(tight)
     assert (tight.kv_tokens, tight.kv_free_tokens) == (0, tight.kv_capacity_tokens)
-    assert sum(tight.numbers().kv_bytes.values()) == 0
+    assert sum(tight.metrics().kv_bytes.values()) == 0
     await tight.unload()
-    assert tight.numbers().swapped_bytes > 0, "counted for good"
+    assert tight.metrics().swapped_bytes > 0, "counted for good"
 
 
 async def test_what_is_remembered_of_a_broken_session_goes_on_from_where_it_lies(
@@ -201,12 +218,16 @@ async def test_what_is_remembered_of_a_broken_session_goes_on_from_where_it_lies
     for compute in (roomy, tight):
         sampler = Sampler(greedy(9), 0)
         for n in range(10):  # ten others, so that the first one is cold at the end
-            await compute.token(("job", n), prompt_of(n), sampler, most_rows=32, ring=n)
-            await compute.token(("job", n), [n], sampler, most_rows=32, ring=n)
+            await compute.token(
+                RequestSpec(("job", n), most_rows=32, ring=n), prompt_of(n), sampler
+            )
+            await compute.token(RequestSpec(("job", n), most_rows=32, ring=n), [n], sampler)
         rows = len(prompt_of(0)) + 1
         assert await compute.carry(("job", 0), ("again", 0), rows + 5, ring="new") == rows
         again = [
-            await compute.token(("again", 0), [7], sampler, first=rows + at, ring="new")
+            await compute.token(
+                RequestSpec(("again", 0), ring="new"), [7], sampler, first=rows + at
+            )
             for at in range(3)
         ]
         found.append([drawn.choice.token for drawn in again])
@@ -226,10 +247,10 @@ async def test_prompts_in_chunks_take_turns_with_others(make: Make) -> None:
     async def long(compute: Compute, n: int) -> list[int]:
         key, prompt = ("job", n), [(n + 3 * at) % 250 for at in range(200)]
         sampler = Sampler(greedy(6), n, prompt)
-        await compute.feed(key, prompt[:128], most_rows=206, ring="")
+        await compute.feed(RequestSpec(key, most_rows=206, ring=""), prompt[:128])
         fed, tokens = prompt[128:], list[int]()
         for _ in range(6):
-            choice = (await compute.token(key, fed, sampler, ring="")).choice
+            choice = (await compute.token(RequestSpec(key, ring=""), fed, sampler)).choice
             sampler.take(choice.token)
             tokens.append(choice.token)
             fed = [choice.token]
@@ -237,7 +258,7 @@ async def test_prompts_in_chunks_take_turns_with_others(make: Make) -> None:
         return tokens
 
     found = await asyncio.gather(*(long(tight, n) for n in range(6)))
-    assert tight.numbers().swapped_bytes > 0 and tight.kv_tokens == 0
+    assert tight.metrics().swapped_bytes > 0 and tight.kv_tokens == 0
     for n in range(6):
         assert found[n] == await long(roomy, n)
 
@@ -291,7 +312,7 @@ async def test_receipts_of_stages_that_swap_are_those_of_stages_that_do_not(
             ]
         )
         await requester.until(lambda here=machines: all(m.compute.kv_tokens == 0 for m in here))
-        swapped.append([m.compute.numbers().swapped_bytes for m in machines])
+        swapped.append([m.compute.metrics().swapped_bytes for m in machines])
         await requester.close()
         for machine in machines:
             await machine.stop()

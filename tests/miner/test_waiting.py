@@ -1,4 +1,7 @@
-"""A request that waits for memory at one stage is given up by none, however long it waits; who brings too much waits as well."""
+"""A request that waits for memory at one stage is given up by none, however long it waits.
+
+Who brings too much waits as well.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import pytest
 
 from core.protocol import wire
 from miner import compute as compute_module
-from miner.compute import Compute, Key
+from miner.compute import Compute, Key, RequestSpec
 from miner.stage import SILENT_REQUEST_S
 from tests.miner.conftest import Start
 from tests.miner.network import FakeChain, Machine, Requester, greedy, key, reference
@@ -22,7 +25,8 @@ async def step(machine: Machine, key: Key, most_rows: int) -> None:
     """One row of a request that goes on for ever."""
     compute, shard = machine.compute, machine.shard
     row = [1] if shard.is_first else bytes(4 * shard.hidden)
-    await (compute.feed if shard.is_last else compute.rows)(key, row, most_rows=most_rows)
+    put = compute.feed if shard.is_last else compute.rows
+    await put(RequestSpec(key, most_rows=most_rows), row)
 
 
 async def fill(machine: Machine) -> list[Key]:
@@ -71,7 +75,8 @@ async def test_a_request_waits_for_memory_longer_than_any_silence(
                 each.offset_s += 0.4 * SILENT_REQUEST_S
             machine.stage.tick()
             await requester.until(lambda: len(requester.waits) >= told)  # noqa: B023
-            await requester.until(lambda: all(is_fresh(m, requester.order_hash) for m in machines))  # noqa: B023
+            order = requester.order_hash
+            await requester.until(lambda: all(is_fresh(m, order) for m in machines))  # noqa: B023
             for each in machines:
                 each.stage.tick()
         assert not requester.failures
@@ -96,20 +101,20 @@ async def test_who_brings_more_rows_than_soon_can_run_waits(
     monkeypatch.setattr(compute_module, "MAX_WAITING_ROWS", 8)
     (machine,) = await start((0, 4))
     compute, jobs = machine.compute, [("job", i) for i in range(10)]
-    await asyncio.gather(*(compute.feed(job, [1], most_rows=4) for job in jobs))
+    await asyncio.gather(*(compute.feed(RequestSpec(job, most_rows=4), [1]) for job in jobs))
     holds, goes_on = await hold(compute)
-    await compute.room()
-    steps = [asyncio.ensure_future(compute.feed(job, [2])) for job in jobs]
+    await compute.wait_for_room()
+    steps = [asyncio.ensure_future(compute.feed(RequestSpec(job), [2])) for job in jobs]
     for _ in range(3):  # they are submitted together, in the loop's next turn
         await asyncio.sleep(0)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
-            await compute.room()
+            await compute.wait_for_room()
     goes_on()
     await holds
     async with asyncio.timeout(20):
         await asyncio.gather(*steps)
-        await compute.room()
+        await compute.wait_for_room()
 
 
 async def hold(compute: Compute):  # type: ignore[no-untyped-def]
@@ -132,7 +137,10 @@ async def hold(compute: Compute):  # type: ignore[no-untyped-def]
 async def test_a_storm_of_cancellations_leaves_nothing_behind(
     start: Start, chain: FakeChain
 ) -> None:
-    """Requests are given up at every moment, some twice, some before they came; the others are answered as ever."""
+    """Requests are given up at every moment, some twice, some before they came.
+
+    The others are answered as ever.
+    """
     machines = await start(*CUTS, max_requests=64)
     requester = Requester(key(50), chain, machines)
     prompts = [

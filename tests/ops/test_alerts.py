@@ -23,7 +23,7 @@ from core.runtime.http_server import HttpServer
 from core.runtime.metrics import Metrics
 from core.runtime.retry import Backoff
 from core.runtime.settings import Alerts as Limits
-from miner.standing import EVENTS, Owed, Standing, owed_since
+from miner.standing import EVENTS, SessionDebt, StakeWatch, owed_since
 from tests.client.gateway.world import World
 
 SECRET = b"a secret of some length"
@@ -284,7 +284,7 @@ async def test_a_miner_warns_of_stake_disputes_and_work_that_nobody_pays(
     registry = Registry()
     chain: Any = registry
     alerts = alerts_to(receiver.url, *EVENTS)
-    standing = Standing(chain, "0x1", alerts, Limits(unsettled="1h"), lambda units: f"{units}u")
+    standing = StakeWatch(chain, "0x1", alerts, Limits(unsettled="1h"), lambda units: f"{units}u")
     jobs: Any = [Job(7)]
 
     async def look(**now: int | bool) -> list[str]:
@@ -314,7 +314,7 @@ async def test_a_miner_warns_of_stake_disputes_and_work_that_nobody_pays(
 
 
 def test_who_pays_is_late_anew() -> None:
-    one: Callable[[int], list[Owed]] = lambda units: [Owed("a", units)]  # noqa: E731
+    one: Callable[[int], list[SessionDebt]] = lambda units: [SessionDebt("a", units)]  # noqa: E731
     since = owed_since({}, one(5), 10)
     assert owed_since(since, one(9), 99) == {"a": 10}
     assert owed_since(since, one(0), 99) == {} and owed_since(since, [], 99) == {}

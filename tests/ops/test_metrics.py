@@ -18,7 +18,7 @@ from core.runtime.alerts import Alerts
 from core.runtime.clock import SystemClock
 from core.runtime.metrics import Metrics
 from matcher.api.api import make_app
-from miner.numbers import EngineNumbers, MinerMetrics
+from miner.numbers import EngineMetrics, MinerMetrics
 from miner.standing import EVENTS as OF_MINER
 from tests.matcher.conftest import Net
 from tests.ops import prometheus
@@ -36,9 +36,9 @@ def of_gateway() -> Metrics:
 
 
 def of_miner() -> Metrics:
-    numbers = MinerMetrics()
-    Alerts(numbers.metrics, SystemClock(), events=OF_MINER)
-    numbers.update(
+    metrics = MinerMetrics()
+    Alerts(metrics.registry, SystemClock(), events=OF_MINER)
+    metrics.update(
         counts={"E-PEER-AUTH": 1, "request_failed_E-NET-03": 1},
         streams={"FrameTooLarge": 1},
         finished=1,
@@ -46,12 +46,12 @@ def of_miner() -> Metrics:
         tokens_out=1,
         active=0,
         free=1,
-        engine=EngineNumbers(tau_ms_by_rows={1: 2.0}, kv_bytes={"device": 1, "host": 0}),
+        engine=EngineMetrics(tau_ms_by_rows={1: 2.0}, kv_bytes={"device": 1, "host": 0}),
         chain_up=True,
         rho_ms={"0x1": 1.0},
     )
-    numbers.standing(5, 4, 10**18, 0)
-    return numbers.metrics
+    metrics.standing(5, 4, 10**18, 0)
+    return metrics.registry
 
 
 def of_auditor() -> Metrics:

@@ -26,7 +26,7 @@ from core.runtime.settings import Settings, load
 from devnet.accounts import environ_of
 from devnet.ledger import Holdings, snapshot
 from devnet.network import Devnet, MinerProfile, program
-from miner.home import Home, Running
+from miner.home import Home, RunningDaemon
 from tests.swarm.traces import listening_ports, mentioning, nobody_listens, of_sessions
 
 MODEL = "tiny"
@@ -398,7 +398,7 @@ class World:
         """What a party's programs are configured with."""
         return load(environ={"HEADRACE_HOME": str(self.net.layout.home(party))})
 
-    def running(self, party: str) -> Running:
+    def running(self, party: str) -> RunningDaemon:
         """Where a miner's daemon answers."""
         found = Home.of(self.settings_of(party)).read_running()
         assert found is not None, f"{party} does not run"

@@ -19,7 +19,7 @@ import msgspec
 from benchmarks.engine.rig.chain import DOMAIN, KnownJobs, signer, spec_of
 from benchmarks.engine.rig.child import keep_stdout, obey, say
 from benchmarks.engine.rig.steps import Spent, StepLog
-from core.batching.ring import Choice
+from core.batching.ring import MicrobatchChoice
 from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.types import JobState
@@ -31,13 +31,13 @@ from core.runtime.network.pulse import Beat
 from miner import assignment
 from miner.book import Book
 from miner.compute import Compute
-from miner.desk import Desk, Terms
-from miner.links import Links
+from miner.desk import Desk, MinerTerms
+from miner.links import Outboxes
 from miner.neighbours import Neighbours
 from miner.onchain import JobNews
-from miner.rows import Rows
-from miner.stage import Stage
-from miner.store import Store
+from miner.rows import RootedRows
+from miner.stage import StageService
+from miner.store import MinerStore
 
 if TYPE_CHECKING:
     from miner.stepper import Stepped
@@ -76,7 +76,7 @@ class StageProcess:
         self._chain = KnownJobs()
         self._signer = signer(spec.key)
         for name in ("append", "hash", "root"):
-            self._spent.watch(Rows, name, "hashing rows")
+            self._spent.watch(RootedRows, name, "hashing rows")
         self._spent.watch(signing, "sign", "signing")
         self._spent.watch(signing, "is_signed_by", "checking signatures")
 
@@ -85,9 +85,9 @@ class StageProcess:
         model_spec = spec_of(folder)
         model_id = signing.model_id(model_spec)
         model = assignment.open_model(folder.name, model_id, model_spec, folder)
-        store = Store(Path(spec.folder) / f"stage-{spec.key}.sqlite")
+        store = MinerStore(Path(spec.folder) / f"stage-{spec.key}.sqlite")
         self._book = Book(store, self._signer, DOMAIN, self._chain.now_s)
-        terms = Terms(
+        terms = MinerTerms(
             operator=self._signer.address,
             domain=DOMAIN,
             model_id=model_id,
@@ -99,11 +99,11 @@ class StageProcess:
         self._compute = Compute(threads=spec.threads, on_step=self._note_step)
         identity = StreamIdentity(self._signer, DOMAIN)
         peers = Peers(identity)
-        links = Links(peers)
+        links = Outboxes(peers)
         desk = Desk(terms, self._book, self._chain, time.monotonic)
         self._desk = desk
         neighbours = Neighbours(Peers(identity), Beat(), SystemClock())
-        self._stage = Stage(
+        self._stage = StageService(
             desk,
             self._compute,
             links,
@@ -172,13 +172,13 @@ class StageProcess:
                     "spent": self._spent.take(),
                 }
             case "memory":
-                numbers = self._compute.numbers()
+                metrics = self._compute.metrics()
                 return {
                     **memory_bytes(),
-                    "kv_tokens": numbers.kv_tokens,
-                    "kv_capacity_tokens": numbers.kv_capacity_tokens,
-                    "microbatches": numbers.microbatches,
-                    "swap_waited_s": numbers.swap_waited_s,
+                    "kv_tokens": metrics.kv_tokens,
+                    "kv_capacity_tokens": metrics.kv_capacity_tokens,
+                    "microbatches": metrics.microbatches,
+                    "swap_waited_s": metrics.swap_waited_s,
                     "most_inside": self._most_inside,
                     "active": self._desk.active_requests,
                     "jobs": len(self._desk.jobs),
@@ -195,7 +195,7 @@ class StageProcess:
                 return {}
             case "tickets":  # so many microbatches, instead of what the stage measures
                 fixed = request["tickets"]
-                self._compute.pace.choice = lambda ring, active, now_s, is_alone: Choice(  # type: ignore[method-assign]
+                self._compute.pace.choice = lambda ring, active, now_s, is_alone: MicrobatchChoice(  # type: ignore[method-assign]
                     fixed, -(-active // fixed)
                 )
                 return {}

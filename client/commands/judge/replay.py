@@ -25,7 +25,7 @@ from core.protocol.types import RequestLeaf
 from core.runtime.commands.results import Result
 
 if TYPE_CHECKING:
-    from core.dispute.judging.numerics import Verdict
+    from core.dispute.judging.numerics import NumericsVerdict
     from core.runtime.commands.console import Run
 
 
@@ -145,7 +145,7 @@ def _judged(source: ShardSource, shard: Any, job: _Job, rows: Any) -> Replayed:
     first = len(job.opening.prompt_ids) - 1
     wanted = range(first, first + len(job.tokens))
     reexecute(shard, _entering(job, rows), logit_rows=wanted, draw=margins)
-    verdict: Verdict = margins.verdict(source.profile)
+    verdict: NumericsVerdict = margins.verdict(source.profile)
     return Replayed(
         job.leaf.request_index,
         len(job.tokens),

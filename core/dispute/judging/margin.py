@@ -1,7 +1,10 @@
-"""How far is a served token from being the answer? What an auditor with its own logits may hold against a machine.
+"""How far is a served token from being the answer?
 
-A filter is widened by the margin for the token that was served and narrowed by it for a better one, so nothing turns on which
-side of a boundary an honest machine's rounding fell (`docs/protocol.md` §5).
+What an auditor with its own logits may hold against a machine.
+
+A filter is widened by the margin for the token that was served and narrowed by it for a better one,
+so nothing turns on which side of a boundary an honest machine's rounding fell (`docs/protocol.md`
+§5).
 """
 
 from __future__ import annotations
@@ -24,11 +27,13 @@ _PART = 1 / PARTS
 
 
 def margin_of(logits: Any, token: int, sampler: Sampler) -> float:
-    """The least δ at which `token` may be the answer to logits [V]: 0 when it is, in nats; in logits if greedy.
+    """The least δ at which `token` may be the answer to logits [V]: 0 when it is, in nats.
 
-    At δ the token may be the answer unless a better one is surely allowed and more than δ ahead, or it is surely left out
-    itself. Sure is what holds for all logits whose differences, divided by the temperature, are at most δ from these.
-    Raises ValueError for an id that does not exist.
+    In logits if greedy.
+
+    At δ the token may be the answer unless a better one is surely allowed and more than δ ahead, or
+    it is surely left out itself. Sure is what holds for all logits whose differences, divided by
+    the temperature, are at most δ from these. Raises ValueError for an id that does not exist.
     """
     row = sampler.edited(logits)
     if not 0 <= token < len(row):
@@ -54,7 +59,8 @@ def margin_of(logits: Any, token: int, sampler: Sampler) -> float:
 def gain(params: SamplingParams) -> float:
     """How many times an error of a logit may be larger in a score (`margin_of`'s unit); at least 1.
 
-    A penalty that divides or multiplies logits grows their errors as much, and so does a temperature below 1.
+    A penalty that divides or multiplies logits grows their errors as much, and so does a
+    temperature below 1.
     """
     repetition = params.repetition_penalty_micro / MICRO
     heat = params.temperature_micro / MICRO or 1.0
@@ -77,8 +83,9 @@ class _Bounds:
         if params.top_p_micro < MICRO:
             self._odds = math.log(params.top_p_micro / (MICRO - params.top_p_micro))
             self._sorted = np.sort(scaled[scaled >= self._kth])[::-1][: k or None]
-            # Not in whole parts: a token too unlikely to have one may gain one when weights move, and what is lost to
-            # them is reckoned below. Summed from both ends, because what is ahead and what is left can each be tiny.
+            # Not in whole parts: a token too unlikely to have one may gain one when weights move,
+            # and what is lost to them is reckoned below. Summed from both ends, because what is
+            # ahead and what is left can each be tiny.
             mass = np.exp(self._sorted - self._largest)
             self._with_a_part = int(np.count_nonzero(mass >= _PART))
             self._ahead = np.concatenate([[0.0], np.cumsum(mass)])
@@ -93,8 +100,8 @@ class _Bounds:
         if self._odds is None:
             return by_rank
 
-        # With the n likeliest tokens surely ahead, δ is at least the gap to number n, and p's odds less than
-        # those of the n even when every weight moves in the token's favour.
+        # With the n likeliest tokens surely ahead, δ is at least the gap to number n, and p's odds
+        # less than those of the n even when every weight moves in the token's favour.
         def gap(n: int) -> float:
             return self._at(n) - value
 
@@ -114,10 +121,11 @@ class _Bounds:
         first = bisect_left(range(len(self._sorted)), True, key=lambda n: self._sorted[n] < value)
         own, lost_part = math.exp(value - self._largest), _PART * math.exp(odds)
 
-        # All down to number n may be ahead, the token itself aside, while δ is less than the gap to number n;
-        # it is allowed while p's odds are more than theirs even when every weight moves against it. Of what is left
-        # each loses a part at most, which is as bad as p's odds times a part more ahead, or all that it has. Whichever
-        # n is tried, δ up to the lesser of both is sure; so the search may settle for one that is not the best.
+        # All down to number n may be ahead, the token itself aside, while δ is less than the gap to
+        # number n; it is allowed while p's odds are more than theirs even when every weight moves
+        # against it. Of what is left each loses a part at most, which is as bad as p's odds times a
+        # part more ahead, or all that it has. Whichever n is tried, δ up to the lesser of both is
+        # sure; so the search may settle for one that is not the best.
         def gap(n: int) -> float:
             return value - self._at(n)
 

@@ -1,8 +1,8 @@
 """How far may an honest machine be from the exact answer, and when is it too far?
 
-Served values are compared once, with a float64 execution from the committed inputs, under one calibrated
-tolerance per profile and depth. Distances are whitened: every channel counts in units of its own size, because
-plain distances see only the few giant channels that decoders have.
+Served values are compared once, with a float64 execution from the committed inputs, under one
+calibrated tolerance per profile and depth. Distances are whitened: every channel counts in units of
+its own size, because plain distances see only the few giant channels that decoders have.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from torch import Tensor
 from core.dispute.judging.margin import gain, margin_of
 from core.dispute.trace.families import BF16_DELTA_MICRO
 from core.dispute.trace.program import Program
-from core.engine.blocks import MAX_ACTIVATION, Draw, Final, Shard
+from core.engine.blocks import MAX_ACTIVATION, Draw, Final, ModelShard
 from core.engine.sampling import Sampler
+from core.engine.whole import run_whole
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import MICRO, SamplingParams
 
@@ -43,22 +44,26 @@ class NumericsProfile:
     token_margin: float
     window_rows: int
     least_rows: int
-    #: Studentised deviations up to the first are clean, beyond the second suspicious (`studentised`).
+    #: Studentised deviations up to the first are clean, beyond the second suspicious
+    #: (`studentised`).
     clean_q: float = 4.0
     suspicious_q: float = 10.0
     #: T for windows of fewer than `window_rows` rows; empty: the same.
     short_by_depth: tuple[tuple[int, float], ...] = ()
-    #: Largest mean of min(margin, 1 nat) over `mean_tokens` tokens or more: what an answer may owe to near ties.
+    #: Largest mean of min(margin, 1 nat) over `mean_tokens` tokens or more: what an answer may owe
+    #: to near ties.
     mean_margin: float = math.inf
     mean_tokens: int = 64
 
     @property
     def is_shadow(self) -> bool:
-        """Nothing was calibrated: deviations are measured and told, and nobody is accused of one."""
+        """Nothing was calibrated: deviations are measured and told, and nobody is accused of
+        one.
+        """
         return not self.tolerance_by_depth
 
     def tolerance(self, depth: int, rows: int | None = None) -> float:
-        """T for a shard of `depth` layers over so many rows (a full window); infinite in shadow.
+        """T for a shard of `depth` layers over `rows` rows (a full window); infinite in shadow.
 
         Raises ModelUnsupported for deeper shards than were calibrated.
         """
@@ -86,7 +91,8 @@ FP32 = NumericsProfile(
     window_rows=64,
     least_rows=16,
 )
-#: bfloat16 weights, activations and wire, float32 accumulation; the published table, see `families.BF16_TOLERANCES`.
+#: bfloat16 weights, activations and wire, float32 accumulation; the published table, see
+#: `families.BF16_TOLERANCES`.
 BF16 = NumericsProfile(
     name="bf16",
     tolerance_by_depth=((1, 1.5e-2), (6, 3.3e-2), (18, 6.5e-2)),
@@ -105,9 +111,12 @@ _PARTS = 10**12
 
 
 def profile_of(program: Program) -> NumericsProfile:
-    """What a model's operator program promises, as an auditor tests it. Without tolerances: a shadow profile.
+    """What a model's operator program promises, as an auditor tests it.
 
-    A program that lets tokens be a nat off is of bfloat16 machines, whose own noise is what coarser weights are told by.
+    Without tolerances: a shadow profile.
+
+    A program that lets tokens be a nat off is of bfloat16 machines, whose own noise is what coarser
+    weights are told by.
     """
     kind = BF16 if program.delta_micro >= BF16_DELTA_MICRO else FP32
     entries = sorted(program.tolerances, key=lambda t: t.max_depth)
@@ -141,7 +150,9 @@ def profile_of(program: Program) -> NumericsProfile:
 
 @dataclass(frozen=True)
 class Deviation:
-    """D and S of the tolerance test D > T·S, and each row's own ratio (+inf for non-finite rows)."""
+    """D and S of the tolerance test D > T·S, and each row's own ratio (+inf for non-finite
+    rows).
+    """
 
     D: float
     S: float
@@ -155,7 +166,7 @@ class Deviation:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class NumericsVerdict:
     """What the numbers say about one shard's work on one request; `at_fault` with the reasons."""
 
     at_fault: bool
@@ -176,8 +187,8 @@ def whitened_relative_l2(
 ) -> Deviation:
     """D² = ΣΣ((y−s)/σ)², S² = ΣΣ(s/σ)² over rows [T, D], and dev_t = ‖(y_t−s_t)/σ‖ / ‖s_t/σ‖.
 
-    `sigma` [D] is the size of each channel; without it, the rms of the reference rows. Channels that are
-    zero throughout the reference count unscaled.
+    `sigma` [D] is the size of each channel; without it, the rms of the reference rows. Channels
+    that are zero throughout the reference count unscaled.
     """
     y, s = _matrix(served), _matrix(reference)
     if y.shape != s.shape:
@@ -203,8 +214,10 @@ def _deviation(error: Floats, size: Floats) -> Deviation:
     return Deviation(D, float(np.sqrt(size.sum())), rows)
 
 
-class Standing(Enum):
-    """What a studentised deviation says: a suspicious job is audited again and not paid until it is cleared; nobody is slashed for it."""
+class StudentVerdict(Enum):
+    """What a studentised deviation says: a suspicious job is audited again and not paid until it is
+    cleared; nobody is slashed for it.
+    """
 
     CLEAN = "clean"
     UNCLEAR = "unclear"
@@ -217,9 +230,10 @@ STUDENT_ROWS = 16
 def studentised(deviations: Floats, noise: Floats) -> float:
     """The largest geometric mean of dev_t / noise_t over 16 rows in a row (over all of fewer).
 
-    `noise` are the deviations of honest executions of the same rows in the served precision: rows that are sensitive are so for
-    every kernel, which is why this tells coarser weights from noise where plain deviations do not. Rows that are exact in both
-    count as equal; one that is exact only here counts as infinitely off.
+    `deviations` [T] are those of the accused rows, `noise` [T] the deviations of honest executions
+    of the same rows in the served precision: rows that are sensitive are so for every kernel, which
+    is why this tells coarser weights from noise where plain deviations do not. Rows that are exact
+    in both count as equal; one that is exact only here counts as infinitely off.
     """
     if len(deviations) != len(noise) or not len(noise):
         raise ValueError(f"{len(deviations)} deviations and {len(noise)} of noise")
@@ -233,11 +247,11 @@ def studentised(deviations: Floats, noise: Floats) -> float:
     return float(np.exp((sums[width:] - sums[:-width]).max() / width))
 
 
-def standing_of(profile: NumericsProfile, q: float) -> Standing:
+def standing_of(profile: NumericsProfile, q: float) -> StudentVerdict:
     """Where a studentised deviation stands in a profile."""
     if q <= profile.clean_q:
-        return Standing.CLEAN
-    return Standing.SUSPICIOUS if q > profile.suspicious_q else Standing.UNCLEAR
+        return StudentVerdict.CLEAN
+    return StudentVerdict.SUSPICIOUS if q > profile.suspicious_q else StudentVerdict.UNCLEAR
 
 
 def judge_rows(
@@ -246,12 +260,13 @@ def judge_rows(
     served: Any,
     reference: Any,
     sigma: npt.NDArray[Any] | None = None,
-) -> Verdict:
+) -> NumericsVerdict:
     """Whether served activations [T, D] of a shard of `depth` layers are at fault.
 
     The whole request and every `window_rows` rows of it are held to T(depth); requests shorter than
-    `least_rows` only to the single-row rules, which also catch a single tampered step in a long one. Rows from the
-    first non-finite reference row on are not judged: their inputs are somebody else's fault.
+    `least_rows` only to the single-row rules, which also catch a single tampered step in a long
+    one. Rows from the first non-finite reference row on are not judged: their inputs are somebody
+    else's fault.
     """
     y, s = _matrix(served), _matrix(reference)
     tolerance = profile.tolerance(depth, len(s))
@@ -259,7 +274,7 @@ def judge_rows(
         raise ValueError(f"served {y.shape} and reference {s.shape} differ in shape")
     judged = _finite_rows(s)
     if not judged:
-        return Verdict(False, (), 0.0, tolerance, 0)
+        return NumericsVerdict(False, (), 0.0, tolerance, 0)
     y, s = y[:judged], s[:judged]
     error, size = _squares(y, s, sigma)
     whole = _deviation(error, size)
@@ -281,14 +296,17 @@ def judge_rows(
             ratio = max(ratio, _deviation(error[window], size[window]).ratio)
         if ratio > tolerance:
             reasons.append(f"deviation {ratio:.2e} exceeds the tolerance {tolerance:.0e}")
-    return Verdict(bool(reasons), tuple(reasons), ratio, tolerance, worst_row)
+    return NumericsVerdict(bool(reasons), tuple(reasons), ratio, tolerance, worst_row)
 
 
 class TokenMargins:
-    """How far behind the best produced tokens are, by the auditor's logits. A `Draw`: it takes them a few rows at a time.
+    """How far behind the best produced tokens are, by the auditor's logits.
+
+    A `Draw`: it takes them a few rows at a time.
 
     A machine that samples from a cheap model and then runs the real one over its tokens has perfect
-    activations: only this finds it. Tokens from the first non-finite row of logits on are not judged.
+    activations: only this finds it. Tokens from the first non-finite row of logits on are not
+    judged.
     """
 
     def __init__(
@@ -310,7 +328,10 @@ class TokenMargins:
         return len(self.margins) == len(self.tokens)
 
     def __call__(self, logits: Any) -> list[float]:
-        """The margins of the next tokens, of their rows of logits [n, V]; 0 for those that are not judged."""
+        """The margins of the next tokens, of their rows of logits [n, V].
+
+        0 for those that are not judged.
+        """
         rows = _matrix(logits)
         first, self._seen = self._seen, self._seen + len(rows)
         if self._seen > len(self.tokens):
@@ -321,10 +342,11 @@ class TokenMargins:
             self._sampler.take(token)
         return self.margins[first:] + [0.0] * (len(rows) - judged)
 
-    def verdict(self, profile: NumericsProfile) -> Verdict:
+    def verdict(self, profile: NumericsProfile) -> NumericsVerdict:
         """Whether the tokens follow from the logits; `ratio` and `limit` are in nats.
 
-        The limit is the profile's margin times what the parameters make of an error of a logit (`core.dispute.judging.margin.gain`).
+        The limit is the profile's margin times what the parameters make of an error of a logit
+        (`core.dispute.judging.margin.gain`).
         """
         margins = self.margins
         worst = int(np.argmax(margins)) if margins else 0
@@ -333,18 +355,19 @@ class TokenMargins:
         reasons = []
         if largest > limit:
             reasons.append(
-                f"token {worst} ({self.tokens[worst]}) is {largest:.3g} nat behind the best, more than {limit:.3g}"
+                f"token {worst} ({self.tokens[worst]}) is {largest:.3g} nat behind the best, more "
+                f"than {limit:.3g}"
             )
         many = len(margins) >= profile.mean_tokens
         mean = float(np.minimum(margins, 1.0).mean()) if many else 0.0
         if mean > profile.mean_margin * gain(self._params):
             reasons.append(f"{len(margins)} tokens are {mean:.3g} nat behind on average")
         behind = sum(m > 0 for m in margins)
-        return Verdict(bool(reasons), tuple(reasons), largest, limit, worst, behind)
+        return NumericsVerdict(bool(reasons), tuple(reasons), largest, limit, worst, behind)
 
 
 def reexecute(
-    shard: Shard,
+    shard: ModelShard,
     inputs: Any,
     *,
     logit_rows: Sequence[int] | None = None,
@@ -353,12 +376,13 @@ def reexecute(
 ) -> Tensor | Final:
     """The float64 answer to a request's committed inputs, all positions at once (teacher forcing).
 
-    `shard` must be a float64 shard. `inputs` are ids [T] or activations [T, D]. Keys and values are recomputed from
-    them; a machine's cache is never trusted. Returns activations [T, D], or logits [T, V] on the last
-    stage, with `states` the rows that they are made of beside them. There `logit_rows` picks positions: request positions
-    nIn−1 … nIn+nOut−2 give the produced tokens. With `draw` a last stage gives what that makes of logits, as `Shard.run_whole` does,
-    and says nothing of rows without an answer.
-    From the first input row on that a stage would refuse (NaN, beyond `MAX_ACTIVATION`) the answer is NaN.
+    `shard` must be a float64 shard. `inputs` are ids [T] or activations [T, D]. Keys and values are
+    recomputed from them; a machine's cache is never trusted. Returns activations [T, D], or logits
+    [T, V] on the last stage, with `states` the rows that they are made of beside them. There
+    `logit_rows` picks positions: request positions nIn−1 … nIn+nOut−2 give the produced tokens.
+    With `draw` a last stage gives what that makes of logits, as `run_whole` does, and says nothing
+    of rows without an answer. From the first input row on that a stage would refuse (NaN, beyond
+    `MAX_ACTIVATION`) the answer is NaN.
     """
     if shard.dtype != torch.float64:
         raise ValueError(f"an audit runs in float64, not {shard.dtype}")
@@ -373,7 +397,7 @@ def reexecute(
         sound = len(x) if bool(usable.all()) else int(usable.int().argmin())
     places = [i for i, row in enumerate(wanted) if row < sound]
     known = torch.tensor([wanted[i] for i in places], dtype=torch.int64)
-    made: Any = shard.run_whole(x[:sound], known, states=True, draw=draw) if places else None
+    made: Any = run_whole(shard, x[:sound], known, states=True, draw=draw) if places else None
     if not shard.is_last:
         return _filled(made, places, len(wanted), shard.hidden)
     rows, logits = (None, [] if draw else None) if made is None else made

@@ -22,7 +22,7 @@ from client.gateway.openai.models import Offer, Served, unknown
 from client.orders.orders import Prompt
 from client.pipeline.pipeline import Logprobs
 from client.sessions.answering import Answered, Ask, AskTerms, Priced, Said
-from core.engine.stops import Ending
+from core.engine.stops import AnswerEnding
 from core.engine.tokenizer import Tokenizer
 from core.protocol import signing
 from core.protocol.errors import DepositShort, HeadraceError, NoCapacity, PeerUnreachable
@@ -237,7 +237,7 @@ def told(sampling: SamplingParams, token: int) -> Logprobs | None:
 
 def spoken(tokenizer: Tokenizer, prompt: Prompt) -> Iterator[tuple[int, str]]:
     """Tokens of the answer, each with why it ends there, or ""."""
-    ending = Ending(prompt.sampling, {EOS}, tokenizer, prompt.ids)
+    ending = AnswerEnding(prompt.sampling, {EOS}, tokenizer, prompt.ids)
     banned = {token for token, bias in prompt.sampling.logit_bias if bias <= -100_000_000}
     for produced, said in enumerate(_stream(tokenizer, prompt)):
         token = said

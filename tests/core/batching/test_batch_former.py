@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from core.batching import BatchFormer, Step, StepError
+from core.batching import BatchFormer, RequestStep, StepError
 from core.protocol.types import LayerRange
 from tests.core.batching.microbatches import microbatches
 
@@ -18,8 +18,8 @@ def spans(batch):
 
 def test_decode_steps_do_not_wait_for_prompts():
     former = BatchFormer(chunk_tokens=256, budget_tokens=256)
-    former.add_prefill(Step("long", 0, 2000))
-    former.add_decode(Step("d"))
+    former.add_prefill(RequestStep("long", 0, 2000))
+    former.add_decode(RequestStep("d"))
     batch = former.form()
     assert [step.request for step in batch.decodes] == ["d"]
     assert spans(batch) == [("long", 0, 256)]
@@ -28,7 +28,7 @@ def test_decode_steps_do_not_wait_for_prompts():
 
 def test_a_prompt_is_cut_at_multiples_of_the_chunk_whatever_came_before():
     former = BatchFormer(chunk_tokens=100, budget_tokens=150)
-    former.add_prefill(Step("a", 30, 330))
+    former.add_prefill(RequestStep("a", 30, 330))
     cuts = []
     while (batch := former.form()) is not None:
         cuts += spans(batch)
@@ -37,8 +37,8 @@ def test_a_prompt_is_cut_at_multiples_of_the_chunk_whatever_came_before():
 
 def test_whole_prompts_stay_whole():
     former = BatchFormer(max_prefills=1)
-    former.add_prefill(Step("a", 0, 700))
-    former.add_prefill(Step("b", 0, 5))
+    former.add_prefill(RequestStep("a", 0, 700))
+    former.add_prefill(RequestStep("b", 0, 5))
     assert spans(former.form()) == [("a", 0, 700)]
     assert spans(former.form()) == [("b", 0, 5)]
     assert former.form() is None
@@ -47,7 +47,7 @@ def test_whole_prompts_stay_whole():
 def test_nobody_overtakes_a_prompt_that_does_not_fit():
     former = BatchFormer(budget_tokens=100)
     for request, tokens in (("a", 60), ("b", 60), ("c", 10)):
-        former.add_prefill(Step(request, 0, tokens))
+        former.add_prefill(RequestStep(request, 0, tokens))
     assert spans(former.form()) == [("a", 0, 60)]
     assert spans(former.form()) == [("b", 0, 60), ("c", 0, 10)]
 
@@ -55,19 +55,19 @@ def test_nobody_overtakes_a_prompt_that_does_not_fit():
 def test_jobs_with_prompts_take_turns_by_tokens():
     former = BatchFormer(chunk_tokens=10, budget_tokens=10)
     for i in range(3):
-        former.add_prefill(Step(f"a{i}", 0, 20, job="a"))
-    former.add_prefill(Step("b0", 0, 20, job="b"))
+        former.add_prefill(RequestStep(f"a{i}", 0, 20, job="a"))
+    former.add_prefill(RequestStep("b0", 0, 20, job="b"))
     order = [spans(former.form())[0][0] for _ in range(8)]
     assert order == ["a0", "b0", "a0", "b0", "a1", "a1", "a2", "a2"]
 
 
 def test_a_job_that_returns_gets_no_credit_for_its_absence():
     former = BatchFormer(chunk_tokens=10, budget_tokens=10)
-    former.add_prefill(Step("b0", 0, 10, job="b"))
-    former.add_prefill(Step("a0", 0, 1000, job="a"))
+    former.add_prefill(RequestStep("b0", 0, 10, job="b"))
+    former.add_prefill(RequestStep("a0", 0, 1000, job="a"))
     for _ in range(50):
         former.form()
-    former.add_prefill(Step("b1", 0, 100, job="b"))
+    former.add_prefill(RequestStep("b1", 0, 100, job="b"))
     jobs = [former.form().prefills[0].job for _ in range(10)]
     assert jobs.count("b") == 5
 
@@ -75,8 +75,8 @@ def test_a_job_that_returns_gets_no_credit_for_its_absence():
 def test_decode_steps_over_the_limit_are_shared_among_jobs_in_turn():
     former = BatchFormer(max_decodes=2)
     for i in range(4):
-        former.add_decode(Step(f"a{i}", job="a"))
-    former.add_decode(Step("b0", job="b"))
+        former.add_decode(RequestStep(f"a{i}", job="a"))
+    former.add_decode(RequestStep("b0", job="b"))
     assert [step.request for step in former.form().decodes] == ["a0", "b0"]
     assert [step.request for step in former.form().decodes] == ["a1", "a2"]
     assert [step.request for step in former.form().decodes] == ["a3"]
@@ -84,9 +84,9 @@ def test_decode_steps_over_the_limit_are_shared_among_jobs_in_turn():
 
 def test_a_flood_of_new_jobs_does_not_starve_an_old_one():
     former = BatchFormer(max_decodes=1)
-    former.add_decode(Step("old", job="old"))
+    former.add_decode(RequestStep("old", job="old"))
     for i in range(100):
-        former.add_decode(Step(i, job=i))
+        former.add_decode(RequestStep(i, job=i))
         if former.form().decodes[0].request == "old":
             break
     assert i == 0
@@ -94,7 +94,7 @@ def test_a_flood_of_new_jobs_does_not_starve_an_old_one():
 
 def test_a_decode_step_is_used_again_and_keeps_its_layers():
     former = BatchFormer()
-    step = Step("a", 7, 8, layers=LayerRange(3, 5))
+    step = RequestStep("a", 7, 8, layers=LayerRange(3, 5))
     for _ in range(3):
         former.add_decode(step)
         assert former.form().decodes == [step]
@@ -103,7 +103,7 @@ def test_a_decode_step_is_used_again_and_keeps_its_layers():
 
 def test_chunks_keep_the_layers_and_the_job_of_their_prompt():
     former = BatchFormer(chunk_tokens=4, budget_tokens=4)
-    former.add_prefill(Step("a", 0, 6, job="j", layers=LayerRange(3, 5)))
+    former.add_prefill(RequestStep("a", 0, 6, job="j", layers=LayerRange(3, 5)))
     for _ in range(2):
         (chunk,) = former.form().prefills
         assert (chunk.layers, chunk.job) == (LayerRange(3, 5), "j")
@@ -142,18 +142,18 @@ def test_who_comes_after_others_is_asked_whether_to_join_them():
 
 def test_guesses_are_rows_of_a_microbatch():
     former = BatchFormer()
-    former.add_decode(Step(0, 5, 9, guessed=3, leads=True))
-    former.add_decode(Step(1, 5, 6, leads=True))
+    former.add_decode(RequestStep(0, 5, 9, guessed=3, leads=True))
+    former.add_decode(RequestStep(1, 5, 6, leads=True))
     assert len(former.form_microbatches(0, 99, lambda rows, more: (rows, more) == (4, 1))) == 2
 
 
 def test_cancel_takes_out_everything_of_a_request_and_nothing_else():
     former = BatchFormer(chunk_tokens=10, budget_tokens=10)
-    former.add_prefill(Step("a", 0, 30, job="j"))
-    former.add_prefill(Step("b", 0, 10, job="j"))
+    former.add_prefill(RequestStep("a", 0, 30, job="j"))
+    former.add_prefill(RequestStep("b", 0, 10, job="j"))
     former.form()
-    former.add_decode(Step("a"))
-    former.add_decode(Step("c"))
+    former.add_decode(RequestStep("a"))
+    former.add_decode(RequestStep("c"))
     assert former.cancel("a") == 2
     assert former.cancel("a") == 0
     batch = former.form()
@@ -164,7 +164,7 @@ def test_cancel_takes_out_everything_of_a_request_and_nothing_else():
 
 def test_a_cancelled_step_may_be_queued_again():
     former = BatchFormer()
-    step = Step("a")
+    step = RequestStep("a")
     former.add_decode(step)
     former.cancel("a")
     former.add_decode(step)
@@ -188,17 +188,17 @@ def test_limits_that_let_nothing_through_are_errors(limits):
 
 def test_illegal_moves_are_errors():
     former = BatchFormer(budget_tokens=10)
-    step = Step("a")
+    step = RequestStep("a")
     former.add_decode(step)
     for illegal in (
         lambda: former.add_decode(step),
         lambda: former.add_decodes([step]),
         lambda: former.add_prefill(step),
-        lambda: former.add_prefill(Step("b", 0, 11)),
-        lambda: Step("c", 5, 5),
-        lambda: Step("c", -1, 5),
-        lambda: Step("c", 0, 5).cut(5),
-        lambda: Step("c", 2, 5).cut(2),
+        lambda: former.add_prefill(RequestStep("b", 0, 11)),
+        lambda: RequestStep("c", 5, 5),
+        lambda: RequestStep("c", -1, 5),
+        lambda: RequestStep("c", 0, 5).cut(5),
+        lambda: RequestStep("c", 2, 5).cut(2),
     ):
         with pytest.raises(StepError):
             illegal()
@@ -230,8 +230,8 @@ def test_every_token_runs_once_in_order_and_no_limit_is_passed(
         max_decodes=max_decodes,
     )
     for i, (tokens, job, first) in enumerate(prompts):
-        former.add_prefill(Step(i, first, first + tokens, job=job))
-    decodes = [Step(("d", i), job=job) for i, job in enumerate(decode_jobs)]
+        former.add_prefill(RequestStep(i, first, first + tokens, job=job))
+    decodes = [RequestStep(("d", i), job=job) for i, job in enumerate(decode_jobs)]
     former.add_decodes(decodes)
     ran: dict[int, list[int]] = {i: [] for i in range(len(prompts))}
     begun: dict[int, list[int]] = {}
@@ -276,7 +276,7 @@ def test_no_job_waits_longer_than_one_turn_of_the_others(jobs, max_decodes, data
                 if not waiting[job]:
                     since[job] = batch_no
                 waiting[job] += 1
-                former.add_decode(Step(serial, job=job))
+                former.add_decode(RequestStep(serial, job=job))
         batch = former.form()
         for step in batch.decodes:
             waiting[step.job] -= 1
@@ -286,7 +286,9 @@ def test_no_job_waits_longer_than_one_turn_of_the_others(jobs, max_decodes, data
 
 
 class FormerUnderAnyOrder(RuleBasedStateMachine):
-    """Adding, forming and cancelling in any order: what was added is run once or cancelled, never both."""
+    """Adding, forming and cancelling in any order: what was added is run once or cancelled, never
+    both.
+    """
 
     def __init__(self):
         super().__init__()
@@ -297,13 +299,13 @@ class FormerUnderAnyOrder(RuleBasedStateMachine):
     @rule(tokens=st.integers(1, 40), job=st.integers(0, 2))
     def add_prompt(self, tokens, job):
         self.serial += 1
-        self.former.add_prefill(Step(self.serial, 0, tokens, job=job))
+        self.former.add_prefill(RequestStep(self.serial, 0, tokens, job=job))
         self.owed[self.serial] = tokens
 
     @rule(job=st.integers(0, 2))
     def add_decode(self, job):
         self.serial += 1
-        self.former.add_decode(Step(self.serial, job=job))
+        self.former.add_decode(RequestStep(self.serial, job=job))
         self.owed[self.serial] = 1
 
     @rule()

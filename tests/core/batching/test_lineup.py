@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from core.batching.kv_ledger import KvLedger
 from core.batching.lineup import Lineup
-from core.batching.step import Step, StepError
+from core.batching.step import RequestStep, StepError
 
 
 class Pages:
@@ -29,28 +29,31 @@ class Pages:
             self.ledger.release(request)
 
 
-def lineup(pages: int = 99, *, gated: bool = False, **limits: object) -> tuple[Lineup[Step], Pages]:
+def lineup(
+    pages: int = 99, *, gated: bool = False, **limits: object
+) -> tuple[Lineup[RequestStep], Pages]:
     memory = Pages(pages)
     return Lineup(memory, gated=gated, **limits), memory  # type: ignore[arg-type]
 
 
-def begin(line: Lineup[Step], request: int, tokens: int = 10, job: int = 0) -> None:
+def begin(line: Lineup[RequestStep], request: int, tokens: int = 10, job: int = 0) -> None:
     line.open(request, job)
-    line.add(Step(request, 0, tokens, job))
+    line.add(RequestStep(request, 0, tokens, job))
 
 
-def ran(line: Lineup[Step]) -> tuple[list[int], list[int]]:
+def ran(line: Lineup[RequestStep]) -> tuple[list[int], list[int]]:
     batch = line.form()
     if batch is None:
         return [], []
-    return [s.request for s in batch.decodes], [s.request for s in batch.prefills]  # type: ignore[misc]
+    decodes = [s.request for s in batch.decodes]
+    return decodes, [s.request for s in batch.prefills]  # type: ignore[return-value]
 
 
 def test_prompts_and_decode_steps_share_a_batch() -> None:
     line, _ = lineup()
     begin(line, 1)
     assert ran(line) == ([], [1])
-    line.add(Step(1, 10, 11))
+    line.add(RequestStep(1, 10, 11))
     begin(line, 2)
     assert ran(line) == ([1], [2])
     assert line.form() is None
@@ -64,11 +67,11 @@ def test_a_step_with_guesses_goes_before_prompts_and_by_tickets() -> None:
     begin(line, 4, tokens=90)
     begin(line, 5, tokens=90)
     for request in (1, 2):
-        line.add(Step(request, 10, 14, guessed=3))
+        line.add(RequestStep(request, 10, 14, guessed=3))
     assert ran(line) == ([1, 2], [4])
-    line.add(Step(3, 10, 18, guessed=7))
+    line.add(RequestStep(3, 10, 18, guessed=7))
     assert ran(line) == ([], [5])  # one ticket is out
-    line.add(Step(1, 12, 14, guessed=1))
+    line.add(RequestStep(1, 12, 14, guessed=1))
     line.land(2)
     assert sorted(ran(line)[0]) == [1, 3]
 
@@ -76,7 +79,7 @@ def test_a_step_with_guesses_goes_before_prompts_and_by_tickets() -> None:
 @pytest.mark.parametrize("guessed", [-1, 4, 5])
 def test_no_step_is_all_guesses(guessed: int) -> None:
     with pytest.raises(StepError):
-        Step(1, 10, 14, guessed=guessed)
+        RequestStep(1, 10, 14, guessed=guessed)
 
 
 def test_prompts_take_a_small_budget_while_somebody_decodes_and_a_large_one_else() -> None:
@@ -84,7 +87,7 @@ def test_prompts_take_a_small_budget_while_somebody_decodes_and_a_large_one_else
     for request in range(8):
         begin(line, request, 90)
     assert ran(line) == ([], [0, 1, 2])
-    line.add(Step(0, 90, 91))
+    line.add(RequestStep(0, 90, 91))
     assert ran(line) == ([0], [3])
     assert ran(line) == ([], [4]), "the one who decodes may come home any moment"
     line.drop(0)
@@ -98,7 +101,7 @@ def test_who_does_not_fit_waits_and_is_overtaken_by_nobody() -> None:
         begin(line, request)
     assert ran(line) == ([], [1])
     assert line.form() is None
-    assert (line.in_lobby, line.is_in_lobby(2), line.is_in_lobby(1)) == (2, True, False)
+    assert (line.waiting_requests, line.is_waiting(2), line.is_waiting(1)) == (2, True, False)
     line.drop(1)
     memory.release(1)
     assert ran(line) == ([], [2])
@@ -123,12 +126,12 @@ def test_a_dropped_request_leaves_nothing_behind() -> None:
     begin(line, 2)
     line.drop(2)
     assert ran(line) == ([], [1])
-    line.add(Step(1, 10, 11))
+    line.add(RequestStep(1, 10, 11))
     line.drop(1)
     line.drop(1)
     memory.release(1)
     assert line.form() is None
-    assert (line.open_requests, line.in_lobby, line.waiting_rows) == (0, 0, 0)
+    assert (line.open_requests, line.waiting_requests, line.waiting_rows) == (0, 0, 0)
     begin(line, 3)
     assert ran(line) == ([], [3])
 
@@ -151,13 +154,13 @@ def test_a_first_stage_holds_back_until_a_ticket_is_home() -> None:
         begin(line, request)
     line.form()
     for request in range(4):
-        line.add(Step(request, 10, 11))
+        line.add(RequestStep(request, 10, 11))
     ((_, ring),) = line.rings()
     ring.tickets, ring.rows = 2, 2
     assert [ran(line)[0] for _ in range(3)] == [[0, 1], [2, 3], []]
     line.land(0)
     line.land(1)
-    line.add(Step(0, 11, 12))
+    line.add(RequestStep(0, 11, 12))
     assert ran(line)[0] == [0]
 
 
@@ -165,36 +168,34 @@ def test_rings_share_batches_and_each_keeps_its_tickets() -> None:
     line, _ = lineup(gated=True)
     for request, ring in ((1, "a"), (2, "b")):
         line.open(request, 0, ring)
-        line.add(Step(request, 0, 5))
+        line.add(RequestStep(request, 0, 5))
     line.form()
     for request in (1, 2):
-        line.add(Step(request, 5, 6))
+        line.add(RequestStep(request, 5, 6))
     assert ran(line)[0] == [1, 2]
 
 
-def test_a_later_stage_keeps_microbatches_apart_that_do_not_join_and_lets_no_ring_wait_for_ever() -> (
-    None
-):
+def test_a_later_stage_keeps_apart_what_does_not_join_and_lets_no_ring_wait_for_ever() -> None:
     line, _ = lineup(joins=lambda rows, more: rows + more <= 3)
     for request in range(6):
         line.open(request, 0, "ab"[request // 4])
-        line.add(Step(request, 0, 5))
+        line.add(RequestStep(request, 0, 5))
     line.form()
     for request in range(6):
-        line.add(Step(request, 5, 6, leads=request in (0, 2, 4)))
+        line.add(RequestStep(request, 5, 6, leads=request in (0, 2, 4)))
     assert ran(line)[0] == [0, 1]
     assert ran(line)[0] == [4, 5], "the other ring's turn"
     assert ran(line)[0] == [2, 3]
-    line.add(Step(0, 6, 7, leads=True))
+    line.add(RequestStep(0, 6, 7, leads=True))
     for request in (4, 5):
-        line.add(Step(request, 6, 7, leads=request == 4))
+        line.add(RequestStep(request, 6, 7, leads=request == 4))
     assert sorted(ran(line)[0]) == [0, 4, 5], "rings join as microbatches do"
 
 
 def test_strangers_have_no_steps() -> None:
     line, _ = lineup()
     with pytest.raises(StepError):
-        line.add(Step(1, 0, 5))
+        line.add(RequestStep(1, 0, 5))
     line.open(1, 0)
     with pytest.raises(StepError):
         line.open(1, 0)
@@ -229,7 +230,7 @@ def test_every_step_of_those_who_stay_runs_once_and_in_order(data: st.DataObject
             position[request] = s.end
             per_job[s.job] += s.tokens  # type: ignore[index]
             if s.end < goal[request]:
-                line.add(Step(request, s.end, s.end + 1, s.job))
+                line.add(RequestStep(request, s.end, s.end + 1, s.job))
             else:
                 drop(request)
         return True
@@ -258,17 +259,20 @@ def test_every_step_of_those_who_stay_runs_once_and_in_order(data: st.DataObject
     assert (line.open_requests, line.waiting_rows, memory.ledger.used_pages) == (0, 0, 0)
 
 
-def groups_of(line: Lineup[Step]) -> list[tuple[set[int], int | None]]:
-    """Of every batch that runs now: the groups (tens of the requests' numbers) in it, and which is said to follow."""
+def groups_of(line: Lineup[RequestStep]) -> list[tuple[set[int], int | None]]:
+    """Of every batch that runs now: the groups (tens of the requests' numbers) in it, and which is
+    said to follow.
+    """
     found = []
     while (batch := line.form()) is not None:
         steps = [*batch.decodes, *batch.prefills]
-        assert {int(s.request) // 10 for s in steps} == {batch.group}  # type: ignore[call-overload]
-        found.append(({int(s.request) for s in steps}, batch.following))  # type: ignore[call-overload]
+        requests = {int(s.request) for s in steps}  # type: ignore[call-overload]
+        assert {request // 10 for request in requests} == {batch.group}
+        found.append((requests, batch.following))
     return found
 
 
-def in_groups(pages: int = 99, **limits: object) -> Lineup[Step]:
+def in_groups(pages: int = 99, **limits: object) -> Lineup[RequestStep]:
     """Requests 0 to 9 are in group 0, 10 to 19 in group 1, and so on."""
     return Lineup(
         Pages(pages),
@@ -283,15 +287,15 @@ def test_groups_take_turns_and_a_batch_is_of_one() -> None:
         begin(line, request)
     assert groups_of(line) == [({1, 2}, 1), ({10, 11}, 2), ({20}, 0)]
     for request in (10, 2, 20):
-        line.add(Step(request, 10, 11))
+        line.add(RequestStep(request, 10, 11))
     assert groups_of(line) == [({2}, 1), ({10}, 2), ({20}, 0)], "longest ago first"
-    line.add(Step(20, 11, 12))
+    line.add(RequestStep(20, 11, 12))
     batch = line.form()
     assert batch is not None
     assert (batch.group, batch.following) == (2, 0), "nobody else is ready: whose turn is"
     for request in (1, 2):
         line.drop(request)
-    line.add(Step(20, 12, 13))
+    line.add(RequestStep(20, 12, 13))
     assert groups_of(line) == [({20}, 1)], "nobody is in group 0"
 
 
@@ -302,7 +306,7 @@ def test_microbatches_of_a_group_share_its_turn() -> None:
     while line.form():
         pass
     for request in (1, 2, 11):
-        line.add(Step(request, 10, 11, leads=True))
+        line.add(RequestStep(request, 10, 11, leads=True))
     assert [members for members, _ in groups_of(line)] == [{1, 2}, {11}]
 
 
@@ -312,13 +316,13 @@ def test_each_group_of_a_ring_has_tickets_of_its_own() -> None:
         begin(line, request)
     groups_of(line)
     for request in (0, 1, 10, 11):
-        line.add(Step(request, 10, 11))
+        line.add(RequestStep(request, 10, 11))
     assert [len(tickets.members) for _, tickets in line.rings()] == [2, 2]
     assert groups_of(line) == [({0, 1}, 1), ({10, 11}, 0)]
-    line.add(Step(10, 11, 12))
+    line.add(RequestStep(10, 11, 12))
     assert line.form() is None, "its company is not home"
     line.land(11)
     assert groups_of(line) == [({10}, 0)]
     assert line.recall(10, 0, None)
-    line.add(Step(10, 12, 13))
+    line.add(RequestStep(10, 12, 13))
     assert groups_of(line) == [({10}, 0)]

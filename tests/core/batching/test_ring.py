@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from core.batching.ring import (
     STAY,
     STEP_SLACK,
     TOLERANCE,
-    Choice,
+    MicrobatchChoice,
     Recent,
     choose,
     joins,
@@ -26,7 +28,12 @@ def line(fixed_ms: float, row_ms: float):  # type: ignore[no-untyped-def]
     return lambda rows: (fixed_ms + row_ms * rows) / 1000
 
 
-def rate(choice: Choice, stages, latency_s: float, active: int) -> float:  # type: ignore[no-untyped-def]
+def rate(
+    choice: MicrobatchChoice,
+    stages: Sequence[Callable[[int], float]],
+    latency_s: float,
+    active: int,
+) -> float:
     times = [stage(choice.rows) for stage in stages]
     slack_s = SLACK * latency_s + min(latency_s, STEP_SLACK * sum(times))
     cycle_s = max(choice.tickets * max(times), sum(times) + latency_s + slack_s)
@@ -37,15 +44,15 @@ EQUAL = [line(20, 1), line(20, 1)]
 
 
 def test_one_request_is_one_microbatch() -> None:
-    assert choose(EQUAL, 0.5, 1, max_rows=64) == Choice(1, 1)
+    assert choose(EQUAL, 0.5, 1, max_rows=64) == MicrobatchChoice(1, 1)
 
 
 def test_two_equal_stages_without_links_take_two() -> None:
-    assert choose(EQUAL, 0.0, 16, max_rows=64) == Choice(2, 8)
+    assert choose(EQUAL, 0.0, 16, max_rows=64) == MicrobatchChoice(2, 8)
 
 
 def test_steps_that_cost_the_same_for_any_rows_take_one() -> None:
-    assert choose([line(40, 0)] * 2, 0.0, 4, max_rows=64) == Choice(1, 4)
+    assert choose([line(40, 0)] * 2, 0.0, 4, max_rows=64) == MicrobatchChoice(1, 4)
 
 
 def test_a_stage_that_takes_nearly_all_the_time_takes_one_and_a_bit_of_patience() -> None:
@@ -54,7 +61,9 @@ def test_a_stage_that_takes_nearly_all_the_time_takes_one_and_a_bit_of_patience(
 
 @pytest.mark.parametrize(("one_way_ms", "least"), [(0, 2), (16, 2), (64, 4), (256, 8)])
 def test_longer_links_take_more_microbatches(one_way_ms: float, least: int) -> None:
-    """Gemma as in the measurements: sixteen rows in about 75 ms at both stages, up to 320 sequences."""
+    """Gemma as in the measurements: sixteen rows in about 75 ms at both stages, up to 320
+    sequences.
+    """
     stages = [line(40, 2.2), line(40, 2.2)]
     found = choose(stages, 2 * one_way_ms / 1000, 320, max_rows=16)
     assert found.rows == 16
@@ -64,11 +73,13 @@ def test_longer_links_take_more_microbatches(one_way_ms: float, least: int) -> N
 
 
 def test_a_ring_that_two_would_just_fill_has_three() -> None:
-    """Two stages of Gemma as measured with 480 sequences over 64 ms: one late step of the first, and the second had nothing to do."""
+    """Two stages of Gemma as measured with 480 sequences over 64 ms: one late step of the first,
+    and the second had nothing to do.
+    """
     stages = [line(0, 1.6), line(0, 2.4)]
-    assert choose(stages, 0.157, 480, max_rows=256) == Choice(3, 160)
-    assert choose(stages, 0.02, 480, max_rows=256) == Choice(2, 240)
-    assert choose([line(20, 0), line(22, 0)], 0.002, 4, max_rows=256) == Choice(1, 4)
+    assert choose(stages, 0.157, 480, max_rows=256) == MicrobatchChoice(3, 160)
+    assert choose(stages, 0.02, 480, max_rows=256) == MicrobatchChoice(2, 240)
+    assert choose([line(20, 0), line(22, 0)], 0.002, 4, max_rows=256) == MicrobatchChoice(1, 4)
 
 
 def test_jitter_adds_one() -> None:
@@ -80,10 +91,10 @@ def test_jitter_adds_one() -> None:
 
 def test_who_waits_while_full_microbatches_are_away_makes_one_more() -> None:
     fits = choose(EQUAL, 0.0, 128, max_rows=64)
-    assert fits == Choice(2, 64)
+    assert fits == MicrobatchChoice(2, 64)
     assert choose(EQUAL, 0.0, 129, max_rows=64) == fits, "three of 43 rows are slower"
-    assert choose(EQUAL, 0.0, 192, max_rows=64) == Choice(3, 64)
-    assert choose(EQUAL, 0.0, 1000, max_rows=64) == Choice(3, 64)
+    assert choose(EQUAL, 0.0, 192, max_rows=64) == MicrobatchChoice(3, 64)
+    assert choose(EQUAL, 0.0, 1000, max_rows=64) == MicrobatchChoice(3, 64)
 
 
 def test_no_batch_is_larger_than_allowed() -> None:
@@ -108,7 +119,10 @@ def test_no_other_number_is_better_by_more_than_the_tolerance(  # type: ignore[n
     got = rate(found, stages, latency_s, active)
     for tickets in range(1, min(active, MAX_TICKETS) + 1):
         other = rate(
-            Choice(tickets, min(-(-active // tickets), max_rows)), stages, latency_s, active
+            MicrobatchChoice(tickets, min(-(-active // tickets), max_rows)),
+            stages,
+            latency_s,
+            active,
         )
         assert got >= other * (1 - TOLERANCE) * (1 - 1e-9)
         if tickets < found.tickets:
@@ -135,7 +149,9 @@ def test_what_is_in_use_stays_only_while_it_is_nearly_as_good(  # type: ignore[n
 
 
 def test_two_that_are_equally_good_do_not_take_turns() -> None:
-    """Sizes as they were measured, with 480 sequences over 64 ms, when three of them followed two and two followed three."""
+    """Sizes as they were measured, with 480 sequences over 64 ms, when three of them followed two
+    and two followed three.
+    """
     first = line(0, 1.6)
     for of_160, of_240, afresh in ((0.405, 0.55, 3), (0.408, 0.555, 2)):
         stages = [first, lambda rows, a=of_160, b=of_240: a + (b - a) * (rows - 160) / 80]
@@ -191,9 +207,11 @@ def test_latency_is_smoothed_and_its_spread_known() -> None:
 
 def test_a_round_is_bound_by_links_or_by_the_slowest_stage() -> None:
     stages = [line(20, 1), line(10, 1)]
-    assert round_s(stages, 0.1, Choice(1, 5)) == pytest.approx(0.1 + 0.025 + 0.015)
-    assert round_s(stages, 0.1, Choice(8, 5)) == pytest.approx(8 * 0.025)
-    assert round_s(stages, 0.1, Choice(1, 5), carried=3) == pytest.approx(0.1 + 0.035 + 0.025)
+    assert round_s(stages, 0.1, MicrobatchChoice(1, 5)) == pytest.approx(0.1 + 0.025 + 0.015)
+    assert round_s(stages, 0.1, MicrobatchChoice(8, 5)) == pytest.approx(8 * 0.025)
+    assert round_s(stages, 0.1, MicrobatchChoice(1, 5), carried=3) == pytest.approx(
+        0.1 + 0.035 + 0.025
+    )
 
 
 @given(
@@ -206,7 +224,7 @@ def test_a_round_is_bound_by_links_or_by_the_slowest_stage() -> None:
 def test_spare_rows_are_as_many_as_cost_a_tenth(  # type: ignore[no-untyped-def]
     stages, latency_s: float, tickets: int, rows: int, most: int
 ) -> None:
-    choice = Choice(tickets, rows)
+    choice = MicrobatchChoice(tickets, rows)
     spare = spare_rows(stages, latency_s, choice, most)
     allowed_s = (1 + SPARE) * round_s(stages, latency_s, choice)
     assert 0 <= spare <= most

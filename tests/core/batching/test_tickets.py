@@ -8,33 +8,33 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.batching.step import Step
+from core.batching.step import RequestStep
 from core.batching.tickets import Tickets
 from tests.core.batching.microbatches import microbatches
 
 
-def step(request: int, at: int = 1) -> Step:
-    return Step(request, at, at + 1, job=request % 3)
+def step(request: int, at: int = 1) -> RequestStep:
+    return RequestStep(request, at, at + 1, job=request % 3)
 
 
-def filled(count: int, tickets: int | None, rows: int) -> Tickets[Step]:
-    ring: Tickets[Step] = Tickets(tickets, rows)
+def filled(count: int, tickets: int | None, rows: int) -> Tickets[RequestStep]:
+    ring: Tickets[RequestStep] = Tickets(tickets, rows)
     for request in range(count):
         ring.join(request)
         ring.add(step(request))
     return ring
 
 
-def later_stage(*sizes: int) -> Tickets[Step]:
+def later_stage(*sizes: int) -> Tickets[RequestStep]:
     """No tickets, and microbatches of so many steps that wait."""
-    ring: Tickets[Step] = Tickets()
+    ring: Tickets[RequestStep] = Tickets()
     for waiting in microbatches(*sizes):
         ring.join(waiting.request)
         ring.add(waiting)
     return ring
 
 
-def names(steps: list[Step]) -> list[int]:
+def names(steps: list[RequestStep]) -> list[int]:
     return [s.request for s in steps]  # type: ignore[misc]
 
 
@@ -58,7 +58,9 @@ def test_a_ticket_is_home_when_each_of_its_requests_is_ready_again_or_over() -> 
 
 
 def test_sizes_even_out_after_one_round() -> None:
-    """Eight are on their way, three join them: of two tickets neither stays much larger than the other."""
+    """Eight are on their way, three join them: of two tickets neither stays much larger than the
+    other.
+    """
     ring = filled(8, tickets=2, rows=8)
     away = [ring.leave(8)]
     for request in (8, 9, 10):
@@ -122,7 +124,7 @@ def test_a_withdrawn_request_may_come_again() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_every_step_leaves_once_and_never_more_tickets_than_allowed(data: st.DataObject) -> None:
-    ring: Tickets[Step] = Tickets(1, 1)
+    ring: Tickets[RequestStep] = Tickets(1, 1)
     waiting: set[int] = set()
     away: list[int] = []
     position: Counter[int] = Counter()

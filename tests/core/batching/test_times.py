@@ -19,8 +19,24 @@ def test_nothing_is_known_at_first() -> None:
 
 def test_buckets_widen_with_the_size() -> None:
     assert [bucket_of(n) for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 33, 48)] == [
-        1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 16, 16, 24, 24, 32, 48, 48,
-    ]  # fmt: skip
+        1,
+        2,
+        3,
+        4,
+        6,
+        6,
+        8,
+        8,
+        12,
+        12,
+        16,
+        16,
+        24,
+        24,
+        32,
+        48,
+        48,
+    ]
 
 
 def test_one_size_stands_for_others_by_halves() -> None:
@@ -69,7 +85,9 @@ def test_a_row_among_more_is_never_dearer(steps: list[tuple[int, float]]) -> Non
 
 
 def test_small_steps_hear_from_large_ones_that_a_machine_has_become_slow() -> None:
-    """Measured when nobody else computed, and not run since: a batch was cut into ever smaller ones for their sake."""
+    """Measured when nobody else computed, and not run since: a batch was cut into ever smaller ones
+    for their sake.
+    """
     times = StepTimes()
     times.observe(16, 0.02)
     times.observe(128, 0.256)
@@ -77,7 +95,9 @@ def test_small_steps_hear_from_large_ones_that_a_machine_has_become_slow() -> No
 
 
 def test_a_size_that_hardly_ran_is_believed_to_be_slow_by_as_often_as_it_did() -> None:
-    """Three microbatches of 160 rows were never tried again after a few such steps that ran while the machine was opening requests."""
+    """Three microbatches of 160 rows were never tried again after a few such steps that ran while
+    the machine was opening requests.
+    """
     times = StepTimes()
     times.observe(160, 0.48)
     for _ in range(8):
@@ -116,7 +136,10 @@ def test_what_cannot_be_is_an_error() -> None:
 
 
 def test_a_size_that_a_neighbour_held_up_is_tried_again() -> None:
-    """Measured while somebody else computed, eight rows look slower than sixteen are; what is not run is not measured anew."""
+    """Measured while somebody else computed, eight rows look slower than sixteen are.
+
+    What is not run is not measured anew.
+    """
     times = StepTimes()
     for rows in (1, 8):
         for _ in range(4):

@@ -1,4 +1,6 @@
-"""Which architectures does the engine claim to run, and what does a small random model of each look like?"""
+"""Which architectures does the engine claim to run, and what does a small random model of each look
+like?
+"""
 
 from __future__ import annotations
 
@@ -142,7 +144,9 @@ def config_of(name: str) -> Any:
 
 
 def write_model(folder: Path, name: str, *, tied: bool | None = None) -> Path:
-    """A random model of four layers as checkpoints are published: several files, the library's stored names."""
+    """A random model of four layers as checkpoints are published: several files, the library's
+    stored names.
+    """
     config = tiny_clone(config_of(name))
     if tied is not None:
         config.tie_word_embeddings = tied

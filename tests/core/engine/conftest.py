@@ -1,4 +1,6 @@
-"""What engine tests share: tiny models of every architecture, and transformers' own answers for them."""
+"""What engine tests share: tiny models of every architecture, and transformers' own answers for
+them.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 def whole_model() -> Callable[..., torch.nn.Module]:
     """A function that loads a folder with transformers alone.
 
-    Its weights are moved to memory of their own: left mapped into the file they start at odd addresses, where
-    matrix kernels sum in another order.
+    Its weights are moved to memory of their own: left mapped into the file they start at odd
+    addresses, where matrix kernels sum in another order.
     """
     from transformers import AutoModelForCausalLM
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from core.dispute.judging.margin import margin_of
-from core.dispute.judging.numerics import NumericsProfile, TokenMargins, Verdict
+from core.dispute.judging.numerics import NumericsProfile, NumericsVerdict, TokenMargins
 from core.engine.sampler import Sampler
 from core.engine.sampling import sample_batch
 from core.protocol.errors import CheckFailed
@@ -59,7 +59,7 @@ def margin(
 
 def judge_tokens(
     profile: NumericsProfile, logits: Any, tokens: Sequence[int], *drawn: Any, **history: Any
-) -> Verdict:
+) -> NumericsVerdict:
     """`TokenMargins` of logits [len(tokens), V] that are all there; `drawn` and `history` are the rest of its arguments."""
     if len(logits) != len(tokens):
         raise ValueError(f"{len(tokens)} tokens and {len(logits)} rows of logits")

@@ -1,4 +1,6 @@
-"""What tests of the batching engine share: tiny models in stages, driven together, and transformers' own logits."""
+"""What tests of the batching engine share: tiny models in stages, driven together, and
+transformers' own logits.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,13 @@ from torch import Tensor
 
 from core.engine.batch import BatchEngine
 from core.engine.model import load_shard
-from core.engine.pieces import Piece
+from core.engine.pieces import RequestPiece
 from core.engine.prepack import prepack
 from core.protocol.types import LayerRange
 
 KV_BYTES = 2**22
-#: Largest difference to transformers' logits that other kernels may make on these models, whose logits stay below 10.
+#: Largest difference to transformers' logits that other kernels may make on these models, whose
+#: logits stay below 10.
 CLOSE = 2e-5
 
 
@@ -53,7 +56,7 @@ def run_step(
     for stage in stages:
         rows = stage.step(
             [
-                Piece(request, x, position, logits, as_decodes)
+                RequestPiece(request, x, position, logits, as_decodes)
                 for (request, _, position), x in zip(pieces, rows, strict=True)
             ],
             **options,

@@ -1,4 +1,6 @@
-"""Does any decoder that the library knows give the same bits when it is cut, and is every other one refused by name?"""
+"""Does any decoder that the library knows give the same bits when it is cut, and is every other one
+refused by name?
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from core.engine import conversion
 from core.engine.anatomy import derive_family, family_of_config
 from core.engine.dryrun import kv_shapes_of, windows_of
 from core.engine.facts import windows_of as written_windows
+from core.engine.families import WRITTEN_DOWN, family_of
 from core.engine.model import load_shard
-from core.engine.naming import WRITTEN_DOWN, family_of
 from core.engine.selfcheck import check_architecture
 from core.engine.shape import describe_model
 from core.engine.weights import compute_manifest
@@ -38,7 +40,8 @@ from tests.core.engine.architectures import (
     write_model,
 )
 
-#: One of each kind: rotary, learned and ALiBi positions, experts, soft caps, latent attention, odd names.
+#: One of each kind: rotary, learned and ALiBi positions, experts, soft caps, latent attention, odd
+#: names.
 SOME = (
     "llama",
     "gemma2",
@@ -111,7 +114,8 @@ def test_the_description_is_what_planners_need(name: str, folder_of: Callable) -
     assert (0 < shape.experts_per_token <= shape.experts) == mixture
     assert shape.experts * shape.expert_bytes <= shape.layer_bytes
     assert mixture == (shape.experts * shape.expert_bytes > shape.layer_bytes / 8)
-    # A specification on chain says hidden, heads and ffn; from those nobody may plan less than is loaded.
+    # A specification on chain says hidden, heads and ffn; from those nobody may plan less than is
+    # loaded.
     assert 3 * shape.hidden * shape.ffn * 4 >= shape.experts * shape.expert_bytes
     assert len(compute_manifest(folder).layer_roots) == shape.layers
 

@@ -11,7 +11,7 @@ from core.engine import head
 from core.engine.batch import BatchEngine
 from core.engine.compat import CompatEngine, make_engine
 from core.engine.paged_kv import KvShort
-from core.engine.pieces import Piece
+from core.engine.pieces import RequestPiece
 from core.protocol.errors import ContextTooLong, UsageError
 from core.protocol.types import LayerRange
 from tests.core.engine.serving import CLOSE, feed, ids_of, make_stages, off, reference, run_step
@@ -34,7 +34,8 @@ def test_mixed_batches_give_the_whole_models_logits(
     for stage in stages:
         for request in sequences:
             stage.open(request)
-    # Joining at different steps, prompts in unequal chunks beside decode rows, far beyond the windows of eight.
+    # Joining at different steps, prompts in unequal chunks beside decode rows, far beyond the
+    # windows of eight.
     takes = {
         0: [40, 33, 1, 1, 1, 1, 1],
         1: [1, 1, 16, 1, 4],
@@ -115,9 +116,9 @@ def test_requests_over_different_layers_share_steps(
     got: dict[int, list[torch.Tensor]] = {i: [] for i in crossings}
     for first, last in [(0, 37), (37, 38), (38, 39), (39, 52), (52, 53)]:
         pieces = [(i, sequences[i][first:last], first) for i in crossings]
-        middle = front.step([Piece(i, x, p) for i, x, p in pieces])
+        middle = front.step([RequestPiece(i, x, p) for i, x, p in pieces])
         outs = back.step(
-            [Piece(i, x, p, "all") for (i, _, p), x in zip(pieces, middle, strict=True)]
+            [RequestPiece(i, x, p, "all") for (i, _, p), x in zip(pieces, middle, strict=True)]
         )
         for i, out in zip(crossings, outs, strict=True):
             got[i].append(out)
@@ -128,10 +129,10 @@ def test_requests_over_different_layers_share_steps(
 def test_a_partial_slice_keeps_pages_for_its_layers_only(tiny: Callable) -> None:
     stage = make_stages(tiny("llama", layers=LAYERS), (0, LAYERS))[0]
     stage.open("a", LayerRange(0, 2))
-    stage.step([Piece("a", ids_of(0, 40), 0)])
+    stage.step([RequestPiece("a", ids_of(0, 40), 0)])
     assert stage.kv.used_pages == 2 * 3
     stage.open("b", LayerRange(2, 3))
-    stage.step([Piece("b", torch.randn(17, 64), 0)])
+    stage.step([RequestPiece("b", torch.randn(17, 64), 0)])
     assert stage.kv.used_pages == 2 * 3 + 2
     assert stage.free("a") == 6
     assert stage.free("b") == 2
@@ -148,7 +149,9 @@ def test_what_is_drawn_is_drawn_from_the_same_logits_few_at_a_time(
     (stage,) = make_stages(folder, (0, 2), engine=engine, packed=in_c)
     monkeypatch.setattr(head, "REUSED_BYTES", 4 * stage.shard.vocab)
     monkeypatch.setattr(head, "SPACE_BYTES", 3 * 4 * stage.shard.vocab)
-    pieces = [Piece(i, ids_of(i, 3 + i), 0, {2: "none", 5: "all"}.get(i, "last")) for i in range(9)]
+    pieces = [
+        RequestPiece(i, ids_of(i, 3 + i), 0, {2: "none", 5: "all"}.get(i, "last")) for i in range(9)
+    ]
     wanted = [0 if i == 2 else 8 if i == 5 else 1 for i in range(9)]
 
     def opened() -> None:
@@ -182,15 +185,15 @@ def test_logits_come_for_the_rows_asked_for(tiny: Callable) -> None:
         tuple(out.shape)
         for out in stages[0].step(
             [
-                Piece("a", ids, 0, "all"),
-                Piece("b", ids, 0, "none"),
-                Piece("c", ids[:1], 0, "last"),
-                Piece("d", ids, 0),
+                RequestPiece("a", ids, 0, "all"),
+                RequestPiece("b", ids, 0, "none"),
+                RequestPiece("c", ids[:1], 0, "last"),
+                RequestPiece("d", ids, 0),
             ]
         )
     ]
     assert shapes == [(20, 272), (0, 272), (1, 272), (1, 272)]
-    outs = stages[0].step([Piece("b", ids[:3], 20, "none")])
+    outs = stages[0].step([RequestPiece("b", ids[:3], 20, "none")])
     assert tuple(outs[0].shape) == (0, 272)
 
 
@@ -214,7 +217,7 @@ def test_running_positions_again_gives_the_same_bits(
 def test_a_window_that_has_moved_on_cannot_be_cut_back_to(tiny: Callable) -> None:
     stage = make_stages(tiny("mistral", layers=LAYERS), (0, LAYERS))[0]
     stage.open("r")
-    stage.step([Piece("r", ids_of(7, 200), 0)])
+    stage.step([RequestPiece("r", ids_of(7, 200), 0)])
     assert stage.kv.used_pages <= LAYERS * stage.layout.classes[0].blocks_for(10**6)
     with pytest.raises(UsageError, match="forgotten"):
         stage.truncate("r", 100)
@@ -231,24 +234,24 @@ def test_a_bad_piece_changes_nothing(engine: type, tiny: Callable) -> None:
     for request in "ab":
         stage.open(request)
         later.open(request)
-    good = Piece("a", ids_of(8, 5), 0)
+    good = RequestPiece("a", ids_of(8, 5), 0)
     nan = torch.full((3, 64), float("nan"))
     for bad in (
-        Piece("b", torch.zeros(0, dtype=torch.int64), 0),
-        Piece("b", torch.tensor([272]), 0),
-        Piece("b", torch.tensor([-1]), 0),
-        Piece("b", torch.tensor([1]), 1),
-        Piece("b", torch.zeros(1, 64), 0),
-        Piece("b", torch.tensor([1], dtype=torch.int32), 0),
+        RequestPiece("b", torch.zeros(0, dtype=torch.int64), 0),
+        RequestPiece("b", torch.tensor([272]), 0),
+        RequestPiece("b", torch.tensor([-1]), 0),
+        RequestPiece("b", torch.tensor([1]), 1),
+        RequestPiece("b", torch.zeros(1, 64), 0),
+        RequestPiece("b", torch.tensor([1], dtype=torch.int32), 0),
     ):
         with pytest.raises(ValueError):
             stage.step([good, bad])
     with pytest.raises(ValueError):
-        later.step([Piece("a", nan, 0)])
+        later.step([RequestPiece("a", nan, 0)])
     with pytest.raises(ContextTooLong):
-        stage.step([good, Piece("b", torch.zeros(513, dtype=torch.int64), 0)])
+        stage.step([good, RequestPiece("b", torch.zeros(513, dtype=torch.int64), 0)])
     with pytest.raises(UsageError):
-        stage.step([good, Piece("unknown", torch.tensor([1]), 0)])
+        stage.step([good, RequestPiece("unknown", torch.tensor([1]), 0)])
     assert stage.length("a") == stage.length("b") == later.length("a") == 0
 
 
@@ -257,17 +260,17 @@ def test_a_step_without_room_changes_nothing(tiny: Callable) -> None:
     stage = make_stages(tiny("llama", layers=4), (0, 4), kv_bytes=page * 41, prefix_share=0)[0]
     for request in "abc":
         stage.open(request)
-    stage.step([Piece("a", ids_of(0, 96), 0), Piece("b", ids_of(1, 48), 0)])
+    stage.step([RequestPiece("a", ids_of(0, 96), 0), RequestPiece("b", ids_of(1, 48), 0)])
     used = stage.kv.used_pages
     assert used == 4 * 9
     growth = [("a", 97), ("c", 16)]
     assert not stage.has_room(growth)
     with pytest.raises(KvShort):
-        stage.step([Piece("a", ids_of(2, 1), 96), Piece("c", ids_of(3, 16), 0)])
+        stage.step([RequestPiece("a", ids_of(2, 1), 96), RequestPiece("c", ids_of(3, 16), 0)])
     assert stage.kv.used_pages == used
     assert (stage.length("a"), stage.length("c")) == (96, 0)
     assert stage.free("b") == 12
-    stage.step([Piece("a", ids_of(2, 1), 96), Piece("c", ids_of(3, 16), 0)])
+    stage.step([RequestPiece("a", ids_of(2, 1), 96), RequestPiece("c", ids_of(3, 16), 0)])
     assert stage.store.hot_bytes <= page * 41
 
 
@@ -289,7 +292,7 @@ def test_make_engine_falls_back_where_layers_cannot_share_pages(
     engine.close()
     # A model whose mask carries a bias of its own gives other answers than plain causal attention.
     true = attention.chunk_rows
-    monkeypatch.setattr("core.engine.layout.chunk_rows", lambda *a: true(*a) * 1.5)
+    monkeypatch.setattr("core.engine.learned_layout.chunk_rows", lambda *a: true(*a) * 1.5)
     assert isinstance(make_engine(shard, kv_bytes=2**20), CompatEngine)
 
 
@@ -298,7 +301,7 @@ def test_closing_gives_the_shard_back(tiny: Callable) -> None:
     ids = ids_of(0, 9)
     before = stage.shard.forward(ids, stage.shard.new_cache())
     stage.open("r")
-    stage.step([Piece("r", ids, 0)])
+    stage.step([RequestPiece("r", ids, 0)])
     assert torch.equal(stage.shard.forward(ids, stage.shard.new_cache()), before)
     stage.close()
     assert torch.equal(stage.shard.forward(ids, stage.shard.new_cache()), before)
@@ -308,14 +311,14 @@ def test_old_garbage_in_a_page_never_reaches_another_request(tiny: Callable) -> 
     stage = make_stages(tiny("gemma3", layers=LAYERS), (0, LAYERS), prefix_share=0)[0]
     stage.open("clean")
     ids = ids_of(0, 37)
-    expected = stage.step([Piece("clean", ids, 0, "all")])[0]
+    expected = stage.step([RequestPiece("clean", ids, 0, "all")])[0]
     stage.free("clean")
     for pool in stage.store.pools:
         for rows in (pool.keys, pool.values):
             rows[pool.shape.kv_heads :] = float("nan")
     stage.open("next")
-    assert torch.equal(stage.step([Piece("next", ids[:36], 0, "all")])[0], expected[:36])
-    stage.step([Piece("next", ids[36:], 36)])
+    assert torch.equal(stage.step([RequestPiece("next", ids[:36], 0, "all")])[0], expected[:36])
+    stage.step([RequestPiece("next", ids[36:], 36)])
     for position in range(37, 60):
-        out = stage.step([Piece("next", ids[:1], position)])[0]
+        out = stage.step([RequestPiece("next", ids[:1], position)])[0]
         assert bool(out.isfinite().all())

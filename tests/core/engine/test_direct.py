@@ -1,4 +1,6 @@
-"""Do rows that attend to their pages where they lie see what the gathered way sees, with the same bits in any company?"""
+"""Do rows that attend to their pages where they lie see what the gathered way sees, with the same
+bits in any company?
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ import torch
 
 from core.engine import direct, plan
 from core.engine.attention import decode_rows
-from core.engine.direct import Seen, is_direct, is_plain, put
+from core.engine.direct import SeenRows, is_direct, is_plain, put
 from core.engine.layout import PageShape
 from core.engine.native import NoKernels, compile_kernels, kernels, open_kernels
 from core.engine.pages import PAGE_TOKENS
-from core.engine.pool import Pool
+from core.engine.pool import PagePool
 from tests.core.engine.serving import CLOSE, feed, ids_of, make_stages, off, run_step
 
 try:
@@ -24,13 +26,20 @@ except NoKernels as error:
     pytest.skip(f"no C kernels: {error}", allow_module_level=True)
 
 #: Key/value heads, queries of each, width of keys, width of values.
-SHAPES = [(1, 1, 16, 16), (2, 3, 64, 64), (4, 1, 160, 160), (1, 4, 256, 256), (2, 2, 20, 70), (1, 7, 96, 96)]  # fmt: skip
+SHAPES = [
+    (1, 1, 16, 16),
+    (2, 3, 64, 64),
+    (4, 1, 160, 160),
+    (1, 4, 256, 256),
+    (2, 2, 20, 70),
+    (1, 7, 96, 96),
+]
 #: What each row sees, in tokens from the beginning of its pages.
 SPANS = [(0, 1), (0, 16), (3, 17), (0, 50), (15, 33), (31, 95), (0, 112)]
 
 
-def _pool(heads: int, key_dim: int, value_dim: int) -> Pool:
-    pool = Pool(PageShape(heads, key_dim, value_dim), 64, torch.float32, torch.device("cpu"))
+def _pool(heads: int, key_dim: int, value_dim: int) -> PagePool:
+    pool = PagePool(PageShape(heads, key_dim, value_dim), 64, torch.float32, torch.device("cpu"))
     made = torch.Generator().manual_seed(1)
     pool.keys.copy_(torch.randn(pool.keys.shape, generator=made))
     pool.values.copy_(torch.randn(pool.values.shape, generator=made))
@@ -49,7 +58,7 @@ def test_it_is_the_softmax_over_what_a_row_sees(shape: tuple[int, int, int, int]
     pages = _pages(rows)
     query = torch.randn(rows, heads * group, key_dim, generator=torch.Generator().manual_seed(2))
     scaling = key_dim**-0.5
-    seen = Seen(pool, pages, [a for a, _ in SPANS], [b for _, b in SPANS])
+    seen = SeenRows(pool, pages, [a for a, _ in SPANS], [b for _, b in SPANS])
     got = seen.attend(0, query, scaling)
     for row, (begin, end) in enumerate(SPANS):
         at = torch.from_numpy(pool.rows(pages[row])[0].reshape(-1).copy())
@@ -58,7 +67,7 @@ def test_it_is_the_softmax_over_what_a_row_sees(shape: tuple[int, int, int, int]
         mask[:, :, begin:end] = 0
         expected = decode_rows(query[row : row + 1], keys, values, mask, {"scaling": scaling})
         assert (got[row] - expected[0]).abs().max() < 2e-6
-        alone = Seen(pool, pages[row : row + 1], [begin], [end])
+        alone = SeenRows(pool, pages[row : row + 1], [begin], [end])
         assert torch.equal(alone.attend(0, query[row : row + 1], scaling)[0], got[row])
 
 
@@ -75,7 +84,7 @@ def test_a_row_has_the_same_bits_on_any_processor(
         query = torch.randn(
             rows, heads * group, key_dim, generator=torch.Generator().manual_seed(2)
         )
-        seen = Seen(pool, _pages(rows), [a for a, _ in SPANS], [b for _, b in SPANS])
+        seen = SeenRows(pool, _pages(rows), [a for a, _ in SPANS], [b for _, b in SPANS])
         here = seen.attend(0, query, 0.1)
         with monkeypatch.context() as patch:
             patch.setattr(direct, "kernels", lambda: other)
@@ -85,7 +94,7 @@ def test_a_row_has_the_same_bits_on_any_processor(
 def test_threads_change_no_bit() -> None:
     pool, rows = _pool(4, 160, 160), len(SPANS)
     query = torch.randn(rows, 4, 160, generator=torch.Generator().manual_seed(2))
-    seen = Seen(pool, _pages(rows), [a for a, _ in SPANS], [b for _, b in SPANS])
+    seen = SeenRows(pool, _pages(rows), [a for a, _ in SPANS], [b for _, b in SPANS])
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -103,11 +112,11 @@ def test_large_scores_and_what_is_not_a_number() -> None:
     pool.keys[3] = 0.0
     pool.keys[5] = 0.0
     pool.keys[5, :16] = 1e4  # the first token of the second page takes everything
-    got = Seen(pool, pages, [0], [32]).attend(0, query, 1.0)
+    got = SeenRows(pool, pages, [0], [32]).attend(0, query, 1.0)
     assert torch.equal(got[0, 0], pool.values[5, :16])
     pool.keys[5, 16] = torch.nan
-    assert Seen(pool, pages, [0], [32]).attend(0, query, 1.0).isnan().all()
-    assert not Seen(pool, pages, [0], [16]).attend(0, query, 1.0).isnan().any()
+    assert SeenRows(pool, pages, [0], [32]).attend(0, query, 1.0).isnan().all()
+    assert not SeenRows(pool, pages, [0], [16]).attend(0, query, 1.0).isnan().any()
 
 
 def test_new_rows_are_put_where_the_pool_would_put_them() -> None:
@@ -121,7 +130,7 @@ def test_new_rows_are_put_where_the_pool_would_put_them() -> None:
 
 def test_other_numbers_and_attention_go_the_long_way() -> None:
     shape = PageShape(1, 16, 16)
-    assert not is_direct(Pool(shape, 1, torch.bfloat16, torch.device("cpu")))
+    assert not is_direct(PagePool(shape, 1, torch.bfloat16, torch.device("cpu")))
     assert is_plain({"scaling": 1.0, "softcap": None})
     assert not is_plain({"softcap": 30.0}) and not is_plain({"s_aux": torch.zeros(1)})
 

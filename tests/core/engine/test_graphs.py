@@ -1,7 +1,8 @@
 """Does a step whose shape was captured give what the same step gives launched?
 
-There need not be a graphics processor: what is captured is a function over fixed memory, and running it again on that memory is what a graph
-does. A CUDA graph cannot look at a number on its way; neither can the functions here.
+There need not be a graphics processor: what is captured is a function over fixed memory, and
+running it again on that memory is what a graph does. A CUDA graph cannot look at a number on its
+way; neither can the functions here.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from core.engine import attention, graphs
 from core.engine.batch import BatchEngine
-from core.engine.blocks import Shard
+from core.engine.blocks import ModelShard
 from core.engine.graphs import ASKED, MOST_ROWS, DecodeGraphs, Made, Replay
 from core.engine.model import load_shard
-from core.engine.pieces import Piece
+from core.engine.pieces import RequestPiece
 from core.engine.sizing import Offload
 from core.protocol.types import LayerRange
 from tests.core.engine.architectures import write_model
@@ -76,7 +77,9 @@ def step_both(
 def test_captured_steps_answer_as_launched_ones(
     architecture: str, cut: tuple[int, ...], tiny: Callable
 ) -> None:
-    """Requests of unequal lengths, far beyond the windows of eight, join, grow over page ends and leave."""
+    """Requests of unequal lengths, far beyond the windows of eight, join, grow over page ends and
+    leave.
+    """
     folder = tiny(architecture, layers=LAYERS)
     plain, captured = make_stages(folder, cut), make_stages(folder, cut, capture=capture)
     lengths = {0: 90, 1: 23, 2: 1, 3: 30, 4: 64}
@@ -136,7 +139,7 @@ def test_requests_over_part_of_the_layers_are_launched(tiny: Callable) -> None:
     (engine,) = make_stages(tiny("llama", layers=LAYERS), (0, LAYERS), capture=capture)
     engine.open("part", LayerRange(0, 2))
     for at in range(2 * ASKED):
-        engine.step([Piece("part", ids_of(at, 1), at)])
+        engine.step([RequestPiece("part", ids_of(at, 1), at)])
     assert (len(engine.graphs), engine.graphs.replays) == (0, 0)
 
 
@@ -160,7 +163,7 @@ class Looks(torch.nn.Module):
 
 
 def test_whatever_looks_at_numbers_is_launched_for_ever(tiny: Callable) -> None:
-    def hook(shard: Shard) -> None:
+    def hook(shard: ModelShard) -> None:
         mlp = shard.decoder_layers[1].mlp
         mlp.down_proj = Looks(mlp.down_proj)
 
@@ -169,7 +172,9 @@ def test_whatever_looks_at_numbers_is_launched_for_ever(tiny: Callable) -> None:
     assert (len(made), made.replays) == (0, 0)
 
 
-def captured_of(folder: Path, hook: Callable[[Shard], None] = lambda shard: None) -> DecodeGraphs:
+def captured_of(
+    folder: Path, hook: Callable[[ModelShard], None] = lambda shard: None
+) -> DecodeGraphs:
     """After ten steps that were right."""
     engines = []
     for options in ({}, {"capture": capture}):
@@ -208,7 +213,7 @@ def test_only_so_many_shapes_are_kept(tiny: Callable, monkeypatch: pytest.Monkey
     (engine,) = make_stages(tiny("llama", layers=LAYERS), (0, LAYERS), capture=capture)
     engine.open("r")
     for at in range(70):
-        engine.step([Piece("r", ids_of(at, 1), at)])
+        engine.step([RequestPiece("r", ids_of(at, 1), at)])
         assert len(engine.graphs) <= 2
     assert engine.graphs.replays == 70 - 4 * (ASKED - 1), "1, 2, 4 and 8 pages"
 
@@ -225,7 +230,7 @@ def test_long_steps_and_pages_that_move_are_launched(tiny: Callable) -> None:
     for name in names:
         engine.open(name)
     for at in range(ASKED + 1):
-        engine.step([Piece(name, ids_of(name, 1), at) for name in names])
+        engine.step([RequestPiece(name, ids_of(name, 1), at) for name in names])
     assert not engine.graphs.replays
 
 

@@ -1,4 +1,6 @@
-"""Are guesses what was said before, the same for whoever makes them, and fewer when they are wrong?"""
+"""Are guesses what was said before, the same for whoever makes them, and fewer when they are
+wrong?
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ TOKENS = st.lists(st.integers(0, 3), max_size=60)
 
 @given(TOKENS, TOKENS)
 def test_both_ends_of_a_pipeline_guess_alike(prompt: list[int], answer: list[int]) -> None:
-    """One is told the tokens one by one, the other begins with them all; fewer guesses begin more."""
+    """One is told the tokens one by one, the other begins with them all.
+
+    Fewer guesses begin more.
+    """
     one = Guesser(prompt)
     for token in answer:
         one.push(token)

@@ -1,4 +1,6 @@
-"""Buffers of one pass serve the next one, also after loading has fixed which blocks have pages of their own."""
+"""Buffers of one pass serve the next one, also after loading has fixed which blocks have pages of
+their own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Does our kernel multiply right, whatever the shape, the rows, the threads and the processor's width?"""
+"""Does our kernel multiply right, whatever the shape, the rows, the threads and the processor's
+width?
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ ROWS = [1, 2, 5, 6, 7, 13, 47, 48, 49, 150]
 
 @pytest.fixture(scope="module", params=["native", "narrow", "wide", "streamed"])
 def width(request: pytest.FixtureRequest) -> str:
-    """As this processor has it, as ones with shorter and longer vectors would, and with results written past the caches."""
+    """As this processor has it, as ones with shorter and longer vectors would, and with results
+    written past the caches.
+    """
     return str(request.param)
 
 

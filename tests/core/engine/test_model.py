@@ -12,9 +12,11 @@ import pytest
 import torch
 from transformers import AutoConfig, DynamicCache
 
+from core.engine import building
 from core.engine import model as model_module
+from core.engine.families import WRITTEN_DOWN, family_of
 from core.engine.model import load_shard
-from core.engine.naming import WRITTEN_DOWN, family_of
+from core.engine.refusal import attention_of
 from core.engine.selfcheck import check_architecture
 from core.engine.shape import describe_model
 from core.engine.tensors import TensorFolder
@@ -111,7 +113,7 @@ def test_variants_of_rotary_windows_and_caps_survive_cutting(
     architecture: str, options: dict, tiny: Callable, whole_model: Callable
 ) -> None:
     folder = tiny(architecture, layers=LAYERS, options=options)
-    attention = model_module.attention_of(AutoConfig.from_pretrained(folder))
+    attention = attention_of(AutoConfig.from_pretrained(folder))
     model = whole_model(folder)
     model.set_attn_implementation(attention)
     for got, expected in zip(run(stages_of(folder, (0, 2, LAYERS))), reference(model), strict=True):
@@ -363,9 +365,10 @@ def test_self_check_refuses_a_family_that_cutting_breaks(
 ) -> None:
     folder = tiny("gpt2", layers=LAYERS)
 
-    # As if a later stage fed its first layer what the model makes of the activations, positions added again.
-    monkeypatch.setattr(model_module, "PassThrough", AddsPositions)
-    monkeypatch.setattr(model_module, "take_activations", lambda model, layer: None)
+    # As if a later stage fed its first layer what the model makes of the activations, positions
+    # added again.
+    monkeypatch.setattr(building, "PassThrough", AddsPositions)
+    monkeypatch.setattr(building, "take_activations", lambda model, layer: None)
     with pytest.raises(ModelUnsupported, match="changes its answers"):
         load_shard(folder, LayerRange(0, 2), self_check=True)
 

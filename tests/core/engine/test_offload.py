@@ -23,7 +23,7 @@ from core.engine.offload import (
     plan_arena,
 )
 from core.engine.paged_kv import Held, KvShort, PagedKv
-from core.engine.pieces import Piece
+from core.engine.pieces import RequestPiece
 from core.engine.sizing import (
     Offload,
     allocators_of,
@@ -97,7 +97,7 @@ def test_outputs_are_bit_equal_when_hot_memory_holds_a_third(
             ids = ids_of(100 * m + i, lengths[m, i] + 14)
             first = 0 if step == 0 else lengths[m, i] + step - 1
             count = lengths[m, i] if step == 0 else 1
-            pieces.append(Piece((m, i), ids[first : first + count], first, "all"))
+            pieces.append(RequestPiece((m, i), ids[first : first + count], first, "all"))
         if engine is tight:
             return engine.step(pieces, microbatch=m, following=(m + 1) % microbatches)
         return engine.step(pieces)
@@ -131,12 +131,14 @@ def test_only_what_a_turn_has_written_goes_back(tiny: Callable) -> None:
     store = stage.store
     for m in range(4):
         stage.open(m, microbatch=m)
-        stage.step([Piece(m, ids_of(m, 160), 0)], microbatch=m, following=(m + 1) % 4)
+        stage.step([RequestPiece(m, ids_of(m, 160), 0)], microbatch=m, following=(m + 1) % 4)
     for step in range(4):
         for m in range(4):
             store._settle()
             before = store.copied_bytes
-            stage.step([Piece(m, ids_of(m, 1), 160 + step)], microbatch=m, following=(m + 1) % 4)
+            stage.step(
+                [RequestPiece(m, ids_of(m, 1), 160 + step)], microbatch=m, following=(m + 1) % 4
+            )
             store._settle()
             if step > 1:  # a page that is new goes back whole
                 assert store.copied_bytes - before == 44 * PAGE_BYTES + 4 * PAGE_BYTES // 16
@@ -144,7 +146,9 @@ def test_only_what_a_turn_has_written_goes_back(tiny: Callable) -> None:
 
 
 def test_a_throttled_copier_costs_what_its_bandwidth_predicts() -> None:
-    """Fills of s bytes at W take s / W, which a turn of T_S hides up to W · T_S: time is the test's own."""
+    """Fills of s bytes at W take s / W, which a turn of T_S hides up to W · T_S: time is the test's
+    own.
+    """
     now, slept = [0.0], []
     throttle = Throttle(
         1000.0,
@@ -163,14 +167,17 @@ def test_a_throttled_copier_costs_what_its_bandwidth_predicts() -> None:
 
 
 def test_swapping_within_the_bandwidth_hides_behind_compute(tmp_path: Path) -> None:
-    """Stage time T_S, fills of W · T_S / 2 and of 2 · W · T_S: the first add nothing, the second what is missing."""
+    """Stage time T_S, fills of W · T_S / 2 and of 2 · W · T_S: the first add nothing, the second
+    what is missing.
+    """
     import time
 
     shape = PageShape(4, 32, 32)
     stage_s, pages = 0.03, 64
     size = pages * shape.page_bytes(4)
 
-    def waited(bandwidth: float) -> float:
+    def waited(bandwidth: float) -> tuple[float, float]:
+        """Seconds that a turn waited, and that its stage took: a busy machine sleeps longer."""
         plan = plan_arena(2 * pages, pages, 4)
         store = SwapStore((shape,), [plan], torch.float32, throttle=Throttle(bandwidth))
         base = plan.microbatches * plan.local + 1
@@ -178,24 +185,25 @@ def test_swapping_within_the_bandwidth_hides_behind_compute(tmp_path: Path) -> N
         for turn in range(8):
             if turn == 4:
                 store._settle()
-                store.stalled_s = 0.0
+                store.stalled_s, began = 0.0, time.perf_counter()
             store.turn(turn % 4, lambda m: used, (turn + 1) % 4)
             time.sleep(stage_s)
+        ran_s = time.perf_counter() - began - store.stalled_s
         store._settle()
         spent = store.stalled_s
         store.close()
-        return spent / 4
+        return spent / 4, ran_s / 4
 
-    def least(bandwidth: float, enough_s: float, tries: int = 5) -> float:
+    def least(bandwidth: float, enough_s: float, tries: int = 5) -> tuple[float, float]:
         """Of a few tries: what others do on this machine only ever adds to one."""
         found = waited(bandwidth)
-        while found > enough_s and (tries := tries - 1):
+        while found[0] > enough_s and (tries := tries - 1):
             found = min(found, waited(bandwidth))
         return found
 
-    assert least(2 * size / stage_s, 0.3 * stage_s) < 0.3 * stage_s
-    excess = least(size / stage_s / 2, 2.5 * stage_s)
-    assert 0.6 * stage_s < excess < 2.5 * stage_s
+    assert least(2 * size / stage_s, 0.3 * stage_s)[0] < 0.3 * stage_s
+    excess, ran_s = least(size / stage_s / 2, 2.5 * stage_s)
+    assert 1.6 * stage_s - ran_s < excess < 2.5 * stage_s
 
 
 def test_a_failed_copier_is_told_to_the_next_turn() -> None:
@@ -285,7 +293,9 @@ def test_files_of_the_second_tier_have_no_name_and_room_for_all(tmp_path: Path) 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_pages_come_back_as_they_were_and_are_never_in_two_hands(data: st.DataObject) -> None:
-    """Requests write what only they would, in any order of turns, and read all of it again at each of them."""
+    """Requests write what only they would, in any order of turns, and read all of it again at each
+    of them.
+    """
     shape, groups = PageShape(1, 2, 2), data.draw(st.integers(2, 4))
     layout = KvLayout((shape,), (KvClass(0, 0, (0, 1)),))
     plan = plan_arena(16, data.draw(st.integers(4, 8)), groups)

@@ -12,7 +12,7 @@ import torch
 from core.engine.batch import BatchEngine
 from core.engine.formats import FORMATS
 from core.engine.model import load_shard
-from core.engine.pieces import Piece
+from core.engine.pieces import RequestPiece
 from core.protocol.types import LayerRange
 from tests.core.engine.architectures import CHUNKS, write_model
 
@@ -81,10 +81,12 @@ def test_captured_steps_answer_as_launched_ones(name: str, numerics: str, tmp_pa
             engine.graphs = None
         engine.open("a")
         engine.open("b")
-        engine.step([Piece("a", torch.arange(1, 30), 0), Piece("b", torch.arange(3, 10), 0)])
+        engine.step(
+            [RequestPiece("a", torch.arange(1, 30), 0), RequestPiece("b", torch.arange(3, 10), 0)]
+        )
         for at in range(20):
             x = torch.tensor([at + 5])
-            outs += engine.step([Piece("a", x, 29 + at), Piece("b", x, 7 + at)])
+            outs += engine.step([RequestPiece("a", x, 29 + at), RequestPiece("b", x, 7 + at)])
         if captured:
             assert engine.graphs is not None
             assert engine.graphs.replays or engine.graphs.refusal, "llama and gemma are captured"
@@ -104,7 +106,7 @@ def test_chunks_of_prompts_are_the_processors(tmp_path: Path) -> None:
         engine = BatchEngine(shard, kv_bytes=2**24)
         engine.open("r")
         for first in range(0, 200, 50):
-            (out,) = engine.step([Piece("r", ids[first : first + 50], first, "all")])
+            (out,) = engine.step([RequestPiece("r", ids[first : first + 50], first, "all")])
             outs.append(out.cpu())
         engine.close()
     here, there = torch.cat(outs[:4]), torch.cat(outs[4:])

@@ -1,4 +1,6 @@
-"""Do layers that run through C give the library's numbers, the same bits in any company, and step aside for other layers?"""
+"""Do layers that run through C give the library's numbers, the same bits in any company, and step
+aside for other layers?
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import torch
 from core.engine.batch import BatchEngine
 from core.engine.model import load_shard
 from core.engine.native import NoKernels, kernels
-from core.engine.pieces import Piece
+from core.engine.pieces import RequestPiece
 from core.engine.plain_layers import plain_layers
 from core.engine.prepack import prepack
 from core.protocol.types import LayerRange
@@ -41,8 +43,8 @@ def test_plain_layers_are_known_and_right(
     assert off(torch.cat(got), reference(whole_model(folder), ids)) < CLOSE
     engine.open("low", LayerRange(0, 1))
     engine.open("high", LayerRange(1, LAYERS))
-    rows = engine.step([Piece("low", ids, 0)])[0]
-    logits = engine.step([Piece("high", rows, 0, "all")])[0]
+    rows = engine.step([RequestPiece("low", ids, 0)])[0]
+    logits = engine.step([RequestPiece("high", rows, 0, "all")])[0]
     assert off(logits, reference(whole_model(folder), ids)) < CLOSE
 
 
@@ -97,12 +99,12 @@ def test_a_row_has_the_same_bits_beside_a_prompt_and_with_more_threads(tiny: Cal
         torch.set_num_threads(threads)
         try:
             engine.open("r")
-            outs = [engine.step([Piece("r", ids[:30], 0)])[0]]
+            outs = [engine.step([RequestPiece("r", ids[:30], 0)])[0]]
             for at in range(30, 50):
-                pieces = [Piece("r", ids[at : at + 1], at)]
+                pieces = [RequestPiece("r", ids[at : at + 1], at)]
                 if company:
                     engine.open(at)
-                    pieces.insert(at % 2, Piece(at, ids_of(at, 9), 0))
+                    pieces.insert(at % 2, RequestPiece(at, ids_of(at, 9), 0))
                 outs.append(
                     engine.step(pieces)[pieces.index(next(p for p in pieces if p.request == "r"))]
                 )

@@ -14,7 +14,7 @@ from core.engine.layouts import OneDnn, Panels
 from core.engine.lookup import map_embedding
 from core.engine.model import load_shard
 from core.engine.native import NoKernels
-from core.engine.pieces import Piece
+from core.engine.pieces import RequestPiece
 from core.engine.prefix import first_link, next_link
 from core.engine.prepack import PackedLinear, prepack
 from core.engine.sizing import Offload
@@ -39,7 +39,9 @@ def test_packed_stages_give_the_whole_models_logits(
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3", "gpt2"])
 def test_a_sequence_has_the_same_bits_in_any_company(architecture: str, tiny: Callable) -> None:
-    """Alone, among sixteen that join and leave, offloaded, with one thread and two, and decoded again in one go."""
+    """Alone, among sixteen that join and leave, offloaded, with one thread and two, and decoded
+    again in one go.
+    """
     folder = tiny(architecture, layers=LAYERS, hidden=128)
     ids = ids_of(0, 80)
     options = {"packed": True, "prefix_share": 0}
@@ -123,7 +125,7 @@ def test_a_prompt_cut_at_the_same_places_keeps_its_bits_when_shared(
                 found = stage.adopt(name, whole, end) if whole else None
                 if found is None:
                     logits = "none" if whole and number else "all"
-                    found = stage.step([Piece(name, x, first, logits, links=whole)])[0]
+                    found = stage.step([RequestPiece(name, x, first, logits, links=whole)])[0]
                     computed += len(x) if not number else 0
                 x = found
                 if not number:
@@ -197,8 +199,8 @@ def test_bfloat16_runs_packed_or_says_why_not(tiny: Callable, whole_model: Calla
     engine.open("r")
     ids = ids_of(4, 40)
     got = torch.cat(
-        [engine.step([Piece("r", ids[:30], 0, "all")])[0]]
-        + [engine.step([Piece("r", ids[i : i + 1], i, "all")])[0] for i in range(30, 40)]
+        [engine.step([RequestPiece("r", ids[:30], 0, "all")])[0]]
+        + [engine.step([RequestPiece("r", ids[i : i + 1], i, "all")])[0] for i in range(30, 40)]
     )
     expected = reference(whole_model(folder, torch.bfloat16), ids)
     assert off(got, expected) < 0.06 * float(expected.abs().max())

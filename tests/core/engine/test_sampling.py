@@ -21,7 +21,7 @@ from core.engine.noise import (
     request_key,
     words,
 )
-from core.engine.sampling import Choice, Sampler, largest_there, sample_batch
+from core.engine.sampling import Sampler, TokenChoice, largest_there, sample_batch
 from core.protocol.errors import CheckFailed
 from core.protocol.types import SamplingParams
 from tests.core.engine.draws import margin, sample
@@ -256,9 +256,9 @@ def test_a_broken_row_spoils_no_other() -> None:
     hot = SamplingParams(temperature_micro=10**6)
     for params in (SamplingParams(), hot):
         first, second, third = sample_batch(logits, [Sampler(params, i) for i in range(3)])
-        assert isinstance(first, Choice)
+        assert isinstance(first, TokenChoice)
         assert isinstance(second, CheckFailed)
-        assert isinstance(third, Choice)
+        assert isinstance(third, TokenChoice)
 
 
 @pytest.mark.parametrize("vocab", [40_000, 150_000])

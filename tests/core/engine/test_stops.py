@@ -1,16 +1,19 @@
-"""Does an answer end with the first token that completes a stop string, and is no more text shown than should be?"""
+"""Does an answer end with the first token that completes a stop string, and is no more text shown
+than should be?
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.engine.stops import Ending, ShownText, StopScan, cut_at_stop, stop_strings
+from core.engine.stops import AnswerEnding, ShownText, StopScan, cut_at_stop, stop_strings
 from core.engine.tokenizer import Tokenizer
 from core.protocol.types import SamplingParams
 from devnet.models.tiny_models import write_tiny_tokenizer
@@ -28,7 +31,9 @@ def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def with_fallback(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """Like SentencePiece's: words with ▁ for a space, single bytes for what the vocabulary lacks."""
+    """Like SentencePiece's: words with ▁ for a space, single bytes for what the vocabulary
+    lacks.
+    """
     from tokenizers import Tokenizer as Library
     from tokenizers import decoders, models, normalizers
 
@@ -52,16 +57,19 @@ def with_fallback(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 def params(*stops: str, **more: object) -> SamplingParams:
     encoded = tuple(sorted({stop.encode() for stop in stops}))
-    return SamplingParams(**{"max_new_tokens": 1000, "stop": encoded, **more})  # type: ignore[arg-type]
+    given: dict[str, Any] = {"max_new_tokens": 1000, "stop": encoded, **more}
+    return SamplingParams(**given)
 
 
-def end_of(ending: Ending, tokens: Sequence[int]) -> tuple[int, str] | None:
+def end_of(ending: AnswerEnding, tokens: Sequence[int]) -> tuple[int, str] | None:
     finishes = [ending.push(token) for token in tokens]
     return next(((i, finish) for i, finish in enumerate(finishes) if finish), None)
 
 
 def first_complete(text: str, stops: Sequence[str]) -> int | None:
-    """How many bytes of the text are there when one of the stops is, and the last character is whole."""
+    """How many bytes of the text are there when one of the stops is, and the last character is
+    whole.
+    """
     raw = text.encode()
     for size in range(1, len(raw) + 1):
         whole = raw[:size].decode(errors="ignore")
@@ -75,7 +83,7 @@ def test_the_answer_ends_with_the_byte_that_completes_a_stop_string(
     text: str, stops: list[str], byte_level: Tokenizer
 ) -> None:
     tokens = byte_level.encode(text)  # one byte each
-    found = end_of(Ending(params(*stops), (), byte_level), tokens)
+    found = end_of(AnswerEnding(params(*stops), (), byte_level), tokens)
     size = first_complete(text, stops)
     assert found == (None if size is None else (size - 1, "stop"))
 
@@ -85,7 +93,7 @@ def test_it_ends_with_the_first_token_whose_text_has_a_stop_string(
     text: str, stops: list[str], with_fallback: Tokenizer
 ) -> None:
     tokens = with_fallback.encode(text)
-    ending = Ending(params(*stops), (), with_fallback)
+    ending = AnswerEnding(params(*stops), (), with_fallback)
     stream, shown, expected = with_fallback.stream(), "", None
     for i, token in enumerate(tokens):
         shown += stream.push(token)
@@ -100,11 +108,11 @@ def test_a_continued_answer_ends_where_the_undisturbed_one_would(
     text: str, stops: list[str], cut: int, byte_level: Tokenizer
 ) -> None:
     tokens = byte_level.encode(text)
-    whole = end_of(Ending(params(*stops), (), byte_level), tokens)
+    whole = end_of(AnswerEnding(params(*stops), (), byte_level), tokens)
     if whole is None or cut > whole[0]:
         return
     prompt = byte_level.encode("a question") + tokens[:cut]
-    rest = Ending(params(*stops, first_step=cut), (), byte_level, prompt)
+    rest = AnswerEnding(params(*stops, first_step=cut), (), byte_level, prompt)
     assert end_of(rest, tokens[cut:]) == (whole[0] - cut, "stop")
 
 
@@ -117,9 +125,11 @@ def test_what_stood_before_a_continuation_does_not_end_it(byte_level: Tokenizer)
 
 
 def test_a_stop_string_goes_before_the_length_and_an_end_of_text_may_be_ignored() -> None:
-    assert end_of(Ending(params(max_new_tokens=3), {9}, None), [1, 2, 9]) == (2, "stop")
-    assert end_of(Ending(params(max_new_tokens=3), {9}, None), [1, 2, 3]) == (2, "length")
-    assert end_of(Ending(params(max_new_tokens=3, ignore_eos=True), {9}, None), [9, 9, 9]) == (
+    assert end_of(AnswerEnding(params(max_new_tokens=3), {9}, None), [1, 2, 9]) == (2, "stop")
+    assert end_of(AnswerEnding(params(max_new_tokens=3), {9}, None), [1, 2, 3]) == (2, "length")
+    assert end_of(
+        AnswerEnding(params(max_new_tokens=3, ignore_eos=True), {9}, None), [9, 9, 9]
+    ) == (
         2,
         "length",
     )
@@ -127,7 +137,7 @@ def test_a_stop_string_goes_before_the_length_and_an_end_of_text_may_be_ignored(
 
 def test_special_tokens_are_no_text_that_could_stop(byte_level: Tokenizer) -> None:
     special = byte_level._library.token_to_id("<|im_start|>")
-    ending = Ending(params("im_start"), byte_level.eos_ids, byte_level)
+    ending = AnswerEnding(params("im_start"), byte_level.eos_ids, byte_level)
     assert end_of(ending, [special, *byte_level.encode("im_star")]) is None
 
 

@@ -1,4 +1,7 @@
-"""Coarser weights stand out of the noise that their own rows have; a model that nobody calibrated accuses nobody."""
+"""Coarser weights stand out of the noise that their own rows have.
+
+A model that nobody calibrated accuses nobody.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pytest
 from core.dispute.judging.numerics import (
     BF16,
     FP32,
-    Standing,
+    StudentVerdict,
     judge_rows,
     profile_of,
     standing_of,
@@ -28,22 +31,41 @@ RNG = np.random.default_rng(0)
 
 
 def heavy_tailed(rows: int) -> np.ndarray:
-    """How sensitive rows are: some five times more than the median, for every kernel the same ones."""
+    """How sensitive rows are: some five times more than the median, for every kernel the same
+    ones.
+    """
     return 1e-2 * np.exp(RNG.normal(size=rows) * 0.6)
 
 
 def program(tolerances: tuple = FP32_TOLERANCES, delta: int = FP32_DELTA_MICRO) -> Program:
     return Program(
-        64, 64, 32, 128, 272, 512, 4, 2, 16, 128, delta, bytes(32), 2, 1, tolerances, (), (), b"\0" * 4
-    )  # fmt: skip
+        64,
+        64,
+        32,
+        128,
+        272,
+        512,
+        4,
+        2,
+        16,
+        128,
+        delta,
+        bytes(32),
+        2,
+        1,
+        tolerances,
+        (),
+        (),
+        b"\0" * 4,
+    )
 
 
 def test_an_honest_kernel_is_clean_and_a_coarser_one_is_not() -> None:
     rows = heavy_tailed(96)
     noise = rows * np.exp(RNG.normal(size=96) * 0.2)
     honest = rows * np.exp(RNG.normal(size=96) * 0.2)
-    assert standing_of(BF16, studentised(honest, noise)) == Standing.CLEAN
-    assert standing_of(BF16, studentised(3.0 * honest, noise)) == Standing.SUSPICIOUS
+    assert standing_of(BF16, studentised(honest, noise)) == StudentVerdict.CLEAN
+    assert standing_of(BF16, studentised(3.0 * honest, noise)) == StudentVerdict.SUSPICIOUS
     assert honest.max() > 3.0 * np.median(honest), "plain deviations would not tell"
 
 

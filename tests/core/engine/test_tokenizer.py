@@ -1,4 +1,6 @@
-"""Does text survive, does a stream never cut a character, and do chats read as the model was taught?"""
+"""Does text survive, does a stream never cut a character, and do chats read as the model was
+taught?
+"""
 
 from __future__ import annotations
 

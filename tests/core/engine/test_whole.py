@@ -11,7 +11,7 @@ from core.dispute.judging.numerics import FP32, TokenMargins, reexecute
 from core.engine import head, native
 from core.engine.model import load_shard
 from core.engine.native import NoKernels, kernels
-from core.engine.whole import attend_whole, prepare
+from core.engine.whole import attend_whole, prepare, run_whole
 from core.protocol.errors import ContextTooLong
 from core.protocol.types import LayerRange, SamplingParams
 from tests.core.engine.draws import judge_tokens
@@ -39,7 +39,10 @@ def test_a_whole_request_has_the_librarys_numbers(
     tiny: Callable,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Through every stage of a chain, in both precisions, with our C and without; windows are shorter than the request."""
+    """Through every stage of a chain, in both precisions, with our C and without.
+
+    Windows are shorter than the request.
+    """
     if not compiled:
         monkeypatch.setattr(native, "_made_once", lambda bits: "left out")
     folder = tiny(architecture, layers=LAYERS)
@@ -48,10 +51,10 @@ def test_a_whole_request_has_the_librarys_numbers(
         plain = load_shard(folder, span, dtype=dtype)
         ready = prepare(load_shard(folder, span, dtype=dtype))
         expected = plain.forward(x, plain.new_cache())
-        assert _off(ready.run_whole(x), expected) < CLOSE[dtype]
+        assert _off(run_whole(ready, x), expected) < CLOSE[dtype]
         rows = torch.tensor([3, 64, 64, 89])
-        assert _off(ready.run_whole(x, rows), expected[rows]) < CLOSE[dtype]
-        assert _off(plain.run_whole(x, rows), expected[rows]) < CLOSE[dtype]
+        assert _off(run_whole(ready, x, rows), expected[rows]) < CLOSE[dtype]
+        assert _off(run_whole(plain, x, rows), expected[rows]) < CLOSE[dtype]
         assert _off(ready.forward(x, ready.new_cache()), expected) < CLOSE[dtype]
         x = expected
 
@@ -61,16 +64,18 @@ def test_what_a_stage_would_refuse_is_refused(architecture: str, tiny: Callable)
     folder = tiny(architecture, layers=2, context=40)
     ready = prepare(load_shard(folder, LayerRange(1, 2)))
     with pytest.raises(ContextTooLong):
-        ready.run_whole(torch.zeros(41, ready.hidden))
+        run_whole(ready, torch.zeros(41, ready.hidden))
     with pytest.raises(ValueError, match="NaN"):
-        ready.run_whole(torch.full((3, ready.hidden), torch.nan))
+        run_whole(ready, torch.full((3, ready.hidden), torch.nan))
     with pytest.raises(ValueError, match="activations"):
-        ready.run_whole(torch.zeros(3, ready.hidden + 1))
+        run_whole(ready, torch.zeros(3, ready.hidden + 1))
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
 def test_the_float64_answer_is_the_same_as_without(architecture: str, tiny: Callable) -> None:
-    """Also where rows are not sound: from there on there is no answer, and before it nothing moves."""
+    """Also where rows are not sound: from there on there is no answer, and before it nothing
+    moves.
+    """
     folder = tiny(architecture, layers=LAYERS)
     span = LayerRange(1, LAYERS)
     plain, ready = (load_shard(folder, span, dtype=torch.float64) for _ in range(2))

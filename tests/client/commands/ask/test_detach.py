@@ -111,13 +111,13 @@ async def test_a_job_of_a_running_program_is_named_and_ended_through_it(
     assert (line["name"], line["running"]) == ("nightly", True)
     assert detach._jobs_of(desk.settings, program.pid) == [desk.job.job_id]
     assert detach._jobs_of(desk.settings, program.pid + 1) == []
-    monkeypatch.setattr(test_job_follow.following, "POLL_S", 0.05)
-    monkeypatch.setattr(test_job_follow.following, "SETTLED_WITHIN_S", 0.1)
+    monkeypatch.setattr(test_job_follow.job_follow, "POLL_S", 0.05)
+    monkeypatch.setattr(test_job_follow.job_follow, "SETTLED_WITHIN_S", 0.1)
     order = desk.job.signed.order
     desk.chain.now_s = order.deadline - 60
     desk.chain.on_chain["state"] = int(JobState.MATCHED)
     began = time.monotonic()
-    ended = plain(await test_job_follow.following.cancel_job(run_of(desk), desk.typed))
+    ended = plain(await test_job_follow.job_follow.cancel_job(run_of(desk), desk.typed))
     assert ended["on_chain"] == "matched"
     assert time.monotonic() - began > 0.25, "it is waited for, as it pays first"
     assert program.wait(10) == 0

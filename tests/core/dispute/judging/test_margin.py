@@ -1,4 +1,6 @@
-"""Is a token's distance from being the answer right, with every filter, and small for every honest machine?"""
+"""Is a token's distance from being the answer right, with every filter, and small for every honest
+machine?
+"""
 
 from __future__ import annotations
 
@@ -79,10 +81,12 @@ def scores_of(row: np.ndarray, params: SamplingParams, step: int) -> list[float]
 
 
 def least_delta(row: np.ndarray, token: int, params: SamplingParams, step: int) -> float:
-    """The margin by its definition: the least δ at which the token is not surely out and nobody surely in beats it by more.
+    """The margin by its definition: the least δ at which the token is not surely out and nobody
+    surely in beats it by more.
 
-    Sure is decided by the worst case for one token: everybody else moved by δ/2 one way, it the other way. Min-p
-    goes by the likeliest token where it is, also for itself, as the chain's rule does.
+    Sure is decided by the worst case for one token: everybody else moved by δ/2 one way, it the
+    other way. Min-p goes by the likeliest token where it is, also for itself, as the chain's rule
+    does.
     """
     scores = scores_of(row, params, step)
     inverse, row = 1e6 / params.temperature_micro, row.astype(np.float64)
@@ -142,7 +146,8 @@ def test_a_token_well_outside_the_nucleus_is_far_from_the_answer() -> None:
 
 
 def test_tokens_too_unlikely_for_a_part_make_nobody_a_fault() -> None:
-    # Number 1 has 3,000 of the 4,295 parts that it would need to be drawn; 20,000 with half a part each have none.
+    # Number 1 has 3,000 of the 4,295 parts that it would need to be drawn; 20,000 with half a part
+    # each have none.
     parts = np.array([2.0**32, 3000, *[0.5] * 20_000])
     row = np.log(parts / 2**32)
     params = SamplingParams(temperature_micro=10**6, top_p_micro=999_999)

@@ -27,7 +27,9 @@ SAMPLED = SamplingParams(temperature_micro=800_000, min_p_micro=20_000, seed=5)
 def serve(
     stages: list, ids: list[int], new: int, params: SamplingParams = SAMPLED
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[int]]:
-    """Inputs and outputs of every stage, and the produced tokens, as miners would commit to them."""
+    """Inputs and outputs of every stage, and the produced tokens, as miners would commit to
+    them.
+    """
     caches = [stage.new_cache() for stage in stages]
     inputs: list[list[torch.Tensor]] = [[] for _ in stages]
     outputs: list[list[torch.Tensor]] = [[] for _ in stages]
@@ -254,7 +256,9 @@ def test_reexecution_agrees_with_a_second_float64_implementation(tiny: Callable)
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_no_family_rounds_to_float32_on_the_way(architecture: str, tiny: Callable) -> None:
-    """In float64 one prefill and single steps agree to 1e-12, which float32 anywhere inside forbids."""
+    """In float64 one prefill and single steps agree to 1e-12, which float32 anywhere inside
+    forbids.
+    """
     folder = tiny(architecture, layers=5)
     stages = load(folder, (0, 2, 5), torch.float64)
     ids = torch.arange(30) * 11 % 256
