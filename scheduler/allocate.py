@@ -1,7 +1,7 @@
 """Which machine holds which layers (phase 1, from a fleet to validated pipelines)?
 
-Region by region first, leftovers pooled over all regions, and over the whole fleet at once where that serves better,
-so there is never "no pipeline" while the fleet holds one.
+Region by region first, leftovers pooled over all regions, and over the whole fleet at once where
+that serves better, so there is never "no pipeline" while the fleet holds one.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from scheduler.assemble import Balance, arrange, hand_out, search_connected, split
+from scheduler.assemble import Balance, arrange, hand_out, split
+from scheduler.connected import search_connected
 from scheduler.costs import capacities, pipeline_ms
-from scheduler.errors import PlanError
 from scheduler.fleet import Fleet, Links, Machine, ModelShape, Pipeline, Shard
 from scheduler.gap import relative_gap
 from scheduler.greedy_cover import allocate_greedily
@@ -36,11 +36,12 @@ GLOBAL = "all regions"
 class AllocateOptions:
     """How to plan.
 
-    ``alpha`` is the replication preference of Z(k). ``t_comp_ms`` and ``r_rtt_ms`` override the fleet's averages.
-    ``scope``: "region" is the paper's (inside regions, leftovers pooled), "global" ignores regions, "auto" makes both
-    where the fleet has at most ``both_scopes_up_to`` machines and keeps the better. ``method``: "dp" is dp₁,
-    "patterns" the configuration formulation, "greedy" needs no solver; "auto" uses dp₁ up to ``dp_machines`` machines,
-    then patterns, then greedy where HiGHS is missing.
+    ``alpha`` is the replication preference of Z(k). ``t_comp_ms`` and ``r_rtt_ms`` override the
+    fleet's averages. ``scope``: "region" is the paper's (inside regions, leftovers pooled),
+    "global" ignores regions, "auto" makes both where the fleet has at most ``both_scopes_up_to``
+    machines and keeps the better. ``method``: "dp" is dp₁, "patterns" the configuration
+    formulation, "greedy" takes machines one after another; "auto" uses dp₁ up to ``dp_machines``
+    machines, then patterns.
     """
 
     alpha: float = 1.0
@@ -57,7 +58,9 @@ class AllocateOptions:
 
 @dataclass(frozen=True, slots=True)
 class ScopeResult:
-    """What phase 1 found in one scope: the k considered, Z of the chosen k, its bound, and how it was solved."""
+    """What phase 1 found in one scope: the k considered, Z of the chosen k, its bound, and how it
+    was solved.
+    """
 
     scope: str
     machines: int
@@ -76,9 +79,10 @@ class ScopeResult:
 class Allocation:
     """A validated plan.
 
-    ``standby`` machines could hold layers but are in no pipeline; ``ignored`` ones hold none, with the reason.
-    ``z`` is k^α over the plan's own mean latency per token; ``gap`` the worst distance to a proven bound of Z(k) in
-    any scope. An impossible fleet gives no pipelines and an explanation of what is short.
+    ``standby`` machines could hold layers but are in no pipeline; ``ignored`` ones hold none, with
+    the reason. ``z`` is k^α over the plan's own mean latency per token; ``gap`` the worst distance
+    to a proven bound of Z(k) in any scope. An impossible fleet gives no pipelines and an
+    explanation of what is short.
     """
 
     pipelines: tuple[Pipeline, ...]
@@ -110,7 +114,8 @@ DEFAULTS = AllocateOptions()
 def allocate(fleet: Fleet, model: ModelShape, options: AllocateOptions = DEFAULTS) -> Allocation:
     """Phase 1 (Parallax §3.2): pipelines that maximise Z(k), layers water-filled inside each.
 
-    Deterministic, independent of the order of machines, and validated. Raises FleetError for absurd options only.
+    Deterministic, independent of the order of machines, and validated. Raises FleetError for absurd
+    options only.
     """
     usable = [machine for machine in fleet.machines if capacities(machine, model).plain >= 1]
     ignored = tuple(
@@ -143,15 +148,6 @@ def allocate(fleet: Fleet, model: ModelShape, options: AllocateOptions = DEFAULT
         z=max(ranked)[0],
         explanation=tuple(notes),
     )
-
-
-def validate(allocation: Allocation, fleet: Fleet, model: ModelShape) -> None:
-    """Raise PlanError unless the allocation may be told to the machines of this fleet."""
-    validate_pipelines(allocation.pipelines, fleet, model)
-    used = {shard.machine_id for shard in allocation.shards}
-    for machine_id in allocation.standby:
-        if machine_id in used:
-            raise PlanError("machine-twice", f"{machine_id} serves and stands by", machine_id)
 
 
 @dataclass(slots=True)
@@ -237,10 +233,7 @@ def best_cover(pool: Pool, objective: Objective, options: AllocateOptions = DEFA
             return allocate_by_dp(pool, objective, options.dp_states)
         except TooManyStates:
             pass  # the configuration formulation answers the same question
-    try:
-        return allocate_by_patterns(pool, objective, options.limits)
-    except ImportError:
-        return allocate_greedily(pool, objective)
+    return allocate_by_patterns(pool, objective, options.limits)
 
 
 def _realised_z(

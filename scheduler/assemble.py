@@ -12,19 +12,20 @@ from scheduler.fleet import Links, Machine, ModelShape, Pipeline, Shard
 from scheduler.kinds import Pattern, Pool, covers
 from scheduler.water_fill import water_fill
 
-#: F_i of the water-filling: "rate" is layers per second by τ, "tflops" the declared compute capacity.
+#: F_i of the water-filling: "rate" is layers per second by τ, "tflops" the declared compute
+#: capacity.
 Balance: TypeAlias = Literal["rate", "tflops"]
 
 EXHAUSTIVE_STAGES = 5
 LOOK_AT_ALL = 256
 END_PAIRS = 6
-SEARCH_STEPS = 20_000
 
 
 def hand_out(
     pool: Pool, patterns: Sequence[Pattern], model: ModelShape, links: Links
 ) -> list[list[Machine]]:
-    """Machines for each pattern: the fastest of its largest kind, then for each place the nearest to those chosen.
+    """Machines for each pattern: the fastest of its largest kind, then for each place the nearest
+    to those chosen.
 
     In a large pool only the fastest of each region is looked at.
     """
@@ -62,9 +63,11 @@ def hand_out(
 def arrange(
     machines: Sequence[Machine], model: ModelShape, links: Links
 ) -> tuple[Machine, ...] | None:
-    """The order with legal ends and the least time in hops; None when no order holds the model or connects.
+    """The order with legal ends and the least time in hops; None when no order holds the model or
+    connects.
 
-    Exact up to EXHAUSTIVE_STAGES stages; above, cheapest insertion between the END_PAIRS most remote pairs of ends.
+    Exact up to EXHAUSTIVE_STAGES stages; above, cheapest insertion between the END_PAIRS most
+    remote pairs of ends.
     """
     if len(machines) == 1:
         return tuple(machines) if covers([capacities(machines[0], model)], model.layers) else None
@@ -112,10 +115,11 @@ def _insert(first: int, last: int, hop: Sequence[Sequence[float]]) -> tuple[int,
 
 
 def split(order: Sequence[Machine], model: ModelShape, balance: Balance) -> Pipeline:
-    """Contiguous layers per stage by water-filling, written with a cursor so that no gap can arise (§3.2 iii).
+    """Contiguous layers per stage by water-filling, written with a cursor so that no gap can arise
+    (§3.2 iii).
 
-    The head of the last stage counts as the layers it takes the time of. Raises PlanError when the order cannot hold
-    the model.
+    The head of the last stage counts as the layers it takes the time of. Raises PlanError when the
+    order cannot hold the model.
     """
     if len(order) == 1:
         return (Shard(order[0].id, LayerRange(0, model.layers)),)
@@ -133,46 +137,3 @@ def split(order: Sequence[Machine], model: ModelShape, balance: Balance) -> Pipe
         stages.append(Shard(machine.id, LayerRange(cursor, cursor + layers)))
         cursor += layers
     return tuple(stages)
-
-
-def search_connected(
-    machines: Sequence[Machine], model: ModelShape, links: Links
-) -> tuple[Machine, ...] | None:
-    """A connected order that holds the model, among machines that cannot all reach each other; None if not found.
-
-    Depth-first from the largest machines, over at most SEARCH_STEPS steps.
-    """
-    caps = {machine.id: capacities(machine, model) for machine in machines}
-    by_size = sorted(machines, key=lambda machine: (-caps[machine.id].plain, machine.id))
-    steps = SEARCH_STEPS
-
-    def grow(path: tuple[Machine, ...], held: int, unused: int) -> tuple[Machine, ...] | None:
-        nonlocal steps
-        steps -= 1
-        if steps < 0 or held + unused < model.layers or len(path) >= model.layers:
-            return None
-        onward = [
-            machine
-            for machine in by_size
-            if machine not in path and hop_ms(links, path[-1], machine, model) < float("inf")
-        ]
-        for machine in onward:
-            last = caps[machine.id].last
-            if last >= 1 and held + last >= model.layers:
-                return (*path, machine)
-        for machine in onward:
-            plain = caps[machine.id].plain
-            found = grow((*path, machine), held + plain, unused - plain)
-            if found:
-                return found
-        return None
-
-    total = sum(c.plain for c in caps.values())
-    for machine in by_size:
-        if caps[machine.id].both >= model.layers:
-            return (machine,)
-        if caps[machine.id].first >= 1:
-            found = grow((machine,), caps[machine.id].first, total - caps[machine.id].plain)
-            if found:
-                return found
-    return None

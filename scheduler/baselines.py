@@ -12,10 +12,12 @@ from scheduler.fleet import Machine, Pipeline, consecutive
 
 
 def memory_proportional(layers: int, machines: Sequence[Machine]) -> Pipeline:
-    """HyperCluster's Algorithm 1: ℓ_i = max(1, ⌊f_i L⌋) with f_i = m_i / M_total, the last machine takes the rest.
+    """HyperCluster's Algorithm 1: ℓ_i = max(1, ⌊f_i L⌋) with f_i = m_i / M_total, the last machine
+    takes the rest.
 
-    Machines are ranked by memory, largest first (ties by id). Where the printed algorithm leaves nothing for the last
-    machine, the largest ones give back a layer each. Raises PlanError with more machines than layers.
+    Machines are ranked by memory, largest first (ties by id). Where the printed algorithm leaves
+    nothing for the last machine, the largest ones give back a layer each. Raises PlanError with
+    more machines than layers.
     """
     ranked = sorted(machines, key=lambda machine: (-machine.memory_bytes, machine.id))
     _enough(layers, ranked)
@@ -29,7 +31,9 @@ def memory_proportional(layers: int, machines: Sequence[Machine]) -> Pipeline:
 
 
 def even_split(layers: int, machines: Sequence[Machine]) -> Pipeline:
-    """L / n layers each, in order of id; the first L mod n machines take one more. Raises PlanError as above."""
+    """L / n layers each, in order of id; the first L mod n machines take one more. Raises PlanError
+    as above.
+    """
     ranked = sorted(machines, key=lambda machine: machine.id)
     _enough(layers, ranked)
     share, more = divmod(layers, len(ranked))

@@ -1,7 +1,8 @@
 """What happened to the machines, and who is there now, told what, serving what?
 
-Events may come twice, late, in the wrong order or with absurd numbers. A machine is known by id and incarnation: whatever an
-earlier incarnation says, or said, is void. Every change that counts gives a new version.
+Events may come twice, late, in the wrong order or with absurd numbers. A machine is known by id and
+incarnation: whatever an earlier incarnation says, or said, is void. Every change that counts gives
+a new version.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from scheduler.fleet import (
 SKEW_MS = 5_000
 #: A measured τ this many times above or below the prior is not believed.
 BELIEVABLE = 1_000.0
-#: Of those who left, so many are remembered: the last ones.
+#: Of the machines that left, this many are remembered: the last ones.
 REMEMBERED = 10_000
 
 
@@ -54,7 +55,9 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A machine says what it serves and how fast a layer is. ``fixed``: its owner chose the layers, it follows nobody."""
+    """A machine says what it serves and how fast a layer is. ``fixed``: its owner chose the layers,
+    it follows nobody.
+    """
 
     machine_id: str
     incarnation: int
@@ -77,9 +80,11 @@ Event: TypeAlias = Joined | Left | Reported | Ticked
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A machine that is there: ``told`` is its assignment (None: standby), ``serves`` what it answers for already.
+    """A machine that is there: ``told`` is its assignment (None: standby), ``serves`` what it
+    answers for already.
 
-    One that is ``fixed`` serves what its owner told it: it counts, and nobody else tells it anything.
+    One that is ``fixed`` serves what its owner told it: it counts, and nobody else tells it
+    anything.
     """
 
     machine: Machine
@@ -94,7 +99,9 @@ class Member:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Everybody who is there. ``gone`` remembers the last incarnation of those who left, and when."""
+    """Everybody who is there. ``gone`` remembers the last incarnation of those who left,
+    and when.
+    """
 
     model: ModelShape
     links: Links
@@ -102,7 +109,7 @@ class Cluster:
     gone: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     version: int = 0
     weighed_ms: int = 0  # when it was last asked whether a migration would pay
-    changed_ms: int = 0  # when somebody last came or left
+    changed_ms: int = 0  # when a machine last came or left
     next_moves: Mapping[str, LayerRange] = field(
         default_factory=dict
     )  # once those told have loaded
@@ -132,7 +139,9 @@ class Cluster:
 
 
 def observe(cluster: Cluster, event: Event, now_ms: int) -> tuple[Cluster, str]:
-    """The cluster after an event, and why it was ignored, "" if it counted. Nobody is told anything yet."""
+    """The cluster after an event, and why it was ignored, "" if it counted. Nobody is told anything
+    yet.
+    """
     if event.at_ms > now_ms + SKEW_MS:
         return cluster, "from the future"
     if isinstance(event, Ticked):
@@ -223,7 +232,9 @@ def _both(a: LayerRange | None, b: LayerRange | None) -> LayerRange | None:
 
 
 def told(cluster: Cluster, machine_id: str, layers: LayerRange | None, now_ms: int) -> Cluster:
-    """The cluster after a machine was told to hold these layers; of what it serves it keeps what it still holds."""
+    """The cluster after a machine was told to hold these layers; of what it serves it keeps what it
+    still holds.
+    """
     member = cluster.members[machine_id]
     changed = replace(member, told=layers, serves=_both(member.serves, layers), told_ms=now_ms)
     return replace(

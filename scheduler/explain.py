@@ -18,7 +18,9 @@ from scheduler.fleet import Fleet, ModelShape, Pipeline
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """One stage: its time for one token alone, the hop into it, its rate when batches keep it busy, and its room."""
+    """One stage: its time for one token alone, the hop into it, its rate when batches keep it busy,
+    and its room.
+    """
 
     machine_id: str
     layers: LayerRange
@@ -30,7 +32,9 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class PipelineReport:
-    """One pipeline: latency of a token alone, throughput of the slowest stage, who that is and what would help."""
+    """One pipeline: latency of a token alone, throughput of the slowest stage, who that is and what
+    would help.
+    """
 
     stages: tuple[StageReport, ...]
     latency_ms: float
@@ -41,7 +45,9 @@ class PipelineReport:
 
 
 def explain_pipeline(pipeline: Pipeline, fleet: Fleet, model: ModelShape) -> PipelineReport:
-    """Time of each stage and hop, the bottleneck stage, and the change that would relieve it most."""
+    """Time of each stage and hop, the bottleneck stage, and the change that would relieve
+    it most.
+    """
     reports: list[StageReport] = []
     previous = None
     for machine_id, layers in pipeline:
@@ -83,7 +89,8 @@ def _advice(
     if hops_ms > compute_ms:
         worst = max(reports, key=lambda report: (report.hop_ms, report.machine_id))
         return (
-            f"{hops_ms:.1f} of {hops_ms + compute_ms:.1f} ms go into hops, most into {worst.machine_id} "
+            f"{hops_ms:.1f} of {hops_ms + compute_ms:.1f} ms go into hops, most into "
+            f"{worst.machine_id} "
             f"({worst.hop_ms:.1f} ms): machines nearer to each other would help most"
         )
     if not others:

@@ -1,4 +1,6 @@
-"""Why does a plan carry what it carries: what binds, how far from the best it is, what each machine is worth?"""
+"""Why does a plan carry what it carries: what binds, how far from the best it is, what each machine
+is worth?
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,12 @@ NAMED = 6
 
 @dataclass(frozen=True, slots=True)
 class MachineUse:
-    """One machine of a plan: the tokens/s it passes with its layers, the share of them in use, and its price.
+    """One machine of a plan: the tokens/s it passes with its layers, the share of them in use, and
+    its price.
 
-    The price is what a token/s of its rate is worth in tokens/s of the whole plan, 0 where it is not short. Behind a
-    coordinator: what one less would cost. In a fleet, where layers can be shared out: the dual of that linear program,
-    so that Σ price · rate is the whole flow.
+    The price is what a token/s of its rate is worth in tokens/s of the whole plan, 0 where it is
+    not short. Behind a coordinator: what one less would cost. In a fleet, where layers can be
+    shared out: the dual of that linear program, so that Σ price · rate is the whole flow.
     """
 
     machine_id: str
@@ -36,8 +39,9 @@ class MachineUse:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """``flow_tokens_per_s`` is what the placement passes with partial slices, ``bottleneck`` names what holds it there:
-    machines, links, or ranges of layers. ``machines`` are those of the placement, in its order.
+    """``flow_tokens_per_s`` is what the placement passes with partial slices, ``bottleneck`` names
+    what holds it there: machines, links, or ranges of layers. ``machines`` are those of the
+    placement, in its order.
     """
 
     flow_tokens_per_s: float
@@ -47,7 +51,9 @@ class Explained:
 
 
 def explain_plan(plan: MethodPlan, fleet: Fleet, model: ModelShape) -> Explained:
-    """The plan in sentences: what binds, how far from the best it is, who stands by; and what each machine is worth."""
+    """The plan in sentences: what binds, how far from the best it is, who stands by; and what each
+    machine is worth.
+    """
     if fleet.coordinator is not None:
         flow, binding, machines, sentences = _behind_coordinator(plan, fleet, model)
     else:
@@ -100,7 +106,7 @@ def _behind_coordinator(plan: MethodPlan, fleet: Fleet, model: ModelShape) -> _A
 
 
 def _in_fleet(plan: MethodPlan, fleet: Fleet, model: ModelShape) -> _Answer:
-    flow = solve_flow_lp(fleet, model, plan.placement, fewest_hops=False)
+    flow = solve_flow_lp(fleet, model, plan.placement)
     sentences = []
     if plan.disjoint:
         slowest = sorted(plan.chains, key=lambda chain: (chain.tokens_per_s, chain.stages))

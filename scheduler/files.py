@@ -1,7 +1,7 @@
 """How is a world written down: `fleet/1`, `cluster/1`, `gpu_profiles/1` and `placements/1`?
 
-Parsers of documents already read; units are in the keys. The formats are described in `docs/scheduler.md`.
-Every mistake is a FleetError that names the entry.
+Parsers of documents already read; units are in the keys. The formats are described in
+`docs/scheduler.md`. Every mistake is a FleetError that names the entry.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ def read_cluster(
 ) -> tuple[Fleet, ModelShape]:
     """A `cluster/1` document with measured `gpu_profiles/1`.
 
-    ``rates`` names the table of T(k) to use (None: the one made for as many nodes, else T(k) stays to be derived).
+    ``rates`` names the table of T(k) to use (None: the one made for as many nodes, else T(k) stays
+    to be derived).
     """
     _schema(document, "cluster/1")
     _schema(profiles, "gpu_profiles/1")
@@ -179,7 +180,9 @@ def _profile(values: Mapping[str, Any], rates: str) -> Profile:
 
 
 def read_placement(layers_of: Mapping[str, Sequence[int]], model: ModelShape) -> Placement:
-    """Shards from `{machine: [first, end)}`, in order of layers. Refuses ranges beyond the model."""
+    """Shards from `{machine: [first, end)}`, in order of layers. Refuses ranges beyond the
+    model.
+    """
     shards = []
     for machine_id, listed in sorted(layers_of.items()):
         if len(listed) != 2 or not 0 <= listed[0] < listed[1] <= model.layers:

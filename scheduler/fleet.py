@@ -1,7 +1,7 @@
 """What machines, links and model is a plan made for?
 
-Everything here is an immutable value whose constructor refuses absurd numbers (NaN, negative, duplicate ids) with a
-FleetError, so the planner itself never meets them.
+Everything here is an immutable value whose constructor refuses absurd numbers (NaN, negative,
+duplicate ids) with a FleetError, so the planner itself never meets them.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ class Coordinator:
 class Machine:
     """One machine g_i as it announced itself.
 
-    ``weight_fraction`` and ``kv_fraction`` are the shares of its memory kept for weights and for KV cache;
-    ``overhead_bytes`` is what the runtime takes besides (activations, graphs). ``tflops`` is effective, not peak.
-    ``tau_ms_per_layer`` is the measured time of one layer for ``tau_batch`` sequences, None before the first
-    measurement. ``kv_tokens`` is the announced room in tokens over all layers it holds, None to derive it.
-    ``access_ms`` is its own share of every hop's latency when links are given by region. ``stability`` is the share
-    of time it has been there. ``kind`` names its hardware for reports. ``profile``, where measured, replaces the
-    roofline and the capacity formula.
+    ``weight_fraction`` and ``kv_fraction`` are the shares of its memory kept for weights and for KV
+    cache; ``overhead_bytes`` is what the runtime takes besides (activations, graphs). ``tflops`` is
+    effective, not peak. ``tau_ms_per_layer`` is the measured time of one layer for ``tau_batch``
+    sequences, None before the first measurement. ``kv_tokens`` is the announced room in tokens over
+    all layers it holds, None to derive it. ``access_ms`` is its own share of every hop's latency
+    when links are given by region. ``stability`` is the share of time it has been there. ``kind``
+    names its hardware for reports. ``profile``, where measured, replaces the roofline and the
+    capacity formula.
     """
 
     id: str
@@ -107,10 +108,11 @@ class Machine:
 class ModelShape:
     """What a model weighs and costs. All transformer layers count alike.
 
-    ``head_bytes`` is the output projection as the last stage loads it. A ``tied`` model shares one table between both
-    ends: separate first and last stages each load it, a single stage loads it once. A mixture of experts has
-    ``experts`` of ``expert_bytes`` in every layer (part of ``layer_bytes``), of which a token visits
-    ``experts_per_token``; ``flops_per_layer_per_token`` counts only those.
+    ``head_bytes`` is the output projection as the last stage loads it. A ``tied`` model shares one
+    table between both ends: separate first and last stages each load it, a single stage loads it
+    once. A mixture of experts has ``experts`` of ``expert_bytes`` in every layer (part of
+    ``layer_bytes``), of which a token visits ``experts_per_token``; ``flops_per_layer_per_token``
+    counts only those.
     """
 
     layers: int
@@ -158,7 +160,8 @@ class ModelShape:
             raise FleetError(f"{self.experts} experts of {self.expert_bytes} bytes exceed a layer")
         if self.tied and self.head_bytes != self.embedding_bytes:
             raise FleetError(
-                f"a tied model has one table, not {self.embedding_bytes} and {self.head_bytes} bytes"
+                f"a tied model has one table, not {self.embedding_bytes} and {self.head_bytes} "
+                "bytes"
             )
 
     @classmethod
@@ -181,10 +184,11 @@ class ModelShape:
         experts_per_token: int = 0,
         expert_intermediate: int = 0,
     ) -> ModelShape:
-        """Shape of a decoder with gated MLPs; ``layer_bytes`` overrides the count from the dimensions.
+        """Shape of a decoder with gated MLPs; ``layer_bytes`` overrides the count from the
+        dimensions.
 
-        With ``experts``, ``intermediate`` is the MLP every token visits (0 if none) and ``expert_intermediate`` that of
-        one expert.
+        With ``experts``, ``intermediate`` is the MLP every token visits (0 if none) and
+        ``expert_intermediate`` that of one expert.
         """
         head_dim = head_dim or hidden // heads
         q, kv = heads * head_dim, 2 * kv_heads * head_dim
@@ -212,7 +216,9 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction of a connection: ρ and, where known, its bandwidth. Infinite latency means no connection."""
+    """One direction of a connection: ρ and, where known, its bandwidth. Infinite latency means no
+    connection.
+    """
 
     latency_ms: float
     bandwidth_mbit_s: float | None = None
@@ -229,8 +235,9 @@ class Link:
 class Links:
     """One-way latencies ρ(g, g′), measured by pair or, failing that, factored by region.
 
-    Looked up in this order: the pair, the reverse pair, region to region plus both machines' ``access_ms``, then
-    ``default_ms``. When nothing answers, the two machines cannot reach each other.
+    Looked up in this order: the pair, the reverse pair, region to region plus both machines'
+    ``access_ms``, then ``default_ms``. When nothing answers, the two machines cannot reach each
+    other.
     """
 
     pairs: Mapping[tuple[str, str], Link] = field(default_factory=dict)
@@ -268,7 +275,8 @@ class Links:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The machines G and their links. Machines are kept in order of id, so input order never matters.
+    """The machines G and their links. Machines are kept in order of id, so input order never
+    matters.
 
     ``coordinator`` is where a flow starts and ends; None where requests come from everywhere.
     """
@@ -307,7 +315,8 @@ class Shard(NamedTuple):
 
 #: Ordered stages that cover [0, L) once.
 Pipeline: TypeAlias = tuple[Shard, ...]
-#: Who holds what, at most one shard a machine, in order of layers; chains over it are chosen per request.
+#: Who holds what, at most one shard a machine, in order of layers; chains over it are chosen per
+#: request.
 Placement: TypeAlias = tuple[Shard, ...]
 
 
@@ -317,7 +326,7 @@ def in_layer_order(shards: Iterable[Shard]) -> Placement:
 
 
 def consecutive(machines: Sequence[Machine], counts: Sequence[int]) -> Pipeline:
-    """A pipeline of these machines in this order, with so many layers each from layer 0 on."""
+    """A pipeline of these machines in this order, with these numbers of layers from layer 0 on."""
     stages, cursor = list[Shard](), 0
     for machine, count in zip(machines, counts, strict=True):
         stages.append(Shard(machine.id, LayerRange(cursor, cursor + count)))

@@ -1,9 +1,11 @@
-"""How many tokens per second can a placement pass when every machine may serve any part of its slice, and how shared out?
+"""How many tokens per second can a placement pass when every machine may serve any part of its
+slice, and how shared out?
 
-Over the segments between slice boundaries, y(m, g) tokens/s of machine m on segment g: Σ_m y(m, g) = T for every segment,
-Σ_g layers(g) y(m, g) ≤ rate of m. Slices are intervals, so the largest T is a minimum cut found by Newton's method
-(Dinkelbach 1967), and its shares by serving each segment from the slice that ends first (Glover 1967): both exact and
-without a solver. Fewest entries (hops) at a given T is a linear program. Any two holders are taken to reach each other.
+Over the segments between slice boundaries, y(m, g) tokens/s of machine m on segment g: Σ_m y(m, g)
+= T for every segment, Σ_g layers(g) y(m, g) ≤ rate of m. Slices are intervals, so the largest T is
+a minimum cut found by Newton's method (Dinkelbach 1967), and its shares by serving each segment
+from the slice that ends first (Glover 1967): both exact and without a solver. Fewest entries (hops)
+at a given T is a linear program. Any two holders are taken to reach each other.
 """
 
 from __future__ import annotations
@@ -11,44 +13,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
 
 from core.protocol.types import LayerRange
 from scheduler.costs import Position, capacity, tokens_per_s
-from scheduler.entries_lp import fewest_entries
 from scheduler.errors import PlanError
 from scheduler.fleet import Fleet, Machine, ModelShape, Placement
 from scheduler.interval_flow import largest_flow, share_out
-
-Floats: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+from scheduler.routing.arrays import Floats
 
 
 @dataclass(frozen=True)
 class FlowLp:
     """What a placement passes.
 
-    ``tokens_per_s`` is the largest T, ``ub`` what no placement on this fleet passes (Σ of best rates / L). ``served``
-    is the T that ``shares`` is for: tokens/s of (machine, segment). ``entries`` is the mean number of stages a request
-    visits. ``layer_price`` is what one more layer·token/s at a layer adds to T, ``machine_price`` the same for a
-    machine's rate, 0 where it is not short. ``bottleneck`` lists the layers that bind.
+    ``tokens_per_s`` is the largest T, ``ub`` what no placement on this fleet passes (Σ of best
+    rates / L). ``shares`` are tokens/s of (machine, segment). ``layer_price`` is what one more
+    layer·token/s at a layer adds to T, ``machine_price`` the same for a machine's rate, 0 where it
+    is not short. ``bottleneck`` lists the layers that bind.
     """
 
     tokens_per_s: float
     ub: float
-    served: float
     segments: tuple[LayerRange, ...]
     shares: Mapping[tuple[str, LayerRange], float]
     layer_price: tuple[float, ...]
     machine_price: Mapping[str, float]
     bottleneck: tuple[LayerRange, ...]
-    entries: float
-    method: str
 
 
 def rate_of(machine: Machine, model: ModelShape, layers: int) -> float:
-    """Layer·tokens/s that a machine gives when it holds so many layers, times its stability."""
+    """Layer·tokens/s that a machine gives when it holds that many layers, times its stability."""
     return layers * tokens_per_s(machine, model, layers) * machine.stability
 
 
@@ -56,42 +52,34 @@ def solve_flow_lp(
     fleet: Fleet,
     model: ModelShape,
     placement: Placement,
-    *,
-    share: float = 1.0,
-    fewest_hops: bool = True,
 ) -> FlowLp:
-    """The largest T, and shares that serve `share` of it with the fewest entries (with `fewest_hops`), else with any.
+    """The largest T, and shares that serve it.
 
-    Raises PlanError for a shard of an unknown machine or beyond the model. T is 0 while a layer has no holder.
+    Raises PlanError for a shard of an unknown machine or beyond the model. T is 0 while a layer has
+    no holder.
     """
     grouped = slices_of(fleet, model, placement)
     by_slice, rates, slices = grouped.by_slice, grouped.rates, grouped.slices
     spans, together, widths = grouped.spans, grouped.together, grouped.widths
     most, short = largest_flow(spans, together, widths)
-    served = share * most
-    shares, method = share_out(spans, together, widths, served), "earliest end first"
-    if fewest_hops and served > 0:
-        better = fewest_entries(spans, together, widths, served)
-        if better is not None:
-            shares, method = better, "linear program"
+    shares = share_out(spans, together, widths, most)
     segments = tuple(LayerRange(a, b) for a, b in pairwise(grouped.edges))
     return FlowLp(
         tokens_per_s=most,
         ub=sum(best_rate(m, model) for m in fleet.machines) / model.layers,
-        served=served,
         segments=segments,
         shares=_by_machine(shares, spans, slices, by_slice, rates, segments),
         layer_price=layer_prices(short, widths),
         machine_price=_machine_prices(short, widths, spans, slices, by_slice),
         bottleneck=tuple(segments[g] for g in np.flatnonzero(short)),
-        entries=_entries(shares) / served if served > 0 else 0.0,
-        method=method,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """Machines by slice, and slices as spans of segments: those of one slice are one for the flow."""
+    """Machines by slice, and slices as spans of segments: those of one slice are one for
+    the flow.
+    """
 
     by_slice: Mapping[LayerRange, Sequence[str]]
     rates: Mapping[str, float]
@@ -103,7 +91,9 @@ class Slices:
 
 
 def slices_of(fleet: Fleet, model: ModelShape, placement: Placement) -> Slices:
-    """A placement by slice. Raises PlanError for a shard of an unknown machine, beyond the model, or a second one."""
+    """A placement by slice. Raises PlanError for a shard of an unknown machine, beyond the model,
+    or a second one.
+    """
     by_slice: dict[LayerRange, list[str]] = {}
     rates: dict[str, float] = {}
     for machine_id, layers in placement:
@@ -133,12 +123,6 @@ def best_rate(machine: Machine, model: ModelShape) -> float:
     return max((rate_of(machine, model, k) for k in range(1, most + 1)), default=0.0)
 
 
-def _entries(shares: Floats) -> float:
-    """Σ of what enters slices: tokens/s on a segment beyond those of the same slice on the one before."""
-    before = np.concatenate([np.zeros((len(shares), 1)), shares[:, :-1]], axis=1)
-    return float(np.maximum(0.0, shares - before).sum())
-
-
 def _by_machine(
     shares: Floats,
     spans: Sequence[tuple[int, int]],
@@ -147,7 +131,9 @@ def _by_machine(
     rates: Mapping[str, float],
     segments: Sequence[LayerRange],
 ) -> dict[tuple[str, LayerRange], float]:
-    """A slice's share goes to its machines by their rates, which changes neither flow nor entries."""
+    """A slice's share goes to its machines by their rates, which changes neither flow nor
+    entries.
+    """
     result = {}
     for i, layers in enumerate(slices):
         whole = sum(rates[m] for m in by_slice[layers])
@@ -161,7 +147,9 @@ def _by_machine(
 def layer_prices(
     short: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], widths: Floats
 ) -> tuple[float, ...]:
-    """What one more layer·token/s would add to the flow, layer by layer; the prices of all layers sum to 1."""
+    """What one more layer·token/s would add to the flow, layer by layer; the prices of all layers
+    sum to 1.
+    """
     price = 1.0 / float(widths[short].sum())
     return tuple(
         price if is_short else 0.0

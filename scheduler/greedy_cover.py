@@ -7,7 +7,8 @@ from scheduler.parallax_allocate import Cover, Objective, ScoredK
 
 
 def greedy_patterns(pool: Pool) -> tuple[Pattern, ...]:
-    """Pipelines one after another: largest machine first, closed by the smallest machine that completes it.
+    """Pipelines one after another: largest machine first, closed by the smallest machine that
+    completes it.
 
     Finds at least one pipeline whenever the pool holds one.
     """

@@ -6,11 +6,10 @@ from typing import Any
 
 
 def open_highs(**options: Any) -> tuple[Any, Any]:
-    """(highspy, an empty solver): silent, one thread, a fixed seed, then the given HiGHS options.
-
-    Raises ImportError where highspy is not installed.
+    """(highspy, an empty solver): silent, one thread, a fixed seed, then the given HiGHS
+    options.
     """
-    import highspy  # here, so that planning without it can fall back
+    import highspy  # here, so that commands that plan nothing start without it
 
     solver: Any = highspy._core._Highs()
     always = {"output_flag": False, "threads": 1, "parallel": "off", "random_seed": 1}

@@ -1,4 +1,6 @@
-"""Where do standby machines serve at once, and what are pipelines made of when they are planned together?"""
+"""Where do standby machines serve at once, and what are pipelines made of when they are planned
+together?
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,14 @@ DEFAULT_METHOD = "utility"
 class Rules:
     """How to plan, and how eager to.
 
-    ``method`` of `scheduler.methods` plans for many at once, for the first time when ``min_machines`` are there and
-    whenever nobody came or went for ``settle_ms``. ``partial`` tells whether requests use parts of slices.
+    ``method`` of `scheduler.methods` plans for many at once, for the first time when
+    ``min_machines`` are there and whenever nobody came or went for ``settle_ms``. ``partial`` tells
+    whether requests use parts of slices.
 
-    Serving machines are moved for balance only if loads vary by more than ``load_spread`` (`layer_loads`), throughput
-    rises by ``worth_share``, at least ``least_served`` of it goes on while they load at ``load_bytes_per_s`` each, more
-    tokens pass until ``horizon_s``, and nothing has changed for ``rest_ms``.
+    Serving machines are moved for balance only if loads vary by more than ``load_spread``
+    (`layer_loads`), throughput rises by ``worth_share``, at least ``least_served`` of it goes on
+    while they load at ``load_bytes_per_s`` each, more tokens pass until ``horizon_s``, and nothing
+    has changed for ``rest_ms``.
     """
 
     method: str = DEFAULT_METHOD
@@ -43,7 +47,9 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Pipelines:
-    """Slices that cover the model and why; none, and what is short, where the machines do not suffice."""
+    """Slices that cover the model and why; none, and what is short, where the machines do not
+    suffice.
+    """
 
     holding: Holding
     why: tuple[str, ...]
@@ -52,17 +58,11 @@ class Pipelines:
 def pipelines_of(
     fleet: Fleet, model: ModelShape, rules: Rules, budget: Budget = Budget()
 ) -> Pipelines:
-    """Slices over these machines alone, by the method of the rules; by the utility plan where that finds none.
-
-    Without a solver where there is none.
-    """
+    """Slices over these machines alone, by the method of the rules, else by the utility plan."""
     refused: list[str] = []
     for method in dict.fromkeys((rules.method, DEFAULT_METHOD)):
         try:
-            try:
-                found = plan_by(method, fleet, model, budget)
-            except ImportError:
-                found = plan_by("greedy", fleet, model, budget)
+            found = plan_by(method, fleet, model, budget)
         except FleetError as error:
             refused.append(str(error))
             continue
@@ -81,7 +81,9 @@ def with_standby(
     rules: Rules = Rules(),
     budget: Budget = Budget(),
 ) -> Pipelines:
-    """Standby machines serve at once: as whole pipelines where they suffice, the others where the model is thinnest."""
+    """Standby machines serve at once: as whole pipelines where they suffice, the others where the
+    model is thinnest.
+    """
     holding, why = dict(holding), tuple[str, ...]()
     free = [m for m in fleet.machines if m.id not in holding and capacities(m, model).plain >= 1]
     if sum(capacities(m, model).plain for m in free) >= model.layers:
@@ -105,7 +107,9 @@ def thinnest_slice(
     holding: Mapping[str, LayerRange],
     partial: bool,
 ) -> LayerRange | None:
-    """The slice where one more machine helps most; without ``partial`` its ends meet those of others."""
+    """The slice where one more machine helps most; without ``partial`` its ends meet those of
+    others.
+    """
     if partial:
         return dearest_slice(machine, fleet, model, holding)
     return join(machine, fleet, model, [Shard(*item) for item in holding.items()])

@@ -1,8 +1,8 @@
 """What would each known method make of this fleet? One table of methods behind one function.
 
-"auto" is what the product itself would do: candidates ranked by simulation for a cluster of measured machines behind a
-coordinator (by flow when time is short), the utility plan for a fleet of many replicas. The others are there to be
-compared with.
+"auto" is what the product itself would do: candidates ranked by simulation for a cluster of
+measured machines behind a coordinator (by flow when time is short), the utility plan for a fleet of
+many replicas. The others are there to be compared with.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ TRACE_REQUESTS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How long to look: until `clock` says `deadline_s`, or as long as the method's own counts last."""
+    """How long to look: until `clock` says `deadline_s`, or as long as the method's own counts
+    last.
+    """
 
     clock: Callable[[], float] | None = None
     deadline_s: float = math.inf
@@ -41,9 +43,10 @@ class Budget:
 class MethodPlan:
     """A placement and the chains that serve over it.
 
-    ``chains`` are disjoint pipelines, or the paths of ``flow``, a maximum flow (with partial slices). ``at_most`` bounds
-    the tokens/s of every plan of this fleet. ``gap`` is the method's own distance to the proven best of what it optimises,
-    NaN where a method proves nothing. ``standby`` machines could hold layers and hold none; ``ignored`` ones cannot.
+    ``chains`` are disjoint pipelines, or the paths of ``flow``, a maximum flow (with partial
+    slices). ``at_most`` bounds the tokens/s of every plan of this fleet. ``gap`` is the method's
+    own distance to the proven best of what it optimises, NaN where a method proves nothing.
+    ``standby`` machines could hold layers and hold none; ``ignored`` ones cannot.
     """
 
     method: str
@@ -79,8 +82,8 @@ Method = Callable[[Fleet, ModelShape, Budget], _Found]
 def plan_by(name: str, fleet: Fleet, model: ModelShape, budget: Budget = Budget()) -> MethodPlan:
     """The plan of one method of `METHODS`, validated.
 
-    Raises FleetError for an unknown method or when the fleet cannot hold the model (saying what is short, and by how
-    much), ImportError when the method needs HiGHS and it is missing.
+    Raises FleetError for an unknown method or when the fleet cannot hold the model (saying what is
+    short, and by how much).
     """
     if name not in METHODS:
         raise FleetError(f"no method {name!r}; there are {', '.join(sorted(METHODS))}")
@@ -151,8 +154,8 @@ def _measured(
 def at_most(fleet: Fleet, model: ModelShape) -> float:
     """Tokens/s that no plan of this fleet passes.
 
-    Behind a coordinator, where a request has its stages whole, the capped bound of `helix.bounds`; else every machine's
-    layers per second at its best, over L.
+    Behind a coordinator, where a request has its stages whole, the capped bound of `helix.bounds`;
+    else every machine's layers per second at its best, over L.
     """
     from scheduler.helix.bounds import capped_bound, trivial_bound
 
@@ -202,7 +205,9 @@ def _search(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
 
 
 def _serve(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
-    """Candidates of different depth, ranked by what they serve in simulation with prompts cut into chunks."""
+    """Candidates of different depth, ranked by what they serve in simulation with prompts cut into
+    chunks.
+    """
     from scheduler.placement.serve_plan import plan_to_serve
     from scheduler.simulate.traces import poisson
     from scheduler.simulate.work import ClosedLoop
@@ -217,8 +222,10 @@ def _serve(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
         over=None if clock is None else (lambda: budget.left_s <= 0.0),
     )
     notes = [
-        f"{ranked.candidate.source}: serves {ranked.report.decode_tokens_per_s:.0f} output tokens/s "
-        f"({ranked.report.decode.mean_s:.2f} s a token, prompts {ranked.report.prompt.mean_s:.2f} s) "
+        f"{ranked.candidate.source}: serves {ranked.report.decode_tokens_per_s:.0f} output "
+        "tokens/s "
+        f"({ranked.report.decode.mean_s:.2f} s a token, prompts "
+        f"{ranked.report.prompt.mean_s:.2f} s) "
         f"at flow {ranked.candidate.tokens_per_s:.0f} over {ranked.candidate.stages:.1f} stages"
         for ranked in found.ranked
     ]

@@ -1,8 +1,8 @@
 """Which serving machines should load other layers because it pays, when loading costs time?
 
-A placement is worth the tokens it passes until the horizon. Machines load in turns, so many at once as the others can make
-up for: a fleet that serves is not stopped for a better plan. Weights move only where that pays, and none without which as
-much passes.
+A placement is worth the tokens it passes until the horizon. Machines load in turns, as many at once
+as the others can make up for: a fleet that serves is not stopped for a better plan. Weights move
+only where that pays, and none without which as much passes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scheduler.placement.patches import patches
 from scheduler.rebalance import should_rebalance
 from scheduler.slices import Holding, Layers, is_whole, layer_supply, loaded_bytes, whole_flow
 
-#: Holders of the layers that most others hold: so many are looked at for a move of their own.
+#: Holders of the layers that most others hold: this many are looked at for a move of their own.
 LOOKED_AT = 8
 
 
@@ -30,8 +30,8 @@ LOOKED_AT = 8
 class Migration:
     """A placement to go to, and who loads together, one turn after the other.
 
-    Throughputs are as it is, the least of all turns (which take ``load_s`` in all), and after. ``tokens`` is what passes
-    until the horizon, ``tokens_if_kept`` what would without a move.
+    Throughputs are as it is, the least of all turns (which take ``load_s`` in all), and after.
+    ``tokens`` is what passes until the horizon, ``tokens_if_kept`` what would without a move.
     """
 
     holding: Holding
@@ -67,7 +67,9 @@ class Judge:
         return cls(fleet, model, holding, serving, rules, now)
 
     def judged(self, target: Layers, more_than: float = 0.0) -> Migration | None:
-        """What a target is worth; None if it is no better by the rules, brings no more tokens than that, or stops too much."""
+        """What a target is worth; None if it is no better by the rules, brings no more tokens than
+        that, or stops too much.
+        """
         rules = self.rules
         after = throughput(self.fleet, self.model, target, rules.partial)
         stay = self.now * rules.horizon_s
@@ -80,7 +82,7 @@ class Judge:
         turns, least, spent_s, tokens = list[tuple[str, ...]](), self.now, 0.0, 0.0
         state, loaded = dict(self.holding), dict(self.serving)
         left = [i for i, layers in target.items() if self.holding.get(i) != layers]
-        # Whoever only drops layers does so last, when others have them, and at once.
+        # A machine that only drops layers does so last, when others have them, and at once.
         left.sort(key=lambda i: (not self.load_s(i, target[i]), self.load_s(i, target[i]), i))
         while left:
             turn, rate = self._turn(state, loaded, left, target)
@@ -140,8 +142,9 @@ def migration(
 ) -> Migration | None:
     """The best way on from a placement that covers the model; None where none is worth its moves.
 
-    Nothing is looked for unless loads are as uneven as Parallax §3.4 asks of a new plan. Then, until the budget is over:
-    single machines moved to where the model is thin, a few moved together (with partial slices), everybody planned anew.
+    Nothing is looked for unless loads are as uneven as Parallax §3.4 asks of a new plan. Then,
+    until the budget is over: single machines moved to where the model is thin, a few moved together
+    (with partial slices), everybody planned anew.
     """
     uneven = should_rebalance(
         fleet, model, _shards(holding), rules.load_spread, partial=rules.partial
@@ -170,7 +173,7 @@ def throughput(fleet: Fleet, model: ModelShape, holding: Layers, partial: bool =
         return max_flow(fleet, model, placement, partial=partial).tokens_per_s
     if not partial:
         return whole_flow(fleet, model, holding)
-    return solve_flow_lp(fleet, model, placement, fewest_hops=False).tokens_per_s
+    return solve_flow_lp(fleet, model, placement).tokens_per_s
 
 
 def _targets(judge: Judge, fixed: Collection[str], budget: Budget) -> Iterator[Layers]:

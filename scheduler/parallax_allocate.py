@@ -1,8 +1,9 @@
 """Phase 1 as printed (Parallax §3.2): how many pipelines, and which machines make up each?
 
-`fewest_stages` is dp₁ itself; `Objective.z` is Z(k); `allocate_by_dp` picks k̂ = arg max Z(k) and reconstructs.
-dp₁ enumerates multisets of residuals, so its states grow exponentially with k: `allocate_by_dp` gives up at a state
-limit and `scheduler.patterns` solves the same problem for any N.
+`fewest_stages` is dp₁ itself; `Objective.z` is Z(k); `allocate_by_dp` picks k̂ = arg max Z(k) and
+reconstructs. dp₁ enumerates multisets of residuals, so its states grow exponentially with k:
+`allocate_by_dp` gives up at a state limit and `scheduler.patterns` solves the same problem for any
+N.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from scheduler.gap import relative_gap
 from scheduler.kinds import NO_WAY, Pattern, Pool
 
 HAS_FIRST, HAS_LAST = 1, 2
-#: (i, r, waiting): cursor over sorted machines, residuals of partial pipelines, pipelines still to start.
+#: (i, r, waiting): cursor over sorted machines, residuals of partial pipelines, pipelines still to
+#: start.
 State: TypeAlias = tuple[int, tuple[int, ...], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Z(k) = k^α / (T_comp + (s*(k)/k) r_RTT), to be maximised. α = 1, T_comp = 0, r_RTT = 1 gives k²/stages."""
+    """Z(k) = k^α / (T_comp + (s*(k)/k) r_RTT), to be maximised. α = 1, T_comp = 0, r_RTT = 1 gives
+    k²/stages.
+    """
 
     alpha: float
     t_comp_ms: float
@@ -44,7 +48,9 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class ScoredK:
-    """One number of pipelines that was considered. ``stages`` is None when no plan with k pipelines was found."""
+    """One number of pipelines that was considered. ``stages`` is None when no plan with k pipelines
+    was found.
+    """
 
     k: int
     stages: int | None
@@ -79,9 +85,10 @@ class TooManyStates(Exception):
 class Dp1:
     """dp₁(i, r, f) with skip, extend and start, memoised with back-pointers.
 
-    The printed state (i, r, f) for a target k is kept as (i, r, waiting = k − f − |r|), which no longer depends on k,
-    so one table serves every k. A partial pipeline is `residual × 4 + roles`: which of its ends (embedding, head) has
-    already been given to one of its machines. The table gives the exact s*(k), ends included.
+    The printed state (i, r, f) for a target k is kept as (i, r, waiting = k − f − |r|), which no
+    longer depends on k, so one table serves every k. A partial pipeline is `residual × 4 + roles`:
+    which of its ends (embedding, head) has already been given to one of its machines. The table
+    gives the exact s*(k), ends included.
     """
 
     def __init__(self, pool: Pool, state_limit: int) -> None:
@@ -123,7 +130,9 @@ class Dp1:
         return best
 
     def _moves(self, i: int, r: tuple[int, ...], waiting: int) -> list[tuple[int, int]]:
-        """(partial before, partial after) of every extend and start; `before` is -1 for a start, `after` for a finish."""
+        """(partial before, partial after) of every extend and start; `before` is -1 for a start,
+        `after` for a finish.
+        """
         moves = []
         for partial in dict.fromkeys(r):  # extend
             moves += [(partial, after) for after in self._take(i, partial // 4, partial % 4)]
@@ -193,7 +202,9 @@ class Dp1:
 
 
 def allocate_by_dp(pool: Pool, objective: Objective, state_limit: int) -> Cover:
-    """k̂ = arg max Z(k) over k = 1 … k_max by dp₁; among equal scores the larger k. Raises TooManyStates."""
+    """k̂ = arg max Z(k) over k = 1 … k_max by dp₁; among equal scores the larger k. Raises
+    TooManyStates.
+    """
     dp = Dp1(pool, state_limit)
     scores = []
     for k in range(1, pool.k_max + 1):

@@ -1,8 +1,9 @@
 """Which chain of machines should answer this request (phase 2, Parallax §3.3)?
 
-dp₂(ℓ + 1, g′) = min over g of dp₂(ℓ, g) + ρ(g, g′) + τ(g′, ℓ + 1): a shortest path over the layer DAG. τ is the same for
-all layers a machine holds, so cost is linear between shard boundaries and an optimal switch lies on one: the sweep goes
-boundary by boundary instead of layer by layer and finds the same minimum.
+dp₂(ℓ + 1, g′) = min over g of dp₂(ℓ, g) + ρ(g, g′) + τ(g′, ℓ + 1): a shortest path over the layer
+DAG. τ is the same for all layers a machine holds, so cost is linear between shard boundaries and an
+optimal switch lies on one: the sweep goes boundary by boundary instead of layer by layer and finds
+the same minimum.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class Leg(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The fastest chain. ``latency_ms`` is one token's way from the client and back: all legs and ``return_ms``."""
+    """The fastest chain. ``latency_ms`` is one token's way from the client and back: all legs and
+    ``return_ms``.
+    """
 
     stages: Pipeline
     latency_ms: float
@@ -53,7 +56,9 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class NoRoute:
-    """Why there is no chain: nobody holds ``layers``, all who do are masked, or no chain of holders connects."""
+    """Why there is no chain: nobody holds ``layers``, all who do are masked, or no chain of holders
+    connects.
+    """
 
     reason: Literal["uncovered", "masked", "disconnected"]
     layers: tuple[LayerRange, ...]
@@ -76,8 +81,9 @@ class Stages(Protocol):
 def route(table: RoutingTable, query: RouteQuery | None = None) -> Answer:
     """The chain of least latency that covers the span once and in order; exact.
 
-    With partial slices it may leave a machine and come back to it, where what lies between is so much faster elsewhere.
-    On equal cost a machine keeps the request rather than handing it over; then the lower locality and id go first.
+    With partial slices it may leave a machine and come back to it, where what lies between is so
+    much faster elsewhere. On equal cost a machine keeps the request rather than handing it over;
+    then the lower locality and id go first.
     """
     return _search(table, query or DEFAULT, 1)
 
@@ -108,7 +114,9 @@ def _search(table: RoutingTable, query: RouteQuery, states: int) -> Answer:
 def disjoint_backups(
     table: RoutingTable, primary: Route, n: int, query: RouteQuery | None = None
 ) -> tuple[Route, ...]:
-    """Up to n further chains, each the best that shares no machine with the primary or an earlier backup."""
+    """Up to n further chains, each the best that shares no machine with the primary or an earlier
+    backup.
+    """
     query = query or DEFAULT
     excluded = query.excluded | primary.machine_ids
     backups: list[Route] = []
@@ -147,7 +155,9 @@ def priced_route(table: RoutingTable, prices: Stages, runs: Sequence[Run]) -> Ro
 
 
 def no_route(table: RoutingTable, span: LayerRange | None, prices: Stages, reached: int) -> NoRoute:
-    """Why there is no chain over the span (the whole model if None), given how far the best one reaches."""
+    """Why there is no chain over the span (the whole model if None), given how far the best one
+    reaches.
+    """
     span = span or LayerRange(0, table.model.layers)
     nobody: Flags = np.zeros(len(table.machines), dtype=np.bool_)
     holes = _uncovered(table, span, nobody)

@@ -1,24 +1,28 @@
 """Phase 1 for any N: the same s*(k) and Z(k) as dp₁, through the configuration formulation.
 
-Minimise Σ s_p x_p subject to Σ_p x_p = k and Σ_p m_{tp} x_p ≤ n_t, x integer, where pattern p uses m_{tp} machines of
-kind t and s_p machines in all (Gilmore and Gomory 1961; bin covering, Csirik et al. 2001). Its linear relaxation is a
-convex piecewise-linear function of k, so a few solves bound s*(k) for every k at once, and the integer problem is
-solved only for those k whose bound can still win. No clock is read: limits count nodes and columns.
+Minimise Σ s_p x_p subject to Σ_p x_p = k and Σ_p m_{tp} x_p ≤ n_t, x integer, where pattern p uses
+m_{tp} machines of kind t and s_p machines in all (Gilmore and Gomory 1961; bin covering, Csirik et
+al. 2001). Its linear relaxation is a convex piecewise-linear function of k. At a price μ of a
+pipeline the relaxation gives a line below all of it (Eisner and Severance 1976), so a few prices
+bound s*(k) for every k, and the integer problem is solved only for those k whose bound can still
+win. No clock is read: limits count nodes and columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
 
 from scheduler.costs import Capacities
-from scheduler.kinds import Pattern, Pool, covers, fewest_stages_at_least, minimal
-from scheduler.master import Master
+from scheduler.kinds import NO_WAY, Pattern, Pool, covers, fewest_stages_at_least, minimal
 from scheduler.parallax_allocate import Cover, Objective, ScoredK
-from scheduler.parametric import Edge, bounds, edges, whole_plan
 from scheduler.pricing import cheapest_pattern
+from scheduler.routing.arrays import Floats, Ints
+from scheduler.utility.simplex import Mix, maximise
+from scheduler.utility.whole import Search, best_whole
 
 PRICE_TOLERANCE = 1e-7
 ROUND_TOLERANCE = 1e-6
@@ -26,43 +30,103 @@ ROUND_TOLERANCE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class PatternLimits:
-    """How hard to try. Past ``patterns`` minimal patterns, columns are generated instead of enumerated.
+    """How hard to try. Past ``patterns`` minimal patterns, columns are generated, not enumerated.
 
-    For up to ``more_stages`` numbers of stages a whole plan is looked for beside the relaxation, before a solver is.
+    A whole plan is looked for among ``classes`` classes of machines with ``width`` states first,
+    and by a solver with ``mip_nodes`` nodes where that does not prove it.
     """
 
     patterns: int = 2000
     integer_solves: int = 24
     mip_nodes: int = 5000
     pricing_rounds: int = 400
-    more_stages: int = 3
+    classes: int = 2048
+    width: int = 100
 
 
-@dataclass(slots=True)
 class Columns:
-    """The patterns in play; ``complete`` when no other minimal pattern exists."""
+    """The patterns in play, none twice; ``complete`` when no other minimal pattern exists.
 
-    patterns: list[Pattern]
-    complete: bool
-    known: set[Pattern] = field(default_factory=set)
+    ``uses`` [kind, pattern] counts machines, ``sizes`` all of a pattern's.
+    """
 
-    def __post_init__(self) -> None:
-        self.known = set(self.patterns)
+    def __init__(self, patterns: Sequence[Pattern], kinds: int, *, complete: bool) -> None:
+        self.patterns, self.complete = list(patterns), complete
+        self.uses: Ints = np.zeros((kinds, len(patterns)), dtype=np.int64)
+        for p, pattern in enumerate(patterns):
+            for t in pattern:
+                self.uses[t, p] += 1
+
+    @property
+    def sizes(self) -> Ints:
+        return np.asarray(self.uses.sum(axis=0))
 
     def add(self, pattern: Pattern) -> bool:
         """Add a pattern; False when it is already there."""
-        if pattern in self.known:
+        if pattern in self.patterns:
             return False
-        self.known.add(pattern)
         self.patterns.append(pattern)
+        column = np.bincount(pattern, minlength=len(self.uses))
+        self.uses = np.column_stack([self.uses, column])
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxed:
+    """The best mix of those patterns that ``fit``, and what the ``cheapest`` pattern costs then.
+
+    A machine costs 1 and the price of its kind.
+    """
+
+    mix: Mix
+    fit: Ints
+    cheapest: float
+
+    @property
+    def times(self) -> tuple[Ints, Floats]:
+        """Patterns, by number, and how often each is used."""
+        used = self.mix.basis >= 0
+        return self.fit[self.mix.basis[used]], self.mix.amounts[used]
+
+
+def relaxed(
+    pool: Pool,
+    columns: Columns,
+    counts: Sequence[int],
+    k: int,
+    price: float,
+    limits: PatternLimits,
+    basis: Ints | None = None,
+) -> Relaxed:
+    """The mix of at most k pipelines, each worth `price` less its stages, by these machines.
+
+    Columns are generated where not all are known. A `basis` of an answer for the same machines and
+    k, when there were fewer columns, starts it warm.
+    """
+    supply = np.array([*counts, k], dtype=np.float64)
+    for _ in range(limits.pricing_rounds):
+        fit = np.flatnonzero((columns.uses <= supply[:-1, None]).all(axis=0))
+        rows = np.vstack([columns.uses[:, fit], np.ones(len(fit))]).astype(np.float64)
+        worth: Floats = price - columns.sizes[fit].astype(np.float64)
+        mix = maximise(rows, worth, supply, basis, pivots=4000)
+        basis, weights = mix.basis, 1.0 + mix.prices[:-1]
+        if columns.complete:
+            return Relaxed(mix, fit, float((weights @ columns.uses).min()))
+        found = cheapest_pattern(pool, counts, weights)
+        if found is None:
+            return Relaxed(mix, fit, price)
+        cheapest, pattern = found
+        enough = cheapest >= price - mix.prices[-1] - PRICE_TOLERANCE
+        if enough or not columns.add(minimal(pattern, pool)):
+            break
+    return Relaxed(mix, fit, cheapest)
 
 
 def enumerate_patterns(pool: Pool, limit: int) -> list[Pattern] | None:
     """Every minimal pattern of the pool, or None when there are more than `limit` of them.
 
-    Kinds are totally ordered, so a pattern grown largest kind first is minimal exactly when it covers and the pattern
-    before its last machine did not.
+    Kinds are totally ordered, so a pattern grown largest kind first is minimal exactly when it
+    covers and the pattern before its last machine did not.
     """
     counts, kinds, layers, found = pool.counts, pool.kinds, pool.layers, list[Pattern]()
     steps = 50 * limit  # growing past every dead end costs as much as finding a pattern
@@ -100,247 +164,191 @@ def enumerate_patterns(pool: Pool, limit: int) -> list[Pattern] | None:
     return found if grow((), [], 0) else None
 
 
-def allocate_by_patterns(pool: Pool, objective: Objective, limits: PatternLimits) -> Cover:
-    """k̂ = arg max Z(k) with a proven bound over every k; among equal scores the larger k.
+class Curve:
+    """The relaxation's stages by k, as far as it was asked for: lines below it, and its corners.
 
-    Raises ImportError when HiGHS is not installed.
+    The first line is that of a price at which any further pipeline pays: its corner is the most
+    pipelines.
     """
-    every = enumerate_patterns(pool, limits.patterns)
-    columns = Columns(every or [], complete=every is not None)
-    curve = edges(pool.counts, columns.patterns) if columns.complete else None
-    if curve is None:
-        k_top = _most_pipelines(pool, columns, limits)
-    else:
-        k_top = int(curve[-1].k_to + ROUND_TOLERANCE) if curve else 0
-    if k_top < 1:
-        return Cover((), 0.0, 0.0, (), "patterns")
-    ks = np.arange(1, k_top + 1)
-    if curve is None:
-        at_least = _stage_bounds(pool, columns, k_top, limits)
-    else:
-        at_least = np.ceil(bounds(curve, k_top) - ROUND_TOLERANCE).astype(np.int64)
-    z_at_most = ks**objective.alpha / (objective.t_comp_ms + at_least / ks * objective.r_rtt_ms)
 
+    def __init__(self, pool: Pool, columns: Columns, limits: PatternLimits) -> None:
+        self.pool, self.columns, self.limits = pool, columns, limits
+        self.corners: list[tuple[float, float]] = [(0.0, 0.0)]
+        self.lines: list[tuple[float, float]] = []
+        self._basis: Ints | None = None
+        if columns.patterns or not columns.complete:
+            self._ask(float(sum(pool.counts) + 1))
+        ks = range(1, self.k_top + 1)
+        self._simple = np.array([fewest_stages_at_least(pool, k) for k in ks], dtype=np.float64)
+
+    @property
+    def k_top(self) -> int:
+        """No plan has more pipelines."""
+        return min(self.pool.k_max, int(self.corners[-1][0] + ROUND_TOLERANCE))
+
+    def stages_at_least(self) -> Floats:
+        """For k = 1 … k_top: no plan of k pipelines has fewer stages."""
+        ks = np.arange(1, self.k_top + 1)
+        bound = self._simple
+        for slope, intercept in self.lines:
+            bound = np.maximum(bound, np.ceil(slope * ks + intercept - ROUND_TOLERANCE))
+        return bound
+
+    def refine(self, k: int) -> bool:
+        """Ask for one more line near k; False where nothing more is to be known there."""
+        at = next(i for i, (end, _) in enumerate(self.corners) if end >= k - ROUND_TOLERANCE)
+        (k_from, low), (k_to, high) = self.corners[at - 1], self.corners[at]
+        price = (high - low) / (k_to - k_from)
+        known = any(abs(slope - price) <= ROUND_TOLERANCE for slope, _ in self.lines)
+        if known or len(self.lines) > self.limits.pricing_rounds:
+            return False
+        self._ask(price)
+        return True
+
+    def _ask(self, price: float) -> None:
+        """Add the line of this price of a pipeline, and the corner that it touches.
+
+        The line is valid whether or not pricing converged: what the last pricing found missing is
+        taken off the slope.
+        """
+        counts = self.pool.counts
+        more = sum(counts) + 1
+        found = relaxed(self.pool, self.columns, counts, more, price, self.limits, self._basis)
+        self._basis = found.mix.basis
+        rents = float(found.mix.prices[:-1] @ np.array(counts))
+        self.lines.append((min(price, found.cheapest), -rents))
+        used, times = found.times
+        k, stages = float(times.sum()), float(self.columns.sizes[used] @ times)
+        if all(abs(k - known) > ROUND_TOLERANCE for known, _ in self.corners):
+            self.corners = sorted([*self.corners, (k, stages)])
+
+
+def allocate_by_patterns(pool: Pool, objective: Objective, limits: PatternLimits) -> Cover:
+    """k̂ = arg max Z(k) with a proven bound over every k; among equal scores the larger k."""
+    every = enumerate_patterns(pool, limits.patterns)
+    columns = Columns(every or [], len(pool.kinds), complete=every is not None)
+    curve = Curve(pool, columns, limits)
+    method = "patterns" if columns.complete else "column generation"
+    if curve.k_top < 1:
+        return Cover((), 0.0, 0.0, (), "patterns")
+    ks = np.arange(1, curve.k_top + 1)
     best: tuple[float, int, tuple[Pattern, ...]] = (0.0, 0, ())
-    scores: list[ScoredK] = []
+    scores: dict[int, ScoredK] = {}
     bound = 0.0
-    for k in (int(ks[i]) for i in np.lexsort((-ks, -z_at_most))):
+    at_least = curve.stages_at_least()
+    while len(scores) < len(ks):
+        z_at_most = ks**objective.alpha / (objective.t_comp_ms + at_least / ks * objective.r_rtt_ms)
+        z_at_most[[k - 1 for k in scores]] = -1.0
+        k = int(ks[np.lexsort((-ks, -z_at_most))[0]])
         ceiling = float(z_at_most[k - 1])
         if ceiling < best[0] or (ceiling == best[0] and k < best[1]):
             break
+        if curve.refine(k):
+            at_least = curve.stages_at_least()
+            continue
         if len(scores) >= limits.integer_solves and best[1]:
             bound = max(bound, ceiling)
             break
-        if curve is None:
-            patterns, fewest = solve_for_k(pool, columns, k, int(at_least[k - 1]), limits)
-        else:
-            patterns, fewest = _beside(pool, columns, curve, k, int(at_least[k - 1]), limits)
-        ceiling = objective.z(k, fewest)
+        patterns, fewest = solve_for_k(pool, columns, k, int(at_least[k - 1]), limits)
         stages = None if patterns is None else sum(map(len, patterns))
         z = 0.0 if stages is None else objective.z(k, stages)
         if patterns is not None and (z, k) > best[:2]:
             best = (z, k, patterns)
-        if not (patterns is None and columns.complete):
-            bound = max(bound, ceiling)
-        scores.append(ScoredK(k, stages, fewest, z, ceiling))
-    scores.sort(key=lambda scored: scored.k)
-    method = "patterns" if columns.complete else "column generation"
-    return Cover(best[2], best[0], max(best[0], bound), tuple(scores), method)
-
-
-def _beside(
-    pool: Pool,
-    columns: Columns,
-    curve: Sequence[Edge],
-    k: int,
-    at_least: int,
-    limits: PatternLimits,
-) -> tuple[tuple[Pattern, ...] | None, int]:
-    """`solve_for_k` without a solver: a whole plan beside the relaxation's corner, one stage more at a time."""
-    for _ in range(limits.more_stages):
-        times, sure = whole_plan(curve, k, at_least, len(columns.patterns))
-        if times is not None:
-            return _repeated(columns.patterns, times), at_least
-        if not sure:
-            break
-        at_least += 1
-    return solve_for_k(pool, columns, k, at_least, limits)
-
-
-def _repeated(patterns: Sequence[Pattern], times: Sequence[int]) -> tuple[Pattern, ...]:
-    return tuple(sorted(p for p, n in zip(patterns, times, strict=True) for _ in range(n)))
+        if fewest < NO_WAY:
+            bound = max(bound, objective.z(k, fewest))
+        scores[k] = ScoredK(k, stages, fewest, z, ceiling)
+    return Cover(
+        best[2], best[0], max(best[0], bound), tuple(scores[k] for k in sorted(scores)), method
+    )
 
 
 def solve_for_k(
     pool: Pool, columns: Columns, k: int, at_least: int, limits: PatternLimits
 ) -> tuple[tuple[Pattern, ...] | None, int]:
-    """Patterns of a plan with exactly k pipelines (None if none was found) and a proven lower bound on s*(k)."""
-    plan = None if columns.complete else _dive(pool, columns, k, limits)
-    if plan is not None and sum(map(len, plan)) <= at_least:
-        return plan, at_least
-    master = Master(pool.counts, columns.patterns, integer=True, node_limit=limits.mip_nodes)
-    chosen, bound = master.solve_integer(k)
-    if columns.complete:
-        at_least = max(at_least, bound)
-    if chosen is not None:
-        exact = _repeated(columns.patterns, chosen)
-        if plan is None or sum(map(len, exact)) < sum(map(len, plan)):
-            plan = exact
-    return (None if plan is None else tuple(sorted(plan))), at_least
+    """Patterns of a plan with exactly k pipelines (None if none was found), and a proven bound.
 
-
-def _most_pipelines(pool: Pool, columns: Columns, limits: PatternLimits) -> int:
-    """An upper bound on k: ⌊max Σ x_p⌋ of the relaxation, seeded so that every smaller k is feasible in it."""
-    if not columns.complete:
-        seed = cheapest_pattern(pool, pool.counts, np.ones(len(pool.kinds)))
-        if seed is None:
-            return 0
-        columns.add(minimal(seed[1], pool))
-    if not columns.patterns:
-        return 0
-    master = Master(pool.counts, columns.patterns)
-    for _ in range(limits.pricing_rounds):
-        value, prices, _ = master.maximise()
-        if columns.complete:
-            break
-        found = cheapest_pattern(pool, pool.counts, prices)
-        if found is None or found[0] >= 1 - PRICE_TOLERANCE:
-            break
-        pattern = minimal(found[1], pool)
-        if not columns.add(pattern):
-            break
-        master.add([pattern])
-    else:
-        return pool.k_max  # not converged: the capacity bound still holds
-    return min(pool.k_max, int(value + ROUND_TOLERANCE))
-
-
-def _stage_bounds(
-    pool: Pool, columns: Columns, k_top: int, limits: PatternLimits
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """A lower bound on s*(k) for each k = 1 … k_top: the relaxation's value, rounded up."""
-    ks = np.arange(1, k_top + 1)
-    master = Master(pool.counts, columns.patterns)
-    simple = np.array([fewest_stages_at_least(pool, int(k)) for k in ks], dtype=np.float64)
-    lines: list[tuple[float, float]] = []
-
-    def tangent(k: float) -> tuple[float, float] | None:
-        """(slope, intercept) of a line below the relaxation that touches it at k."""
-        line = _relax(pool, pool.counts, columns, master, k, limits)
-        if line is None:
-            return None
-        lines.append(line[:2])
-        return line[:2]
-
-    def refine(low: tuple[float, float], high: tuple[float, float]) -> None:
-        if high[0] - low[0] < 1e-9 or len(lines) > 200:
-            return
-        k = (low[1] - high[1]) / (high[0] - low[0])
-        middle = tangent(k)
-        if middle is not None and middle[0] * k + middle[1] > low[0] * k + low[1] + 1e-6:
-            refine(low, middle)
-            refine(middle, high)
-
-    low, high = tangent(1.0), tangent(float(k_top))
-    if low is not None and high is not None:
-        refine(low, high)
-    bound = simple
-    for slope, intercept in lines:
-        bound = np.maximum(bound, np.ceil(slope * ks + intercept - ROUND_TOLERANCE))
-    return bound.astype(np.int64)
-
-
-def _relax(
-    pool: Pool,
-    counts: Sequence[int],
-    columns: Columns,
-    master: Master,
-    k: float,
-    limits: PatternLimits,
-) -> tuple[float, float, list[float]] | None:
-    """Solve the relaxation at k: (slope, intercept) of the dual line, valid for every k, and x. None if infeasible.
-
-    The line is valid whether or not pricing converged: what the last pricing found missing is taken off the slope.
+    The bound is on s*(k), NO_WAY where no such plan exists.
     """
-    for _ in range(limits.pricing_rounds):
-        solved = master.minimise(k)
-        if solved is None:
+    if columns.complete:
+        times, fewest = _beside(columns.uses, pool.counts, k, limits)
+        at_least = max(at_least, fewest)
+    else:
+        times = _dived(pool, columns, k, limits)
+    if times is None or columns.sizes @ times > at_least:
+        exact, fewest = _branched(columns.uses, pool.counts, k, limits)
+        at_least = max(at_least, fewest) if columns.complete else at_least
+        if exact is not None and (times is None or columns.sizes @ exact < columns.sizes @ times):
+            times = exact
+    if times is None:
+        return None, at_least
+    plan = (p for p, n in zip(columns.patterns, times.tolist(), strict=True) for _ in range(n))
+    return tuple(sorted(plan)), at_least
+
+
+def _dived(pool: Pool, columns: Columns, k: int, limits: PatternLimits) -> Ints | None:
+    """How often each pattern is used: the mix rounded down, priced anew for what is left, and so
+    on.
+    """
+    left, dear = np.array(pool.counts), float(sum(pool.counts) + 1)
+    times = list[int]()
+    while k:
+        found = relaxed(pool, columns, left.tolist(), k, dear, limits)
+        times += [0] * (len(columns.patterns) - len(times))
+        used, amounts = found.times
+        if not len(used):
             return None
-        prices, slope, x = solved
-        rents = float(np.dot(prices, counts))
-        if columns.complete:
-            return slope, rents, x
-        found = cheapest_pattern(pool, counts, 1.0 - prices)
-        if found is None:
-            return None
-        pattern = minimal(found[1], pool)
-        if found[0] >= slope - PRICE_TOLERANCE or pattern in master.patterns:
-            return min(slope, found[0]), rents, x
-        columns.add(pattern)
-        master.add([pattern])
-    found = cheapest_pattern(pool, counts, 1.0 - prices)
-    return (min(slope, found[0]), rents, x) if found else None
+        whole = (amounts + ROUND_TOLERANCE).astype(np.int64)
+        if not whole.any():
+            whole[np.argmax(amounts)] = 1
+        for p, many in zip(used.tolist(), whole.tolist(), strict=True):
+            times[p] += many
+        left = left - columns.uses[:, used] @ whole
+        k -= int(whole.sum())
+    return np.array(times, dtype=np.int64)
 
 
-def _dive(
-    pool: Pool, columns: Columns, k: int, limits: PatternLimits
-) -> tuple[Pattern, ...] | None:
-    """A plan by rounding the relaxation down, pricing anew over what is left, and so on; its columns are kept."""
-    left, plan = list(pool.counts), list[Pattern]()
-    while len(plan) < k:
-        usable = [p for p in columns.patterns if _fits(p, left)]
-        master = Master(left, usable)
-        if not usable or master.maximise()[0] < k - len(plan) - ROUND_TOLERANCE:
-            grown = _grow_until_feasible(pool, left, columns, master, k - len(plan), limits)
-            if not grown:
-                return None
-        solved = _relax(pool, left, columns, master, float(k - len(plan)), limits)
-        if solved is None:
-            return None
-        x = solved[2]
-        order = sorted(range(len(x)), key=lambda p: (-x[p], master.patterns[p]))
-        wanted = [(master.patterns[p], int(x[p] + ROUND_TOLERANCE)) for p in order]
-        if not any(times for _, times in wanted):
-            wanted = [(master.patterns[order[0]], 1)]
-        taken = list(_take(wanted, left, k - len(plan)))
-        if not taken:
-            return None
-        plan += taken
-    return tuple(plan)
+def _beside(
+    uses: Ints, counts: Sequence[int], k: int, limits: PatternLimits
+) -> tuple[Ints | None, int]:
+    """How often each pattern is used by a plan beside the relaxation's, and a bound on its stages.
+
+    Each pipeline is worth more than all machines, so that k of them are found where that can be.
+    """
+    sizes = uses.sum(axis=0)
+    dear = sum(counts) + 1
+    rows = np.vstack([uses, np.ones(uses.shape[1], dtype=np.int64)])
+    supply = np.array([*counts, k], dtype=np.int64)
+    fits = np.flatnonzero((rows <= supply[:, None]).all(axis=0))
+    worth = (dear - sizes[fits]).astype(np.float64)
+    slots = supply.astype(np.float64)
+    mix = maximise(rows[:, fits].astype(np.float64), worth, slots)
+    over = max(0.0, float((worth - mix.prices @ rows[:, fits]).max()))
+    bound = float(mix.prices @ slots) + over * k
+    searches = (Search(limits.width, (1 - ROUND_TOLERANCE) / bound),)
+    found = best_whole(rows[:, fits], worth, supply, mix, bound, searches, limits.classes, 1.0)
+    at_least = int(np.ceil(k * dear - found.bound - ROUND_TOLERANCE))
+    if found.times.sum() < k:
+        return None, at_least
+    times = np.zeros(uses.shape[1], dtype=np.int64)
+    times[fits] = found.times
+    return times, at_least
 
 
-def _grow_until_feasible(
-    pool: Pool, left: Sequence[int], columns: Columns, master: Master, k: int, limits: PatternLimits
-) -> bool:
-    """Add columns until the relaxation over the machines left can hold k pipelines."""
-    for _ in range(limits.pricing_rounds):
-        value, prices, _ = master.maximise()
-        if value >= k - ROUND_TOLERANCE:
-            return True
-        found = cheapest_pattern(pool, left, prices)
-        if found is None or found[0] >= 1 - PRICE_TOLERANCE:
-            return False
-        pattern = minimal(found[1], pool)
-        if pattern in master.patterns:
-            return False
-        columns.add(pattern)
-        master.add([pattern])
-    return False
-
-
-def _fits(pattern: Pattern, left: Sequence[int]) -> bool:
-    return all(left[t] >= pattern.count(t) for t in set(pattern))
-
-
-def _take(
-    wanted: Iterable[tuple[Pattern, int]], left: list[int], at_most: int
-) -> Iterable[Pattern]:
-    """Take patterns out of the machines left, as often as wanted and possible."""
-    for pattern, times in wanted:
-        for _ in range(times):
-            if at_most == 0 or not _fits(pattern, left):
-                break
-            for t in pattern:
-                left[t] -= 1
-            at_most -= 1
-            yield pattern
+def _branched(
+    uses: Ints, counts: Sequence[int], k: int, limits: PatternLimits
+) -> tuple[Ints | None, int]:
+    """The same by branch and bound; (None, NO_WAY) proves that these patterns make no such plan."""
+    found = milp(
+        uses.sum(axis=0),
+        integrality=np.ones(uses.shape[1]),
+        bounds=Bounds(0, np.inf),
+        constraints=[
+            LinearConstraint(uses, ub=np.array(counts)),
+            LinearConstraint(np.ones((1, uses.shape[1])), k, k),
+        ],
+        options={"node_limit": limits.mip_nodes, "mip_rel_gap": 0.0},
+    )
+    if found.status == 2:
+        return None, NO_WAY
+    bound = 0 if found.mip_dual_bound is None else int(np.ceil(found.mip_dual_bound - 1e-6))
+    return None if found.x is None else np.rint(found.x).astype(np.int64), bound

@@ -1,7 +1,8 @@
 """Which pattern is cheapest when every machine of kind t costs w_t?
 
-The pricing problem of column generation: a bounded covering knapsack that also chooses which two machines hold the
-embedding and the head. Exact, in O(kinds · copies) numpy steps over tables of 4 × (L + 1).
+The pricing problem of column generation: a bounded covering knapsack that also chooses which two
+machines hold the embedding and the head. Exact, in O(kinds · copies) numpy steps over tables of 4 ×
+(L + 1).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import numpy as np
 
 from scheduler.costs import Capacities
 from scheduler.kinds import Pattern, Pool
+from scheduler.routing.arrays import Floats
 
-Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 #: Rows of a table say which ends are taken: 0 none, 1 first, 2 last, 3 both.
 #: (first taken now, last taken now, rows it may come from, rows it leads to)
 ENDS = (
@@ -27,7 +28,9 @@ ENDS = (
 def cheapest_pattern(
     pool: Pool, counts: Sequence[int], weights: Floats
 ) -> tuple[float, Pattern] | None:
-    """(cost, pattern) of the cheapest pattern within `counts`; None when no pattern covers. Weights are ≥ 0."""
+    """(cost, pattern) of the cheapest pattern within `counts`; None when no pattern covers. Weights
+    are ≥ 0.
+    """
     single = min(
         (
             (float(weights[t]), (t,))

@@ -1,6 +1,7 @@
 """What did a profiler measure of one machine with one model?
 
-Where a machine has a profile, every cost is read from its curves; without one it comes from the roofline of `costs`.
+Where a machine has a profile, every cost is read from its curves; without one it comes from the
+roofline of `costs`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from scheduler.errors import FleetError
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A measured curve: linear between its points, flat before the first, on with the last slope after the end."""
+    """A measured curve: linear between its points, flat before the first, on with the last slope
+    after the end.
+    """
 
     xs: tuple[float, ...]
     ys: tuple[float, ...]
@@ -51,10 +54,11 @@ class Curve:
 class Profile:
     """One machine, one model.
 
-    ``prefill_ms_per_layer`` maps prompt tokens in a batch, ``decode_ms_per_layer`` requests in a batch, to ms for one
-    layer; a mixed batch costs the sum. Entry k − 1 of a ``*_by_layers`` tuple is for a machine that holds k layers:
-    tokens of KV cache over all of them at once, and the most prompts or decode steps in one batch.
-    ``tokens_per_s_by_layers`` is T(k) as a planner credits it (prompt and output tokens together), None to derive it.
+    ``prefill_ms_per_layer`` maps prompt tokens in a batch, ``decode_ms_per_layer`` requests in a
+    batch, to ms for one layer; a mixed batch costs the sum. Entry k − 1 of a ``*_by_layers`` tuple
+    is for a machine that holds k layers: tokens of KV cache over all of them at once, and the most
+    prompts or decode steps in one batch. ``tokens_per_s_by_layers`` is T(k) as a planner credits it
+    (prompt and output tokens together), None to derive it.
     """
 
     prefill_ms_per_layer: Curve

@@ -1,4 +1,6 @@
-"""What changes when a machine joins or leaves, and when is a whole new plan worth it (Parallax §3.4)?"""
+"""What changes when a machine joins or leaves, and when is a whole new plan worth it (Parallax
+§3.4)?
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ class Decision:
 def layer_loads(
     fleet: Fleet, model: ModelShape, shards: Iterable[Shard], alpha: float = 0.5
 ) -> tuple[float, ...]:
-    """Load of each layer (§3.4 footnote 2): α · current_kv_size / total_cluster_memory + (1 − α) · current_compute /
-    total_cluster_flops, where the sums run over the machines that hold the layer. 0 where the cluster has none."""
+    """Load of each layer (§3.4 footnote 2): α · current_kv_size / total_cluster_memory + (1 − α) ·
+    current_compute / total_cluster_flops, where the sums run over the machines that hold the layer.
+    0 where the cluster has none.
+    """
     memory = sum(machine.memory_bytes for machine in fleet.machines)
     tflops = sum(machine.tflops for machine in fleet.machines)
     loads = []
@@ -70,10 +74,11 @@ def should_rebalance(
     alpha: float = 0.5,
     partial: bool = False,
 ) -> Decision:
-    """Re-run phase 1 when no chain covers [0, L) or when the loads' coefficient of variation exceeds the threshold.
+    """Re-run phase 1 when no chain covers [0, L) or when the loads' coefficient of variation
+    exceeds the threshold.
 
-    ``partial`` tells whether chains may use parts of shards, as in `RouteQuery`. Shards of machines that are not in
-    the fleet any more count as gone.
+    ``partial`` tells whether chains may use parts of shards, as in `RouteQuery`. Shards of machines
+    that are not in the fleet any more count as gone.
     """
     present = _present(fleet, shards)
     spread = coefficient_of_variation(layer_loads(fleet, model, present, alpha))
@@ -94,11 +99,12 @@ def join(
     shards: Iterable[Shard],
     partial: bool = False,
 ) -> LayerRange | None:
-    """The layers a newcomer should take (§3.4 i): from the bottleneck layer ℓ*, the one with least RAM capacity.
+    """The layers a newcomer should take (§3.4 i): from the bottleneck layer ℓ*, the one with least
+    RAM capacity.
 
-    With ``partial`` routing, [ℓ*, ℓ_end) as far as its capacity reaches. Without it such a slice may fit no chain, so
-    the newcomer takes the longest run between existing shard boundaries that contains a bottleneck layer. None when
-    nothing fits: the machine stands by.
+    With ``partial`` routing, [ℓ*, ℓ_end) as far as its capacity reaches. Without it such a slice
+    may fit no chain, so the newcomer takes the longest run between existing shard boundaries that
+    contains a bottleneck layer. None when nothing fits: the machine stands by.
     """
     present = tuple(s for s in _present(fleet, shards) if s.machine_id != machine.id)
     ram = layer_kv_tokens(fleet, model, present)
@@ -126,7 +132,9 @@ def join(
 
 
 def leave(shards: Iterable[Shard], machine_id: str) -> tuple[Shard, ...]:
-    """What is left when a machine goes (§3.4 ii): everything it held is de-allocated, whether or not it held anything."""
+    """What is left when a machine goes (§3.4 ii): everything it held is de-allocated, whether or
+    not it held anything.
+    """
     return tuple(shard for shard in shards if shard.machine_id != machine_id)
 
 

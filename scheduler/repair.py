@@ -1,9 +1,10 @@
-"""What is the least that must be told to whom after somebody joined, left or changed?
+"""What is the least that must be told to which machine after one joined, left or changed?
 
-In this order: nothing, where chains still cover the model (the router goes around the gap); standby machines where the hole
-is; one serving machine extended or moved on; machines that others can spare; everybody anew, with as few layers moved as
-possible. Standby machines then serve at once, as pipelines of their own or where the model is thinnest. Serving machines are
-moved for balance alone only if that is worth the bytes and the pause (`scheduler.migrate`), and never sent to standby.
+In this order: nothing, where chains still cover the model (the router goes around the gap); standby
+machines where the hole is; one serving machine extended or moved on; machines that others can
+spare; everybody anew, with as few layers moved as possible. Standby machines then serve at once, as
+pipelines of their own or where the model is thinnest. Serving machines are moved for balance alone
+only if that is worth the bytes and the pause (`scheduler.migrate`), and never sent to standby.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from scheduler.slices import Holding, fits, is_whole, loaded_bytes, missing
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One machine is to hold these layers, of which it must load so many bytes."""
+    """One machine is to hold these layers, of which it must load `load_bytes`."""
 
     machine_id: str
     layers: LayerRange
@@ -34,9 +35,9 @@ class Told:
 class Change:
     """What came of an event: whom to tell what, why, and whether chains cover the model then.
 
-    ``step`` is the mildest one that sufficed: none, standby, extend, several, anew, impossible, waiting, balance, or the
-    reason why the event was ignored. ``reason`` and ``why`` say the same to people: one sentence, and what a new plan
-    has to say for itself, or what is short.
+    ``step`` is the mildest one that sufficed: none, standby, extend, several, anew, impossible,
+    waiting, balance, or the reason why the event was ignored. ``reason`` and ``why`` say the same
+    to people: one sentence, and what a new plan has to say for itself, or what is short.
     """
 
     told: tuple[Told, ...]
@@ -50,7 +51,9 @@ class Change:
 def apply(
     cluster: Cluster, event: Event, now_ms: int, rules: Rules = Rules(), budget: Budget = Budget()
 ) -> tuple[Cluster, Change]:
-    """The cluster after an event, and what it takes to serve on. Deterministic; never raises for what strangers say."""
+    """The cluster after an event, and what it takes to serve on. Deterministic; never raises for
+    what strangers say.
+    """
     cluster, ignored = observe(cluster, event, now_ms)
     if ignored:
         covered = _covers(cluster, rules.partial)
@@ -81,7 +84,8 @@ def decide(
             later = {i: better.holding[i] for turn in better.turns[1:] for i in turn}
             why = (
                 f"{better.kept_tokens_per_s:.1f} tokens/s become {better.tokens_per_s:.1f}, "
-                f"at least {better.loading_tokens_per_s:.1f} while {len(better.moves)} machines load "
+                f"at least {better.loading_tokens_per_s:.1f} while {len(better.moves)} machines "
+                "load "
                 f"in {len(better.turns)} turns of {better.load_s:.0f} s together",
             )
     tell = []
@@ -105,7 +109,9 @@ def _weighed(
     rules: Rules,
     budget: Budget,
 ) -> tuple[Cluster, Migration | None]:
-    """The next turn of a migration under way once those told have loaded, or a new one, looked for after each rest."""
+    """The next turn of a migration under way once those told have loaded, or a new one, looked for
+    after each rest.
+    """
     model, serving = cluster.model, dict(cluster.serving)
     if cluster.next_moves:
         if _is_loading(cluster):
@@ -122,7 +128,7 @@ def _weighed(
 
 
 def _is_loading(cluster: Cluster) -> bool:
-    """Whether somebody was told layers that it does not serve yet."""
+    """Whether a machine was told layers that it does not serve yet."""
     return any(member.told != member.serves for member in cluster.members.values())
 
 
@@ -160,7 +166,9 @@ def _covers(cluster: Cluster, partial: bool) -> bool:
 
 
 def _without_misfits(cluster: Cluster) -> Cluster:
-    """Assignments that a machine which came back smaller cannot hold are void; what it serves, it holds."""
+    """Assignments that a machine which came back smaller cannot hold are void; what it serves, it
+    holds.
+    """
     misfits = {
         i: replace(member, told=None, serves=None)
         for i, member in cluster.members.items()

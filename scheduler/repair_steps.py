@@ -1,7 +1,8 @@
 """By which step is coverage restored with the least moved?
 
-From mild to drastic: standby machines where the hole is, one serving machine extended or moved on, machines that others
-can spare, everybody anew. Who is fixed by its owner takes part and is told nothing.
+From mild to drastic: standby machines where the hole is, one serving machine extended or moved on,
+machines that others can spare, everybody anew. Who is fixed by its owner takes part and is told
+nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from scheduler.slices import (
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Who holds what after the mildest step that gives coverage (see `Change.step`), and why it is the way it is."""
+    """Who holds what after the mildest step that gives coverage (see `Change.step`), and why it is
+    the way it is.
+    """
 
     step: str
     holding: Holding
@@ -86,7 +89,9 @@ def restored(
 
 
 def _filled_by_one(work: Work, holding: Holding) -> Iterator[Holding]:
-    """One standby machine takes the whole hole, and, where slices may be used in parts, as many layers around it as fit."""
+    """One standby machine takes the whole hole, and, where slices may be used in parts, as many
+    layers around it as fit.
+    """
     holes = work.missing(holding)
     if not holes:
         yield from _any_free(work, holding)
@@ -103,7 +108,9 @@ def _filled_by_one(work: Work, holding: Holding) -> Iterator[Holding]:
 
 
 def _any_free(work: Work, holding: Holding) -> Iterator[Holding]:
-    """Every layer is held but no chain connects: standby machines that hold much may join the parts."""
+    """Every layer is held but no chain connects: standby machines that hold much may join the
+    parts.
+    """
     added = dict(holding)
     for machine in work.free(holding):
         layers = dearest_slice(machine, work.fleet, work.model, added)
@@ -114,7 +121,9 @@ def _any_free(work: Work, holding: Holding) -> Iterator[Holding]:
 
 
 def _filled(work: Work, holding: Holding) -> Iterator[Holding]:
-    """Holes from left to right, each by whoever of the standby machines reaches furthest, smallest first if it is enough."""
+    """Holes from left to right, each by the standby machine that reaches furthest, smallest
+    first if it is enough.
+    """
     for hole in work.missing(holding):
         start = hole.start
         while start < hole.end:
@@ -145,7 +154,9 @@ def _furthest(
 
 
 def _extended(work: Work, holding: Holding) -> Iterator[Holding]:
-    """One serving machine takes the whole hole beside what only it holds; those with the fewest bytes to load first."""
+    """One serving machine takes the whole hole beside what only it holds; those with the fewest
+    bytes to load first.
+    """
     model = work.model
     holes = work.missing(holding)
     if not holes:
@@ -170,7 +181,9 @@ def _extended(work: Work, holding: Holding) -> Iterator[Holding]:
 
 
 def _filled_after_release(work: Work, holding: Holding) -> Iterator[Holding]:
-    """The same with machines whose every layer others hold too, those with the least to lose first."""
+    """The same with machines whose every layer others hold too, those with the least to
+    lose first.
+    """
     spare, layers = dict(holding), work.model.layers
     by_id = work.fleet.by_id
     while True:
@@ -180,5 +193,5 @@ def _filled_after_release(work: Work, holding: Holding) -> Iterator[Holding]:
         gone = min(redundant, key=lambda i: (tokens_per_s(by_id[i], work.model, len(spare[i])), i))
         del spare[gone]
         for found in _filled(work, dict(spare)):
-            # Whoever was not needed in the hole stays where it was.
+            # A machine that was not needed in the hole stays where it was.
             yield {**{i: held for i, held in holding.items() if i not in found}, **found}

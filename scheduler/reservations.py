@@ -1,8 +1,9 @@
 """Who has been promised which part of each machine, and who is next?
 
-Counted the moment a chain is chosen, not when telemetry says so: with seconds-old counters every request would herd to the
-machine that was idle last. A lease holds slots and KV room on all its machines or on none. Telemetry adds what others use; it
-never takes back what was promised here. Time comes with every call.
+Counted the moment a chain is chosen, not when telemetry says so: with seconds-old counters every
+request would herd to the machine that was idle last. A lease holds slots and KV room on all its
+machines or on none. Telemetry adds what others use; it never takes back what was promised here.
+Time comes with every call.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ NOTHING = Need(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What one request or job holds, by machine, from when and until when unless it is renewed or released."""
+    """What one request or job holds, by machine, from when and until when unless it is released."""
 
     needs: Mapping[str, Need]
     since_ms: int
@@ -78,8 +79,8 @@ class Ignored:
 class Reservations:
     """Leases over machines. A name is free, waiting, or held.
 
-    Who waits is served in order of arrival: nobody takes a machine that somebody earlier waits for. ``version`` grows
-    whenever room appears, so nobody is woken in vain.
+    Requests that wait are served in order of arrival: none takes a machine that an earlier one
+    awaits. ``version`` grows whenever room appears, so nobody is woken in vain.
     """
 
     version: int = 0
@@ -92,7 +93,9 @@ class Reservations:
     _touched: set[str] = field(default_factory=set)
 
     def announce(self, machine_id: str, slots: int, kv_tokens: int = MOST) -> None:
-        """A machine has this much in all. It may be less than is held: then it takes nothing new until enough ended."""
+        """A machine has this much in all. It may be less than is held: then it takes nothing new
+        until enough ended.
+        """
         _check(Need(slots, kv_tokens))
         machine = self._machines.get(machine_id)
         if machine is None:
@@ -123,10 +126,11 @@ class Reservations:
         *,
         agreed: bool = False,
     ) -> bool:
-        """Take all of this at once, in place of what the name holds; False, and nothing changes, where it does not fit.
+        """Take all of this at once, in place of what the name holds; False, and nothing changes,
+        where it does not fit.
 
-        ``agreed`` counts it even so: the machines themselves have accepted. A name that waits stops waiting. A machine
-        that somebody earlier waits for has no room for anybody else.
+        ``agreed`` counts it even so: the machines themselves have accepted. A name that waits stops
+        waiting. A machine that an earlier request waits for has no room for a later one.
         """
         if until_ms < now_ms:
             raise LeaseError(f"{name}: a lease until {until_ms} at {now_ms}")
@@ -156,22 +160,13 @@ class Reservations:
                 self._touched.add(machine_id)
         return True
 
-    def renew(self, name: str, until_ms: int) -> None:
-        """The work goes on: the lease ends later. Raises LeaseError for a name that holds nothing."""
-        lease = self._leases.get(name)
-        if lease is None:
-            raise LeaseError(f"{name} holds nothing that could be renewed")
-        if until_ms < lease.until_ms:
-            raise LeaseError(f"{name}: renewed until {until_ms}, before {lease.until_ms}")
-        longer = self._leases[name] = Lease(lease.needs, lease.since_ms, until_ms)
-        for machine_id in lease.needs:
-            self._on[machine_id][name] = longer
-
     def release(self, name: str, now_ms: int) -> bool:
-        """The work is over, or never began, or nobody waits any more. Safe to call twice; whether there was anything."""
+        """The work is over, or never began, or nobody waits any more. Safe to call twice; whether
+        there was anything.
+        """
         waited = self._queue.pop(name, None) is not None
         if waited:
-            self.version += 1  # whoever is next may be smaller
+            self.version += 1  # the next in line may be smaller
         return (name in self._leases and self._end(name, now_ms)) or waited
 
     def expire(self, now_ms: int) -> tuple[str, ...]:
@@ -195,7 +190,9 @@ class Reservations:
         return list(self._queue).index(name)
 
     def due(self) -> str | None:
-        """Who may try now: the first whom nobody earlier holds up, if room has appeared since they last found none."""
+        """Who may try now: the first whom nobody earlier holds up, if room has appeared since they
+        last found none.
+        """
         earlier: set[str] = set()
         for place, (name, waiting) in enumerate(self._queue.items()):
             among = waiting.among
@@ -208,7 +205,7 @@ class Reservations:
         return None
 
     def claimed(self, name: str) -> frozenset[str]:
-        """Machines that somebody who came before this name waits for."""
+        """Machines that a request before this one waits for."""
         earlier: set[str] = set()
         for other, waiting in self._queue.items():
             if other == name:
@@ -225,7 +222,8 @@ class Reservations:
     def observe(
         self, machine_id: str, slots: int, kv_tokens: int, sent_ms: int, now_ms: int
     ) -> bool:
-        """A machine says what of it is in use. Beyond what was held here when it said so, others use it.
+        """A machine says what of it is in use. Beyond what was held here when it said so, others
+        use it.
 
         Late, absurd and unknown reports change nothing and are counted.
         """

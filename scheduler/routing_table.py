@@ -23,9 +23,11 @@ FEW_MACHINES = 16
 
 @dataclass(frozen=True, eq=False)
 class RoutingTable:
-    """Arrays over the machines that hold a shard (g, in order of locality and id) and over shards (s, by layers, id).
+    """Arrays over the machines that hold a shard (g, in order of locality and id) and over shards
+    (s, by layers, id).
 
-    Values that queries share are worked out when first asked for and kept; nothing a query says is kept.
+    Values that queries share are worked out when first asked for and kept; nothing a query says is
+    kept.
     """
 
     model: ModelShape
@@ -55,9 +57,10 @@ class RoutingTable:
     def grid(self) -> tuple[int, ...]:
         """Layers between which a chain may switch machines without losing the optimum.
 
-        τ is the same for all layers of a machine, so cost is linear between boundaries and an optimal switch lies on one:
-        except next to the ends of the model, where entry, head and return make a single layer worth while, and where a
-        relay is nearer than the direct hop, so that a machine is visited for one layer. Then every layer counts.
+        τ is the same for all layers of a machine, so cost is linear between boundaries and an
+        optimal switch lies on one: except next to the ends of the model, where entry, head and
+        return make a single layer worth while, and where a relay is nearer than the direct hop, so
+        that a machine is visited for one layer. Then every layer counts.
         """
         if not self.hops.is_metric:
             return tuple(range(self.model.layers + 1))
@@ -70,7 +73,9 @@ class RoutingTable:
         return self.lengths_over(self.grid)
 
     def lengths_over(self, edges: Sequence[int]) -> Floats:
-        """`lengths` over other edges; every shard boundary between the first and the last must be one."""
+        """`lengths` over other edges; every shard boundary between the first and the last must be
+        one.
+        """
         table: Floats = np.full((len(edges) - 1, len(self.machines)), np.inf)
         at: Ints = np.array(edges, dtype=np.int64)
         spans: Ints = np.diff(at)
@@ -87,7 +92,8 @@ class RoutingTable:
 
     @cached_property
     def open_at(self) -> tuple[frozenset[int] | None, ...]:
-        """[segment]: whose shard starts or ends where it begins: one of them takes part in any optimal hand-over there.
+        """[segment]: whose shard starts or ends where it begins: one of them takes part in any
+        optimal hand-over there.
 
         None where anybody may: next to the model's ends, and everywhere if hops are not metric.
         """
@@ -116,7 +122,9 @@ class RoutingTable:
         return Bounds(self.hops, self.lengths, self.layers, tau, head, lambda: self.open_at)
 
     def states_within(self, cost_ms: float) -> int:
-        """How many states may lie on a chain of at most this cost; 1 where all are looked at anyway."""
+        """How many states may lie on a chain of at most this cost; 1 where all are looked at
+        anyway.
+        """
         return 1 if self.every_state is not None else self.bounds.states_within(cost_ms)
 
     @cached_property
@@ -157,7 +165,8 @@ def prepare(
 ) -> RoutingTable:
     """The routing table of a snapshot. `hop_tokens` activations cross each hop at once.
 
-    A shard of a machine outside the fleet, or beyond the model, is a stranger's claim: it ends up in ``dropped``.
+    A shard of a machine outside the fleet, or beyond the model, is a stranger's claim: it ends up
+    in ``dropped``.
     """
     claimed = in_layer_order(set(shards))
     credible = [s.machine_id in fleet.by_id and s.layers.end <= model.layers for s in claimed]

@@ -28,7 +28,8 @@ def shortage(machines: Sequence[Machine], model: ModelShape) -> str:
     if not caps:
         most = max((weight_bytes(machine) for machine in machines), default=0)
         return (
-            f"no machine can hold a single layer of {size(model.layer_bytes)}: the largest has {size(most)} for "
+            f"no machine can hold a single layer of {size(model.layer_bytes)}: the largest has "
+            f"{size(most)} for "
             f"weights, short by {size(model.layer_bytes - most)}"
         )
     held = most_layers_of_any(caps, model.layers)
@@ -36,7 +37,8 @@ def shortage(machines: Sequence[Machine], model: ModelShape) -> str:
         return "the machines hold the model together but no chain of them is connected"
     if held == 0:
         return (
-            f"no machine can hold a layer beside the embedding of {size(model.embedding_bytes)} or the head of "
+            f"no machine can hold a layer beside the embedding of {size(model.embedding_bytes)} "
+            "or the head of "
             f"{size(model.head_bytes)}"
         )
     short = model.layers - held

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from core.protocol.types import LayerRange
 from scheduler.costs import capacities, end_bytes, position_of, tokens_per_s
 from scheduler.fleet import Fleet, Machine, ModelShape, Shard
+from scheduler.helix.arc_flow import largest
 from scheduler.helix.flow_graph import UNITS_PER_TOKEN
-from scheduler.helix.preflow_push import preflow_push
 from scheduler.parallax_route import Route, RouteQuery, route
 from scheduler.routing_table import prepare
 
@@ -22,7 +22,9 @@ Holding: TypeAlias = dict[str, LayerRange]
 def is_whole(
     fleet: Fleet, model: ModelShape, holding: Mapping[str, LayerRange], partial: bool = True
 ) -> bool:
-    """Whether some chain covers the model: of parts of slices, or of whole ones without ``partial``."""
+    """Whether some chain covers the model: of parts of slices, or of whole ones without
+    ``partial``.
+    """
     if missing(holding, model.layers, partial):
         return False
     if all_linked(fleet):
@@ -32,7 +34,9 @@ def is_whole(
 
 
 def all_linked(fleet: Fleet) -> bool:
-    """Whether every machine reaches every other, as far as can be told without looking at all pairs."""
+    """Whether every machine reaches every other, as far as can be told without looking at all
+    pairs.
+    """
     links = fleet.links
     if any(link.latency_ms == inf for link in (*links.pairs.values(), *links.regions.values())):
         return False
@@ -58,7 +62,8 @@ def uncovered(holding: Mapping[str, LayerRange], layers: int) -> list[LayerRange
 def missing(
     holding: Mapping[str, LayerRange], layers: int, partial: bool = True
 ) -> list[LayerRange]:
-    """The fewest layers that somebody must hold besides, so that a chain covers the model; as ranges from left to right.
+    """The fewest layers that a machine must hold besides, so that a chain covers the model; as
+    ranges from left to right.
 
     Without ``partial`` slices only count whole, and their ends must meet.
     """
@@ -88,7 +93,9 @@ def missing(
 
 
 def whole_flow(fleet: Fleet, model: ModelShape, holding: Mapping[str, LayerRange]) -> float:
-    """Tokens per second over chains of whole slices: a maximum flow from layer 0 to L, machines of one slice together."""
+    """Tokens per second over chains of whole slices: a maximum flow from layer 0 to L, machines of
+    one slice together.
+    """
     rates: dict[LayerRange, float] = {}
     for machine_id, layers in sorted(holding.items()):
         machine = fleet.by_id[machine_id]
@@ -100,7 +107,7 @@ def whole_flow(fleet: Fleet, model: ModelShape, holding: Mapping[str, LayerRange
         (at[layers.start], at[layers.end], round(rate * UNITS_PER_TOKEN))
         for layers, rate in sorted(rates.items())
     ]
-    return preflow_push(len(edges), arcs, 0, len(edges) - 1).value / UNITS_PER_TOKEN
+    return largest(len(edges), arcs, 0, len(edges) - 1).value / UNITS_PER_TOKEN
 
 
 def fits(machine: Machine, model: ModelShape, start: int, end: int) -> bool:
@@ -130,7 +137,9 @@ def dearest_slice(
     holding: Mapping[str, LayerRange],
     must: LayerRange | None = None,
 ) -> LayerRange | None:
-    """The slice whose layers are dearest in all: a layer's price is high where its supply is low. None where none fits."""
+    """The slice whose layers are dearest in all: a layer's price is high where its supply is low.
+    None where none fits.
+    """
     supply = layer_supply(fleet, model, holding)
     least = min((s for s in supply if s > 0), default=1.0)
     prices = [(least / max(s, least / 2)) ** 4 for s in supply]

@@ -18,6 +18,7 @@ from core.runtime.network.channel import Answer, Channel, StreamIdentity, connec
 STEP_BYTES, STEPS = 2560, 400
 LARGE_BYTES, LARGE_FRAMES = 16 * 10**6, 24
 REACH_MS, REACH_MB_S = 0.3, 300.0
+QUICK = {"STEPS": 4, "LARGE_BYTES": 10**6, "LARGE_FRAMES": 2}
 
 
 def rows() -> list[Row]:

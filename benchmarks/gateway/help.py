@@ -18,6 +18,7 @@ COMMANDS = (
     ("matcher.cli",),
     ("devnet.cli",),
 )
+QUICK = {"TRIES": 1, "COMMANDS": COMMANDS[-1:]}
 
 
 def _cpu_s(command: tuple[str, ...]) -> float:

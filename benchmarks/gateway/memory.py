@@ -13,6 +13,7 @@ from benchmarks.table import Row
 REQUESTS, AT_ONCE, TOKENS = 10_000, 20, 4
 #: Half of the requests come before the first look: caches and the allocator's pools are full by then.
 REACH_BYTES = 2 * 2**20
+QUICK = {"REQUESTS": 8, "AT_ONCE": 2}
 
 
 async def _ask(client: httpx2.AsyncClient, gateway: Running, count: int) -> None:

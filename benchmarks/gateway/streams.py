@@ -12,6 +12,7 @@ from benchmarks.gateway.toy_server import toy_gateway
 from benchmarks.table import Row
 
 STREAMS, TOKENS, TOKEN_S = 500, 40, 0.1
+QUICK = {"STREAMS": 3, "TOKENS": 2, "TOKEN_S": 0.01}
 
 
 async def _measure() -> tuple[int, float, float]:

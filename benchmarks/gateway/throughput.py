@@ -13,6 +13,7 @@ from benchmarks.table import Row
 
 STREAMS, TOKENS, TOKEN_S = 16, 200, 0.02
 REACH = 0.02
+QUICK = {"STREAMS": 2, "TOKENS": 3}
 
 
 async def _through() -> float:

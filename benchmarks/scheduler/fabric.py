@@ -1,22 +1,24 @@
 """Does our placement of several models beat the memory-proportional one on LLMFabric's own example?
 
-GH200 × 32 and A100 × 24 follow from the totals of its Table 1. Its rates of 110, 185.5 and 221 requests/s are more than four
-times what such GPUs serve by any roofline, so they are scaled; lengths are spread over its published ranges (prompts 600 to
-1170 tokens, answers 64 to 530), the longest to the largest model.
+GH200 × 32 and A100 × 24 follow from the totals of its Table 1. Its rates of 110, 185.5 and 221
+requests/s are more than four times what such GPUs serve by any roofline, so they are scaled;
+lengths are spread over its published ranges (prompts 600 to 1170 tokens, answers 64 to 530), the
+longest to the largest model.
 """
 
 from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 from statistics import fmean
 
+from benchmarks.scheduler.fabric_proportional import evaluate_allocation, memory_proportional
+from benchmarks.scheduler.fabric_replay import replay_plan
 from benchmarks.scheduler.worlds import median_ms
 from benchmarks.table import Row
 from scheduler.fabric.columns import every_combination, options_of, undominated
 from scheduler.fabric.place import FabricPlan, place
-from scheduler.fabric.proportional import evaluate_allocation, memory_proportional
-from scheduler.fabric.replay_plan import replay_plan
 from scheduler.fabric.world import Demand, Efficiency, GpuType, Overloaded
 from scheduler.fleet import ModelShape
 from scheduler.workload import Arrival, Workload
@@ -32,6 +34,12 @@ PAPER = {
     "70B": {"GH200": 16, "A100": 8},
 }
 REPLAY_S = 60.0
+LOADS = (("requests a minute", 1 / 60), ("a tenth", 0.1), ("15 %", 0.15))
+QUICK = {
+    "TYPES": tuple(replace(kind, count=kind.count // 2) for kind in TYPES),
+    "REPLAY_S": 1.0,
+    "LOADS": LOADS[:1],
+}
 
 
 def models(scale: float) -> tuple[Demand, ...]:
@@ -61,7 +69,9 @@ def models(scale: float) -> tuple[Demand, ...]:
 
 
 def traces(demands: tuple[Demand, ...], seconds: float, seed: int) -> list[list[Arrival]]:
-    """Poisson arrivals with normal lengths (§5); the paper does not state their deviation, a quarter of the mean here."""
+    """Poisson arrivals with normal lengths (§5); the paper does not state their deviation, a
+    quarter of the mean here.
+    """
     found = []
     for m, demand in enumerate(demands):
         draw, at, trace = random.Random(seed * 100 + m), 0.0, list[Arrival]()
@@ -77,7 +87,9 @@ def traces(demands: tuple[Demand, ...], seconds: float, seed: int) -> list[list[
 
 
 def replayed(plan: FabricPlan, seed: int = 1) -> tuple[float, float]:
-    """Mean time of a request in s over all models, and output tokens/s until the last answer, by replay."""
+    """Mean time of a request in s over all models, and output tokens/s until the last answer, by
+    replay.
+    """
     served = replay_plan(plan, traces(plan.demands, REPLAY_S, seed))
     total_ms = [ms for replicas in served for one in replicas for ms in one.total_ms]
     tokens = sum(one.output_tokens for replicas in served for one in replicas)
@@ -93,7 +105,7 @@ def most_load(plan_utilisations: list[float], scale: float) -> float:
 def rows() -> list[Row]:
     """The example at three loads, how much load each placement bears, and what planning takes."""
     found = []
-    for label, scale in (("requests a minute", 1 / 60), ("a tenth", 0.1), ("15 %", 0.15)):
+    for label, scale in LOADS:
         demands = models(scale)
         ours = place(TYPES, demands)
         mem = evaluate_allocation(TYPES, demands, memory_proportional(TYPES, demands))
@@ -103,7 +115,8 @@ def rows() -> list[Row]:
                 f"several models, printed rates as {label}: sum of latencies",
                 "below memP, proven",
                 f"{ours.value / 1e3:.2f} s (replayed mean {our_s:.2f} s, {our_rate:,.0f} tok/s)",
-                f"memP {mem.value / 1e3:.2f} s (replayed mean {mem_s:.2f} s, {mem_rate:,.0f} tok/s)",
+                f"memP {mem.value / 1e3:.2f} s (replayed mean {mem_s:.2f} s, {mem_rate:,.0f} "
+                "tok/s)",
                 f"{ours.bound / 1e3:.2f} s",
                 ours.value < mem.value and our_s < mem_s and ours.gap == 0.0,
             )

@@ -1,41 +1,46 @@
-"""What do placements of Helix's clusters serve in simulation, by the same trace and the same fill of the KV caches?
+"""What do placements of Helix's clusters serve in simulation, by the same trace and the same fill
+of the KV caches?
 
-Max flow is not it: the placements, and the flows that requests follow, are chosen by simulating candidates with another
-seed, and then measured like Helix's own. Both are charged by the rules of Helix's simulator.
+Max flow is not it: the placements, and the flows that requests follow, are chosen by simulating
+candidates with another seed, and then measured like Helix's own. Both are charged by the rules of
+Helix's simulator.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from benchmarks.scheduler.worlds import SHARED, cluster, shipped_placement
+from benchmarks.scheduler.traces import lengths
+from benchmarks.scheduler.worlds import cluster, shipped_placement
 from benchmarks.table import Row
 from scheduler.dispatch.iwrr import IwrrRouter
 from scheduler.fleet import Fleet, ModelShape
 from scheduler.helix.max_flow import max_flow
 from scheduler.placement.candidate import Candidate
-from scheduler.placement.candidates import candidates
+from scheduler.placement.candidates import PoolOptions, candidates
 from scheduler.placement.rank import Limits, RankOptions, Round, Way, iwrr, way_of
 from scheduler.placement.serve_plan import ServeOptions, plan_to_serve
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.report import SimReport
 from scheduler.simulate.simulation import simulate
-from scheduler.simulate.traces import poisson, read_trace
 from scheduler.simulate.work import ClosedLoop
 from scheduler.workload import Arrival
 
 CHUNK_TOKENS = 256
 #: Ways to serve are chosen with other draws than they are measured with.
 RANKING_SEED = 1
-#: Mean latencies of two draws differ by some percent: what is chosen is to be so much better than Helix's.
+#: Mean latencies of two draws differ by some percent: what is chosen is to be so much better than
+#: Helix's.
 MARGIN = 0.99
 #: How much requests may be kept off slow machines: latency for throughput.
 HASTES = (3.0, 10.0, 16.0)
+POOL = PoolOptions()
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A cluster, the window it is measured in, and what is to be reached with whole and with chunked prompts.
+    """A cluster, the window it is measured in, and what is to be reached with whole and with
+    chunked prompts.
 
     ``rounds`` of the ranking warm up for as long as the measurement.
     """
@@ -51,9 +56,15 @@ class Case:
 CASES = (
     Case("single24", 60, 600, 300, 397, (Round(60, 100, 4), Round(60, 300, 4))),
     Case("geo24", 60, 600, 148, 281, (Round(60, 100, 4), Round(60, 300, 4))),
-    # What a cluster of many kinds serves falls for minutes while batches of prompts and decode steps meet: nothing shorter tells.
+    # What a cluster of many kinds serves falls for minutes while batches of prompts and decode
+    # steps meet: nothing shorter tells.
     Case("het42", 150, 200, 824, 1026, (Round(150, 200, 4),)),
 )
+QUICK = {
+    "CASES": (Case("single24", 5, 10, 300, 397, (Round(5, 10, 1),)),),
+    "HASTES": (),
+    "POOL": PoolOptions(depth_penalties=(0.0,), evaluations=10, stage_shares=(), compact_nodes=1),
+}
 
 
 def rows() -> list[Row]:
@@ -62,19 +73,11 @@ def rows() -> list[Row]:
     return [row for case in CASES for row in _case(case, trace)]
 
 
-def lengths() -> list[Arrival]:
-    """Request lengths of the published trace, else of a synthetic one with its statistics."""
-    published = SHARED / "azure_conversation.csv"
-    if published.exists():
-        return read_trace(published.read_text())
-    return poisson(0, 16_657)
-
-
 def _case(case: Case, trace: list[Arrival]) -> list[Row]:
     fleet, model = cluster(case.name)
     theirs = helix(case, fleet, model, trace)
     limits = limits_of(case, fleet, model, trace)
-    pool = candidates(fleet, model)
+    pool = candidates(fleet, model, POOL)
     found = list[Row]()
     for chunk, reach in ((None, case.whole), (CHUNK_TOKENS, case.chunked)):
         options = window(case, chunk)
@@ -149,7 +152,8 @@ def _row(item: str, reach: float, way: Way, report: SimReport, theirs: SimReport
         item,
         f"≥ {reach:g} decode tok/s, latencies no worse",
         f"{report.decode_tokens_per_s:.0f} (prompt {report.prompt.mean_s:.2f} s, decode "
-        f"{report.decode.mean_s:.2f} s; flow {chosen.tokens_per_s:.0f}, {chosen.stages:.1f} stages, "
+        f"{report.decode.mean_s:.2f} s; flow {chosen.tokens_per_s:.0f}, {chosen.stages:.1f} "
+        "stages, "
         f"{chosen.source}, haste {way.haste:g})",
         f"{theirs.decode_tokens_per_s:.0f} (Helix: {theirs.prompt.mean_s:.2f} s, "
         f"{theirs.decode.mean_s:.2f} s)",
@@ -174,8 +178,10 @@ def _deepest(
     return Row(
         "served by single24, 70B, ranked instead of the largest flow",
         "more than the largest flow serves",
-        f"{by_rank.decode_tokens_per_s:.0f} at flow {ours.tokens_per_s:.0f}, {ours.stages:.1f} stages",
-        f"{by_flow.decode_tokens_per_s:.0f} at flow {most.tokens_per_s:.0f}, {most.stages:.1f} stages",
+        f"{by_rank.decode_tokens_per_s:.0f} at flow {ours.tokens_per_s:.0f}, {ours.stages:.1f} "
+        "stages",
+        f"{by_flow.decode_tokens_per_s:.0f} at flow {most.tokens_per_s:.0f}, {most.stages:.1f} "
+        "stages",
         f"flow bound {most.bound:.0f}",
         by_rank.decode_tokens_per_s > by_flow.decode_tokens_per_s,
     )

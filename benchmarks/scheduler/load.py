@@ -22,6 +22,9 @@ from scheduler.utility.plan import plan
 OFFERED = 18_800.0
 TELEMETRY_S = 2.0
 FOREVER_MS = 2**60
+#: Seconds before a window and in it: where plans are compared, and where they are measured.
+TRIAL_S, MEASURED_S = (12.0, 6.0), (40.0, 20.0)
+QUICK = {"TRIAL_S": (0.0, 0.5), "MEASURED_S": (0.0, 0.5)}
 
 
 class RoundRobin:
@@ -88,7 +91,9 @@ class LoadAware:
 
 
 class Stale:
-    """The live router over counters that are up to `age_s` old; a refusal counts until the next ones come."""
+    """The live router over counters that are up to `age_s` old; a refusal counts until the next
+    ones come.
+    """
 
     def __init__(self, world: World, age_s: float) -> None:
         self._world, self._age_s, self._next_s = world, age_s, 0.0
@@ -140,12 +145,15 @@ def placement_of(fleet: Fleet, model: ModelShape, pipelines: tuple[Pipeline, ...
 
 
 def best_candidate(fleet: Fleet, model: ModelShape) -> tuple[str, tuple[Pipeline, ...]]:
-    """The plan that serves best in a short simulation: throughput alone would take the slower one."""
+    """The plan that serves best in a short simulation: throughput alone would take the
+    slower one.
+    """
 
     def tried(item: tuple[str, tuple[Pipeline, ...]]) -> tuple[float, str]:
         world = world_of(fleet, model, placement_of(fleet, model, item[1]))
+        warm_s, window_s = TRIAL_S
         served = run(
-            world, model, LoadAware, tokens_per_s=OFFERED, warm_s=12.0, window_s=6.0, seed=0
+            world, model, LoadAware, tokens_per_s=OFFERED, warm_s=warm_s, window_s=window_s, seed=0
         )
         return served.mean_with_wait_ms, item[0]
 
@@ -160,7 +168,15 @@ def measured() -> tuple[str, dict[str, Served]]:
     placement = placement_of(fleet, model, pipelines)
 
     def of(slices: Placement, router: Callable[[World], Chooser]) -> Served:
-        return run(world_of(fleet, model, slices), model, router, tokens_per_s=OFFERED)
+        warm_s, window_s = MEASURED_S
+        return run(
+            world_of(fleet, model, slices),
+            model,
+            router,
+            tokens_per_s=OFFERED,
+            warm_s=warm_s,
+            window_s=window_s,
+        )
 
     return name, {
         "Parallax placement, round-robin": of(

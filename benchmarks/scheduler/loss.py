@@ -16,16 +16,19 @@ NODES = 256
 LOST_SHARE = 0.10
 SEEDS = range(10)
 REACH = 0.87
+QUICK = {"NODES": 40, "SEEDS": range(2)}
 PEER = {"32b": "55 % on its fixed pipelines", "70b": "38 % on its fixed pipelines"}
 
 
 def left(model_name: str) -> list[tuple[float, float]]:
-    """By seed: share of the original bound that is left, and what of it any placement could serve now."""
+    """By seed: share of the original bound that is left, and what of it any placement could serve
+    now.
+    """
     fleet, model = mixed(NODES, model_name)
     holding = {i: s for pipeline in plan(fleet, model).pipelines for i, s in pipeline}
     holding = with_standby(fleet, model, holding).holding
     placement = tuple(Shard(i, layers) for i, layers in sorted(holding.items()))
-    before = solve_flow_lp(fleet, model, placement, fewest_hops=False).ub
+    before = solve_flow_lp(fleet, model, placement).ub
     ids = [machine.id for machine in fleet.machines]
     found = []
     for seed in SEEDS:
@@ -36,7 +39,7 @@ def left(model_name: str) -> list[tuple[float, float]]:
             found.append((0.0, 0.0))
             continue
         shards = tuple(Shard(i, layers) for i, layers in sorted(kept.items()))
-        flow = solve_flow_lp(rest, model, shards, fewest_hops=False)
+        flow = solve_flow_lp(rest, model, shards)
         found.append((flow.tokens_per_s / before, flow.ub / before))
     return found
 

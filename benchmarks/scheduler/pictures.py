@@ -1,7 +1,9 @@
-"""What does each method's plan of Helix's 42-node cluster look like? `python -m benchmarks.scheduler.pictures FOLDER`
+"""What does each method's plan of Helix's 42-node cluster look like? `python -m
+benchmarks.scheduler.pictures FOLDER`
 
-One SVG a method: a bar per machine over the layers it holds, coloured by the share of time it computes while all are fed
-the same requests in chunks of 256 tokens; and one that sets all methods side by side.
+One SVG a method: a bar per machine over the layers it holds, coloured by the share of time it
+computes while all are fed the same requests in chunks of 256 tokens; and one that sets all methods
+side by side.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ class Plan:
 
 
 def svg_of(plan: Plan, fleet: Fleet, model: ModelShape) -> str:
-    """A picture of a plan: machines by first layer from top to bottom, those that hold nothing last."""
+    """A picture of a plan: machines by first layer from top to bottom, those that hold nothing
+    last.
+    """
     scale = (WIDTH - LEFT - RIGHT) / model.layers
     shards = sorted(plan.placement, key=lambda s: (s.layers.start, s.layers.end, s.machine_id))
     held = {shard.machine_id: shard.layers for shard in shards}
@@ -87,7 +91,8 @@ def svg_of(plan: Plan, fleet: Fleet, model: ModelShape) -> str:
         layers = held[machine_id]
         x, width = LEFT + layers.start * scale, len(layers) * scale
         lines.append(
-            f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW - 2}" fill="{_shade(share)}" '
+            f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW - 2}" '
+            f'fill="{_shade(share)}" '
             f'stroke="#555" stroke-width="0.6"/>'
         )
         lines.append(_text(x + width + 4, y + 9, f"{share:.0%}"))
@@ -108,7 +113,9 @@ def _figures(plan: Plan) -> list[tuple[str, str]]:
 
 
 def overview(plans: Sequence[Plan]) -> str:
-    """All methods side by side: what is served as a bar, coloured by how busy machines are, and the latencies."""
+    """All methods side by side: what is served as a bar, coloured by how busy machines are, and the
+    latencies.
+    """
     row, left, right = 46, 150, 330
     bottom = 64 + row * len(plans)
     most = max(plan.report.decode_tokens_per_s for plan in plans)
@@ -145,8 +152,10 @@ def overview(plans: Sequence[Plan]) -> str:
 
 def _open(height: float, label: str) -> list[str]:
     return [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" '
-        f'height="{height:.0f}" font-family="Helvetica, Arial, sans-serif" role="img" aria-label="{escape(label)}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
+        f'width="{WIDTH}" '
+        f'height="{height:.0f}" font-family="Helvetica, Arial, sans-serif" role="img" '
+        f'aria-label="{escape(label)}">',
         f'<rect width="{WIDTH}" height="{height:.0f}" fill="#fff"/>',
     ]
 

@@ -1,16 +1,19 @@
-"""The 10-node cluster on which Helix judges its solver's quality, and how its authors set T(k) up by hand."""
+"""The 10-node cluster on which Helix judges its solver's quality, and how its authors set T(k) up
+by hand.
+"""
 
 from __future__ import annotations
 
 import json
 
+from benchmarks.scheduler.token_rates import AS_PUBLISHED, with_token_rates
 from benchmarks.scheduler.worlds import DATA
 from core.protocol.types import LayerRange
 from scheduler.files import read_cluster
 from scheduler.fleet import Fleet, ModelShape, Placement, Shard
-from scheduler.helix.token_rates import AS_PUBLISHED, with_token_rates
 
-#: Layers that Helix takes a machine of a kind to hold, where the cluster has room to spare and where it has not.
+#: Layers that Helix takes a machine of a kind to hold, where the cluster has room to spare and
+#: where it has not.
 TYPICAL_LAYERS = {
     "llama-70b": {"A100": 8, "V100": 3, "L4": 4, "L4x2": 9, "T4": 3, "T4x2": 6, "T4x4": 12},
     "llama-30b": {"A100": 12, "V100": 4, "L4": 8, "L4x2": 14, "T4": 4, "T4x2": 10, "T4x4": 20},
@@ -27,7 +30,8 @@ PUBLISHED_OPTIMUM = 286.587
 def quality10() -> tuple[Fleet, ModelShape]:
     """4 L4 and 6 T4 with LLaMA-30B, all links 8000 Mbit/s and 1 ms; T(k) derived for just this mix.
 
-    Its nodes hold fewer than 1.2 times the model at the typical layers, so the most layers count as typical.
+    Its nodes hold fewer than 1.2 times the model at the typical layers, so the most layers count as
+    typical.
     """
     kinds = ("T4", "L4", "T4", "T4", "L4", "T4", "T4", "T4", "L4", "L4")
     document = {

@@ -1,4 +1,6 @@
-"""Does any fleet, or any stream of joins, departures and reports, break planning, routing or repair?"""
+"""Does any fleet, or any stream of joins, departures and reports, break planning, routing or
+repair?
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,7 @@ from scheduler.validate import validate_pipelines
 
 CLUSTERS = 10_000
 STREAMS = 10_000
+QUICK = {"CLUSTERS": 20, "STREAMS": 20}
 REGIONS = ("eu", "us", "asia")
 
 
@@ -91,7 +94,9 @@ def any_links(draw: random.Random, ids: list[str]) -> Links:
 
 
 def fuzz_cluster(seed: int, tally: Tally) -> None:
-    """Plan, validate and route one random fleet. Raises Broken, or whatever the code under test raises."""
+    """Plan, validate and route one random fleet. Raises Broken, or whatever the code under test
+    raises.
+    """
     draw = random.Random(f"cluster {seed}")
     model = any_model(draw)
     most = draw.choice([1, 3, 6, 6, 10, 14])
@@ -134,7 +139,9 @@ def could_hold(fleet: Fleet, model: ModelShape) -> bool:
 
 
 def any_event(draw: random.Random, cluster: Cluster, ids: list[str], now_ms: int) -> Event:
-    """A join, departure, return, report or nothing; sometimes late, repeated, from another life, or absurd."""
+    """A join, departure, return, report or nothing; sometimes late, repeated, from another life, or
+    absurd.
+    """
     machine_id = draw.choice(ids)
     member = cluster.members.get(machine_id)
     lived = member.incarnation if member else cluster.gone.get(machine_id, (0, 0))[0]
@@ -195,7 +202,9 @@ def fuzz_stream(seed: int, tally: Tally, events: int = 10) -> None:
 def check_change(
     seed: int, before: Cluster, after: Cluster, rules: Rules, step: str, is_covered: bool
 ) -> None:
-    """Slices fit, nobody healthy is sent away or moved without need, and the model is covered if it can be."""
+    """Slices fit, nobody healthy is sent away or moved without need, and the model is covered if it
+    can be.
+    """
     fleet, model = after.fleet, after.model
     holding = dict(after.placement)
     for machine_id, layers in holding.items():

@@ -19,10 +19,19 @@ from scheduler.routing_table import RoutingTable, prepare
 PARTIAL = RouteQuery(partial=True)
 STATES = 9
 BACKUPS = 3
+#: (machines, most ms, the peer's)
+SIZES = (
+    (256, 0.5, "6.63 ms claimed, 116 ms as shipped"),
+    (1024, 1.0, "2.7 s as shipped"),
+)
+MOST_NODES = 10_000
+QUICK = {"SIZES": SIZES[:1], "MOST_NODES": 256}
 
 
 def sliced(fleet: Fleet, model: ModelShape, step: int) -> Placement:
-    """Every machine full, its slice starting and ending on a grid of so many layers, drawn by seed."""
+    """Every machine full, its slice starting and ending on a grid of `step` layers, drawn
+    by seed.
+    """
     draw = random.Random(step)
     shards = []
     for machine in fleet.machines:
@@ -90,15 +99,12 @@ def rows() -> list[Row]:
     )
     backups: list[str] = []
     slowest_backup = 0.0
-    for nodes, reach, peer in (
-        (256, 0.5, "6.63 ms claimed, 116 ms as shipped"),
-        (1024, 1.0, "2.7 s as shipped"),
-    ):
+    for nodes, reach, peer in SIZES:
         told, worst_median = [], 0.0
         for name in ("32b", "70b"):
             fleet, model = mixed(nodes, name)
             found = prepare(fleet, model, allocate(fleet, model).shards)
-            middle, worst = timed(lambda query, t=found: route(t, query), states(found))  # type: ignore[misc]
+            middle, worst = timed(lambda query, t=found: route(t, query), states(found))
             cached, changed = live_ms(found)
             told.append(
                 f"{name}: {middle:.3f} ms (slowest state {worst:.3f}),"
@@ -108,7 +114,7 @@ def rows() -> list[Row]:
             first = route(found, PARTIAL)
             assert isinstance(first, Route)
             taken = median_ms(
-                lambda t=found, p=first: disjoint_backups(t, p, BACKUPS, PARTIAL),  # type: ignore[misc]
+                lambda t=found, p=first: disjoint_backups(t, p, BACKUPS, PARTIAL),
                 25,
             )[0]
             backups.append(f"{nodes} {name} {middle + taken:.2f} ms")
@@ -116,14 +122,14 @@ def rows() -> list[Row]:
         table.append(_row(f"{nodes} nodes", reach, worst_median, "; ".join(told), peer))
     told, aligned = [], 0.0
     for step, name in ((4, "slices on a 4-layer grid"), (1, "unaligned")):
-        fleet, model = mixed(10_000, "32b")
+        fleet, model = mixed(MOST_NODES, "32b")
         found = prepare(fleet, model, sliced(fleet, model, step))
-        middle, worst = timed(lambda query, t=found: route(t, query), states(found))  # type: ignore[misc]
+        middle, worst = timed(lambda query, t=found: route(t, query), states(found))
         aligned = aligned or middle
         told.append(
             f"{name} ({len(found.grid) - 1} segments): {middle:.3f} ms (slowest state {worst:.3f})"
         )
-    table.append(_row("10,000 nodes", 3.0, aligned, "; ".join(told), "none"))
+    table.append(_row(f"{MOST_NODES:,} nodes", 3.0, aligned, "; ".join(told), "none"))
     table.append(
         Row(
             "routing, primary and 3 disjoint backups",

@@ -1,8 +1,10 @@
 """How fast do tokens come when requests decode on chosen chains? A simulator of decode steps alone.
 
-A request is pinned to its chain. Each of its tokens takes Σ layers × τ(batch) over its stages, the head on the last, and the
-hops between them. The batch of a machine is the mean over its layers of the requests that use the layer at that moment. KV room is hard: a request enters only
-where its context fits into every stage's layers, else it waits, first come first served. Prompts are not simulated.
+A request is pinned to its chain. Each of its tokens takes Σ layers × τ(batch) over its stages, the
+head on the last, and the hops between them. The batch of a machine is the mean over its layers of
+the requests that use the layer at that moment. KV room is hard: a request enters only where its
+context fits into every stage's layers, else it waits, first come first served. Prompts are not
+simulated.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Chooser(Protocol):
 
 @dataclass(frozen=True)
 class Served:
-    """What the window saw: tokens per second, and milliseconds per token with the wait for room and without it."""
+    """What the window saw: tokens per second, and milliseconds per token with the wait for room and
+    without it.
+    """
 
     tokens_per_s: float
     offered_per_s: float
@@ -88,11 +92,13 @@ def run(
     *,
     tokens_per_s: float,
     output_tokens: int = 128,
-    warm_s: float = 40.0,
-    window_s: float = 20.0,
+    warm_s: float,
+    window_s: float,
     seed: int = 1,
 ) -> Served:
-    """Poisson arrivals that ask for so many tokens per second, seen from `warm_s` on for `window_s`."""
+    """Poisson arrivals that ask for `tokens_per_s`, seen from `warm_s` on for
+    `window_s`.
+    """
     draw = random.Random(seed)
     table, router = world.table, chooser(world)
     paces, loaded, room = table.paces, world.loaded, world.room

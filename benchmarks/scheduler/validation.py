@@ -1,14 +1,16 @@
 """Does the simulator say what the running engine does?
 
-Real stages in processes of their own, over real streams, with a small model. So that two cores can stand for several machines
-of different speed, a stage computes its layers and then sleeps until the pass has lasted as long as on the machine that it
-stands for (three times its own time, or more); links between regions have their latency. Pass times and message times
-are measured at two first loads, one of them a request at a time, and fitted. Then another load is run, the arrivals and routes of its requests are
-recorded and replayed in the simulator: once on the recorded routes, which tries the cost model, and where there is a
-choice once more with the router choosing by itself.
+Real stages in processes of their own, over real streams, with a small model. So that two cores can
+stand for several machines of different speed, a stage computes its layers and then sleeps until the
+pass has lasted as long as on the machine that it stands for (three times its own time, or more);
+links between regions have their latency. Pass times and message times are measured at two first
+loads, one of them a request at a time, and fitted. Then another load is run, the arrivals and
+routes of its requests are recorded and replayed in the simulator: once on the recorded routes,
+which tries the cost model, and where there is a choice once more with the router choosing by
+itself.
 
-At the engine's own speed nothing can be said to 5 % on a machine that others share: its passes are a fifth faster or slower
-from one minute to the next.
+At the engine's own speed nothing can be said to 5 % on a machine that others share: its passes are
+a fifth faster or slower from one minute to the next.
 """
 
 from __future__ import annotations
@@ -29,20 +31,21 @@ from typing import NamedTuple
 from benchmarks.engine.rig.chain import DOMAIN, signer
 from benchmarks.engine.rig.rig import Load, Rig
 from benchmarks.engine.rig.steps import Step
+from benchmarks.scheduler.fit import FittedCost, PassSample, fit
+from benchmarks.scheduler.fixed_router import FixedRouter
 from benchmarks.table import Row
 from client.pipeline.streams import Streams
 from core.protocol.types import LayerRange
 from core.runtime.network.channel import StreamIdentity
 from devnet.models.tiny_models import write_tiny_model
 from scheduler.dispatch.estimate import KvEstimate
-from scheduler.dispatch.fixed import FixedRouter
 from scheduler.dispatch.iwrr import IwrrRouter
 from scheduler.dispatch.router import Route, Router
 from scheduler.fleet import Coordinator, Fleet, Link, Links, Machine, ModelShape, Placement, Shard
 from scheduler.helix.max_flow import max_flow
-from scheduler.simulate import SimOptions, SimReport, simulate
-from scheduler.simulate.fit import PassSample, fit
-from scheduler.simulate.pass_cost import FittedCost
+from scheduler.simulate.options import SimOptions
+from scheduler.simulate.report import SimReport
+from scheduler.simulate.simulation import simulate
 from scheduler.workload import Arrival
 
 LAYERS, HIDDEN = 12, 256
@@ -57,10 +60,12 @@ KV_BYTES = 256 * 2**20
 
 @dataclass(frozen=True)
 class Config:
-    """Stages by layers with their pass times (ms: in all, a prompt token, a decode step, a position read), and the load.
+    """Stages by layers with their pass times (ms: in all, a prompt token, a decode step, a position
+    read), and the load.
 
-    `to_ms` is the one-way latency of what is sent to each stage from another region. Without `requests_per_s`, `streams`
-    requests run at all times. `router` chooses between replicas: pipelines in `turns` or by `weights`, or hops by `flow`.
+    `to_ms` is the one-way latency of what is sent to each stage from another region. Without
+    `requests_per_s`, `streams` requests run at all times. `router` chooses between replicas:
+    pipelines in `turns` or by `weights`, or hops by `flow`.
     """
 
     name: str
@@ -115,9 +120,26 @@ CONFIGS = (
     Config("replicas, pipelines in turn", TWICE, (FAST, SLOW, FAST, SLOW), 1.4, router="turns"),
     Config("replicas, by flow", TWICE, (FAST, SLOW, FAST, SLOW), 1.4, router="flow"),
     Config("replicas, pipelines 2 : 1", TWICE, (FAST, SLOW, FAST, SLOW), 1.4, router="weights"),
-    # Not a closed loop: where there is one stage, the next request would always come just after a pass has begun.
+    # Not a closed loop: where there is one stage, the next request would always come just after a
+    # pass has begun.
     Config("one stage, Poisson", ((0, 12),), (ALL,), requests_per_s=0.6),
 )
+QUICK = {
+    "CONFIGS": (
+        Config(
+            "one stage",
+            ((0, 12),),
+            ((2.0, 0.01, 0.1, 0.0),),
+            prompt_tokens=(8, 16),
+            new_tokens=(4, 8),
+        ),
+    ),
+    "WARMUP_S": 0.2,
+    "WINDOW_S": 0.5,
+    "CALIBRATION_S": 0.5,
+    "ALONE_S": 0.3,
+    "SEEDS": (1,),
+}
 
 
 @dataclass
@@ -153,7 +175,9 @@ class Figures:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The engine's figures of one run, and the simulator's: on its routes, and with a router of its own."""
+    """The engine's figures of one run, and the simulator's: on its routes, and with a router of its
+    own.
+    """
 
     real: Figures
     replayed: Figures
@@ -187,7 +211,8 @@ def _row(config: Config, outcomes: Sequence[Outcome], held_out: float) -> Row:
         f"simulated as served: {config.name}",
         f"each within {TOLERANCE:.0%}",
         text,
-        f"engine: {mean(r.decode_tokens_per_s for r in real):.0f} tokens/s, prompt {mean(r.prompt_s for r in real):.2f} s, "
+        f"engine: {mean(r.decode_tokens_per_s for r in real):.0f} tokens/s, prompt "
+        f"{mean(r.prompt_s for r in real):.2f} s, "
         f"decode {mean(r.decode_s for r in real) * 1e3:.0f} ms",
         f"fit of passes {held_out:.1%}",
         worst <= TOLERANCE,
@@ -195,7 +220,9 @@ def _row(config: Config, outcomes: Sequence[Outcome], held_out: float) -> Row:
 
 
 async def measure(config: Config) -> tuple[list[Outcome], float]:
-    """The engine and its simulation, for every seed; and the error of the fitted passes on those left out."""
+    """The engine and its simulation, for every seed; and the error of the fitted passes on those
+    left out.
+    """
     with tempfile.TemporaryDirectory(prefix="headrace-validation-") as scratch:
         model = write_tiny_model(
             Path(scratch), "llama", layers=LAYERS, hidden=HIDDEN, vocab=2000, context=2048
@@ -355,11 +382,12 @@ class World:
         return mean(errors)
 
     def learn_messages(self, steps: Sequence[Sequence[Step]]) -> None:
-        """What a frame costs between the end of a pass and the next stage's, where that stage was idle.
+        """What a frame costs between the end of a pass and the next stage's, where that stage was
+        idle.
 
-        A line over the steps of decoding frames, which are requests to look up and answer for; another over the rows of
-        prompts, which are bytes. What the way from the last stage to the first takes more is sampling; where there is no
-        other way, all of it is a message.
+        A line over the steps of decoding frames, which are requests to look up and answer for;
+        another over the rows of prompts, which are bytes. What the way from the last stage to the
+        first takes more is sampling; where there is no other way, all of it is a message.
         """
         links_s = [ms / 1e3 for ms in self.config.to_ms] or [0.0] * len(self.names)
         routes = self.config.routes
@@ -380,7 +408,9 @@ class World:
         self.fleet = self._fleet()
 
     def learn_opening(self, alone: Sequence[Served], steps: Sequence[Sequence[Step]]) -> None:
-        """What passes between asking an idle pipeline and its first pass: a prompt is submitted, checked and booked."""
+        """What passes between asking an idle pipeline and its first pass: a prompt is submitted,
+        checked and booked.
+        """
         began = {
             (first, step.job): step.began_s
             for first in {route[0] for route in self.config.routes}
@@ -395,7 +425,9 @@ class World:
         self.opening_s = mean(waits) - self.message_s
 
     def _fleet(self) -> Fleet:
-        """Links have their latency, and the rate at which rows of prompts were seen to come through."""
+        """Links have their latency, and the rate at which rows of prompts were seen to come
+        through.
+        """
         to_ms = self.config.to_ms or (0.0,) * len(self.names)
         first = next(i for i, (start, _) in enumerate(self.config.layers) if start == 0)
         mbit_s = (
@@ -444,7 +476,9 @@ class World:
 
 
 class Frame(NamedTuple):
-    """Rows that went from one stage to the next, and the seconds between the passes that are not the link's latency."""
+    """Rows that went from one stage to the next, and the seconds between the passes that are not
+    the link's latency.
+    """
 
     is_prompt: bool
     rows: int
@@ -459,10 +493,11 @@ def _frames(
     *,
     is_home: bool = False,
 ) -> list[Frame]:
-    """Frames of decode steps alone or of one prompt alone that came to a stage that stood idle meanwhile.
+    """Frames of decode steps alone or of one prompt alone that came to a stage that stood idle
+    meanwhile.
 
-    `links_s` is what the way to each stage takes, which is not theirs. `is_home`: from the last stage to the first, where
-    every request's next position follows.
+    `links_s` is what the way to each stage takes, which is not theirs. `is_home`: from the last
+    stage to the first, where every request's next position follows.
     """
     found = []
     waiting = {_content(step): step for step in steps[there]}
@@ -498,24 +533,15 @@ class Replay:
 
     def __init__(self, world: World, routes: Iterable[tuple[int, ...]]) -> None:
         self.kv = KvEstimate(world.fleet, world.model, world.placement, high_water=1.0)
-        self.waiting_at = lambda machine_id: 0
-        self.wants_seconds = False
         self._routes, self._placement = iter(list(routes)), world.placement
 
     def choose(self, prompt_tokens: int) -> Route | None:
         route = Route(prompt_tokens)
         route.stages = [self._placement[i] for i in next(self._routes)]
-        route.is_complete = True
         self.kv.add(route.stages, prompt_tokens)
         return route
 
-    def extend(self, route: Route) -> bool:
-        return False
-
     def note_step(self, route: Route) -> None:
-        pass
-
-    def note_seconds(self, route: Route, stage: int, seconds: float) -> None:
         pass
 
     def finish(self, route: Route) -> None:

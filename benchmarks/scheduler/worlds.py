@@ -27,7 +27,9 @@ def cluster(name: str, model: str = "llama-70b") -> tuple[Fleet, ModelShape]:
 
 
 def shipped_placement(name: str, method: str, model: ModelShape) -> tuple[Placement, float]:
-    """A placement that Helix ships (helix, petals, swarm) and its max flow without partial inference."""
+    """A placement that Helix ships (helix, petals, swarm) and its max flow without partial
+    inference.
+    """
     document = json.loads((DATA / "placements.json").read_text())
     found = document["clusters"][name]["placements"][method]
     return read_placement(found["layers"], model), float(found["max_flow_tokens_per_s"])
@@ -35,7 +37,9 @@ def shipped_placement(name: str, method: str, model: ModelShape) -> tuple[Placem
 
 @cache
 def mixed_fleet(nodes: int) -> dict[str, Any]:
-    """A mixed `fleet/1` document of so many nodes: the published one where present, else by its recipe."""
+    """A mixed `fleet/1` document of that many nodes: the published one where present, else by its
+    recipe.
+    """
     for folder in (DATA, SHARED):
         published = folder / "fleets" / f"mixed_{nodes}.json"
         if published.exists():
@@ -45,7 +49,9 @@ def mixed_fleet(nodes: int) -> dict[str, Any]:
 
 
 def recipe_fleet(nodes: int) -> dict[str, Any]:
-    """The recipe of the mixed fleets, seeded by the number of nodes: the same everywhere, not the published draw."""
+    """The recipe of the mixed fleets, seeded by the number of nodes: the same everywhere, not the
+    published draw.
+    """
     draw = random.Random(nodes)
     cards = {
         "RTX4090": (24, 82.6, 1008.0),
@@ -62,7 +68,13 @@ def recipe_fleet(nodes: int) -> dict[str, Any]:
         "schema": "fleet/1",
         "id": f"mixed_{nodes}",
         "columns": [
-            "id", "gpu", "memory_gib", "tflops_fp16", "bandwidth_gb_s", "region", "access_ms",
+            "id",
+            "gpu",
+            "memory_gib",
+            "tflops_fp16",
+            "bandwidth_gb_s",
+            "region",
+            "access_ms",
         ],
         "nodes": [
             [f"n{i:05}", kind, *cards[kind], draw.choice(regions), round(draw.uniform(1, 9), 2)]
@@ -74,17 +86,35 @@ def recipe_fleet(nodes: int) -> dict[str, Any]:
         },
         "models": {
             "32b": {
-                "layers": 64, "hidden": 5120, "intermediate": 25600, "heads": 64, "kv_heads": 8,
-                "head_dim": 128, "vocab": 151936, "param_bytes": 2.0, "kv_bytes": 2,
-                "embed_bytes": 2, "layer_bytes": 975175680, "embedding_bytes": 1555824640,
+                "layers": 64,
+                "hidden": 5120,
+                "intermediate": 25600,
+                "heads": 64,
+                "kv_heads": 8,
+                "head_dim": 128,
+                "vocab": 151936,
+                "param_bytes": 2.0,
+                "kv_bytes": 2,
+                "embed_bytes": 2,
+                "layer_bytes": 975175680,
+                "embedding_bytes": 1555824640,
             },
             "70b": {
-                "layers": 80, "hidden": 8192, "intermediate": 28672, "heads": 64, "kv_heads": 8,
-                "head_dim": 128, "vocab": 128256, "param_bytes": 2.0, "kv_bytes": 2,
-                "embed_bytes": 2, "layer_bytes": 1711276032, "embedding_bytes": 2101346304,
+                "layers": 80,
+                "hidden": 8192,
+                "intermediate": 28672,
+                "heads": 64,
+                "kv_heads": 8,
+                "head_dim": 128,
+                "vocab": 128256,
+                "param_bytes": 2.0,
+                "kv_bytes": 2,
+                "embed_bytes": 2,
+                "layer_bytes": 1711276032,
+                "embedding_bytes": 2101346304,
             },
         },
-    }  # fmt: skip
+    }
 
 
 @cache

@@ -18,8 +18,8 @@ MEAN_OUTPUT_TOKENS = 240
 class KvEstimate:
     """Expected use of every machine's cache, in tokens × layers.
 
-    ``high_water`` is the share of a cache that may be promised; ``output_tokens`` is added to every prompt (Helix takes
-    1.0 × 240 offline and 0.6 × 240 online, with marks 0.85 and 0.9).
+    ``high_water`` is the share of a cache that may be promised; ``output_tokens`` is added to every
+    prompt (Helix takes 1.0 × 240 offline and 0.6 × 240 online, with marks 0.85 and 0.9).
     """
 
     __slots__ = ("_groups", "_layers", "_room", "capacity", "high_water", "output_tokens", "used")
@@ -45,7 +45,8 @@ class KvEstimate:
         }
         self._room = {m: high_water * capacity for m, capacity in self.capacity.items()}
         self.used = dict.fromkeys(self.capacity, 0)
-        # Layers covered by the same machines fill alike: one group for each stretch between boundaries.
+        # Layers covered by the same machines fill alike: one group for each stretch between
+        # boundaries.
         ends = sorted({edge for s in placement for edge in (s.layers.start, s.layers.end)})
         self._groups = [
             tuple(s.machine_id for s in placement if s.layers.start <= first < s.layers.end)
@@ -53,7 +54,9 @@ class KvEstimate:
         ]
 
     def fits(self, machine_id: str, prompt_tokens: int) -> bool:
-        """Whether one more request stays under the mark, counted as if it used all layers of the machine."""
+        """Whether one more request stays under the mark, counted as if it used all layers of the
+        machine.
+        """
         needed = (prompt_tokens + self.output_tokens) * self._layers[machine_id]
         return self.used[machine_id] + needed <= self._room[machine_id]
 
@@ -70,7 +73,9 @@ class KvEstimate:
             self.used[machine_id] -= tokens * len(layers)
 
     def bottleneck(self) -> float:
-        """Expected use of the fullest layer over all machines that hold it: what a closed-loop feed watches."""
+        """Expected use of the fullest layer over all machines that hold it: what a closed-loop feed
+        watches.
+        """
         fullest = 0.0
         for group in self._groups:
             room = used = 0.0

@@ -1,7 +1,8 @@
 """Which ways are there to serve one model, and which of them can never be best?
 
-A column gives a model ⟨ψ_DP, ψ_TP⟩ on some GPU types (C3). Load is split among its replicas by capacity, so all of them are
-busy to the same share φ = λ / Σ capacity, and the column's latency is the mean of theirs at φ.
+A column gives a model ⟨ψ_DP, ψ_TP⟩ on some GPU types (C3). Load is split among its replicas by
+capacity, so all of them are busy to the same share φ = λ / Σ capacity, and the column's latency is
+the mean of theirs at φ.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from itertools import product
 import numpy as np
 
 from scheduler.fabric.replica import Replica, replica
-from scheduler.fabric.roofline import Floats
 from scheduler.fabric.world import Demand, Efficiency, GpuType, Group
+from scheduler.routing.arrays import Floats, Ints
 
-Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 #: One choice for a type: index into `Options.kinds` (−1 for none) and ψ_DP.
 Choice = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one model gets from a column: its replicas, its mean latency, and the share φ of their capacity in use."""
+    """What one model gets from a column: its replicas, its mean latency, and the share φ of their
+    capacity in use.
+    """
 
     model: int
     groups: tuple[Group, ...]
@@ -34,7 +36,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One way to serve a model, or several that share GPUs. ``gpus`` is a_{m,n} over the types in order."""
+    """One way to serve a model, or several that share GPUs. ``gpus`` is a_{m,n} over the types in
+    order.
+    """
 
     gpus: tuple[int, ...]
     parts: tuple[Part, ...]
@@ -59,7 +63,9 @@ class Options:
     kinds: tuple[Kind, ...]
 
     def choices(self, gpu: int, most_degrees: int | None = None) -> list[Choice]:
-        """Nothing, or each ⟨ψ_TP, ψ_DP⟩ that the type's GPUs allow; with a limit, large ψ_DP get sparser."""
+        """Nothing, or each ⟨ψ_TP, ψ_DP⟩ that the type's GPUs allow; with a limit, large ψ_DP get
+        sparser.
+        """
         found: list[Choice] = [(-1, 0)]
         for k, kind in enumerate(self.kinds):
             if kind.gpu == gpu:
@@ -145,8 +151,8 @@ def evaluate(options: Options, combinations: Iterable[Sequence[Choice]]) -> Tabl
 def undominated(table: Table, score: Floats) -> Table:
     """The columns that no other one matches with as few GPUs of every type and as low a score.
 
-    Every objective grows with latency and every limit with GPUs, so an optimum over these is one over all. Columns of
-    infinite score are dropped; of equals the first stays. Sorted by score.
+    Every objective grows with latency and every limit with GPUs, so an optimum over these is one
+    over all. Columns of infinite score are dropped; of equals the first stays. Sorted by score.
     """
     finite = np.flatnonzero(np.isfinite(score))
     keys = (*(table.gpus[finite, n] for n in range(table.gpus.shape[1])), score[finite])

@@ -1,4 +1,6 @@
-"""Which columns, one for each model, cost least under the GPU counts (a multiple-choice knapsack)?"""
+"""Which columns, one for each model, cost least under the GPU counts (a multiple-choice
+knapsack)?
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,11 @@ from scheduler.fabric.columns import Column
 
 @dataclass(frozen=True)
 class Knapsack:
-    """C1: Σ_m a_{m,n} ≤ d_n for all n (§3.3, equation 2), and every model served by exactly one column.
+    """C1: Σ_m a_{m,n} ≤ d_n for all n (§3.3, equation 2), and every model served by exactly one
+    column.
 
-    ``costs`` has one number per part of each column; the value is their sum, or their largest with ``worst``.
+    ``costs`` has one number per part of each column; the value is their sum, or their largest with
+    ``worst``.
     """
 
     counts: tuple[int, ...]
@@ -40,7 +44,9 @@ class Knapsack:
 
 @dataclass(frozen=True)
 class Picked:
-    """Indices of the chosen columns, their value, a bound that no choice of these columns beats, and who found them."""
+    """Indices of the chosen columns, their value, a bound that no choice of these columns beats,
+    and who found them.
+    """
 
     chosen: tuple[int, ...]
     value: float

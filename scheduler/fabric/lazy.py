@@ -1,8 +1,9 @@
 """Which columns are worth building when there are too many types for all of them?
 
-Columns over at most two types and ones spread over all types come first; then the prices of the relaxation say where a column
-one change away would help (column generation). A bound over all columns needs none of them: in a column of share φ the
-fraction s of the load on a kind costs s (slope L(φ) + price ψ_TP λ / (φ capacity)), so the cheapest kind bounds them all.
+Columns over at most two types and ones spread over all types come first; then the prices of the
+relaxation say where a column one change away would help (column generation). A bound over all
+columns needs none of them: in a column of share φ the fraction s of the load on a kind costs s
+(slope L(φ) + price ψ_TP λ / (φ capacity)), so the cheapest kind bounds them all.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from scheduler.fabric.columns import Choice, Column, Options, Table, evaluate
 from scheduler.fabric.objective import Pieces
-from scheduler.fabric.roofline import Floats
+from scheduler.routing.arrays import Floats
 
 SPREADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 GRID = 400
@@ -66,7 +67,8 @@ def neighbours(options: Options, column: Column, most_degrees: int) -> list[tupl
 class PriceBound:
     """Bounds for any prices, from one table of latencies.
 
-    The share φ is cut into GRID intervals; latency counts at the lower end of each, GPUs at the upper.
+    The share φ is cut into GRID intervals; latency counts at the lower end of each, GPUs at the
+    upper.
     """
 
     def __init__(self, options: Sequence[Options], pieces: Sequence[Pieces]) -> None:
@@ -91,7 +93,9 @@ class PriceBound:
             )
 
     def at(self, prices: Floats, multipliers: Floats) -> float:
-        """A value that no placement whose models share no GPU beats: C1 relaxed at prices ≥ 0 (Lagrange)."""
+        """A value that no placement whose models share no GPU beats: C1 relaxed at prices ≥ 0
+        (Lagrange).
+        """
         bound = -float(sum(p * gpu.count for p, gpu in zip(prices, self.types, strict=True)))
         for own, weight, latency, gpus in zip(
             self.pieces, multipliers, self.latency_ms, self.gpus, strict=True

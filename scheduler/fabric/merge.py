@@ -15,7 +15,8 @@ _States: TypeAlias = dict[_Key, _Found]
 
 
 def merge(knapsack: Knapsack, states: int) -> Picked | None:
-    """Model by model, keeping the partial choices that no other matches in GPUs and cost; exact below `states` of them.
+    """Model by model, keeping the partial choices that no other matches in GPUs and cost; exact
+    below `states` of them.
 
     Past that, half are kept by cost and half by how little they take of the scarcest type.
     """

@@ -1,7 +1,7 @@
 """What makes one placement better than another (LLMFabric §3.3, equation 1)?
 
-L(W, A, P) is a sum, or the largest, of one convex function of each model's mean latency, written as its affine pieces so that
-prices and bounds need no case distinction.
+L(W, A, P) is a sum, or the largest, of one convex function of each model's mean latency, written as
+its affine pieces so that prices and bounds need no case distinction.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Literal, TypeAlias
 from scheduler.errors import FleetError
 from scheduler.fabric.world import Demand
 
-#: "sum" of latencies; "weighted" by weight, by default the mean over requests; "minmax" the slowest model; "slo" the
-#: excess over each limit, as a share of it.
+#: "sum" of latencies; "weighted" by weight, by default the mean over requests; "minmax" the slowest
+#: model; "slo" the excess over each limit, as a share of it.
 Objective: TypeAlias = Literal["sum", "weighted", "minmax", "slo"]
 #: cost = max over (slope, offset) of slope × latency_ms + offset.
 Pieces: TypeAlias = tuple[tuple[float, float], ...]

@@ -1,7 +1,8 @@
 """Which GPUs serve which model, and how are they split (LLMFabric §3.3)?
 
-minimise L(W, A, P) under C1–C3, with L from the closed form of `replica`: every useful column of every model, one of each
-picked by HiGHS. The paper searches the same space by constraint programming.
+minimise L(W, A, P) under C1–C3, with L from the closed form of `replica`: every useful column of
+every model, one of each picked by HiGHS. The paper searches the same space by constraint
+programming.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ from scheduler.fabric.world import (
 
 @dataclass(frozen=True, slots=True)
 class FabricPlan:
-    """A placement: one part for each model in order, GPUs of each type that stay idle, and the proof.
+    """A placement: one part for each model in order, GPUs of each type that stay idle, and the
+    proof.
 
-    ``value`` is the objective with what switching adds, ``bound`` one that no placement beats; ``columns`` were in play.
-    ``shared`` are pairs of models on the same GPUs.
+    ``value`` is the objective with what switching adds, ``bound`` one that no placement beats;
+    ``columns`` were in play. ``shared`` are pairs of models on the same GPUs.
     """
 
     types: tuple[GpuType, ...]
@@ -56,7 +58,9 @@ class FabricPlan:
 
     @property
     def gap(self) -> float:
-        """Distance to the bound as a share of the value; 0 when proven best, 1 when nothing is known."""
+        """Distance to the bound as a share of the value; 0 when proven best, 1 when nothing is
+        known.
+        """
         if self.value - self.bound <= IMPROVES * max(1.0, abs(self.value)):
             return 0.0
         return 1.0 if math.isinf(self.bound) else min(1.0, (self.value - self.bound) / self.value)
@@ -92,10 +96,11 @@ def place(
 ) -> FabricPlan:
     """The best placement found and its bound. Deterministic, independent of the order of types.
 
-    With ``sharing``, two models may also take turns on the same GPUs of one type; where not every column is built the
-    bound does not know those. "slo" then frees GPUs among the placements that hold every limit; "minmax" lowers the sum
-    among those with the same slowest model. Raises NeedsChain for a model that no node holds, Overloaded when nothing
-    serves the load, FleetError for absurd input.
+    With ``sharing``, two models may also take turns on the same GPUs of one type; where not every
+    column is built the bound does not know those. "slo" then frees GPUs among the placements that
+    hold every limit; "minmax" lowers the sum among those with the same slowest model. Raises
+    NeedsChain for a model that no node holds, Overloaded when nothing serves the load, FleetError
+    for absurd input.
     """
     types = tuple(sorted(types, key=lambda gpu: gpu.name))
     check_world(types, demands)
@@ -143,7 +148,9 @@ def place(
 def _settled(
     picked: Picked, knapsack: Knapsack, objective: Objective, effort: Effort
 ) -> tuple[Picked, Knapsack]:
-    """Among placements of the same value: the least sum for "minmax", the fewest GPUs for "slo" where limits hold."""
+    """Among placements of the same value: the least sum for "minmax", the fewest GPUs for "slo"
+    where limits hold.
+    """
     enough = picked.value + IMPROVES * max(1.0, abs(picked.value))
     if objective not in ("minmax", "slo") or (objective == "slo" and enough > 2 * IMPROVES):
         return picked, knapsack
@@ -175,8 +182,10 @@ def _too_big(demand: Demand, types: Sequence[GpuType], efficiency: Efficiency) -
         default=(0, "none"),
     )
     return (
-        f"model {demand.name} needs {demand.weight_bytes} bytes for weights and KV cache for one request of "
-        f"{demand.workload.input_tokens + demand.workload.output_tokens:.0f} tokens; the largest group inside one node "
+        f"model {demand.name} needs {demand.weight_bytes} bytes for weights and KV cache for one "
+        "request of "
+        f"{demand.workload.input_tokens + demand.workload.output_tokens:.0f} tokens; the largest "
+        "group inside one node "
         f"({name}) has {room} bytes: it needs a chain over several nodes (plan it as a pipeline)"
     )
 
@@ -197,7 +206,8 @@ def _overloaded(options: Sequence[Options], effort: Effort, complete: bool) -> O
             min(sum(c.gpus) for c in columns if c.parts[0].model == of.model) for of in options
         ]
         return Overloaded(
-            f"{len(options)} models need at least {sum(least)} GPUs to be held at all, which these types do not have: "
+            f"{len(options)} models need at least {sum(least)} GPUs to be held at all, which "
+            "these types do not have: "
             + ", ".join(f"{gpu.count} {gpu.name}" for gpu in options[0].types),
             0.0,
         )

@@ -11,19 +11,20 @@ from scheduler.fabric.columns import Column, Options, Part, Table, columns_of, e
 from scheduler.fabric.knapsack import Knapsack
 from scheduler.fabric.lazy import PriceBound, neighbours
 from scheduler.fabric.objective import Pieces, cost
-from scheduler.fabric.roofline import Floats
 from scheduler.fabric.solver import relax
 from scheduler.fabric.switching import Switch, penalty_ms
+from scheduler.routing.arrays import Floats
 
 IMPROVES = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How hard to try, in counts. Up to ``exact_types`` types and ``combinations`` a model, every column is built.
+    """How hard to try, in counts. Up to ``exact_types`` types and ``combinations`` a model, every
+    column is built.
 
-    Otherwise columns are generated for ``rounds`` rounds from the ``parents`` best of each model, with ψ_DP thinned to
-    ``degrees`` values.
+    Otherwise columns are generated for ``rounds`` rounds from the ``parents`` best of each model,
+    with ψ_DP thinned to ``degrees`` values.
     """
 
     exact_types: int = 3
@@ -102,7 +103,9 @@ class Pool:
         return bound
 
     def _with_way_out(self) -> Knapsack:
-        """The knapsack with a column that uses nothing, at a price nobody would pay, for each model."""
+        """The knapsack with a column that uses nothing, at a price nobody would pay, for each
+        model.
+        """
         real = self.knapsack()
         dear = 1e3 * max((c for costs in real.costs for c in costs), default=1.0) + 1e3
         nothing = tuple(

@@ -1,10 +1,12 @@
-"""How long does a request take on one replica at a given load (LLMFabric §3.3, simulator stage 2, in closed form)?
+"""How long does a request take on one replica at a given load (LLMFabric §3.3, simulator stage 2,
+in closed form)?
 
-Continuous batching in steady state. With B requests decoding on average, a request sees B + 1 of them, and p = B / μ_out
-prompts per iteration (as many begin as end). Prompts come whole, so most iterations have none and wait for weights, and one
-with a prompt takes Δ longer: T(B) = f(B + 1, 0) + p Δ(B), the interference of prefill. Little's law gives the load
-λ(B) = B / (μ_out T(B)), which never falls with B, so the fixed point for a given load is one bisection, and the capacity is λ
-at the batch that fills the KV room.
+Continuous batching in steady state. With B requests decoding on average, a request sees B + 1 of
+them, and p = B / μ_out prompts per iteration (as many begin as end). Prompts come whole, so most
+iterations have none and wait for weights, and one with a prompt takes Δ longer: T(B) = f(B + 1, 0)
++ p Δ(B), the interference of prefill. Little's law gives the load λ(B) = B / (μ_out T(B)), which
+never falls with B, so the fixed point for a given load is one bisection, and the capacity is λ at
+the batch that fills the KV room.
 """
 
 from __future__ import annotations
@@ -14,15 +16,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.fabric.roofline import Floats, Operators, operators
+from scheduler.fabric.roofline import Operators, operators
 from scheduler.fabric.world import Demand, Efficiency, GpuType
+from scheduler.routing.arrays import Floats
 
 BISECTIONS = 45
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Mean times of a request, elementwise: waiting for room, until the first token, per further token, in all."""
+    """Mean times of a request, elementwise: waiting for room, until the first token, per further
+    token, in all.
+    """
 
     queue_ms: Floats
     first_token_ms: Floats
@@ -43,7 +48,9 @@ class Replica:
 
     @property
     def context(self) -> float:
-        """Tokens that a running request has behind it on average: its prompt and half of its answer."""
+        """Tokens that a running request has behind it on average: its prompt and half of its
+        answer.
+        """
         return self.demand.workload.input_tokens + self.demand.workload.output_tokens / 2
 
     def _step_ms(self, running: Floats, prompt_tokens: Floats) -> Floats:
@@ -55,7 +62,9 @@ class Replica:
         )
 
     def _prompts(self, running: Floats) -> tuple[Floats, Floats, Floats]:
-        """p, an iteration without prompts, and what each prompt adds to one; several share one when p is above 1."""
+        """p, an iteration without prompts, and what each prompt adds to one; several share one when
+        p is above 1.
+        """
         work = self.demand.workload
         prompts: Floats = running / work.output_tokens
         at_once = np.maximum(1.0, prompts)
@@ -104,10 +113,11 @@ class Replica:
         )
 
     def times_at(self, running: Floats, iteration_ms: Floats) -> Times:
-        """Mean times when `running` requests share iterations of so many ms.
+        """Mean times when `running` requests share iterations of that many ms.
 
-        A prompt waits for the rest of an iteration and is computed in as many as the token budget makes of it. Waiting for
-        room is that of a queue with `most_running` servers (Sakasegawa 1977).
+        A prompt waits for the rest of an iteration and is computed in as many as the token budget
+        makes of it. Waiting for room is that of a queue with `most_running` servers (Sakasegawa
+        1977).
         """
         work = self.demand.workload
         prompts, without, each = self._prompts(running)
@@ -132,10 +142,12 @@ def replica(
     efficiency: Efficiency,
     memory_bytes: float | None = None,
 ) -> Replica | None:
-    """One copy over `tensor` GPUs, or None where it breaks C2: Σ mem_n ≥ M_m, weights and KV cache (§3.3, equation 3).
+    """One copy over `tensor` GPUs, or None where it breaks C2: Σ mem_n ≥ M_m, weights and KV cache
+    (§3.3, equation 3).
 
-    Stricter than printed: every replica must hold the weights and one request of mean length at its end, not only all
-    GPUs of the type together. ``memory_bytes`` is what it may use of each GPU, by default the engine's share.
+    Stricter than printed: every replica must hold the weights and one request of mean length at its
+    end, not only all GPUs of the type together. ``memory_bytes`` is what it may use of each GPU, by
+    default the engine's share.
     """
     shape, work = demand.shape, demand.workload
     usable = gpu.memory_bytes * efficiency.memory if memory_bytes is None else memory_bytes

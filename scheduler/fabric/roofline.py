@@ -1,8 +1,10 @@
-"""How long does one iteration of a serving engine take on a tensor-parallel group (LLMFabric §3.3, simulator stage 1)?
+"""How long does one iteration of a serving engine take on a tensor-parallel group (LLMFabric §3.3,
+simulator stage 1)?
 
-Operator by operator max(compute, memory), as LLM-Viewer does, with a share of peak, an overhead per kernel and the
-all-reduces of tensor parallelism. All dense projections of a layer have the same arithmetic intensity, so one roofline
-over their sum is exact; experts and the two kinds of attention are operators of their own.
+Operator by operator max(compute, memory), as LLM-Viewer does, with a share of peak, an overhead per
+kernel and the all-reduces of tensor parallelism. All dense projections of a layer have the same
+arithmetic intensity, so one roofline over their sum is exact; experts and the two kinds of
+attention are operators of their own.
 """
 
 from __future__ import annotations
@@ -12,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduler.fabric.world import Demand, Efficiency, GpuType
-
-Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+from scheduler.routing.arrays import Floats
 
 #: Times a token's activation is read or written by a layer's projections, norms and residuals.
 ACTIVATION_PASSES = 8
@@ -23,7 +24,8 @@ ACTIVATION_PASSES = 8
 class Operators:
     """Coefficients in ms on each GPU of the group; times of a layer are already × layers.
 
-    Per token: linears, activations, experts. Per token and token of context: attention. Per prompt or decode: head.
+    Per token: linears, activations, experts. Per token and token of context: attention. Per prompt
+    or decode: head.
     """
 
     fixed: float
@@ -42,9 +44,11 @@ class Operators:
     def iteration_ms(
         self, decodes: Floats, prompt_tokens: Floats, context: Floats, prompt_length: float
     ) -> Floats:
-        """Time of one iteration of `decodes` running requests with `context` tokens each and so many prompt tokens.
+        """Time of one iteration of `decodes` running requests with `context` tokens each and so
+        many prompt tokens.
 
-        Prompts are `prompt_length` tokens long, so a prompt token sees half of that on average. Arrays go elementwise.
+        Prompts are `prompt_length` tokens long, so a prompt token sees half of that on average.
+        Arrays go elementwise.
         """
         tokens = decodes + prompt_tokens
         linear = np.maximum(

@@ -1,7 +1,8 @@
 """Can two models take turns on the same GPUs? Small loads then need no GPU each (not in the paper).
 
-Both engines run on every GPU of the group; an iteration of one waits for an iteration of the other whenever that has a
-request running. Running requests are Poisson, so the other is busy with probability 1 − exp(−B).
+Both engines run on every GPU of the group; an iteration of one waits for an iteration of the other
+whenever that has a request running. Running requests are Poisson, so the other is busy with
+probability 1 − exp(−B).
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import numpy as np
 
 from scheduler.fabric.columns import Column, Options, Part
 from scheduler.fabric.replica import Replica, replica
-from scheduler.fabric.roofline import Floats
 from scheduler.fabric.world import Demand, Efficiency, GpuType, Group
+from scheduler.routing.arrays import Floats
 
 ROUNDS = 500
 SETTLED = 1e-9
@@ -35,7 +36,9 @@ def shared_columns(options: Sequence[Options], efficiency: Efficiency) -> list[C
 def shared_replicas(
     one: Demand, other: Demand, gpu: GpuType, tensor: int, efficiency: Efficiency
 ) -> tuple[Replica, Replica] | None:
-    """Both models on one group: weights of both, the rest split by how many KV bytes each asks for; None if too small."""
+    """Both models on one group: weights of both, the rest split by how many KV bytes each asks for;
+    None if too small.
+    """
     usable = gpu.memory_bytes * efficiency.memory
     room = usable - (one.weight_bytes + other.weight_bytes) / tensor
     wanted = []
@@ -61,9 +64,11 @@ def shared_replicas(
 def shared_latency_ms(
     both: tuple[Replica, Replica], loads_per_s: tuple[Floats, Floats]
 ) -> tuple[Floats, Floats]:
-    """Mean latency of each model at elementwise loads on one group; infinite where the two together are too much.
+    """Mean latency of each model at elementwise loads on one group; infinite where the two together
+    are too much.
 
-    The least fixed point of T_a = f_a(B_a) + (1 − exp(−B_b)) f_b(B_b), B_a = λ_a μ_out T_a, and the same for b, from below.
+    The least fixed point of T_a = f_a(B_a) + (1 − exp(−B_b)) f_b(B_b), B_a = λ_a μ_out T_a, and the
+    same for b, from below.
     """
     outputs = [r.demand.workload.output_tokens for r in both]
     running = [np.zeros_like(loads_per_s[0]), np.zeros_like(loads_per_s[1])]

@@ -10,15 +10,17 @@ import numpy as np
 
 from scheduler.fabric.knapsack import Knapsack, Picked
 from scheduler.fabric.merge import merge
-from scheduler.fabric.roofline import Floats
 from scheduler.highs import open_highs
+from scheduler.routing.arrays import Floats
 
 HAS_POINT = 2  # HiGHS: a feasible point is there
 
 
 @dataclass(frozen=True)
 class Relaxed:
-    """The linear relaxation: its value, a price ≥ 0 for a GPU of each type, and what a unit of each model's cost weighs."""
+    """The linear relaxation: its value, a price ≥ 0 for a GPU of each type, and what a unit of each
+    model's cost weighs.
+    """
 
     value: float
     prices: Floats
@@ -26,7 +28,9 @@ class Relaxed:
 
 
 def pick(knapsack: Knapsack, *, mip_nodes: int, states: int) -> Picked | None:
-    """The best choice of columns, None when there is none; by `merge` where HiGHS is missing or its nodes ran out."""
+    """The best choice of columns, None when there is none; by `merge` where HiGHS is missing or its
+    nodes ran out.
+    """
     try:
         api, solver = _loaded(knapsack, integer=True)
     except ImportError:
@@ -45,7 +49,9 @@ def pick(knapsack: Knapsack, *, mip_nodes: int, states: int) -> Picked | None:
 
 
 def relax(knapsack: Knapsack) -> Relaxed | None:
-    """The relaxation with its prices, None when even that is impossible. Raises ImportError without HiGHS."""
+    """The relaxation with its prices, None when even that is impossible. Raises ImportError without
+    HiGHS.
+    """
     api, solver = _loaded(knapsack, integer=False)
     solver.run()
     if solver.getModelStatus() != api.HighsModelStatus.kOptimal:
@@ -59,7 +65,9 @@ def relax(knapsack: Knapsack) -> Relaxed | None:
 
 
 def _loaded(knapsack: Knapsack, *, integer: bool) -> tuple[Any, Any]:
-    """(highspy, the solver with the problem). Rows: a type each, a model each and, with the worst cost, Σ cost x ≤ z for each model. Columns: x, then z."""
+    """(highspy, the solver with the problem). Rows: a type each, a model each and, with the worst
+    cost, Σ cost x ≤ z for each model. Columns: x, then z.
+    """
     highspy, solver = open_highs()
     types, models, many = len(knapsack.counts), knapsack.models, len(knapsack.columns)
     scale = max((abs(c) for costs in knapsack.costs for c in costs), default=1.0) or 1.0

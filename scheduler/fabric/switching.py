@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scheduler.fabric.columns import Options, Table
-from scheduler.fabric.roofline import Floats
 from scheduler.fabric.world import Group
+from scheduler.routing.arrays import Floats
 
 
 @dataclass(frozen=True)
 class Switch:
-    """What serves now, by model, and how many ms of its mean latency one GPU that must load weights is worth.
+    """What serves now, by model, and how many ms of its mean latency one GPU that must load weights
+    is worth.
 
     Not in the paper, whose placements start from nothing.
     """
@@ -23,17 +24,11 @@ class Switch:
     ms_per_gpu: float = 0.0
 
 
-def gpus_to_load(before: Sequence[Group], after: Sequence[Group]) -> int:
-    """GPUs that must load this model: those of replicas that are new on their type or split otherwise."""
-    kept = {(group.gpu, group.tensor): group.replicas for group in before}
-    return sum(
-        group.tensor * max(0, group.replicas - kept.get((group.gpu, group.tensor), 0))
-        for group in after
-    )
-
-
 def penalty_ms(options: Options, table: Table, switch: Switch) -> Floats:
-    """What each column adds to its model's latency in the objective: `gpus_to_load` × ms_per_gpu."""
+    """What each column adds to its model's latency in the objective: GPUs that load × ms_per_gpu.
+
+    A GPU loads where its replica is new on its type, or is split otherwise than before.
+    """
     before = {group.gpu: group for group in switch.serving.get(options.demand.name, ())}
     tensor = np.array([kind.replica.tensor for kind in options.kinds] + [0], dtype=np.int64)
     loads: Floats = table.gpus.sum(axis=1).astype(np.float64)

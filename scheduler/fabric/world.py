@@ -1,4 +1,6 @@
-"""Which types of GPU are there, and what do the models that they must serve ask for (LLMFabric §3.3)?"""
+"""Which types of GPU are there, and what do the models that they must serve ask for (LLMFabric
+§3.3)?
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,21 @@ from scheduler.errors import FleetError
 from scheduler.fleet import LARGEST, SMALLEST, ModelShape
 from scheduler.workload import Workload
 
-#: ψ_TP that are tried; only those that divide a node, so that whatever C1 allows also fits into nodes.
+#: ψ_TP that are tried; only those that divide a node, so that whatever C1 allows also fits into
+#: nodes.
 TENSOR_DEGREES = (1, 2, 4, 8)
 
 
 class NeedsChain(FleetError):
-    """A model that no single node holds: it must be cut into a pipeline over several, which is not placed here."""
+    """A model that no single node holds: it must be cut into a pipeline over several, which is not
+    placed here.
+    """
 
 
 class Overloaded(FleetError):
-    """No placement under C1–C3 serves this load; ``load_factor`` is the share of it that one could, 0 if none fits."""
+    """No placement under C1–C3 serves this load; ``load_factor`` is the share of it that one could,
+    0 if none fits.
+    """
 
     def __init__(self, text: str, load_factor: float) -> None:
         super().__init__(text)
@@ -32,9 +39,10 @@ class Overloaded(FleetError):
 class Efficiency:
     """How far real kernels stay below the peaks, and what a step costs besides.
 
-    Shares of peak reached: ``compute``, ``bandwidth`` of memory, ``interconnect``. ``memory`` is the share of a GPU's
-    memory that the engine takes, ``kv_high_water`` the share of the KV room that may be full on average.
-    ``token_budget`` and ``max_sequences`` bound one iteration's prompt tokens and running requests.
+    Shares of peak reached: ``compute``, ``bandwidth`` of memory, ``interconnect``. ``memory`` is
+    the share of a GPU's memory that the engine takes, ``kv_high_water`` the share of the KV room
+    that may be full on average. ``token_budget`` and ``max_sequences`` bound one iteration's prompt
+    tokens and running requests.
     """
 
     compute: float = 0.55
@@ -62,7 +70,9 @@ class Efficiency:
 
 @dataclass(frozen=True, slots=True)
 class GpuType:
-    """d_n GPUs of one type n with peak figures; ``interconnect_gb_s`` is one GPU's, one way, inside its node."""
+    """d_n GPUs of one type n with peak figures; ``interconnect_gb_s`` is one GPU's, one way, inside
+    its node.
+    """
 
     name: str
     count: int
@@ -95,9 +105,10 @@ class GpuType:
 class Demand:
     """One model m and its workload w_m = ⟨λ, μ_in, μ_out⟩.
 
-    ``bytes_per_parameter`` is how its weights are stored (2 for 16 bits). ``kv_heads`` limits how far KV cache is
-    divided by tensor parallelism, None when it always divides. ``slo_ms`` bounds the mean time of a request where the
-    objective asks for it; ``weight`` counts in the weighted sum, None for its rate.
+    ``bytes_per_parameter`` is how its weights are stored (2 for 16 bits). ``kv_heads`` limits how
+    far KV cache is divided by tensor parallelism, None when it always divides. ``slo_ms`` bounds
+    the mean time of a request where the objective asks for it; ``weight`` counts in the weighted
+    sum, None for its rate.
     """
 
     name: str

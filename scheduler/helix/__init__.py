@@ -9,6 +9,5 @@ milp.py           the program solved by HiGHS, from a warm start, to a bound
 pruning.py        fewer links (§4.5)
 planner.py        heuristics, pruning and program together
 swarm.py, petals.py, separate.py   the heuristics
-token_rates.py    T(k) from measured curves
 valid.py          what a placement may be
 """

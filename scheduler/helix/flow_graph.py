@@ -1,7 +1,7 @@
 """Which network does a placement make of a cluster? (Helix §4.3)
 
-Vertex 0 is the source and vertex 1 the sink, both the coordinator; machine number i of the placement is the pair
-c_i^in = 2 + 2i and c_i^out = 3 + 2i. One unit of flow is one token a second.
+Vertex 0 is the source and vertex 1 the sink, both the coordinator; machine number i of the
+placement is the pair c_i^in = 2 + 2i and c_i^out = 3 + 2i. One unit of flow is one token a second.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ UNITS_PER_TOKEN = 2**24
 class FlowGraph:
     """A network of arcs (tail, head, capacity in 2^-24 tokens/s).
 
-    The first ``len(placement)`` arcs are (c_i^in, c_i^out), the rest are connections; ``ends`` names both ends of each
-    arc, a machine's own arc by its id twice. A connection that is faster than its machines counts as one unit faster than
-    the slower of them: never infinite, and never in a minimum cut.
+    The first ``len(placement)`` arcs are (c_i^in, c_i^out), the rest are connections; ``ends``
+    names both ends of each arc, a machine's own arc by its id twice. A connection that is faster
+    than its machines counts as one unit faster than the slower of them: never infinite, and never
+    in a minimum cut.
     """
 
     fleet: Fleet
@@ -48,11 +49,13 @@ class FlowGraph:
 
     @cached_property
     def latency_ms(self) -> tuple[float, ...]:
-        """What one token pays on each arc: the hop, and on its way in the layers that it still needs there."""
+        """What one token pays on each arc: the hop, and on its way in the layers that it still
+        needs there.
+        """
         return self._paid_ms(tau_ms_per_layer, 1)
 
     def prompt_ms(self, tokens: int) -> tuple[float, ...]:
-        """The same for a prompt of so many tokens, the time to put it on links left out."""
+        """The same for a prompt of that many tokens, the time to put it on links left out."""
         return self._paid_ms(lambda m, model: prefill_ms_per_layer(m, model, tokens), 0)
 
     def _paid_ms(
@@ -79,11 +82,13 @@ class FlowGraph:
 def flow_graph(
     fleet: Fleet, model: ModelShape, placement: Placement, *, partial: bool = False
 ) -> FlowGraph:
-    """The flow graph of a placement; its maximum flow is the serving throughput that Helix plans for.
+    """The flow graph of a placement; its maximum flow is the serving throughput that Helix plans
+    for.
 
-    A connection is valid from the coordinator to a machine with layer 0, from a machine with layer L − 1 to the
-    coordinator, and from c_i to c_j where c_j's first layer is the one after c_i's last (s_j = e_i), or with ``partial``
-    where c_j holds it anywhere (s_j ≤ e_i < e_j). Without a coordinator both ends are free and unlimited.
+    A connection is valid from the coordinator to a machine with layer 0, from a machine with layer
+    L − 1 to the coordinator, and from c_i to c_j where c_j's first layer is the one after c_i's
+    last (s_j = e_i), or with ``partial`` where c_j holds it anywhere (s_j ≤ e_i < e_j). Without a
+    coordinator both ends are free and unlimited.
 
     Raises PlanError on a machine that is unknown or placed twice, or on layers outside the model.
     """

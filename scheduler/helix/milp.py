@@ -16,17 +16,17 @@ from scheduler.helix.max_flow import Flow, max_flow
 from scheduler.helix.milp_model import SINK, SOURCE, Pair, Program, build_program, some_layer
 from scheduler.helix.valid import validate_placement
 from scheduler.highs import open_highs
-
-Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+from scheduler.routing.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)
 class MilpOptions:
     """When to stop, besides at the optimum.
 
-    ``stop_at`` is the share of the capped bound that is good enough (§4.5's early stop; Helix: 0.95 of a bound it never
-    came near). ``time_limit_s`` is handed to HiGHS; plans that must be the same everywhere use ``node_limit``.
-    ``capped`` is explained at `build_program`; False solves the program as printed.
+    ``stop_at`` is the share of the capped bound that is good enough (§4.5's early stop; Helix: 0.95
+    of a bound it never came near). ``time_limit_s`` is handed to HiGHS; plans that must be the same
+    everywhere use ``node_limit``. ``capped`` is explained at `build_program`; False solves the
+    program as printed.
     """
 
     partial: bool = False
@@ -39,10 +39,12 @@ class MilpOptions:
 
 @dataclass(frozen=True, slots=True)
 class MilpResult:
-    """What HiGHS found. ``tokens_per_s`` is the max flow of ``placement``, computed anew; empty placement and 0 if none.
+    """What HiGHS found. ``tokens_per_s`` is the max flow of ``placement``, computed anew; empty
+    placement and 0 if none.
 
-    ``bound`` is the smaller of HiGHS's dual bound and the capped bound; ``start_tokens_per_s`` what the best warm start
-    is worth on the links given. ``proven`` says that nothing better exists (within the gap asked for).
+    ``bound`` is the smaller of HiGHS's dual bound and the capped bound; ``start_tokens_per_s`` what
+    the best warm start is worth on the links given. ``proven`` says that nothing better exists
+    (within the gap asked for).
     """
 
     placement: Placement
@@ -54,7 +56,9 @@ class MilpResult:
 
     @property
     def gap(self) -> float:
-        """How far the bound is above the result, relative to the result; infinite when nothing flows."""
+        """How far the bound is above the result, relative to the result; infinite when nothing
+        flows.
+        """
         if self.tokens_per_s <= 0:
             return 0.0 if self.bound <= 0 else math.inf
         return max(0.0, self.bound / self.tokens_per_s - 1)
@@ -68,10 +72,10 @@ def solve_milp(
 ) -> MilpResult:
     """Helix's placement of a cluster: one thread, fixed seed.
 
-    Of the ``starts``, the one that flows best on the fleet's links becomes HiGHS's first solution; one whose links were
-    pruned away is worth 0 and said so in the result. Raises PlanError on a start that does not fit its machines, and
-    ModuleNotFoundError without highspy. Meant for up to a handful of machines, and as what other planners are compared
-    with: on 24 machines HiGHS rarely improves on its start.
+    Of the ``starts``, the one that flows best on the fleet's links becomes HiGHS's first solution;
+    one whose links were pruned away is worth 0 and said so in the result. Raises PlanError on a
+    start that does not fit its machines. Meant for up to a handful of machines, and as what other
+    planners are compared with: on 24 machines HiGHS rarely improves on its start.
     """
     program = build_program(fleet, model, partial=options.partial, capped=options.capped)
     valued: list[tuple[float, Flow, Placement]] = []
@@ -100,7 +104,9 @@ def solve_milp(
 
 
 def start_columns(program: Program, model: ModelShape, placement: Placement, flow: Flow) -> Floats:
-    """The value of every variable for a placement with its flow; machines it leaves out hold one layer and pass nothing."""
+    """The value of every variable for a placement with its flow; machines it leaves out hold one
+    layer and pass nothing.
+    """
     number = {machine.id: i for i, machine in enumerate(program.machines)}
     values = np.zeros(program.columns)
     ranges: dict[int, LayerRange] = {}
@@ -172,7 +178,8 @@ def _result(
         flow = max_flow(fleet, model, found, partial=options.partial).tokens_per_s
         if flow > value:
             value, placement = flow, found
-    # not HiGHS's word for it: on the printed program its d_{i,j} of 10⁻⁶ can carry flow that no placement has
+    # not HiGHS's word for it: on the printed program its d_{i,j} of 10⁻⁶ can carry flow that no
+    # placement has
     proven = bound <= value * (1 + max(options.relative_gap, 1e-5)) + 1e-5
     return MilpResult(placement, value, max(bound, value), proven, info.mip_node_count, start_value)
 

@@ -8,7 +8,8 @@ Variables, in order of columns:
 - d_{i,j}, binary: the connection is valid
 - cond1_{i,j}, cond2_{i,j}, binary, with partial inference only: s_j ≤ e_i, and e_i < e_j
 
-Only the half of each indicator that forbids is kept, as shipped: nothing is gained by closing a valid connection.
+Only the half of each indicator that forbids is kept, as shipped: nothing is gained by closing a
+valid connection.
 """
 
 from __future__ import annotations
@@ -72,9 +73,10 @@ def build_program(
 ) -> Program:
     """The program of a cluster with the connections its links allow (see `prune_links`).
 
-    ``capped`` bounds each connection's S_{i,j} and each T_j by `capped_bound`, which no flow exceeds: far tighter than
-    the printed program, where S reaches 10⁸ and a d_{i,j} of 10⁻⁶ lets real flow through. Machines without room for a
-    layer have no variables. Where a machine holds fewer layers at an end of the model, two rows more forbid the excess.
+    ``capped`` bounds each connection's S_{i,j} and each T_j by `capped_bound`, which no flow
+    exceeds: far tighter than the printed program, where S reaches 10⁸ and a d_{i,j} of 10⁻⁶ lets
+    real flow through. Machines without room for a layer have no variables. Where a machine holds
+    fewer layers at an end of the model, two rows more forbid the excess.
     """
     machines = tuple(m for m in fleet.machines if some_layer(capacities(m, model), model.layers))
     bound = capped_bound(fleet, model)
@@ -108,7 +110,9 @@ def some_layer(fits: Capacities, layers: int) -> LayerRange | None:
 def _connections(
     fleet: Fleet, model: ModelShape, machines: tuple[Machine, ...], most: float
 ) -> Mapping[Pair, float]:
-    """S_{i,j} of every connection that can carry anything; the best T of a machine where no bandwidth is known."""
+    """S_{i,j} of every connection that can carry anything; the best T of a machine where no
+    bandwidth is known.
+    """
     coordinator, links = fleet.coordinator, fleet.links
     best = [max(rate_table(machine, model)) for machine in machines]
     found: dict[Pair, float] = {}

@@ -1,8 +1,9 @@
 """Which machines and links hold a flow back: those of any minimum cut, and of every one?
 
-Minimum cuts are often many: in a chain of equal stages each stage is one. Picard and Queyranne (1980): an arc that is
-full lies in some minimum cut exactly when no residual path leads round it, and in every one exactly when the source
-reaches its tail and its head reaches the sink, over residual arcs.
+Minimum cuts are often many: in a chain of equal stages each stage is one. Picard and Queyranne
+(1980): an arc that is full lies in some minimum cut exactly when no residual path leads round it,
+and in every one exactly when the source reaches its tail and its head reaches the sink, over
+residual arcs.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from scheduler.fleet import Fleet, ModelShape, Placement
+from scheduler.helix.arc_flow import largest
 from scheduler.helix.flow_graph import SINK, SOURCE, flow_graph
-from scheduler.helix.preflow_push import preflow_push
 
 
 @dataclass(frozen=True, slots=True)
 class Short:
     """Ends as in `Flow.cut`: links, and machines as (id, id).
 
-    One token/s less of any of ``some`` costs the flow one token/s; one more of any of ``every`` alone adds one.
+    One token/s less of any of ``some`` costs the flow one token/s; one more of any of ``every``
+    alone adds one.
     """
 
     some: tuple[tuple[str, str], ...]
@@ -32,9 +34,11 @@ class Short:
 def short_of(
     fleet: Fleet, model: ModelShape, placement: Placement, *, partial: bool = False
 ) -> Short:
-    """What is short for the maximum flow of a placement; nothing when nothing can flow. Raises PlanError as that does."""
+    """What is short for the maximum flow of a placement; nothing when nothing can flow. Raises
+    PlanError as that does.
+    """
     graph = flow_graph(fleet, model, placement, partial=partial)
-    found = preflow_push(graph.vertices, graph.arcs, SOURCE, SINK)
+    found = largest(graph.vertices, graph.arcs, SOURCE, SINK)
     if not found.value:
         return Short((), ())
     ahead = [(t, h) for (t, h, c), f in zip(graph.arcs, found.on_arc, strict=True) if f < c]

@@ -11,11 +11,13 @@ from scheduler.fleet import Fleet, Machine, ModelShape, Placement, Shard, in_lay
 
 
 def petals(fleet: Fleet, model: ModelShape, seed: int = 0) -> Placement:
-    """Machines join one after the other, each with as many layers as it holds, where the swarm is weakest.
+    """Machines join one after the other, each with as many layers as it holds, where the swarm is
+    weakest.
 
-    A joining machine compares intervals by the throughput already there, its layers sorted from weakest to strongest,
-    and takes the first of the smallest. The order of joining is the world's, not the algorithm's: here a shuffle of the
-    machines by ``seed``. Serving such a placement needs partial inference. Raises PlanError when no machine holds a layer.
+    A joining machine compares intervals by the throughput already there, its layers sorted from
+    weakest to strongest, and takes the first of the smallest. The order of joining is the world's,
+    not the algorithm's: here a shuffle of the machines by ``seed``. Serving such a placement needs
+    partial inference. Raises PlanError when no machine holds a layer.
     """
     machines = list(fleet.machines)
     random.Random(seed).shuffle(machines)
@@ -36,7 +38,9 @@ def petals(fleet: Fleet, model: ModelShape, seed: int = 0) -> Placement:
 
 
 def _intervals(machine: Machine, model: ModelShape) -> list[LayerRange]:
-    """From every first layer on, as many layers as the machine holds there, without those that another contains."""
+    """From every first layer on, as many layers as the machine holds there, without those that
+    another contains.
+    """
     plain, first, last, both = capacities(machine, model)
     if both >= model.layers:
         return [LayerRange(0, model.layers)]

@@ -1,4 +1,6 @@
-"""How does Helix plan a cluster from beginning to end? (§4.5 and §6.2: heuristics, pruning, program)"""
+"""How does Helix plan a cluster from beginning to end? (§4.5 and §6.2: heuristics, pruning,
+program)
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from scheduler.helix.valid import validate_placement
 
 
 def warm_starts(fleet: Fleet, model: ModelShape) -> Mapping[str, Placement]:
-    """What Petals, Swarm and separate pipelines (SP, SP+) make of a cluster, by name, where they cover the model."""
+    """What Petals, Swarm and separate pipelines (SP, SP+) make of a cluster, by name, where they
+    cover the model.
+    """
     methods: Mapping[str, Callable[[], Placement]] = {
         "petals": lambda: petals(fleet, model),
         "swarm": lambda: swarm(fleet, model),
@@ -39,10 +43,11 @@ def plan_helix(
     options: MilpOptions = MilpOptions(),
     degree: int | None = DEGREE,
 ) -> MilpResult:
-    """Helix's placement: the program on the pruned cluster (``degree`` None: unpruned), started from the best heuristic.
+    """Helix's placement: the program on the pruned cluster (``degree`` None: unpruned), started
+    from the best heuristic.
 
-    Pruning keeps every link that a start uses, so none of them loses its worth as in the shipped runs. Deterministic
-    unless a time limit is given.
+    Pruning keeps every link that a start uses, so none of them loses its worth as in the shipped
+    runs. Deterministic unless a time limit is given.
     """
     starts = list(warm_starts(fleet, model).values())
     if degree is not None and degree < len(fleet.machines) - 1:

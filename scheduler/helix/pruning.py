@@ -21,12 +21,14 @@ def prune_links(
     *,
     partial: bool = False,
 ) -> Fleet:
-    """The fleet with only the ``degree`` fastest connections of each machine, and those that the placements kept use.
+    """The fleet with only the ``degree`` fastest connections of each machine, and those that the
+    placements kept use.
 
-    A connection stays when either end wants it, both directions together; links to and from the coordinator all stay
-    (there are only 2 N, and without one a machine cannot hold the first layer). Equal links are chosen nearest first
-    round the circle of ids, so that a cluster of equal links stays connected and every machine ends at the degree; the
-    shipped pruning kept those last by name, and lost the warm start's.
+    A connection stays when either end wants it, both directions together; links to and from the
+    coordinator all stay (there are only 2 N, and without one a machine cannot hold the first
+    layer). Equal links are chosen nearest first round the circle of ids, so that a cluster of equal
+    links stays connected and every machine ends at the degree; the shipped pruning kept those last
+    by name, and lost the warm start's.
     """
     machines = fleet.machines
     n = len(machines)
@@ -57,6 +59,8 @@ def prune_links(
 def _used(
     fleet: Fleet, model: ModelShape, placement: Placement, partial: bool
 ) -> list[tuple[str, str]]:
-    """All connections valid in a placement, not only those of one flow: then its value cannot fall."""
+    """All connections valid in a placement, not only those of one flow: then its value
+    cannot fall.
+    """
     graph = flow_graph(fleet, model, placement, partial=partial)
     return [(a, b) for a, b in graph.ends if a != b and graph.coordinator_id not in (a, b)]

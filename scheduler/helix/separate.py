@@ -1,4 +1,6 @@
-"""Which placement gives every type of machine a replica of its own? (separate pipelines SP, and SP+: Helix §6.2, §6.5)"""
+"""Which placement gives every type of machine a replica of its own? (separate pipelines SP, and
+SP+: Helix §6.2, §6.5)
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from scheduler.fleet import (
     in_layer_order,
 )
 
-#: How far Helix overfilled its machines for the 70B separate pipelines (7 layers on a T4 that should hold 4).
+#: How far Helix overfilled its machines for the 70B separate pipelines (7 layers on a T4 that
+#: should hold 4).
 OVERFULL_AS_PUBLISHED = 1.75
 
 
@@ -26,12 +29,13 @@ def separate_pipelines(
 ) -> tuple[Pipeline, ...]:
     """One pipeline for each type (`Machine.kind`), over all its machines, as even as possible.
 
-    Types that cannot hold the model by themselves serve nothing (SP); ``mixed`` makes one more pipeline of all those
-    (SP+). ``overfull`` lets a machine take so many times its capacity, as Helix did by hand for its 70B figures: the
-    weights then live where the planner meant to keep KV cache, and such pipelines neither validate nor have a T(k).
+    Types that cannot hold the model by themselves serve nothing (SP); ``mixed`` makes one more
+    pipeline of all those (SP+). ``overfull`` lets a machine take that multiple of its capacity, as
+    Helix did by hand for its 70B figures: the weights then live where the planner meant to keep KV
+    cache, and such pipelines neither validate nor have a T(k).
 
-    The papers leave open in what order a type's machines stand: here by region, then id. Raises PlanError when no
-    pipeline is possible at all.
+    The papers leave open in what order a type's machines stand: here by region, then id. Raises
+    PlanError when no pipeline is possible at all.
     """
     kinds: dict[str, list[Machine]] = {}
     for machine in fleet.machines:
@@ -57,10 +61,11 @@ def as_placement(pipelines: Sequence[Pipeline]) -> Placement:
 
 
 def chain(machines: Sequence[Machine], model: ModelShape) -> Pipeline | None:
-    """One stage for each machine, so that the slowest stage is as fast as it can be; None when they cannot hold L.
+    """One stage for each machine, so that the slowest stage is as fast as it can be; None when they
+    cannot hold L.
 
-    Every stage starts with all it can hold, then the slowest gives up one layer at a time until L are left. Optimal for
-    the order (region, id) where T falls with k.
+    Every stage starts with all it can hold, then the slowest gives up one layer at a time until L
+    are left. Optimal for the order (region, id) where T falls with k.
     """
     order = _in_order(machines, model)
     counts = [_most(i, machine, order, model) for i, machine in enumerate(order)]

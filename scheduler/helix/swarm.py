@@ -1,4 +1,6 @@
-"""Which placement does SWARM make? (Ryabinin et al., ICML 2023; as Helix §6.2 adapts it to serving)"""
+"""Which placement does SWARM make? (Ryabinin et al., ICML 2023; as Helix §6.2 adapts it to
+serving)
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,13 @@ from scheduler.fleet import Fleet, Machine, ModelShape, Placement, Shard, in_lay
 
 
 def swarm(fleet: Fleet, model: ModelShape, stages: int | None = None) -> Placement:
-    """Equal stages; the fastest machine that is left joins the stage with the least throughput so far.
+    """Equal stages; the fastest machine that is left joins the stage with the least throughput so
+    far.
 
-    ``stages`` defaults to the fewest with which the weakest machine can hold any of them. Where it does not divide L
-    the first stages take a layer more (Helix asks for a divisor of L, the paper leaves it open). Speed is T at a stage's
-    size, ties go to the larger id. Machines that hold nothing are left out.
+    ``stages`` defaults to the fewest with which the weakest machine can hold any of them. Where it
+    does not divide L the first stages take a layer more (Helix asks for a divisor of L, the paper
+    leaves it open). Speed is T at a stage's size, ties go to the larger id. Machines that hold
+    nothing are left out.
 
     Raises PlanError when no number of stages is possible, or fewer machines than stages are there.
     """

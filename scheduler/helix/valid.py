@@ -1,4 +1,6 @@
-"""May these shards be a placement: known machines, one shard each, within the model and their memory?"""
+"""May these shards be a placement: known machines, one shard each, within the model and their
+memory?
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from scheduler.fleet import Fleet, ModelShape, Placement
 
 
 def check_shards(placement: Placement, fleet: Fleet, model: ModelShape) -> None:
-    """Raise PlanError on a machine that is unknown or has two shards, or on layers outside the model."""
+    """Raise PlanError on a machine that is unknown or has two shards, or on layers outside the
+    model.
+    """
     seen: set[str] = set()
     for machine_id, layers in placement:
         if machine_id not in fleet.by_id:
@@ -23,7 +27,9 @@ def check_shards(placement: Placement, fleet: Fleet, model: ModelShape) -> None:
 
 
 def validate_placement(placement: Placement, fleet: Fleet, model: ModelShape) -> None:
-    """`check_shards`, and raise PlanError where a machine cannot hold its layers or a layer is held by nobody."""
+    """`check_shards`, and raise PlanError where a machine cannot hold its layers or a layer is held
+    by nobody.
+    """
     check_shards(placement, fleet, model)
     held = [False] * model.layers
     for machine_id, layers in placement:

@@ -1,9 +1,10 @@
 """Which single chain passes at least so much, by simulated annealing on what is missing?
 
-At a target flow F a stage of machines that pass R(k) takes the most layers with R(k) ≥ F. What a chain misses is the
-layers short of L, plus a price for every link that carries less than F. Missing falls in small steps where the flow
-itself, a minimum over stages and links, lies flat; whenever nothing is missing the target is raised. (Annealing the
-flow itself finds the best known chain of Helix's geo-distributed cluster in 2 of 18 runs, this in all.)
+At a target flow F a stage of machines that pass R(k) takes the most layers with R(k) ≥ F. What a
+chain misses is the layers short of L, plus a price for every link that carries less than F. Missing
+falls in small steps where the flow itself, a minimum over stages and links, lies flat; whenever
+nothing is missing the target is raised. (Annealing the flow itself finds the best known chain of
+Helix's geo-distributed cluster in 2 of 18 runs, this in all.)
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def aim(
     floor: float = 0.0,
     stop: Callable[[], bool] | None = None,
 ) -> Arrangement | None:
-    """The chain of the largest flow / depth^β met in so many evaluations, None if none was worth more than ``floor``.
+    """The chain of the largest flow / depth^β met in `evaluations` looks, None if none was worth
+    more than ``floor``.
 
     Deterministic by ``seed`` unless ``stop`` ends it early.
     """

@@ -1,7 +1,7 @@
 """Which arrangement of several chains does one run of simulated annealing end with?
 
-One chain is better searched by `aim`; several share the machines, so there is no single flow to aim at, and their worth
-itself is annealed.
+One chain is better searched by `aim`; several share the machines, so there is no single flow to aim
+at, and their worth itself is annealed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from scheduler.placement.stages import Pool
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Chains, each an ordered list of stages (machines by index), and their worth: Σ flow / depth^β over the chains."""
+    """Chains, each an ordered list of stages (machines by index), and their worth: Σ flow / depth^β
+    over the chains.
+    """
 
     chains: tuple[tuple[tuple[int, ...], ...], ...]
     worth: float
@@ -45,9 +47,10 @@ def anneal(
     cooling: Cooling = Cooling(),
     stop: Callable[[], bool] | None = None,
 ) -> Arrangement:
-    """The best arrangement met in so many evaluations from ``start``; deterministic by ``seed``.
+    """The best arrangement met in `evaluations` looks from ``start``; deterministic by ``seed``.
 
-    A move is drawn, then how much may be lost by it, and only a chain that keeps that much is evaluated to the end.
+    A move is drawn, then how much may be lost by it, and only a chain that keeps that much is
+    evaluated to the end.
     """
     draw = random.Random(seed).random
     chains, idle = [chain[:] for chain in start if chain], list(idle)

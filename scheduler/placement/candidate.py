@@ -1,4 +1,6 @@
-"""What is a placement worth a look at: what could it pass, how deep is it, how long do prompts take in it?"""
+"""What is a placement worth a look at: what could it pass, how deep is it, how long do prompts take
+in it?
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ NARROW = 1 / 3
 class Candidate:
     """A placement, where it comes from, and what it could pass.
 
-    Flows are maximum flows without and with partial inference, and with over links a third as wide: what passes when
-    prompts come in bursts. ``stages`` is the mean number of machines on a token's way, ``prompt_s`` what a mean prompt
-    takes on it with nobody in front, the time to put it on links left out.
+    Flows are maximum flows without and with partial inference, and with over links a third as wide:
+    what passes when prompts come in bursts. ``stages`` is the mean number of machines on a token's
+    way, ``prompt_s`` what a mean prompt takes on it with nobody in front, the time to put it on
+    links left out.
     """
 
     source: str
@@ -75,8 +78,9 @@ def mean_prompt_s(fleet: Fleet, model: ModelShape, placement: Placement, flow: F
 
 
 def by_depth(found: Iterable[Candidate], many: int) -> tuple[Candidate, ...]:
-    """The ``many`` most promising: of every depth the one with the most flow over narrow links for the time that prompts
-    take, then of every depth the one with the most such flow, then the second ones, and so on.
+    """The ``many`` most promising: of every depth the one with the most flow over narrow links for
+    the time that prompts take, then of every depth the one with the most such flow, then the second
+    ones, and so on.
     """
     depths: dict[int, list[Candidate]] = {}
     for candidate in found:

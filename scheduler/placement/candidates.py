@@ -30,10 +30,11 @@ SWAPS = 3
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """What to sweep. Where links do not bind, one headroom and one seed do: other orders of the stages are as good.
+    """What to sweep. Where links do not bind, one headroom and one seed do: other orders of the
+    stages are as good.
 
-    Of ``stage_shares`` of the stages of the largest flow, the pipelines of most flow, and with ``quick_shares`` of that
-    flow those whose prompts take the least time.
+    Of ``stage_shares`` of the stages of the largest flow, the pipelines of most flow, and with
+    ``quick_shares`` of that flow those whose prompts take the least time.
     """
 
     seed: int = 0
@@ -55,9 +56,11 @@ def candidates(
     warm: Sequence[Placement] = (),
     over: Callable[[], bool] | None = None,
 ) -> tuple[Candidate, ...]:
-    """Placements by every method that applies, no two alike, those that let nothing through left out.
+    """Placements by every method that applies, no two alike, those that let nothing through left
+    out.
 
-    ``over`` may end the gathering early, once there is one. Raises PlanError when there is none at all.
+    ``over`` may end the gathering early, once there is one. Raises PlanError when there is none at
+    all.
     """
     found: dict[Placement, Candidate] = {}
     bound = capped_bound(fleet, model)
@@ -76,7 +79,9 @@ def candidates(
 def reordered(
     fleet: Fleet, model: ModelShape, candidate: Candidate, many: int, seed: int = 0
 ) -> tuple[Candidate, ...]:
-    """The same stages in other orders that pass as much, over narrow links too: what differs is how batches meet."""
+    """The same stages in other orders that pass as much, over narrow links too: what differs is how
+    batches meet.
+    """
     table = table_of(fleet, model)
     pool = Pool(table, 1 / NARROW if table.links_bind else 1.0)
     chains, _ = chains_of(pool, candidate.placement)
@@ -179,8 +184,6 @@ def _exact(
                 yield f"{plan.stages} quick patterns at {share:.0%}", quick
     except PlanError:
         pass
-    except ImportError:
-        return
     for partial in (False, True):
         compact = solve_compact(fleet, model, partial=partial, node_limit=options.compact_nodes)
         if compact.placement:

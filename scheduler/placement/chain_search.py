@@ -1,7 +1,8 @@
-"""Which chains of stages pass the most? Many short seeded runs, the best of which is kept (HELIX §3's chain search).
+"""Which chains of stages pass the most? Many short seeded runs, the best of which is kept (HELIX
+§3's chain search).
 
-Deterministic: limits are restarts and evaluations. A caller with a clock may give a deadline; the search then goes on
-with further restarts until it, and ends with the best so far.
+Deterministic: limits are restarts and evaluations. A caller with a clock may give a deadline; the
+search then goes on with further restarts until it, and ends with the best so far.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class ChainOptions:
 class ChainPlan:
     """A placement and what its chains pass, each for itself; ``bound`` is what no placement passes.
 
-    The max flow of the placement may be higher, since flow may change between chains. ``found_at_s`` is the clock's time
-    at the end of the run that found it, None without a clock.
+    The max flow of the placement may be higher, since flow may change between chains.
+    ``found_at_s`` is the clock's time at the end of the run that found it, None without a clock.
     """
 
     placement: Placement

@@ -18,8 +18,8 @@ Shape = Sequence[Sequence[Sequence[int]]]
 def placement_of(pool: Pool, shape: Shape) -> Placement:
     """The ranges of all machines when every chain passes what it can.
 
-    Where a machine is faster with more layers than its stage needs, it holds those before its stage as well: tokens
-    enter it in the middle (partial inference).
+    Where a machine is faster with more layers than its stage needs, it holds those before its stage
+    as well: tokens enter it in the middle (partial inference).
     """
     table, shards = pool.table, list[Shard]()
     for stages in shape:
@@ -50,9 +50,9 @@ def _faster_with(table: Table, machine: int, start: int, k: int) -> int:
 def chains_of(pool: Pool, placement: Placement) -> tuple[list[Chain], list[int]]:
     """Chains that resemble a placement, and the machines that are in none.
 
-    Machines with the same range are a stage. Stages are strung together from layer 0 on, each time the one that ends
-    last among those that begin where the chain is or before, until no chain reaches the end. What is left over joins
-    the stage it overlaps most.
+    Machines with the same range are a stage. Stages are strung together from layer 0 on, each time
+    the one that ends last among those that begin where the chain is or before, until no chain
+    reaches the end. What is left over joins the stage it overlaps most.
     """
     table = pool.table
     index = {machine.id: i for i, machine in enumerate(table.machines)}

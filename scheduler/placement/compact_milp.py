@@ -1,8 +1,9 @@
 """How many machines of each kind hold [s, s + k), for the largest flow, where links do not bind?
 
-Equal machines are counted, not told apart, and the vertices are the model's layer boundaries instead of pairs of
-machines: no big-M, no symmetry. Two forms: boundary flow (a hop only where one range ends and the next begins) and
-coverage (partial inference: a range may be entered anywhere). Both are exact while no link binds; the bound holds always.
+Equal machines are counted, not told apart, and the vertices are the model's layer boundaries
+instead of pairs of machines: no big-M, no symmetry. Two forms: boundary flow (a hop only where one
+range ends and the next begins) and coverage (partial inference: a range may be entered anywhere).
+Both are exact while no link binds; the bound holds always.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ NODE_LIMIT = 2_000
 
 @dataclass(frozen=True)
 class CompactPlan:
-    """A placement, the flow it has while no link binds, and the proven limit of every placement of this form."""
+    """A placement, the flow it has while no link binds, and the proven limit of every placement of
+    this form.
+    """
 
     placement: Placement
     tokens_per_s: float
@@ -99,7 +102,8 @@ def _coverage(
 def _boundary(
     table: Table, choices: list[_Choice]
 ) -> tuple[list[Column], list[tuple[float, float]]]:
-    """Arcs s → s + k of capacity y·T(k); conserve the flow at every boundary, maximise what leaves 0.
+    """Arcs s → s + k of capacity y·T(k); conserve the flow at every boundary, maximise what leaves
+    0.
 
     Machines of all kinds share one flow variable per (s, k), so the whole part has no pairs in it.
     """

@@ -1,7 +1,8 @@
-"""How much passes every layer of a placement, where no link binds and ranges may be entered anywhere?
+"""How much passes every layer of a placement, where no link binds and ranges may be entered
+anywhere?
 
-With partial inference the only cuts are the machines that hold one layer, so the max flow is the least coverage:
-min over layers of Σ T of the machines that hold it (HELIX: coverage form).
+With partial inference the only cuts are the machines that hold one layer, so the max flow is the
+least coverage: min over layers of Σ T of the machines that hold it (HELIX: coverage form).
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def coverage(table: Table, ranges: Ranges) -> list[float]:
 def neighbour(
     kind: Kind, held: tuple[int, int] | None, total: int, draw: Callable[[], float]
 ) -> tuple[int, int] | None:
-    """Another range for a machine: an end or both moved a little, or anywhere; None when it would not fit."""
+    """Another range for a machine: an end or both moved a little, or anywhere; None when it would
+    not fit.
+    """
     way = draw()
     if held is None or way < 0.1:
         k = 1 + int(draw() * min(len(kind.rates), total))
@@ -85,7 +88,9 @@ def raise_coverage(
     evaluations: int,
     stop: Callable[[], bool] | None = None,
 ) -> Ranges:
-    """Ranges with the largest least coverage found by annealing what layers lack of a target; never worse."""
+    """Ranges with the largest least coverage found by annealing what layers lack of a target; never
+    worse.
+    """
     draw = random.Random(seed).random
     total = table.model.layers
     kinds = [table.kinds[kind] for kind in table.kind_of]

@@ -1,9 +1,11 @@
-"""Which flow keeps every machine, KV cache and link about equally busy, and prompts off slow machines?
+"""Which flow keeps every machine, KV cache and link about equally busy, and prompts off slow
+machines?
 
-A maximum flow is one of many, and a basic one: in a stage with room to spare it fills one machine and leaves another
-idle, and between regions one link. Requests that follow it fill the KV cache of that machine first, and wait for that
-link. This flow minimises Σ capacity · use^(POWER + 1) over machines, caches and links, plus what prompts spend on their
-way, by Frank-Wolfe steps, each a min-cost flow.
+A maximum flow is one of many, and a basic one: in a stage with room to spare it fills one machine
+and leaves another idle, and between regions one link. Requests that follow it fill the KV cache of
+that machine first, and wait for that link. This flow minimises Σ capacity · use^(POWER + 1) over
+machines, caches and links, plus what prompts spend on their way, by Frank-Wolfe steps, each a
+min-cost flow.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ import math
 
 from scheduler.costs import kv_tokens, link_tokens_per_s
 from scheduler.fleet import Fleet, ModelShape, Placement
+from scheduler.helix.arc_flow import Cheapest, largest
 from scheduler.helix.flow_graph import SINK, SOURCE, UNITS_PER_TOKEN, FlowGraph, flow_graph
-from scheduler.helix.max_flow import Flow, cheapest
-from scheduler.helix.preflow_push import preflow_push
+from scheduler.helix.max_flow import Flow
 from scheduler.workload import Workload
 
 #: A mean prompt.
@@ -23,9 +25,7 @@ PROMPT_TOKENS = round(Workload().input_tokens)
 KEPT = 0.9
 STEPS = 24
 POWER = 3
-#: Costs are whole numbers: a use of 1 in these units.
-PRECISION = 10_000
-#: A link so many times wider than the fastest machine is never in anyone's way.
+#: A link this many times wider than the fastest machine is never in anyone's way.
 WIDE = 4.0
 
 
@@ -37,28 +37,29 @@ def even_flow(
     partial: bool = False,
     haste: float = 0.0,
 ) -> Flow:
-    """A flow of KEPT times the maximum with the load spread; links are (from id, to id) to tokens/s as in `Flow`.
+    """A flow of KEPT times the maximum with the load spread; links are (from id, to id) to tokens/s
+    as in `Flow`.
 
-    ``haste`` is what a second that a mean prompt computes or is on its way counts against a machine used to the full: the
-    larger, the less flow goes over slow machines. How long links take to send a prompt is left out, for only an even use
-    of them keeps prompts from waiting there. Same input, same flow.
+    ``haste`` is what a second that a mean prompt computes or is on its way counts against a machine
+    used to the full: the larger, the less flow goes over slow machines. How long links take to send
+    a prompt is left out, for only an even use of them keeps prompts from waiting there. Same input,
+    same flow.
     """
     graph = flow_graph(fleet, model, placement, partial=partial)
-    value = int(preflow_push(graph.vertices, graph.arcs, SOURCE, SINK).value * KEPT)
+    value = int(largest(graph.vertices, graph.arcs, SOURCE, SINK).value * KEPT)
     if value <= 0:
         return Flow(0.0, {}, (), graph.coordinator_id)
     rooms = _rooms(fleet, model, graph)
     linear = [haste * ms / 1e3 for ms in graph.prompt_ms(PROMPT_TOKENS)]
-    now = [float(amount) for amount in _cheapest(graph, value, linear)]
+    cheapest = Cheapest(graph.vertices, graph.arcs, SOURCE, SINK, value)
+    now = [float(amount) for amount in cheapest.at(linear)]
     for step in range(STEPS):
         costs = [
             base + sum((amount / room) ** POWER for room in of)
             for base, amount, of in zip(linear, now, rooms, strict=True)
         ]
         share = 2.0 / (step + 2.0) if step else 0.5
-        now = [
-            a + share * (b - a) for a, b in zip(now, _cheapest(graph, value, costs), strict=True)
-        ]
+        now = [a + share * (b - a) for a, b in zip(now, cheapest.at(costs), strict=True)]
     machines = len(graph.placement)
     links = {
         ends: amount / UNITS_PER_TOKEN
@@ -68,17 +69,10 @@ def even_flow(
     return Flow(value / UNITS_PER_TOKEN, links, (), graph.coordinator_id)
 
 
-def _cheapest(graph: FlowGraph, value: int, costs: list[float]) -> list[int]:
-    """The flow of this value that costs least."""
-    front = graph.vertices  # one more vertex behind the source lets only so much in
-    arcs = [(front if tail == SOURCE else tail, head, most) for tail, head, most in graph.arcs]
-    whole = [round(PRECISION * cost) for cost in costs]
-    found = cheapest(front + 1, [*arcs, (SOURCE, front, value)], [*whole, 0])
-    return list(found[: len(graph.arcs)])
-
-
 def _rooms(fleet: Fleet, model: ModelShape, graph: FlowGraph) -> list[list[float]]:
-    """What an arc's flow is measured against: of a machine its rate and its share of KV room, of a link its width."""
+    """What an arc's flow is measured against: of a machine its rate and its share of KV room, of a
+    link its width.
+    """
     of, coordinator, placement = fleet.by_id, fleet.coordinator, graph.placement
     rates = [capacity for _, _, capacity in graph.arcs[: len(placement)]]
     kv = [kv_tokens(of[machine_id], model, len(layers)) for machine_id, layers in placement]

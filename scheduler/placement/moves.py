@@ -1,7 +1,8 @@
 """How does one arrangement of chains become a neighbouring one?
 
-Every move returns the chains it changes, as (index, new stages) with [] for a chain that ends and the index one past
-the last for a new one, and the machines left without work if those change; None when the draw makes no sense.
+Every move returns the chains it changes, as (index, new stages) with [] for a chain that ends and
+the index one past the last for a new one, and the machines left without work if those change; None
+when the draw makes no sense.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ def swap(chains: Sequence[Chain], idle: list[int], pool: Pool, draw: Draw) -> Ch
 
 
 def split(chains: Sequence[Chain], idle: list[int], pool: Pool, draw: Draw) -> Change | None:
-    """One machine leaves its stage and makes one of its own; a lone one only moves along the chain."""
+    """One machine leaves its stage and makes one of its own; a lone one only moves along
+    the chain.
+    """
     c = _pick(chains, draw)
     chain = chains[c]
     i = int(draw() * len(chain))

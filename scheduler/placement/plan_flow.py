@@ -1,7 +1,8 @@
 """Which placement has the largest max flow that can be found in the time given?
 
-Where links do not bind, stage patterns first, which often meet the bound at once; then chain search, also from what the
-heuristics and the patterns found, until the time is up; then single machines are shifted.
+Where links do not bind, stage patterns first, which often meet the bound at once; then chain
+search, also from what the heuristics and the patterns found, until the time is up; then single
+machines are shifted.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from scheduler.placement.table import table_of
 
 #: Share of the time that is kept for shifting single machines.
 POLISH_SHARE = 0.1
-#: Above so many machines a max flow over all pairs is slower than it is worth: the chains' own flow counts.
+#: Above this many machines a max flow over all pairs is slower than it is worth: the chains' own
+#: flow counts.
 MOST_MACHINES = 128
 
 
 @dataclass(frozen=True)
 class FlowPlan:
-    """A placement, its max flow with partial inference, the bound that nobody passes, and where it comes from.
+    """A placement, its max flow with partial inference, the bound that nobody passes, and where it
+    comes from.
 
     ``found_s`` is how long after the start it was found, by the clock given; None without one.
     """
@@ -55,9 +58,11 @@ def plan_flow(
     clock: Clock | None = None,
     seconds: float | None = None,
 ) -> FlowPlan:
-    """The largest flow found in ``restarts`` runs, or with a clock within ``seconds``, ending early when proven.
+    """The largest flow found in ``restarts`` runs, or with a clock within ``seconds``, ending early
+    when proven.
 
-    The same seed takes the same steps; how many of them fit into ``seconds`` is up to the machine and who else is on it.
+    The same seed takes the same steps; how many of them fit into ``seconds`` is up to the machine
+    and who else is on it.
 
     Raises PlanError when no placement reaches from end to end.
     """
@@ -94,7 +99,7 @@ def plan_flow(
             patterns = stage_patterns(fleet, model, over=over(0.3))
             if measure(f"{patterns.stages} stage patterns", patterns.placement):
                 return found[-1]
-        except (PlanError, ImportError):
+        except PlanError:
             pass
     if len(table.machines) <= MOST_MACHINES:
         for source, placement in heuristics(fleet, model):

@@ -18,7 +18,8 @@ from scheduler.placement.coverage import (
 )
 from scheduler.placement.table import Table, table_of
 
-#: Share of the draws that are for a machine in the minimum cut, the only ones that can help at once.
+#: Share of the draws that are for a machine in the minimum cut, the only ones that can help at
+#: once.
 AT_THE_CUT = 0.6
 
 
@@ -39,10 +40,11 @@ def polish(
     evaluations: int = 200,
     stop: Callable[[], bool] | None = None,
 ) -> Polished:
-    """A placement with at least the max flow (partial inference) of the one given; deterministic by ``seed``.
+    """A placement with at least the max flow (partial inference) of the one given; deterministic by
+    ``seed``.
 
-    ``evaluations`` counts max flows. Where no link binds the max flow is the least coverage, which is annealed instead,
-    two hundred times as often.
+    ``evaluations`` counts max flows. Where no link binds the max flow is the least coverage, which
+    is annealed instead, two hundred times as often.
     """
     table = table_of(fleet, model)
     start = max_flow(fleet, model, placement, partial=True)

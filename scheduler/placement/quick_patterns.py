@@ -1,8 +1,9 @@
 """Which single pipeline that passes so much takes a prompt the least time?
 
-The fastest pipeline takes every machine that adds a token, and most prompts then cross slow ones: a few percent less flow
-often needs far fewer of them. Same patterns as `stage_patterns` at a given T, each with the time of a mean prompt in
-its layers, over its machines by what they pass; lengths add up to L, and the sum of times is the least.
+The fastest pipeline takes every machine that adds a token, and most prompts then cross slow ones: a
+few percent less flow often needs far fewer of them. Same patterns as `stage_patterns` at a given T,
+each with the time of a mean prompt in its layers, over its machines by what they pass; lengths add
+up to L, and the sum of times is the least.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ NODE_LIMIT = 2000
 def quick_patterns(
     fleet: Fleet, model: ModelShape, tokens_per_s: float, *, most_stages: int | None = None
 ) -> Placement:
-    """A pipeline of at most ``most_stages`` stages that each pass ``tokens_per_s`` or more, while no link binds.
+    """A pipeline of at most ``most_stages`` stages that each pass ``tokens_per_s`` or more, while
+    no link binds.
 
-    Its prompts take the least time that the node limit finds. Raises PlanError when there is no such pipeline,
-    ImportError without highspy.
+    Its prompts take the least time that the node limit finds. Raises PlanError when there is no
+    such pipeline.
     """
     table = table_of(fleet, model)
     limit = min(most_stages or model.layers, model.layers)
@@ -60,7 +62,9 @@ def quick_patterns(
 
 
 def _prompt_ms(table: Table, model: ModelShape, members: tuple[int, ...], layers: int) -> float:
-    """What a mean prompt takes in a stage, each kind as often as it passes tokens; the first of a kind stands for all."""
+    """What a mean prompt takes in a stage, each kind as often as it passes tokens; the first of a
+    kind stands for all.
+    """
     prompt_tokens = round(Workload().input_tokens)
     rates = [table.kinds[kind].rates[layers - 1] for kind in members]
     times = [

@@ -1,7 +1,8 @@
 """Which of these placements serves the most within the latency limits?
 
-Max flow alone picks pipelines that serve less: deep ones pass more at full batches, but every token waits at every
-stage. So the candidates are simulated on the real work, in rounds: all for a short while, the best ones longer.
+Max flow alone picks pipelines that serve less: deep ones pass more at full batches, but every token
+waits at every stage. So the candidates are simulated on the real work, in rounds: all for a short
+while, the best ones longer.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from scheduler.simulate.report import SimReport
 from scheduler.simulate.simulation import simulate
 from scheduler.simulate.work import Work
 
-#: What a latency that is over its limit by a share of it costs, as so many times that share of the goodput.
+#: What a latency that is over its limit by a share of it costs, as a multiple of that share of the
+#: goodput.
 STEEP = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Simulate so long, then keep the best so many."""
+    """Simulate for that long, then keep the best `keep`."""
 
     warmup_s: float
     duration_s: float
@@ -42,7 +44,7 @@ class Limits:
     decode_s: float = math.inf
 
     def times(self, factor: float) -> Limits:
-        """Limits so many times as high."""
+        """Limits `factor` times as high."""
         return Limits(self.prompt_s * factor, self.decode_s * factor)
 
     def excess(self, report: SimReport) -> float:
@@ -55,8 +57,8 @@ class Limits:
 class RankOptions:
     """``sim`` holds chunking, per-request limits and seed; its window is that of the rounds.
 
-    The best ``dozen`` of the candidates enter the first round. The caches of a large cluster fill for minutes, and until then deep
-    pipelines look better than they are: hence the long warm-up.
+    The best ``dozen`` of the candidates enter the first round. The caches of a large cluster fill
+    for minutes, and until then deep pipelines look better than they are: hence the long warm-up.
     """
 
     sim: SimOptions = field(default_factory=SimOptions)
@@ -67,7 +69,9 @@ class RankOptions:
 
 @dataclass(frozen=True)
 class Way:
-    """A placement and the flow that its requests follow, made with this ``haste`` (see `even_flow`)."""
+    """A placement and the flow that its requests follow, made with this ``haste`` (see
+    `even_flow`).
+    """
 
     candidate: Candidate
     haste: float
@@ -91,7 +95,9 @@ class Ranked:
         return self.report.goodput_tokens_per_s
 
     def worth(self, limits: Limits) -> float:
-        """Goodput, less where mean latencies are over the limits: steeply, so that who is within comes first."""
+        """Goodput, less where mean latencies are over the limits: steeply, so that who is within
+        comes first.
+        """
         return self.goodput_tokens_per_s * (1.0 - STEEP * limits.excess(self.report))
 
 
@@ -105,7 +111,9 @@ def iwrr(fleet: Fleet, model: ModelShape, placement: Placement, flow: Flow) -> R
 
 
 def way_of(fleet: Fleet, model: ModelShape, candidate: Candidate, haste: float = 0.0) -> Way:
-    """Spread requests evenly: with partial inference only where that lets more through, for it adds hops."""
+    """Spread requests evenly: with partial inference only where that lets more through, for it adds
+    hops.
+    """
     partial = candidate.tokens_per_s > candidate.exact_tokens_per_s * (1 + 1e-6)
     flow = even_flow(fleet, model, candidate.placement, partial=partial, haste=haste)
     return Way(candidate, haste, flow)
@@ -122,7 +130,9 @@ def play(
     router: RouterMaker = iwrr,
     over: Callable[[], bool] | None = None,
 ) -> tuple[Ranked, ...]:
-    """Each way simulated in this window, best first. ``over`` may end the round early, once there is one."""
+    """Each way simulated in this window, best first. ``over`` may end the round early, once there
+    is one.
+    """
     window = replace(options.sim, warmup_s=turn.warmup_s, duration_s=turn.duration_s)
     met = list[Ranked]()
     for way in ways:

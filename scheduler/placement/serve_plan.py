@@ -1,7 +1,8 @@
 """Which placement serves this work best, and along which flow?
 
-Candidates of different depth are simulated for a short while; the best are tried with requests kept off slow machines,
-and then in other orders of their stages; the best of all these are simulated for longer.
+Candidates of different depth are simulated for a short while; the best are tried with requests kept
+off slow machines, and then in other orders of their stages; the best of all these are simulated for
+longer.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from scheduler.simulate.work import Work
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Each of the ``finalists`` is tried with these ``hastes``, then in so many other ``orders`` of its stages.
+    """Each of the ``finalists`` is tried with these ``hastes``, then in that number of other
+    ``orders`` of its stages.
 
-    Every second finalist may be over the latency limits by a share of ``slack``: haste brings latencies down.
+    Every second finalist may be over the latency limits by a share of ``slack``: haste brings
+    latencies down.
     """
 
     pool: PoolOptions = field(default_factory=PoolOptions)
@@ -63,7 +66,8 @@ def plan_to_serve(
 ) -> ServePlan:
     """The way worth most on ``work``, of ``pool`` or else of all that `candidates` finds.
 
-    Deterministic unless ``gathered`` ends the gathering of candidates, or ``over`` the simulations, early.
+    Deterministic unless ``gathered`` ends the gathering of candidates, or ``over`` the simulations,
+    early.
     """
     pool = tuple(pool) or candidates(fleet, model, options.pool, warm=warm, over=gathered)
     ranking, limits = options.rank, options.rank.limits
@@ -75,7 +79,9 @@ def plan_to_serve(
             met.extend(play(fleet, model, ways, work, ranking, first, router=router, over=over))
 
     def finalists() -> list[Ranked]:
-        """The best way of each of the best few candidates, those nearly within the limits among them."""
+        """The best way of each of the best few candidates, those nearly within the limits among
+        them.
+        """
         best = dict[Placement, Ranked]()
         nearly = limits.times(1 + options.slack)
         for pair in zip(best_first(met, limits), best_first(met, nearly), strict=True):

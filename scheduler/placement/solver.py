@@ -1,7 +1,7 @@
 """How is a mixed-integer problem of a few thousand columns put to HiGHS?
 
-One thread, fixed seed, limits in nodes: the same problem gives the same answer. A time limit is an extra stop for
-callers that have a clock; it alone can make two runs differ.
+One thread, fixed seed, limits in nodes: the same problem gives the same answer. A time limit is an
+extra stop for callers that have a clock; it alone can make two runs differ.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from scheduler.highs import open_highs
 
 @dataclass(frozen=True)
 class Column:
-    """One variable ≥ 0: its bound, whether it is whole, its share in the objective and its entries (row, value)."""
+    """One variable ≥ 0: its bound, whether it is whole, its share in the objective and its entries
+    (row, value).
+    """
 
     upper: float
     whole: bool
@@ -45,11 +47,10 @@ def maximise(
     gap: float = 0.0,
     enough: float = math.inf,
 ) -> Answer:
-    """Maximise Σ cost·x under ``rows`` (low, high). ``start`` is a first point, ``gap`` the relative gap to stop at.
+    """Maximise Σ cost·x under ``rows`` (low, high). ``start`` is a first point, ``gap`` the
+    relative gap to stop at.
 
     A point worth ``enough`` ends the search.
-
-    Raises ImportError where highspy is not installed.
     """
     api, solver = open_highs(mip_rel_gap=gap, mip_max_nodes=node_limit, time_limit=time_limit_s)
     if math.isfinite(enough):

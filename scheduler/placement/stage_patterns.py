@@ -1,7 +1,8 @@
-"""Which stages, as sets of kinds of machines, make the fastest single pipeline with at most so many stages?
+"""Which stages, as sets of kinds of machines, make the fastest single pipeline within a limit?
 
-The stage-pattern problem: choose slice lengths, each with a multiset of machines whose rates at that length add up to
-T or more; lengths add up to L; bisect on T. Links are not looked at, so it is exact where they do not bind.
+The stage-pattern problem: choose slice lengths, each with a multiset of machines whose rates at
+that length add up to T or more; lengths add up to L; bisect on T. Links are not looked at, so it is
+exact where they do not bind.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ NODE_LIMIT = 400
 class PatternPlan:
     """A pipeline in which every stage passes ``tokens_per_s`` or more while no link binds.
 
-    ``bound``: no pipeline of stages within the limit passes more (as far as the node limit could prove).
+    ``bound``: no pipeline of stages within the limit passes more (as far as the node limit could
+    prove).
     """
 
     placement: Placement
@@ -47,9 +49,10 @@ def stage_patterns(
     node_limit: int = NODE_LIMIT,
     over: Callable[[], bool] | None = None,
 ) -> PatternPlan:
-    """The pipeline with the largest T, to a relative ``tolerance``, of at most ``most_stages`` stages.
+    """The pipeline with the largest T, to a relative ``tolerance``, of at most ``most_stages``
+    stages.
 
-    ``over`` may end the bisection early. Raises PlanError when no such pipeline exists, ImportError without highspy.
+    ``over`` may end the bisection early. Raises PlanError when no such pipeline exists.
     """
     table = table_of(fleet, model)
     pool = Pool(table)
@@ -80,7 +83,9 @@ def stage_patterns(
 def _stages_at(
     table: Table, target: float, most_stages: int, node_limit: int
 ) -> tuple[list[list[int]], bool]:
-    """Stages that hold L layers at the target, [] if none were found, and whether there are none."""
+    """Stages that hold L layers at the target, [] if none were found, and whether there are
+    none.
+    """
     patterns = patterns_at(table, target)
     if not patterns:
         return [], True
@@ -113,7 +118,9 @@ def hand_out(table: Table, stages: Sequence[tuple[int, ...]]) -> list[list[int]]
 
 
 def patterns_at(table: Table, target: float) -> list[tuple[tuple[int, ...], int]]:
-    """Multisets of kinds with the most layers they hold at the target, without those where a machine is of no use."""
+    """Multisets of kinds with the most layers they hold at the target, without those where a
+    machine is of no use.
+    """
     curves = [[-rate for rate in _falling(kind.rates)] for kind in table.kinds]
     most = [kind.fits.plain for kind in table.kinds]
     counts = [len(kind.members) for kind in table.kinds]

@@ -1,8 +1,9 @@
 """How fast is a stage by layer count, and how many layers does every stage of a chain take?
 
-A stage is a set of machines that hold the same layers; a chain is an ordered list of stages. Given the order, the
-layer counts follow greedily: start every stage at its most layers and take layers from the slowest until they add up
-to L. That is optimal for the chain, because a stage only gets faster by holding less.
+A stage is a set of machines that hold the same layers; a chain is an ordered list of stages. Given
+the order, the layer counts follow greedily: start every stage at its most layers and take layers
+from the slowest until they add up to L. That is optimal for the chain, because a stage only gets
+faster by holding less.
 """
 
 from __future__ import annotations
@@ -12,21 +13,25 @@ from collections.abc import Sequence
 from heapq import heapify, heapreplace
 from itertools import repeat
 
-from scheduler.helix.flow_graph import UNITS_PER_TOKEN
-from scheduler.helix.preflow_push import preflow_push
+from scheduler.helix.arc_flow import largest
 from scheduler.placement.table import Table
 
 #: Curves kept before the pool of stages starts afresh, so that a long search stays small.
 MOST_STAGES = 200_000
-#: Layers that a link without any capacity is counted as; doubling a stage to widen a link costs about half of that.
+#: Flow through a chain is counted in 2^-16 tokens/s.
+UNITS_PER_TOKEN = 2**16
+#: Layers that a link without any capacity is counted as; doubling a stage to widen a link costs
+#: about half of that.
 LINK_PRICE = 5.0
 NOT_YET: dict[tuple[int, int], float] = {}
 
 
 class Stage:
-    """Machines that hold the same layers. Curves are −R(k), rising, so that a bisection counts layers.
+    """Machines that hold the same layers. Curves are −R(k), rising, so that a bisection counts
+    layers.
 
-    R(k) is the most that the stage passes with k layers or more: a machine may hold layers it has no use for.
+    R(k) is the most that the stage passes with k layers or more: a machine may hold layers it has
+    no use for.
     """
 
     __slots__ = ("both", "first", "last", "machines", "next", "plain")
@@ -51,8 +56,8 @@ class Stage:
 class Pool:
     """Every stage that a search has met, made once.
 
-    With ``headroom`` h a link counts as 1/h of what it carries: prompts come in bursts, and a link that is just wide
-    enough for the mean makes them wait.
+    With ``headroom`` h a link counts as 1/h of what it carries: prompts come in bursts, and a link
+    that is just wide enough for the mean makes them wait.
     """
 
     def __init__(self, table: Table, headroom: float = 1.0) -> None:
@@ -95,10 +100,11 @@ class Pool:
         return tuple(curves)
 
     def link(self, a: Stage, b: Stage, k: int, j: int) -> float:
-        """Tokens per second from stage a with k layers to stage b with j; the capped bound where links do not bind.
+        """Tokens per second from stage a with k layers to stage b with j; the capped bound where
+        links do not bind.
 
-        What the machines at either end pass counts: a wide link to a slow machine is of no use. Exact when one of the
-        stages is one machine, otherwise at most too high.
+        What the machines at either end pass counts: a wide link to a slow machine is of no use.
+        Exact when one of the stages is one machine, otherwise at most too high.
         """
         limits = a.next.get(b, NOT_YET)
         if limits is NOT_YET:
@@ -122,7 +128,9 @@ class Pool:
         return max(self.table.kinds[self.table.kind_of[machine]].rates[k - 1 :], default=0.0)
 
     def links_allow(self, chain: Sequence[Stage], counts: Sequence[int]) -> list[float]:
-        """The limits along a chain that are below the capped bound, with the coordinator at both ends."""
+        """The limits along a chain that are below the capped bound, with the coordinator at both
+        ends.
+        """
         table, cap, link = self.table, self.cap, self.link
         found = [
             sum([table.entry[m] for m in chain[0].machines]),
@@ -147,7 +155,9 @@ class Pool:
         return found
 
     def flow(self, chain: Sequence[Stage], enough: float) -> float:
-        """The chain's flow if that is at least ``enough``, else a negative number (also when it cannot hold L)."""
+        """The chain's flow if that is at least ``enough``, else a negative number (also when it
+        cannot hold L).
+        """
         total = self.table.model.layers
         if not chain or len(chain) > total:
             return -1.0
@@ -188,10 +198,11 @@ class Pool:
         arcs += [
             (out, 1, round(UNITS_PER_TOKEN * min(self.cap, table.exit[m]))) for m, out in before
         ]
-        return preflow_push(vertex, arcs, 0, 1).value / UNITS_PER_TOKEN
+        return largest(vertex, arcs, 0, 1).value / UNITS_PER_TOKEN
 
     def lacks(self, chain: Sequence[Stage], target: float, enough: float) -> float:
-        """What a chain misses for a flow of ``target``: layers, and link capacity at LINK_PRICE; 0 when nothing.
+        """What a chain misses for a flow of ``target``: layers, and link capacity at LINK_PRICE; 0
+        when nothing.
 
         Above ``enough`` the figure may be cut short. The chain has one to L stages.
         """
@@ -209,7 +220,9 @@ class Pool:
         return lack
 
     def layer_counts(self, chain: Sequence[Stage]) -> list[int]:
-        """Layers of each stage, L in all, for the largest flow. The chain must be able to hold the model."""
+        """Layers of each stage, L in all, for the largest flow. The chain must be able to hold the
+        model.
+        """
         curves = self.curves(chain)
         counts = [len(curve) for curve in curves]
         _trim(curves, counts, sum(counts) - self.table.model.layers)
@@ -217,7 +230,9 @@ class Pool:
 
 
 def _trim(curves: list[list[float]], counts: list[int], spare: int) -> float:
-    """Take ``spare`` layers from the slowest stages, in place; the flow that is left. Every count ends at 1 or more."""
+    """Take ``spare`` layers from the slowest stages, in place; the flow that is left. Every count
+    ends at 1 or more.
+    """
     heap = [(-curve[k - 1], i) for i, (curve, k) in enumerate(zip(curves, counts, strict=True))]
     heapify(heap)
     stuck = None

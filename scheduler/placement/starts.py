@@ -11,7 +11,9 @@ from scheduler.placement.table import region_order
 
 
 def one_chain(pool: Pool, seed: int) -> Chain:
-    """All machines in one chain, region after region, one stage each while there are layers for so many."""
+    """All machines in one chain, region after region, one stage each while there are layers for so
+    many.
+    """
     table = pool.table
     regions = sorted({machine.region for machine in table.machines})
     random.Random(seed).shuffle(regions)
@@ -26,10 +28,11 @@ def one_chain(pool: Pool, seed: int) -> Chain:
 def many_chains(
     pool: Pool, seed: int, groups: Sequence[Sequence[int]]
 ) -> tuple[list[Chain], list[int]]:
-    """As many chains as each group of machines gives, then as many as the leftovers give together, and who is left.
+    """As many chains as each group of machines gives, then as many as the leftovers give together,
+    and who is left.
 
-    A chain takes the largest machines while it must grow and at last the smallest that suffices; those without work in
-    the end make one stage more in the chains of their own group, in turn.
+    A chain takes the largest machines while it must grow and at last the smallest that suffices;
+    those without work in the end make one stage more in the chains of their own group, in turn.
     """
     chains, idle = list[Chain](), list[int]()
     draw = random.Random(seed)

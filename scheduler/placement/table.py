@@ -1,4 +1,6 @@
-"""What do the searches read about a fleet: rates by layer count, interchangeable machines, links that can bind?"""
+"""What do the searches read about a fleet: rates by layer count, interchangeable machines, links
+that can bind?
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class Kind:
 
 @dataclass(frozen=True)
 class Table:
-    """A fleet in numbers. Machines are their index in order of id; those that hold no layer are left out.
+    """A fleet in numbers. Machines are their index in order of id; those that hold no layer are
+    left out.
 
     ``links[a][b]`` and the coordinator's ``entry`` and ``exit`` are in tokens per second.
     """
@@ -62,12 +65,16 @@ class Table:
 
     @cached_property
     def capped_bound(self) -> float:
-        """No placement passes more, whatever the links; 0 when the machines together cannot hold the model."""
+        """No placement passes more, whatever the links; 0 when the machines together cannot hold
+        the model.
+        """
         return capped_bound(self.fleet, self.model)
 
     @cached_property
     def links_bind(self) -> bool:
-        """Can any link, on its own, hold back what its two machines could pass at one layer each?"""
+        """Can any link, on its own, hold back what its two machines could pass at one layer
+        each?
+        """
         best = [kind.rates[0] for kind in self.kinds]
         cap = self.capped_bound
         for a, row in enumerate(self.links):
@@ -85,7 +92,9 @@ class Table:
 
 
 def table_of(fleet: Fleet, model: ModelShape) -> Table:
-    """The table of a fleet. Rates are T(k) of `costs`, for every k that fits in the best position."""
+    """The table of a fleet. Rates are T(k) of `costs`, for every k that fits in the best
+    position.
+    """
     found: dict[tuple[tuple[float, ...], Capacities, str], list[int]] = {}
     rates_of: dict[tuple[object, ...], tuple[float, ...]] = {}
     machines: list[Machine] = []

@@ -1,4 +1,4 @@
-"""Which arrays does routing pass around?"""
+"""Which arrays does the scheduler pass around?"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Which (machine, segment) states can lie on a chain no dearer than this?
 
-Through every state goes a cheapest chain. Its cost with every machine at its fastest and every hop at its least is a bound
-that no load and no mask can lower, so it is computed once per table: a query looks only at the states whose bound is below
-the cost it finds, and that proves the answer.
+Through every state goes a cheapest chain. Its cost with every machine at its fastest and every hop
+at its least is a bound that no load and no mask can lower, so it is computed once per table: a
+query looks only at the states whose bound is below the cost it finds, and that proves the answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ LOOKED_THROUGH = 4
 
 @dataclass(frozen=True, eq=False)
 class Subset:
-    """Machines with a state that matters, the factored hops and lengths over them, and who matters in each segment."""
+    """Machines with a state that matters, the factored hops and lengths over them, and who matters
+    in each segment.
+    """
 
     machines: Ints
     hops: Factored
@@ -60,7 +62,8 @@ class Bounds:
         finite = int(np.isfinite(flat[order]).sum())
         self._segment: Ints = order[:finite] // len(tau)
         self._machine: Ints = order[:finite] % len(tau)
-        # Sums in another order differ in the last digits: a bound is taken a little lower than computed.
+        # Sums in another order differ in the last digits: a bound is taken a little lower than
+        # computed.
         self.values: list[float] = (flat[order[:finite]] * (1 - 1e-9) - 1e-9).tolist()
         self.of_machine: Floats = bound.min(axis=0, initial=np.inf) * (1 - 1e-9) - 1e-9
         self._layouts: dict[int, Layout | None] = {}
@@ -84,14 +87,16 @@ class Bounds:
         return self.values[size] if size < len(self.values) else float("inf")
 
     def size_for(self, states: int) -> int:
-        """The smallest size of a layout with at least so many states."""
+        """The smallest size of a layout with at least that number of states."""
         size = SMALLEST
         while size < states:
             size += size // 3
         return size
 
     def layout(self, size: int) -> Layout | None:
-        """The layout of the first `size` states; None when they leave a segment empty or are too many for lists."""
+        """The layout of the first `size` states; None when they leave a segment empty or are too
+        many for lists.
+        """
         if size not in self._layouts:
             self._layouts[size] = self._built(size)
         return self._layouts[size]

@@ -17,7 +17,9 @@ from scheduler.routing.whole import sweep_whole
 
 @dataclass(frozen=True, slots=True)
 class _Between:
-    """What machines cost between two neighbours that stay; None: the client, who is as near to any."""
+    """What machines cost between two neighbours that stay; None: the client, who is as near
+    to any.
+    """
 
     live: LiveRouter
     before: str | None
@@ -59,7 +61,8 @@ def bridge(
     kv_needed_tokens: int = 0,
     excluded: Collection[str] = (),
 ) -> Answer:
-    """The best chain over these layers alone, from the machine before them to the one after (None: the client).
+    """The best chain over these layers alone, from the machine before them to the one after (None:
+    the client).
 
     A machine that stays is not used a second time. Exact, and the router's own state is as before.
     """

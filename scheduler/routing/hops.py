@@ -1,8 +1,9 @@
-"""What does a hop cost, and what does it cost at least when written as locality to locality plus both ends' access?
+"""What does a hop cost, and what does it cost at least when written as locality to locality plus
+both ends' access?
 
-The factored form lets a minimum over all predecessors go through the localities: O(R) instead of R². Latencies given by
-region have it exactly. Measured pairs need not: then the form is a lower bound, fitted so that it lies close beneath them,
-and `loose` names the blocks where the two differ.
+The factored form lets a minimum over all predecessors go through the localities: O(R) instead of
+R². Latencies given by region have it exactly. Measured pairs need not: then the form is a lower
+bound, fitted so that it lies close beneath them, and `loose` names the blocks where the two differ.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from scheduler.routing.arrays import Flags, Floats, Ints
 
 #: Beyond this many machines the exact matrix is never built.
 MATRIX_MACHINES = 2048
-#: Share of measured pairs from which localities come from the measurements instead of the declared regions.
+#: Share of measured pairs from which localities come from the measurements instead of the declared
+#: regions.
 MEASURED_SHARE = 0.5
 MOST_CLUSTERS = 8
 #: Machines closer to a locality's first machine than this share of the fleet's width belong to it.
@@ -30,7 +32,9 @@ LOW_SHARE = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Factored:
-    """base[l, l′] + access[g] + access[g′] for g in l, g′ in l′: the hop itself, or less where it is a bound."""
+    """base[l, l′] + access[g] + access[g′] for g in l, g′ in l′: the hop itself, or less where it
+    is a bound.
+    """
 
     locality: Ints  # [g], ascending
     starts: Ints  # [l] first machine of each locality
@@ -114,7 +118,8 @@ class Hops(Factored):
 
     @cached_property
     def is_metric(self) -> bool:
-        """Whether no relay is nearer than the direct hop, so that an optimal switch lies on a shard's boundary.
+        """Whether no relay is nearer than the direct hop, so that an optimal switch lies on a
+        shard's boundary.
 
         Checked exactly for factored hops and small fleets; otherwise False, which only costs time.
         """
@@ -135,7 +140,9 @@ class Hops(Factored):
 
 
 def localities_of(machines: Sequence[Machine], links: Links) -> list[str]:
-    """A locality for each machine: its region, or where nearly all pairs are measured and regions say nothing, clusters."""
+    """A locality for each machine: its region, or where nearly all pairs are measured and regions
+    say nothing, clusters.
+    """
     regions = [machine.region for machine in machines]
     n = len(machines)
     if not (24 <= n <= MATRIX_MACHINES) or len(links.pairs) < MEASURED_SHARE * n * (n - 1) / 2:
@@ -167,7 +174,9 @@ def hops_of(
     model: ModelShape,
     tokens: int = 1,
 ) -> Hops:
-    """Hops between machines, which come in order of locality; `tokens` activations cross each hop at once."""
+    """Hops between machines, which come in order of locality; `tokens` activations cross each hop
+    at once.
+    """
     bits = tokens * model.activation_bytes_per_token * 8
 
     def time_ms(link: Link) -> float:

@@ -1,7 +1,7 @@
 """Which few (machine, segment) states can matter, and which chain over them is best?
 
-Plain lists: for the handful of states that a bound leaves, or a fleet of a few machines, they are faster than any array.
-Machines are numbered anew from 0, as k.
+Plain lists: for the handful of states that a bound leaves, or a fleet of a few machines, they are
+faster than any array. Machines are numbered anew from 0, as k.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from math import inf
 from scheduler.routing.hops import Hops
 from scheduler.routing.sweep import Run
 
-#: One state of a segment: its k, its position in the segment before (−1), and (position, hop) of all who may hand over.
+#: One state of a segment: its k, its position in the segment before (−1), and (position, hop) of
+#: all who may hand over.
 State = tuple[int, int, tuple[tuple[int, float], ...]]
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """States by segment. ``segments[i]`` is (layers, states); ``first[i]`` the grid's segment where it starts.
+    """States by segment. ``segments[i]`` is (layers, states); ``first[i]`` the grid's segment where
+    it starts.
 
-    Grid segments over which nobody can hand over are one here. ``touches[k]`` is where machine k first appears.
+    Grid segments over which nobody can hand over are one here. ``touches[k]`` is where machine k
+    first appears.
     """
 
     machines: tuple[int, ...]
@@ -45,8 +48,8 @@ def layout_of(
 ) -> Layout:
     """The layout of these machines by segment.
 
-    `open_at[s]` are the machines between which a hand-over just before segment s can be optimal: one that ends there or
-    one that starts there must be part of it; None means anybody may.
+    `open_at[s]` are the machines between which a hand-over just before segment s can be optimal:
+    one that ends there or one that starts there must be part of it; None means anybody may.
     """
     numbers: dict[int, int] = {}
     touches: list[int] = []
@@ -81,7 +84,9 @@ def layout_of(
 
 @dataclass(slots=True)
 class Sweep:
-    """The costs and parents of one pass over a layout, kept so that a later pass may begin in the middle."""
+    """The costs and parents of one pass over a layout, kept so that a later pass may begin in the
+    middle.
+    """
 
     costs: list[list[float]]
     parents: list[list[int]]
@@ -94,7 +99,9 @@ def sweep(
     kept: Sweep | None = None,
     start: int = 0,
 ) -> Sweep:
-    """Least cost of every state, from segment `start` on (what `kept` has before it is taken over). By k: τ and entry."""
+    """Least cost of every state, from segment `start` on (what `kept` has before it is taken over).
+    By k: τ and entry.
+    """
     costs = kept.costs[:start] if kept is not None else []
     parents = kept.parents[:start] if kept is not None else []
     if not costs:
@@ -123,7 +130,9 @@ def sweep(
 
 
 def best_end(layout: Layout, swept: Sweep, after: Sequence[float]) -> tuple[float, int]:
-    """Least total cost and the position of its last state; `after` by k is what follows the last layer."""
+    """Least total cost and the position of its last state; `after` by k is what follows the last
+    layer.
+    """
     best, at = inf, -1
     for p, (cost, state) in enumerate(zip(swept.costs[-1], layout.segments[-1][1], strict=True)):
         total = cost + after[state[0]]

@@ -1,7 +1,8 @@
 """Which chain is best now, when τ, loads and KV room change between any two questions?
 
-Every change has a version. An answer whose version is current is returned as it is; a change that provably cannot alter it
-passes its version on in O(1); any other change re-runs the sweep from the first segment it touches.
+Every change has a version. An answer whose version is current is returned as it is; a change that
+provably cannot alter it passes its version on in O(1); any other change re-runs the sweep from the
+first segment it touches.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Kept:
 class LiveRouter:
     """The best chain over one placement, kept current; the same answers as `route`.
 
-    Stages are parts of shards, or whole ones without ``partial``. ``marginal`` weighs a machine by what one more resident costs everybody there, not only itself.
+    Stages are parts of shards, or whole ones without ``partial``. ``marginal`` weighs a machine by
+    what one more resident costs everybody there, not only itself.
     """
 
     ends = True
@@ -69,7 +71,6 @@ class LiveRouter:
         self._factor = list(table.paces.correction)
         self._floor_factor = list(table.paces.correction)
         self._ready = [True] * many
-        self._toll = [0.0] * many
         self._room = table.kv_tokens.tolist()
         self._slots: list[int] = table.slots.tolist()
         self._needed = 0  # tokens that the answer's machines must have free
@@ -85,14 +86,14 @@ class LiveRouter:
         self._weights: Floats | None = None  # `one` of every machine
 
     def load(self, machine_id: str, in_flight: int) -> None:
-        """So many requests are on this machine now."""
+        """This number of requests is on the machine now."""
         g = self.table.index[machine_id]
         before = self.one(g)
         self._busy[g] = max(0, in_flight)
         self._changed(g, before)
 
     def room(self, machine_id: str, free_tokens: int) -> None:
-        """So many tokens of its KV cache are free."""
+        """This number of tokens of its KV cache is free."""
         g = self.table.index[machine_id]
         before = self.one(g)
         self._room[g] = free_tokens
@@ -116,15 +117,10 @@ class LiveRouter:
         self._note_credit(g)
         self._changed(g, before)
 
-    def toll(self, machine_id: str, ms_per_layer: float) -> None:
-        """What a layer there costs beyond its time, to keep scarce room for those who gain most from it; not below 0."""
-        g = self.table.index[machine_id]
-        before = self.one(g)
-        self._toll[g] = max(0.0, ms_per_layer)
-        self._changed(g, before)
-
     def route(self, kv_needed_tokens: int = 0, excluded: Collection[str] = ()) -> Answer:
-        """The best chain of machines that are not excluded and have a slot and this much KV room each."""
+        """The best chain of machines that are not excluded and have a slot and this much KV room
+        each.
+        """
         best = self._best(kv_needed_tokens)
         if isinstance(best, NoRoute) or best.machine_ids.isdisjoint(excluded):
             return best  # without machines that it does not use, it is still the best
@@ -135,7 +131,9 @@ class LiveRouter:
     def backups(
         self, n: int, kv_needed_tokens: int = 0, excluded: Collection[str] = ()
     ) -> tuple[Route, ...]:
-        """Up to n further chains, each the best that shares no machine with the answer or an earlier backup."""
+        """Up to n further chains, each the best that shares no machine with the answer or an
+        earlier backup.
+        """
         first = self.route(kv_needed_tokens, excluded)
         self.can_hold(kv_needed_tokens)
         found: list[Route] = []
@@ -183,7 +181,7 @@ class LiveRouter:
             factor = self._factor[g]
             tau_ms += busy * max(0.0, tau_ms - factor * before[0])
             head_ms += busy * max(0.0, head_ms - factor * before[1])
-        return tau_ms + self._toll[g], head_ms
+        return tau_ms, head_ms
 
     def stage_ms(self, g: int) -> tuple[float, float]:
         """τ and head with one more resident."""
@@ -192,7 +190,7 @@ class LiveRouter:
         return factor * tau_ms, factor * head_ms
 
     def edge_ms(self, g: int) -> tuple[float, float]:
-        """Nothing: chains begin and end at whoever asks."""
+        """Nothing: chains begin and end at the requester."""
         return 0.0, 0.0
 
     def all(self) -> tuple[Floats, Floats]:
@@ -230,10 +228,12 @@ class LiveRouter:
         run = next((run for run in self._runs if run[0] == g), None)
         rises = now[0] >= before[0] and now[1] >= before[1]
         if run is None:
-            # Dearer machines off the best chain change nothing, nor do those whose every chain costs more than it.
+            # Dearer machines off the best chain change nothing, nor do those whose every chain
+            # costs more than it.
             harmless = rises or self._out_of_reach(g)
         else:
-            # The best chain gets cheaper by as much as any other can: g does all its layers in it, and its head or no head.
+            # The best chain gets cheaper by as much as any other can: g does all its layers in it,
+            # and its head or no head.
             whole = run[2] - run[1] == self.table.held_layers[g]
             is_last = run is self._runs[-1]
             harmless = (
@@ -310,7 +310,9 @@ class LiveRouter:
         return runs if isinstance(runs, int) else self._layers(runs)
 
     def _resumed(self) -> list[Run] | None:
-        """The answer by going on with the last pass from the first segment that a change touches."""
+        """The answer by going on with the last pass from the first segment that a change
+        touches.
+        """
         kept = self._kept
         if kept is None:
             return None

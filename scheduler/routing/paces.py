@@ -1,7 +1,7 @@
 """What is τ of each machine at its own batch, looked up instead of computed?
 
-Machines of the same hardware share one row per batch, computed through `costs` when it is first needed; a machine's own
-measurements are one factor on top.
+Machines of the same hardware share one row per batch, computed through `costs` when it is first
+needed; a machine's own measurements are one factor on top.
 """
 
 from __future__ import annotations

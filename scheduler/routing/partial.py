@@ -1,7 +1,8 @@
 """Which chain is best when stages may enter and leave a shard at any layer?
 
-Exact in every case; what differs is how little must be looked at: all states of a few machines, the states that a bound leaves
-of many (plain lists), and all states in arrays where the bound leaves too many.
+Exact in every case; what differs is how little must be looked at: all states of a few machines, the
+states that a bound leaves of many (plain lists), and all states in arrays where the bound leaves
+too many.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from scheduler.routing.layout import Layout, best_end, sweep, trace
 from scheduler.routing.sweep import Run
 from scheduler.routing_table import RoutingTable
 
-#: Up to so many machines a sweep over all of them costs no more than one over this many states.
+#: Up to this many machines a sweep over all of them costs no more than one over this many states.
 ALL_AT_ONCE = 384
 MOST_STATES = 500
 #: A chain as runs over segments, or the furthest layer that any chain reaches.
@@ -45,8 +46,8 @@ def best_partial(
 ) -> Found:
     """The best chain over [0, L), or the furthest layer that any chain reaches.
 
-    `at_least` is how many states the caller thinks it takes; it changes the time, not the answer. `slack` is how much
-    cheaper a chain may have become since `bounds` were made.
+    `at_least` is how many states the caller thinks it takes; it changes the time, not the answer.
+    `slack` is how much cheaper a chain may have become since `bounds` were made.
     """
     if table.every_state is not None:
         found = among_states(table.every_state, prices, has_edges)
@@ -70,7 +71,8 @@ def best_partial(
             return found[0]
         if size >= len(bounds):
             return best_everywhere(table, table.grid, prices)
-        # The first chain found may be far from the best one: what would prove it is not looked at all at once.
+        # The first chain found may be far from the best one: what would prove it is not looked at
+        # all at once.
         wanted = bounds.states_within(found[1] + slack) if found is not None else len(bounds)
         size = min(4 * size, bounds.size_for(wanted))
 
@@ -102,7 +104,9 @@ def among_states(layout: Layout, prices: Prices, has_edges: bool) -> tuple[list[
 def _among_machines(
     table: RoutingTable, subset: Subset, prices: Prices
 ) -> tuple[list[Run], float] | None:
-    """`among_states` in arrays: factored over all states of these machines, else over exactly these states."""
+    """`among_states` in arrays: factored over all states of these machines, else over exactly these
+    states.
+    """
     chosen = subset.machines
     listed = chosen.tolist()
     weights = np.array([prices.one(g) + prices.edge_ms(g) for g in listed]).reshape(-1, 4)
@@ -117,8 +121,10 @@ def _among_machines(
         return [(listed[g], first, end) for g, first, end in runs], float(total[last])
     tau, enter, after = np.full((3, len(table.machines)), np.inf)
     tau[chosen], enter[chosen], after[chosen] = (
-        weights[:, 0], weights[:, 2], weights[:, 1] + weights[:, 3],
-    )  # fmt: skip
+        weights[:, 0],
+        weights[:, 2],
+        weights[:, 1] + weights[:, 3],
+    )
     costs, parents = arrays.dense(table.hops, subset.holders, table.layers, tau, enter)
     total = costs[-1] + after[subset.holders[-1]]
     last = int(np.argmin(total)) if total.size else -1

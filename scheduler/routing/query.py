@@ -17,12 +17,14 @@ from scheduler.routing_table import RoutingTable
 class RouteQuery:
     """What one request asks for.
 
-    ``partial`` lets a stage use any [x, y) of a shard; without it stages are whole shards. ``in_flight`` counts each
-    machine's requests: it is full at its ``max_concurrent``, and τ is taken with one more request (self-cost);
-    ``marginal`` adds what that one more costs those already there. ``kv_needed_tokens`` must fit in
-    ``kv_free_tokens`` (by machine; all of its room where not given). ``client_rho_ms`` is the client's own one-way
-    latency to a machine, 0 if unknown, ``client_back_ms`` that of the way back where it differs. ``span`` routes only those layers (a replacement for stages that died, or the
-    rest [x, L) of a request): then ``before`` and ``after`` name the neighbours that stay.
+    ``partial`` lets a stage use any [x, y) of a shard; without it stages are whole shards.
+    ``in_flight`` counts each machine's requests: it is full at its ``max_concurrent``, and τ is
+    taken with one more request (self-cost); ``marginal`` adds what that one more costs those
+    already there. ``kv_needed_tokens`` must fit in ``kv_free_tokens`` (by machine; all of its room
+    where not given). ``client_rho_ms`` is the client's own one-way latency to a machine, 0 if
+    unknown, ``client_back_ms`` that of the way back where it differs. ``span`` routes only those
+    layers (a replacement for stages that died, or the rest [x, L) of a request): then ``before``
+    and ``after`` name the neighbours that stay.
     """
 
     partial: bool = False
@@ -47,14 +49,18 @@ class RouteQuery:
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """The cost of each machine g to one query: τ (infinite where masked), way in, and head and way out."""
+    """The cost of each machine g to one query: τ (infinite where masked), way in, and head and way
+    out.
+    """
 
     table: RoutingTable
     query: RouteQuery
     ends: bool  # whether the span ends the model, so that its last stage pays the head
 
     def edge_ms(self, g: int) -> tuple[float, float]:
-        """Time into g as first stage and out of it as last: the neighbour that stays, else the client."""
+        """Time into g as first stage and out of it as last: the neighbour that stays, else the
+        client.
+        """
         query, index = self.query, self.table.index
         enter = leave = 0.0
         if not query.has_edges:

@@ -13,7 +13,9 @@ from scheduler.routing_table import RoutingTable
 def sweep_whole(
     table: RoutingTable, span: LayerRange, tau: Floats, enter: Floats, after: Floats
 ) -> list[Run] | int:
-    """dp₂ over whole shards as (machine, first layer, end layer), or the furthest layer reached. `after` is what follows the last layer, by machine."""
+    """dp₂ over whole shards as (machine, first layer, end layer), or the furthest layer reached.
+    `after` is what follows the last layer, by machine.
+    """
     of = table.shard_machine
     cost = tau[of] * table.shard_layers
     d = np.full(len(table.shards), np.inf)

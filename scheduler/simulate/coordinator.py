@@ -1,4 +1,6 @@
-"""What does the coordinator do: let requests in, send the next step, and cope with machines that come and go?"""
+"""What does the coordinator do: let requests in, send the next step, and cope with machines that
+come and go?
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from scheduler.dispatch.router import Route, Router
+from scheduler.dispatch.router import Router
 from scheduler.fleet import Shard
 from scheduler.simulate.histogram import Histogram
 from scheduler.simulate.network import ISSUE, Network
@@ -17,7 +19,9 @@ from scheduler.workload import Arrival
 
 
 class Coordinator:
-    """Requests wait here in order of arrival until the router and every ledger on the route have room."""
+    """Requests wait here in order of arrival until the router and every ledger on the route have
+    room.
+    """
 
     def __init__(
         self,
@@ -100,7 +104,7 @@ class Coordinator:
                 running.route, running.visits = route, []
                 if all(self._enter(running, stage) for stage in route.stages):
                     self.waiting.popleft()
-                    self._start(running, route, now)
+                    self._start(running, now)
                     continue
                 self._leave(running)
             self.refusals += 1
@@ -111,7 +115,9 @@ class Coordinator:
             self.dropped += 1
 
     def _enter(self, running: Running, stage: Shard) -> bool:
-        """Book the prompt's pages at a stage and append the visit; False when the pages are short."""
+        """Book the prompt's pages at a stage and append the visit; False when the pages are
+        short.
+        """
         worker = self.workers[stage.machine_id]
         if not worker.ledger.try_reserve(running.id, running.context, len(stage.layers)):
             return False
@@ -128,35 +134,12 @@ class Coordinator:
         running.visits.append(visit)
         return True
 
-    def _start(self, running: Running, route: Route, now: float) -> None:
+    def _start(self, running: Running, now: float) -> None:
         self.running[running.id] = running
         if not running.has_token:
             running.issued_s = now
-        if route.is_complete:
-            running.home = self.network.link(running.visits[-1].worker.id, self.network.home.id)
-        prompt = running.visits[0].prompt(0, running.prompt_tokens)
-        prompt.sent_s = now
-        self.network.send_prompt(prompt, now)
-
-    def extend(self, running: Running, now: float) -> bool:
-        """Let the router add a stage when the prompt leaves the last one; False when the request must start again.
-
-        Nothing to do for a complete route.
-        """
-        route = running.route
-        assert route is not None
-        if route.is_complete:
-            return True
-        if not self.router.extend(route):
-            self.restart(running, now)
-            return False
-        if len(route.stages) > len(running.visits) and not self._enter(running, route.stages[-1]):
-            self.refusals += 1
-            self.restart(running, now)
-            return False
-        if route.is_complete:
-            running.home = self.network.link(running.visits[-1].worker.id, self.network.home.id)
-        return True
+        running.home = self.network.link(running.visits[-1].worker.id, self.network.home.id)
+        self.network.send_prompt(running.visits[0].prompt(0, running.prompt_tokens), now)
 
     def tokens(self, home: list[tuple[Running, int]], now: float) -> None:
         """Tokens of one message came home: their next steps set out together too."""
@@ -222,7 +205,9 @@ class Coordinator:
                 visit.worker.former.cancel(running.id)
 
     def restart(self, running: Running, now: float) -> None:
-        """Take a request off its route; what it has produced becomes part of its prompt, and it goes first."""
+        """Take a request off its route; what it has produced becomes part of its prompt, and it
+        goes first.
+        """
         self._leave(running)
         self._count_area(now)
         del self.running[running.id]

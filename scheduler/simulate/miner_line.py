@@ -1,7 +1,9 @@
-"""How does a simulated stage queue its steps when it is a miner's? By the miner's own line-up and tickets.
+"""How does a simulated stage queue its steps when it is a miner's? By the miner's own line-up and
+tickets.
 
-What is added is what happens around them in a miner: a request's next chunk joins the line when the one before has run, and
-the first stage of a ring looks, now and then, at how many microbatches its measured times call for.
+What is added is what happens around them in a miner: a request's next chunk joins the line when the
+one before has run, and the first stage of a ring looks, now and then, at how many microbatches its
+measured times call for.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from core.batching.lineup import Lineup
 from core.batching.ring import MicrobatchChoice
 from scheduler.simulate.world import Visit
 
-#: A ring's microbatches are chosen anew after so many batches, and when requests come or go.
+#: A ring's microbatches are chosen anew after this many batches, and when requests come or go.
 LOOK_EVERY = 16
 MAX_ROWS = 256
 
@@ -40,7 +42,9 @@ class _Everybody:
 
 
 class MinerLine:
-    """Takes the place of a `BatchFormer`. Prompts are cut at multiples of `chunk_tokens`, one chunk of a request in line at a time."""
+    """Takes the place of a `BatchFormer`. Prompts are cut at multiples of `chunk_tokens`, one chunk
+    of a request in line at a time.
+    """
 
     __slots__ = (
         "_batches",
@@ -62,7 +66,9 @@ class MinerLine:
         choose: Chooser,
         max_rows: int = MAX_ROWS,
     ) -> None:
-        """`gated` is a stage where rings begin. `budget_tokens` of prompts run beside decode steps, four times as many without."""
+        """`gated` is a stage where rings begin. `budget_tokens` of prompts run beside decode steps,
+        four times as many without.
+        """
         self._lineup: Lineup[Visit] = Lineup(
             _Everybody(),
             gated=gated,
@@ -73,7 +79,8 @@ class MinerLine:
         self._chunk = chunk_tokens
         self._choose: Callable[[Iterable[Visit]], MicrobatchChoice] = choose
         self._inside: dict[int, Visit] = {}  # of every request here, one of its visits
-        # Of every request with a chunk in line, running or on its way back to the line: those after it.
+        # Of every request with a chunk in line, running or on its way back to the line: those after
+        # it.
         self._later: dict[int, deque[Visit]] = {}
         self._returning: dict[int, Visit] = {}
         self._looked: dict[Hashable, tuple[int, int]] = {}
@@ -110,7 +117,10 @@ class MinerLine:
                 active, looked = self._looked.get(ring, (0, -LOOK_EVERY))
                 if active == len(tickets.members) and self._batches - looked < LOOK_EVERY:
                     continue
-                members = (self._inside[request] for request in tickets.members)  # type: ignore[index]
+                members = (
+                    self._inside[request]  # type: ignore[index]
+                    for request in tickets.members
+                )
                 chosen = self._choose(members)
                 tickets.tickets, tickets.rows = chosen.tickets, chosen.rows
                 self._looked[ring] = len(tickets.members), self._batches

@@ -16,15 +16,17 @@ from scheduler.simulate.world import Running, SimLink, Visit, Worker
 
 #: Kinds of events. The first two are by far the most frequent.
 DONE, WAKE, HOME, HOMES, ISSUE, FREE, CHANGE, MARK = range(8)
-#: (time, sequence number, kind, a, b): ties are broken by order of making, never by what is compared next.
+#: (time, sequence number, kind, a, b): ties are broken by order of making, never by what is
+#: compared next.
 Event: TypeAlias = tuple[float, int, int, Any, Any]
 
 
 class Network:
-    """The calendar of events and the links. Messages to a worker go straight to its inbox; one event wakes it.
+    """The calendar of events and the links. Messages to a worker go straight to its inbox; one
+    event wakes it.
 
-    A busy worker needs no event for what arrives meanwhile: it looks at its inbox when its pass is done, so there is
-    one event per pass instead of one per message.
+    A busy worker needs no event for what arrives meanwhile: it looks at its inbox when its pass is
+    done, so there is one event per pass instead of one per message.
     """
 
     def __init__(self, fleet: Fleet, model: ModelShape, options: SimOptions) -> None:
@@ -43,7 +45,9 @@ class Network:
         heappush(self.heap, (at_s, self.next_seq(), kind, a, b))
 
     def link(self, source_id: str, target_id: str) -> SimLink:
-        """The link between two places, made when first used. Without a coordinator the way home costs nothing."""
+        """The link between two places, made when first used. Without a coordinator the way home
+        costs nothing.
+        """
         link = self.links.get((source_id, target_id))
         if link is None:
             link = self.links[source_id, target_id] = self._make(source_id, target_id)
@@ -67,7 +71,8 @@ class Network:
     def send_decodes(self, done: list[Visit], now: float) -> None:
         """Decode steps leave the stages they have visited, one message each.
 
-        Written out and by runs of steps over the same link: the simulator spends most of its time here.
+        Written out and by runs of steps over the same link: the simulator spends most of its time
+        here.
         """
         next_seq = self.next_seq
         link: SimLink | None = None
@@ -102,13 +107,14 @@ class Network:
     def send_decode(self, visit: Visit, now: float) -> None:
         """One decode step sets out from the coordinator."""
         link = visit.link
-        visit.sent_s = now
         arrival = link.send(now, link.decode_s)
         visit.worker.decodes_in.append((arrival, self.next_seq(), visit))
         self._wake(visit.worker, arrival)
 
     def send_frames(self, done: list[Visit], now: float) -> None:
-        """Decode steps leave the stages they have visited, those to the same place in one message."""
+        """Decode steps leave the stages they have visited, those to the same place in one
+        message.
+        """
         home: dict[SimLink, list[tuple[Running, int]]] = {}
         for visit in done:
             running = visit.running
@@ -124,7 +130,6 @@ class Network:
         """Decode steps set out to their stages, those over the same link in one message."""
         links: dict[SimLink, list[Visit]] = {}
         for visit in visits:
-            visit.sent_s = now
             links.setdefault(visit.link, []).append(visit)
         next_seq = self.next_seq
         for link, together in links.items():
@@ -136,9 +141,10 @@ class Network:
             self._wake(worker, arrival)
 
     def hand_over(self, visits: Iterable[Visit], now: float) -> None:
-        """Decode steps are at their first stages as soon as their tokens are: in a ring of miners one message says both."""
+        """Decode steps are at their first stages as soon as their tokens are: in a ring of miners
+        one message says both.
+        """
         for visit in visits:
-            visit.sent_s = now
             arrival = now + visit.link.latency_s
             visit.worker.decodes_in.append((arrival, self.next_seq(), visit))
             self._wake(visit.worker, arrival)
@@ -149,7 +155,9 @@ class Network:
             heappush(self.heap, (arrival, self.next_seq(), WAKE, worker, None))
 
     def send_prompt(self, visit: Visit, now: float) -> None:
-        """A prompt or a chunk sets out, after the prompts before it and, where decode steps go first, after those."""
+        """A prompt or a chunk sets out, after the prompts before it and, where decode steps go
+        first, after those.
+        """
         link = visit.link
         if self._decode_first and (link.prompts or link.free_at > now):
             link.prompts.append((now, visit))

@@ -13,9 +13,10 @@ from scheduler.errors import FleetError
 class Change:
     """Something that happens to a machine at a time.
 
-    ``leave``: no new requests, those it has are served to their end. ``crash``: it is gone at once, its requests start
-    again elsewhere. ``join``: it is there from now on; a machine whose first change is to join is absent until then.
-    ``speed``: from now on its passes take 1 / ``factor`` of their time.
+    ``leave``: no new requests, those it has are served to their end. ``crash``: it is gone at once,
+    its requests start again elsewhere. ``join``: it is there from now on; a machine whose first
+    change is to join is absent until then. ``speed``: from now on its passes take 1 / ``factor`` of
+    their time.
     """
 
     at_s: float
@@ -34,14 +35,17 @@ class Change:
 class SimOptions:
     """``warmup_s`` are simulated first and not counted, then ``duration_s``.
 
-    ``chunk_tokens`` cuts prompts (None: whole prompts), ``budget_tokens`` bounds the prompt tokens of a batch (None: one
-    chunk). ``decode_first`` lets decode messages pass waiting prompt messages on a link; ``frames`` sends all decode
-    steps of a batch that go to the same place in one message, which takes ``step_s`` for each of them.
-    ``message_s`` is a fixed time per message on a link,
-    ``coordinator_s`` what the coordinator takes between a token and its next step. ``helix_rules`` charges as Helix's
-    simulator does: a lone decode step twice, and a copy of every input (and counts one decode step more per request).
-    ``miner_rules`` queues as miners do (`miner_line`): microbatches by tickets, one chunk of a prompt at a time, the next ``chunk_gap_s`` after
-    it, a token's way home ends at the first stage; it wants ``frames``, ``chunk_tokens`` and no ``decode_first``. ``prompt_limit_s`` and ``decode_limit_s`` define goodput: tokens that came in time of requests whose prompt did.
+    ``chunk_tokens`` cuts prompts (None: whole prompts), ``budget_tokens`` bounds the prompt tokens
+    of a batch (None: one chunk). ``decode_first`` lets decode messages pass waiting prompt messages
+    on a link; ``frames`` sends all decode steps of a batch that go to the same place in one
+    message, which takes ``step_s`` for each of them. ``message_s`` is a fixed time per message on a
+    link, ``coordinator_s`` what the coordinator takes between a token and its next step.
+    ``helix_rules`` charges as Helix's simulator does: a lone decode step twice, and a copy of every
+    input (and counts one decode step more per request). ``miner_rules`` queues as miners do
+    (`miner_line`): microbatches by tickets, one chunk of a prompt at a time, the next
+    ``chunk_gap_s`` after it, a token's way home ends at the first stage; it wants ``frames``,
+    ``chunk_tokens`` and no ``decode_first``. ``prompt_limit_s`` and ``decode_limit_s`` define
+    goodput: tokens that came in time of requests whose prompt did.
     """
 
     warmup_s: float = 60.0

@@ -14,8 +14,8 @@ HELIX_COPY_BYTES_S = (4e9, 5e9)
 class PassCost(Protocol):
     """Time of `layers` layers for a batch.
 
-    ``context_tokens`` is how much KV cache the batch reads, ``attended`` how many pairs of tokens attend to each other;
-    both are 0 unless ``needs_context``.
+    ``context_tokens`` is how much KV cache the batch reads, ``attended`` how many pairs of tokens
+    attend to each other; both are 0 unless ``needs_context``.
     """
 
     needs_context: bool
@@ -75,7 +75,9 @@ class ProfileCost:
 
 
 class RooflineCost:
-    """From datasheet values as in `costs`: the larger of compute and memory time, per layer, over the whole batch."""
+    """From datasheet values as in `costs`: the larger of compute and memory time, per layer, over
+    the whole batch.
+    """
 
     needs_context = True
 
@@ -105,34 +107,6 @@ class RooflineCost:
         return layers * (compute if compute > memory else memory)
 
 
-class FittedCost:
-    """t = a + b prefill + c decodes + d Σcontexts, in ms per layer; nothing for an empty batch (see `fit`)."""
-
-    needs_context = True
-
-    __slots__ = ("a_ms", "b_ms", "c_ms", "d_ms")
-
-    def __init__(self, a_ms: float, b_ms: float, c_ms: float, d_ms: float) -> None:
-        self.a_ms = a_ms
-        self.b_ms = b_ms
-        self.c_ms = c_ms
-        self.d_ms = d_ms
-
-    def seconds(
-        self, layers: int, prefill_tokens: int, decodes: int, context_tokens: int, attended: float
-    ) -> float:
-        """The fitted plane."""
-        if not prefill_tokens and not decodes:
-            return 0.0
-        per_layer = (
-            self.a_ms
-            + self.b_ms * prefill_tokens
-            + self.c_ms * decodes
-            + self.d_ms * context_tokens
-        )
-        return layers * per_layer / 1e3
-
-
 def cost_of(machine: Machine, model: ModelShape, *, helix_rules: bool = False) -> PassCost:
     """The machine's profile where it has one, else its roofline."""
     if machine.profile is not None:
@@ -141,7 +115,9 @@ def cost_of(machine: Machine, model: ModelShape, *, helix_rules: bool = False) -
 
 
 def head_seconds(machine: Machine, model: ModelShape) -> tuple[float, float]:
-    """Time of the output projection: per token, and at least; the larger of n × first and second counts."""
+    """Time of the output projection: per token, and at least; the larger of n × first and second
+    counts.
+    """
     scale = correction(machine, model)
     return (
         scale * model.head_flops_per_token / (machine.tflops * 1e12),

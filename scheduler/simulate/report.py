@@ -10,7 +10,9 @@ from scheduler.simulate.world import SimLink, Worker
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """One machine over the counted window; ``kv_peak`` is the largest share of its cache ever held."""
+    """One machine over the counted window; ``kv_peak`` is the largest share of its cache
+    ever held.
+    """
 
     machine_id: str
     utilisation: float
@@ -37,13 +39,14 @@ class LinkUse:
 class SimReport:
     """The counted window of a run; rates are per second of it, latencies of steps that ended in it.
 
-    ``first_token`` runs from a request's arrival at the coordinator to its first token, ``prompt`` from when it was let
-    in (Helix's prompt latency), ``decode`` from one token to the next. ``goodput_tokens_per_s`` are decode tokens in time
-    of requests whose first token was in time.
-    ``mean_in_flight`` counts admitted requests, ``waiting_at_end`` those still waiting for room, ``refusals`` how often
-    the request at the head of the line was refused, ``restarts`` requests begun again after a crash or for want of
-    pages, ``dropped`` those that no machine could ever hold. ``links`` are sorted by total wait, longest first. ``events``
-    and ``messages`` count the whole run: what its heap saw, and what arrived somewhere.
+    ``first_token`` runs from a request's arrival at the coordinator to its first token, ``prompt``
+    from when it was let in (Helix's prompt latency), ``decode`` from one token to the next.
+    ``goodput_tokens_per_s`` are decode tokens in time of requests whose first token was in time.
+    ``mean_in_flight`` counts admitted requests, ``waiting_at_end`` those still waiting for room,
+    ``refusals`` how often the request at the head of the line was refused, ``restarts`` requests
+    begun again after a crash or for want of pages, ``dropped`` those that no machine could ever
+    hold. ``links`` are sorted by total wait, longest first. ``events`` and ``messages`` count the
+    whole run: what its heap saw, and what arrived somewhere.
     """
 
     decode_tokens_per_s: float

@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
-from core.batching import StepBatch
 from scheduler.dispatch.router import Router
 from scheduler.fleet import Fleet, ModelShape, Placement
 from scheduler.simulate.coordinator import Coordinator
@@ -21,7 +20,7 @@ from scheduler.simulate.pass_cost import HELIX_COPY_BYTES_S, PassCost
 from scheduler.simulate.passes import make_worker, pass_seconds
 from scheduler.simulate.report import SimReport, link_use, node_use
 from scheduler.simulate.work import Work
-from scheduler.simulate.world import Visit, Worker
+from scheduler.simulate.world import Worker
 
 FAR = 1 << 62
 
@@ -38,9 +37,9 @@ def simulate(
 ) -> SimReport:
     """Serve `work` on a placement, each request on the route that `router` chooses for it.
 
-    The router is used up: it keeps its loads. ``costs`` replaces the cost model of the machines it names. ``replan`` is
-    told who is present whenever that changes, before anybody waiting is let in: the place to give the router new
-    weights.
+    The router is used up: it keeps its loads. ``costs`` replaces the cost model of the machines it
+    names. ``replan`` is told who is present whenever that changes, before anybody waiting is let
+    in: the place to give the router new weights.
     """
     options = options or SimOptions()
     return Simulation(fleet, model, placement, router, work, options, costs, replan).run()
@@ -82,10 +81,7 @@ class Simulation:
             self.network.push(change.at_s, CHANGE, change)
         self.coordinator = Coordinator(self.network, self.workers, router, work, options, replan)
         self._frames = options.frames
-        self._wants_seconds = router.wants_seconds
-        router.waiting_at = self._waiting_at
         self.events = self.messages = 0
-        self.now = 0.0
 
     def run(self) -> SimReport:
         """Let everything happen, in order of time."""
@@ -125,7 +121,9 @@ class Simulation:
         return self._report(end_s)
 
     def _start_pass(self, worker: Worker, now: float) -> None:
-        """Take up what has arrived and run the next batch; with nothing to run, sleep until the next arrival."""
+        """Take up what has arrived and run the next batch; with nothing to run, sleep until the
+        next arrival.
+        """
         former = worker.former
         inbox = worker.decodes_in
         if inbox:
@@ -173,18 +171,12 @@ class Simulation:
 
     def _finish_pass(self, worker: Worker, now: float) -> None:
         """Send on what the batch has produced."""
-        self.now = now
         batch = worker.batch
         assert batch is not None
         network = self.network
         has_dead = self.coordinator.has_dead
         if has_dead:
             batch.decodes = [visit for visit in batch.decodes if not visit.is_dead]
-        if self._wants_seconds:
-            self._tell_seconds(batch, now)
-            for visit in batch.decodes:
-                if visit.next is not None:
-                    visit.next.sent_s = now
         if self._frames:
             network.send_frames(batch.decodes, now)
         else:
@@ -194,34 +186,15 @@ class Simulation:
             if base.is_dead:
                 continue
             running = visit.running
-            if base.next is None and not self.coordinator.extend(running, now):
-                continue
             if base.next is not None:
-                chunk = base.next.prompt(visit.first, visit.end)
-                chunk.sent_s = now
-                network.send_prompt(chunk, now)
+                network.send_prompt(base.next.prompt(visit.first, visit.end), now)
             elif visit.end == running.prompt_tokens:
                 network.send_home(running, now)
-
         if isinstance(worker.former, MinerLine):
             again_s = now + self.options.chunk_gap_s
             worker.prompts_in += [
                 (again_s, network.next_seq(), chunk) for chunk in worker.former.after(batch)
             ]
-
-    def _tell_seconds(self, batch: StepBatch[Visit], now: float) -> None:
-        note = self.coordinator.router.note_seconds
-        for visit in (*batch.decodes, *batch.prefills):
-            if not visit.base.is_dead:
-                running = visit.running
-                assert running.route is not None
-                note(running.route, running.visits.index(visit.base), now - visit.sent_s)
-
-    def _waiting_at(self, machine_id: str) -> int:
-        worker = self.workers[machine_id]
-        now = self.now
-        arrived = sum(entry[0] <= now for entry in worker.decodes_in)
-        return len(worker.former) + arrived + sum(e[0] <= now for e in worker.prompts_in)
 
     def _clear_counts(self, now: float) -> None:
         """The warm-up is over: count from here. What a pass or message has begun counts in full."""

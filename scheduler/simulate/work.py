@@ -12,12 +12,14 @@ from scheduler.workload import Arrival
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """Keep the KV caches filled (Helix's offline load): lengths are drawn from those of ``lengths`` with replacement.
+    """Keep the KV caches filled (Helix's offline load): lengths are drawn from those of ``lengths``
+    with replacement.
 
-    ``initial`` requests come first, ``pause_s`` apart; then, whenever a prompt or a request is done, the expected use of
-    the fullest layer is at most ``fill`` and nobody waits, one more comes after ``pause_s``. The same feed serves every
-    router, so baselines that do not look at KV are loaded alike. ``drops_refused`` forgets a request that finds no
-    room instead of letting it wait, as Helix does: a gentler load, since long prompts are refused more often.
+    ``initial`` requests come first, ``pause_s`` apart; then, whenever a prompt or a request is
+    done, the expected use of the fullest layer is at most ``fill`` and nobody waits, one more comes
+    after ``pause_s``. The same feed serves every router, so baselines that do not look at KV are
+    loaded alike. ``drops_refused`` forgets a request that finds no room instead of letting it wait,
+    as Helix does: a gentler load, since long prompts are refused more often.
     """
 
     lengths: Sequence[Arrival]

@@ -16,8 +16,8 @@ from scheduler.simulate.pass_cost import PassCost
 class SimLink:
     """One direction between two places: messages are sent one after another, then travel.
 
-    ``free_at`` is when everything sent so far has left. Decode messages go at once to that point; prompt messages wait
-    in ``prompts`` when decode steps go first and the link is busy.
+    ``free_at`` is when everything sent so far has left. Decode messages go at once to that point;
+    prompt messages wait in ``prompts`` when decode steps go first and the link is busy.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class SimLink:
         self.max_wait_s = 0.0
 
     def send(self, now: float, seconds: float) -> float:
-        """Put a message of so many seconds on the link; returns when it arrives."""
+        """Put a message that takes `seconds` on the link; returns when it arrives."""
         start = self.free_at
         if start > now:
             wait = start - now
@@ -75,7 +75,9 @@ class SimLink:
         return start + self.latency_s
 
     def close_run(self, now: float, free_at: float, wait_s: float, sent: int) -> None:
-        """So many decode messages were sent in a row; the last has left at `free_at` and waited longest."""
+        """Decode messages were sent in a row; the last has left at `free_at` and waited
+        longest.
+        """
         self.decodes += sent
         self.wait_s += wait_s
         self.max_wait_s = max(self.max_wait_s, free_at - self.decode_s - now)
@@ -92,7 +94,6 @@ class SimLink:
 class Line(Protocol):
     """What waits at a worker: a `BatchFormer`, or a miner's line-up."""
 
-    def __len__(self) -> int: ...
     def add_decodes(self, steps: Iterable[Visit]) -> None: ...
     def add_prefill(self, step: Visit) -> None: ...
     def form(self) -> StepBatch[Visit] | None: ...
@@ -100,7 +101,9 @@ class Line(Protocol):
 
 
 class Worker:
-    """One machine with its slice: the product's batch former and KV ledger, and messages on their way to it."""
+    """One machine with its slice: the product's batch former and KV ledger, and messages on their
+    way to it.
+    """
 
     __slots__ = (
         "batch",
@@ -149,7 +152,8 @@ class Worker:
         self.epoch = 0
         #: What it runs, or ran last.
         self.batch: StepBatch[Visit] | None = None
-        #: When the next event wakes it: minus infinity while it is busy, infinity while nothing is on its way.
+        #: When the next event wakes it: minus infinity while it is busy, infinity while nothing is
+        #: on its way.
         self.wake_at = math.inf
         #: (arrival, sequence number, visit): taken up in order of time when the worker is free.
         self.decodes_in: list[tuple[float, int, Visit]] = []
@@ -163,8 +167,8 @@ class Worker:
 class Running:
     """One request: how far it is and where it runs.
 
-    ``prompt_tokens`` grows by what was already produced when the request has to start again. ``epoch`` tells tokens
-    of an earlier start from those of the present one.
+    ``prompt_tokens`` grows by what was already produced when the request has to start again.
+    ``epoch`` tells tokens of an earlier start from those of the present one.
     """
 
     __slots__ = (
@@ -200,9 +204,11 @@ class Running:
 
 
 class Visit(RequestStep):
-    """A request's step at one stage. ``base`` is the decode visit of the same stage (itself for a decode step)."""
+    """A request's step at one stage. ``base`` is the decode visit of the same stage (itself for a
+    decode step).
+    """
 
-    __slots__ = ("base", "is_dead", "link", "next", "running", "sent_s", "worker")
+    __slots__ = ("base", "is_dead", "link", "next", "running", "worker")
 
     def __init__(
         self,
@@ -227,13 +233,10 @@ class Visit(RequestStep):
         self.next: Visit | None = None
         self.base = self if base is None else base
         self.is_dead = False
-        self.sent_s = 0.0
 
     def part(self, first: int, end: int) -> Visit:
         """A chunk of this prompt at the same stage."""
-        chunk = Visit(self.running, self.worker, self.link, self.layers, first, end, self.base)
-        chunk.sent_s = self.sent_s
-        return chunk
+        return Visit(self.running, self.worker, self.link, self.layers, first, end, self.base)
 
     def prompt(self, first: int, end: int) -> Visit:
         """A prompt's tokens at the stage of this decode visit."""

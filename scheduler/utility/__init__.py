@@ -1,1 +1,3 @@
-"""Which pipelines serve best, by throughput and latency together? `scheduler.utility.plan.plan` answers."""
+"""Which pipelines serve best, by throughput and latency together? `scheduler.utility.plan.plan`
+answers.
+"""

@@ -1,7 +1,8 @@
 """Which kinds are near enough to be planned as one?
 
-Measured machines are all a little different, and patterns are listed over few kinds. A coarse kind is the worst of its
-members in everything, so whatever is planned with it holds; its best twin bounds what was given away.
+Measured machines are all a little different, and patterns are listed over few kinds. A coarse kind
+is the worst of its members in everything, so whatever is planned with it holds; its best twin
+bounds what was given away.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from scheduler.utility.kinds import Grouped, Kind
 
 #: A step of capacity weighs more than one of rate: it decides whether a pipeline closes at all.
 CAPACITY_WEIGHT = 2.0
-#: Above this many kinds, those within one such step of log rate and capacity are joined before pairs are compared.
+#: Above this many kinds, those within one such step of log rate and capacity are joined before
+#: pairs are compared.
 PAIRWISE, STEP = 64, 0.05
 
 
 def coarsened(grouped: Grouped, most: int) -> tuple[Grouped, tuple[Kind, ...]]:
-    """At most `most` kinds, fastest first, and the best twin of each. Unchanged when there are few enough."""
+    """At most `most` kinds, fastest first, and the best twin of each. Unchanged when there are few
+    enough.
+    """
     if len(grouped.kinds) <= most:
         return grouped, grouped.kinds
     points = [

@@ -6,19 +6,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduler.utility.kinds import Ints, Steps
+from scheduler.routing.arrays import Ints
+from scheduler.utility.kinds import Steps
 
-#: Patterns of one or two kinds are listed up to so many stages above their fewest.
+#: Patterns of one or two kinds are listed up to this many stages above their fewest.
 LONG = 6
 #: How far to count patterns by stages at first.
 HORIZON = 16
 
 
 def every_pattern(steps: Steps, most: Sequence[int], limit: int) -> Ints:
-    """Counts [kind, pattern]: every choice of at most most[t] machines of kind t and S stages with enough room.
+    """Counts [kind, pattern]: every choice of at most most[t] machines of kind t and S stages with
+    enough room.
 
-    S is as large as `limit` rows allow; no patterns when not even the shortest ones fit below it. Patterns of at most
-    two kinds, which slow machines among themselves need, follow beyond S.
+    S is as large as `limit` rows allow; no patterns when not even the shortest ones fit below it.
+    Patterns of at most two kinds, which slow machines among themselves need, follow beyond S.
     """
     room, top = steps.plain[:, 0], min(steps.layers, sum(most))
     stages = _longest(room, most, steps.layers, top, limit)
@@ -34,11 +36,13 @@ def every_pattern(steps: Steps, most: Sequence[int], limit: int) -> Ints:
 
 
 def _longest(room: Ints, most: Sequence[int], layers: int, top: int, limit: int) -> int | None:
-    """The most stages S ≤ `top` for which at most `limit` patterns have S or fewer; None when even the shortest have more,
-    or there are none."""
+    """The most stages S ≤ `top` for which at most `limit` patterns have S or fewer; None when even
+    the shortest have more, or there are none.
+    """
     horizon = min(top, HORIZON)
     while True:
-        # [stages, layers held at most L]: how many choices of the kinds so far; as floats, for they may be very many
+        # [stages, layers held at most L]: how many choices of the kinds so far; as floats, for they
+        # may be very many
         ways = np.zeros((horizon + 1, layers + 1))
         ways[0, 0] = 1.0
         for each, many in zip(room.tolist(), most, strict=True):
@@ -55,7 +59,9 @@ def _longest(room: Ints, most: Sequence[int], layers: int, top: int, limit: int)
 
 
 def _up_to(room: Ints, most: Sequence[int], stages: int, layers: int) -> Ints:
-    """Every pattern of at most so many stages, kind by kind; a beginning that cannot reach all layers is left out."""
+    """Every pattern of at most `stages` stages, kind by kind; a beginning that cannot reach all
+    layers is left out.
+    """
     kinds = len(most)
     counts = np.zeros((kinds, 1), dtype=np.int64)
     used, held = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
@@ -75,7 +81,9 @@ def _up_to(room: Ints, most: Sequence[int], stages: int, layers: int) -> Ints:
 def _of_two(
     room: Ints, most: Sequence[int], t: int, u: int, beyond: int, layers: int, top: int
 ) -> Ints:
-    """Patterns of the kinds t and u alone with more than `beyond` stages, up to LONG above the fewest they need."""
+    """Patterns of the kinds t and u alone with more than `beyond` stages, up to LONG above the
+    fewest they need.
+    """
     slow = max(1, int(min(room[t], room[u])))
     together = most[t] + (most[u] if t != u else 0)
     top = min(top, min(-(-layers // slow), together) + LONG)

@@ -1,9 +1,11 @@
-"""How much must every whole plan waste, because no whole number of the relaxation's own patterns uses the supply up?
+"""How much must every whole plan waste, because no whole number of the relaxation's own patterns
+uses the supply up?
 
-Gomory's relaxation (1965, 1969): with the basis B of the relaxation, only the class of what is left modulo the lattice
-that B spans is watched, not whether B would have to be used less than never. Whole numbers of basis patterns neither
-change the class nor waste anything, so the least waste of using up a class is a shortest path over all other patterns.
-Where there are too many classes a coarser grouping of them is taken: a weaker bound, but still a bound.
+Gomory's relaxation (1965, 1969): with the basis B of the relaxation, only the class of what is left
+modulo the lattice that B spans is watched, not whether B would have to be used less than never.
+Whole numbers of basis patterns neither change the class nor waste anything, so the least waste of
+using up a class is a shortest path over all other patterns. Where there are too many classes a
+coarser grouping of them is taken: a weaker bound, but still a bound.
 """
 
 from __future__ import annotations
@@ -12,13 +14,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.utility.kinds import Floats, Ints
+from scheduler.routing.arrays import Floats, Ints
 
 
 @dataclass(frozen=True)
 class Corner:
-    """``rows`` · machines mod ``orders`` is the class of a choice of machines, ``least`` what using up that class wastes
-    at least, known up to where it was cut off; it is indexed by the coordinates ``kept``, each modulo its ``parts``."""
+    """``rows`` · machines mod ``orders`` is the class of a choice of machines, ``least`` what using
+    up that class wastes at least, known up to where it was cut off; it is indexed by the
+    coordinates ``kept``, each modulo its ``parts``.
+    """
 
     rows: Ints
     orders: Ints
@@ -37,7 +41,9 @@ class Corner:
         return found
 
     def waste_after(self, classes: Ints, columns: Ints) -> Floats:
-        """[class, column]: the least waste of what a column of the given class leaves of each class."""
+        """[class, column]: the least waste of what a column of the given class leaves of each
+        class.
+        """
         flat = np.zeros((classes.shape[1], columns.shape[1]), dtype=np.int64)
         for i, part in zip(self.kept.tolist(), self.parts.tolist(), strict=True):
             after = (classes[i] % part)[:, None] - columns[i] % part
@@ -49,10 +55,11 @@ class Corner:
 
 
 def corner(basis: Ints, columns: Ints, waste: Floats, limit: float, most: int) -> Corner:
-    """The least waste of every class, up to `limit`, by the `columns` [kind, column] that are not in the `basis`.
+    """The least waste of every class, up to `limit`, by the `columns` [kind, column] that are not
+    in the `basis`.
 
-    At most `most` classes are told apart, by the coordinates of lowest order first: they belong to the machines of which
-    few make a pipeline, and tell most apart for their number.
+    At most `most` classes are told apart, by the coordinates of lowest order first: they belong to
+    the machines of which few make a pipeline, and tell most apart for their number.
     """
     rows, orders = diagonal(basis)
     kept, parts, room = list[int](), list[int](), most
@@ -69,10 +76,11 @@ def corner(basis: Ints, columns: Ints, waste: Floats, limit: float, most: int) -
 
 
 def diagonal(square: Ints) -> tuple[Ints, list[int]]:
-    """(rows, orders) such that v is a whole combination of the columns exactly when rows · v ≡ 0 mod orders.
+    """(rows, orders) such that v is a whole combination of the columns exactly when rows · v ≡ 0
+    mod orders.
 
-    By whole row and column operations down to a diagonal (Smith's, without its divisibility); orders of 1 are left out,
-    but for a last one.
+    By whole row and column operations down to a diagonal (Smith's, without its divisibility);
+    orders of 1 are left out, but for a last one.
     """
     size = len(square)
     # Row operations are recorded in the identity appended on the right.
@@ -101,8 +109,9 @@ def diagonal(square: Ints) -> tuple[Ints, list[int]]:
 
 
 def _shortest(least: Floats, classes: Ints, waste: Floats, limit: float) -> None:
-    """Shortest paths from class 0: columns join one after the other, cheapest first, any number of times each; one that
-    those before it do as cheaply is left out."""
+    """Shortest paths from class 0: columns join one after the other, cheapest first, any number of
+    times each; one that those before it do as cheaply is left out.
+    """
     least[(0,) * least.ndim] = 0.0
     cheap = np.argsort(waste, kind="stable")
     flat = np.ravel_multi_index(tuple(classes[:, cheap]), least.shape)

@@ -1,4 +1,6 @@
-"""Which pipelines does one way of going about it give: by locality with leftovers pooled, or the fleet at once?"""
+"""Which pipelines does one way of going about it give: by locality with leftovers pooled, or the
+fleet at once?
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from scheduler.assemble import search_connected
+from scheduler.connected import search_connected
 from scheduler.fleet import Links, Machine, ModelShape
 from scheduler.gap import relative_gap
 from scheduler.kinds import most_layers_of_any
@@ -34,9 +36,10 @@ FAR_MS = 1e6
 class UtilityOptions:
     """How to plan. ``beta``: 0 throughput, 0.5 both, 1 latency.
 
-    ``floor`` is the share of the throughput bound that disjoint pipelines shall reach where they can: a plan below it
-    is made again with less weight on latency. Up to ``global_up_to`` machines the fleet is also planned at once.
-    Where there are more than ``kinds`` kinds of machine, near ones are planned as one.
+    ``floor`` is the share of the throughput bound that disjoint pipelines shall reach where they
+    can: a plan below it is made again with less weight on latency. Up to ``global_up_to`` machines
+    the fleet is also planned at once. Where there are more than ``kinds`` kinds of machine, near
+    ones are planned as one.
     """
 
     beta: float = 0.5
@@ -48,7 +51,9 @@ class UtilityOptions:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What one scope was solved to: Σ u of its patterns and the bound of its relaxation over the patterns listed."""
+    """What one scope was solved to: Σ u of its patterns and the bound of its relaxation over the
+    patterns listed.
+    """
 
     name: str
     machines: int
@@ -95,7 +100,9 @@ class Draft:
 
 
 class World:
-    """What all drafts of one plan share: kinds, the pattern table, localities and the latencies between them."""
+    """What all drafts of one plan share: kinds, the pattern table, localities and the latencies
+    between them.
+    """
 
     def __init__(
         self,
@@ -131,7 +138,9 @@ class World:
         self.effort = replace(options.effort, searches=searches)
 
     def draft(self, beta: float, at_once: bool, to_beat: float = 0.0) -> Draft:
-        """One plan: all at once (empty where it cannot beat a utility), or by locality with leftovers pooled by distance."""
+        """One plan: all at once (empty where it cannot beat a utility), or by locality with
+        leftovers pooled by distance.
+        """
         made = Draft([], [], "patterns", beta, self.options.beta)
         if at_once or len(self.places) < 2:
             self._extend(made, WHOLE_FLEET, range(len(self.places)), list(self.usable), to_beat)
@@ -158,7 +167,9 @@ class World:
         return min(self.between[i][j] for i in a for j in b)
 
     def _hop_ms(self, places: Sequence[int], machines: Sequence[Machine]) -> float:
-        """A hop as expected inside a scope: half of them inside one place, half between its places."""
+        """A hop as expected inside a scope: half of them inside one place, half between its
+        places.
+        """
         count = dict.fromkeys(places, 0)
         for m in machines:
             count[self.place_of[m.id]] += 1
@@ -224,7 +235,9 @@ class World:
         return hand_out(patterns, members, speed, self.place_of, self.between)
 
     def _connect(self, made: Draft) -> None:
-        """Where links are missing, or no pattern was found, still one pipeline if any chain of machines holds it."""
+        """Where links are missing, or no pattern was found, still one pipeline if any chain of
+        machines holds it.
+        """
         if made.built:
             return
         order = search_connected(list(self.usable), self.model, self.links)
@@ -238,7 +251,9 @@ class World:
 
 
 def _between_ms(places: Sequence[Sequence[Machine]], hops: Hops) -> list[list[float]]:
-    """Mean hop between machines of two places, over a few of each; infinite where none is connected."""
+    """Mean hop between machines of two places, over a few of each; infinite where none is
+    connected.
+    """
     few = [inside[:: -(-len(inside) // SAMPLE)] for inside in places]
     rows = []
     for i, a in enumerate(few):

@@ -1,7 +1,8 @@
 """Which machine of its kind goes into which pipeline?
 
-Fast with fast: the pipeline that serves most chooses first, and takes the machines nearest to each other, of those the
-fastest. Machines of exactly one kind can be exchanged without touching θ, so among them it is a question of hops alone.
+Fast with fast: the pipeline that serves most chooses first, and takes the machines nearest to each
+other, of those the fastest. Machines of exactly one kind can be exchanged without touching θ, so
+among them it is a question of hops alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def hand_out(
 ) -> list[list[Machine]]:
     """Machines for each pattern (kind: how many), the patterns in order of choice.
 
-    A pattern is filled from its home outwards, nearest place first; its home is where that crosses least.
+    A pattern is filled from its home outwards, nearest place first; its home is where that crosses
+    least.
     """
     shelves: Shelves = []
     for shelf in members:

@@ -1,6 +1,7 @@
 """How long is the hop between any two of a few machines?
 
-Where nobody measured pairs, latency is region to region plus both machines' access: looked up once per pair of regions.
+Where nobody measured pairs, latency is region to region plus both machines' access: looked up once
+per pair of regions.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 
 from scheduler.costs import hop_ms
 from scheduler.fleet import Links, Machine, ModelShape
-from scheduler.utility.kinds import Floats
+from scheduler.routing.arrays import Floats
 
 
 class Hops:

@@ -1,7 +1,9 @@
-"""Which machines are interchangeable for throughput and latency, and what can each kind do at a wanted rate?
+"""Which machines are interchangeable for throughput and latency, and what can each kind do at a
+wanted rate?
 
-A kind is equal capacities, equal decode rates and equal per-token times. θ of a pipeline is the rate of one of its
-stages, so only finitely many rates matter: the *steps*, and for each of them the most layers a kind may take.
+A kind is equal capacities, equal decode rates and equal per-token times. θ of a pipeline is the
+rate of one of its stages, so only finitely many rates matter: the *steps*, and for each of them the
+most layers a kind may take.
 """
 
 from __future__ import annotations
@@ -10,22 +12,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import TypeAlias
 
 import numpy as np
 
 from scheduler.costs import Capacities, capacities, head_ms, tau_ms_per_layer, tokens_per_s
 from scheduler.fleet import Machine, ModelShape
-
-Floats: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-Ints: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+from scheduler.routing.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """What the plan sees of a machine. ``rates`` is T(1), T(2), … up to its capacity, times its stability.
+    """What the plan sees of a machine. ``rates`` is T(1), T(2), … up to its capacity, times its
+    stability.
 
-    ``tau_ms`` and ``head_ms`` are per-token times at batch 1. Kinds are compared by identity: `group` makes one of each.
+    ``tau_ms`` and ``head_ms`` are per-token times at batch 1. Kinds are compared by identity:
+    `group` makes one of each.
     """
 
     capacities: Capacities
@@ -67,7 +68,8 @@ def kind_of(machine: Machine, model: ModelShape) -> Kind:
         rates = [one / k for k in range(1, caps.plain + 1)]
     else:
         listed = (tokens_per_s(machine, model, k) for k in range(1, caps.plain + 1))
-        # A table that rises again is cut to what fewer layers reach: then fewer layers never serve less.
+        # A table that rises again is cut to what fewer layers reach: then fewer layers never serve
+        # less.
         rates = [rate * machine.stability for rate in accumulate(listed, min)]
     return Kind(caps, tuple(rates), tau_ms_per_layer(machine, model), head_ms(machine, model))
 
@@ -79,11 +81,17 @@ def group(machines: Sequence[Machine], model: ModelShape) -> Grouped:
     members: dict[Kind, list[Machine]] = {}
     for machine in machines:
         key = (
-            machine.memory_bytes, machine.weight_fraction, machine.kv_fraction,
-            machine.overhead_bytes, machine.tflops, machine.bandwidth_gb_s,
-            machine.tau_ms_per_layer, machine.tau_batch, machine.stability,
+            machine.memory_bytes,
+            machine.weight_fraction,
+            machine.kv_fraction,
+            machine.overhead_bytes,
+            machine.tflops,
+            machine.bandwidth_gb_s,
+            machine.tau_ms_per_layer,
+            machine.tau_batch,
+            machine.stability,
             None if machine.profile is None else id(machine.profile),
-        )  # fmt: skip
+        )
         if key not in alike:
             holds = capacities(machine, model).plain >= 1 and machine.stability > 0
             if holds:
@@ -100,16 +108,18 @@ def group(machines: Sequence[Machine], model: ModelShape) -> Grouped:
     return Grouped(model.layers, tuple(kinds), listed, where)
 
 
-#: Layers lost at an end that cannot be: no plan loses so many.
+#: Layers lost at an end that cannot be: no plan loses that many.
 NEVER = 1 << 20
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The rates that θ can take, ascending, and [kind, step]: the most layers of a stage in each position.
+    """The rates that θ can take, ascending, and [kind, step]: the most layers of a stage in each
+    position.
 
-    ``plain_or_none`` is far below 0 where a machine reaches the step with no layer at all; ``first_loss`` and
-    ``last_loss`` are the layers that being an end costs, NEVER where no layer is left.
+    ``plain_or_none`` is far below 0 where a machine reaches the step with no layer at all;
+    ``first_loss`` and ``last_loss`` are the layers that being an end costs, NEVER where no layer is
+    left.
     """
 
     layers: int

@@ -12,15 +12,16 @@ from itertools import pairwise
 import numpy as np
 
 from scheduler.fleet import UNMEASURED_RHO_MS, Links, Machine
+from scheduler.routing.arrays import Floats
 
-Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 #: Two groups are one locality while the way between them is at most this much longer than inside.
 FACTOR = 2.0
 #: Of an unmeasured latency, what is assumed inside one declared region.
 INSIDE = 0.2
 #: Below this, latencies count as equal.
 FLOOR_MS = 1.0
-#: A machine with so many measured peers is placed by them; what nobody measured of it then says nothing.
+#: A machine with this many measured peers is placed by them; what nobody measured of it then says
+#: nothing.
 PEERS = 3
 #: Above this many machines only regions are clustered.
 MACHINES = 2048
@@ -45,7 +46,8 @@ def localities(machines: Sequence[Machine], links: Links) -> tuple[tuple[Machine
 
 
 def distances(machines: Sequence[Machine], links: Links) -> Floats:
-    """Symmetric latencies [ms] of all pairs: measured, else by region, else the default with the region as prior.
+    """Symmetric latencies [ms] of all pairs: measured, else by region, else the default with the
+    region as prior.
 
     Infinite between machines that both have measured peers but not each other.
     """
@@ -78,7 +80,9 @@ def _of_regions(links: Links, a: str, b: str) -> float | None:
 
 
 def region_ms(links: Links, a: str, b: str) -> float:
-    """Latency between two regions without the machines' own access; a prior where nothing is known."""
+    """Latency between two regions without the machines' own access; a prior where nothing
+    is known.
+    """
     known = _of_regions(links, a, b)
     if known is not None:
         return known
@@ -104,7 +108,9 @@ def _by_region(machines: Sequence[Machine], links: Links) -> dict[str, int]:
 
 
 def _by_gap(far: Floats) -> list[int]:
-    """Single linkage: the spanning tree is cut at the widest relative gap between its edges, if that is wide enough."""
+    """Single linkage: the spanning tree is cut at the widest relative gap between its edges, if
+    that is wide enough.
+    """
     n = len(far)
     near, parent = far[0].copy(), np.zeros(n, dtype=np.int64)
     left = np.ones(n, dtype=np.bool_)

@@ -1,7 +1,8 @@
 """Which patterns outside the relaxation's basis leave just what the basis can use up?
 
-States, what is left of the supply after choosing some patterns, are followed level by level, one more pattern each.
-Those of least waste, spent and still to come, are kept, and none that another one is at least as good as.
+States, what is left of the supply after choosing some patterns, are followed level by level, one
+more pattern each. Those of least waste, spent and still to come, are kept, and none that another
+one is at least as good as.
 """
 
 from __future__ import annotations
@@ -10,14 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scheduler.routing.arrays import Flags, Floats, Ints
 from scheduler.utility.corner import corner
-from scheduler.utility.kinds import Floats, Ints
-from scheduler.utility.score import Bools
 
 TINY = 1e-9
 #: What is so near to a whole number is one.
 ROUNDING = 1e-6
-#: Before the costly tests, so many times as many states are kept as after them.
+#: Before the costly tests, this many times the states are kept that are kept after them.
 FAN = 20
 #: Patterns that are searched at most, and levels.
 COLUMNS, DEPTH = 300, 60
@@ -27,7 +27,9 @@ PLACES = 1 << 16
 
 @dataclass(frozen=True)
 class Found:
-    """Columns outside the basis, one for each use, and how often each pattern of the basis fills the rest."""
+    """Columns outside the basis, one for each use, and how often each pattern of the basis fills
+    the rest.
+    """
 
     columns: Ints
     basis: Ints
@@ -35,9 +37,11 @@ class Found:
 
 
 class Outside:
-    """The `columns` [kind, column] outside the basis, each with its `waste`, in order of what using it entails.
+    """The `columns` [kind, column] outside the basis, each with its `waste`, in order of what using
+    it entails.
 
-    ``least`` is what every whole plan wastes. `limit` is a waste that is of no interest; `classes` are told apart at most.
+    ``least`` is what every whole plan wastes. `limit` is a waste that is of no interest; `classes`
+    are told apart at most.
     """
 
     def __init__(
@@ -56,7 +60,8 @@ class Outside:
         self.weights = np.cumprod(np.append(1, self.corner.orders[:-1]))
 
     def search(self, limit: float, width: int) -> tuple[Found | None, float]:
-        """(the best plan seen that wastes less than `limit`, what every plan but it wastes if less than that).
+        """(the best plan seen that wastes less than `limit`, what every plan but it wastes if less
+        than that).
 
         With `width` states a level; where none had to be dropped the plan is the best there is.
         """
@@ -127,8 +132,9 @@ def _chosen(history: list[tuple[Ints, Ints]], at: int, last: int) -> Ints:
 
 
 class _Seen:
-    """States met so far: a state is no use where one of its class spent no more and has as much of every basis pattern
-    left, for it can do whatever the first can."""
+    """States met so far: a state is no use where one of its class spent no more and has as much of
+    every basis pattern left, for it can do whatever the first can.
+    """
 
     def __init__(self, coordinates: int, kinds: int) -> None:
         self.place = np.full(PLACES, -1)
@@ -136,8 +142,10 @@ class _Seen:
         self.spent = np.zeros(0)
         self.multiples = np.zeros((0, kinds))
 
-    def first(self, ids: Ints, classes: Ints, spent: Floats, multiples: Floats) -> Bools:
-        """Which of these states, in order of what they spent, no remembered one makes useless; they are remembered."""
+    def first(self, ids: Ints, classes: Ints, spent: Floats, multiples: Floats) -> Flags:
+        """Which of these states, in order of what they spent, no remembered one makes useless; they
+        are remembered.
+        """
         place = ids % PLACES
         useful = ~self._useless(self.place[place], classes, spent, multiples)
         kept = np.flatnonzero(useful)
@@ -153,10 +161,10 @@ class _Seen:
         useful[kept[useless & (there != at)]] = False
         return useful
 
-    def _useless(self, there: Ints, classes: Ints, spent: Floats, multiples: Floats) -> Bools:
+    def _useless(self, there: Ints, classes: Ints, spent: Floats, multiples: Floats) -> Flags:
         if not len(self.spent):
             return np.zeros(len(there), dtype=np.bool_)
-        worse: Bools = (there >= 0) & (self.spent[there] <= spent)
+        worse: Flags = (there >= 0) & (self.spent[there] <= spent)
         worse &= (self.classes[:, there] == classes).all(axis=0)
         worse &= (self.multiples[there] >= multiples - ROUNDING).all(axis=1)
         return worse

@@ -1,8 +1,9 @@
 """Which pipelines serve best, by throughput and latency together?
 
-Plan(fleet) = max Σ u_p x_p over patterns p, machines of kind t used at most n_t times, x whole: inside each locality
-first, leftovers pooled with the nearest, in the end globally; for fleets of a few hundred machines also globally at
-once, and the better one is kept. Deterministic, no clock but the one that is passed in.
+Plan(fleet) = max Σ u_p x_p over patterns p, machines of kind t used at most n_t times, x whole:
+inside each locality first, leftovers pooled with the nearest, in the end globally; for fleets of a
+few hundred machines also globally at once, and the better one is kept. Deterministic, no clock but
+the one that is passed in.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ __all__ = ["Scope", "UtilityOptions", "UtilityPlan", "plan"]
 class UtilityPlan:
     """A validated plan of disjoint pipelines.
 
-    ``throughput`` is Σ θ [tokens/s] with every machine's rate times its stability, ``ub`` what no plan passes: Σ of
-    the best rates / L. ``gap`` is how far what was chosen in all scopes together falls short of the scopes' own
-    bounds; it says nothing of having divided the fleet into these scopes. ``latencies_ms`` are per
-    token and pipeline, in order of ``pipelines``. ``standby`` machines hold nothing yet, ``ignored`` ones cannot.
+    ``throughput`` is Σ θ [tokens/s] with every machine's rate times its stability, ``ub`` what no
+    plan passes: Σ of the best rates / L. ``gap`` is how far what was chosen in all scopes together
+    falls short of the scopes' own bounds; it says nothing of having divided the fleet into these
+    scopes. ``latencies_ms`` are per token and pipeline, in order of ``pipelines``. ``standby``
+    machines hold nothing yet, ``ignored`` ones cannot.
     """
 
     pipelines: tuple[Pipeline, ...]
@@ -69,7 +71,9 @@ def plan(
     clock: Callable[[], float] | None = None,
     deadline: float = math.inf,
 ) -> UtilityPlan:
-    """The pipelines of most utility. With a `clock`, no further variant is begun past the `deadline`."""
+    """The pipelines of most utility. With a `clock`, no further variant is begun past the
+    `deadline`.
+    """
     usable = [m for m in fleet.machines if capacities(m, model).plain >= 1 and m.stability > 0]
     ignored = tuple(
         (m.id, too_small(m, model) if m.stability > 0 else "its stability is 0")
@@ -99,7 +103,9 @@ def plan(
 
 
 def _rank(draft: Draft, ub: float, options: UtilityOptions) -> tuple[bool, float]:
-    """Whoever reaches the floor goes before who does not, then whoever has more utility at the β asked for."""
+    """A draft that reaches the floor goes before one that does not, then the one of more utility at
+    the β asked for.
+    """
     return draft.throughput >= options.floor * ub, draft.utility
 
 
@@ -116,7 +122,8 @@ def _finished(
     validate_pipelines([one.pipeline for one in built], fleet, model)
     used = {shard.machine_id for one in built for shard in one.pipeline}
     notes = [
-        f"{s.name}: {s.pipelines} pipelines from {s.machines} machines, at most {s.gap:.2%} below its bound"
+        f"{s.name}: {s.pipelines} pipelines from {s.machines} machines, at most {s.gap:.2%} "
+        "below its bound"
         for s in best.scopes
     ]
     if not built:

@@ -7,16 +7,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduler.gap import relative_gap
-from scheduler.utility.kinds import Ints
+from scheduler.routing.arrays import Ints
 from scheduler.utility.simplex import maximise
 from scheduler.utility.table import Table
 from scheduler.utility.whole import Search, best_whole
 
+#: Of the bound, what a first search may waste beyond what every plan wastes.
+FIRST = 0.005
+
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Limits in counts: ``rows`` patterns are listed at most, ``classes`` told apart in bounding what they waste, and
-    ``searches`` made in order, each until the plan is near enough to its bound."""
+    """Limits in counts: ``rows`` patterns are listed at most, ``classes`` told apart in bounding
+    what they waste, and ``searches`` made in order, each until the plan is near enough to its
+    bound.
+    """
 
     rows: int = 6_000
     classes: int = 2_048
@@ -25,7 +30,9 @@ class Effort:
 
 @dataclass(frozen=True)
 class Solved:
-    """Patterns (rows of the table) and how often, their utility, and an upper bound of what the scope can reach."""
+    """Patterns (rows of the table) and how often, their utility, and an upper bound of what the
+    scope can reach.
+    """
 
     rows: Ints
     times: Ints
@@ -40,7 +47,9 @@ class Solved:
 def solve(
     table: Table, supply: Ints, beta: float, hop_ms: float, effort: Effort, above_all: float = 0.0
 ) -> Solved:
-    """Maximise Σ u_p x_p within the supply, over the patterns of the table; nothing when `above_all` is out of reach."""
+    """Maximise Σ u_p x_p within the supply, over the patterns of the table; nothing when
+    `above_all` is out of reach.
+    """
     rows = table.within(supply)
     nothing = np.zeros(0, dtype=np.int64)
     if not rows.size:
@@ -49,9 +58,11 @@ def solve(
     slots = supply.astype(np.float64)
     mix = maximise(counts.astype(np.float64), worth, slots)
     over = max(0.0, float((worth - mix.prices @ counts).max()))
-    bound = float(mix.prices @ slots) + over * (supply.sum() // table.stages[rows].min())
+    bound = float(mix.prices @ slots) + over * int(supply.sum() // table.stages[rows].min())
     if bound <= above_all:
         return Solved(nothing, nothing, 0.0, bound)
-    whole = best_whole(counts, worth, supply, mix, bound, effort.searches, effort.classes)
+    whole = best_whole(
+        counts, worth, supply, mix, bound, effort.searches, effort.classes, FIRST * bound
+    )
     used = np.flatnonzero(whole.times)
-    return Solved(rows[used], whole.times[used], whole.value, whole.bound)
+    return Solved(rows[used], whole.times[used], float(whole.value), float(whole.bound))

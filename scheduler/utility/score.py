@@ -6,13 +6,12 @@ All patterns at once: `counts[t]` is a row with the machines of kind t in every 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
 
 import numpy as np
 
-from scheduler.utility.kinds import NEVER, Floats, Ints, Steps
+from scheduler.routing.arrays import Flags, Floats, Ints
+from scheduler.utility.kinds import NEVER, Steps
 
-Bools: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 REF_MS = 100.0
 
 
@@ -25,7 +24,9 @@ def utility(theta: Floats, latency_ms: Floats, beta: float) -> Floats:
 
 
 def rate(counts: Ints, steps: Steps) -> Ints:
-    """The step that θ of every pattern (column) of `counts` [kind, pattern] is, -1 where it cannot hold the model."""
+    """The step that θ of every pattern (column) of `counts` [kind, pattern] is, -1 where it cannot
+    hold the model.
+    """
     stages = counts.sum(axis=0)
     found = np.full(counts.shape[1], -1)
     alone = np.flatnonzero(stages == 1)
@@ -41,7 +42,9 @@ def rate(counts: Ints, steps: Steps) -> Ints:
 
 
 def fastest_ms(counts: Ints, step: Ints, steps: Steps) -> Floats:
-    """Least compute time per token of every pattern at the step it reaches, over every choice of its ends."""
+    """Least compute time per token of every pattern at the step it reaches, over every choice of
+    its ends.
+    """
     time_ms = np.empty(counts.shape[1])
     stages = counts.sum(axis=0)
     alone, several = np.flatnonzero(stages == 1), np.flatnonzero(stages > 1)
@@ -61,11 +64,11 @@ def _highest_step(counts: Ints, steps: Steps) -> Ints:
     at_step = np.ascontiguousarray(steps.plain_or_none.T)
     machines = np.ascontiguousarray(counts.T)
 
-    def enough(rows: Ints, step: Ints) -> Bools:
+    def enough(rows: Ints, step: Ints) -> Flags:
         held: Ints = np.einsum("pt,pt->p", machines[rows], at_step[step])
         return held >= steps.layers
 
-    def enough_with_ends(rows: Ints, step: Ints) -> Bools:
+    def enough_with_ends(rows: Ints, step: Ints) -> Flags:
         return holds(counts[:, rows], step, steps)
 
     every = np.arange(counts.shape[1])
@@ -76,8 +79,10 @@ def _highest_step(counts: Ints, steps: Steps) -> Ints:
     return found
 
 
-def _last(fits: Callable[[Ints, Ints], Bools], rows: Ints, below: Ints) -> Ints:
-    """The last step under `below` that fits each row, -1 for none; with fewer layers a second everything fits longer."""
+def _last(fits: Callable[[Ints, Ints], Flags], rows: Ints, below: Ints) -> Ints:
+    """The last step under `below` that fits each row, -1 for none; with fewer layers a second
+    everything fits longer.
+    """
     reached, missed = np.full(len(rows), -1), below.copy()
     while True:
         open_ = np.flatnonzero(missed - reached > 1)
@@ -89,8 +94,10 @@ def _last(fits: Callable[[Ints, Ints], Bools], rows: Ints, below: Ints) -> Ints:
         missed[open_[~good]] = middle[~good]
 
 
-def holds(counts: Ints, step: Ints, steps: Steps) -> Bools:
-    """Whether each pattern of several stages holds all layers at its step, with the best choice of its two ends."""
+def holds(counts: Ints, step: Ints, steps: Steps) -> Flags:
+    """Whether each pattern of several stages holds all layers at its step, with the best choice of
+    its two ends.
+    """
     many = counts.shape[1]
     held = np.zeros(many, dtype=np.int64)
     least, second = np.full(many, NEVER), np.full(many, NEVER)  # lost at an end, of any two
@@ -101,12 +108,14 @@ def holds(counts: Ints, step: Ints, steps: Steps) -> Bools:
             second = np.minimum(second, np.where(here > 1, loss, np.maximum(least, loss)))
             least = np.minimum(least, loss)
     lost = least + second if steps.ends_alike else _least_of_both(counts, step, steps)
-    fits: Bools = held - lost >= steps.layers
+    fits: Flags = held - lost >= steps.layers
     return fits
 
 
 def _least_of_both(counts: Ints, step: Ints, steps: Steps) -> Ints:
-    """Least layers lost at both ends together where the ends lose differently: every pair of kinds."""
+    """Least layers lost at both ends together where the ends lose differently: every pair
+    of kinds.
+    """
     lost = np.full(counts.shape[1], 2 * NEVER)
     for t in range(len(counts)):
         as_first = np.where(counts[t] > 0, steps.first_loss[t][step], NEVER)
@@ -117,7 +126,8 @@ def _least_of_both(counts: Ints, step: Ints, steps: Steps) -> Ints:
 
 
 def _fastest_of_several(counts: Ints, step: Ints, steps: Steps) -> Floats:
-    """Fast stages are filled first, for each pair of kinds at the ends; where both ends lose alike, in the better order.
+    """Fast stages are filled first, for each pair of kinds at the ends; where both ends lose alike,
+    in the better order.
 
     The pair of least head comes first: no later one is faster where nothing was lost at the ends.
     """

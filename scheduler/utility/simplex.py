@@ -1,6 +1,8 @@
-"""What is the best fractional mix of columns within a supply, and what is each kind of machine worth?
+"""What is the best fractional mix of columns within a supply, and what is each kind of machine
+worth?
 
-max Σ u_p x_p, Σ_p m_{tp} x_p ≤ n_t, x ≥ 0 by the revised simplex: few rows, any number of columns. No solver needed.
+max Σ u_p x_p, Σ_p m_{tp} x_p ≤ n_t, x ≥ 0 by the revised simplex: few rows, any number of columns.
+No solver needed.
 """
 
 from __future__ import annotations
@@ -9,16 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.utility.kinds import Floats, Ints
+from scheduler.routing.arrays import Floats, Ints
 
 EPSILON = 1e-9
-#: Pivots without progress after which the lowest index enters instead of the best (Bland), which never cycles.
+#: Pivots without progress after which the lowest index enters instead of the best (Bland), which
+#: never cycles.
 STALLED = 20
 
 
 @dataclass(frozen=True)
 class Mix:
-    """``basis`` lists columns, or -1 - t for the slack of row t, with their ``amounts``; ``prices`` are not negative."""
+    """``basis`` lists columns, or -1 - t for the slack of row t, with their ``amounts``; ``prices``
+    are not negative.
+    """
 
     value: float
     prices: Floats
@@ -29,7 +34,8 @@ class Mix:
 def maximise(
     counts: Floats, worth: Floats, supply: Floats, basis: Ints | None = None, pivots: int = 400
 ) -> Mix:
-    """The relaxation over `counts` [row, column]. A `basis` from an earlier answer with fewer columns starts it warm.
+    """The relaxation over `counts` [row, column]. A `basis` from an earlier answer with fewer
+    columns starts it warm.
 
     Should the pivots run out, the mix is feasible and the prices are those of the last basis.
     """

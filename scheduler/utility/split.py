@@ -1,7 +1,9 @@
-"""Which two machines are the ends of a pipeline, in which order do the others stand, and who takes how many layers?
+"""Which two machines are the ends of a pipeline, in which order do the others stand, and who takes
+how many layers?
 
-For every choice of two ends: θ by the exact integer split, then the split of least time at θ, fastest first. The order
-is the one of most utility: over all orders up to ALL_ORDERS stages, above by cheapest insertion between the two ends.
+For every choice of two ends: θ by the exact integer split, then the split of least time at θ,
+fastest first. The order is the one of most utility: over all orders up to ALL_ORDERS stages, above
+by cheapest insertion between the two ends.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from itertools import permutations
 import numpy as np
 
 from scheduler.fleet import Machine, Pipeline, consecutive
+from scheduler.routing.arrays import Floats, Ints
 from scheduler.utility.hops import Hops
-from scheduler.utility.kinds import Floats, Ints, Kind
+from scheduler.utility.kinds import Kind
 from scheduler.utility.score import utility
 
 ALL_ORDERS = 6
@@ -25,8 +28,9 @@ FAR = 1e300
 
 @dataclass(frozen=True)
 class Choices:
-    """What a handful of machines reaches with stages ``first`` and ``last`` at its ends (equal: one machine alone), one
-    entry per choice; ``layers`` [choice, machine]."""
+    """What a handful of machines reaches with stages ``first`` and ``last`` at its ends (equal: one
+    machine alone), one entry per choice; ``layers`` [choice, machine].
+    """
 
     first: Ints
     last: Ints
@@ -64,8 +68,8 @@ def choices(kinds: Sequence[Kind], layers: int) -> Choices:
 def split(kinds: Sequence[Kind], first: Ints, last: Ints, layers: int) -> Choices:
     """What these choices of ends reach, without those that hold no model.
 
-    θ is the maximum over integer splits of the minimum over stages of T(layers): of the rates that occur, the highest at
-    which the stages together still take all layers.
+    θ is the maximum over integer splits of the minimum over stages of T(layers): of the rates that
+    occur, the highest at which the stages together still take all layers.
     """
     rates = np.unique(np.concatenate([kind.rates for kind in set(kinds)]))
     of = {kind: np.searchsorted(kind.rising, -rates, side="right") for kind in set(kinds)}
@@ -103,7 +107,9 @@ def build(
     beta: float,
     known: dict[tuple[Kind, ...], Choices],
 ) -> Built | None:
-    """The pipeline of most utility that these machines form, None when they hold no model or are not connected."""
+    """The pipeline of most utility that these machines form, None when they hold no model or are
+    not connected.
+    """
     order = sorted(range(len(machines)), key=lambda i: (kinds[i].tau_ms, machines[i].id))
     machines, kinds = [machines[i] for i in order], [kinds[i] for i in order]
     ends = known.get(tuple(kinds))
@@ -133,7 +139,9 @@ def build(
 def build_in_order(
     order: Sequence[Machine], kinds: Sequence[Kind], layers: int, hops: Hops
 ) -> Built | None:
-    """The pipeline of these machines in exactly this order, None when that holds no model or is not connected."""
+    """The pipeline of these machines in exactly this order, None when that holds no model or is not
+    connected.
+    """
     path = list(range(len(order)))
     way_ms = hops.matrix(order)
     way = float(way_ms[path[:-1], path[1:]].sum())
@@ -145,7 +153,9 @@ def build_in_order(
 
 
 def _of_path(path: Sequence[int], ends: Choices, choice: int, group: Sequence[int]) -> list[int]:
-    """The layers of each stage of the path: those of its own kind, the ends with those reckoned for ends."""
+    """The layers of each stage of the path: those of its own kind, the ends with those reckoned for
+    ends.
+    """
     taken = ends.layers[choice].tolist()
     i, j = int(ends.first[choice]), int(ends.last[choice])
     if i == j:
@@ -163,7 +173,9 @@ def _orders(n: int) -> Ints:
 
 
 def _of_all(way_ms: Floats, group: Ints, first: Ints, last: Ints) -> tuple[Ints, Floats]:
-    """(the shortest path, its length) from a machine of each kind `first` to one of `last`, of all there are."""
+    """(the shortest path, its length) from a machine of each kind `first` to one of `last`, of all
+    there are.
+    """
     orders = _orders(len(group))
     ways = way_ms[orders[:, :-1], orders[:, 1:]].sum(axis=1)
     begins, ends = group[orders[:, 0]], group[orders[:, -1]]
@@ -174,8 +186,9 @@ def _of_all(way_ms: Floats, group: Ints, first: Ints, last: Ints) -> tuple[Ints,
 
 
 def _inserted(way_ms: Floats, group: Ints, first: Ints, last: Ints) -> tuple[Ints, Floats]:
-    """(a short path, its length) from a machine of each kind `first` to one of `last`: the most remote ones end it, the
-    rest is inserted, each where that costs least."""
+    """(a short path, its length) from a machine of each kind `first` to one of `last`: the most
+    remote ones end it, the rest is inserted, each where that costs least.
+    """
     n, many = len(group), len(first)
     remote = np.minimum(1e12, way_ms.sum(axis=1))
     of_kind = {

@@ -9,14 +9,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from scheduler.routing.arrays import Floats, Ints
 from scheduler.utility.columns import every_pattern
-from scheduler.utility.kinds import Floats, Grouped, Ints, Steps, steps_of
+from scheduler.utility.kinds import Grouped, Steps, steps_of
 from scheduler.utility.score import fastest_ms, rate, utility
 
 
 class Table:
-    """``counts`` [kind, pattern] of every pattern that holds the model, its ``stages``, ``theta`` and least ``compute_ms``
-    per token at θ."""
+    """``counts`` [kind, pattern] of every pattern that holds the model, its ``stages``, ``theta``
+    and least ``compute_ms`` per token at θ.
+    """
 
     def __init__(self, grouped: Grouped, most: Sequence[int], rows: int) -> None:
         self.steps: Steps = steps_of(grouped.kinds, grouped.layers)
@@ -29,10 +31,10 @@ class Table:
         self.compute_ms: Floats = fastest_ms(self.counts, step, self.steps)
 
     def within(self, supply: Ints) -> Ints:
-        """The patterns that so many machines of each kind can form."""
+        """The patterns that the supply of each kind can form."""
         return np.flatnonzero((self.counts <= supply[:, None]).all(axis=0))
 
     def worth(self, rows: Ints, beta: float, hop_ms: float) -> Floats:
-        """u_p of these patterns with hops of so many ms."""
+        """u_p of these patterns with hops of `hop_ms`."""
         latency_ms = self.compute_ms[rows] + (self.stages[rows] - 1) * hop_ms
         return utility(self.theta[rows], latency_ms, beta)

@@ -1,8 +1,9 @@
 """Which whole numbers of patterns waste least?
 
-With prices w of the relaxation, a plan falls short of the bound by exactly Σ −(reduced cost of what it uses) + w · (what
-it leaves): its *waste*. Only patterns outside the relaxation's basis cost waste, and few of them can be part of a plan
-that wastes less than a good one: they are chosen (`outside`), and the basis fills the rest.
+With prices w of the relaxation, a plan falls short of the bound by exactly Σ −(reduced cost of what
+it uses) + w · (what it leaves): its *waste*. Only patterns outside the relaxation's basis cost
+waste, and few of them can be part of a plan that wastes less than a good one: they are chosen
+(`outside`), and the basis fills the rest.
 """
 
 from __future__ import annotations
@@ -13,17 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduler.gap import relative_gap
-from scheduler.utility.kinds import Floats, Ints
+from scheduler.routing.arrays import Floats, Ints
 from scheduler.utility.outside import TINY, Outside
 from scheduler.utility.simplex import Mix, maximise
-
-#: Of the bound, what a first search may waste beyond what every plan wastes; twice as much in the next.
-FIRST = 0.005
 
 
 @dataclass(frozen=True)
 class Whole:
-    """How often each column is used, what that is worth, and what no choice of these columns passes."""
+    """How often each column is used, what that is worth, and what no choice of these columns
+    passes.
+    """
 
     times: Ints
     value: float
@@ -46,12 +46,15 @@ def best_whole(
     bound: float,
     searches: Sequence[Search],
     classes: int,
+    first: float,
 ) -> Whole:
-    """The best whole plan of the columns of `counts` [kind, column] that the searches, in order, find.
+    """The best whole plan of the columns of `counts` [kind, column] that the searches, in order,
+    find.
 
-    Every column must fit the supply. `bound` is that of the mix, its prices times the supply; other prices make it and
-    the bound of the plan looser. The less waste is allowed the fewer are the states: so the first search is for plans
-    that hardly waste more than all do.
+    Every column must fit the supply. `bound` is that of the mix, its prices times the supply; other
+    prices make it and the bound of the plan looser. The less waste is allowed the fewer are the
+    states: so the first search is for plans that waste at most `first` more than all do, the next
+    for twice as much.
     """
     times = dive(counts, worth, supply, mix)
     value = float(worth @ times)
@@ -66,7 +69,7 @@ def best_whole(
     )
     proven = outside.least
     for how in searches:
-        more = FIRST * bound
+        more = first
         while relative_gap(value, bound - proven) > how.gap and bound - value > proven + TINY:
             limit = min(bound - value, outside.least + more)
             last = limit == bound - value

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from benchmarks import spied, table
@@ -72,14 +74,20 @@ def test_rows_are_printed_before_it_is_looked_where_time_goes(
     assert "quick" in printed and printed.count("NOT REACHED") == 1
 
 
-PART = """
+PART = '''
 import subprocess, sys, time
 from benchmarks.table import Row
-WORK = "import time\\ndef grind():\\n    end = time.process_time() + 1.5\\n    while time.process_time() < end: pass\\ngrind()"
+WORK = """
+import time
+def grind():
+    end = time.process_time() + 1.5
+    while time.process_time() < end: pass
+grind()
+"""
 def rows():
     subprocess.run([sys.executable, "-c", WORK], check=True)
     return [Row("slow", "≥ 1", "0.5", "1", "3", False)]
-"""
+'''
 MAIN = """
 import sys
 from benchmarks.table import run
@@ -125,3 +133,31 @@ def test_without_py_spy_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert spied.profile("pretended", "part") == [
         "no profile: py-spy is not installed (`pip install py-spy`)"
     ]
+
+
+def test_a_verdict_of_numpys_is_a_verdict_in_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reached = np.float64(2.0) >= 1
+    _parts(monkeypatch, one=[replace(GOOD, reached=reached)])
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--json"])
+    assert table.run("pretended", ("one",)) == 0
+    assert json.loads(capsys.readouterr().out)[0]["reached"] is True
+
+
+def test_the_shortest_form_is_that_of_the_run_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _parts(monkeypatch, one=[])
+    module = sys.modules["pretended.one"]
+    module.SIZE, module.QUICK = 1000, {"SIZE": 1}  # type: ignore[attr-defined]
+
+    def rows() -> list[Row]:
+        print("a part's own words")
+        return [replace(GOOD, ours=f"{module.SIZE}")]
+
+    module.rows = rows  # type: ignore[attr-defined]
+    for flags, said in ((["--quick"], "1"), ([], "1000")):
+        monkeypatch.setattr(sys, "argv", ["benchmarks", "--json", *flags])
+        assert table.run("pretended", ("one",)) == 0
+        assert json.loads(capsys.readouterr().out)[0]["ours"] == said

@@ -20,13 +20,14 @@ def defined() -> frozenset[str]:
 
 
 def rows(docstring: str) -> dict[int, list[str]]:
-    """Tests by number of item, from rows "| number … | file: test_a, test_b; file: test_c |"."""
+    """Tests by number of item, from rows "| number … | file: test_a, test_b; file: test_c |".
+
+    A row goes on in indented lines.
+    """
     found = {}
-    for line in docstring.splitlines():
-        numbered = re.match(r"\| (\d+)", line)
-        if numbered:
-            held_by = re.sub(r"test_\w+:", "", line)  # the files
-            found[int(numbered[1])] = re.findall(r"\btest_\w+", held_by)
+    for number, text in re.findall(r"^\| (\d+)(.*(?:\n +.*)*)", docstring, re.MULTILINE):
+        held_by = re.sub(r"test_\w+:", "", text)  # the files
+        found[int(number)] = re.findall(r"\btest_\w+", held_by)
     return found
 
 

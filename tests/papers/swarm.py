@@ -1,4 +1,6 @@
-"""A fleet that lives from day to day: machines come and go, `matcher.planning.planner` decides, machines load what they are told."""
+"""A fleet that lives from day to day: machines come and go, `matcher.planning.planner` decides, machines
+load what they are told.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from scheduler.routing_table import prepare
 from tests.matcher.worlds import NOW_MS, SPEC, machine_key, serving_at, sighting
 
 MIB = 2**20
-#: Layers of the test model (30 of 13.5 MiB, tables 108 MiB) that a machine of so many MiB holds: plain, first, both.
+#: Layers of the test model (30 of 13.5 MiB, tables 108 MiB) that a machine of that many MiB holds:
+#: plain, first, both.
 THIRD, HALF, ALL = 300, 420, 1000  # 16/8/0, 23/15/7 and 30/30/30
 
 
@@ -28,7 +31,9 @@ def operator(number: int) -> str:
 
 
 class Swarm:
-    """Machines by number, what they were told last, and what they serve. Every event is an hour after the last."""
+    """Machines by number, what they were told last, and what they serve. Every event is an hour
+    after the last.
+    """
 
     def __init__(self, rules: Rules = Rules(partial=False)) -> None:
         self.rules = rules
@@ -69,7 +74,9 @@ class Swarm:
         return [replace(heard, seen_ms=self.now_ms) for heard in found]
 
     def decide(self) -> Placement | None:
-        """One look of the planner; what it decides is loaded at once, except on machines that are loading."""
+        """One look of the planner; what it decides is loaded at once, except on machines that are
+        loading.
+        """
         self.now_ms += 3_600_000
         cluster = seen(self.cluster, self.sightings(), self.now_ms)
         self.cluster, found = plan(cluster, self.placement, self.now_ms, self.rules)

@@ -17,11 +17,20 @@ from tests.scheduler.worlds import shard
 
 
 def figure_2(to_t4_2_mbit_s: float, from_t4_1_mbit_s: float) -> tuple[Fleet, ModelShape]:
-    """Figure 2: an A100 with layers 1 and 2, T4-1 with layer 1, T4-2 with layer 3; tokens 4 bytes, activations 16 KB."""
+    """Figure 2: an A100 with layers 1 and 2, T4-1 with layer 1, T4-2 with layer 3; tokens 4 bytes,
+    activations 16 KB.
+    """
     model = ModelShape(
-        layers=3, layer_bytes=1, embedding_bytes=0, head_bytes=0, tied=False, hidden=8192,
-        flops_per_layer_per_token=1.0, activation_bytes_per_token=16384, token_bytes=4,
-    )  # fmt: skip
+        layers=3,
+        layer_bytes=1,
+        embedding_bytes=0,
+        head_bytes=0,
+        tied=False,
+        hidden=8192,
+        flops_per_layer_per_token=1.0,
+        activation_bytes_per_token=16384,
+        token_bytes=4,
+    )
     machines = (measured("a100", 2000, 1500), measured("t4-1", 1000), measured("t4-2", 1000))
     links = {
         ("coordinator", "a100"): Link(1.0, 80.0),
@@ -36,10 +45,11 @@ def figure_2(to_t4_2_mbit_s: float, from_t4_1_mbit_s: float) -> tuple[Fleet, Mod
 
 @pytest.mark.parametrize(("out", "into", "flow"), [(60.0, 90.0, 457.76), (90.0, 60.0, 686.65)])
 def test_figure_2_graph_and_flow(out: float, into: float, flow: float) -> None:
-    """Its edges: 1500, 1000, 1000 | 2.5M, 1.25M, 625K | 458, 687; the link of 50 Mbit/s is not valid.
+    """Its edges: 1500, 1000, 1000 | 2.5M, 1.25M, 625K | 458, 687; the link of 50 Mbit/s is not
+    valid.
 
-    The text of the paper does not say which of 458 and 687 leads to T4-2, so both readings are checked: either way all
-    tokens pass that link, and it is the cut.
+    The text of the paper does not say which of 458 and 687 leads to T4-2, so both readings are
+    checked: either way all tokens pass that link, and it is the cut.
     """
     fleet, model = figure_2(out, into)
     placement = (shard("a100", 0, 2), shard("t4-1", 0, 1), shard("t4-2", 2, 3))
@@ -82,7 +92,9 @@ def test_section_4_3_without_partial_inference_t4_1_is_left_out() -> None:
 
 
 def test_table_5_variables_and_their_numbers() -> None:
-    """s: |C|, b: k per node, f and d: |E|; with partial inference cond1 and cond2 for every pair of nodes."""
+    """s: |C|, b: k per node, f and d: |E|; with partial inference cond1 and cond2 for every pair of
+    nodes.
+    """
     fleet, model = cluster("single24")
     n, pairs = 24, 24 * 23
     plain, partial = build_program(fleet, model), build_program(fleet, model, partial=True)
@@ -108,9 +120,14 @@ def test_section_4_4_constraint_4_closes_what_is_not_valid() -> None:
     machines = tuple(measured(f"m{i}", 9, 6, 3) for i in range(4))
     fleet = Fleet(machines, Links(default_ms=1.0))
     model = ModelShape(
-        layers=6, layer_bytes=1, embedding_bytes=0, head_bytes=0, tied=False, hidden=1,
+        layers=6,
+        layer_bytes=1,
+        embedding_bytes=0,
+        head_bytes=0,
+        tied=False,
+        hidden=1,
         flops_per_layer_per_token=1.0,
-    )  # fmt: skip
+    )
     placement = (shard("m0", 0, 2), shard("m1", 2, 4), shard("m2", 3, 6), shard("m3", 1, 2))
     held = dict(placement)
     for partial in (False, True):
@@ -137,12 +154,19 @@ def test_section_4_4_constraint_4_closes_what_is_not_valid() -> None:
 
 
 def test_section_4_5_early_stop_bound() -> None:
-    """ "always bounded by the sum of compute throughput of all compute nodes averaged by the total number of layers"."""
+    """ "always bounded by the sum of compute throughput of all compute nodes averaged by the total
+    number of layers".
+    """
     machines = (measured("a", 30, 16), measured("b", 10))
     model = ModelShape(
-        layers=4, layer_bytes=1, embedding_bytes=0, head_bytes=0, tied=False, hidden=1,
+        layers=4,
+        layer_bytes=1,
+        embedding_bytes=0,
+        head_bytes=0,
+        tied=False,
+        hidden=1,
         flops_per_layer_per_token=1.0,
-    )  # fmt: skip
+    )
     assert trivial_bound(Fleet(machines), model) == (2 * 16 + 10) / 4
 
 

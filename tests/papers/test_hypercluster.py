@@ -1,7 +1,8 @@
-"""HyperCluster's Algorithm 1 (memory-weighted layer partitioning), line by line against `scheduler.baselines`.
+"""HyperCluster's Algorithm 1 (memory-weighted layer partitioning), line by line against
+`scheduler.baselines`.
 
-Water-filling by hand, which looks at speed and capacity as this does not, is in tests/papers/test_parallax.py and
-tests/scheduler/test_water_fill.py.
+Water-filling by hand, which looks at speed and capacity as this does not, is in
+tests/papers/test_parallax.py and tests/scheduler/test_water_fill.py.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def of_memory(*gib: float) -> list[Machine]:
 
 
 def printed(layers: int, memories: list[int]) -> list[tuple[int, int]]:
-    """Lines 1–13 as printed: inclusive layer windows of nodes already sorted by memory, in exact arithmetic."""
+    """Lines 1–13 as printed: inclusive layer windows of nodes already sorted by memory, in exact
+    arithmetic.
+    """
     total, current, windows = sum(memories), 0, list[tuple[int, int]]()
     for i, memory in enumerate(memories, start=1):
         fraction = Fraction(memory, total)
@@ -60,7 +63,9 @@ def test_the_paper_s_own_machines(model: str, layers: int, expected: tuple[int, 
 
 
 def test_every_step_by_hand() -> None:
-    """L = 10, m = (7, 2, 1): f₁L = 7, f₂L = 2, the last takes 10 − 9 = 1; with m = (6, 3, 2) floors leave it 10 − 5 − 2 = 3."""
+    """L = 10, m = (7, 2, 1): f₁L = 7, f₂L = 2, the last takes 10 − 9 = 1; with m = (6, 3, 2) floors
+    leave it 10 − 5 − 2 = 3.
+    """
     assert [len(s.layers) for s in memory_proportional(10, of_memory(7, 2, 1))] == [7, 2, 1]
     assert [len(s.layers) for s in memory_proportional(10, of_memory(6, 3, 2))] == [5, 2, 3]
 
@@ -88,7 +93,9 @@ def test_equal_to_the_printed_lines_wherever_those_are_legal(
 
 
 def test_memory_alone_overfills_where_water_filling_does_not() -> None:
-    """Neither capacity nor speed is looked at: 12 layers as 6 | 6 though one machine is four times as fast."""
+    """Neither capacity nor speed is looked at: 12 layers as 6 | 6 though one machine is four times
+    as fast.
+    """
     fast, slow = holding("fast", 10, tflops=4.0), holding("slow", 10, tflops=1.0)
     by_memory = memory_proportional(12, [fast, slow])
     assert [len(s.layers) for s in by_memory] == [6, 6]

@@ -10,12 +10,12 @@ import math
 import pytest
 
 from benchmarks.scheduler.fabric import PAPER, TYPES, models, traces
+from benchmarks.scheduler.fabric_proportional import evaluate_allocation, memory_proportional
+from benchmarks.scheduler.fabric_replay import replay_plan
 from scheduler.errors import PlanError
-from scheduler.fabric.check import check_plan
 from scheduler.fabric.place import FabricPlan, place
-from scheduler.fabric.proportional import evaluate_allocation, memory_proportional
-from scheduler.fabric.replay_plan import replay_plan
 from scheduler.fabric.world import GpuType, Overloaded
+from tests.scheduler.fabric.checking import check_plan
 from tests.scheduler.fabric.worlds import demand, gpu
 
 
@@ -30,7 +30,9 @@ def test_memory_proportional_is_table_1() -> None:
 
 
 def test_printed_rates_exceed_the_peak_of_the_printed_gpus() -> None:
-    """Two operations per parameter and token alone need more than every tensor core gives, so the rates are scaled."""
+    """Two operations per parameter and token alone need more than every tensor core gives, so the
+    rates are scaled.
+    """
     asked = sum(
         d.requests_per_s
         * (d.workload.input_tokens + d.workload.output_tokens)
@@ -71,7 +73,9 @@ def test_memory_proportional_gives_up_where_placement_still_serves() -> None:
 
 
 def test_replay_of_both_placements_orders_them_as_the_closed_form_does() -> None:
-    """§3.3: the simulator drives the decision; iteration by iteration it agrees with the form that decided."""
+    """§3.3: the simulator drives the decision; iteration by iteration it agrees with the form that
+    decided.
+    """
     demands = models(0.15)
     work = traces(demands, 30.0, seed=3)
 

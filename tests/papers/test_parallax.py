@@ -28,7 +28,9 @@ def test_p1_initialization_sorts_capacities_and_bounds_k() -> None:
 
 
 def test_p1_dp_by_hand() -> None:
-    """§3.2 ii on c = (5, 4, 3, 2), L = 5: s*(1) starts and completes at once, s*(2) extends a partial pipeline."""
+    """§3.2 ii on c = (5, 4, 3, 2), L = 5: s*(1) starts and completes at once, s*(2) extends a
+    partial pipeline.
+    """
     dp = Dp1(pool_of(fleet_of(5, 4, 3, 2).machines, toy_model(5)), 10**5)
     assert dp.fewest_stages(1) == 1
     assert dp.fewest_stages(2) == 3  # {5}, {4, 3} or {4, 2} or {3, 2}
@@ -36,7 +38,9 @@ def test_p1_dp_by_hand() -> None:
 
 
 def test_p1_skip_is_used_where_the_largest_machines_would_waste() -> None:
-    """§3.2 ii: three transitions; with k = 1 the machines after the first complete pipeline are skipped."""
+    """§3.2 ii: three transitions; with k = 1 the machines after the first complete pipeline are
+    skipped.
+    """
     pool = pool_of(fleet_of(5, 5, 5).machines, toy_model(5))
     dp = Dp1(pool, 10**5)
     assert dp.fewest_stages(1) == 1
@@ -94,7 +98,9 @@ def test_blocks_are_contiguous_and_gap_free() -> None:
 
 
 def test_water_filling_by_hand() -> None:
-    """L = 12, c = (4, 8, 8), F = (3, 2, 1): λF = (4 capped, 5⅓, 2⅔) → Hamilton gives the rest to 2⅔."""
+    """L = 12, c = (4, 8, 8), F = (3, 2, 1): λF = (4 capped, 5⅓, 2⅔) → Hamilton gives the rest to
+    2⅔.
+    """
     assert water_fill(12, (4, 8, 8), (3.0, 2.0, 1.0)) == (4, 5, 3)
 
 
@@ -166,7 +172,9 @@ def test_global_rebalance_on_lost_coverage_or_variation() -> None:
 
 
 def test_single_digit_milliseconds_are_not_claimed_for_dp_but_states_stay_bounded() -> None:
-    """§4.3 claims milliseconds at 256 machines; dp₁'s table grows with k, ours stops and hands over."""
+    """§4.3 claims milliseconds at 256 machines; dp₁'s table grows with k, ours stops and hands
+    over.
+    """
     fleet = fleet_of(*[13, 9, 6, 4] * 64)
     plan = allocate(fleet, toy_model(32), AllocateOptions(method="dp", dp_states=500))
     assert plan.method == "patterns" and plan.gap == 0

@@ -4,14 +4,23 @@ Where ours is another way to the same guarantee, the test says so. Items held el
 
 | item | held by |
 |---|---|
-| 1 capacity with embedding ≤ without | test_costs: test_ends_are_charged_by_position, test_more_memory_never_lowers_a_capacity |
-| 2 seven exact splits | test_water_fill: test_known_splits_in_proportion_to_compute (positions: here) |
-| 3 lightest layer tracked, join adds, leave restores | test_rebalance: test_join_starts_at_the_layer_with_least_ram_capacity, test_join_respects_capacity_and_leave_restores_the_loads_exactly |
-| 9 leftovers never duplicated | test_allocate: test_every_allocation_validates_and_ignores_input_order |
-| 16 one, two and three machines | test_parallax_route: test_one_two_and_three_machine_chains_cost_stages_plus_hops |
-| 17 latency missing both ways | test_parallax_route: test_missing_latency_both_ways_means_no_route |
-| 18 full range beats a useless overlap | test_parallax_route: test_full_range_machine_beats_a_useless_overlap |
-| 31 three machines of 22 of 28 layers | test_rebalance: test_three_machines_keep_coverage_through_every_leave_and_rejoin |
+| 1 capacity with embedding ≤ without | test_costs: test_ends_are_charged_by_position,
+  test_more_memory_never_lowers_a_capacity |
+| 2 seven exact splits | test_water_fill: test_known_splits_in_proportion_to_compute (positions:
+  here) |
+| 3 lightest layer tracked, join adds, leave restores | test_rebalance:
+  test_join_starts_at_the_layer_with_least_ram_capacity,
+  test_join_respects_capacity_and_leave_restores_the_loads_exactly |
+| 9 leftovers never duplicated | test_allocate:
+  test_every_allocation_validates_and_ignores_input_order |
+| 16 one, two and three machines | test_parallax_route:
+  test_one_two_and_three_machine_chains_cost_stages_plus_hops |
+| 17 latency missing both ways | test_parallax_route: test_missing_latency_both_ways_means_no_route
+  |
+| 18 full range beats a useless overlap | test_parallax_route:
+  test_full_range_machine_beats_a_useless_overlap |
+| 31 three machines of 22 of 28 layers | test_rebalance:
+  test_three_machines_keep_coverage_through_every_leave_and_rejoin |
 """
 
 from __future__ import annotations
@@ -21,12 +30,12 @@ from itertools import pairwise
 
 import pytest
 
+from benchmarks.scheduler.fixed_router import FixedRouter
 from core.protocol.types import LayerRange
 from scheduler.allocate import AllocateOptions, Allocation, allocate, pipeline_ms
 from scheduler.assemble import split
 from scheduler.costs import Position, capacity, kv_tokens, position_of
 from scheduler.dispatch.estimate import KvEstimate
-from scheduler.dispatch.fixed import FixedRouter
 from scheduler.fleet import Fleet, Links, Machine, ModelShape
 from scheduler.greedy_cover import greedy_patterns
 from scheduler.improve import Rules
@@ -72,12 +81,14 @@ def test_item_02_a_split_respects_what_each_position_holds() -> None:
 
 @pytest.mark.parametrize("method", ["dp", "patterns", "greedy"])
 def test_item_04_six_equal_nodes_make_two_pipelines_of_twelve(method: str) -> None:
-    plan = allocate(fleet_of(*[12] * 6), toy_model(36), AllocateOptions(method=method))  # type: ignore[arg-type]
+    plan = allocate(fleet_of(*[12] * 6), toy_model(36), AllocateOptions(method=method))
     assert counts(plan) == [[12, 12, 12], [12, 12, 12]]
 
 
 def test_item_05_twenty_two_layers_make_two_triples_or_one_pair_as_alpha_asks() -> None:
-    """Theirs: greedy one pair, DP two 13/6/3. Ours: whichever Z(k) prefers, both proven; greedy finds two pipelines too."""
+    """Theirs: greedy one pair, DP two 13/6/3. Ours: the one that Z(k) prefers, both proven; greedy
+    finds two pipelines too.
+    """
     fleet = fleet_of(13, 13, 6, 6, 3, 3)
     two = allocate(fleet, toy_model(22), AllocateOptions(alpha=2.0, t_comp_ms=0.0, r_rtt_ms=1.0))
     assert sizes(two, fleet) == [[13, 6, 3], [13, 6, 3]]
@@ -171,7 +182,9 @@ def test_item_13_a_pipeline_takes_as_many_requests_as_its_fullest_stage_and_tota
 
 
 def test_item_14_removing_a_member_ends_its_chain_and_leaves_the_others_alone() -> None:
-    """Theirs clears the other members' layers; ours keeps them, so that a newcomer only has to fill the hole."""
+    """Theirs clears the other members' layers; ours keeps them, so that a newcomer only has to fill
+    the hole.
+    """
     fleet, model = fleet_of(3, 3, 3, 3), toy_model(6)
     plan = allocate(fleet, model)
     gone = plan.pipelines[0][0].machine_id
@@ -206,7 +219,9 @@ def test_item_15_keys_and_values_of_different_sizes_count_by_their_sum() -> None
 def test_item_19_turning_points_at_tail_head_and_none(
     tau: dict[str, float], expected: list[tuple[str, int, int]]
 ) -> None:
-    """Theirs trims weights where the best path leaves a shard early; ours leaves it early per request and trims nothing."""
+    """Theirs trims weights where the best path leaves a shard early; ours leaves it early per
+    request and trims nothing.
+    """
     ranges = {"slow": (0, 6), "tail": (4, 6), "head": (0, 2)}
     machines = tuple(holding(name, 6, tflops=speed) for name, speed in sorted(tau.items()))
     fleet = Fleet(machines, Links(default_ms=0.1))
@@ -235,7 +250,9 @@ def test_item_20_fixed_pipelines_alternate_strictly() -> None:
 
 
 def test_item_21_a_full_pipeline_is_passed_over_and_all_full_is_a_refusal() -> None:
-    """Theirs answers with an empty path and infinite latency; ours with None, and the request keeps its place in the queue."""
+    """Theirs answers with an empty path and infinite latency; ours with None, and the request keeps
+    its place in the queue.
+    """
     router, kv = two_fixed(kv_room=100)
     kv.add([shard("m1", 3, 6)], 100)
     answers = [router.choose(50) for _ in range(3)]
@@ -276,7 +293,9 @@ def test_item_23_disjoint_chains_come_best_first() -> None:
 
 
 def test_item_24_twenty_four_nodes_make_six_pipelines_that_use_all_of_them() -> None:
-    """Theirs registers 6 of 756 enumerated chains. Ours plans the 6 and enumerates none of the 6⁴ that the router may take."""
+    """Theirs registers 6 of 756 enumerated chains. Ours plans the 6 and enumerates none of the 6⁴
+    that the router may take.
+    """
     fleet, model = fleet_of(*[9] * 24), toy_model(36)
     plan = allocate(fleet, model)
     assert counts(plan) == [[9, 9, 9, 9]] * 6
@@ -365,7 +384,9 @@ def test_item_30_the_sole_node_leaves_and_gets_layers_again_when_it_rejoins() ->
 
 
 def test_item_32_two_standby_nodes_that_suffice_become_a_second_pipeline() -> None:
-    """The planner never waits for a fixed set: it grows from one pipeline to two as soon as machines suffice."""
+    """The planner never waits for a fixed set: it grows from one pipeline to two as soon as
+    machines suffice.
+    """
     swarm = Swarm()
     swarm.join(1, 2, mib=HALF)
     assert swarm.pipelines() == 1
@@ -376,7 +397,9 @@ def test_item_32_two_standby_nodes_that_suffice_become_a_second_pipeline() -> No
 
 
 def test_item_33_join_waits_for_a_partner_leave_and_rejoin_rebuild_and_survivors_serve() -> None:
-    """Theirs keeps a lone newcomer on standby; ours lets it serve beside the others where it fits, and moves nobody."""
+    """Theirs keeps a lone newcomer on standby; ours lets it serve beside the others where it fits,
+    and moves nobody.
+    """
     swarm = Swarm()
     swarm.join(1, 2, mib=HALF)
     first = dict(swarm.told)

@@ -1,20 +1,28 @@
-"""W1–W20: what was found broken in Parallax's public code is not broken here. Weaknesses held elsewhere as well:
+"""W1–W20: what was found broken in Parallax's public code is not broken here. Weaknesses held
+elsewhere as well:
 
 | W | also held by |
 |---|---|
-| 1 | test_parallax_allocate: test_w1_forty_weak_machines_are_planned_with_the_proven_optimum, test_w1_all_different_machines_are_solved_by_column_generation_with_a_bound |
+| 1 | test_parallax_allocate: test_w1_forty_weak_machines_are_planned_with_the_proven_optimum,
+  test_w1_all_different_machines_are_solved_by_column_generation_with_a_bound |
 | 2 | test_allocate: test_every_allocation_validates_and_ignores_input_order |
 | 3 | test_allocate: test_w3_ends_are_counted_the_same_by_plan_and_split |
-| 4 | test_parallax_route: test_w4_cost_is_tau_times_layers_not_the_average_of_a_layer; test_costs: test_w4_stage_time_is_layers_times_tau_and_the_head_only_at_the_end |
+| 4 | test_parallax_route: test_w4_cost_is_tau_times_layers_not_the_average_of_a_layer; test_costs:
+  test_w4_stage_time_is_layers_times_tau_and_the_head_only_at_the_end |
 | 5 | test_rebalance: test_w5_join_without_partial_routing_lands_on_a_legal_chain |
-| 6 | test_parallax_route: test_w6_request_longer_than_the_kv_room_is_masked; test_costs: test_w6_kv_room_shrinks_with_layers_held |
+| 6 | test_parallax_route: test_w6_request_longer_than_the_kv_room_is_masked; test_costs:
+  test_w6_kv_room_shrinks_with_layers_held |
 | 7 | test_rebalance: test_w7_departed_machines_leave_no_ghost_load |
-| 8 | test_allocate: test_w8_machine_too_small_is_ignored_and_said_so, test_w8_empty_fleet_gives_no_pipeline_and_no_exception |
-| 9 | test_fleet_view: test_a_rejoin_with_the_same_operator_is_one_machine; test_planner: test_a_machine_that_came_back_smaller_is_not_told_what_it_cannot_hold |
+| 8 | test_allocate: test_w8_machine_too_small_is_ignored_and_said_so,
+  test_w8_empty_fleet_gives_no_pipeline_and_no_exception |
+| 9 | test_fleet_view: test_a_rejoin_with_the_same_operator_is_one_machine; test_planner:
+  test_a_machine_that_came_back_smaller_is_not_told_what_it_cannot_hold |
 | 11 | test_planner: test_a_restarted_matcher_leaves_running_machines_as_they_are |
-| 13 | test_parallax_allocate: test_w13_single_machine_must_hold_both_ends; test_allocate: test_w13_head_is_reserved_on_a_single_stage |
+| 13 | test_parallax_allocate: test_w13_single_machine_must_hold_both_ends; test_allocate:
+  test_w13_head_is_reserved_on_a_single_stage |
 | 14 | test_parallax_route: test_full_machine_is_masked_and_finite_before |
-| 17 | test_allocate: test_pipelines_stay_inside_regions_where_each_holds_the_model, test_four_machines_in_four_regions_still_make_a_pipeline |
+| 17 | test_allocate: test_pipelines_stay_inside_regions_where_each_holds_the_model,
+  test_four_machines_in_four_regions_still_make_a_pipeline |
 | 19 | test_parallax_route: test_load_deflects_requests_to_the_other_replica |
 """
 
@@ -98,9 +106,11 @@ def test_w02_throughput_does_not_depend_on_the_order_of_joining() -> None:
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("method", ["auto", "greedy"])
 def test_w03_no_half_made_plan_on_mixed_fleets_with_heavy_ends(seed: int, method: str) -> None:
-    """Theirs: "79 of 80 layers" in 9 of 60 clusters. Every plan here was validated before it is returned."""
+    """Theirs: "79 of 80 layers" in 9 of 60 clusters. Every plan here was validated before it is
+    returned.
+    """
     model = toy_model(80, embedding_bytes=150, head_bytes=120)
-    plan = allocate(mixed(seed, 32, model), model, AllocateOptions(method=method))  # type: ignore[arg-type]
+    plan = allocate(mixed(seed, 32, model), model, AllocateOptions(method=method))
     assert plan.pipelines
     for pipeline in plan.pipelines:
         assert sum(len(s.layers) for s in pipeline) == 80
@@ -119,7 +129,9 @@ def test_w04_a_route_costs_what_its_pipeline_takes() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_w05_every_machine_that_holds_layers_is_on_some_chain(seed: int) -> None:
-    """Leftovers join at the bottleneck layer; with partial slices each of them can be entered and left."""
+    """Leftovers join at the bottleneck layer; with partial slices each of them can be entered and
+    left.
+    """
     model = toy_model(40)
     fleet = mixed(seed, 20, model)
     plan = allocate(fleet, model)
@@ -226,7 +238,9 @@ def test_w11_planning_again_wipes_nothing() -> None:
 
 
 def test_w12_idle_machines_are_used_at_once_after_a_leave() -> None:
-    """Theirs left four suitable standby nodes idle until somebody joined. Here the leave itself puts them to work."""
+    """Theirs left four suitable standby nodes idle until a machine joined. Here the leave itself
+    puts them to work.
+    """
     swarm = Swarm()
     swarm.join(1, 2, mib=HALF)
     swarm.memory_mib |= dict.fromkeys((3, 4), HALF)  # there, but not looked at before the leave
@@ -251,7 +265,9 @@ def test_w14_no_infinity_is_ever_stored_as_a_measurement() -> None:
 
 
 def test_w15_the_router_answers_where_chains_cannot_be_counted_out() -> None:
-    """Theirs lists every chain: 10¹⁰ and more at 1,024 nodes. Here 40 columns of 8 machines: 8⁴⁰ chains, one sweep."""
+    """Theirs lists every chain: 10¹⁰ and more at 1,024 nodes. Here 40 columns of 8 machines: 8⁴⁰
+    chains, one sweep.
+    """
     columns, rows = 40, 8
     draw = random.Random(15)
     machines = tuple(
@@ -307,7 +323,9 @@ def test_w17_no_planned_pipeline_crosses_regions_that_need_not_be_crossed(seed: 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_w18_the_utility_plan_gives_no_less_throughput_than_the_paper_s_score(seed: int) -> None:
-    """k²/stages prefers slow bottlenecks: theirs lost to its own greedy. Ours plans for throughput and latency."""
+    """k²/stages prefers slow bottlenecks: theirs lost to its own greedy. Ours plans for throughput
+    and latency.
+    """
     model = toy_model(40)
     fleet = mixed(seed, 24, model)
     by_score = throughput(allocate(fleet, model).pipelines, fleet, model)
@@ -329,7 +347,9 @@ def test_w19_dispatch_prepares_once_and_follows_speed_and_load() -> None:
 
 
 def test_w20_a_leave_takes_nobody_else_out_of_service() -> None:
-    """Theirs: one member gone, the rest of its pipeline on standby and 38–55 % of the bound left after losing 10 %."""
+    """Theirs: one member gone, the rest of its pipeline on standby and 38–55 % of the bound left
+    after losing 10 %.
+    """
     swarm = Swarm()
     swarm.join(*range(1, 13), mib=HALF)
     before = dict(swarm.told)

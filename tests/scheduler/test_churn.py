@@ -1,4 +1,6 @@
-"""Events count once, whatever order they come in, and a machine's earlier life says nothing about it."""
+"""Events count once, whatever order they come in, and a machine's earlier life says nothing about
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flow over partial slices equals a plain linear program, and so do its fewest entries."""
+"""The flow over partial slices equals a plain linear program."""
 
 from __future__ import annotations
 
@@ -8,17 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from benchmarks.scheduler.worlds import mixed
 from core.protocol.types import LayerRange
 from scheduler.costs import capacity, position_of
-from scheduler.entries_lp import fewest_entries
 from scheduler.errors import PlanError
 from scheduler.fleet import Fleet, ModelShape, Placement, Shard
 from scheduler.flow_lp import rate_of, solve_flow_lp
-from scheduler.interval_flow import share_out
-from scheduler.leftovers import place_leftovers
-from scheduler.utility.plan import plan
-from scheduler.utility.serve import serving_placement
 from tests.scheduler.worlds import fleet_of, fleets, models, shard, toy_model
 
 
@@ -70,7 +64,7 @@ def by_plain_lp(
 @given(placed())
 def test_largest_flow_equals_a_linear_program(world: tuple[Fleet, ModelShape, Placement]) -> None:
     fleet, model, placement = world
-    flow = solve_flow_lp(fleet, model, placement, fewest_hops=False)
+    flow = solve_flow_lp(fleet, model, placement)
     assert flow.tokens_per_s == pytest.approx(by_plain_lp(fleet, model, placement, None), abs=1e-6)
     if all(
         len(s.layers) <= capacity(fleet.by_id[s.machine_id], model, position_of(s.layers, model))
@@ -79,7 +73,7 @@ def test_largest_flow_equals_a_linear_program(world: tuple[Fleet, ModelShape, Pl
         assert flow.tokens_per_s <= flow.ub * (1 + 1e-9)
     for layer in flow.segments:
         served = sum(share for (_, segment), share in flow.shares.items() if segment == layer)
-        assert served == pytest.approx(flow.served, abs=1e-6)
+        assert served == pytest.approx(flow.tokens_per_s, abs=1e-6)
     for machine_id, layers in placement:
         used = sum(
             share * len(segment)
@@ -91,30 +85,13 @@ def test_largest_flow_equals_a_linear_program(world: tuple[Fleet, ModelShape, Pl
 
 
 @settings(max_examples=80, deadline=None)
-@given(placed(), st.sampled_from([0.3, 0.7, 0.999]))
-def test_fewest_entries_equal_a_linear_program_by_layer(
-    world: tuple[Fleet, ModelShape, Placement], share: float
-) -> None:
-    fleet, model, placement = world
-    flow = solve_flow_lp(fleet, model, placement, share=share)
-    if flow.tokens_per_s == 0:
-        assert flow.entries == 0
-        return
-    fewest = by_plain_lp(fleet, model, placement, flow.served)
-    assert fewest is not None
-    assert flow.entries * flow.served == pytest.approx(fewest, rel=1e-5)
-    any_shares = solve_flow_lp(fleet, model, placement, share=share, fewest_hops=False)
-    assert flow.entries <= any_shares.entries + 1e-6
-
-
-@settings(max_examples=80, deadline=None)
 @given(placed(), st.integers(0, 5))
 def test_prices_say_what_more_rate_and_fewer_layers_would_bring(
     world: tuple[Fleet, ModelShape, Placement], which: int
 ) -> None:
     """A bound of the dual: T ≤ Σ price · rate, with equality, and layer prices sum to one."""
     fleet, model, placement = world
-    flow = solve_flow_lp(fleet, model, placement, fewest_hops=False)
+    flow = solve_flow_lp(fleet, model, placement)
     dual = sum(
         flow.machine_price[s.machine_id] * rate_of(fleet.by_id[s.machine_id], model, len(s.layers))
         for s in placement
@@ -132,7 +109,6 @@ def test_two_halves_and_one_whole_share_by_hand() -> None:
     flow = solve_flow_lp(fleet, model, placement)
     rate = rate_of(fleet.by_id["m00"], model, 1)
     assert flow.tokens_per_s == pytest.approx(3 * rate / 4)
-    assert flow.entries == pytest.approx((2 * 2 + 1) / 3)
     assert flow.bottleneck == flow.segments
 
 
@@ -140,10 +116,6 @@ def test_an_uncovered_layer_passes_nothing_and_is_the_bottleneck() -> None:
     fleet, model = fleet_of(2, 2), toy_model(5)
     flow = solve_flow_lp(fleet, model, (shard("m00", 0, 2), shard("m01", 3, 5)))
     assert flow.tokens_per_s == 0 and flow.bottleneck == (LayerRange(2, 3),)
-    grown = place_leftovers(
-        fleet_of(2, 2, 2), model, (shard("m00", 0, 2), shard("m01", 3, 5)), ["m02"]
-    )
-    assert any(s.machine_id == "m02" and s.layers.start <= 2 < s.layers.end for s in grown)
 
 
 @settings(max_examples=80, deadline=None)
@@ -154,40 +126,9 @@ def test_more_machines_never_lower_the_flow(
     fleet, model, placement = world
     left_out = data.draw(st.integers(0, len(placement) - 1))
     fewer = tuple(s for i, s in enumerate(placement) if i != left_out)
-    before = solve_flow_lp(fleet, model, fewer, fewest_hops=False).tokens_per_s
-    after = solve_flow_lp(fleet, model, placement, fewest_hops=False).tokens_per_s
+    before = solve_flow_lp(fleet, model, fewer).tokens_per_s
+    after = solve_flow_lp(fleet, model, placement).tokens_per_s
     assert after >= before * (1 - 1e-9)
-    again = place_leftovers(fleet, model, fewer, [placement[left_out].machine_id])
-    assert solve_flow_lp(fleet, model, again, fewest_hops=False).tokens_per_s >= before * (1 - 1e-9)
-
-
-@pytest.mark.parametrize(("name", "stages"), [("32b", 3.1), ("70b", 7.0)])
-def test_a_served_plan_of_64_reaches_the_bound_and_fits_every_machine(
-    name: str, stages: float
-) -> None:
-    fleet, model = mixed(64, name)
-    found = plan(fleet, model)
-    placement = serving_placement(fleet, model, found)
-    for machine_id, layers in placement:
-        most = capacity(fleet.by_id[machine_id], model, position_of(layers, model))
-        assert len(layers) <= most
-    wide = {s.machine_id: s.layers for s in placement}
-    for machine_id, layers in found.placement:
-        assert wide[machine_id].start <= layers.start and layers.end <= wide[machine_id].end
-    flow = solve_flow_lp(fleet, model, placement, fewest_hops=False)
-    assert flow.tokens_per_s >= 0.98 * flow.ub
-    at_load = solve_flow_lp(fleet, model, placement, share=0.9 * flow.ub / flow.tokens_per_s)
-    assert at_load.entries <= stages
-
-
-def test_scipy_stands_in_for_highs(monkeypatch: pytest.MonkeyPatch) -> None:
-    spans, rates, widths = [(0, 1), (1, 2), (0, 2)], [2.0, 2.0, 4.0], np.array([2.0, 2.0])
-    with_highs = fewest_entries(spans, rates, widths, 2.0)
-    monkeypatch.setitem(__import__("sys").modules, "highspy", None)
-    by_scipy = fewest_entries(spans, rates, widths, 2.0)
-    assert with_highs is not None and by_scipy is not None
-    assert by_scipy.sum() == pytest.approx(with_highs.sum())
-    assert share_out(spans, rates, widths, 2.0).sum(axis=0) == pytest.approx([2.0, 2.0])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Weights move only where it pays, in turns that let the others serve, and no more of them than needed."""
+"""Weights move only where it pays, in turns that let the others serve, and no more of them than
+needed.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ def test_whoever_only_drops_layers_does_so_after_others_have_them() -> None:
 
 
 def test_droppers_go_together_so_that_whole_slices_never_stop_meeting() -> None:
-    """Each of two full holders keeps one half: after the first alone no chain of whole slices would be left."""
+    """Each of two full holders keeps one half: after the first alone no chain of whole slices would
+    be left.
+    """
     model = toy_model(6)
     fleet = Fleet(tuple(holding(i, 6) for i in "ab"))
     held = {"a": LayerRange(0, 6), "b": LayerRange(0, 6)}

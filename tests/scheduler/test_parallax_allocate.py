@@ -126,7 +126,9 @@ def test_six_equal_machines_make_two_pipelines_of_three() -> None:
 
 
 def test_dp_makes_two_triples_where_greed_by_twos_makes_one_pair() -> None:
-    """22 layers on 13, 13, 6, 6, 3, 3: replication is worth two more stages each when α is large enough."""
+    """22 layers on 13, 13, 6, 6, 3, 3: replication is worth two more stages each when α is large
+    enough.
+    """
     pool = pool_from(fleet_of(13, 13, 6, 6, 3, 3), toy_model(22))
     triples = allocate_by_dp(pool, Objective(2.0, 0.0, 1.0), STATES)
     assert [[pool.kinds[t].plain for t in p] for p in triples.patterns] == [[13, 6, 3]] * 2

@@ -1,4 +1,6 @@
-"""The router finds the chain that brute force finds, with and without partial slices, and says why there is none."""
+"""The router finds the chain that brute force finds, with and without partial slices, and says why
+there is none.
+"""
 
 from __future__ import annotations
 

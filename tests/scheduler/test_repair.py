@@ -1,4 +1,6 @@
-"""The mildest step that restores coverage is taken, nobody healthy is sent away, and nothing moves without need."""
+"""The mildest step that restores coverage is taken, nobody healthy is sent away, and nothing moves
+without need.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,9 @@ def test_split_sums_to_the_model_within_caps_and_leaves_nobody_idle(
 def test_split_is_within_one_layer_of_the_level(
     pipeline: list[tuple[int, float, float]], data: st.DataObject
 ) -> None:
-    """A stage more than one layer above another's share would have been better off giving one away."""
+    """A stage more than one layer above another's share would have been better off giving
+    one away.
+    """
     caps, rates, _ = zip(*pipeline, strict=True)
     layers = data.draw(st.integers(len(caps), sum(caps)))
     split = water_fill(layers, caps, rates)

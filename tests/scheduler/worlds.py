@@ -32,7 +32,7 @@ def toy_model(
 def holding(
     machine_id: str, layers: int, tflops: float = 1.0, region: str = "", **more: object
 ) -> Machine:
-    """A machine with room for so many toy layers and nothing else."""
+    """A machine with room for that many toy layers and nothing else."""
     return Machine(
         machine_id,
         layers * LAYER_BYTES,
@@ -46,8 +46,8 @@ def holding(
 
 
 def fleet_of(*layers: int, rho_ms: float = 1.0, **more: object) -> Fleet:
-    """Machines m00, m01, … that hold so many toy layers each, all equally far apart."""
-    machines = tuple(holding(f"m{i:02}", c, **more) for i, c in enumerate(layers))  # type: ignore[arg-type]
+    """Machines m00, m01, … that hold these numbers of toy layers, all equally far apart."""
+    machines = tuple(holding(f"m{i:02}", c, **more) for i, c in enumerate(layers))
     return Fleet(machines, Links(default_ms=rho_ms))
 
 
@@ -96,7 +96,9 @@ def fleets(draw: st.DrawFn, most_machines: int = 8, regions: int = 1) -> Fleet:
 
 
 def holds_pipeline(stages: list[Capacities], layers: int) -> bool:
-    """By trying every choice of ends: can these machines hold the model, one layer each at least?"""
+    """By trying every choice of ends: can these machines hold the model, one layer each at
+    least?
+    """
     if len(stages) == 1:
         return stages[0].both >= layers
     return len(stages) <= layers and any(

@@ -1,4 +1,6 @@
-"""The rows of graphics processors are made by code that also runs without one: of a tiny model, on this processor."""
+"""The rows of graphics processors are made by code that also runs without one: of a tiny model, on
+this processor.
+"""
 
 from __future__ import annotations
 

@@ -9,14 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.scheduler.fixed_router import FixedRouter
 from scheduler.dispatch.estimate import KvEstimate
-from scheduler.dispatch.fixed import FixedRouter
-from scheduler.dispatch.greedy import QuickestRouter
 from scheduler.dispatch.iwrr import IwrrRouter
-from scheduler.dispatch.per_hop import RandomRouter, ShortestQueueRouter
 from scheduler.dispatch.router import Route, Router
-from scheduler.dispatch.swarm import SwarmRouter
-from scheduler.dispatch.topology import Topology
 from scheduler.errors import FleetError
 from scheduler.helix.max_flow import max_flow
 from tests.scheduler.simulate.toy import MODEL, fleet_of, machine, placed
@@ -25,10 +21,15 @@ HOME = "coordinator"
 #: Two machines for each half of the model.
 PLACED = placed(a=(0, 2), b=(0, 2), c=(2, 4), d=(2, 4))
 FLOW = {
-    (HOME, "a"): 30.0, (HOME, "b"): 10.0, ("a", "c"): 20.0, ("a", "d"): 10.0,
-    ("b", "d"): 10.0, ("c", HOME): 20.0, ("d", HOME): 20.0,
-}  # fmt: skip
-NAMES = ("iwrr", "iwrr_paper", "swarm", "random", "shortest", "quickest", "fixed")
+    (HOME, "a"): 30.0,
+    (HOME, "b"): 10.0,
+    ("a", "c"): 20.0,
+    ("a", "d"): 10.0,
+    ("b", "d"): 10.0,
+    ("c", HOME): 20.0,
+    ("d", HOME): 20.0,
+}
+NAMES = ("iwrr", "iwrr_paper", "fixed")
 
 
 def fleet(kv_tokens: int = 100_000):
@@ -40,25 +41,7 @@ def router(name: str, kv_tokens: int = 100_000, **marks) -> Router:
     if name.startswith("iwrr"):
         return IwrrRouter.of(world, MODEL, PLACED, FLOW, by_load=name == "iwrr", **marks)
     kv = KvEstimate(world, MODEL, PLACED, **marks)
-    topology = Topology.of(world, MODEL, PLACED)
-    if name == "swarm":
-        return SwarmRouter(topology, kv, masks_full=True)
-    if name == "random":
-        return RandomRouter(topology, kv, masks_full=True)
-    if name == "shortest":
-        return ShortestQueueRouter(topology, kv, masks_full=True)
-    if name == "quickest":
-        return QuickestRouter(topology, kv, world, MODEL, masks_full=True)
     return FixedRouter([placed(a=(0, 2), c=(2, 4)), placed(b=(0, 2), d=(2, 4))], kv)
-
-
-def whole(r: Router, prompt_tokens: int = 100) -> Route | None:
-    route = r.choose(prompt_tokens)
-    while route is not None and not route.is_complete:
-        if not r.extend(route):
-            r.finish(route)
-            return None
-    return route
 
 
 def path(route: Route) -> str:
@@ -74,7 +57,7 @@ def test_routes_cover_the_model_and_never_pass_the_mark(name, moves):
     for tokens in moves:
         if tokens == 0 and running:
             r.finish(running.pop(0))
-        elif tokens and (route := whole(r, tokens)) is not None:
+        elif tokens and (route := r.choose(tokens)) is not None:
             running.append(route)
             edges = [(s.layers.start, s.layers.end) for s in route.stages]
             assert edges == [(0, 2), (2, 4)]
@@ -90,28 +73,28 @@ def test_nobody_is_sent_to_an_absent_machine_and_no_room_means_wait(name):
     r = router(name)
     for machine_id in "ac":
         r.set_present(machine_id, False)
-    assert path(whole(r)) == "bd"
+    assert path(r.choose(100)) == "bd"
     r.set_present("b", False)
     assert r.choose(1) is None
     r.set_present("a", True)
     r.set_present("c", True)
-    assert "b" not in path(whole(r))
+    assert "b" not in path(r.choose(100))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_refused_request_is_let_in_once_another_has_ended(name):
     r = router(name, kv_tokens=2000, output_tokens=0)
     taken = []
-    while (route := whole(r, 900)) is not None:
+    while (route := r.choose(900)) is not None:
         taken.append(route)
     assert 1 <= len(taken) <= 2
     r.finish(taken[0])
-    assert whole(r, 900) is not None
+    assert r.choose(900) is not None
 
 
 def test_iwrr_of_the_paper_serves_in_proportion_to_the_flow_and_without_bursts():
     r = router("iwrr_paper")
-    firsts = [path(whole(r, 1 + i % 7))[0] for i in range(400)]
+    firsts = [path(r.choose(1 + i % 7))[0] for i in range(400)]
     assert Counter(firsts) == {"a": 300, "b": 100}
     gaps = [i for i, first in enumerate(firsts) if first == "b"]
     assert {later - earlier for earlier, later in pairwise(gaps)} <= {3, 4, 5}
@@ -122,7 +105,7 @@ def test_iwrr_by_load_balances_tokens_not_requests():
     tokens: Counter[str] = Counter()
     for i in range(2000):
         amount = 500 if i % 2 else 5
-        route = whole(r, amount)
+        route = r.choose(amount)
         tokens[path(route)[0]] += amount
         r.finish(route)
     assert tokens["a"] / tokens["b"] == pytest.approx(3.0, rel=0.02)
@@ -130,22 +113,22 @@ def test_iwrr_by_load_balances_tokens_not_requests():
 
 def test_iwrr_counts_decode_steps_as_load():
     r = router("iwrr")
-    first = whole(r, 30)
+    first = r.choose(30)
     for _ in range(300):
         r.note_step(first)
-    others = [path(whole(r, 30))[0] for _ in range(3)]
+    others = [path(r.choose(30))[0] for _ in range(3)]
     assert path(first)[0] == "a" and others == ["b", "b", "b"]
 
 
 def test_iwrr_leaves_out_links_with_less_than_five_percent_of_the_flow():
     flow = dict(FLOW) | {("a", "c"): 29.0, ("a", "d"): 1.0, ("c", HOME): 29.0, ("d", HOME): 11.0}
     r = IwrrRouter.of(fleet(), MODEL, PLACED, flow)
-    assert "ad" not in {path(whole(r)) for _ in range(100)}
+    assert "ad" not in {path(r.choose(100)) for _ in range(100)}
 
 
 def test_iwrr_puts_every_load_back_when_it_refuses():
     r = router("iwrr", kv_tokens=1000, output_tokens=0)
-    whole(r, 100)
+    r.choose(100)
     for machine_id in "cd":
         r.kv.used[machine_id] = r.kv.capacity[machine_id]
     before = list(r._loads), dict(r.kv.used)
@@ -155,9 +138,9 @@ def test_iwrr_puts_every_load_back_when_it_refuses():
 
 def test_iwrr_follows_a_new_flow_and_old_routes_still_end():
     r = router("iwrr")
-    old = whole(r)
+    old = r.choose(100)
     r.reweigh({(HOME, "b"): 5.0, ("b", "c"): 5.0, ("c", HOME): 5.0})
-    assert {path(whole(r)) for _ in range(20)} == {"bc"}
+    assert {path(r.choose(100)) for _ in range(20)} == {"bc"}
     r.note_step(old)
     r.finish(old)
     with pytest.raises(FleetError, match="c → a"):
@@ -167,57 +150,15 @@ def test_iwrr_follows_a_new_flow_and_old_routes_still_end():
 def test_iwrr_runs_on_the_flow_that_the_planner_finds():
     world = fleet()
     flow = max_flow(world, MODEL, PLACED).links
-    assert whole(IwrrRouter.of(world, MODEL, PLACED, flow)) is not None
-
-
-def test_swarm_visits_machines_in_inverse_proportion_to_their_times():
-    r = router("swarm")
-    seen: Counter[str] = Counter()
-    for _ in range(900):
-        route = whole(r)
-        seen[path(route)[0]] += 1
-        r.note_seconds(route, 0, 0.1 if path(route)[0] == "a" else 0.2)
-        r.finish(route)
-    assert seen["a"] / seen["b"] == pytest.approx(2.0, rel=0.05)
-
-
-def test_swarm_weighs_a_new_time_four_to_one():
-    r = router("swarm")
-    route = whole(r)
-    r.note_seconds(route, 0, 1.05)
-    assert r._average_s[route.hops[0]] == pytest.approx(0.05 + 0.8)
-
-
-def test_random_is_seeded_and_may_follow_weights():
-    topology, kv = Topology.of(fleet(), MODEL, PLACED, FLOW), KvEstimate(fleet(), MODEL, PLACED)
-    a, b = (RandomRouter(topology, kv, seed=3) for _ in range(2))
-    assert [path(whole(a)) for _ in range(20)] == [path(whole(b)) for _ in range(20)]
-    weighted = RandomRouter(topology, kv, by_weight=True)
-    firsts = Counter(path(whole(weighted))[0] for _ in range(4000))
-    assert firsts["a"] / 4000 == pytest.approx(0.75, abs=0.03)
-
-
-def test_shortest_queue_looks_at_each_hop():
-    r = router("shortest")
-    r.waiting_at = {"a": 5, "b": 1, "c": 0, "d": 2}.__getitem__
-    assert {path(whole(r)) for _ in range(20)} == {"bc"}
-
-
-def test_quickest_takes_the_fastest_path_until_its_caches_are_short():
-    world = fleet_of(
-        machine("a", decode_ms=5, kv_tokens=1000), machine("b"), machine("c"), machine("d")
-    )
-    kv = KvEstimate(world, MODEL, PLACED, output_tokens=0)
-    r = QuickestRouter(Topology.of(world, MODEL, PLACED), kv, world, MODEL)
-    assert [path(whole(r, 400))[0] for _ in range(3)] == ["a", "a", "b"]
+    assert IwrrRouter.of(world, MODEL, PLACED, flow).choose(100) is not None
 
 
 def test_fixed_pipelines_take_turns_by_weight():
     kv = KvEstimate(fleet(), MODEL, PLACED)
     pipelines = [placed(a=(0, 2), c=(2, 4)), placed(b=(0, 2), d=(2, 4))]
-    assert [path(whole(FixedRouter(pipelines, kv)))] == ["ac"]
+    assert [path(FixedRouter(pipelines, kv).choose(100))] == ["ac"]
     r = FixedRouter(pipelines, kv, weights=[3.0, 1.0])
-    assert Counter(path(whole(r)) for _ in range(80)) == {"ac": 60, "bd": 20}
+    assert Counter(path(r.choose(100)) for _ in range(80)) == {"ac": 60, "bd": 20}
 
 
 def test_a_pipeline_that_comes_back_does_not_catch_up():
@@ -225,9 +166,9 @@ def test_a_pipeline_that_comes_back_does_not_catch_up():
     r = FixedRouter([placed(a=(0, 2), c=(2, 4)), placed(b=(0, 2), d=(2, 4))], kv)
     r.set_present("b", False)
     for _ in range(50):
-        r.finish(whole(r))
+        r.finish(r.choose(100))
     r.set_present("b", True)
-    assert Counter(path(whole(r)) for _ in range(10)) == {"ac": 5, "bd": 5}
+    assert Counter(path(r.choose(100)) for _ in range(10)) == {"ac": 5, "bd": 5}
 
 
 def test_fixed_pipelines_without_weight_are_errors():

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
 from core.protocol.types import LayerRange
 from scheduler.dispatch.topology import Topology
-from scheduler.errors import FleetError
 from scheduler.fleet import Fleet, Link, Links
 from tests.scheduler.simulate.toy import MODEL, fleet_of, machine, placed
 
@@ -31,19 +28,6 @@ def test_with_partial_slices_a_hop_leads_into_a_range_too():
     assert ("a", "c") in pairs(topology)
     (hop,) = [hop for hop in topology.hops if (hop.source_id, hop.target_id) == ("a", "c")]
     assert hop.stage is not None and hop.stage.layers == LayerRange(2, 4)
-
-
-def test_flow_gives_the_weights_and_leaves_out_the_rest():
-    flow = {(HOME, "a"): 5.0, ("a", "c"): 5.0, ("c", HOME): 5.0, ("a", "b"): 0.0}
-    topology = Topology.of(FLEET, MODEL, placed(a=(0, 2), b=(2, 4), c=(1, 4)), flow)
-    assert {(h.source_id, h.target_id): h.weight for h in topology.hops} == {
-        pair: tokens for pair, tokens in flow.items() if tokens
-    }
-
-
-def test_flow_where_no_request_can_go_is_an_error():
-    with pytest.raises(FleetError, match="b → a"):
-        Topology.of(FLEET, MODEL, placed(a=(0, 2), b=(2, 4)), {("b", "a"): 1.0})
 
 
 def test_machines_that_cannot_reach_each_other_are_not_joined():

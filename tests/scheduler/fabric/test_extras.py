@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.fabric.check import check_plan
 from scheduler.fabric.columns import options_of
 from scheduler.fabric.lazy import PriceBound
-from scheduler.fabric.nodes import seats
 from scheduler.fabric.objective import Objective, pieces_of
 from scheduler.fabric.place import place
 from scheduler.fabric.pool import Effort
 from scheduler.fabric.sharing import shared_latency_ms, shared_replicas
-from scheduler.fabric.switching import Switch, gpus_to_load
+from scheduler.fabric.switching import Switch
 from scheduler.fabric.world import Demand, Efficiency, GpuType, Group, NeedsChain, Overloaded
+from tests.scheduler.fabric.checking import check_plan
+from tests.scheduler.fabric.seating import seats
 from tests.scheduler.fabric.worlds import demand, gpu, small_shape, worlds
 
 LAZY = Effort(exact_types=0)
+
+
+def gpus_to_load(before: Sequence[Group], after: Sequence[Group]) -> int:
+    """GPUs that must load this model: those of replicas that are new on their type or split
+    otherwise.
+    """
+    kept = {(group.gpu, group.tensor): group.replicas for group in before}
+    return sum(
+        group.tensor * max(0, group.replicas - kept.get((group.gpu, group.tensor), 0))
+        for group in after
+    )
 
 
 @settings(max_examples=50, deadline=None)
@@ -143,11 +156,3 @@ def test_switching_costs_keep_what_serves_unless_it_gains_enough() -> None:
     same = place(types, day, switch=Switch(serving, ms_per_gpu=1.0))
     assert [part.groups for part in same.parts] == [part.groups for part in first.parts]
     assert same.value == pytest.approx(first.value)
-
-
-def test_gpus_to_load_counts_new_and_resplit_replicas() -> None:
-    before = (Group("a", 2, 3), Group("b", 1, 2))
-    assert gpus_to_load(before, before) == 0
-    assert gpus_to_load(before, (Group("a", 2, 5),)) == 4
-    assert gpus_to_load(before, (Group("a", 4, 1), Group("b", 1, 1))) == 4
-    assert gpus_to_load((), before) == 8

@@ -12,11 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.errors import FleetError, PlanError
-from scheduler.fabric.check import check_plan
 from scheduler.fabric.columns import degrees
 from scheduler.fabric.knapsack import Knapsack
 from scheduler.fabric.merge import merge
-from scheduler.fabric.nodes import seats
 from scheduler.fabric.objective import Objective
 from scheduler.fabric.place import FabricPlan, place
 from scheduler.fabric.pool import Effort
@@ -30,6 +28,8 @@ from scheduler.fabric.world import (
     NeedsChain,
     Overloaded,
 )
+from tests.scheduler.fabric.checking import check_plan
+from tests.scheduler.fabric.seating import seats
 from tests.scheduler.fabric.worlds import demand, gpu, small_shape, worlds
 
 objectives = st.sampled_from(["sum", "weighted", "minmax", "slo"])

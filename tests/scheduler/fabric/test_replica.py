@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.fabric.replay import replay
+from benchmarks.scheduler.fabric_replay import replay
 from scheduler.fabric.replica import Replica, replica
 from scheduler.fabric.world import Demand, Efficiency
 from scheduler.workload import Arrival

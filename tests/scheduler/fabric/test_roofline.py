@@ -59,7 +59,9 @@ def test_kv_is_not_divided_beyond_its_heads() -> None:
 
 
 def test_experts_are_read_as_far_as_tokens_visit_them() -> None:
-    """W16: an idle mixture of experts still reads the experts of one token, a full batch reads all of them."""
+    """W16: an idle mixture of experts still reads the experts of one token, a full batch reads all
+    of them.
+    """
     shape = replace(small_shape(), experts=8, experts_per_token=2, expert_bytes=28 * 2**20)
     moe = demand(shape=shape)
     dense = step(1, 0)
@@ -79,7 +81,9 @@ def test_more_work_never_takes_less_time(
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(256, 128), (512, 256), (1024, 256), (512, 512)])
 def test_rtx_3090_takes_about_three_times_as_long_as_h100(inputs: int, outputs: int) -> None:
-    """§5, figure 6: 3.2–3.4 times, measured and simulated. The paper does not name the model; 8B in 16 bits fits both."""
+    """§5, figure 6: 3.2–3.4 times, measured and simulated. The paper does not name the model; 8B in
+    16 bits fits both.
+    """
     shape = ModelShape.dense(
         layers=32, hidden=4096, intermediate=14336, heads=32, kv_heads=8, vocab=128256, tied=False
     )

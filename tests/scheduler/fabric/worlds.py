@@ -12,7 +12,7 @@ GIB = 2**30
 
 
 def small_shape(layers: int = 8, mib_per_layer: int = 256) -> ModelShape:
-    """A toy decoder whose layer weighs so many MiB in 16 bits."""
+    """A toy decoder whose layer weighs that many MiB in 16 bits."""
     return ModelShape(
         layers=layers,
         layer_bytes=mib_per_layer * 2**20,
@@ -35,7 +35,7 @@ def demand(
     shape: ModelShape | None = None,
     **more: float,
 ) -> Demand:
-    return Demand(name, shape or small_shape(), Workload(*tokens, rate), **more)  # type: ignore[arg-type]
+    return Demand(name, shape or small_shape(), Workload(*tokens, rate), **more)
 
 
 def gpu(

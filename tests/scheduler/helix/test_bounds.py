@@ -1,4 +1,6 @@
-"""No placement flows more than the bounds say, and on Helix's clusters they are what was published."""
+"""No placement flows more than the bounds say, and on Helix's clusters they are what was
+published.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ def test_bounds_of_helix_clusters(name: str, trivial: float, capped: float) -> N
 def test_the_capped_bound_by_hand() -> None:
     """Two machines with T = (100, 8), three layers."""
     fleet = Fleet((measured("a", 100, 8), measured("b", 100, 8)))
-    # each gives max(min(100, F), 2 min(8, F)): 2 F up to F = 8, 16 up to 16, then F; 2 · 16 = 3 F at 32 / 3
+    # each gives max(min(100, F), 2 min(8, F)): 2 F up to F = 8, 16 up to 16, then F; 2 · 16 = 3 F
+    # at 32 / 3
     assert capped_bound(fleet, model_of(3)) == pytest.approx(32 / 3)
     assert trivial_bound(fleet, model_of(3)) == pytest.approx(200 / 3)
 

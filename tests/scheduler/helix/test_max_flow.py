@@ -1,4 +1,6 @@
-"""The flow of a placement: as published, as an independent solver finds it, and valid in every link."""
+"""The flow of a placement: as published, as an independent solver finds it, and valid in every
+link.
+"""
 
 from __future__ import annotations
 
@@ -186,7 +188,9 @@ def test_same_input_same_flow_in_any_order_of_machines(
 
 
 def test_least_latency_takes_the_short_way_where_both_are_maximal() -> None:
-    """With partial inference on, a detour through a machine that adds nothing carries as much; a → b → c must not be taken."""
+    """With partial inference on, a detour through a machine that adds nothing carries as much; a →
+    b → c must not be taken.
+    """
     machines = (measured("a", 9, 5), measured("b", 9, 5), measured("c", 9, 5))
     fleet = Fleet(machines, Links(default_ms=10.0), Coordinator())
     model = model_of(3)
@@ -203,7 +207,9 @@ def test_least_latency_takes_the_short_way_where_both_are_maximal() -> None:
 
 
 def test_equal_machines_are_used_alike() -> None:
-    """Three behind one that limits them: each passes a third, where a plain maximum fills one after the other."""
+    """Three behind one that limits them: each passes a third, where a plain maximum fills one after
+    the other.
+    """
     behind = tuple(measured(f"b{i}", 12) for i in range(3))
     fleet = Fleet((measured("a", 12), *behind), Links(default_ms=10.0), Coordinator())
     placement = (shard("a", 0, 1), *(shard(machine.id, 1, 2) for machine in behind))

@@ -1,4 +1,6 @@
-"""Helix's program: as large as published, as good as trying everything, and honest about starts, stops and bounds."""
+"""Helix's program: as large as published, as good as trying everything, and honest about starts,
+stops and bounds.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +158,9 @@ def test_stops_at_once_where_the_start_reaches_the_capped_bound() -> None:
 
 
 def test_quality_cluster_evaluates_to_the_published_optimum() -> None:
-    """On T(k) derived for 4 L4 and 6 T4 as its authors did; the program cannot prove it in any short time."""
+    """On T(k) derived for 4 L4 and 6 T4 as its authors did; the program cannot prove it in any
+    short time.
+    """
     fleet, model = quality10()
     found = solve_milp(fleet, model, MilpOptions(node_limit=0), [published_placement()])
     assert found.start_tokens_per_s == pytest.approx(PUBLISHED_OPTIMUM, abs=0.001)
@@ -165,7 +169,9 @@ def test_quality_cluster_evaluates_to_the_published_optimum() -> None:
 
 
 def test_machines_that_hold_less_at_an_end_are_not_overfilled_there() -> None:
-    """Embedding and head each take the room of two layers: m0 holds 3 layers inside, 1 at an end, none as both."""
+    """Embedding and head each take the room of two layers: m0 holds 3 layers inside, 1 at an end,
+    none as both.
+    """
     model = toy_model(5, 200)
     fleet = Fleet(tuple(holding(f"m{i}", 3, 1.0 + i) for i in range(4)), Links(default_ms=1.0))
     for partial in (False, True):

@@ -1,4 +1,6 @@
-"""What is short is what costs flow when it shrinks; what every cut has is what adds flow when it grows."""
+"""What is short is what costs flow when it shrinks; what every cut has is what adds flow when it
+grows.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from tests.scheduler.placement.worlds import all_placements, clusters, machine, 
 
 
 def faster(fleet: Fleet, machine_id: str, by: float) -> Fleet:
-    """The same fleet, one machine passing so many tokens/s more."""
+    """The same fleet, one machine passing `by` tokens/s more."""
 
     def change(m: Machine) -> Machine:
         assert m.profile is not None and m.profile.tokens_per_s_by_layers is not None

@@ -1,4 +1,6 @@
-"""Swarm and Petals place as their authors' code did; every heuristic's placement fits its machines."""
+"""Swarm and Petals place as their authors' code did; every heuristic's placement fits its
+machines.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,11 @@ def test_swarm_gives_the_weakest_stage_the_fastest_machine_left() -> None:
     )
     # T(2) is 40, 20, 15, 5: m0 | m1, then m2 joins the weaker m1, and m3 too (35 < 40)
     assert swarm(fleet, model_of(4)) == (
-        shard("m0", 0, 2), shard("m1", 2, 4), shard("m2", 2, 4), shard("m3", 2, 4),
-    )  # fmt: skip
+        shard("m0", 0, 2),
+        shard("m1", 2, 4),
+        shard("m2", 2, 4),
+        shard("m3", 2, 4),
+    )
 
 
 def test_swarm_stages_that_do_not_divide_the_model_differ_by_one_layer() -> None:

@@ -15,7 +15,7 @@ from scheduler.helix.max_flow import max_flow
 from scheduler.profile import Curve, Profile
 
 ACTIVATION_BYTES = 1000
-#: A link of so many Mbit/s carries one token a second.
+#: A link of this many Mbit/s carries one token a second.
 MBIT_PER_TOKEN = ACTIVATION_BYTES * 8 / 1e6
 
 
@@ -48,7 +48,7 @@ def measured(machine_id: str, *rates: float, region: str = "", kind: str = "") -
 
 
 def carrying(tokens_per_s: float, latency_ms: float = 1.0) -> Link:
-    """A link that carries so many activations a second."""
+    """A link that carries that many activations a second."""
     return Link(latency_ms, tokens_per_s * MBIT_PER_TOKEN)
 
 
@@ -56,7 +56,9 @@ def carrying(tokens_per_s: float, latency_ms: float = 1.0) -> Link:
 def clusters(
     draw: st.DrawFn, most_machines: int = 5, most_layers: int = 6, most_held: int = 3
 ) -> tuple[Fleet, ModelShape]:
-    """Machines with falling T(k); links that bind, that do not, of unknown bandwidth, and missing ones."""
+    """Machines with falling T(k); links that bind, that do not, of unknown bandwidth, and missing
+    ones.
+    """
     n, layers = draw(st.integers(1, most_machines)), draw(st.integers(2, most_layers))
     machines = []
     for i in range(n):
@@ -111,7 +113,9 @@ def all_placements(fleet: Fleet, model: ModelShape) -> Iterator[Placement]:
 
 
 def best_by_force(fleet: Fleet, model: ModelShape, partial: bool) -> float:
-    """The largest max flow of any placement; only those whose weakest layer could pass more are worked out."""
+    """The largest max flow of any placement; only those whose weakest layer could pass more are
+    worked out.
+    """
     best = 0.0
     for placement in all_placements(fleet, model):
         there = [0.0] * model.layers

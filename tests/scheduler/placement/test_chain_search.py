@@ -46,7 +46,9 @@ def test_plans_are_valid_below_the_bound_and_pass_what_they_say(
 def test_no_placement_of_a_small_cluster_is_missed_by_far(
     world: tuple[Fleet, ModelShape],
 ) -> None:
-    """Chains are not every placement: ranges may overlap in part. Half of the best is a promise they keep here."""
+    """Chains are not every placement: ranges may overlap in part. Half of the best is a promise
+    they keep here.
+    """
     fleet, model = world
     plan = chain_search(fleet, model, FEW)
     best = max(flow_by_coverage(fleet, model, p) for p in all_placements(fleet, model))

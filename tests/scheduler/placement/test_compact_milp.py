@@ -63,8 +63,8 @@ def test_ten_node_quality_cluster_reaches_the_published_optimum() -> None:
 def ten_nodes() -> tuple[Fleet, ModelShape]:
     import json
 
+    from benchmarks.scheduler.token_rates import AS_PUBLISHED, with_token_rates
     from scheduler.files import read_cluster
-    from scheduler.helix.token_rates import AS_PUBLISHED, with_token_rates
 
     document = {
         "schema": "cluster/1",

@@ -1,4 +1,6 @@
-"""An even flow is a flow, passes nobody's capacity, and leaves the busiest machine, cache or link less busy."""
+"""An even flow is a flow, passes nobody's capacity, and leaves the busiest machine, cache or link
+less busy.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ MODEL = ModelShape(2, 100, 0, 0, False, 8, 1e9, activation_bytes_per_token=10_00
 
 
 def two_by_two(kv: tuple[int, int] = (10_000, 10_000)) -> tuple[Fleet, Placement]:
-    """Two machines before and two after four equal links, any two of which would do; either stage has room to spare."""
+    """Two machines before and two after four equal links, any two of which would do; either stage
+    has room to spare.
+    """
     machines = []
     for name in "abcd":
         made = machine(name, (20.0, 20.0))

@@ -1,4 +1,6 @@
-"""Coverage is the max flow where links do not bind, and shifting machines never lowers what passes."""
+"""Coverage is the max flow where links do not bind, and shifting machines never lowers what
+passes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A quick pipeline passes what was asked for, and no other one with so few stages is quicker for a prompt."""
+"""A quick pipeline passes what was asked for, and no other one with so few stages is quicker for a
+prompt.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ SLOW_PROMPTS = Curve.of(((1, 100.0), (2_000, 1e5)))
 
 
 def fast_and_slow() -> Fleet:
-    """Two machines that pass 10 tokens/s with two layers each, and two that pass more but are slow over prompts."""
+    """Two machines that pass 10 tokens/s with two layers each, and two that pass more but are slow
+    over prompts.
+    """
     machines = []
     for name in ("fast0", "fast1", "slow0", "slow1"):
         is_slow = name.startswith("slow")

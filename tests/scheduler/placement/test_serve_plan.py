@@ -1,4 +1,6 @@
-"""Candidates of different depth are simulated, and the one that serves most within the limits is chosen."""
+"""Candidates of different depth are simulated, and the one that serves most within the limits is
+chosen.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def test_a_pipeline_in_another_order_passes_as_much() -> None:
 
 
 def test_the_largest_flow_does_not_serve_the_most() -> None:
-    """24 stages of flow 2,045.6 against 13 of 1,496: what is served says the opposite of what flows."""
+    """24 stages of flow 2,045.6 against 13 of 1,496: what is served says the opposite of what
+    flows.
+    """
     fleet, model = cluster("single24")
     pool = []
     for most in (None, 13):
@@ -83,7 +87,9 @@ def test_planning_for_work_is_deterministic_and_no_worse_than_any_candidate_seen
 
 
 def test_who_is_over_a_mean_latency_limit_comes_after_who_is_within() -> None:
-    """17 stages serve more than 10 and each token takes longer: with a limit between the two, 10 come first."""
+    """17 stages serve more than 10 and each token takes longer: with a limit between the two, 10
+    come first.
+    """
     fleet, model = cluster("single24")
     ways = []
     for most in (10, 17):

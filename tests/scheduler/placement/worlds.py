@@ -23,7 +23,7 @@ def machine(
     n = len(rates)
     curve = Curve.of(((1, 1.0), (100, 2.0)))
     profile = Profile(curve, curve, (10_000,) * n, (8,) * n, (64,) * n, rates)
-    return Machine(machine_id, 10**9, 1.0, 1.0, region, profile=profile, **more)  # type: ignore[arg-type]
+    return Machine(machine_id, 10**9, 1.0, 1.0, region, profile=profile, **more)
 
 
 @st.composite
@@ -71,7 +71,9 @@ def all_placements(fleet: Fleet, model: ModelShape) -> Iterator[Placement]:
 
 
 def flow_by_coverage(fleet: Fleet, model: ModelShape, placement: Placement) -> float:
-    """Least Σ T over the machines that hold a layer: the max flow with partial inference over endless links."""
+    """Least Σ T over the machines that hold a layer: the max flow with partial inference over
+    endless links.
+    """
     return min(
         sum(
             tokens_per_s(fleet.by_id[machine_id], model, len(layers))

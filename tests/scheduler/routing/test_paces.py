@@ -11,9 +11,19 @@ from scheduler.fleet import Machine, ModelShape
 from scheduler.routing.paces import WIDTH, Paces
 
 MOE = ModelShape(
-    4, 9000, 10, 500, False, 8, 1e9, experts=8, experts_per_token=2, expert_bytes=1000,
-    head_flops_per_token=1e6, kv_bytes_per_token_per_layer=2,
-)  # fmt: skip
+    4,
+    9000,
+    10,
+    500,
+    False,
+    8,
+    1e9,
+    experts=8,
+    experts_per_token=2,
+    expert_bytes=1000,
+    head_flops_per_token=1e6,
+    kv_bytes_per_token_per_layer=2,
+)
 
 
 def worlds() -> list[tuple[tuple[Machine, ...], ModelShape]]:

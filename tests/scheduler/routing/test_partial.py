@@ -1,4 +1,6 @@
-"""Lists, bounded lists and arrays find the same least cost as a search layer by layer, whatever is measured."""
+"""Lists, bounded lists and arrays find the same least cost as a search layer by layer, whatever is
+measured.
+"""
 
 from __future__ import annotations
 

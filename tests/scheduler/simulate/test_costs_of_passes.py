@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.scheduler.fit import FittedCost, PassSample, fit
 from scheduler.costs import prefill_ms_per_layer, tau_ms_per_layer
 from scheduler.errors import FleetError
 from scheduler.fleet import Machine, ModelShape
-from scheduler.simulate.fit import PassSample, fit
-from scheduler.simulate.pass_cost import FittedCost, ProfileCost, RooflineCost
+from scheduler.simulate.pass_cost import ProfileCost, RooflineCost
 from tests.scheduler.simulate.toy import MODEL, machine
 
 SHAPE = ModelShape.dense(

@@ -1,7 +1,7 @@
 """Helix's clusters served by Helix's placement: the published behaviour in a short window.
 
-The full windows are rows of `benchmarks.scheduler.simulator`; the reference values here are those of other simulators
-of the same machines, so the margins are wide.
+The full windows are rows of `benchmarks.scheduler.simulator`; the reference values here are those
+of other simulators of the same machines, so the margins are wide.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ import pytest
 from benchmarks.scheduler.worlds import cluster, shipped_placement
 from scheduler.dispatch.iwrr import IwrrRouter
 from scheduler.helix.max_flow import max_flow
-from scheduler.simulate import ClosedLoop, SimOptions, SimReport, simulate
+from scheduler.simulate.options import SimOptions
+from scheduler.simulate.report import SimReport
+from scheduler.simulate.simulation import simulate
 from scheduler.simulate.traces import poisson
+from scheduler.simulate.work import ClosedLoop
 
 LENGTHS = poisson(0, 3000)
 

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.scheduler.fit import FittedCost
+from benchmarks.scheduler.fixed_router import FixedRouter
 from core.protocol.types import LayerRange
 from scheduler.dispatch.estimate import KvEstimate
-from scheduler.dispatch.fixed import FixedRouter
 from scheduler.errors import FleetError
-from scheduler.simulate import SimOptions, simulate
 from scheduler.simulate.miner_line import MinerLine
-from scheduler.simulate.pass_cost import FittedCost
+from scheduler.simulate.options import SimOptions
 from scheduler.simulate.passes import make_worker
+from scheduler.simulate.simulation import simulate
 from scheduler.simulate.world import Running, SimLink, Visit, Worker
 from scheduler.workload import Arrival
 from tests.scheduler.simulate.toy import MODEL, fleet_of, machine, placed
@@ -118,7 +119,9 @@ def test_one_request_goes_round_in_the_time_of_its_passes_and_links():
 
 
 def test_two_microbatches_keep_two_equal_stages_busy():
-    """Steps of 2 ms each: all eight together would take 36 ms a round, and each stage would stand idle for half of it."""
+    """Steps of 2 ms each: all eight together would take 36 ms a round, and each stage would stand
+    idle for half of it.
+    """
     report = served(2, 8, pass_ms=2.0, step_ms=2.0)
     assert report.decode.mean_s == pytest.approx(0.020, rel=0.02)
     assert report.decode_tokens_per_s == pytest.approx(8 / 0.020, rel=0.05)

@@ -1,15 +1,17 @@
-"""Links: one message at a time, then latency; decode steps pass waiting prompts when they go first."""
+"""Links: one message at a time, then latency; decode steps pass waiting prompts when they
+go first.
+"""
 
 from __future__ import annotations
 
 import pytest
 
+from benchmarks.scheduler.fit import FittedCost
 from core.batching import BatchFormer, KvLedger
 from core.protocol.types import LayerRange
 from scheduler.errors import FleetError
 from scheduler.simulate.network import FREE, Network
 from scheduler.simulate.options import SimOptions
-from scheduler.simulate.pass_cost import FittedCost
 from scheduler.simulate.world import Running, Visit, Worker
 from tests.scheduler.simulate.toy import MODEL, fleet_of, machine
 

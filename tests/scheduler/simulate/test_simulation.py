@@ -8,19 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.scheduler.fit import FittedCost
+from benchmarks.scheduler.fixed_router import FixedRouter
 from scheduler.dispatch.estimate import KvEstimate
-from scheduler.dispatch.fixed import FixedRouter
 from scheduler.dispatch.iwrr import IwrrRouter
-from scheduler.dispatch.per_hop import RandomRouter, ShortestQueueRouter
-from scheduler.dispatch.swarm import SwarmRouter
-from scheduler.dispatch.topology import Topology
 from scheduler.errors import FleetError
 from scheduler.fleet import Fleet, Links
 from scheduler.helix.max_flow import max_flow
-from scheduler.simulate import Change, ClosedLoop, SimOptions, simulate
-from scheduler.simulate.pass_cost import FittedCost
-from scheduler.simulate.simulation import Simulation
+from scheduler.simulate.options import Change, SimOptions
+from scheduler.simulate.simulation import Simulation, simulate
 from scheduler.simulate.traces import poisson
+from scheduler.simulate.work import ClosedLoop
 from scheduler.workload import Arrival
 from tests.scheduler.simulate.toy import MODEL, fleet_of, machine, placed
 
@@ -298,20 +296,6 @@ def test_the_report_says_who_was_busy_and_where_messages_waited():
     # the second prompt is done 20 ms after the first and waits 80 ms for the link
     assert worst.max_wait_s == pytest.approx(0.08)
     assert report.mean_utilisation == pytest.approx(by_id["a"].utilisation, rel=0.1)
-
-
-@pytest.mark.parametrize("kind", [RandomRouter, ShortestQueueRouter, SwarmRouter])
-def test_routers_that_choose_hop_by_hop_serve_everything(kind):
-    fleet = fleet_of(*(machine(n, decode_ms=0.5, prefill_ms=0.01) for n in "abcd"))
-    router = kind(Topology.of(fleet, MODEL, TWICE), KvEstimate(fleet, MODEL, TWICE))
-    trace = poisson(3, 40, requests_per_s=5.0)
-    options = SimOptions(0, 200, changes=(Change(3.0, "b", "crash"), Change(8.0, "b", "join")))
-    sim = Simulation(fleet, MODEL, TWICE, router, trace, options)
-    report = sim.run()
-    assert report.finished_requests == 40
-    assert report.decode.count == sum(a.output_tokens - 1 for a in trace)
-    assert all(worker.ledger.used_pages == 0 for worker in sim.workers.values())
-    assert set(router.kv.used.values()) == {0}
 
 
 CHANGES = st.lists(

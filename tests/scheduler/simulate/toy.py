@@ -31,7 +31,9 @@ def machine(
     region: str = "",
     max_decodes: int = 1000,
 ) -> Machine:
-    """Each layer takes `prefill_ms` per prompt token and `decode_ms` for any number of decode steps."""
+    """Each layer takes `prefill_ms` per prompt token and `decode_ms` for any number of decode
+    steps.
+    """
     return Machine(
         machine_id,
         1,
@@ -54,7 +56,9 @@ def fleet_of(
     mbit_s: float | None = 8.0,
     pairs: Mapping[tuple[str, str], Link] | None = None,
 ) -> Fleet:
-    """All links alike: at 8 Mbit/s a token takes 1 ms between machines and 0.01 ms to or from the coordinator."""
+    """All links alike: at 8 Mbit/s a token takes 1 ms between machines and 0.01 ms to or from the
+    coordinator.
+    """
     regions = {("", ""): Link(latency_ms, mbit_s)}
     return Fleet(machines, Links(pairs or {}, regions), Coordinator())
 

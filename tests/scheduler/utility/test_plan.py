@@ -1,4 +1,6 @@
-"""Utility plans are valid, best on small fleets, deterministic, and exist whenever a chain of machines does."""
+"""Utility plans are valid, best on small fleets, deterministic, and exist whenever a chain of
+machines does.
+"""
 
 from __future__ import annotations
 

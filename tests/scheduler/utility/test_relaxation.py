@@ -82,7 +82,9 @@ def test_whole_plans_fit_and_no_plan_passes_their_bound(
     counts, worth, supply = fitting(program)
     mix = maximise(counts.astype(float), worth, supply.astype(float))
     bound = float(mix.prices @ supply)
-    plan = best_whole(counts, worth, supply, mix, bound, (Search(width, 0.0),), classes)
+    plan = best_whole(
+        counts, worth, supply, mix, bound, (Search(width, 0.0),), classes, 0.005 * bound
+    )
     truth = optimum(counts, worth, supply)
     assert (counts @ plan.times <= supply).all() and (plan.times >= 0).all()
     assert plan.value == pytest.approx(float(worth @ plan.times))
@@ -103,7 +105,14 @@ def test_no_plan_passes_the_bound_under_any_prices(
     over = max(0.0, float((worth - prices @ counts).max(initial=0.0)))
     bound = float(prices @ supply) + over * float(supply.sum())
     plan = best_whole(
-        counts, worth, supply, replace(mix, prices=prices), bound, (Search(100_000, 0.0),), 64
+        counts,
+        worth,
+        supply,
+        replace(mix, prices=prices),
+        bound,
+        (Search(100_000, 0.0),),
+        64,
+        0.005 * bound,
     )
     truth = optimum(counts, worth, supply)
     assert plan.value <= truth + 1e-6 <= plan.bound + 2e-6

@@ -1,6 +1,7 @@
 """Which cost model do measured passes of a stage speak for?
 
-t = a + b prefill + c decodes + d Σcontexts with nothing below zero: more work never takes less time.
+t = a + b prefill + c decodes + d Σcontexts with nothing below zero: more work never takes less
+time.
 """
 
 from __future__ import annotations
@@ -10,8 +11,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+from scipy.optimize import nnls
+
 from scheduler.errors import FleetError
-from scheduler.simulate.pass_cost import FittedCost
+
+
+class FittedCost:
+    """t = a + b prefill + c decodes + d Σcontexts, in ms per layer; nothing for an empty batch (see
+    `fit`).
+    """
+
+    needs_context = True
+
+    __slots__ = ("a_ms", "b_ms", "c_ms", "d_ms")
+
+    def __init__(self, a_ms: float, b_ms: float, c_ms: float, d_ms: float) -> None:
+        self.a_ms = a_ms
+        self.b_ms = b_ms
+        self.c_ms = c_ms
+        self.d_ms = d_ms
+
+    def seconds(
+        self, layers: int, prefill_tokens: int, decodes: int, context_tokens: int, attended: float
+    ) -> float:
+        """The fitted plane."""
+        if not prefill_tokens and not decodes:
+            return 0.0
+        per_layer = (
+            self.a_ms
+            + self.b_ms * prefill_tokens
+            + self.c_ms * decodes
+            + self.d_ms * context_tokens
+        )
+        return layers * per_layer / 1e3
 
 
 class PassSample(NamedTuple):
@@ -35,14 +68,12 @@ class Fit:
 
 
 def fit(samples: Sequence[PassSample], *, held_out_share: float = 0.25, seed: int = 0) -> Fit:
-    """Non-negative least squares of relative errors on a random part of the samples, judged on the rest.
+    """Non-negative least squares of relative errors on a random part of the samples, judged on the
+    rest.
 
-    Raises FleetError for fewer than 8 samples or one without time or layers. A cost of 5 % held-out error is what the
-    simulator's own error is allowed to rest on.
+    Raises FleetError for fewer than 8 samples or one without time or layers. A cost of 5 % held-out
+    error is what the simulator's own error is allowed to rest on.
     """
-    import numpy as np
-    from scipy.optimize import nnls
-
     if len(samples) < 8:
         raise FleetError(f"{len(samples)} measured passes; a fit needs at least 8")
     for sample in samples:

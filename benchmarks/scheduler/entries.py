@@ -1,7 +1,8 @@
 """How is a flow shared out so that requests enter as few slices as possible?
 
-min Σ e(i, g), e(i, g) ≥ y(i, g) − y(i, g − 1), Σ_i y(i, g) = T, Σ_g layers(g) y(i, g) ≤ rate(i), all ≥ 0: what a slice
-passes on a segment beyond what it passed on the one before has entered it there.
+min Σ e(i, g), e(i, g) ≥ y(i, g) − y(i, g − 1), Σ_i y(i, g) = T, Σ_g layers(g) y(i, g) ≤ rate(i),
+all ≥ 0: what a slice passes on a segment beyond what it passed on the one before has entered it
+there.
 """
 
 from __future__ import annotations
@@ -11,15 +12,39 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from scheduler.fleet import Fleet, ModelShape, Placement
+from scheduler.flow_lp import slices_of
 from scheduler.highs import open_highs
+from scheduler.interval_flow import largest_flow, share_out
 
 Floats: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+def entries(
+    fleet: Fleet, model: ModelShape, placement: Placement, share: float = 1.0, fewest: bool = True
+) -> float:
+    """Mean number of stages that a request visits when `share` of the largest flow is served.
+
+    With `fewest` the flow is shared out so that the number is least, else each segment is served by
+    the slice that ends first. 0 where nothing flows. Raises PlanError as `slices_of` does.
+    """
+    found = slices_of(fleet, model, placement)
+    most, _ = largest_flow(found.spans, found.together, found.widths)
+    served = share * most
+    if served <= 0:
+        return 0.0
+    asked = (found.spans, found.together, found.widths, served)
+    shares = fewest_entries(*asked) if fewest else None
+    if shares is None:
+        shares = share_out(*asked)
+    before = np.concatenate([np.zeros((len(shares), 1)), shares[:, :-1]], axis=1)
+    return float(np.maximum(0.0, shares - before).sum()) / served
 
 
 def fewest_entries(
     spans: Sequence[tuple[int, int]], rates: Sequence[float], widths: Floats, flow: float
 ) -> Floats | None:
-    """[slice, segment] tokens/s of least entries; None when neither solver is there or none succeeds."""
+    """[slice, segment] tokens/s of least entries; None when the solver gives up."""
     cells = [(i, g) for i, (a, b) in enumerate(spans) for g in range(a, b)]
     n, slices, segments = len(cells), len(spans), len(widths)
     index = {cell: v for v, cell in enumerate(cells)}
@@ -54,10 +79,7 @@ def fewest_entries(
 def _solve(
     cost: Floats, lower: Floats, upper: Floats, entries: tuple[Any, Any, Any]
 ) -> Floats | None:
-    try:
-        api, solver = open_highs()
-    except ImportError:
-        return _solve_by_scipy(cost, lower, upper, entries)
+    api, solver = open_highs()
     row, column, value = entries
     problem = api.HighsLp()
     problem.num_col_, problem.num_row_ = len(cost), len(lower)
@@ -73,22 +95,3 @@ def _solve(
     if solver.getModelStatus() != api.HighsModelStatus.kOptimal:
         return None
     return np.array(solver.getSolution().col_value)
-
-
-def _solve_by_scipy(
-    cost: Floats, lower: Floats, upper: Floats, entries: tuple[Any, Any, Any]
-) -> Floats | None:
-    try:
-        from scipy.optimize import linprog
-        from scipy.sparse import coo_array
-    except ImportError:
-        return None
-    row, column, value = entries
-    matrix = coo_array((value, (row, column)), shape=(len(lower), len(cost))).tocsr()
-    equal = np.flatnonzero(lower == upper)
-    below = np.flatnonzero(lower != upper)
-    found = linprog(
-        cost, A_ub=matrix[below], b_ub=upper[below], A_eq=matrix[equal], b_eq=upper[equal],
-        method="highs",
-    )  # fmt: skip
-    return np.array(found.x) if found.status == 0 else None

@@ -1,7 +1,9 @@
-"""What do the requests of a trace wait on one replica (LLMFabric §3.3, simulator stage 2, iteration by iteration)?
+"""What do the requests of a trace wait on one replica (LLMFabric §3.3, simulator stage 2, iteration
+by iteration)?
 
-Continuous batching: every iteration takes the prompts that fit into the token budget and the KV room, first come first
-served, and one step of everything that runs. The closed form of `replica` is the mean of this.
+Continuous batching: every iteration takes the prompts that fit into the token budget and the KV
+room, first come first served, and one step of everything that runs. The closed form of `replica` is
+the mean of this.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.fabric.replica import Replica
+from scheduler.errors import PlanError
+from scheduler.fabric.place import FabricPlan
+from scheduler.fabric.replica import Replica, replica
+from scheduler.fabric.world import Efficiency
 from scheduler.workload import Arrival
 
 
@@ -29,7 +34,9 @@ class Replayed:
 
 
 def replay(replica: Replica, requests: Sequence[Arrival], max_sequences: int = 256) -> Replayed:
-    """Serve every request to its end. Requests must be in order of arrival and fit the KV room alone."""
+    """Serve every request to its end. Requests must be in order of arrival and fit the KV room
+    alone.
+    """
     room = replica.kv_room_tokens
     first, done = [0.0] * len(requests), [0.0] * len(requests)
     waiting: deque[int] = deque()
@@ -81,3 +88,42 @@ def replay(replica: Replica, requests: Sequence[Arrival], max_sequences: int = 2
         now_ms / 1e3,
         iteration,
     )
+
+
+def replay_plan(
+    plan: FabricPlan, traces: Sequence[Sequence[Arrival]], efficiency: Efficiency = Efficiency()
+) -> tuple[tuple[Replayed, ...], ...]:
+    """For each model in order, what each of its replicas did with its share of the model's trace.
+
+    Requests go round in proportion to capacity. Raises PlanError for models that share GPUs, which
+    only the closed form knows, and for a model without replicas.
+    """
+    types = {gpu.name: gpu for gpu in plan.types}
+    found = []
+    for part, demand, trace in zip(plan.parts, plan.demands, traces, strict=True):
+        if any(part.model in pair for pair in plan.shared):
+            raise PlanError("machine-twice", f"{demand.name} shares its GPUs")
+        replicas = list[Replica]()
+        for group in part.groups:
+            one = replica(types[group.gpu], group.tensor, demand, efficiency)
+            if one is not None:
+                replicas += [one] * group.replicas
+        if not replicas:
+            raise PlanError("empty", f"{demand.name} is served by nothing")
+        shares = _dealt(trace, [one.capacity_per_s for one in replicas])
+        found.append(
+            tuple(
+                replay(one, share, efficiency.max_sequences)
+                for one, share in zip(replicas, shares, strict=True)
+            )
+        )
+    return tuple(found)
+
+
+def _dealt(trace: Sequence[Arrival], capacities: Sequence[float]) -> list[list[Arrival]]:
+    """Each request to the replica that is furthest behind its share."""
+    shares: list[list[Arrival]] = [[] for _ in capacities]
+    for request in trace:
+        behind = min(range(len(shares)), key=lambda r: ((len(shares[r]) + 1) / capacities[r], r))
+        shares[behind].append(request)
+    return shares

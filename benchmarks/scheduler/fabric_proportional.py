@@ -1,4 +1,6 @@
-"""What would the memory-proportional policy do (memP, LLMFabric §5 "Placement strategy" and Table 1)?"""
+"""What would the memory-proportional policy do (memP, LLMFabric §5 "Placement strategy" and Table
+1)?
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ Allocation = Mapping[str, Mapping[str, int]]
 
 
 def memory_proportional(types: Sequence[GpuType], demands: Sequence[Demand]) -> Allocation:
-    """GPUs in proportion to a model's memory demand, "the product of the average request arrival rate and the model
-    parameter size".
+    """GPUs in proportion to a model's memory demand, "the product of the average request arrival
+    rate and the model parameter size".
 
-    The paper does not print how shares are rounded or who gets which type; this reproduces its Table 1: the least
-    demanding model first takes its share, rounded up, of the GPUs with least memory, and the most demanding gets what is
-    left. Raises PlanError with fewer GPUs than models.
+    The paper does not print how shares are rounded or who gets which type; this reproduces its
+    Table 1: the least demanding model first takes its share, rounded up, of the GPUs with least
+    memory, and the most demanding gets what is left. Raises PlanError with fewer GPUs than models.
     """
     check_world(types, demands)
     left = {gpu.name: gpu.count for gpu in types}
@@ -59,10 +61,11 @@ def evaluate_allocation(
     objective: Objective = "sum",
     efficiency: Efficiency = Efficiency(),
 ) -> FabricPlan:
-    """A given allocation matrix with the best ⟨ψ_DP, ψ_TP⟩ that uses exactly those GPUs (C3), by our own latency model.
+    """A given allocation matrix with the best ⟨ψ_DP, ψ_TP⟩ that uses exactly those GPUs (C3), by
+    our own latency model.
 
-    So a policy that only counts GPUs is judged at its best. A model that its GPUs cannot hold, or whose load they cannot
-    serve, has infinite latency; then so has the plan.
+    So a policy that only counts GPUs is judged at its best. A model that its GPUs cannot hold, or
+    whose load they cannot serve, has infinite latency; then so has the plan.
     """
     types = tuple(sorted(types, key=lambda gpu: gpu.name))
     check_world(types, demands)

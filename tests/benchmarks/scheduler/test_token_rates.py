@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.scheduler.quality10 import FIRST_SPEEDS, TYPICAL_LAYERS
-from benchmarks.scheduler.worlds import cluster
-from scheduler.costs import capacities, tokens_per_s
-from scheduler.fleet import Fleet, ModelShape
-from scheduler.helix.token_rates import (
+from benchmarks.scheduler.token_rates import (
     AS_PUBLISHED,
     RateOptions,
     token_rates,
     typical_layers,
     with_token_rates,
 )
+from benchmarks.scheduler.worlds import cluster
+from scheduler.costs import capacities, tokens_per_s
+from scheduler.fleet import Fleet, ModelShape
 from tests.scheduler.worlds import fleets, models
 
 
@@ -57,7 +57,9 @@ def test_published_tables_come_out_exactly(name: str, model_name: str) -> None:
 def test_without_rounding_and_by_our_typical_layers_tables_are_near(
     name: str, model_name: str, mean: float, worst: float
 ) -> None:
-    """The rest is their rounding: 30B tables that credit a T4 of 7 layers with more than one of 6."""
+    """The rest is their rounding: 30B tables that credit a T4 of 7 layers with more than
+    one of 6.
+    """
     fleet, model = cluster(name, model_name)
     found = token_rates(fleet, model)
     errors = []

@@ -12,8 +12,9 @@ from scheduler.fabric.world import Efficiency
 def check_plan(plan: FabricPlan, efficiency: Efficiency = Efficiency()) -> None:
     """Raise PlanError unless the plan keeps C1–C3 (§3.3, equations 2–4) and serves every model.
 
-    C1 global resource capacity: Σ_m a_{m,n} ≤ d_n. C2 memory feasibility: a replica's GPUs hold weights and KV cache.
-    C3 parallelism compatibility: one ⟨ψ_DP, ψ_TP⟩ per model and type, a_{m,n} = ψ_DP × ψ_TP, inside a node.
+    C1 global resource capacity: Σ_m a_{m,n} ≤ d_n. C2 memory feasibility: a replica's GPUs hold
+    weights and KV cache. C3 parallelism compatibility: one ⟨ψ_DP, ψ_TP⟩ per model and type, a_{m,n}
+    = ψ_DP × ψ_TP, inside a node.
     """
     types = {gpu.name: gpu for gpu in plan.types}
     for name, used in plan.gpus.items():

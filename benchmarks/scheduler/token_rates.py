@@ -1,12 +1,14 @@
-"""How many tokens a second does a machine pass with k layers, T(k), given what it was measured at and who is with it?
+"""How many tokens a second does a machine pass with k layers, T(k), given what it was measured at
+and who is with it?
 
-Helix §4.3 profiles T(k); its published tables are derived from two curves per type of machine, and so are these. A
-machine's batch grows with its KV room and with the share of a request's round trip that is spent on it, so T(k) depends
-on all the other machines, and falls faster than 1/k.
+Helix §4.3 profiles T(k); its published tables are derived from two curves per type of machine, and
+so are these. A machine's batch grows with its KV room and with the share of a request's round trip
+that is spent on it, so T(k) depends on all the other machines, and falls faster than 1/k.
 
-Compared with the published tables of both models on 24 and 42 nodes: `AS_PUBLISHED` with what their authors set by hand
-gives all of them to the last digit. The default, which settles instead of swinging and does not round batches, is off by
-2 to 4 % on average for 70B (at most 12 %), 5 to 10 % for 30B (at most 30 %, at batches of one to three requests).
+Compared with the published tables of both models on 24 and 42 nodes: `AS_PUBLISHED` with what their
+authors set by hand gives all of them to the last digit. The default, which settles instead of
+swinging and does not round batches, is off by 2 to 4 % on average for 70B (at most 12 %), 5 to 10 %
+for 30B (at most 30 %, at batches of one to three requests).
 """
 
 from __future__ import annotations
@@ -34,11 +36,12 @@ SHORTEST_MS = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class RateOptions:
-    """``kv_share`` is how much of the KV room is in use; ``rounds`` how often speeds and shares are made to agree.
+    """``kv_share`` is how much of the KV room is in use; ``rounds`` how often speeds and shares are
+    made to agree.
 
-    ``whole_requests`` rounds the typical batch as the published tables do, which makes steps (down to no decode step at
-    all, hence no cost for it); without it the curves decide. ``monotone`` lifts T(k) to the largest T(j) with j ≥ k: who
-    holds fewer layers is never slower.
+    ``whole_requests`` rounds the typical batch as the published tables do, which makes steps (down
+    to no decode step at all, hence no cost for it); without it the curves decide. ``monotone``
+    lifts T(k) to the largest T(j) with j ≥ k: who holds fewer layers is never slower.
     """
 
     workload: Workload = PUBLISHED_WORKLOAD
@@ -53,9 +56,11 @@ AS_PUBLISHED = RateOptions(whole_requests=True, monotone=False)
 
 
 def typical_layers(fleet: Fleet, model: ModelShape) -> dict[str, int]:
-    """k̂, the layers that a machine holds in a typical plan, by id: two thirds of its most, or its most where that is tight.
+    """k̂, the layers that a machine holds in a typical plan, by id: two thirds of its most, or its
+    most where that is tight.
 
-    Helix sets this by hand per card, never more than a layer away. Machines that hold nothing are left out.
+    Helix sets this by hand per card, never more than a layer away. Machines that hold nothing are
+    left out.
     """
     most = {m.id: c for m in fleet.machines if (c := max(capacities(m, model)))}
     guess = {machine_id: max(1, round(2 * layers / 3)) for machine_id, layers in most.items()}
@@ -71,15 +76,18 @@ def token_rates(
 ) -> dict[str, tuple[float, ...]]:
     """T(1), T(2), … of every machine that holds a layer, by id.
 
-    With t the time a token takes in one layer and k̂ the typical layers of a kind, a machine's share of the round trip is
-    k t / (k t + (L − k) t̄), t̄ the mean of t weighed by k̂. Its decode batch B is that share of the requests that fit,
-    kv_share · KV / (in + out), at most `out` (one prompt a batch). Serving one request then takes a prompt of its own and
-    `out` places in batches of B: T(k) = (in + out) / (k (prefill(in) + out · decode(B) / B)).
+    With t the time a token takes in one layer and k̂ the typical layers of a kind, a machine's
+    share of the round trip is k t / (k t + (L − k) t̄), t̄ the mean of t weighed by k̂. Its decode
+    batch B is that share of the requests that fit, kv_share · KV / (in + out), at most `out` (one
+    prompt a batch). Serving one request then takes a prompt of its own and `out` places in batches
+    of B: T(k) = (in + out) / (k (prefill(in) + out · decode(B) / B)).
 
-    ``typical`` gives k̂ by kind (default: `typical_layers` of each machine), ``speeds`` the 1/t by kind to start from, in any unit. Who is
-    faster spends less of the round trip, so has smaller batches, so is slower: taken as printed, the rounds swing. Here
-    each goes half the way and they settle; with ``whole_requests`` they go all the way, and the published tables are
-    what ten rounds from their authors' start end with (24 nodes: an A100 alternates between 16,365 and 20,509).
+    ``typical`` gives k̂ by kind (default: `typical_layers` of each machine), ``speeds`` the 1/t by
+    kind to start from, in any unit. Who is faster spends less of the round trip, so has smaller
+    batches, so is slower: taken as printed, the rounds swing. Here each goes half the way and they
+    settle; with ``whole_requests`` they go all the way, and the published tables are what ten
+    rounds from their authors' start end with (24 nodes: an A100 alternates between 16,365 and
+    20,509).
     """
     by_id = typical_layers(fleet, model)
     able = [machine for machine in fleet.machines if machine.id in by_id]
@@ -122,7 +130,8 @@ def with_token_rates(
 ) -> Fleet:
     """The fleet with a derived T(k) in every measured profile that came without one.
 
-    Machines without a profile are left to the roofline of `scheduler.costs`, but count in everybody's round trip.
+    Machines without a profile are left to the roofline of `scheduler.costs`, but count in
+    everybody's round trip.
     """
     wanting = {
         m.id for m in fleet.machines if m.profile and m.profile.tokens_per_s_by_layers is None
@@ -160,7 +169,9 @@ def _rate(machine: Machine, model: ModelShape, k: int, share: float, options: Ra
 def _rate_of_whole_requests(
     machine: Machine, model: ModelShape, k: int, tokens: float, workload: Workload
 ) -> float:
-    """The same with the prompt's tokens in a batch, and the decode steps in it, each rounded to a whole number."""
+    """The same with the prompt's tokens in a batch, and the decode steps in it, each rounded to a
+    whole number.
+    """
     prompt, output = workload.input_tokens, workload.output_tokens
     batch = tokens / (prompt + output)
     prompts = batch / output

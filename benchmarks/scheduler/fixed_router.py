@@ -1,4 +1,6 @@
-"""How are requests spread over pipelines that never change? (separate pipelines; Parallax's production default)"""
+"""How are requests spread over pipelines that never change? (separate pipelines; Parallax's
+production default)
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,9 @@ from scheduler.fleet import Pipeline
 class FixedRouter:
     """Round robin over disjoint pipelines, in proportion to ``weights`` (None: each in turn).
 
-    A pipeline with an absent machine is passed over, and with ``masks_full`` one whose caches are over the mark; when
-    none is left the request is refused.
+    A pipeline with an absent machine is passed over, and with ``masks_full`` one whose caches are
+    over the mark; when none is left the request is refused.
     """
-
-    wants_seconds = False
 
     def __init__(
         self,
@@ -31,7 +31,6 @@ class FixedRouter:
         if not pipelines or len(weights) != len(pipelines) or min(weights) <= 0:
             raise FleetError(f"{len(pipelines)} pipelines with weights {list(weights)}")
         self.kv = kv
-        self.waiting_at = _nobody_waits
         self._pipelines = [list(pipeline) for pipeline in pipelines]
         self._weights = list(weights)
         self._taken = [0.0] * len(pipelines)
@@ -47,7 +46,6 @@ class FixedRouter:
         self._taken[chosen] += 1
         route = Route(prompt_tokens)
         route.stages = list(self._pipelines[chosen])
-        route.is_complete = True
         self.kv.add(route.stages, prompt_tokens)
         return route
 
@@ -57,15 +55,8 @@ class FixedRouter:
             return False
         return not self._masks_full or all(self.kv.fits(m, prompt_tokens) for m in machines)
 
-    def extend(self, route: Route) -> bool:
-        """Never asked for: routes are complete."""
-        return False
-
     def note_step(self, route: Route) -> None:
         """Decode steps do not matter."""
-
-    def note_seconds(self, route: Route, stage: int, seconds: float) -> None:
-        """Times do not matter."""
 
     def finish(self, route: Route) -> None:
         """Free the estimate of what the route had booked."""
@@ -88,7 +79,3 @@ class FixedRouter:
         for i, pipeline in enumerate(self._pipelines):
             if any(shard.machine_id == machine_id for shard in pipeline):
                 self._taken[i] = max(self._taken[i], level * self._weights[i])
-
-
-def _nobody_waits(machine_id: str) -> int:
-    return 0

@@ -1,7 +1,7 @@
 """On which nodes do the replicas of a placement stand?
 
-ψ_TP are powers of two that divide a node, so filling nodes in order of falling ψ_TP never leaves a gap: what C1 allows always
-fits, and models share nodes where that fills them.
+ψ_TP are powers of two that divide a node, so filling nodes in order of falling ψ_TP never leaves a
+gap: what C1 allows always fits, and models share nodes where that fills them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from scheduler.fabric.place import FabricPlan
 
 
 class Seat(NamedTuple):
-    """One replica: its GPU type, its node and first GPU there, how many GPUs, and the models (two where they share)."""
+    """One replica: its GPU type, its node and first GPU there, how many GPUs, and the models (two
+    where they share).
+    """
 
     gpu: str
     node: int
@@ -23,7 +25,9 @@ class Seat(NamedTuple):
 
 
 def seats(plan: FabricPlan) -> tuple[Seat, ...]:
-    """A seat for every replica, each inside one node. Raises PlanError when a type has too few GPUs (C1)."""
+    """A seat for every replica, each inside one node. Raises PlanError when a type has too few GPUs
+    (C1).
+    """
     partner = dict(plan.shared)
     second = set(partner.values())
     wanted: dict[str, list[tuple[int, tuple[str, ...]]]] = {gpu.name: [] for gpu in plan.types}
