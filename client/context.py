@@ -12,7 +12,7 @@ import msgspec
 from client.orders.matcher_api import MatcherApi
 from client.records.store import ClientStore
 from core.chain.chain import Chain
-from core.engine.store import resolve_model
+from core.engine.weights.store import resolve_model
 from core.protocol import ids
 from core.protocol.errors import IdInvalid, ModelMissing, ModelUnknown
 from core.protocol.types import ModelSpec

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from core.chain.chain import CONTRACTS, Chain, predict_address
 from core.dispute.trace.program import Tolerance
-from core.engine.shape import describe_model
-from core.engine.weights import model_manifest
+from core.engine.weights.shape import describe_model
+from core.engine.weights.weights import model_manifest
 from core.protocol import signing
 from core.protocol.signing import DigestSigner
 from core.protocol.types import ModelSpec

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
 
     from core.dispute.play.model import TraceModel
-    from core.engine.blocks import ModelShard
+    from core.engine.model.blocks import ModelShard
 
 
 def corrupt_layer_int8(shard: ModelShard, layer: int) -> None:

@@ -14,7 +14,7 @@ from core.runtime.commands.cli import App, Run
 from devnet.faults import corrupt_layer_int8, int8_believer, slow_down
 
 if TYPE_CHECKING:
-    from core.engine.blocks import ModelShard
+    from core.engine.model.blocks import ModelShard
 
 app = App(
     "faulty-miner", help="A miner that lies or dawdles, so that an audit can be seen to work."

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from core.engine.shape import describe_model
+from core.engine.weights.shape import describe_model
 from core.protocol import units
 from core.protocol.errors import UsageError
 from core.protocol.types import LayerRange

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from core.chain.chain import Chain
-from core.engine.store import resolve_model
+from core.engine.weights.store import resolve_model
 from core.protocol.errors import HeadraceError
 from core.runtime.folders import Folders
 from devnet.accounts import PARTIES, environ_of, make_wallets, signer_of, write_home

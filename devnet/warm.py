@@ -36,11 +36,11 @@ PRELOADED = (
     "matcher.daemon.start",
     "scheduler.explain",
     "uvicorn",
-    "core.engine.library",  # before transformers, of which it leaves out what would complain
+    "core.engine.model.library",  # before transformers, of which it leaves out what would complain
     "transformers.models.llama.modeling_llama",
-    "core.engine.model",
+    "core.engine.weights.load_shard",
     "core.dispute.judging.numerics",
-    "miner.run",
+    "miner.serving.request_run",
     "client.cli",
     "client.jobs.wishes",
     "client.auditor_cli",

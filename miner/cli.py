@@ -15,10 +15,10 @@ from core.runtime.commands.cli import App, Run
 
 if TYPE_CHECKING:
     from core.runtime.commands.results import Results
-    from miner.assignment import ShardHook
-    from miner.defence import TraceHook
-    from miner.home import RunningDaemon
-    from miner.results import Earnings
+    from miner.commands.results import Earnings
+    from miner.daemon.assignment import ShardHook
+    from miner.defence.defence import TraceHook
+    from miner.records.home import RunningDaemon
 
 app = App("miner", help="Serve layers of a model and earn.")
 stake_commands = app.group("stake", help="Add, withdraw and show stake.")
@@ -57,7 +57,7 @@ async def init(
     """Set this machine up: five questions, a configuration file, a measurement, and what to type
     next.
     """
-    from miner.setting_up import init as go
+    from miner.commands.init import init as go
 
     run.emit(
         await go(run, name=name, model=model, price=price, memory_limit=memory_limit, bench=bench)
@@ -80,7 +80,7 @@ async def bench(
     """
     settings = run.load({"miner.model": model, "miner.layers": layers})
     from core.protocol.types import LayerRange
-    from miner.bench import bench_lines, measure_machine
+    from miner.commands.bench import bench_lines, measure_machine
 
     fixed = settings.miner.layers
     found = await measure_machine(run, LayerRange(*fixed) if fixed else None, save=save)
@@ -113,7 +113,7 @@ async def quote(
     (M > C/P).
     """
     settings = run.load({"miner.price_in": price_in, "miner.price_out": price_out})
-    from miner import quote as model
+    from miner.commands import quote as model
 
     if paper:
         run.emit(model.paper_table(settings))
@@ -138,7 +138,7 @@ async def register(
     ] = None,
 ) -> None:
     """Register this machine: lock stake and name the key that signs work."""
-    from miner.registration import register as go
+    from miner.commands.registration import register as go
 
     done = await go(run, stake, operator)
     run.emit(
@@ -190,11 +190,11 @@ async def run_daemon(
     """Load the settings, open the operator's wallet and serve. The hooks are for demonstrations and
     tests.
     """
-    from miner.home import operator_wallet
+    from miner.records.home import operator_wallet
 
     settings = run.load(flags)
     signer = run.unlock(operator_wallet(settings), password_file=settings.miner.password_file)
-    from miner.daemon import serve
+    from miner.daemon.daemon import serve
 
     await serve(settings, signer, shard_hook=shard_hook, trace_hook=trace_hook)
 
@@ -217,8 +217,8 @@ async def update(
     ] = None,
 ) -> None:
     """Change this machine's terms; a running miner takes them up when it is started anew."""
-    from miner.setting_up import prices_of
-    from miner.setting_up import update as go
+    from miner.commands.init import prices_of
+    from miner.commands.init import update as go
 
     price_in, price_out = (None, None) if price is None else prices_of(price)
     host, port = (None, None) if endpoint is None else _host_and_port(endpoint)
@@ -245,7 +245,7 @@ async def status(
     ] = False,
 ) -> None:
     """Show what the running miner does."""
-    from miner.live_view import picture, require_status, watch
+    from miner.commands.live_view import picture, require_status, watch
 
     if follow:
         await watch(run, 1.0, whole_screen=False, count=None)
@@ -261,7 +261,7 @@ async def top(
     count: Annotated[int | None, typer.Option(help="End after so many looks.", min=1)] = None,
 ) -> None:
     """Watch the running miner on the whole screen; Ctrl-C ends the view, not the miner."""
-    from miner.live_view import watch
+    from miner.commands.live_view import watch
 
     await watch(run, every, whole_screen=True, count=count)
 
@@ -269,8 +269,8 @@ async def top(
 @app.command()
 async def why(run: Run) -> None:
     """Say why this miner gets no work: each reason with its fact, the gravest first."""
-    from miner.facts import gather_facts
-    from miner.why import reasons
+    from miner.commands.facts import gather_facts
+    from miner.commands.why import reasons
 
     found = reasons(await gather_facts(run.settings))
     run.emit(found, columns=("rank", "weight", "topic", "fact", "next"))
@@ -282,7 +282,7 @@ async def doctor(run: Run) -> None:
     something is broken.
     """
     from core.protocol.errors import CheckFailed
-    from miner.doctor import examine
+    from miner.commands.doctor import examine
 
     found = await examine(run.settings)
     run.emit(found, columns=("state", "check", "found", "next"))
@@ -303,7 +303,7 @@ async def earnings(
     csv: Annotated[Path | None, typer.Option("--csv", help="Also write the rows here.")] = None,
 ) -> None:
     """Show what was delivered, settled, disputed and slashed, and what can be claimed."""
-    from miner.earnings import read_earnings
+    from miner.commands.earnings import read_earnings
 
     found = await read_earnings(run, by.value, since, csv)
     run.emit(found, human=lambda: _earnings(found))
@@ -312,7 +312,7 @@ async def earnings(
 @app.command()
 async def claim(run: Run) -> None:
     """Take all earnings to the owner's wallet; the same as `withdraw --credits`."""
-    from miner.registration import withdraw_credits
+    from miner.commands.registration import withdraw_credits
 
     run.emit(await withdraw_credits(run))
 
@@ -349,7 +349,7 @@ async def withdraw(
     earnings.
     """
     from core.protocol.errors import UsageError
-    from miner import registration
+    from miner.commands import registration
 
     if credits and (cancel or amount is not None):
         raise UsageError("--credits takes all earnings", "it goes with neither AMOUNT nor --cancel")
@@ -364,7 +364,7 @@ async def withdraw(
 @stake_commands.command()
 async def add(run: Run, amount: Annotated[str, typer.Argument(help="Such as 500usd.")]) -> None:
     """Lock more stake."""
-    from miner.registration import add_stake
+    from miner.commands.registration import add_stake
 
     run.emit(await add_stake(run, amount))
 
@@ -386,7 +386,7 @@ async def stake_withdraw(
 @stake_commands.command("status")
 async def stake_status(run: Run) -> None:
     """Show stake, what is leaving, and what is owed."""
-    from miner.registration import stake_status as go
+    from miner.commands.registration import stake_status as go
 
     run.emit(await go(run))
 
@@ -394,7 +394,7 @@ async def stake_status(run: Run) -> None:
 @app.command()
 async def unjail(run: Run) -> None:
     """Work again after a slash, once the time is over."""
-    from miner.registration import unjail as go
+    from miner.commands.registration import unjail as go
 
     run.emit(await go(run))
 
@@ -405,7 +405,7 @@ NewOperator = Annotated[str, typer.Argument(help="Wallet of the new key; made wh
 @operator_commands.command("rotate")
 async def operator_rotate(run: Run, name: NewOperator) -> None:
     """Name another key to sign work; what the old one signed stays valid."""
-    from miner.registration import rotate_operator as go
+    from miner.commands.registration import rotate_operator as go
 
     run.emit(await go(run, name))
 
@@ -419,7 +419,7 @@ async def rotate_operator(run: Run, name: NewOperator) -> None:
 @dispute_commands.command("ls")
 async def disputes_ls(run: Run) -> None:
     """Accusations against this miner, newest first."""
-    from miner.accusations import accusations
+    from miner.commands.accusations import accusations
 
     run.emit(await accusations(run))
 
@@ -429,7 +429,7 @@ async def disputes_show(
     run: Run, dispute: Annotated[str, typer.Argument(help="Its id, or the beginning of it.")]
 ) -> None:
     """One accusation: who makes it, where it stands, what is at risk."""
-    from miner.accusations import accusation
+    from miner.commands.accusations import accusation
 
     run.emit(await accusation(run, dispute))
 
@@ -437,7 +437,7 @@ async def disputes_show(
 @dispute_commands.command("respond")
 async def disputes_respond(run: Run) -> None:
     """Answer open games from stored rows until they end; a running miner does so by itself."""
-    from miner.accusations import respond
+    from miner.commands.accusations import respond
 
     run.emit(await respond(run))
 
@@ -447,7 +447,7 @@ async def disputes_respond(run: Run) -> None:
 
 def _running(run: Run) -> RunningDaemon:
     from core.protocol.errors import Unreachable
-    from miner.home import Home
+    from miner.records.home import Home
 
     home = Home.of(run.settings)
     running = home.read_running()
@@ -462,9 +462,9 @@ def _running(run: Run) -> RunningDaemon:
 
 async def _leave(run: Run, within_s: float | None) -> None:
     from core.protocol.errors import Unreachable
-    from miner.facts import tell_daemon
-    from miner.home import Home
-    from miner.results import Left
+    from miner.commands.facts import tell_daemon
+    from miner.commands.results import Left
+    from miner.records.home import Home
 
     running, home = _running(run), Home.of(run.settings)
     query = "" if within_s is None else f"?timeout_s={within_s}"
@@ -524,7 +524,7 @@ def _host_and_port(endpoint: str) -> tuple[str, int]:
 @app.results
 def _results() -> Results:
     """What each command prints with --json."""
-    from miner import results as r
+    from miner.commands import results as r
 
     return {
         "init": (r.Initialised,),

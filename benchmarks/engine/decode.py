@@ -16,8 +16,8 @@ from torch import Tensor
 
 from benchmarks.engine.models import NAMES, model_folder, packed_shard
 from benchmarks.table import Row
-from core.engine.batch import BatchEngine
-from core.engine.pieces import RequestPiece
+from core.engine.batch.batch import BatchEngine
+from core.engine.batch.pieces import RequestPiece
 
 PROMPT_TOKENS = 18
 STEPS = {1: 16, 4: 12, 16: 8, 64: 5}

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from benchmarks.engine.models import NAMES, model_folder, whole_shard
 from benchmarks.table import Row
-from core.engine.batch import BatchEngine
-from core.engine.determinism import is_batch_invariant
-from core.engine.pieces import RequestPiece
-from core.engine.prepack import prepack
-from core.engine.sizing import Offload
+from core.engine.batch.batch import BatchEngine
+from core.engine.batch.determinism import is_batch_invariant
+from core.engine.batch.pieces import RequestPiece
+from core.engine.kernels.prepack import prepack
+from core.engine.memory.sizing import Offload
 
 _PROMPT, _STEPS, _COMPANY = 150, 8, 15
 _COST_STEPS = {1: 24, 16: 9}

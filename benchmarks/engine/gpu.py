@@ -16,10 +16,10 @@ import torch
 
 from benchmarks.engine.models import NAMES, model_folder
 from benchmarks.table import Row
-from core.engine.batch import BatchEngine
-from core.engine.model import load_shard
-from core.engine.pieces import RequestPiece
-from core.engine.shape import layer_count, read_config
+from core.engine.batch.batch import BatchEngine
+from core.engine.batch.pieces import RequestPiece
+from core.engine.weights.load_shard import load_shard
+from core.engine.weights.shape import layer_count, read_config
 from core.protocol.types import LayerRange
 
 PROMPT_TOKENS, STEPS, WARM_STEPS = 18, 64, 8

@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.engine.store import model_path
+from core.engine.weights.store import model_path
 
 if TYPE_CHECKING:
-    from core.engine.blocks import ModelShard
+    from core.engine.model.blocks import ModelShard
 
 NAMES = {"gemma": "Gemma 3 270M", "smollm": "SmolLM2 135M", "llama": "random Llama 18 × 640"}
 
@@ -45,8 +45,8 @@ def model_folder(name: str) -> Path:
 
 def whole_shard(folder: Path) -> ModelShard:
     """All layers of a model, in float32."""
-    from core.engine.model import load_shard
-    from core.engine.shape import layer_count, read_config
+    from core.engine.weights.load_shard import load_shard
+    from core.engine.weights.shape import layer_count, read_config
     from core.protocol.types import LayerRange
 
     return load_shard(folder, LayerRange(0, layer_count(read_config(folder))))
@@ -54,7 +54,7 @@ def whole_shard(folder: Path) -> ModelShard:
 
 def packed_shard(folder: Path) -> tuple[ModelShard, int]:
     """The same with packed linears, and the fewest rows that they keep their bits with."""
-    from core.engine.prepack import prepack
+    from core.engine.kernels.prepack import prepack
 
     shard = whole_shard(folder)
     return shard, prepack(shard, model_dir=folder).least_rows

@@ -17,10 +17,10 @@ from torch import Tensor
 from benchmarks.engine import offload_ring
 from benchmarks.engine.models import model_folder, packed_shard
 from benchmarks.table import Row
-from core.engine.batch import BatchEngine
-from core.engine.offload import SwapStore, microbatch_bytes
-from core.engine.pieces import RequestPiece
-from core.engine.sizing import Offload
+from core.engine.batch.batch import BatchEngine
+from core.engine.batch.pieces import RequestPiece
+from core.engine.memory.offload import SwapStore, microbatch_bytes
+from core.engine.memory.sizing import Offload
 
 MICROBATCHES, MEMBERS, PROMPT_TOKENS, ROUNDS = 8, 6, 120, 8
 NAMES = [(m, i) for m in range(MICROBATCHES) for i in range(MEMBERS)]

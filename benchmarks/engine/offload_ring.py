@@ -15,8 +15,8 @@ from benchmarks.engine.rig.rates import rate_without_bubbles, steady_rate
 from benchmarks.engine.rig.rig import PROMPT_TOKENS, Load, Ran, Rig
 from benchmarks.engine.serving import CUTS
 from benchmarks.table import Row
-from core.engine.pages import PAGE_TOKENS
-from core.engine.shape import describe_model, layer_count, read_config
+from core.engine.memory.pages import PAGE_TOKENS
+from core.engine.weights.shape import describe_model, layer_count, read_config
 
 #: So many that a sixth of them is a step in which arithmetic, and not reading weights, takes the time.
 SEQUENCES, NEW_TOKENS, WARM_TOKENS = 240, 24, 8

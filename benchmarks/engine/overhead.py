@@ -13,8 +13,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.engine.models import model_folder, packed_shard, whole_shard
 from benchmarks.table import Row
-from core.engine.batch import BatchEngine
-from core.engine.pieces import RequestPiece
+from core.engine.batch.batch import BatchEngine
+from core.engine.batch.pieces import RequestPiece
 
 GATHER_BATCH, GATHER_TOKENS = 16, 96
 

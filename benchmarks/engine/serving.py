@@ -18,7 +18,7 @@ from benchmarks.engine.rig.rates import rate_without_bubbles, steady_rate, token
 from benchmarks.engine.rig.rig import Load, Ran, Rig
 from benchmarks.engine.rig.steps import decode_s
 from benchmarks.table import Row
-from core.engine.guesses import MOST_GUESSES
+from core.engine.sampling.guesses import MOST_GUESSES
 
 #: Where the second stage begins, so that both take about as long.
 CUTS = {"gemma": 17, "smollm": 17, "llama": 10}

@@ -19,7 +19,7 @@ from client.context import Model
 from client.gateway.batches.offline import Offline
 from client.gateway.openai.models import Offer, Served
 from client.sessions.answering import Answered, Ask, AskTerms, Priced, Said
-from core.engine.tokenizer import Tokenizer
+from core.engine.weights.tokenizer import Tokenizer
 from core.protocol import signing
 from core.protocol.types import ModelSpec, Stage
 

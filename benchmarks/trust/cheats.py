@@ -14,8 +14,8 @@ from benchmarks.table import Row
 from benchmarks.trust import lies
 from benchmarks.trust.judging import Finding, Judge
 from benchmarks.trust.town import CUTS, SAMPLED, Served, Town, Worker, columns, honest, town
-from core.engine.blocks import ModelShard
-from core.engine.sampling import Sampler, sample_batch
+from core.engine.model.blocks import ModelShard
+from core.engine.sampling.sampling import Sampler, sample_batch
 
 REQUESTS, PROMPT_TOKENS = 3, 80
 END_STEPS = 20

@@ -18,12 +18,12 @@ from benchmarks.table import Row
 from benchmarks.trust.town import Town, columns, town
 from client.audit.precheck import rows_clear
 from core.dispute.judging.numerics import judge_rows, reexecute
-from core.engine.batch import BatchEngine
-from core.engine.blocks import ModelShard
-from core.engine.layouts import layouts_of
-from core.engine.pieces import RequestPiece
-from core.engine.prepack import prepack
-from core.engine.whole import prepare
+from core.engine.batch.batch import BatchEngine
+from core.engine.batch.pieces import RequestPiece
+from core.engine.batch.whole import prepare
+from core.engine.kernels.layouts import layouts_of
+from core.engine.kernels.prepack import prepack
+from core.engine.model.blocks import ModelShard
 
 PROMPT_TOKENS, NEW_TOKENS, STAGE, TIMES = 64, 96, 1, 5
 ROWS = PROMPT_TOKENS + NEW_TOKENS - 1  # the last token is fed to nobody

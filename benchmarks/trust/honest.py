@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from benchmarks.table import Row
 from benchmarks.trust.judging import Finding, Judge
 from benchmarks.trust.town import SAMPLED, Served, Town, attention, columns, town
-from core.engine import native
-from core.engine.batch import BatchEngine
-from core.engine.blocks import Final, ModelShard, output_of
-from core.engine.pieces import RequestPiece
-from core.engine.prepack import prepack
-from core.engine.sampling import Sampler, sample_batch
-from core.engine.whole import prepare, run_whole
+from core.engine.batch.batch import BatchEngine
+from core.engine.batch.pieces import RequestPiece
+from core.engine.batch.whole import prepare, run_whole
+from core.engine.kernels.prepack import prepack
+from core.engine.model.blocks import Final, ModelShard, output_of
+from core.engine.native import native
+from core.engine.sampling.sampling import Sampler, sample_batch
 
 REQUESTS, PROMPT_TOKENS, NEW_TOKENS = 2, 60, 12
 CHUNK, BLOCK = 16, 16

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.trust.town import Work, Worker
-from core.engine.blocks import ModelShard
+from core.engine.model.blocks import ModelShard
 
 Spoil = Callable[[nn.Module], None]
 CUT_TO = 32

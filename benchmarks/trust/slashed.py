@@ -213,8 +213,8 @@ async def _judged(lie: Lie, work: Any) -> Tried:
 def _first_wrong(work: Any) -> int:
     """The first token that the true last stage would not have drawn."""
     from core.dispute.judging.numerics import reexecute
-    from core.engine.model import load_shard
-    from core.engine.sampling import Sampler, sample_batch
+    from core.engine.sampling.sampling import Sampler, sample_batch
+    from core.engine.weights.load_shard import load_shard
 
     place, prompt = work.job.plan[LAST], work.batch.prompts[0]
     hidden = work.width(LAST, "in") // 4

@@ -15,8 +15,8 @@ from benchmarks.table import Row
 from benchmarks.trust.judging import Finding, Judge
 from benchmarks.trust.town import Served, Town, honest, town
 from core.dispute.judging.numerics import judge_rows, reexecute
-from core.engine.attention import attending
-from core.engine.blocks import ModelShard
+from core.engine.model.attention import attending
+from core.engine.model.blocks import ModelShard
 from core.protocol.types import SamplingParams
 from tests.core.engine.draws import judge_tokens
 

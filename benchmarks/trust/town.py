@@ -20,12 +20,12 @@ from core.dispute.judging.numerics import BF16, FP32, NumericsProfile, profile_o
 from core.dispute.play.program import model_program
 from core.dispute.play.tables import corpus_texts
 from core.dispute.trace.families import FP32_TOLERANCES, SIGMA
-from core.engine.attention import attention_by
-from core.engine.blocks import ModelShard, output_of
-from core.engine.model import load_shard
-from core.engine.sampling import Sampler, sample_batch
-from core.engine.tokenizer import Tokenizer
-from core.engine.whole import prepare
+from core.engine.batch.whole import prepare
+from core.engine.model.attention import attention_by
+from core.engine.model.blocks import ModelShard, output_of
+from core.engine.sampling.sampling import Sampler, sample_batch
+from core.engine.weights.load_shard import load_shard
+from core.engine.weights.tokenizer import Tokenizer
 from core.protocol.types import LayerRange, SamplingParams
 
 #: First layer of the second and of the third stage; the second is as deep as a checkpoint of the profiles' tables.

@@ -21,7 +21,7 @@ from core.protocol.wire import Side
 from core.runtime.commands.results import Result
 
 if TYPE_CHECKING:
-    from core.engine.blocks import ModelShard
+    from core.engine.model.blocks import ModelShard
 
 _LOWEST, _WIDTH = -9, 36  # powers of ten on the scale, and its characters
 
@@ -105,7 +105,7 @@ def _explain(
 
 def _by_layer(shard: ModelShard, x: Any) -> list[Any]:
     """Activations [T, D] after each layer, all positions at once."""
-    from core.engine.blocks import output_of
+    from core.engine.model.blocks import output_of
 
     with ExitStack() as stack:
         kept = [stack.enter_context(output_of(layer)) for layer in shard.decoder_layers]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from core.dispute.judging.numerics import NumericsProfile, NumericsVerdict
-    from core.engine.blocks import ModelShard
+    from core.engine.model.blocks import ModelShard
     from core.protocol.types import SamplingParams
 
 
@@ -89,7 +89,7 @@ def _forward(shard: ModelShard, inputs: Any, rows: Any, draw: Any = None) -> Any
     judging ends is for the exact re-run to say."""
     import torch
 
-    from core.engine.whole import run_whole
+    from core.engine.batch.whole import run_whole
 
     x = inputs if shard.is_first else inputs.to(shard.dtype)
     try:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from core.dispute.judging.numerics import NumericsProfile
     from core.dispute.play.program import ModelProgram
     from core.dispute.trace.program import Program
-    from core.engine.blocks import ModelShard
-    from core.engine.tokenizer import Tokenizer
+    from core.engine.model.blocks import ModelShard
+    from core.engine.weights.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class ShardSource:
         self.model_dir, self.profile, self.program = model_dir, profile, program
 
     def shard_root(self, stage: Stage) -> str:
-        from core.engine.weights import model_manifest
+        from core.engine.weights.weights import model_manifest
         from core.protocol.commit import to_hex
 
         return to_hex(model_manifest(self.model_dir).shard_root(stage.layer_from, stage.layer_to))
@@ -116,19 +116,19 @@ class ShardSource:
         return "bfloat16" if self.profile.name == BF16.name else "float32"
 
     def load(self, stage: Stage) -> ModelShard:
-        from core.engine.model import load_shard
+        from core.engine.weights.load_shard import load_shard
 
         return load_shard(self.model_dir, stage.layers, numerics=self.numerics, reference=True)
 
     def load_rough(self, stage: Stage) -> ModelShard:
         """The same layers in float32, for `client/audit/precheck.py`."""
-        from core.engine.model import load_shard
+        from core.engine.weights.load_shard import load_shard
 
         return load_shard(self.model_dir, stage.layers)
 
     def load_own(self, stage: Stage) -> ModelShard:
         """The same layers as their machines run them, for `client/audit/suspicion.py`."""
-        from core.engine.model import load_shard
+        from core.engine.weights.load_shard import load_shard
 
         return load_shard(self.model_dir, stage.layers, numerics=self.numerics)
 
@@ -155,7 +155,7 @@ class ShardSource:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        from core.engine.tokenizer import Tokenizer
+        from core.engine.weights.tokenizer import Tokenizer
 
         return Tokenizer(self.model_dir)
 
@@ -171,7 +171,7 @@ PREPARED_FROM_ROWS = 512
 class _Shards:
     """A stage's layers: in float32 for a first look if that was asked for, in float64 once something is in doubt.
 
-    Prepared for long work (`core.engine.whole.prepare`) where there are many `rows` to run.
+    Prepared for long work (`core.engine.batch.whole.prepare`) where there are many `rows` to run.
     """
 
     def __init__(self, source: ShardSource, place: Stage, *, precheck: bool, rows: int) -> None:
@@ -195,7 +195,7 @@ class _Shards:
         return (self.rough if is_float32 else None) or self._source.load_own(self._place)
 
     def _ready(self, shard: ModelShard) -> ModelShard:
-        from core.engine.whole import prepare
+        from core.engine.batch.whole import prepare
 
         if self._rows < PREPARED_FROM_ROWS:
             return shard
@@ -470,7 +470,7 @@ def _end_faults(
     source: ShardSource, opening: PromptOpening, tokens: Sequence[int]
 ) -> tuple[list[str], int | None]:
     """What is wrong with where the answer ends, and the step at which it should have."""
-    from core.engine.stops import AnswerEnding
+    from core.engine.sampling.stops import AnswerEnding
 
     sampling, most = opening.sampling, opening.sampling.max_new_tokens
     tokenizer = source.tokenizer if sampling.stop else None

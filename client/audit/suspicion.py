@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from core.dispute.judging.numerics import NumericsProfile
-    from core.engine.blocks import ModelShard
+    from core.engine.model.blocks import ModelShard
 
 #: In float32 deviations of less than this share of T are honest machines' by what T was calibrated on: nothing stands out there.
 LEAST_SHARE = 0.5
@@ -44,7 +44,7 @@ def suspicion(
         studentised,
         whitened_relative_l2,
     )
-    from core.engine.attention import attention_by
+    from core.engine.model.attention import attention_by
 
     x = inputs if own.is_first else inputs.to(own.dtype)
     squares = []
@@ -64,7 +64,7 @@ def suspicion(
 
 def _rows(own: ModelShard, x: Any) -> Any:
     """What the stage's last layer gives at every position [N, D]."""
-    from core.engine.blocks import output_of
+    from core.engine.model.blocks import output_of
 
     with output_of(own.decoder_layers[-1]) as left:
         made = own.forward(x, own.new_cache(), last_only=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from core.engine.stops import cut_at_stop, stop_strings
+from core.engine.sampling.stops import cut_at_stop, stop_strings
 from core.protocol import ids
 from core.protocol.types import SamplingParams
 
 if TYPE_CHECKING:
-    from core.engine.tokenizer import Tokenizer
+    from core.engine.weights.tokenizer import Tokenizer
 
 
 def answer_line(

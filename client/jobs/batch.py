@@ -35,7 +35,7 @@ from core.runtime.logs import get_logger
 from core.runtime.network.channel import StreamIdentity
 
 if TYPE_CHECKING:
-    from core.engine.stops import AnswerEnding
+    from core.engine.sampling.stops import AnswerEnding
 
 log = get_logger(__name__)
 MAX_JOBS = 256

@@ -29,7 +29,7 @@ from core.runtime import origin
 from core.runtime.network.channel import StreamIdentity
 
 if TYPE_CHECKING:
-    from core.engine.stops import AnswerEnding
+    from core.engine.sampling.stops import AnswerEnding
 
 
 class JobSession(Pipeline):

@@ -28,7 +28,7 @@ from client.orders.matcher_api import MatcherApi, Quote
 from client.orders.orders import Prompt
 from client.pipeline.pipeline import Match
 from client.records.store import ClientStore
-from core.engine.tokenizer import Tokenizer
+from core.engine.weights.tokenizer import Tokenizer
 from core.protocol import ids
 from core.protocol.errors import CheckFailed, HeadraceError, NoCapacity
 from core.protocol.types import Order

@@ -21,8 +21,8 @@ from client.orders.matcher_api import Quote
 from client.orders.orders import Prompt, Terms, make_prompt, route_text
 from client.orders.requests import ChatRequest, read_requests
 from client.pipeline.pipeline import Limits, Logprobs
-from core.engine.stops import AnswerEnding
-from core.engine.tokenizer import Tokenizer
+from core.engine.sampling.stops import AnswerEnding
+from core.engine.weights.tokenizer import Tokenizer
 from core.money import pricing
 from core.protocol import ids, units, wire
 from core.protocol.errors import (

@@ -36,7 +36,7 @@ from core.runtime.network.pulse import Beat
 from core.runtime.tasks import spawn
 
 if TYPE_CHECKING:
-    from core.engine.stops import AnswerEnding
+    from core.engine.sampling.stops import AnswerEnding
 
 log = get_logger(__name__)
 TokenSink = Callable[[int, int, int], None]  # request index, step, token id

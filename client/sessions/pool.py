@@ -68,7 +68,7 @@ from core.runtime.network.channel import StreamIdentity
 from core.runtime.tasks import spawn
 
 if TYPE_CHECKING:
-    from core.engine.tokenizer import Tokenizer
+    from core.engine.weights.tokenizer import Tokenizer
     from core.protocol.signing import DigestSigner
     from core.runtime.settings import Sessions as Sizes
 
@@ -428,7 +428,7 @@ class Sessions:
         )
 
     async def _tokenizer(self, model: Model) -> Tokenizer:
-        from core.engine.tokenizer import Tokenizer
+        from core.engine.weights.tokenizer import Tokenizer
 
         if model.model_id not in self._tokenizers:
             folder = model.folder(self._settings)

@@ -26,12 +26,12 @@ from core.dispute.play.program import model_program
 from core.dispute.trace.calibration import tolerance_for
 from core.dispute.trace.families import BF16_TOLERANCES, FP32_TOLERANCES, SIGMA
 from core.dispute.trace.program import Tolerance
-from core.engine.attention import attention_by
-from core.engine.blocks import ModelShard, output_of
-from core.engine.model import load_shard
-from core.engine.prepack import prepack
-from core.engine.shape import describe_model
-from core.engine.store import model_path
+from core.engine.kernels.prepack import prepack
+from core.engine.model.attention import attention_by
+from core.engine.model.blocks import ModelShard, output_of
+from core.engine.weights.load_shard import load_shard
+from core.engine.weights.shape import describe_model
+from core.engine.weights.store import model_path
 from core.protocol.types import LayerRange
 from devnet.models.tiny_models import write_tiny_model
 

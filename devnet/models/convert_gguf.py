@@ -29,7 +29,7 @@ def convert(gguf: Path, target: Path) -> None:
     from safetensors.torch import save_file
     from transformers import AutoTokenizer
 
-    from core.engine.library import AutoModelForCausalLM
+    from core.engine.model.library import AutoModelForCausalLM
 
     target.mkdir(parents=True)
     model = AutoModelForCausalLM.from_pretrained(

@@ -6,8 +6,8 @@ import json
 import time
 from pathlib import Path
 
-from core.engine.store import resolve_model
-from core.engine.tokenizer import Tokenizer
+from core.engine.weights.store import resolve_model
+from core.engine.weights.tokenizer import Tokenizer
 from devnet.models.unpack import DEFAULT_MODEL
 from devnet.results import Generated
 
@@ -22,7 +22,7 @@ def generate_rate(file: Path) -> Generated:
     """
     import torch
 
-    from core.engine.library import AutoModelForCausalLM
+    from core.engine.model.library import AutoModelForCausalLM
 
     folder = resolve_model(DEFAULT_MODEL)
     tokenizer = Tokenizer(folder)

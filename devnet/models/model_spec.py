@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core.engine.shape import describe_model
-from core.engine.weights import model_manifest
+from core.engine.weights.shape import describe_model
+from core.engine.weights.weights import model_manifest
 from core.protocol import commit, signing
 from core.protocol.types import ModelSpec
 

@@ -45,7 +45,7 @@ def write_tiny_model(
     """
     import torch
 
-    from core.engine.library import AutoModelForCausalLM
+    from core.engine.model.library import AutoModelForCausalLM
 
     if vocab < 256 + len(SPECIAL_TOKENS):
         raise ValueError(f"a byte-level vocabulary has at least {256 + len(SPECIAL_TOKENS)} ids")

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from core.engine.shape import describe_model
-from core.engine.store import model_path
-from core.engine.weights import model_manifest
+from core.engine.weights.shape import describe_model
+from core.engine.weights.store import model_path
+from core.engine.weights.weights import model_manifest
 from core.protocol.errors import HeadraceError, ModelUnknown, Unreachable
 
 Progress = Callable[[str], None]

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from client.orders.orders import Batch, Prompt
-from core.engine.tokenizer import Tokenizer
-from core.engine.weights import model_manifest
+from core.engine.weights.tokenizer import Tokenizer
+from core.engine.weights.weights import model_manifest
 from core.protocol import commit
 from core.protocol import types as t
 from tests.client.keepers import Keepers
 from tests.client.world import SPANS
 
 if TYPE_CHECKING:
-    from core.engine.blocks import ModelShard
+    from core.engine.model.blocks import ModelShard
 
 GREEDY = t.SamplingParams(max_new_tokens=6)
 SAMPLED = t.SamplingParams(temperature_micro=900_000, top_k=40, max_new_tokens=6, seed=11)
@@ -64,7 +64,7 @@ def run_pipeline(
     numerics: str = "float32",
 ) -> Keepers:
     """Stages that keep what they computed; `spoil` may tamper with a stage's weights first."""
-    from core.engine.model import load_shard
+    from core.engine.weights.load_shard import load_shard
 
     batch = batch_of_prompts(samplings)
     keepers = Keepers(batch, SPANS, shard_roots=shard_roots(model_dir))
@@ -83,10 +83,10 @@ def _run_request(
 ) -> None:
     import torch
 
-    from core.engine.blocks import output_of
-    from core.engine.sampling import Sampler, sample_batch
-    from core.engine.stops import AnswerEnding
-    from miner.stepper import as_rows
+    from core.engine.model.blocks import output_of
+    from core.engine.sampling.sampling import Sampler, sample_batch
+    from core.engine.sampling.stops import AnswerEnding
+    from miner.compute.stepper import as_rows
 
     sampler = Sampler(prompt.sampling, index, prompt.ids, tokenizer.eos_ids)
     ending, finish = AnswerEnding(prompt.sampling, tokenizer.eos_ids, tokenizer, prompt.ids), ""

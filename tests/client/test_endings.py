@@ -10,7 +10,7 @@ from client.jobs.failover import Ongoing, go_on
 from client.jobs.job_run import JobSession
 from client.orders.orders import Batch
 from client.pipeline.pipeline import Limits, Logprobs, Outcome, RequestState
-from core.engine.stops import AnswerEnding
+from core.engine.sampling.stops import AnswerEnding
 from core.protocol import wire
 from core.protocol.errors import CheckFailed, PeerUnreachable
 from core.runtime.network.channel import StreamIdentity

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.engine.model import load_shard
+from core.engine.weights.load_shard import load_shard
 from core.protocol.types import LayerRange
 from devnet.faults import corrupt_layer_int8, slow_down
 from devnet.models.tiny_models import write_tiny_model

@@ -6,7 +6,7 @@ from collections import Counter
 
 from client.jobs.batch import BatchResult
 from client.pipeline.verify import Answer, check_part
-from core.engine.weights import model_manifest
+from core.engine.weights.weights import model_manifest
 from core.money import pricing
 from core.protocol import commit
 from tests.failover.town import DOMAIN, PREPAID, Town, Watch

@@ -22,8 +22,8 @@ from client.orders.matcher_api import Goes
 from client.orders.orders import Prompt, Terms
 from client.pipeline.pipeline import Limits, Match
 from client.records.store import ClientStore
-from core.engine.sampler import Sampler
-from core.engine.weights import model_manifest
+from core.engine.sampling.sampler import Sampler
+from core.engine.weights.weights import model_manifest
 from core.money import pricing
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
@@ -31,8 +31,8 @@ from core.protocol.errors import HeadraceError, NoCapacity
 from core.runtime.clock import SystemClock
 from core.runtime.network.channel import Channel, Peers, StreamIdentity
 from core.runtime.network.pulse import Beat
-from miner.compute import Key, RequestSpec
-from miner.onchain import JobOnChain
+from miner.chain.onchain import JobOnChain
+from miner.compute.compute import Key, RequestSpec
 from tests.miner.network import ARBITRATOR, DOMAIN, FakeChain, Machine, key, reference
 
 MATCHER, REQUESTER = key(40), key(50)

@@ -36,8 +36,8 @@ from core.runtime.commands.console import GlobalOptions, Run
 from core.runtime.folders import Folders
 from core.runtime.settings import load
 from devnet.faults import corrupt_layer_int8
-from miner.defence import Defence
-from miner.store import MinerStore
+from miner.defence.defence import Defence
+from miner.records.store import MinerStore
 from tests.clocks import Hasty
 from tests.game.world import TURN_S, Work, World
 
@@ -79,7 +79,7 @@ async def deviation(work: Work, stage: int, request: int) -> tuple[ModelProgram,
     import torch
 
     from core.dispute.judging.numerics import reexecute
-    from core.engine.model import load_shard
+    from core.engine.weights.load_shard import load_shard
 
     ours = await operators(work)
     place = work.job.plan[stage]
@@ -281,7 +281,7 @@ async def accuse_token(work: Work, request: int, produced: int) -> tuple[Accusat
     import torch
 
     from core.dispute.judging.numerics import reexecute
-    from core.engine.model import load_shard
+    from core.engine.weights.load_shard import load_shard
 
     ours, place = await operators(work), work.job.plan[2]
     raw = np.frombuffer(work.rows[2, "in", request], "<f4").reshape(-1, ours.program.hidden)

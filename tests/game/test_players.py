@@ -79,7 +79,7 @@ class Scene:
         return Case(program, roots, claim)
 
     def _roots(self, parts: range) -> list[str]:
-        from core.engine.weights import model_manifest
+        from core.engine.weights.weights import model_manifest
 
         manifest = model_manifest(self.tiny.folder)
         roots = [manifest.embed_root, *manifest.layer_roots, manifest.head_root]

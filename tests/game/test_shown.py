@@ -12,9 +12,9 @@ from client.disputes.show_trace import Showing
 from core.dispute.game.dispute import Verdict
 from core.dispute.trace.layout import Place
 from core.protocol import wire
-from miner.defence import Defence
-from miner.desk import Refused
-from miner.store import MinerStore
+from miner.defence.defence import Defence
+from miner.records.store import MinerStore
+from miner.serving.job_table import Refused
 from tests.clocks import Hasty
 from tests.frames import encode
 from tests.game.test_dispute_of_a_real_model import (

@@ -24,9 +24,9 @@ from core.protocol import commit, wire
 from core.protocol.errors import RowsWithheld
 from core.protocol.types import RequestLeaf, SignedReceipt, StageReceipt
 from devnet.faults import corrupt_layer_int8
-from miner.defence import Defence
-from miner.store import BoundaryRows as KeptRows
-from miner.store import MinerStore
+from miner.defence.defence import Defence
+from miner.records.store import BoundaryRows as KeptRows
+from miner.records.store import MinerStore
 from tests.clocks import Hasty
 from tests.game.test_dispute_of_a_real_model import (
     GREEDY,

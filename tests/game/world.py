@@ -16,11 +16,11 @@ from core.keys.signer import Signer
 from core.protocol import commit, signing
 from core.protocol import types as t
 from devnet.deploy import USD, Parameters, deploy, model_spec, register_model
-from miner.store import BoundaryRows, MinerStore, States
+from miner.records.store import BoundaryRows, MinerStore, States
 from tests.conftest import CHAIN_ID
 
 if TYPE_CHECKING:
-    from core.engine.blocks import ModelShard
+    from core.engine.model.blocks import ModelShard
 
 STAKE, FUNDS = 500 * USD, 10_000 * USD
 TURN_S = 300  # longer than any pause of the machine; who is to be silent is skipped over
@@ -163,7 +163,7 @@ class Work:
         return commit.rows_root(self.rows[stage, "states", request], self.width(stage, "states"))
 
     def run(self, spoil: Spoil, bend: Bend, swap: Swap, sign: Bend) -> None:
-        from core.engine.model import load_shard
+        from core.engine.weights.load_shard import load_shard
 
         shards = [load_shard(self.world.model_dir, stage.layers) for stage in self.job.plan]
         for stage, shard in enumerate(shards):
@@ -182,9 +182,9 @@ class Work:
     ) -> None:
         import torch
 
-        from core.engine.blocks import output_of
-        from core.engine.sampling import Sampler, sample_batch
-        from miner.stepper import as_rows
+        from core.engine.model.blocks import output_of
+        from core.engine.sampling.sampling import Sampler, sample_batch
+        from miner.compute.stepper import as_rows
 
         sampler = Sampler(prompt.sampling, request, prompt.ids, frozenset())
         caches = [shard.new_cache() for shard in shards]

@@ -12,7 +12,7 @@ from typing import Any
 
 from client.orders.orders import Batch, Prompt, Terms, make_order
 from core.batching.chunks import replay_chunks
-from core.engine.tokenizer import Tokenizer
+from core.engine.weights.tokenizer import Tokenizer
 from core.keys.keystore import Signer
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
@@ -22,15 +22,15 @@ from core.runtime.clock import SystemClock
 from core.runtime.network.channel import Channel, Listener, Peers, StreamIdentity, connect
 from core.runtime.network.pulse import Beat
 from devnet.models.model_spec import spec_of_folder
-from miner.admission import ChainView
-from miner.book import Book
-from miner.compute import KV_BYTES, Compute
-from miner.desk import Desk, LoadedShard, MinerTerms
-from miner.links import Outboxes
-from miner.neighbours import Neighbours
-from miner.onchain import JobOnChain
-from miner.stage import StageService
-from miner.store import MinerStore
+from miner.chain.admission import ChainView
+from miner.chain.onchain import JobOnChain
+from miner.compute.compute import KV_BYTES, Compute
+from miner.records.store import MinerStore
+from miner.serving.job_table import Desk, LoadedShard, MinerTerms
+from miner.serving.neighbours import Neighbours
+from miner.serving.outbox import Outboxes
+from miner.serving.receipts import Book
+from miner.serving.stage import StageService
 
 DOMAIN = signing.Domain(31337, "0x" + "11" * 20)
 ARBITRATOR = "0x" + "aa" * 20
@@ -120,8 +120,8 @@ class Machine:
         numerics: str = "float32",
         **terms: Any,
     ) -> None:
-        from core.engine.model import load_shard
-        from core.engine.weights import model_manifest
+        from core.engine.weights.load_shard import load_shard
+        from core.engine.weights.weights import model_manifest
 
         self.layers = layers
         kv_bytes, second = terms.pop("kv_bytes", KV_BYTES), terms.pop("second", None)
@@ -373,8 +373,8 @@ def greedy(max_new_tokens: int) -> t.SamplingParams:
 
 @cache
 def _whole(model_dir: Path) -> Any:
-    from core.engine.model import load_shard
-    from core.engine.shape import layer_count, read_config
+    from core.engine.weights.load_shard import load_shard
+    from core.engine.weights.shape import layer_count, read_config
 
     return load_shard(model_dir, t.LayerRange(0, layer_count(read_config(model_dir))))
 
@@ -396,8 +396,8 @@ def _answer(
 ) -> tuple[int, ...]:
     import torch
 
-    from core.engine.sampling import Sampler, sample_batch
-    from core.engine.stops import AnswerEnding
+    from core.engine.sampling.sampling import Sampler, sample_batch
+    from core.engine.sampling.stops import AnswerEnding
 
     shard = _whole(model_dir)
     cache = shard.new_cache()

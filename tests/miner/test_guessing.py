@@ -13,8 +13,8 @@ import pytest
 from core.protocol import types as t
 from core.protocol import wire
 from core.protocol.errors import CheckFailed, PeerUnreachable
-from miner import jobs, run
-from miner.jobs import Request, RequestPhase
+from miner.serving import request_run, request_state
+from miner.serving.request_state import Request, RequestPhase
 from tests.miner.conftest import Start
 from tests.miner.network import FakeChain, Requester, greedy, key, reference
 from tests.miner.test_pipeline import check_receipts, requester_of
@@ -43,7 +43,7 @@ ENDS = t.SamplingParams(
 @pytest.fixture
 def frames(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How many guesses were drawn along, and how many fitted."""
-    from miner.compute import Compute
+    from miner.compute.compute import Compute
 
     seen: Counter[str] = Counter()
     inner = Compute.tokens
@@ -70,7 +70,7 @@ async def test_guessing_changes_neither_tokens_nor_receipts(
     frames: Counter[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run, "GUESS_FREELY", 9)
+    monkeypatch.setattr(request_run, "GUESS_FREELY", 9)
     machines = await start(*cuts)
     requester = requester_of(chain, machines)
     samplings = [LOOPS, WANDERS, ENDS, greedy(NEW_TOKENS)]
@@ -103,7 +103,7 @@ async def test_in_a_crowd_as_much_is_guessed_as_delays_nobody(
     frames: Counter[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run, "GUESS_FREELY", 0)
+    monkeypatch.setattr(request_run, "GUESS_FREELY", 0)
     machines = await start((0, 2), (2, 4))
     monkeypatch.setattr(machines[0].compute, "spare_rows", lambda key: spare)
     requester = Requester(key(50), chain, machines)
@@ -147,41 +147,41 @@ LAST = Request(index=0, is_first=False, is_last=True, context=100)
 
 
 def test_rows_of_guesses_count_as_far_as_the_next_frame_says() -> None:
-    request = jobs.rows_arrive(MIDDLE, 0, 10)
+    request = request_state.rows_arrive(MIDDLE, 0, 10)
     assert request is not None
-    request = jobs.rows_arrive(request, 10, 5, 4)
+    request = request_state.rows_arrive(request, 10, 5, 4)
     assert request is not None and (request.rows, request.guessed) == (11, 4)
-    assert jobs.rows_arrive(request, 10, 5, 4) is None  # it came twice
+    assert request_state.rows_arrive(request, 10, 5, 4) is None  # it came twice
     for start, rows in ((11, 12), (13, 14), (15, 16)):
-        after = jobs.rows_arrive(request, start, 1)
+        after = request_state.rows_arrive(request, start, 1)
         assert after is not None and (after.rows, after.guessed) == (rows, 0)
     with pytest.raises(PeerUnreachable):
-        jobs.rows_arrive(request, 16, 1)
+        request_state.rows_arrive(request, 16, 1)
     for tokens_out, fits in ((1, False), (2, True), (6, True), (7, False)):
         if fits:
-            ended = jobs.end(request, 10, tokens_out)
+            ended = request_state.end(request, 10, tokens_out)
             assert ended is not None and ended.phase is RequestPhase.FINISHED
         else:
             with pytest.raises(CheckFailed):
-                jobs.end(request, 10, tokens_out)
+                request_state.end(request, 10, tokens_out)
 
 
 def test_guesses_that_cannot_be_are_refused() -> None:
-    request = jobs.submit(LAST, 10, 4)
+    request = request_state.submit(LAST, 10, 4)
     with pytest.raises(CheckFailed):
-        jobs.rows_arrive(request, 0, 10, 3)  # of the prompt
-    request = jobs.rows_arrive(request, 0, 10)
+        request_state.rows_arrive(request, 0, 10, 3)  # of the prompt
+    request = request_state.rows_arrive(request, 0, 10)
     assert request is not None
-    request = jobs.produce(request, is_eos=False)
+    request = request_state.produce(request, is_eos=False)
     for count, guessed in ((2, 2), (1, 1), (2, 3), (5, 4)):
         with pytest.raises(CheckFailed):
-            jobs.rows_arrive(request, 10, count, guessed)
-    request = jobs.rows_arrive(request, 10, 3, 2)
+            request_state.rows_arrive(request, 10, count, guessed)
+    request = request_state.rows_arrive(request, 10, 3, 2)
     assert request is not None
-    request = jobs.guess_fits(jobs.guess_fits(request))
+    request = request_state.guess_fits(request_state.guess_fits(request))
     assert (request.rows, request.guessed) == (13, 0)
     with pytest.raises(CheckFailed):
-        jobs.guess_fits(request)
+        request_state.guess_fits(request)
 
 
 def test_a_frame_carries_few_guesses() -> None:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from core.engine.model import load_shard
+from core.engine.weights.load_shard import load_shard
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.runtime.network.channel import Channel, Listener, StreamIdentity, connect

@@ -18,10 +18,10 @@ from client.orders.orders import Terms as OrderTerms
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.runtime.network.channel import Peers, StreamIdentity
-from miner import admission
-from miner.desk import NOT_PAID, UNPAID
-from miner.onchain import ClosingNews
-from miner.stage import CAPS, OPENING, REQUEST_OVER, UNAUTHORISED
+from miner.chain import admission
+from miner.chain.onchain import ClosingNews
+from miner.serving.job_table import NOT_PAID, UNPAID
+from miner.serving.stage import CAPS, OPENING, REQUEST_OVER, UNAUTHORISED
 from tests.core.protocol.test_wire import MESSAGES
 from tests.miner.conftest import Start
 from tests.miner.network import (

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from core.engine.shape import describe_model
+from core.engine.weights.shape import describe_model
 from devnet.deploy import Parameters
 from miner import cli
 from tests.conftest import Anvil

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from core.engine.model import load_shard
+from core.engine.weights.load_shard import load_shard
 from core.money import pricing
 from core.protocol import signing, wire
 from core.protocol import types as t
 from core.protocol.types import LayerRange
-from miner import admission
-from miner.compute import Compute, RequestSpec
-from miner.memory import Promises
+from miner.chain import admission
+from miner.compute.compute import Compute, RequestSpec
+from miner.compute.memory import Promises
 from tests.miner.conftest import Start
 from tests.miner.network import FakeChain, Machine, Requester, greedy, key, reference
 from tests.miner.test_pipeline import check_receipts

@@ -14,8 +14,8 @@ import pytest
 from core.keys.signer import Signer
 from core.protocol import signing, wire
 from core.runtime.network.channel import Channel, Listener, Peers, StreamIdentity
-from miner import bench
-from miner.bench import SENT_BYTES, sends_mbit_s
+from miner.commands import bench
+from miner.commands.bench import SENT_BYTES, sends_mbit_s
 
 DOMAIN = signing.Domain(31337, "0x" + "11" * 20)
 Start = Callable[..., Awaitable[str]]

@@ -11,15 +11,15 @@ import torch
 
 from client.pipeline.verify import Answer, check_answers, check_pipeline
 from core.dispute.judging.numerics import reexecute, whitened_relative_l2
-from core.engine.model import load_shard
-from core.engine.weights import model_manifest
+from core.engine.weights.load_shard import load_shard
+from core.engine.weights.weights import model_manifest
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.types import JobState
 from core.runtime.network.channel import Peers, StreamIdentity, connect
 from devnet.models.tiny_models import write_tiny_model
-from miner.jobs import RequestPhase
-from miner.onchain import JobNews
+from miner.chain.onchain import JobNews
+from miner.serving.request_state import RequestPhase
 from tests.miner.conftest import Start
 from tests.miner.network import DOMAIN, FakeChain, Machine, Requester, greedy, key, reference
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from core.engine.tokenizer import Tokenizer
+from core.engine.weights.tokenizer import Tokenizer
 from core.protocol import types as t
 from core.protocol import wire
 from tests.miner.conftest import Start

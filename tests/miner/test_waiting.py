@@ -10,9 +10,9 @@ import asyncio
 import pytest
 
 from core.protocol import wire
-from miner import compute as compute_module
-from miner.compute import Compute, Key, RequestSpec
-from miner.stage import SILENT_REQUEST_S
+from miner.compute import compute as compute_module
+from miner.compute.compute import Compute, Key, RequestSpec
+from miner.serving.stage import SILENT_REQUEST_S
 from tests.miner.conftest import Start
 from tests.miner.network import FakeChain, Machine, Requester, greedy, key, reference
 

@@ -23,7 +23,7 @@ from core.runtime.http_server import HttpServer
 from core.runtime.metrics import Metrics
 from core.runtime.retry import Backoff
 from core.runtime.settings import Alerts as Limits
-from miner.standing import EVENTS, SessionDebt, StakeWatch, owed_since
+from miner.daemon.stake_watch import EVENTS, SessionDebt, StakeWatch, owed_since
 from tests.client.gateway.world import World
 
 SECRET = b"a secret of some length"

@@ -18,8 +18,8 @@ from core.runtime.alerts import Alerts
 from core.runtime.clock import SystemClock
 from core.runtime.metrics import Metrics
 from matcher.api.api import make_app
-from miner.numbers import EngineMetrics, MinerMetrics
-from miner.standing import EVENTS as OF_MINER
+from miner.daemon.stake_watch import EVENTS as OF_MINER
+from miner.records.metrics import EngineMetrics, MinerMetrics
 from tests.matcher.conftest import Net
 from tests.ops import prometheus
 

@@ -16,7 +16,7 @@ from client.context import open_context
 from client.orders.orders import make_prompt
 from client.sessions.answering import Answered, Ask, Said
 from client.sessions.pool import Sessions
-from core.engine.tokenizer import Tokenizer
+from core.engine.weights.tokenizer import Tokenizer
 from core.protocol.types import SamplingParams
 from core.runtime.commands.console import GlobalOptions, Run
 

@@ -26,7 +26,7 @@ from core.runtime.settings import Settings, load
 from devnet.accounts import environ_of
 from devnet.ledger import Holdings, snapshot
 from devnet.network import Devnet, MinerProfile, program
-from miner.home import Home, RunningDaemon
+from miner.records.home import Home, RunningDaemon
 from tests.swarm.traces import listening_ports, mentioning, nobody_listens, of_sessions
 
 MODEL = "tiny"

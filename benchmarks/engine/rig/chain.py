@@ -14,8 +14,8 @@ from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.types import JobState
 from devnet.models.model_spec import spec_of_folder
-from miner.admission import ChainView
-from miner.onchain import JobOnChain
+from miner.chain.admission import ChainView
+from miner.chain.onchain import JobOnChain
 
 DOMAIN = signing.Domain(31337, "0x" + "11" * 20)
 ARBITRATOR = "0x" + "aa" * 20
@@ -29,7 +29,7 @@ def signer(number: int) -> Signer:
 
 
 class KnownJobs:
-    """`miner.onchain.ChainReads` for a stage: everybody is rich and registered, jobs are those it was told."""
+    """`miner.chain.onchain.ChainReads` for a stage: everybody is rich and registered, jobs are those it was told."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, JobOnChain] = {}

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from benchmarks.engine.rig.chain import FIRST_STAGE_KEY, spec_of
 from benchmarks.engine.rig.child import ENVIRON, ChildFailed
-from core.engine.shape import describe_model
+from core.engine.weights.shape import describe_model
 from devnet.warm import WarmStart
 
 _MODULE = "benchmarks.engine.rig.stage_process"

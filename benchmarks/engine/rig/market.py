@@ -17,7 +17,7 @@ from benchmarks.engine.rig.fleet import Fleet, Member
 from client.orders.matcher_api import Goes
 from client.orders.orders import Terms
 from client.pipeline.pipeline import Match
-from core.engine.weights import model_manifest
+from core.engine.weights.weights import model_manifest
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import HeadraceError, NoCapacity

@@ -30,7 +30,7 @@ from client.jobs.job_run import JobSession
 from client.orders.orders import Batch, Prompt, Terms, make_order
 from client.pipeline.pipeline import Limits, Match, RequestState
 from client.pipeline.streams import Streams
-from core.engine.shape import describe_model, layer_count, read_config
+from core.engine.weights.shape import describe_model, layer_count, read_config
 from core.keys.signer import Signer
 from core.protocol import signing, wire
 from core.protocol import types as t
@@ -39,7 +39,7 @@ from devnet.links.service import ask, write_plan
 from devnet.ports import free_ports
 
 PROMPT_TOKENS = 18
-#: Of one job that a stage runs at once (`miner.admission.JOB_REQUESTS`).
+#: Of one job that a stage runs at once (`miner.chain.admission.JOB_REQUESTS`).
 PER_JOB = 8
 MIB = 2**20
 

@@ -1,7 +1,7 @@
 """One miner without chain and swarm: the product's stage, compute thread, streams, store and signatures.
 
 `python -m benchmarks.engine.rig.stage_process SPEC` serves until its input closes. It is put together as
-`miner.daemon` does it; only the chain is a list of jobs and nothing is announced. `main` serves the same from a warm interpreter.
+`miner.daemon.daemon` does it; only the chain is a list of jobs and nothing is announced. `main` serves the same from a warm interpreter.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from core.runtime.clock import SystemClock
 from core.runtime.garbage import look_seldom, pass_over_what_is_here
 from core.runtime.network.channel import Listener, Peers, StreamIdentity
 from core.runtime.network.pulse import Beat
-from miner import assignment
-from miner.book import Book
-from miner.compute import Compute
-from miner.desk import Desk, MinerTerms
-from miner.links import Outboxes
-from miner.neighbours import Neighbours
-from miner.onchain import JobNews
-from miner.rows import RootedRows
-from miner.stage import StageService
-from miner.store import MinerStore
+from miner.chain.onchain import JobNews
+from miner.compute.compute import Compute
+from miner.daemon import assignment
+from miner.records.store import MinerStore
+from miner.serving.committed_rows import RootedRows
+from miner.serving.job_table import Desk, MinerTerms
+from miner.serving.neighbours import Neighbours
+from miner.serving.outbox import Outboxes
+from miner.serving.receipts import Book
+from miner.serving.stage import StageService
 
 if TYPE_CHECKING:
-    from miner.stepper import Stepped
+    from miner.compute.stepper import Stepped
 
 _TEND_S = 1.0
 _WATCH_S = 0.002
@@ -204,7 +204,7 @@ class StageProcess:
 
 def last_as_long(emulate: tuple[float, float, float, float]) -> None:
     """From now on engines compute, then sleep until the pass has lasted as long as on the machine that they stand for."""
-    from core.engine import compat
+    from core.engine.batch import compat
 
     make_engine, (a_ms, b_ms, c_ms, d_ms) = compat.make_engine, emulate
 
@@ -231,8 +231,8 @@ def last_as_long(emulate: tuple[float, float, float, float]) -> None:
 
 def take_turns(groups: int) -> None:
     """From now on a second tier is used with so many groups, half of the memory for each of two; a miner chooses by what it measures."""
-    from core.engine.sizing import Offload
-    from miner import compute
+    from core.engine.memory.sizing import Offload
+    from miner.compute import compute
 
     def chosen(make: Any, hot_bytes: int, second: Any) -> Offload:
         return Offload(groups, 0.5)

@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from miner.stepper import Stepped
+    from miner.compute.stepper import Stepped
 
 _LOOKS = 2000
 

@@ -27,8 +27,8 @@ from client.jobs.wishes import (
 from client.orders.orders import make_prompt, short_address
 from client.sessions.answering import Answered, Answerer, Ask, AskTerms
 from client.sessions.pool import Sessions
-from core.engine.stops import cut_at_stop, stop_strings
-from core.engine.tokenizer import Tokenizer
+from core.engine.sampling.stops import cut_at_stop, stop_strings
+from core.engine.weights.tokenizer import Tokenizer
 from core.keys.signer import Signer
 from core.protocol import ids
 from core.protocol.errors import UsageError

@@ -297,7 +297,7 @@ def fetch_job(run: Run, typed: str, out: Path | None) -> Fetched:
     Raises IdInvalid, ModelMissing when the words cannot be made from the tokens here.
     """
     from client.jobs.answer_lines import answer_line
-    from core.engine.tokenizer import Tokenizer
+    from core.engine.weights.tokenizer import Tokenizer
 
     settings = run.settings
     store = open_store(settings)

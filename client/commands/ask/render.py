@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from client.orders.orders import route_text
 from client.pipeline.pipeline import Match
-from core.engine.stops import ShownText
-from core.engine.tokenizer import Tokenizer
+from core.engine.sampling.stops import ShownText
+from core.engine.weights.tokenizer import Tokenizer
 from core.protocol import ids
 from core.protocol.errors import HeadraceError
 from core.protocol.types import Order

@@ -54,8 +54,8 @@ from client.orders.matcher_api import MatcherApi, Quote
 from client.orders.orders import Terms, route_text
 from client.records.keeper import Keeper, keepers_of
 from client.wallet import balances
-from core.engine.stops import stop_strings
-from core.engine.tokenizer import Tokenizer
+from core.engine.sampling.stops import stop_strings
+from core.engine.weights.tokenizer import Tokenizer
 from core.protocol import ids
 from core.protocol.errors import UsageError
 from core.runtime.clock import SystemClock

@@ -41,7 +41,7 @@ from client.gateway.openai.terms import HEADERS, LONGEST_DEADLINE_S, terms_of
 from client.gateway.openai.writing import Piece, TokenTold, Writer
 from client.orders.orders import Prompt
 from client.sessions.answering import Answered, Ask, AskTerms, Priced, Said
-from core.engine.stops import stop_strings
+from core.engine.sampling.stops import stop_strings
 from core.protocol.errors import DeadlinePassed, HeadraceError
 from core.protocol.ids import Kind, short
 from core.runtime import logs, origin, tracing

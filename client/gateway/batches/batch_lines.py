@@ -17,7 +17,7 @@ from client.gateway.openai.shapes import ChoiceText, Frame, Usage
 from client.gateway.openai.writing import TokenTold, Writer
 from client.orders.requests import MAX_LINE_BYTES
 from client.pipeline.pipeline import Logprobs
-from core.engine.stops import stop_strings
+from core.engine.sampling.stops import stop_strings
 from core.protocol.errors import HeadraceError, LineInvalid, UsageError
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from core.runtime.logs import get_logger
 
 if TYPE_CHECKING:
     from client.orders.matcher_api import MatcherApi
-    from core.engine.tokenizer import Tokenizer
+    from core.engine.weights.tokenizer import Tokenizer
     from core.protocol.signing import DigestSigner
     from core.runtime.settings import Settings
 

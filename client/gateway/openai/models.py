@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from client.context import Context
     from client.gateway.openai.fields import Wanted
     from client.orders.matcher_api import MatcherApi
-    from core.engine.tokenizer import Tokenizer
+    from core.engine.weights.tokenizer import Tokenizer
     from core.runtime.clock import Clock
 
 FRESH_S = 2.0  # a list of offers is shown again for so long
@@ -131,7 +131,7 @@ class NetworkCatalogue:
         return known
 
     async def _load(self, name: str) -> Served:
-        from core.engine.tokenizer import Tokenizer
+        from core.engine.weights.tokenizer import Tokenizer
 
         async with self._loading:
             if name not in self._served:

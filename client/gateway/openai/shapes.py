@@ -13,7 +13,7 @@ from client.gateway.openai.writing import Piece, TokenTold, chat_logprobs, text_
 from core.protocol import ids
 
 if TYPE_CHECKING:
-    from core.engine.tokenizer import Tokenizer
+    from core.engine.weights.tokenizer import Tokenizer
 
 DONE_EVENT = b"data: [DONE]\n\n"
 PING = b": ping\n\n"

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from core.engine.stops import ShownText
+from core.engine.sampling.stops import ShownText
 
 if TYPE_CHECKING:
     from client.pipeline.pipeline import Logprobs
     from client.sessions.answering import Said
-    from core.engine.tokenizer import Tokenizer
+    from core.engine.weights.tokenizer import Tokenizer
 
 _BROKEN = "�"
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from core.engine.drawing import contenders
-from core.engine.filters import PARTS, min_p_depth
-from core.engine.noise import gumbel_noise
-from core.engine.sampler import Sampler
+from core.engine.sampling.drawing import contenders
+from core.engine.sampling.filters import PARTS, min_p_depth
+from core.engine.sampling.noise import gumbel_noise
+from core.engine.sampling.sampler import Sampler
 from core.protocol.types import MICRO, SamplingParams
 
 Floats = npt.NDArray[np.float64]

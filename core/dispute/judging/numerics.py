@@ -21,9 +21,9 @@ from torch import Tensor
 from core.dispute.judging.margin import gain, margin_of
 from core.dispute.trace.families import BF16_DELTA_MICRO
 from core.dispute.trace.program import Program
-from core.engine.blocks import MAX_ACTIVATION, Draw, Final, ModelShard
-from core.engine.sampling import Sampler
-from core.engine.whole import run_whole
+from core.engine.batch.whole import run_whole
+from core.engine.model.blocks import MAX_ACTIVATION, Draw, Final, ModelShard
+from core.engine.sampling.sampling import Sampler
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import MICRO, SamplingParams
 

@@ -16,7 +16,7 @@ from core.dispute.trace.draw import DrawError, prescribed
 from core.dispute.trace.judge import Claim
 from core.dispute.trace.layout import MAX_WINDOW_ROWS
 from core.dispute.trace.program import Program
-from core.engine.sampler import Sampler
+from core.engine.sampling.sampler import Sampler
 from core.protocol.types import RequestLeaf, SamplingParams
 
 _PARTS = 10**12
@@ -143,7 +143,7 @@ def token_due(
     logits: Any, sampling: SamplingParams, request_index: int, tokens: Sequence[int], **history: Any
 ) -> int:
     """The token that these float64 logits [V] and the order's parameters make after `tokens` of an answer."""
-    from core.engine.sampling import sample_batch
+    from core.engine.sampling.sampling import sample_batch
 
     sampler = Sampler(sampling, request_index, **history)
     for token in tokens:

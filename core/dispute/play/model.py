@@ -16,9 +16,9 @@ from core.dispute.referee.formats import LAYOUTS
 from core.dispute.trace.derive import EMBED_PART, TABLES_PART, Weights
 from core.dispute.trace.evidence import RowOpening, WeightOpening
 from core.dispute.trace.sources import open_part
-from core.engine.naming import Parts
-from core.engine.shape import model_parts
-from core.engine.tensors import TensorFolder
+from core.engine.model.naming import Parts
+from core.engine.weights.shape import model_parts
+from core.engine.weights.tensors import TensorFolder
 from core.protocol import commit
 
 Float32s = npt.NDArray[np.float32]

@@ -25,8 +25,8 @@ from core.dispute.play.model import TraceModel
 from core.dispute.trace.families import FP32_DELTA_MICRO, SIGMA, Traits, compile_program, traits_of
 from core.dispute.trace.layout import Layout
 from core.dispute.trace.program import Program, Tolerance
-from core.engine.shape import read_config
-from core.engine.weights import Manifest, model_manifest
+from core.engine.weights.shape import read_config
+from core.engine.weights.weights import Manifest, model_manifest
 from core.protocol.errors import ModelUnsupported
 
 PROGRAM_FILE = "headrace-program.npz"
@@ -92,7 +92,7 @@ def _make(model_dir: Path, traits: Traits, manifest: Manifest) -> _Made:
 
 
 def _corpus(model_dir: Path, traits: Traits) -> list[list[int]]:
-    from core.engine.tokenizer import Tokenizer
+    from core.engine.weights.tokenizer import Tokenizer
 
     tokenizer = Tokenizer(model_dir)
     most = min(_CORPUS_TOKENS, traits.context)

@@ -42,8 +42,8 @@ def rotary_angles(config_json: str) -> dict[str, tuple[Float32s, float]]:
     """
     import torch
 
-    from core.engine.library import AutoModelForCausalLM
-    from core.engine.refusal import parse_config
+    from core.engine.model.library import AutoModelForCausalLM
+    from core.engine.model.refusal import parse_config
 
     config = parse_config(config_json)
     with torch.device("meta"):

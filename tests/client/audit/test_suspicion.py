@@ -10,7 +10,7 @@ import torch
 
 from client.audit.suspicion import is_due, suspicion
 from core.dispute.judging.numerics import BF16, FP32, reexecute
-from core.engine.model import load_shard
+from core.engine.weights.load_shard import load_shard
 from core.protocol.types import LayerRange
 from devnet.models.tiny_models import write_tiny_model
 

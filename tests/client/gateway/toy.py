@@ -22,8 +22,8 @@ from client.gateway.openai.models import Offer, Served, unknown
 from client.orders.orders import Prompt
 from client.pipeline.pipeline import Logprobs
 from client.sessions.answering import Answered, Ask, AskTerms, Priced, Said
-from core.engine.stops import AnswerEnding
-from core.engine.tokenizer import Tokenizer
+from core.engine.sampling.stops import AnswerEnding
+from core.engine.weights.tokenizer import Tokenizer
 from core.protocol import signing
 from core.protocol.errors import DepositShort, HeadraceError, NoCapacity, PeerUnreachable
 from core.protocol.types import ModelSpec, SamplingParams, Stage

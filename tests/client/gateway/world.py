@@ -13,7 +13,7 @@ from client.gateway.gateway import Gateway
 from client.gateway.money.keyring import Key, Limits
 from client.gateway.records.database import Database, private_sqlite_url
 from client.gateway.start import assemble, serving
-from core.engine.tokenizer import Tokenizer
+from core.engine.weights.tokenizer import Tokenizer
 from core.runtime.clock import SystemClock
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load

@@ -35,7 +35,7 @@ from client.jobs.wishes import (
 )
 from client.orders.matcher_api import Quote
 from client.pipeline.pipeline import Logprobs, RequestState
-from core.engine.tokenizer import Tokenizer
+from core.engine.weights.tokenizer import Tokenizer
 from core.money import pricing
 from core.money.paid_audits import AuditOffer
 from core.protocol import ids, units, wire

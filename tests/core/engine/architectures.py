@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from core.engine.clone import tiny_clone
-from core.engine.refusal import attention_of
+from core.engine.model.clone import tiny_clone
+from core.engine.model.refusal import attention_of
 
 #: Model type → fields without which the library's own default configuration does not run.
 RUNS: dict[str, dict[str, Any]] = {

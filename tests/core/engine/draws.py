@@ -7,8 +7,8 @@ from typing import Any
 
 from core.dispute.judging.margin import margin_of
 from core.dispute.judging.numerics import NumericsProfile, NumericsVerdict, TokenMargins
-from core.engine.sampler import Sampler
-from core.engine.sampling import sample_batch
+from core.engine.sampling.sampler import Sampler
+from core.engine.sampling.sampling import sample_batch
 from core.protocol.errors import CheckFailed
 from core.protocol.types import SamplingParams
 

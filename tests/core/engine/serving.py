@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.engine.batch import BatchEngine
-from core.engine.model import load_shard
-from core.engine.pieces import RequestPiece
-from core.engine.prepack import prepack
+from core.engine.batch.batch import BatchEngine
+from core.engine.batch.pieces import RequestPiece
+from core.engine.kernels.prepack import prepack
+from core.engine.weights.load_shard import load_shard
 from core.protocol.types import LayerRange
 
 KV_BYTES = 2**22

@@ -18,15 +18,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from core.engine import conversion
-from core.engine.anatomy import derive_family, family_of_config
-from core.engine.dryrun import kv_shapes_of, windows_of
-from core.engine.facts import windows_of as written_windows
-from core.engine.families import WRITTEN_DOWN, family_of
-from core.engine.model import load_shard
-from core.engine.selfcheck import check_architecture
-from core.engine.shape import describe_model
-from core.engine.weights import compute_manifest
+from core.engine.model import conversion
+from core.engine.model.anatomy import derive_family, family_of_config
+from core.engine.model.config_facts import windows_of as written_windows
+from core.engine.model.dryrun import kv_shapes_of, windows_of
+from core.engine.model.families import WRITTEN_DOWN, family_of
+from core.engine.weights.load_shard import load_shard
+from core.engine.weights.selfcheck import check_architecture
+from core.engine.weights.shape import describe_model
+from core.engine.weights.weights import compute_manifest
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import LayerRange
 from tests.core.engine.architectures import (

@@ -25,7 +25,7 @@ def peak():
 
 import torch
 torch.set_num_threads(1)
-from core.engine.model import load_shard
+from core.engine.weights.load_shard import load_shard
 from core.protocol.types import LayerRange
 
 warm, folder, start, end, numerics = sys.argv[1:]

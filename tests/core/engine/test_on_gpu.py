@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from core.engine.batch import BatchEngine
-from core.engine.formats import FORMATS
-from core.engine.model import load_shard
-from core.engine.pieces import RequestPiece
+from core.engine.batch.batch import BatchEngine
+from core.engine.batch.pieces import RequestPiece
+from core.engine.weights.formats import FORMATS
+from core.engine.weights.load_shard import load_shard
 from core.protocol.types import LayerRange
 from tests.core.engine.architectures import CHUNKS, write_model
 

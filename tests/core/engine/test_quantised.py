@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.engine.formats import FORMATS, format_of
-from core.engine.model import load_shard
-from core.engine.shape import describe_model
+from core.engine.weights.formats import FORMATS, format_of
+from core.engine.weights.load_shard import load_shard
+from core.engine.weights.shape import describe_model
 from core.protocol.errors import ModelUnsupported, UsageError
 from core.protocol.types import LayerRange
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from core.dispute.judging.numerics import FP32, judge_rows, reexecute
-from core.engine.model import load_shard
-from core.engine.shape import describe_model
-from core.engine.tokenizer import Tokenizer
-from core.engine.weights import model_manifest
+from core.engine.weights.load_shard import load_shard
+from core.engine.weights.shape import describe_model
+from core.engine.weights.tokenizer import Tokenizer
+from core.engine.weights.weights import model_manifest
 from core.protocol.types import LayerRange, SamplingParams
 from devnet.faults import corrupt_layer_int8
 from devnet.models.unpack import ensure_model

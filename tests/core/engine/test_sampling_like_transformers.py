@@ -18,8 +18,8 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from core.engine.filters import kept
-from core.engine.sampling import Sampler
+from core.engine.sampling.filters import kept
+from core.engine.sampling.sampling import Sampler
 from core.protocol.types import SamplingParams
 
 VOCABULARY = 200

@@ -40,7 +40,7 @@ def test_lines_are_json_off_a_terminal_and_carry_bound_ids():
     stream = io.StringIO()
     logs.set_up("miner", stream=stream)
     with logs.bound(job="job_7QK3"):
-        logs.get_logger("miner.stage").info("served", tokens=3)
+        logs.get_logger("miner.serving.stage").info("served", tokens=3)
     logging.getLogger("uvicorn").warning("from a %s", "library")
     ours, theirs = lines(stream)
     assert ours["job"] == "job_7QK3"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from core.engine.store import installed_models, models_dir
+from core.engine.weights.store import installed_models, models_dir
 from core.protocol.errors import HeadraceError, ModelUnknown, Unreachable
 from devnet.models import unpack
 from devnet.models.tiny_models import write_tiny_model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.engine.formats import FORMATS
+from core.engine.weights.formats import FORMATS
 from core.protocol.errors import ModelUnsupported
 from core.protocol.signing import name_hash
 from matcher.fleet.shapes import shape_of

@@ -13,7 +13,8 @@ from core.keys.signer import Signer
 from core.protocol import signing, wire
 from core.runtime.network.channel import MAGIC, Channel, StreamIdentity, connect
 from devnet.accounts import CHAIN_ID
-from miner import admission, answers
+from miner.chain import admission
+from miner.serving import answers
 from tests.swarm.world import MARKS, WITHIN_S, World, prompt, until
 
 pytestmark = MARKS

@@ -210,7 +210,7 @@ def test_answers_are_fetched_again_as_they_were_written_the_first_time(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.keep(answers={0: desk.answers[0]})
-    monkeypatch.setattr("core.engine.tokenizer.Tokenizer", Words)
+    monkeypatch.setattr("core.engine.weights.tokenizer.Tokenizer", Words)
     monkeypatch.setattr(job_follow, "model_folder", lambda name, settings: tmp_path)
     found = plain(job_follow.fetch_job(run_of(desk), desk.typed, tmp_path / "out"))
     assert (found["answers"], found["missing"]) == (1, ["p1"])

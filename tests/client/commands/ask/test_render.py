@@ -9,7 +9,7 @@ from rich.text import Text
 
 from client.commands.ask.render import BatchView, ChatView, _wrap, printable
 from client.orders.orders import Batch, route_text
-from core.engine.tokenizer import Tokenizer
+from core.engine.weights.tokenizer import Tokenizer
 from core.protocol.errors import PeerUnreachable
 from core.runtime.commands.console import Stage as Progress
 from devnet.models.tiny_models import write_tiny_tokenizer

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.dispute.judging.margin import gain
-from core.engine.filters import kept
-from core.engine.noise import gumbel_noise, request_key
+from core.engine.sampling.filters import kept
+from core.engine.sampling.noise import gumbel_noise, request_key
 from core.protocol.types import SamplingParams
 from tests.core.engine.draws import margin, sample
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from core.dispute.judging.numerics import FP32, judge_rows, reexecute, whitened_relative_l2
-from core.engine.model import load_shard
-from core.engine.shape import describe_model
-from core.engine.tensors import TensorFolder
+from core.engine.weights.load_shard import load_shard
+from core.engine.weights.shape import describe_model
+from core.engine.weights.tensors import TensorFolder
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import LayerRange, SamplingParams
 from devnet.faults import corrupt_layer_int8

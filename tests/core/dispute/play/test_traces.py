@@ -23,7 +23,7 @@ from core.dispute.trace.derive import Run
 from core.dispute.trace.evidence import open_run
 from core.dispute.trace.layout import Place
 from core.dispute.trace.program import Form
-from core.engine.model import load_shard
+from core.engine.weights.load_shard import load_shard
 from core.protocol.types import LayerRange
 from tests.core.dispute.play.models import FAMILIES, SHARDS, Tiny
 

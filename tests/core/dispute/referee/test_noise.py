@@ -7,7 +7,7 @@ import random
 import numpy as np
 
 from core.dispute.referee.noise import gumbel, philox_word
-from core.engine.noise import gumbel_noise, philox
+from core.engine.sampling.noise import gumbel_noise, philox
 
 
 def test_words_are_the_engines() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from core.dispute.referee import Kind, Leaf, Ruling, check
-from core.engine.noise import request_key
+from core.engine.sampling.noise import request_key
 from core.protocol.types import SamplingParams
 from tests.core.dispute.referee.leaves import f64
 from tests.core.engine.draws import margin

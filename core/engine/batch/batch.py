@@ -1,0 +1,396 @@
+"""How does one pass of a shard serve many requests at once?
+
+The rows of a step, decode rows and prompt chunks of different requests at different positions, are
+packed into one row of T tokens without padding and run through the library's own layers; only
+attention looks at who owns which row. Requests may run any part of the owned layers: the pass is
+cut where a request enters or leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from core.engine.batch.graphs import Capture, DecodeGraphs, cuda_capture
+from core.engine.batch.learned_layout import learn_layout
+from core.engine.batch.pieces import ALL, NONE, RequestPiece, check_piece, relative_layers
+from core.engine.batch.plan import PassPlan, PlannedRows
+from core.engine.kernels.head import ended, final
+from core.engine.kernels.plain_layers import plain_layers
+from core.engine.memory.offload import SwapStore
+from core.engine.memory.paged_kv import Held, PagedKv
+from core.engine.memory.pages import Pages
+from core.engine.memory.prefix import PrefixIndex
+from core.engine.memory.sizing import Offload, make_memory
+from core.engine.model.blocks import Draw, Final, ModelShard, without_states
+from core.engine.model.gates import LayerGates
+from core.engine.model.library_pass import run_library
+from core.protocol.types import LayerRange
+
+
+class BatchEngine:
+    """A shard and the pages of all its requests.
+
+    Called from one thread; knows no socket and no clock.
+    """
+
+    def __init__(
+        self,
+        shard: ModelShard,
+        *,
+        kv_bytes: int,
+        offload: Offload | None = None,
+        prefix_share: float = 0.25,
+        least_rows: int = 2,
+        capture: Capture | None = None,
+    ) -> None:
+        """`kv_bytes` bounds the hot pages.
+
+        Up to `prefix_share` of them keep prompts for later requests with the same, and rows that
+        left with these take at most as many bytes more.
+
+        A pass of fewer than `least_rows` is padded: some kernels sum a single row in another order
+        (`Packed.least_rows` tells; 1 is for who wants no bits promised). Steps of single rows are
+        captured by `capture`, by default as CUDA graphs where the shard lies on such a device.
+        Raises ModelUnsupported where the layers cannot share pages (see `core.engine.batch.compat`),
+        UsageError where `kv_bytes` is too few.
+        """
+        self.shard = shard
+        self._least_rows = least_rows
+        self._plain = plain_layers(shard)
+        self._gates = LayerGates(shard.decoder_layers)
+        try:
+            self.layout = learn_layout(shard, self._gates)
+            allocators, self.store = make_memory(
+                self.layout, kv_bytes, shard.dtype, shard.device, offload
+            )
+        except BaseException:
+            self._gates.remove()
+            raise
+        self.kv = PagedKv(self.layout, allocators, self.store)
+        per_block = self.layout.pages_for(1, 0, len(shard.layers))
+        room = min(a.resident // n for a, n in zip(allocators, per_block, strict=True) if n)
+        kept = int(room * prefix_share)
+        self.prefixes = (
+            PrefixIndex(self.kv, max_blocks=kept, max_row_bytes=int(kv_bytes * prefix_share))
+            if kept
+            else None
+        )
+        if capture is None and shard.device.type == "cuda":
+            capture = cuda_capture()
+        #: None also where pages are swapped: they lie elsewhere at every turn.
+        self.graphs = (
+            None
+            if capture is None or isinstance(self.store, SwapStore)
+            else DecodeGraphs(shard, self._gates, self.kv, capture)
+        )
+
+    def close(self) -> None:
+        """Give the shard back as it was, and stop the copier."""
+        self._gates.remove()
+        if isinstance(self.store, SwapStore):
+            self.store.close()
+
+    # --- requests ---
+
+    def open(
+        self,
+        request: Hashable,
+        layers: LayerRange | None = None,
+        *,
+        microbatch: int = 0,
+    ) -> None:
+        """Begin a request that runs `layers` of the model, all owned ones when None."""
+        start, end = relative_layers(self.shard, layers)
+        self.kv.open(request, start, end, microbatch)
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether chunks of prompts are kept at all."""
+        return self.prefixes is not None
+
+    def adopt(self, request: Hashable, links: Sequence[bytes], tokens: int) -> Tensor | None:
+        """What a step over a request's next chunk would give, where the same has been run and kept;
+        None where not.
+
+        The request then has `tokens` positions. `links` are those of its chunks since its
+        beginning, this one included.
+        """
+        if self.prefixes is None:
+            return None
+        return self.prefixes.adopt(self.kv.requests[request], links, tokens)
+
+    def length(self, request: Hashable) -> int:
+        """Positions that a request holds here. Raises KeyError for an unknown one."""
+        return self.kv.requests[request].length
+
+    def truncate(self, request: Hashable, tokens: int) -> None:
+        """Forget a request's positions from `tokens` on.
+
+        Raises UsageError when a window has let go what is needed.
+        """
+        self.kv.truncate(self.kv.requests[request], tokens)
+
+    def free(self, request: Hashable) -> int:
+        """Forget a request now, finished or cancelled.
+
+        Returns the pages it held, 0 for an unknown one.
+        """
+        return self.kv.free(request)
+
+    @property
+    def pages(self) -> list[int]:
+        """Pages of each pool that requests can hold, over all microbatches."""
+        return [a.free_pages + a.used_pages for a in self.kv.allocators]
+
+    @property
+    def groups(self) -> int:
+        """Microbatches that requests are divided into; pages of one are of no use to another."""
+        return self.store.microbatches if isinstance(self.store, SwapStore) else 1
+
+    @property
+    def pages_of_group(self) -> list[int]:
+        """Pages of each pool that the requests of one microbatch can hold together."""
+        if isinstance(self.store, SwapStore):
+            return [plan.pages_of_microbatch for plan in self.store.plans]
+        return self.pages
+
+    @property
+    def swapped(self) -> tuple[int, float]:
+        """Bytes that were copied between the places so far, and the seconds that steps have waited
+        for it.
+        """
+        store = self.store
+        return (store.copied_bytes, store.stalled_s) if isinstance(store, SwapStore) else (0, 0.0)
+
+    @property
+    def used_pages(self) -> list[int]:
+        """Those that requests hold now.
+
+        What is only kept for others goes to a request that needs it.
+        """
+        # Not below 0: other threads look while pages change hands.
+        return [max(0, a.used_pages - a.idle_pages) for a in self.kv.allocators]
+
+    def held_bytes(self) -> dict[str, int]:
+        """Memory that requests hold: on the device, and what may be swapped out to the host or into
+        files.
+
+        And what is kept for others with the same prompt, pages that nobody holds and rows.
+        """
+        held = {"device": 0, "host": 0, "files": 0, "kept": 0}
+        item_bytes = self.shard.dtype.itemsize
+        if self.prefixes is not None:
+            held["kept"] = self.prefixes.row_bytes
+        away = "files" if isinstance(self.store, SwapStore) and self.store.is_in_files else "host"
+        for shape, allocator in zip(self.layout.shapes, self.kv.allocators, strict=True):
+            page_bytes, resident = shape.page_bytes(item_bytes), allocator.used_resident_pages
+            idle = min(allocator.idle_pages, resident)
+            held["device"] += (resident - idle) * page_bytes
+            held["kept"] += idle * page_bytes
+            held[away] += (allocator.used_pages - resident) * page_bytes
+        return held
+
+    def pages_for(
+        self, tokens: int, layers: LayerRange | None = None, chunk_tokens: int = 1
+    ) -> list[int]:
+        """Pages of each pool that a request may hold while it grows to `tokens`, in chunks of
+        `chunk_tokens`.
+        """
+        start, end = relative_layers(self.shard, layers)
+        return self.layout.pages_for(tokens, start, end, chunk_tokens)
+
+    def has_room(self, growth: Sequence[tuple[Hashable, int]]) -> bool:
+        """Whether these (request, tokens) could all be reached now."""
+        return self.kv.has_room([(self.kv.requests[r], tokens) for r, tokens in growth])
+
+    # --- steps ---
+
+    def check(self, piece: RequestPiece, *, values: bool = True) -> None:
+        """Raises ValueError, ContextTooLong or UsageError for a piece that `step` would refuse,
+        whatever the load.
+        """
+        check_piece(self.shard, self.kv.requests.get(piece.request), piece, values=values)
+
+    def step(
+        self,
+        pieces: Sequence[RequestPiece],
+        *,
+        microbatch: int = 0,
+        following: int | None = None,
+        checked: bool = False,
+        states: bool = False,
+        draw: Draw | None = None,
+    ) -> list[Any]:
+        """Run one batch, each request at most once; one output per piece, in order.
+
+        `checked` if `check` saw every piece.
+
+        That is activations [n, D] where the request leaves before the model's end, else float32
+        logits: [n, V], [1, V] or [0, V] as the piece asks; with `states` a `Final`, the rows that
+        they were made of beside them. With `draw` what it makes of them instead: it is given all
+        logits in the order of the pieces, but never more of them at once than memory is at hand
+        for. All of a batch's requests are of one microbatch; `following` names the one that is
+        likely next, whose pages are fetched meanwhile. Raises as `check`, or KvShort; no request
+        has then moved, but positions that a piece repeats are forgotten.
+        """
+        if len({piece.request for piece in pieces}) < len(pieces):
+            raise ValueError("a request steps once in a batch")
+        if not checked:
+            for piece in pieces:
+                self.check(piece)
+        held = [self.kv.requests[piece.request] for piece in pieces]
+        if any(h.microbatch != microbatch for h in held):
+            raise ValueError(f"a request of another microbatch in a step of {microbatch}")
+        if not pieces:
+            return []
+        for h, piece in zip(held, pieces, strict=True):
+            if piece.position < h.length:
+                self.kv.truncate(h, piece.position)
+        growth = [(h, p.position + len(p.x)) for h, p in zip(held, pieces, strict=True)]
+        self.kv.grow(growth)
+        if isinstance(self.store, SwapStore):
+            self.store.turn(microbatch, self._swapped_pages, following)
+        self.kv.prepare_pages()
+        with torch.inference_mode():
+            outs = self._run(pieces, held, microbatch, draw)
+        for (h, tokens), piece, out in zip(growth, pieces, outs, strict=True):
+            if piece.links and self.prefixes is not None:
+                # The caller computes logits: they are as wide as the vocabulary.
+                left = out.rows[:0] if isinstance(out, Final) else out
+                self.prefixes.keep(h, piece.links, tokens, left)
+            self.kv.grown(h, tokens)
+        return outs if states else without_states(outs)
+
+    def _swapped_pages(self, microbatch: int) -> list[Pages]:
+        found: list[list[Pages]] = [[] for _ in self.kv.allocators]
+        for held in self.kv.requests.values():
+            if held.microbatch == microbatch:
+                for number, table in held.tables.items():
+                    pages = table.held()
+                    swapped = pages[pages >= self.kv.allocator(number).resident]
+                    if len(swapped):
+                        found[self.layout.classes[number].pool].append(swapped)
+        return [np.concatenate(pages) if pages else np.zeros(0, np.int64) for pages in found]
+
+    def _run(
+        self,
+        pieces: Sequence[RequestPiece],
+        held: Sequence[Held],
+        microbatch: int,
+        draw: Draw | None,
+    ) -> list[Tensor | Final]:
+        rows: list[Any] = [piece.x for piece in pieces]
+        cuts = sorted({h.start for h in held} | {h.end for h in held})
+        for start, end in pairwise(cuts):
+            inside = [i for i, h in enumerate(held) if h.start <= start and end <= h.end]
+            if inside:
+                outs = self._segment(
+                    start,
+                    end,
+                    [pieces[i] for i in inside],
+                    [held[i] for i in inside],
+                    [rows[i] for i in inside],
+                    microbatch,
+                    draw,
+                )
+                for i, out in zip(inside, outs, strict=True):
+                    rows[i] = out
+        return rows
+
+    def _segment(
+        self,
+        start: int,
+        end: int,
+        pieces: Sequence[RequestPiece],
+        held: Sequence[Held],
+        inputs: Sequence[Tensor],
+        microbatch: int,
+        draw: Draw | None,
+    ) -> list[Tensor] | list[Final]:
+        """Layers [start, end) for pieces that all run them.
+
+        With logits, or what is drawn from them, where that is the model's end.
+        """
+        shard, planned, first = self.shard, [], 0
+        for piece, h in zip(pieces, held, strict=True):
+            count = len(piece.x)
+            alone = piece.as_decodes or count == 1
+            planned.append(PlannedRows(h, first, count, piece.position, alone))
+            first += count
+        positions = torch.cat([torch.arange(r.position, r.position + r.count) for r in planned])
+        x = torch.cat(list(inputs)) if len(inputs) > 1 else inputs[0]
+        at_end = shard.is_last and end == len(self._gates.layers)
+        wanted = _wanted(pieces, planned) if at_end else []
+        made = self._rows(planned, x, positions, (start, end), microbatch, wanted or None, draw)
+        if not at_end:
+            return [made[r.first : r.first + r.count] for r in planned]
+        if not wanted:
+            nothing = Final(torch.empty(0, shard.hidden), torch.empty(0, shard.vocab))
+            return [nothing for _ in planned]
+        counts = [_wanted_count(piece) for piece in pieces]
+        ends = np.cumsum(counts)
+        return [
+            Final(made.rows[end - count : end], made.logits[end - count : end])
+            for count, end in zip(counts, ends, strict=True)
+        ]
+
+    def _rows(
+        self,
+        planned: Sequence[PlannedRows],
+        x: Tensor,
+        positions: Tensor,
+        layers: tuple[int, int],
+        microbatch: int,
+        wanted: list[int] | None,
+        draw: Draw | None,
+    ) -> Any:
+        """What rows x [T] or [T, D] become in these layers: activations [T, D], or where some are
+        `wanted` a `Final` of them.
+        """
+        shard, count, (start, end) = self.shard, len(positions), layers
+        from_ids = start == 0 and shard.is_first
+        x = x.to(shard.device, None if from_ids else shard.dtype)
+        if self.graphs is not None and all(r.as_decodes for r in planned):
+            whole = (start, end) == (0, len(self._gates.layers))
+            found = self.graphs.try_step(planned, x, positions) if whole else None
+            if found is not None:
+                return found[0] if wanted is None else final(*(p[wanted] for p in found), draw)
+        plan = PassPlan(self.kv, self._gates, planned, start, end, microbatch, shard.dtype)
+        if self._plain is not None:
+            rows = shard.model.get_input_embeddings()(x) if from_ids else x
+            hidden = self._plain.run(plan, rows, positions, start, end)
+            return (
+                hidden
+                if wanted is None
+                else ended(shard.model, hidden[wanted], draw, least_rows=self._least_rows)
+            )
+        spare = max(0, self._least_rows - count)
+        if spare:
+            x = torch.cat([x, *[x[-1:]] * spare])
+            positions = torch.cat([positions, *[positions[-1:]] * spare])
+        keep = None if wanted is None else wanted + wanted[-1:] * (self._least_rows - len(wanted))
+        kept = None if keep is None else torch.tensor(keep, device=shard.device)
+        out = run_library(
+            shard, self._gates, plan, x, positions.to(shard.device), (start, end), kept
+        )
+        if wanted is None:
+            return out[:count]
+        return final(out.rows[: len(wanted)], out.logits[: len(wanted)], draw)
+
+
+def _wanted_count(piece: RequestPiece) -> int:
+    return {ALL: len(piece.x), NONE: 0}.get(piece.logits, 1)
+
+
+def _wanted(pieces: Sequence[RequestPiece], planned: Sequence[PlannedRows]) -> list[int]:
+    rows = []
+    for piece, r in zip(pieces, planned, strict=True):
+        end = r.first + r.count
+        rows += range(end - _wanted_count(piece), end)
+    return rows

@@ -1,0 +1,112 @@
+"""What does a configuration say about a model's sizes, whatever it calls them?"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from core.engine.model.families import WRITTEN_DOWN
+from core.protocol.errors import ModelUnsupported
+
+#: Models that encode distance instead of place have no limit of their own.
+_NO_LIMIT_TOKENS = 2**20
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_PER_TOKEN = (
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "moe_topk",
+    "moe_k",
+    "moe_top_k",
+    "top_k_experts",
+)
+
+
+def facts_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A `config.json` with the library's names and defaults filled in.
+
+    For families that are written down the file says all that is asked, and torch is not imported.
+    """
+    if config.get("model_type") in WRITTEN_DOWN:
+        return dict(config)
+    from core.engine.model.refusal import parse_config
+
+    parsed = parse_config(json.dumps(config))
+    named = {known: getattr(parsed, known, None) for known in parsed.attribute_map}
+    return parsed.to_dict() | {k: v for k, v in named.items() if v is not None}
+
+
+def layer_count(facts: Mapping[str, Any]) -> int:
+    return integer(facts, *_LAYERS)
+
+
+def context_of(facts: Mapping[str, Any]) -> int:
+    """The longest request in tokens."""
+    for name in _CONTEXT:
+        if isinstance(facts.get(name), int) and facts[name] > 0:
+            return int(facts[name])
+    return _NO_LIMIT_TOKENS
+
+
+def experts_per_token(facts: Mapping[str, Any]) -> int:
+    """How many experts a token visits in a layer, 0 without experts."""
+    nested = facts.get("ffn_config")
+    for source in (facts, nested if isinstance(nested, dict) else {}):
+        for name in _PER_TOKEN:
+            if isinstance(source.get(name), int):
+                return int(source[name])
+    return 0
+
+
+def windows_of(facts: Mapping[str, Any]) -> tuple[int, ...]:
+    """How many tokens each layer looks back on, 0 for all of them."""
+    total, window = layer_count(facts), facts.get("sliding_window")
+    kinds = facts.get("layer_types")
+    if isinstance(kinds, list):
+        return tuple(int(window or 0) if "sliding" in kind else 0 for kind in kinds)
+    if not window:
+        return (0,) * total
+    if facts.get("model_type") == "mistral":
+        return (int(window),) * total
+    return tuple(int(window) if _slides(facts, i) else 0 for i in range(total))
+
+
+def _slides(facts: Mapping[str, Any], layer: int) -> bool:
+    # What the families did before configurations listed the kinds of layers.
+    if facts.get("model_type") == "gemma2":
+        return layer % 2 == 0
+    if facts.get("model_type") == "gemma3_text":
+        pattern = facts.get("sliding_window_pattern") or facts.get("_sliding_window_pattern") or 6
+        return bool((layer + 1) % pattern)
+    return bool(facts.get("use_sliding_window")) and layer >= int(
+        facts.get("max_window_layers", 28)
+    )
+
+
+def expert_count(facts: Mapping[str, Any]) -> int:
+    """How many experts a layer of a mixture has, 0 without experts."""
+    nested = facts.get("ffn_config")
+    for source in (facts, nested if isinstance(nested, dict) else {}):
+        for name in _EXPERTS:
+            if isinstance(source.get(name), int) and source[name] > 1:
+                return int(source[name])
+    return 0
+
+
+def is_of_experts(name: str, shape: Sequence[int], experts: int) -> bool:
+    """Whether a stored tensor of a layer is one expert's, or holds the matrices of all of them."""
+    if re.search(r"(?<!shared_)\bexperts\.\d+\.", name):
+        return True
+    all_at_once = len(shape) == 3 and shape[0] == experts
+    return all_at_once or ("experts." in name and "shared_experts." not in name)
+
+
+def integer(facts: Mapping[str, Any], *names: str) -> int:
+    for name in names:
+        value = facts.get(name)
+        if isinstance(value, int) and value > 0:
+            return value
+    raise ModelUnsupported(f"config.json has no {names[0]}", why="it is needed to cut the model")

@@ -1,0 +1,32 @@
+"""How is transformers loaded without what a shard never asks of it?
+
+Its quantisers import torchao where that is installed, to read models saved by torchao. Headrace
+reads none: it quantises itself (`core.engine.weights.quantise`) and imports torchao only then. The import
+takes a second and writes warnings of its own. Its losses for finding objects in pictures import
+SciPy's optimisers, which are 38 MB of a miner's memory and another second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import transformers.utils as _utils
+
+
+@contextmanager
+def _as_if_without(*checks: str) -> Iterator[None]:
+    found = {check: getattr(_utils, check) for check in checks}
+    for check in checks:
+        setattr(_utils, check, lambda *_: False)
+    try:
+        yield
+    finally:
+        for check, function in found.items():
+            setattr(_utils, check, function)
+
+
+with _as_if_without("is_torchao_available", "is_scipy_available"):
+    from transformers import AttentionInterface, AutoModelForCausalLM
+
+__all__ = ["AttentionInterface", "AutoModelForCausalLM"]

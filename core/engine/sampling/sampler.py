@@ -1,0 +1,85 @@
+"""What does the next token of one request depend on beside its logits: parameters, key, step, and
+what was said?
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from core.engine.sampling.edits import Edits
+from core.engine.sampling.noise import request_key
+from core.protocol.types import SamplingParams
+
+Floats = npt.NDArray[np.float64]
+
+
+class Sampler:
+    """One request on its way from token to token."""
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        request_index: int,
+        prompt: Sequence[int] = (),
+        eos_ids: Collection[int] = (),
+    ) -> None:
+        """`prompt` matters to penalties and to a continued answer, `eos_ids` to a least number of
+        tokens.
+        """
+        self.params = params
+        self.step = params.first_step
+        index = request_index if params.key_index is None else params.key_index
+        self.key = request_key(params.seed, index)
+        self.edits = Edits(params, prompt, eos_ids)
+
+    def take(self, token: int) -> None:
+        """The token at `step` is this one; the next is due."""
+        self.edits.take(token)
+        self.step += 1
+
+    def fork(self, tokens: Sequence[int] = ()) -> Sampler:
+        """Another sampler that stands where this one will after `tokens`: for drafted positions."""
+        other = copy(self)
+        other.edits = self.edits.fork()
+        for token in tokens:
+            other.take(token)
+        return other
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether bias, penalties or an early end touch the next token's logits."""
+        return not self.edits.change_nothing(self.step)
+
+    @property
+    def is_plainly_greedy(self) -> bool:
+        """Whether the next token is that of the model's largest logit, and nothing else is
+        asked.
+        """
+        params = self.params
+        is_greedy = params.temperature_micro == 0 and params.n_logprobs is None
+        return is_greedy and not self.changes_logits
+
+    def edited(self, logits: Any) -> Floats:
+        """A float64 copy of logits [V] with bias and penalties.
+
+        Raises ValueError for NaN, +inf or nothing but −inf.
+        """
+        row = np.array(logits, dtype=np.float64)
+        if row.ndim != 1 or not row.size:
+            raise ValueError(f"logits must be one row, not of shape {row.shape}")
+        _check(row)
+        if self.changes_logits:
+            self.edits.apply(row, self.step)
+            _check(row)
+        return row
+
+
+def _check(row: npt.NDArray[Any]) -> None:
+    if not math.isfinite(row.max()):  # NaN if any is
+        raise ValueError("logits hold NaN or infinity")

@@ -1,0 +1,231 @@
+"""How do stored bytes become a shard's parameters without being held twice?
+
+Bytes are read straight into the parameter where the dtypes agree, else through one small buffer.
+Experts are stacked one at a time, and a layer is quantised before the next one is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from core.engine.memory.heap import own_pages
+from core.engine.model.conversion import Renaming, TensorGroup
+from core.engine.model.naming import Family
+from core.engine.weights.tensors import TensorFolder
+from core.protocol.errors import ModelUnsupported
+from core.protocol.types import LayerRange
+
+_TORCH_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+_BLOCK_BYTES = 4 * 2**20
+
+
+class Source(Protocol):
+    """Where stored tensors come from."""
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def fill(self, name: str, target: Tensor) -> None:
+        """Copy a tensor into `target` of the same shape [...], of any dtype and on any device."""
+
+
+class FolderSource:
+    """The tensors of a model folder."""
+
+    def __init__(self, folder: TensorFolder) -> None:
+        self._folder = folder
+        self._block = torch.empty(_BLOCK_BYTES, dtype=torch.uint8)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        entry = self._folder.entry(name)
+        if entry.dtype not in _TORCH_DTYPES:
+            raise ModelUnsupported(
+                f"{name} is stored as {entry.dtype}",
+                why="weights must be float64, float32, float16 or bfloat16",
+            )
+        return entry.shape
+
+    def fill(self, name: str, target: Tensor) -> None:
+        entry = self._folder.entry(name)
+        stored, flat = _TORCH_DTYPES[entry.dtype], target.view(-1)
+        if stored == target.dtype and target.device.type == "cpu":
+            self._folder.read_into(name, flat.view(torch.uint8).numpy().data)
+            return
+        done = 0
+        for count in self._folder.read_blocks(name, self._block.numpy().data):
+            values = self._block[:count].view(stored)
+            flat[done : done + len(values)] = values
+            done += len(values)
+
+
+class TensorSource:
+    """Tensors that are in memory already."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._tensors[name].shape)
+
+    def fill(self, name: str, target: Tensor) -> None:
+        target.copy_(self._tensors[name])
+
+
+@dataclass(frozen=True)
+class Filling:
+    """What is to be filled: a model on the meta device, cut to `layers` of `total`."""
+
+    model: Any
+    family: Family
+    layers: LayerRange
+    total: int
+    device: torch.device
+    #: Called with a layer when its parameters are complete.
+    finish_layer: Callable[[nn.Module], None]
+
+
+def fill_model(filling: Filling, needed: Mapping[str, str], source: Source) -> None:
+    """Give a model the parameters that its shard needs; `needed` maps canonical to stored names.
+
+    Raises ModelUnsupported for tensors that the model does not have, that have another shape or
+    that are missing.
+    """
+    model, renaming = filling.model, Renaming(filling.model)
+    by_layer: dict[int, list[TensorGroup]] = {}
+    for group in renaming.groups(needed):
+        by_layer.setdefault(_layer_of(group.target, filling), []).append(group)
+    with own_pages(), torch.no_grad():
+        for number in sorted(by_layer):
+            for group in by_layer[number]:
+                _fill_group(filling, group, renaming, needed, source)
+            if number >= 0:
+                filling.finish_layer(model.get_submodule(f"{filling.family.layers}.{number}"))
+    _refuse_missing(filling)
+
+
+def _fill_group(
+    filling: Filling,
+    group: TensorGroup,
+    renaming: Renaming,
+    needed: Mapping[str, str],
+    source: Source,
+) -> None:
+    if group.converter is None:
+        (name,) = group.names
+        stored = needed[name]
+        wanted = _wanted(filling, group.target, needed)
+        parameter = _new(filling, wanted[0], source.shape(stored), stored)
+        source.fill(stored, parameter.data)
+        for path in wanted:
+            _place(filling.model, path, parameter)
+        return
+    target = _local(group.target, filling)
+
+    def read(name: str) -> Tensor:
+        value = torch.empty(source.shape(needed[name]), dtype=filling.model.dtype)
+        source.fill(needed[name], value)
+        return value
+
+    experts = renaming.convert_by_expert(group, read)
+    if experts is not None:
+        stacked: nn.Parameter | None = None
+        for number, one in experts:
+            if stacked is None:
+                count = len(next(iter(group.sources.values())))
+                stacked = _new(filling, target, (count, *one.shape[1:]), group.names[0])
+            stacked.data[number] = one[0]
+        assert stacked is not None
+        _place(filling.model, target, stacked)
+        return
+    for name, made in renaming.convert(group, read).items():
+        parameter = _new(filling, _local(name, filling), tuple(made.shape), group.names[0])
+        parameter.data.copy_(made)
+        _place(filling.model, _local(name, filling), parameter)
+
+
+def _wanted(filling: Filling, target: str, needed: Mapping[str, str]) -> list[str]:
+    """Where a plain tensor goes: a tied matrix into the embedding, the head, or both at once."""
+    family = filling.family
+    if target != family.embedding_weight:
+        return [_local(target, filling)]
+    first, last = filling.layers.start == 0, filling.layers.end == filling.total
+    tied_head = last and filling.model.config.tie_word_embeddings
+    return [target] * first + [family.head_weight] * bool(tied_head)
+
+
+def _layer_of(target: str, filling: Filling) -> int:
+    """The local number of the layer that holds a parameter, −1 outside the layers."""
+    prefix = filling.family.layers + "."
+    if not target.startswith(prefix):
+        return -1
+    return int(target.removeprefix(prefix).partition(".")[0]) - filling.layers.start
+
+
+def _local(target: str, filling: Filling) -> str:
+    number = _layer_of(target, filling)
+    if number < 0:
+        return target
+    prefix = filling.family.layers + "."
+    return f"{prefix}{number}.{target.removeprefix(prefix).partition('.')[2]}"
+
+
+def _new(filling: Filling, path: str, shape: tuple[int, ...], stored: str) -> nn.Parameter:
+    """An empty parameter of the shape and dtype that the model expects at a path."""
+    module, _, leaf = path.rpartition(".")
+    try:
+        expected = getattr(filling.model.get_submodule(module), leaf)
+    except AttributeError:
+        expected = None
+    if not isinstance(expected, Tensor):
+        raise ModelUnsupported(
+            f"this checkpoint is not a plain {filling.family.model_type}",
+            why=f"the model has no parameter {path} for {stored}",
+        )
+    if tuple(expected.shape) != shape:
+        raise ModelUnsupported(
+            f"{path} has shape {list(shape)}",
+            why=f"the configuration says {list(expected.shape)}",
+        )
+    empty = torch.empty(shape, dtype=expected.dtype, device=filling.device)
+    return nn.Parameter(empty, requires_grad=False)
+
+
+def _place(model: Any, path: str, parameter: nn.Parameter) -> None:
+    module, _, leaf = path.rpartition(".")
+    owner = model.get_submodule(module)
+    if leaf in owner._buffers:
+        owner._buffers[leaf] = parameter.data
+    else:
+        setattr(owner, leaf, parameter)
+
+
+def _refuse_missing(filling: Filling) -> None:
+    first, last = filling.layers.start == 0, filling.layers.end == filling.total
+    family = filling.family
+    elsewhere = [] if first else [family.before[0] + "."]
+    elsewhere += [] if last else [family.head + "."]
+    missing = [
+        name
+        for name, parameter in filling.model.named_parameters()
+        if parameter.is_meta and not name.startswith(tuple(elsewhere))
+    ]
+    missing += [
+        name
+        for name, buffer in filling.model.named_buffers()
+        if buffer.is_floating_point() and bool(buffer.isnan().any())
+    ]
+    if missing:
+        raise ModelUnsupported(
+            "this checkpoint is incomplete",
+            why=f"it lacks {len(missing)} tensors of layers {filling.layers}, such as {missing[0]}",
+            missing=missing[:20],
+        )

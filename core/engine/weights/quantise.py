@@ -1,0 +1,144 @@
+"""How are a layer's matrices held as integers?
+
+torchao quantises and multiplies. Only matrices inside layers are quantised; a layer whose matrices
+are something else than linear modules is refused rather than left wide under a name that promises
+otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+
+from core.engine.memory.heap import return_freed_memory
+from core.engine.weights.formats import NumberFormat
+from core.protocol.errors import ModelUnsupported
+
+
+def refuse_unquantisable(
+    config: PreTrainedConfig, layers: nn.ModuleList, form: NumberFormat
+) -> None:
+    """Raises ModelUnsupported where a matrix of the layers cannot be held in this format."""
+    for path, module in layers.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.dim() < 2:
+                continue
+            why = ""
+            if not isinstance(module, nn.Linear):
+                why = f"{path}.{name} is no linear module but {type(module).__name__}"
+            elif form.group and parameter.shape[1] % form.group:
+                why = f"{path} has {parameter.shape[1]} inputs, no multiple of {form.group}"
+            if why:
+                raise ModelUnsupported(
+                    f"cannot hold this {config.model_type} model as {form.name}",
+                    why=why,
+                    numerics=form.name,
+                )
+
+
+def quantise_layer(layer: nn.Module, form: NumberFormat, *, reference: bool = False) -> None:
+    """Hold the linear modules of a layer in this format.
+
+    With `reference`, the same values in float64.
+    """
+    if not form.bits:
+        return
+    compute = getattr(torch, form.compute)
+    for module in layer.modules():
+        if isinstance(module, nn.Linear):
+            if reference:
+                wide = _exact_values(module.weight.to(compute), form)
+                module.weight = nn.Parameter(wide, requires_grad=False)
+            else:
+                _quantise(module, form)
+            return_freed_memory()
+
+
+def round_to(model: nn.Module, form: NumberFormat) -> None:
+    """Give what is not quantised in a float64 reference the values that a machine of this format
+    holds.
+    """
+    compute = getattr(torch, form.compute)
+    quantised = set()
+    if form.bits:
+        quantised = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}
+        quantised -= {id(getattr(model.get_output_embeddings(), "weight", None))}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not parameter.is_meta and id(parameter) not in quantised:
+                parameter.copy_(parameter.to(compute))
+
+
+@cache
+def _meet_torchao() -> None:
+    """Import torchao.
+
+    Its word about CUDA kernels that a machine without CUDA cannot load tells the owner nothing.
+    """
+    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        import torchao  # noqa: F401
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _quantise(module: nn.Linear, form: NumberFormat) -> None:
+    _meet_torchao()
+    from torchao.quantization import quantize_
+
+    config = _config(form, module.weight.device)
+    quantize_(module, config, filter_fn=lambda found, _: found is module)
+
+
+def _config(form: NumberFormat, device: torch.device) -> Any:
+    if form.bits == 8:
+        from torchao.quantization import Int8WeightOnlyConfig
+
+        return Int8WeightOnlyConfig(set_inductor_config=False)
+    if device.type == "cpu":
+        from torchao.prototype.quantization.int4 import PrototypeInt4WeightOnlyConfig
+
+        return PrototypeInt4WeightOnlyConfig(group_size=form.group, set_inductor_config=False)
+    from torchao.quantization import Int4WeightOnlyConfig
+    from torchao.quantization.quantize_.workflows import Int4PackingFormat
+
+    return Int4WeightOnlyConfig(
+        group_size=form.group,
+        int4_packing_format=Int4PackingFormat.TILE_PACKED_TO_4D,
+        set_inductor_config=False,
+    )
+
+
+def _exact_values(weight: Tensor, form: NumberFormat) -> Tensor:
+    """The float64 values [outputs, inputs] that the quantised weight stands for."""
+    module = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    module.weight = nn.Parameter(weight.cpu(), requires_grad=False)
+    _quantise(module, form)
+    held = module.weight
+    if form.bits == 8:
+        return (held.qdata.double() * held.scale.double()).to(weight.device)
+    return _int4_values(held, form).to(weight.device)
+
+
+def _int4_values(held: Any, form: NumberFormat) -> Tensor:
+    # The packing is the kernel's own business, so the kernel unpacks it: with scale 1 and offset 0
+    # it multiplies the integers, −8 … 7, with an identity, exactly.
+    outputs, inputs = held.shape
+    groups = inputs // form.group
+    plain = torch.zeros(groups, outputs, 2, dtype=torch.bfloat16)
+    plain[..., 0] = 1
+    identity = torch.eye(inputs, dtype=torch.bfloat16)
+    integers = torch.ops.aten._weight_int4pack_mm_for_cpu(identity, held.qdata, form.group, plain)
+    scales, offsets = held.scale_and_zero.double().unbind(-1)  # [groups, outputs]
+    grouped = integers.double().T.reshape(outputs, groups, form.group)
+    values = grouped * scales.T[..., None] + offsets.T[..., None]
+    return values.reshape(outputs, inputs)

@@ -1,0 +1,348 @@
+"""How fast is this machine, by the engine's own real steps?
+
+The numbers are those that a miner announces: teraflops and gigabytes per second of the compute
+thread, and τ per layer of real decode steps on real weights. What was measured is kept, so that
+`miner quote` need not measure again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from core.protocol.errors import HeadraceError, UsageError
+from core.protocol.ids import Kind, short
+from core.protocol.signing import Domain
+from core.protocol.types import LayerRange
+from core.protocol.wire import Ping
+from core.runtime.commands.console import Run
+from core.runtime.folders import make_private
+from core.runtime.settings import Settings
+from miner.commands.facts import dial, operator_address
+from miner.commands.market import ask, model_id_of
+from miner.commands.results import Bench, PeerDistance
+
+if TYPE_CHECKING:
+    from core.engine.weights.shape import ModelSizes
+    from core.runtime.network.channel import Channel, Peers
+    from miner.compute.compute import Compute
+
+KV_BYTES = 64 * 2**20
+CHUNKS = 5
+DIAL_WITHIN_S = 2.0
+DIALS = 3
+MAX_PEERS = 16
+#: What is sent to see how fast a link is: a few seconds' worth of the slowest line that could serve
+#: at all.
+SENT_BYTES, SENDS, SENT_WITHIN_S = 2**20, 2, 5.0
+LEAST_S = 1e-6
+
+
+async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) -> Bench:
+    """Load the layers (as many as the memory limit holds, where none are named) and time them.
+
+    Raises ModelMissing, UsageError for layers that the model lacks or that do not fit.
+    """
+    from core.engine.weights.shape import describe_model
+    from miner.compute.compute import Compute
+    from miner.records.machine import memory_limit_bytes
+
+    settings = run.settings
+    folder = model_folder(settings)
+    shape = await asyncio.to_thread(describe_model, folder)
+    limit_bytes = memory_limit_bytes(settings)
+    held = fitting_layers(shape, layers, limit_bytes)
+    compute = Compute(threads=settings.engine.threads or 1)
+    try:
+        with run.stage(1, 4, "the processor"):
+            tflops, bandwidth_gb_s = await compute.benchmark()
+        with run.stage(2, 4, f"loading layers {held}"):
+            shard_bytes = await _load(compute, folder, held, limit_bytes, settings)
+        with run.stage(3, 4, "decode steps and a prompt"):
+            await compute.measure()
+            prefill = await _prefill_tokens_per_s(compute, shape, held)
+        taus = {str(rows): round(ms, 5) for rows, ms in compute.metrics().tau_ms_by_rows.items()}
+        tau_ms, kv_tokens = compute.tau_ms_per_layer, compute.kv_capacity_tokens
+        batch = _batch_rows(taus, settings.miner.max_batch)
+    finally:
+        compute.close()
+    with run.stage(4, 4, "the way to other machines") as stage:
+        peers, problem = await _peers(settings)
+        stage.set(len(peers), problem)
+    found = Bench(
+        model=settings.miner.model,
+        layers=str(held),
+        model_layers=shape.layers,
+        weights_bytes=shard_bytes,
+        memory_limit_bytes=limit_bytes,
+        kv_tokens=kv_tokens,
+        tflops=round(tflops, 4),
+        bandwidth_gb_s=round(bandwidth_gb_s, 3),
+        tau_ms_per_layer=round(tau_ms, 5),
+        tau_ms_by_rows=taus,
+        prefill_tokens_per_s=round(prefill, 1),
+        decode_tokens_per_s=round(1e3 / (tau_ms * len(held)), 1),
+        batch_rows=batch,
+        batch_tokens_per_s=round(batch * 1e3 / (taus[str(batch)] * len(held)), 1),
+        kernels=_kernels(),
+        peers=peers,
+        machine={
+            "id": settings.miner.name or "this-machine",
+            "memory_bytes": limit_bytes,
+            "tflops": round(tflops, 4),
+            "bandwidth_gb_s": round(bandwidth_gb_s, 3),
+            "tau_ms_per_layer": round(tau_ms, 5),
+        },
+        measured_at=int(time.time()),
+        saved=str(bench_file(settings)) if save else None,
+    )
+    if save:
+        _write(bench_file(settings), found)
+    return found
+
+
+def fitting_layers(shape: ModelSizes, wanted: LayerRange | None, limit_bytes: int) -> LayerRange:
+    """The layers to load: those named, else the first ones, as many as fit beside a little cache."""
+    if wanted is not None:
+        if wanted.end > shape.layers:
+            raise UsageError(
+                f"there are no layers {wanted}",
+                f"the model has {shape.layers}",
+                next_step=f"name layers between 0 and {shape.layers}, such as --layers "
+                f"0:{shape.layers}",
+            )
+        return wanted
+    count = most_layers(shape, limit_bytes)
+    if count:
+        return LayerRange(0, count)
+    raise UsageError(
+        "not one layer fits",
+        f"the first takes {shape.shard_bytes(0, 1)} bytes and the cache {KV_BYTES}, allowed are "
+        f"{limit_bytes}",
+        next_step="raise miner.memory_limit",
+    )
+
+
+def most_layers(shape: ModelSizes, limit_bytes: int) -> int:
+    """How many of the first layers fit beside a little cache."""
+    counts = range(shape.layers, 0, -1)
+    return next((n for n in counts if shape.shard_bytes(0, n) + KV_BYTES <= limit_bytes), 0)
+
+
+def model_folder(settings: Settings) -> Path:
+    """Where the configured model's files are. Raises ModelMissing."""
+    from core.engine.weights.store import resolve_model
+    from core.protocol.errors import ModelMissing
+
+    try:
+        return resolve_model(settings.miner.model, settings.folders.cache)
+    except ModelMissing:
+        return resolve_model(settings.miner.model)
+
+
+def bench_file(settings: Settings) -> Path:
+    """Where the measurements of the configured model are kept."""
+    name = Path(settings.miner.model).name
+    return settings.folders.state / "miner" / "bench" / f"{name}.json"
+
+
+def read_bench(settings: Settings) -> Bench | None:
+    """What was measured last for the configured model; None for nothing, or another version's."""
+    try:
+        return msgspec.json.decode(bench_file(settings).read_bytes(), type=Bench)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _write(path: Path, found: Bench) -> None:
+    make_private(path.parent)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(msgspec.to_builtins(found), indent=2) + "\n")
+    draft.replace(path)
+
+
+async def _load(
+    compute: Compute, folder: Path, held: LayerRange, limit_bytes: int, settings: Settings
+) -> int:
+    weights_bytes = 0
+
+    def load() -> Any:
+        import torch
+
+        from core.engine.weights.load_shard import load_shard
+
+        wanted = settings.engine.dtype
+        dtype = getattr(torch, "float32" if wanted == "auto" else wanted)
+        return load_shard(folder, held, dtype=dtype, self_check=True)
+
+    def room(shard: Any) -> int:
+        nonlocal weights_bytes
+        weights_bytes = shard.bytes  # once loaded, kernels may hold them elsewhere
+        left = limit_bytes - weights_bytes
+        if left < KV_BYTES // 16:
+            raise UsageError(
+                f"layers {held} do not fit",
+                f"their weights take {weights_bytes} bytes of {limit_bytes}",
+                next_step="raise miner.memory_limit or measure fewer layers",
+            )
+        return min(left, KV_BYTES)
+
+    await compute.load(load, kv_bytes=room, model_dir=folder)
+    return weights_bytes
+
+
+async def _prefill_tokens_per_s(compute: Compute, shape: ModelSizes, held: LayerRange) -> float:
+    """The median chunk of a made-up prompt, each chunk fed to a request of its own."""
+    from core.batching.chunks import CHUNK_TOKENS
+    from miner.compute.compute import RequestSpec
+
+    rows = min(CHUNK_TOKENS, compute.longest_request(shape.context))
+    x: bytes | list[int]
+    x = [1] * rows if held.start == 0 else bytes(4 * shape.hidden * rows)
+    feed = compute.feed if held.end == shape.layers else compute.rows
+    times = []
+    for number in range(CHUNKS):
+        key = ("bench", number)
+        started = time.perf_counter()
+        await feed(RequestSpec(key, most_rows=rows), x)
+        times.append(time.perf_counter() - started)
+        await compute.drop(key)
+    return rows / sorted(times)[CHUNKS // 2]
+
+
+def _batch_rows(taus: dict[str, float], most: int) -> int:
+    """The largest measured batch that this miner would run."""
+    return max((int(rows) for rows in taus if int(rows) <= most), default=1)
+
+
+def _kernels() -> str:
+    from core.engine.native.native import NoKernels, kernels
+
+    try:
+        kernels()
+    except NoKernels as error:
+        return f"none: {error}"
+    return "compiled for this processor"
+
+
+async def _peers(settings: Settings) -> tuple[list[PeerDistance], str]:
+    """Distances to the machines that the matcher knows, and why there are none."""
+    if not settings.network.matcher_url:
+        return [], "no matcher is configured"
+    try:
+        known = (await ask(settings, "/v1/miners"))["miners"]
+    except HeadraceError as error:
+        return [], error.what
+    model_id = model_id_of(settings)
+    ours = (operator_address(settings)[0] or "").lower()  # "": it has not registered yet
+    others = [
+        m
+        for m in known
+        if m["alive"] and m["modelId"].lower() == model_id and m["operator"].lower() != ours
+    ][:MAX_PEERS]
+    times = await asyncio.gather(*(round_trip_ms(m["endpoint"]) for m in others))
+    rates = await _rates(settings, others)
+    return [
+        PeerDistance(short(Kind.MINER, m["operator"]), m["endpoint"], ms, rate)
+        for m, ms, rate in zip(others, times, rates, strict=True)
+    ], ""
+
+
+async def _rates(settings: Settings, others: Sequence[dict[str, Any]]) -> list[float | None]:
+    """How fast each takes bytes, one after another: at the same time they would share our own line.
+
+    Under a key of its own, for a stream has to be somebody's, and whose matters to nobody here.
+    """
+    from core.keys.signer import Signer
+    from core.runtime.network.channel import Peers, StreamIdentity
+
+    if not others:
+        return []
+    chain_id, _ = settings.require_network()
+    domain = Domain(chain_id, settings.network.contract("TaskRegistry"))
+    peers = Peers(StreamIdentity(Signer(os.urandom(32), chain_id=chain_id), domain))
+    try:
+        return [await sends_mbit_s(peers, m["operator"], m["endpoint"]) for m in others]
+    finally:
+        await peers.close()
+
+
+async def sends_mbit_s(peers: Peers, operator: str, endpoint: str) -> float | None:
+    """How fast an authenticated stream takes a mebibyte, the best of a few; None where there is
+    none, or not within seconds.
+
+    The bytes are the payload of a ping, which whoever answers reads and forgets. What comes back is
+    a pong, so the other direction is for the other machine to measure.
+    """
+    payload = os.urandom(SENT_BYTES)
+    try:
+        channel = await peers.get(operator, endpoint, timeout_s=DIAL_WITHIN_S)
+        empty_s = min([await _ping_s(channel, b"") for _ in range(DIALS)])
+        full_s = min([await _ping_s(channel, payload) for _ in range(SENDS)])
+    except HeadraceError:
+        return None
+    return round(8e-6 * SENT_BYTES / max(full_s - empty_s, LEAST_S), 1)
+
+
+async def _ping_s(channel: Channel, payload: bytes) -> float:
+    started = time.perf_counter()
+    await channel.call(Ping(), payload, timeout_s=SENT_WITHIN_S)
+    return time.perf_counter() - started
+
+
+async def round_trip_ms(endpoint: str) -> float | None:
+    """The shortest of a few connections to host:port, which take one round trip each; None when
+    nobody answers, or only through a relay, where opening another stream waits for nobody."""
+    if not endpoint.rpartition(":")[2].isdigit():
+        return None
+    found: list[float] = []
+    for _ in range(DIALS):
+        started = time.perf_counter()
+        reached, _ = await dial(endpoint, DIAL_WITHIN_S)
+        if not reached:
+            return None
+        found.append((time.perf_counter() - started) * 1e3)
+    return round(min(found), 3)
+
+
+def bench_lines(found: Bench) -> Sequence[tuple[str, str]]:
+    """What a person reads."""
+    reached = [p.round_trip_ms for p in found.peers if p.round_trip_ms is not None]
+    rates = [p.sends_mbit_s for p in found.peers if p.sends_mbit_s is not None]
+    return [
+        ("model", f"{found.model}, layers {found.layers} of {found.model_layers}"),
+        (
+            "memory",
+            f"{found.weights_bytes / 2**20:,.0f} MiB of weights, {found.kv_tokens:,} tokens of "
+            f"cache, limit {found.memory_limit_bytes / 2**20:,.0f} MiB",
+        ),
+        (
+            "processor",
+            f"{found.tflops:.3f} Tflop/s, {found.bandwidth_gb_s:.1f} GB/s; C kernels "
+            f"{found.kernels}",
+        ),
+        (
+            "one layer",
+            ", ".join(f"{ms:.3f} ms for {rows} rows" for rows, ms in found.tau_ms_by_rows.items()),
+        ),
+        ("prompts", f"{found.prefill_tokens_per_s:,.0f} tokens/s through these layers"),
+        (
+            "answers",
+            f"{found.decode_tokens_per_s:,.0f} tokens/s alone, {found.batch_tokens_per_s:,.0f} "
+            f"tokens/s for {found.batch_rows} at once",
+        ),
+        (
+            "other machines",
+            f"{len(found.peers)} known, {len(reached)} answer"
+            + (f", nearest after {min(reached):.1f} ms" if reached else "")
+            + (f", take {min(rates):,.0f} to {max(rates):,.0f} Mbit/s" if rates else ""),
+        ),
+        ("kept in", found.saved or "nowhere"),
+    ]

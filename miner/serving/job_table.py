@@ -1,0 +1,517 @@
+"""Which jobs did this miner take on, are they real on the chain, and how many request slots do they
+hold?
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from core.money import pricing
+from core.money.spending import payers
+from core.protocol import signing, wire
+from core.protocol import types as t
+from core.protocol.types import JobState
+from core.runtime.logs import get_logger
+from core.runtime.network.channel import Channel
+from miner.chain import admission
+from miner.chain.admission import AdmissionRefusal, MinerState, ReceivedProposal
+from miner.chain.onchain import ChainReads, ClosingNews, DisputeNews, JobNews
+from miner.records.store import CLOSED_STATES, StoredJob, keep_until
+from miner.serving.outbox import Outbox
+from miner.serving.receipts import Book
+from miner.serving.request_run import RequestRun
+from miner.serving.request_state import RequestPhase
+
+if TYPE_CHECKING:
+    from core.engine.weights.tokenizer import Tokenizer
+
+VERIFY_AGAIN_S = 1.0
+AFTER_DEADLINE_S = 30
+CLIENT_LOST_S = 60.0
+
+UNKNOWN_JOB = "E-JOB-UNKNOWN"
+NOT_MATCHED = "E-JOB-NOT-MATCHED"
+JOB_OVER = "E-JOB-OVER"
+UNPAID = "E-JOB-UNPAID"
+NOT_PAID = "E-JOB-ACK"
+log = get_logger(__name__)
+
+
+class Refused(Exception):
+    """A peer asked for what it may not have, or what cannot be now: a code and a reason to answer
+    with.
+    """
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(f"{reason} [{code}]")
+        self.code, self.reason = code, reason
+
+
+@dataclass(frozen=True)
+class MinerTerms:
+    """What this miner offers, whatever layers it holds."""
+
+    operator: str
+    domain: signing.Domain
+    model_id: str
+    spec: t.ModelSpec
+    price_in: int  # nano base units per token per layer unit
+    price_out: int
+    max_requests: int
+    matchers: frozenset[str] = (
+        frozenset()
+    )  # lower-case addresses whose proposals are taken; empty: any
+    keep_s: int = 86400  # how long rows are kept past the last possible dispute
+    #: Most that an open order may owe while it begins new requests, in base units. None:
+    #: `in_flight` of its largest requests.
+    max_unpaid: int | None = None
+
+
+@dataclass(frozen=True)
+class LoadedShard:
+    """The shard in memory, as far as messages need to know it."""
+
+    layers: t.LayerRange
+    shard_root: str
+    hidden: int
+    vocab: int
+    context: int
+    eos_ids: frozenset[int]
+    kv_tokens: int  # positions of all requests that fit beside the weights
+    tokenizer: Callable[[], Tokenizer] | None = None  # slow at the first call; stop strings need it
+    root_of: Callable[[t.LayerRange], str] | None = (
+        None  # of a part; without it whole shards are served
+    )
+
+    def can_run(self, layers: t.LayerRange) -> bool:
+        """Whether requests may run these layers here, all or a part of the shard's."""
+        if self.root_of is None:
+            return layers == self.layers
+        return self.layers.start <= layers.start and layers.end <= self.layers.end
+
+    def root(self, layers: t.LayerRange) -> str:
+        """The shard root that receipts over these layers carry."""
+        if layers == self.layers or self.root_of is None:
+            return self.shard_root
+        return self.root_of(layers)
+
+
+@dataclass
+class ActiveJob:
+    """A job in memory.
+
+    `runs` are its unfinished requests here, `over` those that ended without a receipt.
+    """
+
+    stored: StoredJob
+    reserved: int
+    is_verified: bool
+    payers: frozenset[str] = frozenset()  # lower-case: the requester, and the spender who signed
+    finished: set[int] = field(default_factory=set)
+    over: dict[int, RequestPhase] = field(default_factory=dict)
+    runs: dict[int, RequestRun] = field(default_factory=dict)
+    waiting: deque[int] = field(default_factory=deque)
+    tokens_in: int = 0  # promised to submitted or finished requests, against the order's caps
+    tokens_out: int = 0
+    promised: dict[int, tuple[int, int]] = field(default_factory=dict)  # of these, by request
+    done: tuple[int, int] = (0, 0)  # tokens in and out of finished requests
+    acked: tuple[int, int] = (0, 0)  # of these, what the newest acknowledgement covers
+    largest_units: int = 0  # what the largest request of an open order can come to here
+    openings: dict[int, t.RequestOpening] = field(default_factory=dict)
+    gone_on: dict[int, tuple[str, int]] = field(default_factory=dict)  # by request of an open order
+    is_ended: bool = False  # an open order's requester begins no more
+    continues: wire.Continues | None = None
+    client: Channel | None = None
+    outbox: Outbox | None = None
+    client_gone_at: float | None = None
+    refused_at: float = float("-inf")
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def order(self) -> t.Order:
+        return self.stored.order
+
+    @property
+    def is_open_order(self) -> bool:
+        return self.order.is_open
+
+    @property
+    def at_once(self) -> int:
+        """How many of its requests run at once at most."""
+        terms = self.stored.signed.terms
+        return admission.requests_reserved(self.order, admission.JOB_REQUESTS, terms)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.is_ended or len(self.finished) >= self.order.requests
+
+    @property
+    def is_signed_for(self) -> bool:
+        """Whether every request of a fixed order has a receipt here: then the disk knows all that
+        there is to know.
+        """
+        return not self.is_open_order and len(self.finished) >= self.order.requests
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every request has ended here, with a receipt or without: none can start again."""
+        ended = len(self.finished) + len(self.over)
+        return not self.runs and (self.is_ended or ended >= self.order.requests)
+
+    def goes_on_with(self, index: int) -> tuple[str, int] | None:
+        """Which order, and which request of it, a request goes on with."""
+        if index in self.gone_on:
+            return self.gone_on[index]
+        before = self.continues.requests if self.continues is not None else []
+        request = before[index] if index < len(before) else None
+        if request is None or self.continues is None:
+            return None
+        return self.continues.order_hash, request
+
+    def unpaid_units(self, spec: t.ModelSpec) -> int:
+        """What this stage has finished of an open order and nobody has acknowledged, in base
+        units.
+        """
+        due = [max(0, done - acked) for done, acked in zip(self.done, self.acked, strict=True)]
+        return self.cost(spec, due[0], due[1])
+
+    def cost(self, spec: t.ModelSpec, tokens_in: int, tokens_out: int) -> int:
+        """What this stage is due for these tokens."""
+        order, units = self.order, pricing.stage_units(self.stored.place, spec)
+        return pricing.cost(units, tokens_in, tokens_out, order.price_in, order.price_out)
+
+    def tell_client(self, message: wire.AnyMessage) -> None:
+        """Push to the client's stream, if it has one open."""
+        if self.outbox is not None:
+            self.outbox.put(message)
+
+
+class Desk:
+    """The jobs, their reservations, and what makes them real."""
+
+    def __init__(
+        self, terms: MinerTerms, book: Book, chain: ChainReads, monotonic: Callable[[], float]
+    ) -> None:
+        self.terms, self.book, self.chain = terms, book, chain
+        self.serving: LoadedShard | None = None
+        self.is_draining = False
+        self.is_changing = False  # about to hold other layers: work goes on, proposals do not
+        self.is_stuck = False  # its step does not end: proposals are refused until it does
+        self.jobs: dict[str, ActiveJob] = {}
+        self._monotonic = monotonic
+        self._proposals = asyncio.Lock()
+
+    @property
+    def free_requests(self) -> int:
+        return self.terms.max_requests - sum(job.reserved for job in self.jobs.values())
+
+    @property
+    def active_requests(self) -> int:
+        return sum(
+            run.request.phase is not RequestPhase.STRANDED
+            for job in self.jobs.values()
+            for run in job.runs.values()
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing that was accepted is left to do.
+
+        Of open orders only what has begun was.
+        """
+        return not self.active_requests and all(
+            not job.reserved or job.is_open_order for job in self.jobs.values()
+        )
+
+    # --- proposals ---
+
+    async def propose(self, peer: str, message: wire.Propose) -> wire.Accepted:
+        """Judge a proposal and sign it, or raise Refused.
+
+        Raises ChainUnreachable when it cannot be judged.
+        """
+        order = message.signed.order
+        if self.terms.matchers and peer.lower() not in self.terms.matchers:
+            raise Refused(admission.MATCHER, f"this miner takes no work from matcher {peer}")
+        signer = signing.recover(self.terms.domain, order, message.signed.signature)
+        offer = ReceivedProposal(
+            order=order,
+            order_signed=signer is not None,
+            proposer=peer,
+            plan=message.plan,
+            stage=message.stage,
+            endpoints=len(message.endpoints),
+            terms=message.signed.terms,
+            terms_bound=signing.binds_its_terms(message.signed),
+        )
+        order_hash, plan_hash = signing.order_hash(order), signing.plan_hash(message.plan)
+        async with self._proposals:
+            before = self.jobs.get(order_hash)
+            freed = self._passed_on(message)
+            self._objections(admission.decide(offer, self._standing(before, freed)))
+            if before is not None and before.is_verified:
+                raise Refused(admission.USED, "this order is being worked on")
+            job_id = signing.job_id(self.terms.domain, order)
+            seen = await self.chain.view(order, job_id, signer)
+            self._objections(admission.decide(offer, self._standing(before, freed)))
+            self._objections(admission.decide_on_chain(order, self.terms.spec, seen))
+            assert self.serving is not None, "decide() refuses without layers"
+            expiry = admission.acceptance_expiry(order, seen.now_s)
+            accepted = self.book.accept(order_hash, plan_hash, message.stage, expiry)
+            free_requests = self._standing(before, freed).free_requests
+            reserved = admission.requests_reserved(order, free_requests, message.signed.terms)
+            shard_root = self.serving.root(message.plan[message.stage].layers)
+            await self.book.disk(
+                lambda: self.book.store.put_job(
+                    message.signed,
+                    message.plan,
+                    message.endpoints,
+                    accepted,
+                    job_id=job_id,
+                    shard_root=shard_root,
+                    keep_until=keep_until(order, self.terms.keep_s),
+                )
+            )
+            stored = await self.book.disk(self.book.store.job, order_hash, plan_hash)
+            assert stored is not None, "it was just written"
+            known_as = payers(stored.signed, self.terms.domain)
+            self.jobs[order_hash] = ActiveJob(stored, reserved, is_verified=False, payers=known_as)
+            if freed is not None:
+                freed.reserved = 0
+        log.info("accepted", order=order_hash[:10], stage=message.stage, requests=order.requests)
+        return wire.Accepted(signed=accepted)
+
+    def _passed_on(self, message: wire.Propose) -> ActiveJob | None:
+        """The requester's own job whose slots pass to a proposal that continues it."""
+        job = self.jobs.get(message.continues or "")
+        if job is None or job.order.requester != message.signed.order.requester:
+            return None
+        return job
+
+    def continued(self, job: ActiveJob, index: int) -> Iterator[tuple[ActiveJob, int]]:
+        """The jobs that a request went through before, newest first, with its index there.
+
+        As far as they ran on these layers.
+        """
+        seen = {job.stored.order_hash}
+        while (before := job.goes_on_with(index)) is not None:
+            order_hash, index = before
+            earlier = self.jobs.get(order_hash)
+            if (
+                earlier is None
+                or earlier.stored.order_hash in seen
+                or earlier.order.requester != job.order.requester
+                or earlier.order.model_id != job.order.model_id
+                or earlier.stored.place.layers != job.stored.place.layers
+            ):
+                return
+            seen.add(earlier.stored.order_hash)
+            job = earlier
+            yield job, index
+
+    def _standing(self, before: ActiveJob | None, freed: ActiveJob | None = None) -> MinerState:
+        own = sum(job.reserved for job in (before, freed) if job is not None)
+        return MinerState(
+            operator=self.terms.operator,
+            model_id=self.terms.model_id,
+            spec=self.terms.spec,
+            layers=self.serving.layers
+            if self.serving and not (self.is_changing or self.is_stuck)
+            else None,
+            takes_parts=self.serving is not None and self.serving.root_of is not None,
+            price_in=self.terms.price_in,
+            price_out=self.terms.price_out,
+            free_requests=self.free_requests + own,
+            draining=self.is_draining,
+        )
+
+    @staticmethod
+    def _objections(refusal: AdmissionRefusal | None) -> None:
+        if refusal is not None:
+            raise Refused(refusal.code, refusal.reason)
+
+    # --- finding jobs and proving them ---
+
+    async def find(self, order_hash: str) -> ActiveJob:
+        """A job this miner accepted, from memory or, after a restart, from disk. Raises Refused."""
+        job = self.jobs.get(order_hash)
+        if job is not None:
+            return job
+        stored = await self.book.disk(self.book.store.job, order_hash)
+        if stored is None:
+            raise Refused(UNKNOWN_JOB, "this miner accepted no such order")
+        return await self._take_up(stored)
+
+    async def _take_up(self, stored: StoredJob) -> ActiveJob:
+        leaves = await self.book.disk(self.book.store.leaves, stored.order_hash, stored.plan_hash)
+        known = self.jobs.get(stored.order_hash)
+        if known is not None and known.stored.plan_hash == stored.plan_hash:
+            return known
+        left = stored.order.requests - len(leaves)
+        wanted = admission.requests_reserved(stored.order, self.free_requests, stored.signed.terms)
+        reserved = known.reserved if known is not None else min(left, wanted)
+        ack = await self.book.disk(self.book.store.ack, stored.order_hash, stored.plan_hash)
+        done = (
+            sum(kept.leaf.tokens_in for kept in leaves.values()),
+            sum(kept.leaf.tokens_out for kept in leaves.values()),
+        )
+        job = ActiveJob(
+            stored,
+            reserved,
+            is_verified=stored.is_verified,
+            payers=payers(stored.signed, self.terms.domain),
+            finished=set(leaves),
+            tokens_in=done[0],
+            tokens_out=done[1],
+            done=done,
+            acked=(ack[0].tokens_in, ack[0].tokens_out) if ack is not None else (0, 0),
+        )
+        self.jobs[stored.order_hash] = job
+        return job
+
+    async def prove(self, order_hash: str) -> ActiveJob:
+        """The job, once the chain shows it matched with a plan this miner accepted and it may still
+        be worked on.
+
+        Raises Refused, or ChainUnreachable when a new job cannot be looked up; proven jobs need no
+        chain.
+        """
+        job = await self.find(order_hash)
+        async with job.lock:
+            if not job.is_verified:
+                job = await self._look_up(job)
+        state = job.stored.chain_state
+        if state and state != JobState.MATCHED.name:
+            raise Refused(JOB_OVER, f"on chain the job is {state.lower()}")
+        if self.serving is None or not self.serving.can_run(job.stored.place.layers):
+            raise Refused(
+                admission.NOT_SERVING,
+                f"this miner no longer holds layers {job.stored.place.layers}",
+            )
+        return job
+
+    async def _look_up(self, job: ActiveJob) -> ActiveJob:
+        now = self._monotonic()
+        if now - job.refused_at < VERIFY_AGAIN_S:
+            raise Refused(NOT_MATCHED, "the job is not matched on chain (looked up a moment ago)")
+        found = await self.chain.job(job.stored.job_id)
+        if found.state is not JobState.MATCHED:
+            job.refused_at = now
+            code = NOT_MATCHED if found.state in (JobState.NONE, JobState.OPEN) else JOB_OVER
+            raise Refused(code, f"on chain the job is {found.state.name.lower()}, not matched")
+        stored = await self.book.disk(self.book.store.job, job.stored.order_hash, found.plan_hash)
+        if stored is None or stored.plan_hash != found.plan_hash:
+            job.refused_at = now
+            raise Refused(
+                NOT_MATCHED, f"on chain the plan is {found.plan_hash}, never accepted here"
+            )
+        now_s = self.chain.now_s()
+        await self.book.disk(
+            lambda: self.book.store.mark_verified(stored.order_hash, stored.plan_hash, now_s=now_s)
+        )
+        proven = replace(
+            stored,
+            is_verified=True,
+            started_at=stored.started_at or now_s,
+            chain_state=JobState.MATCHED.name,
+        )
+        await self.book.disk(self.book.store.set_chain_state, proven.job_id, JobState.MATCHED.name)
+        job.stored, job.is_verified = proven, True
+        return job
+
+    # --- open orders ---
+
+    def admit(self, job: ActiveJob, most_units: int, *, slack: int = 1) -> None:
+        """Take a new request of an open order that can come to `most_units` here.
+
+        Raises Refused.
+        """
+        if self.is_draining:
+            raise Refused(
+                admission.DRAINING, "this miner finishes its work and takes no new requests"
+            )
+        job.largest_units = max(job.largest_units, most_units)
+        unpaid = job.unpaid_units(self.terms.spec)
+        limit = self.terms.max_unpaid
+        if limit is None:
+            limit = job.at_once * job.largest_units
+        if unpaid > limit * slack:
+            raise Refused(
+                UNPAID, f"{unpaid} base units are not acknowledged, the limit is {limit * slack}"
+            )
+
+    def acknowledged(self, job: ActiveJob, ack: t.Ack, signature: str) -> bool:
+        """Take note of what an open order's requester owes by its own word.
+
+        False for what says no more than is known.
+
+        Raises Refused for what is no acknowledgement of this job.
+        """
+        order = job.order
+        if not job.is_open_order or ack.plan_hash != job.stored.plan_hash:
+            raise Refused(NOT_PAID, "it is about another order or another plan")
+        if ack.tokens_in > order.max_tokens_in or ack.tokens_out > order.max_tokens_out:
+            raise Refused(NOT_PAID, "it exceeds the order's caps")
+        if ack.tokens_in < job.acked[0] or ack.tokens_out < job.acked[1]:
+            return False
+        signer = signing.recover(self.terms.domain, ack, signature)
+        if signer is None or signer.lower() not in job.payers:
+            raise Refused(NOT_PAID, "it is not signed by the requester")
+        is_more = (ack.tokens_in, ack.tokens_out) != job.acked
+        job.acked = (ack.tokens_in, ack.tokens_out)
+        return is_more
+
+    # --- what the chain says ---
+
+    async def hear(self, news: JobNews | DisputeNews | ClosingNews) -> None:
+        """Take note of an event about any job; those of other miners are passed over."""
+        store, now_s = self.book.store, self.chain.now_s()
+        if isinstance(news, ClosingNews):
+            for job in self.jobs.values():
+                job.is_ended |= job.stored.job_id == news.job_id
+            return
+        if isinstance(news, DisputeNews):
+            if news.is_open:
+                await self.book.disk(store.put_dispute, news.dispute_id, news.job_id, news.stage)
+            else:
+                await self.book.disk(store.close_dispute, news.dispute_id)
+            return
+        await self.book.disk(
+            lambda: store.set_chain_state(
+                news.job_id, news.state.name, now_s=now_s, keep_s=self.terms.keep_s
+            )
+        )
+        for job in self.jobs.values():
+            if job.stored.job_id == news.job_id:
+                job.stored = replace(job.stored, chain_state=news.state.name)
+
+    async def ask_again(self) -> None:
+        """After a reorganisation: look up every live job anew. Raises ChainUnreachable."""
+        for stored in await self.book.disk(self.book.store.live_jobs):
+            found = await self.chain.job(stored.job_id)
+            await self.hear(JobNews(stored.job_id, found.state))
+
+    # --- time ---
+
+    def release(self, job: ActiveJob) -> bool:
+        """Give back slots that nobody will use.
+
+        True when the job can leave memory; a later question finds it on disk.
+
+        Days can go by before a job is settled, and much of what a stage does looks at every job
+        that it has in memory.
+        """
+        now, now_s = self._monotonic(), self.chain.now_s()
+        lost = job.client_gone_at is not None and now - job.client_gone_at > CLIENT_LOST_S
+        unused = job.client is None and now_s > job.stored.acceptance.acceptance.expiry
+        closed = job.stored.chain_state in CLOSED_STATES
+        late = now_s > job.order.deadline + AFTER_DEADLINE_S
+        alone = job.client is None or job.client_gone_at is not None
+        if job.is_over or ((lost or unused) and not job.runs) or closed or late:
+            job.reserved = 0
+        left = (unused and not job.is_verified) or (alone and job.is_signed_for)
+        return (closed or late or left) and not job.runs

@@ -1,0 +1,145 @@
+"""What does this miner sign over its work, and how is it kept from signing two different things?
+
+Leaf to disk, then signature, then receipt to disk, then out. One set of requests of a job has one
+receipt for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from core.protocol import commit, signing
+from core.protocol import types as t
+from core.protocol.errors import CheckFailed
+from miner.records.store import BoundaryRows, MinerStore, States, StoredJob
+
+T = TypeVar("T")
+#: Different sets of one job's requests that are signed for; an honest job needs one or two.
+MAX_SETS = 32
+
+
+class Book:
+    """Signs receipts and checkpoints; the only holder of the operator's key in a stage.
+
+    Database work runs in its own thread, so that a disk that takes its time delays no token.
+    """
+
+    def __init__(
+        self,
+        store: MinerStore,
+        signer: signing.DigestSigner,
+        domain: signing.Domain,
+        now_s: Callable[[], int],
+    ) -> None:
+        """`now_s` is chain time."""
+        self.store, self.signer, self.domain = store, signer, domain
+        self._now_s = now_s
+        self._pool = ThreadPoolExecutor(1, "store")
+        self._one_at_a_time = asyncio.Lock()
+
+    async def disk(self, work: Callable[..., T], *args: object) -> T:
+        """Run a call on the store in its thread, in order."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *args)
+
+    def accept(
+        self, order_hash: str, plan_hash: str, stage: int, expiry: int
+    ) -> t.SignedAcceptance:
+        """A signed consent; the caller writes it down before it leaves."""
+        acceptance = t.Acceptance(
+            order_hash=order_hash, plan_hash=plan_hash, stage=stage, expiry=expiry
+        )
+        signature = signing.sign(self.signer, self.domain, acceptance)
+        return t.SignedAcceptance(acceptance=acceptance, signature=signature)
+
+    def checkpoint(
+        self, job: StoredJob, request: int, rows: int, running_root: bytes
+    ) -> tuple[t.HopCheckpoint, str]:
+        """What we say we sent so far for one request."""
+        checkpoint = t.HopCheckpoint(
+            order_hash=job.order_hash,
+            plan_hash=job.plan_hash,
+            stage=job.stage,
+            request_index=request,
+            rows=rows,
+            running_root=commit.to_hex(running_root),
+        )
+        return checkpoint, signing.sign(self.signer, self.domain, checkpoint)
+
+    async def finish(
+        self,
+        job: StoredJob,
+        leaf: t.RequestLeaf,
+        rows_in: BoundaryRows,
+        rows_out: BoundaryRows,
+        states: States | None = None,
+    ) -> t.SignedReceipt:
+        """Write down a finished request, at a last stage with its `states`, and sign for it alone.
+
+        Raises CheckFailed, and signs nothing, if a different result of it was written down before.
+        """
+        place = job.order_hash, job.plan_hash
+        await self.disk(self.store.put_leaf, *place, leaf, rows_in, rows_out, states)
+        return await self.sign_over(job, [leaf.request_index])
+
+    async def sign_over(self, job: StoredJob, requests: Sequence[int]) -> t.SignedReceipt:
+        """One receipt over exactly these requests.
+
+        Raises CheckFailed unless all of them are finished here.
+        """
+        async with self._one_at_a_time:
+            return await self.disk(self._sign_over, job, requests)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+
+    def _sign_over(self, job: StoredJob, requests: Sequence[int]) -> t.SignedReceipt:
+        wanted = sorted(set(requests))
+        if len(wanted) == 1:  # the last of a long session costs no more than the first
+            known = self.store.leaves(job.order_hash, job.plan_hash, wanted[0])
+        else:
+            known = self.store.leaves(job.order_hash, job.plan_hash)
+        missing = [index for index in wanted if index not in known]
+        if missing:
+            raise CheckFailed(
+                "no receipt is signed",
+                f"{len(missing)} of {len(wanted)} requests are not finished here, such as "
+                f"{missing[0]}",
+            )
+        leaves = [known[index].leaf for index in wanted]
+        input_root, output_root, requests_root = map(commit.to_hex, commit.receipt_roots(leaves))
+        signed = self.store.receipt(job.order_hash, job.plan_hash, requests_root)
+        if signed is not None:
+            return signed
+        if len(leaves) > 1 and self.store.sets_signed(job.order_hash, job.plan_hash) >= MAX_SETS:
+            raise CheckFailed(
+                "no receipt is signed",
+                f"{MAX_SETS} different sets of this job's requests have one already",
+            )
+        now_s = self._now_s()
+        receipt = t.StageReceipt(
+            order_hash=job.order_hash,
+            plan_hash=job.plan_hash,
+            stage=job.stage,
+            layer_from=job.place.layer_from,
+            layer_to=job.place.layer_to,
+            shard_root=job.shard_root,
+            input_root=input_root,
+            output_root=output_root,
+            requests_root=requests_root,
+            requests=len(leaves),
+            tokens_in=sum(leaf.tokens_in for leaf in leaves),
+            tokens_out=sum(leaf.tokens_out for leaf in leaves),
+            started_at=min(job.started_at, now_s) or now_s,
+            signed_at=now_s,
+        )
+        signed = t.SignedReceipt(
+            receipt=receipt,
+            signature=signing.sign(self.signer, self.domain, receipt),
+            leaves=leaves,
+            states=[known[index].states_root for index in wanted] if job.is_last else [],
+        )
+        self.store.put_receipt(signed)
+        return signed

@@ -1,0 +1,936 @@
+"""How does one request run through one stage: rows in, compute, rows or a token out, and at the end
+a receipt?
+
+Handlers put what arrives into the inbox after checking it; one task takes it out, so a request's
+steps never overtake each other while steps of different requests share the compute thread in turn.
+
+A request that continues another order takes over what this stage remembers of it
+(`docs/protocol.md` §8): rows that are here are neither computed nor sent again, unless the stage
+before sends other ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from core.batching.chunks import carried_rows, replay_chunks
+from core.protocol import commit, signing, wire
+from core.protocol import types as t
+from core.protocol.errors import CheckFailed, HeadraceError, MalformedMessage, PeerUnreachable
+from core.protocol.ids import Kind, short
+from core.runtime import tracing
+from core.runtime.logs import get_logger
+from miner.compute.compute import Compute, Key, RequestSpec
+from miner.compute.stepper import DrawnToken
+from miner.records.store import BoundaryRows, States, StoredJob
+from miner.serving import bf16_rows, request_state
+from miner.serving.committed_rows import RootedRows
+from miner.serving.outbox import Outbox
+from miner.serving.receipts import Book
+from miner.serving.request_state import Request
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from core.engine.sampling.guesses import Boldness, Guesser
+    from core.engine.sampling.sampling import Sampler
+    from core.engine.sampling.stops import AnswerEnding
+    from core.engine.weights.tokenizer import Tokenizer
+
+#: A checkpoint goes with the first frame, with every chunk of a prompt, and at least after this
+#: many rows.
+CHECKPOINT_ROWS = 32
+#: A receiver that has not seen one for this many rows stops.
+MAX_UNSIGNED_ROWS = 64
+#: Requests at a first stage that guess whatever it costs: eight rows take little longer than
+#: one.
+GUESS_FREELY = 2
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What a run works with: shared by all runs of a stage."""
+
+    compute: Compute
+    book: Book
+    hidden: int
+    vocab: int
+    eos_ids: frozenset[int]
+    count: Callable[[str], None]
+    monotonic: Callable[[], float]
+    tokenizer: Callable[[], Tokenizer] | None = None
+    #: Whether a first stage guesses ahead.
+    guesses: bool = True
+
+    def ending(self, sampling: t.SamplingParams, prompt: Sequence[int]) -> AnswerEnding:
+        """Decides where an answer ends.
+
+        Raises CheckFailed for stop strings where there is no tokenizer.
+        """
+        from core.engine.sampling.stops import AnswerEnding
+
+        if sampling.stop and self.tokenizer is None:
+            raise CheckFailed("stop strings are refused", "this stage has no tokenizer")
+        tokenizer = self.tokenizer() if sampling.stop and self.tokenizer else None
+        return AnswerEnding(sampling, self.eos_ids, tokenizer, prompt)
+
+
+@dataclass(frozen=True)
+class Wires:
+    """Where a run's words go. `client` may have no reader at the moment."""
+
+    to_client: Callable[[wire.AnyMessage], None]
+    to_next: Outbox | None
+    to_first: Outbox | None
+    is_over: Callable[[RequestRun], None]
+    ask_next: Callable[[wire.AnyMessage], Awaitable[wire.AnyMessage]] | None = None
+
+
+@dataclass(frozen=True)
+class _Feed:
+    first_row: int
+    rows: int
+    data: bytes | Sequence[int]
+    trace: list[int]  # what the stages before have spent; the compute thread adds this one
+    guessed: int = 0  # of the rows, the last ones
+
+
+@dataclass(frozen=True)
+class _TakeOver:
+    """Before anything else of a continued request: `rows` rows of what the compute thread knows as
+    `old`.
+    """
+
+    old: Key | None
+    rows: int
+
+
+@dataclass(frozen=True)
+class _Rewind:
+    first_row: int
+
+
+@dataclass(frozen=True)
+class _End:
+    tokens_in: int
+    tokens_out: int
+
+
+class RequestRun:
+    """One request at this stage, from its first message to its receipt."""
+
+    def __init__(self, job: StoredJob, request: Request, context: RunContext, wires: Wires) -> None:
+        self.job, self.request = job, request
+        self.seen_at = context.monotonic()
+        self.prompt: tuple[int, ...] = ()
+        self.counts = (0, 0)  # tokens in and out, once it is finished
+        self.stranding: wire.RequestFailed | None = (
+            None  # what the client was told when it broke off
+        )
+        self._context, self._wires = context, wires
+        self._sampling: t.SamplingParams | None = None
+        self._sampler: Sampler | None = None
+        self._ending: AnswerEnding | None = None
+        self._submitted = asyncio.Event()
+        self._inbox: asyncio.Queue[_Feed | _TakeOver | _Rewind | _End] = asyncio.Queue()
+        self._row_bytes = 4 * context.hidden
+        self._in = RootedRows(4 if request.is_first else self._row_bytes)
+        self._out = RootedRows(4 if request.is_last else self._row_bytes)
+        #: Of a last stage: what its last layer gave where it drew, a row for each token of `_out`.
+        self._states = RootedRows(self._row_bytes)
+        #: Rows at most and the group before are known with the first message that says them.
+        self._spec = RequestSpec(
+            self.key,
+            ring=job.plan_hash,
+            layers=job.place.layers,
+            owner=job.order.requester,
+        )
+        self._trace: list[int] = []  # goes with the next frame or token
+        self._done_rows = 0  # rows that the compute thread remembers
+        self._sent_rows = 0  # rows of ours that the next stage has or is about to have
+        self._told: wire.Carried | None = (
+            None  # what the next stage remembers, until we could compare
+        )
+        self._again = False  # the next frame replaces rows that the next stage has
+        self._is_taken = False  # another order goes on with it
+        self._has_end = False  # all its tokens are known
+        self._carry: wire.Carry | None = None  # what the client's continuation lets us take over
+        self._carried: wire.Carried | None = None
+        self._checked_rows = 0  # rows covered by the newest checkpoint received
+        self._signed_rows = 0  # rows covered by the newest checkpoint sent
+        self._checkpoint: tuple[t.HopCheckpoint, str] | None = None
+        self._origin: wire.Origin | None = None  # told on to the next stage
+        self._has_told_origin = False
+        self._span: Span | None = None
+        self._sampling_span: Span | None = None
+        self._log = log.bind(
+            job=short(Kind.JOB, job.job_id), order=job.order_hash[:10], request=request.index
+        )
+        self._guesser: Guesser | None = None  # at both ends of a pipeline, once the prompt is known
+        self._boldness: Boldness | None = None
+        self._guesses: deque[int] = deque()  # fed by this first stage and not heard of yet
+        self._guessed = self._guessed_right = 0  # of the last step that carried guesses
+        self._task = asyncio.create_task(self._work(), name=f"request {request.index}")
+
+    @property
+    def index(self) -> int:
+        return self.request.index
+
+    @property
+    def key(self) -> Key:
+        return (self.job.order_hash, self.index)
+
+    @property
+    def checkpoint(self) -> tuple[t.HopCheckpoint, str] | None:
+        """The newest word of the stage before, with its signature."""
+        return self._checkpoint
+
+    @property
+    def tokens(self) -> list[int]:
+        """What a last stage has sampled so far."""
+        if not self.request.is_last:
+            return []
+        return token_ids(self._out.data(0, len(self._out)))
+
+    # --- what arrives ---
+
+    def named(self, origin: wire.Origin | None) -> None:
+        """What others call this request; the first word counts."""
+        if origin is None or self._origin is not None:
+            return
+        self._origin = origin
+        self._log = self._log.bind(request_id=origin.request)
+        stage = self.job.stage
+        self._span = tracing.begin(
+            f"stage {stage}",
+            origin.traceparent,
+            request_id=origin.request,
+            layers=f"{self.job.place.layer_from}:{self.job.place.layer_to}",
+        )
+        self._log.debug("request begins", stage=stage)
+
+    def submit(self, prompt: Sequence[int], sampling: t.SamplingParams) -> None:
+        """The client's part, already checked against the order. Raises CheckFailed."""
+        self.request = request_state.submit(self.request, len(prompt), sampling.max_new_tokens)
+        self.prompt, self._sampling = tuple(prompt), sampling
+        if self.request.is_last:
+            self._ending = self._context.ending(sampling, prompt)
+            self._sampler = _sampler(sampling, self.index, prompt, self._context.eos_ids)
+        self._guesser, self._boldness = _guesser(prompt)
+        self._spec = replace(self._spec, most_rows=len(prompt) + sampling.max_new_tokens)
+        self._submitted.set()
+        self._touch()
+
+    def begin(self, *, continues: bool = False, old: RequestRun | None = None) -> None:
+        """A first stage has room for this request now. Raises CheckFailed.
+
+        One that `continues` another order's takes over what is left of `old`, as far as its tokens
+        are the same.
+        """
+        self.request = request_state.start(self.request)
+        self._touch()
+        start, decoded_from = 0, len(self.prompt)
+        if continues:
+            assert self._sampling is not None, "submitted requests have sampling parameters"
+            decoded_from = max(0, len(self.prompt) - self._sampling.first_step)
+            most = carried_rows(len(self.prompt), decoded_from)
+            if old is not None:
+                most = min(most, _equal_rows(old.tokens_fed, self.prompt))
+                most = carried_rows(most + 1, decoded_from)
+            start = self._take_over(
+                old,
+                wire.Carry(
+                    order_hash=self.job.order_hash,
+                    request=self.index,
+                    rows=most,
+                    decoded_from=decoded_from,
+                ),
+            )
+        for first, last in replay_chunks(start, len(self.prompt), decoded_from):
+            self._feed_tokens(first, self.prompt[first:last])
+
+    def carry(self, message: wire.Carry, old: RequestRun | None) -> wire.Carried:
+        """The stage before asks what of a continued request is remembered here.
+
+        Asked again, the same. Raises CheckFailed.
+        """
+        if self._carried is None:
+            rows = self._take_over(old, message)
+            self.request = request_state.carry(self.request, rows)
+            self._carried = wire.Carried(
+                rows=rows, root=commit.to_hex(self._in.root(len(self._in)))
+            )
+            self._touch()
+        return self._carried
+
+    def take_rows(self, message: wire.Activations, payload: memoryview) -> None:
+        """Rows from the stage before. A fault of theirs fails the request."""
+        self._guarded(self._take_rows, message, payload)
+
+    def take_token(self, message: wire.Token) -> None:
+        """A token from the last stage, at the first."""
+        self._guarded(self._take_token, message)
+
+    def take_end(self, tokens_in: int, tokens_out: int) -> None:
+        """The request is over: commit to it and sign."""
+        self._guarded(self._take_end, tokens_in, tokens_out)
+
+    def wait(self) -> None:
+        """It waits for memory here: those who wait for it are told that nothing is lost."""
+        message = wire.Waiting(
+            order_hash=self.job.order_hash, request=self.index, stage=self.job.stage
+        )
+        self.stays()
+        self._wires.to_client(message)
+        after = self._wires.to_next or self._wires.to_first
+        if after is not None:
+            after.put(message)
+
+    def makes_room(self) -> None:
+        """Nobody who goes round the same ring waits for what has left of it: it may never come
+        home.
+        """
+        self._context.compute.heard(self.key, None, is_last=True)
+
+    def stays(self) -> None:
+        """Nothing moves it, and all is well."""
+        self._touch()
+
+    def cancel(self) -> None:
+        """The client gave it up."""
+        self._leave(request_state.cancel(self.request))
+
+    def stop(self) -> None:
+        """Those after us go on no more; what has its end waits only for its signature."""
+        if not self._has_end and not self.request.finish:
+            self.strand()
+
+    def strand(self, error: HeadraceError | None = None, lost: str | None = None) -> None:
+        """Stop here and keep what was done: `lost` is a neighbour that fell silent, or another
+        order goes on with it.
+        """
+        after = request_state.strand(self.request)
+        if after is None:
+            return
+        self.request = after
+        self._touch()
+        self.makes_room()
+        if asyncio.current_task() is not self._task:
+            self._task.cancel()
+        if error is None:
+            return
+        self._context.count("request_stranded")
+        self.stranding = wire.RequestFailed(
+            order_hash=self.job.order_hash,
+            request=self.index,
+            code=error.code,
+            reason=str(error)[:2000],
+            lost=lost,
+        )
+        self._wires.to_client(self.stranding)
+
+    async def cut(self, tokens_in: int, tokens_out: int) -> t.SignedReceipt:
+        """Sign for what a broken pipeline did up to the last token that the client holds.
+
+        Raises CheckFailed.
+        """
+        self.strand()
+        # What was guessed counts as far as the client holds the tokens.
+        rows = min(tokens_in + tokens_out - 1, self._done_rows, len(self._in))
+        after = request_state.cut(self.request, tokens_in, tokens_out, max(self._kept_rows, rows))
+        if after is None:
+            raise CheckFailed(f"request {self.index} is not cut", f"it is {self.request.phase}")
+        signed = await self._sign(tokens_in, tokens_out)
+        if not self.request.is_over:
+            self._leave(after)
+        return signed
+
+    def fail(self, error: HeadraceError) -> None:
+        """It cannot go on here: the client is told, the memory freed."""
+        after = request_state.fail(self.request)
+        if after is None:
+            return
+        self._context.count(f"request_failed_{error.code}")
+        self._log.warning("request failed", error=str(error))
+        self._wires.to_client(
+            wire.RequestFailed(
+                order_hash=self.job.order_hash,
+                request=self.index,
+                code=error.code,
+                reason=str(error)[:2000],
+            )
+        )
+        self._leave(after)
+
+    async def closed(self) -> None:
+        """Wait until the run's task is gone."""
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # --- checks ---
+
+    def _guarded(self, move: Callable[..., None], *args: object) -> None:
+        try:
+            move(*args)
+        except PeerUnreachable as error:  # the stage before is there, what it sent is not
+            self.strand(error)
+        except HeadraceError as error:
+            self.fail(error)
+
+    def _take_rows(self, message: wire.Activations, payload: memoryview) -> None:
+        if message.again:
+            self._rewind(message.start)
+        self.named(message.origin)
+        after = request_state.rows_arrive(
+            self.request, message.start, message.rows, message.guessed
+        )
+        if after is None:
+            self._context.count("rows_repeated")
+            return
+        sent_bytes = message.rows * self._row_bytes // (2 if message.halved else 1)
+        if len(payload) != sent_bytes:
+            raise MalformedMessage(
+                f"activations of {len(payload)} bytes",
+                f"{message.rows} rows{' of halves' * message.halved} have {sent_bytes}",
+            )
+        data = bf16_rows.whole(payload) if message.halved else bytes(payload)
+        self._keep_in(message.start)
+        self._in.append(data)
+        self._check_checkpoint(message)
+        self.request = after
+        self._touch()
+        if message.most_rows or message.company:
+            self._spec = replace(
+                self._spec,
+                most_rows=message.most_rows or self._spec.most_rows,
+                group_before=(message.company - 1 if message.company else self._spec.group_before),
+            )
+        self._inbox.put_nowait(
+            _Feed(message.start, message.rows, data, message.trace or [], message.guessed)
+        )
+
+    def _keep_in(self, rows: int) -> None:
+        """What was guessed from row `rows` on is void.
+
+        Raises CheckFailed while nobody can know that.
+        """
+        if rows >= len(self._in):
+            return
+        if self._done_rows < len(self._in):
+            raise CheckFailed("guesses are void too soon", f"row {rows} has not left this stage")
+        self._in.cut(rows)
+        self._done_rows = rows
+
+    def _rewind(self, first_row: int) -> None:
+        until = self._carry.rows if self._carry is not None else -1
+        after = request_state.rewind(self.request, first_row, until)
+        if after is None or first_row >= len(self._in):
+            return
+        self._context.count("rows_replaced")
+        self.request = after
+        self._in.cut(first_row)
+        self._checked_rows = 0
+        self._inbox.put_nowait(_Rewind(first_row))
+
+    def _check_checkpoint(self, message: wire.Activations) -> None:
+        rows, checkpoint = len(self._in) - message.guessed, message.checkpoint
+        if checkpoint is not None:
+            before = self.job.plan[self.job.stage - 1]
+            said = t.HopCheckpoint(
+                order_hash=self.job.order_hash,
+                plan_hash=self.job.plan_hash,
+                stage=self.job.stage - 1,
+                request_index=self.index,
+                rows=rows,
+                running_root=commit.to_hex(self._in.root(rows)),
+            )
+            signature = message.checkpoint_signature or ""
+            if checkpoint != said or not signing.is_signed_by(
+                self._context.book.domain, said, signature, before.operator
+            ):
+                raise CheckFailed(
+                    f"the checkpoint of stage {said.stage} does not fit",
+                    f"it covers {checkpoint.rows} rows, {rows} arrived, and their root is "
+                    f"{said.running_root}",
+                )
+            self._checked_rows, self._checkpoint = rows, (checkpoint, signature)
+        if rows - self._checked_rows > MAX_UNSIGNED_ROWS or not self._checked_rows:
+            raise CheckFailed(
+                f"stage {self.job.stage - 1} signs no checkpoints",
+                f"{rows - self._checked_rows} rows came without one",
+            )
+
+    def _take_token(self, message: wire.Token) -> None:
+        after = request_state.token_arrives(self.request, message.step, message.finish)
+        if after is None:
+            self._context.count("tokens_repeated")
+            return
+        if message.token >= self._context.vocab:
+            raise CheckFailed(
+                "the token is refused", f"id {message.token} is no token of the model"
+            )
+        fed_at, self.request = self.request.rows, after
+        self._touch()
+        self._context.compute.heard(self.key, message.trace, is_last=bool(message.finish))
+        if not message.finish:
+            self._go_on(fed_at, message.token)
+            return
+        self._take_end(after.prompt_tokens, after.produced)
+
+    def _take_end(self, tokens_in: int, tokens_out: int) -> None:
+        if request_state.end(self.request, tokens_in, tokens_out) is None:
+            self._context.count("ends_repeated")
+            return
+        self._touch()
+        self._has_end = True
+        self._inbox.put_nowait(_End(tokens_in, tokens_out))
+
+    def _go_on(self, row: int, token: int) -> None:
+        """Feed the newest token at its row, and what is guessed to follow.
+
+        Unless it was guessed and is fed.
+        """
+        assert self._guesser is not None and self._boldness is not None, "a submitted request"
+        if not self.request.is_last:  # one that is both ends has pushed it when it was drawn
+            self._guesser.push(token)
+        if self._guesses and self._guesses[0] == token:
+            self._guesses.popleft()
+            self._guessed_right += 1
+            return
+        self._guesses.clear()
+        if self._guessed:
+            self._boldness.heard(self._guessed_right, self._guessed)
+        self._keep_in(row)
+        left = self.request.max_new_tokens - self.request.produced - 1
+        most = min(self._boldness.guesses, left, self._room_for_guesses())
+        guesses = self._guesser.guess(most) if most > 0 else []
+        self._guesses.extend(guesses)
+        self._guessed, self._guessed_right = len(guesses), 0
+        self._feed_tokens(row, (token, *guesses), guessed=len(guesses))
+
+    def _room_for_guesses(self) -> int:
+        """How many may go with the next step: any number where hardly a request is here, else what
+        delays nobody.
+        """
+        context = self._context
+        if not context.guesses:
+            return 0
+        if context.compute.requests <= GUESS_FREELY:
+            return wire.MAX_GUESSED
+        return context.compute.spare_rows(self.key)
+
+    def _feed_tokens(self, first_row: int, ids: Sequence[int], *, guessed: int = 0) -> None:
+        self._in.append(commit.token_bytes(ids))
+        self._inbox.put_nowait(_Feed(first_row, len(ids), ids, [], guessed))
+
+    # --- the work ---
+
+    async def _work(self) -> None:
+        try:
+            if self.request.is_last:
+                await self._submitted.wait()
+            while not self.request.is_over:
+                item = await self._inbox.get()
+                if isinstance(item, _End):
+                    await self._finish(item)
+                    return
+                if isinstance(item, _TakeOver):
+                    await self._begin_with(item)
+                elif isinstance(item, _Rewind):
+                    await self._forget_from(item.first_row)
+                elif self.request.is_last:
+                    await self._step_of_last(item)
+                else:
+                    await self._step(item)
+        except HeadraceError as error:
+            self.fail(error)
+        except Exception as error:
+            self._log.exception("request broke")
+            self.fail(HeadraceError("this stage has a bug", f"{type(error).__name__}: {error}"))
+
+    async def _step(self, item: _Feed) -> None:
+        assert self._wires.to_next is not None, "only the last stage has no next one"
+        await self._wires.to_next.wait_for_room()
+        out = await self._context.compute.rows(
+            self._spec,
+            item.data,
+            first=item.first_row,
+            trace=item.trace,
+            as_decodes=self._as_decodes(item.first_row, item.rows, item.guessed),
+            guessed=item.guessed,
+        )
+        if self.request.is_late:
+            return
+        self._trace = item.trace
+        if item.first_row < len(self._out):  # guesses that are void
+            self._out.cut(item.first_row)
+            self._sent_rows = min(self._sent_rows, item.first_row)
+        self._out.append(out)
+        self._done_rows = len(self._out)
+        if item.guessed:
+            self._send(item.first_row, self._done_rows, item.guessed)
+            self._sent_rows = self._done_rows
+        else:
+            self._emit()
+
+    def _emit(self) -> None:
+        """Send on what the next stage has not got."""
+        done, told = len(self._out), self._told
+        if told is not None:
+            if done < told.rows:
+                return
+            same = commit.to_hex(self._out.root(told.rows)) == told.root
+            self._sent_rows, self._again = (told.rows, False) if same else (0, told.rows > 0)
+            self._told = None
+        decoded_from = self._carry.decoded_from if self._carry is not None else done
+        for start, end in replay_chunks(self._sent_rows, done, decoded_from):
+            self._send(start, end)
+        self._sent_rows = done
+
+    def _send(self, start: int, end: int, guessed: int = 0) -> None:
+        checkpoint = signature = None
+        known = end - guessed  # nothing is signed that may turn out to be void
+        if (
+            known - start > 1
+            or not self._signed_rows
+            or self._again
+            or known - self._signed_rows >= CHECKPOINT_ROWS
+        ):
+            self._signed_rows = known
+            checkpoint, signature = self._context.book.checkpoint(
+                self.job, self.index, known, self._out.root(known)
+            )
+        again, self._again = self._again, False
+        trace, self._trace = self._trace, []
+        origin = None if self._has_told_origin else self._origin
+        self._has_told_origin = True
+        assert self._wires.to_next is not None, "only the last stage has no next one"
+        data = self._out.data(start, end)
+        halved = bf16_rows.try_halve(data)
+        self._wires.to_next.put(
+            wire.Activations(
+                order_hash=self.job.order_hash,
+                request=self.index,
+                start=start,
+                rows=end - start,
+                halved=halved is not None,
+                again=again,
+                guessed=guessed,
+                checkpoint=checkpoint,
+                checkpoint_signature=signature,
+                most_rows=0 if start else self._spec.most_rows,
+                company=0 if start else self._group_here(),
+                trace=trace or None,
+                origin=origin,
+            ),
+            data if halved is None else halved,
+            self._lost_next,
+        )
+
+    async def _step_of_last(self, item: _Feed) -> None:
+        if item.guessed:
+            await self._draw_along(item)
+            return
+        end = item.first_row + item.rows
+        prompt_tokens = self.request.prompt_tokens
+        if item.first_row < prompt_tokens < end or (item.rows > 1 and end > prompt_tokens):
+            raise CheckFailed("activations are refused", "a frame reaches past the prompt's end")
+        if end < prompt_tokens:
+            await self._context.compute.feed(
+                self._spec,
+                item.data,
+                first=item.first_row,
+                as_decodes=self._as_decodes(item.first_row, item.rows),
+            )
+            self._done_rows = end
+            return
+        assert self._sampler is not None, "a submitted request has a sampler at the last stage"
+        drawn = await self._context.compute.token(
+            self._spec,
+            item.data,
+            self._sampler,
+            first=item.first_row,
+            trace=item.trace,
+            as_decodes=self._as_decodes(item.first_row, item.rows),
+        )
+        if self.request.is_late:
+            return
+        self._done_rows = end
+        if self._span is not None and self._sampling_span is None:
+            self._sampling_span = tracing.begin("sampling", self._span)
+        self._take_drawn(drawn, item.trace)
+
+    async def _draw_along(self, item: _Feed) -> None:
+        """A row and guesses of those after it: as many tokens as were guessed right, and one
+        more.
+        """
+        assert self._sampler is not None and self._guesser is not None, "a submitted request"
+        guesses = self._guesser.guess(item.guessed)
+        if item.rows != item.guessed + 1 or len(guesses) != item.guessed:
+            raise CheckFailed("activations are refused", "nothing can have been guessed here")
+        draws = await self._context.compute.tokens(
+            self._spec,
+            item.data,
+            self._sampler,
+            guesses,
+            first=item.first_row,
+            trace=item.trace,
+            as_decodes=self._as_decodes(item.first_row, item.rows, item.guessed),
+        )
+        if self.request.is_late:
+            return
+        self._done_rows = item.first_row + item.rows
+        for number, drawn in enumerate(draws):
+            if number and not self.request.is_first:
+                self.request = request_state.guess_fits(self.request)
+            self._take_drawn(drawn, item.trace if not number else [])
+            if self.request.finish:
+                break
+        self.request = request_state.guesses_end(self.request)
+
+    def _take_drawn(self, drawn: DrawnToken, trace: list[int]) -> None:
+        """The next token is drawn."""
+        assert self._sampler is not None and self._guesser is not None, "a submitted request"
+        assert self._ending is not None, "and knows where it ends"
+        choice = drawn.choice
+        step, token = self.request.produced, choice.token
+        self._sampler.take(token)
+        self._guesser.push(token)
+        self.request = request_state.produce(
+            self.request, is_eos=self._ending.push(token) == "stop"
+        )
+        self._out.append(commit.token_bytes((token,)))
+        self._states.append(drawn.state)
+        self._touch()
+        self._tell_token(
+            wire.Token(
+                order_hash=self.job.order_hash,
+                request=self.index,
+                step=step,
+                token=token,
+                finish=self.request.finish,  # type: ignore[arg-type]
+                logprob=choice.logprob,
+                top=choice.top,
+            ),
+            trace,
+        )
+
+    def _tell_token(self, message: wire.Token, trace: list[int]) -> None:
+        self._wires.to_client(message)
+        message = msgspec.structs.replace(message, trace=trace or None, logprob=None, top=())
+        if self._wires.to_first is not None:
+            self._wires.to_first.put(message, b"", self._lost_first)
+        else:
+            self._take_token(message)
+
+    async def _finish(self, item: _End) -> None:
+        if self._wires.to_next is not None:
+            self._wires.to_next.put(
+                wire.FinishRequest(
+                    order_hash=self.job.order_hash,
+                    request=self.index,
+                    tokens_in=item.tokens_in,
+                    tokens_out=item.tokens_out,
+                )
+            )
+        signed = await self._sign(item.tokens_in, item.tokens_out)
+        self._wires.to_client(wire.Receipt(signed=signed))
+        self._leave(request_state.end(self.request, item.tokens_in, item.tokens_out))
+
+    async def _sign(self, tokens_in: int, tokens_out: int) -> t.SignedReceipt:
+        """The receipt over this request with these tokens; rows beyond them are left out."""
+        last = self.request.is_last
+        rows_in = tokens_in + tokens_out - 1
+        rows_out = tokens_out if last else rows_in
+        out_root, states = self._out.root(rows_out), None
+        if last:
+            states = States(self._states.root(tokens_out), _boundary(self._states, tokens_out))
+            out_root = commit.answer_root(out_root, states.root)
+        leaf = t.RequestLeaf(
+            request_index=self.index,
+            in_root=commit.to_hex(self._in.root(rows_in)),
+            out_root=commit.to_hex(out_root),
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+        )
+        book = self._context.book
+        if self._checkpoint is not None:
+            await book.disk(book.store.put_checkpoint, *self._checkpoint)
+        signed = await book.finish(
+            self.job,
+            leaf,
+            _boundary(self._in, rows_in),
+            _boundary(self._out, rows_out),
+            states,
+        )
+        self.counts = (tokens_in, tokens_out)
+        return signed
+
+    # --- going on with what another order began ---
+
+    @property
+    def tokens_fed(self) -> list[int]:
+        """What a first stage has run so far."""
+        return token_ids(self._in.data(0, self._kept_rows)) if self.request.is_first else []
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the compute thread knows rows of this request that nobody has taken over."""
+        return self._kept_rows > 0 and not self._is_taken
+
+    @property
+    def _kept_rows(self) -> int:
+        """Rows that are whole here and count: taken in, computed, and handed on."""
+        return min(self._done_rows, len(self._in), self.request.rows)
+
+    def _take_over(self, old: RequestRun | None, carry: wire.Carry) -> int:
+        """Make what is left of `old` ours, at most what the message allows.
+
+        How many rows that is.
+        """
+        self._carry = carry
+        rows = 0
+        if old is not None:
+            old.strand()
+            rows = min(old._kept_rows, carry.rows)
+            rows = carried_rows(rows + 1, carry.decoded_from)
+        if old is not None and rows:
+            self._in = old._in.prefix(rows)
+            if not self.request.is_last:
+                self._out = old._out.prefix(rows)
+            self._done_rows, old._is_taken = rows, True
+            self._context.count("requests_carried_over")
+        self._inbox.put_nowait(_TakeOver(old.key if old is not None and rows else None, rows))
+        return rows
+
+    async def _begin_with(self, item: _TakeOver) -> None:
+        if item.old is not None:
+            held = await self._context.compute.carry(
+                item.old, self.key, item.rows, ring=self.job.plan_hash
+            )
+            await self._run_again(held, item.rows)
+        if self._wires.ask_next is None:
+            return
+        assert self._carry is not None, "set before this item was put"
+        try:
+            answer = await self._wires.ask_next(self._carry)
+        except PeerUnreachable as error:
+            self._lost_next(error)
+            return
+        self._told = answer if isinstance(answer, wire.Carried) else None
+        self._emit()
+
+    async def _forget_from(self, first_row: int) -> None:
+        """What comes after these rows is replaced by the stage before; so is what we made of it."""
+        if first_row >= self._done_rows:
+            return
+        held = await self._context.compute.carry(
+            self.key, self.key, first_row, ring=self.job.plan_hash
+        )
+        self._done_rows = first_row
+        self._signed_rows = min(self._signed_rows, first_row)
+        if not self.request.is_last:
+            self._out.cut(first_row)
+            if self._sent_rows > first_row:
+                self._sent_rows, self._again = first_row, True
+        await self._run_again(held, first_row)
+
+    async def _run_again(self, start: int, end: int) -> None:
+        """Rows that we have and the compute thread no longer remembers: run them for its memory's
+        sake.
+        """
+        assert self._carry is not None, "only continued requests are carried"
+        for first, last in replay_chunks(start, end, self._carry.decoded_from):
+            data = self._in.data(first, last)
+            again = token_ids(data) if self.request.is_first else data
+            put = self._context.compute.feed if self.request.is_last else self._context.compute.rows
+            as_decodes = self._as_decodes(first, last - first)
+            await put(self._spec, again, first=first, as_decodes=as_decodes)
+
+    def _as_decodes(self, first_row: int, rows: int, guessed: int = 0) -> bool:
+        """Whether these rows were decoded one at a time, so that they get the same bits again."""
+        carry = self._carry
+        decoded = carry is not None and rows > 1 and first_row >= carry.decoded_from
+        return decoded or guessed > 0
+
+    def _group_here(self) -> int:
+        """One number for those that leave here together, 0 for none.
+
+        It is the group that they are in here, else the one that they came with.
+        """
+        group = self._context.compute.group(self.key)
+        if group is None:
+            group = self._spec.group_before
+        return 0 if group is None else group + 1
+
+    def _lost_next(self, error: HeadraceError) -> None:
+        self.strand(error, self.job.plan[self.job.stage + 1].operator)
+
+    def _lost_first(self, error: HeadraceError) -> None:
+        self.strand(error, self.job.plan[0].operator)
+
+    # --- the end ---
+
+    def _touch(self) -> None:
+        self.seen_at = self._context.monotonic()
+
+    def _leave(self, after: Request | None) -> None:
+        if after is None:
+            return
+        self.request = after
+        if asyncio.current_task() is not self._task:
+            self._task.cancel()
+        self._told_over()
+        self._wires.is_over(self)
+
+    def _told_over(self) -> None:
+        """The last word about it in the log, and the end of its spans."""
+        phase, tokens_out = str(self.request.phase), self.request.produced
+        self._log.info(
+            "request over",
+            stage=self.job.stage,
+            phase=phase,
+            rows=self._done_rows,
+            tokens_out=tokens_out,
+        )
+        tracing.end(self._sampling_span, tokens=tokens_out)
+        tracing.end(self._span, phase=phase, rows=self._done_rows)
+
+
+def _sampler(
+    sampling: t.SamplingParams, index: int, prompt: Sequence[int], eos_ids: frozenset[int]
+) -> Sampler:
+    from core.engine.sampling.sampling import Sampler
+
+    return Sampler(sampling, index, prompt, eos_ids)
+
+
+def _guesser(prompt: Sequence[int]) -> tuple[Guesser, Boldness]:
+    from core.engine.sampling.guesses import Boldness, Guesser
+
+    return Guesser(prompt), Boldness()
+
+
+def _boundary(rows: RootedRows, count: int) -> BoundaryRows:
+    return BoundaryRows(rows.row_bytes, rows.data(0, count))
+
+
+def _equal_rows(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many leading ids two sequences share."""
+    return next(
+        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
+
+
+def token_ids(data: bytes | bytearray | memoryview) -> list[int]:
+    """Ids of consecutive u32le rows. Raises ValueError for a broken length."""
+    if len(data) % 4:
+        raise ValueError(f"{len(data)} bytes are not whole token ids")
+    return [int.from_bytes(data[at : at + 4], "little") for at in range(0, len(data), 4)]

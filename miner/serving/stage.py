@@ -1,0 +1,829 @@
+"""Which message, from whom, about which job leads to what?
+
+The only place that decides whether a peer may say what it says. What is refused is answered (a
+call) or counted and dropped (a push); nothing that an unknown peer sends raises out of here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+from core.protocol import commit, signing, wire
+from core.protocol import types as t
+from core.protocol.errors import CheckFailed, HeadraceError, PeerUnreachable
+from core.runtime.logs import get_logger
+from core.runtime.network.channel import Answer, Channel
+from core.runtime.tasks import spawn
+from miner.compute.compute import Compute
+from miner.records.store import CLOSED_STATES
+from miner.serving import answers, request_state
+from miner.serving.job_table import ActiveJob, Desk, LoadedShard, Refused
+from miner.serving.neighbours import Neighbours
+from miner.serving.outbox import Outbox, Outboxes
+from miner.serving.request_run import RequestRun, RunContext, Wires, token_ids
+from miner.serving.request_state import RequestPhase
+
+if TYPE_CHECKING:
+    from core.engine.sampling.stops import AnswerEnding
+
+SILENT_REQUEST_S = 60.0
+#: Others round the same ring do not wait for a request of which nothing came home for so long.
+AWAY_S = 1.0
+#: What a broken pipeline has done is kept for so long, for another order to go on with and for a
+#: Cut.
+STRANDED_S = 60.0
+CLIENT_GONE_S = 15.0
+#: Nor longer than this where its client has left too: one that lost only its stream is back within
+#: a second.
+LEFT_S = 3.0
+ASK_NEXT_S = 2.0
+MAX_RUNS = 1024
+
+UNAUTHORISED = answers.UNAUTHORISED
+BUSY = "E-JOB-BUSY"
+WRONG_PLACE = "E-JOB-PLACE"
+OPENING = "E-JOB-OPENING"
+CAPS = "E-JOB-CAPS"
+REQUEST_OVER = "E-JOB-REQUEST-OVER"
+UNEXPECTED = "E-PEER-UNEXPECTED"
+log = get_logger(__name__)
+
+
+class StageService:
+    """One miner's side of every stream it has with clients, matchers, auditors and other stages."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        compute: Compute,
+        outboxes: Outboxes,
+        monotonic: Callable[[], float],
+        *,
+        look_for_disputes: Callable[[], Awaitable[None]] | None = None,
+        on_shown: Callable[[str, wire.ShowNode, bytes], Awaitable[wire.Differs]] | None = None,
+        neighbours: Neighbours | None = None,
+        guesses: bool = True,
+    ) -> None:
+        """`look_for_disputes` brings the desk's knowledge of disputes up to date before an unknown
+        peer is turned away; `on_shown` is told what accusers show of their traces.
+
+        Without `guesses` no tokens are guessed ahead.
+
+        `neighbours` watch the stages that we send to; without them only a stream that ends is
+        noticed.
+        """
+        self.desk, self.compute, self.outboxes = desk, compute, outboxes
+        self.counts: Counter[str] = Counter()
+        self.tokens_in = self.tokens_out = self.requests_done = 0
+        self._book = desk.book
+        self._monotonic = monotonic
+        self._look_for_disputes = look_for_disputes
+        self._on_shown = on_shown
+        self._neighbours = neighbours
+        self._guesses = guesses
+        if neighbours is not None:
+            neighbours.on_lost = self._neighbour_lost
+        self._context: RunContext | None = None
+        self._background: set[asyncio.Task[Any]] = set()
+        self._handlers: dict[type, Callable[[Channel, Any, memoryview], Awaitable[Answer]]] = {
+            wire.Ping: self._ping,
+            wire.Propose: self._propose,
+            wire.OpenJob: self._open_job,
+            wire.Submit: self._submit,
+            wire.Activations: self._activations,
+            wire.Waiting: self._waiting,
+            wire.Carry: self._carry,
+            wire.Token: self._token,
+            wire.Stopped: self._stopped,
+            wire.FinishRequest: self._finish_request,
+            wire.Cancel: self._cancel,
+            wire.Cut: self._cut,
+            wire.GoesOn: self._goes_on,
+            wire.Acknowledge: self._acknowledge,
+            wire.EndJob: self._end_job,
+            wire.Progress: self._progress,
+            wire.CloseJob: self._close_job,
+            wire.FetchOpening: self._fetch,
+            wire.FetchRows: self._fetch,
+            wire.FetchReceipts: self._fetch,
+            wire.ShowNode: self._show_node,
+        }
+
+    def serve(self, serving: LoadedShard | None) -> None:
+        """Take up a shard, or none. No request may be running."""
+        assert not self.desk.active_requests, "requests are running"
+        self.desk.serving = serving
+        self._context = None
+        if serving is not None:
+            self._context = RunContext(
+                compute=self.compute,
+                book=self._book,
+                hidden=serving.hidden,
+                vocab=serving.vocab,
+                eos_ids=serving.eos_ids,
+                count=self._count,
+                monotonic=self._monotonic,
+                tokenizer=serving.tokenizer,
+                guesses=self._guesses,
+            )
+
+    async def handle(self, channel: Channel, frame: wire.Frame) -> Answer:
+        """Answer one frame. The handler of every stream that others open to us."""
+        handler = self._handlers.get(type(frame.message))
+        try:
+            if handler is None:
+                raise Refused(UNEXPECTED, f"a miner takes no {type(frame.message).__name__}")
+            return await handler(channel, frame.message, frame.payload)
+        except Refused as refusal:
+            self._count(refusal.code)
+            return wire.Failed(code=refusal.code, reason=refusal.reason[:2000])
+        except HeadraceError as error:
+            self._count(error.code)
+            return wire.Failed(code=error.code, reason=str(error)[:2000])
+
+    async def close(self) -> None:
+        """End every request and tell no peer."""
+        if self._neighbours is not None:
+            await self._neighbours.close()
+        runs = [run for job in self.desk.jobs.values() for run in list(job.runs.values())]
+        for run in runs:
+            run.cancel()
+        await asyncio.gather(*(run.closed() for run in runs))
+        await asyncio.gather(*(j.outbox.close() for j in self.desk.jobs.values() if j.outbox))
+        await asyncio.gather(*self._background, return_exceptions=True)
+
+    async def flush(self, timeout_s: float) -> None:
+        """Let receipts and tokens leave before streams close."""
+        outboxes = [job.outbox for job in self.desk.jobs.values() if job.outbox is not None]
+        await asyncio.gather(*(outbox.flush(timeout_s) for outbox in outboxes))
+
+    # --- time ---
+
+    def tick(self) -> None:
+        """Once a second: drop what fell silent, cancel what nobody waits for, free slots."""
+        now = self._monotonic()
+        for order_hash, job in list(self.desk.jobs.items()):
+            if job.client is not None and not job.client.is_open and job.client_gone_at is None:
+                job.client_gone_at = now
+            alone_s = 0.0 if job.client_gone_at is None else now - job.client_gone_at
+            gone = alone_s > CLIENT_GONE_S
+            closed = job.stored.chain_state in CLOSED_STATES
+            late = self.desk.chain.now_s() > job.order.deadline
+            for run in list(job.runs.values()):
+                if now - run.seen_at > AWAY_S:
+                    run.makes_room()
+                if gone or closed or late:
+                    run.cancel()
+                elif run.request.phase is RequestPhase.STRANDED:
+                    if now - run.seen_at > STRANDED_S or alone_s > LEFT_S:
+                        run.cancel()
+                elif self.compute.is_waiting(run.key):
+                    run.wait()
+                elif (
+                    run.request.phase is RequestPhase.RUNNING
+                    and now - run.seen_at > SILENT_REQUEST_S
+                ):
+                    run.fail(
+                        PeerUnreachable("the pipeline", f"no frame for {SILENT_REQUEST_S:g} s")
+                    )
+            if self.desk.release(job):
+                del self.desk.jobs[order_hash]
+                if job.outbox is not None:
+                    self._spawn(job.outbox.close())
+
+        if self._neighbours is not None:
+            self._neighbours.keep_only(
+                {place for job in self.desk.jobs.values() if job.runs for place in _after(job)}
+            )
+
+    def _neighbour_lost(self, operator: str, error: HeadraceError) -> None:
+        for job in self.desk.jobs.values():
+            if operator in (place[0] for place in _after(job)):
+                for run in list(job.runs.values()):
+                    if run.request.phase is RequestPhase.RUNNING:
+                        run.strand(error, operator)
+
+    # --- anyone, matcher, client ---
+
+    async def _ping(self, channel: Channel, message: wire.Ping, payload: memoryview) -> Answer:
+        step_s, due_s = self.compute.running_s()
+        return wire.Pong(step_ms=_ms(step_s), due_ms=_ms(due_s))
+
+    async def _propose(
+        self, channel: Channel, message: wire.Propose, payload: memoryview
+    ) -> Answer:
+        return await self.desk.propose(channel.peer, message)
+
+    async def _open_job(
+        self, channel: Channel, message: wire.OpenJob, payload: memoryview
+    ) -> Answer:
+        order_hash = signing.order_hash(message.signed.order)
+        _only(channel, *(await self.desk.find(order_hash)).payers)
+        job = await self.desk.prove(order_hash)
+        if (
+            signing.plan_hash(message.plan) != job.stored.plan_hash
+            or message.stage != job.stored.stage
+        ):
+            raise Refused(WRONG_PLACE, "this is not the plan that the chain has for the job")
+        again = job.client is not None or job.is_signed_for
+        job.continues = message.continues or job.continues
+        self._attach(job, channel)
+        if again:
+            await self._replay(job)
+        return wire.JobOpened(again=again)
+
+    def _attach(self, job: ActiveJob, channel: Channel) -> None:
+        self.desk.jobs[job.stored.order_hash] = job  # it may have left meanwhile
+        if job.outbox is not None:
+            self._spawn(job.outbox.close())
+
+        async def same_channel() -> Channel:
+            return channel
+
+        job.client, job.client_gone_at = channel, None
+        job.outbox = Outbox(f"client {channel.peer}", same_channel)
+        if not job.reserved and not job.is_complete:
+            most = job.at_once if job.is_open_order else job.order.requests
+            job.reserved = max(1, min(most, self.desk.free_requests))
+
+    async def _replay(self, job: ActiveJob) -> None:
+        """A client that lost its stream gets again what it may have missed.
+
+        It knows tokens by position.
+        """
+        for run in job.runs.values():
+            for step, token in enumerate(run.tokens):
+                finish = run.request.finish if step == run.request.produced - 1 else ""
+                job.tell_client(_token(job, run.index, step, token, finish))
+            if run.stranding is not None:
+                job.tell_client(run.stranding)
+        for index, phase in list(job.over.items())[-MAX_RUNS:]:
+            job.tell_client(_failed(job, index, REQUEST_OVER, f"it was {phase} here"))
+        finished = sorted(job.finished)
+        # Of a long session only what can have been under way: the rest was acknowledged.
+        for index in finished[-2 * job.at_once :] if job.is_open_order else finished:
+            await self._replay_finished(job, index)
+
+    async def _replay_finished(self, job: ActiveJob, index: int) -> None:
+        stored, store = job.stored, self._book.store
+        if stored.is_last:
+            rows = await self._book.disk(
+                store.rows, stored.order_hash, stored.plan_hash, index, "out", 0, 2**20
+            )
+            opened = await self._book.disk(store.opening, stored.order_hash, index)
+            if rows and opened:
+                tokens = token_ids(rows[0])
+                ending = await self._ending(opened[0].sampling, token_ids(opened[1]))
+                finishes = [ending.push(token) for token in tokens]
+                for step, token in enumerate(tokens):
+                    is_last = step == len(tokens) - 1
+                    finish = (finishes[-1] or "stop") if is_last else ""
+                    job.tell_client(_token(job, index, step, token, finish))
+        job.tell_client(wire.Receipt(signed=await self._book.sign_over(stored, [index])))
+
+    async def _ending(self, sampling: t.SamplingParams, prompt: Sequence[int]) -> AnswerEnding:
+        """Reads the tokenizer beside the loop if it must be read."""
+        context = self._the_context
+        if sampling.stop and context.tokenizer is not None:
+            await asyncio.to_thread(context.tokenizer)
+        return context.ending(sampling, prompt)
+
+    async def _submit(self, channel: Channel, message: wire.Submit, payload: memoryview) -> Answer:
+        job = await self.desk.prove(message.order_hash)
+        _only(channel, *job.payers)
+        stored, index = job.stored, message.request
+        if not (stored.is_first or stored.is_last):
+            raise Refused(WRONG_PLACE, "prompts go to the first and the last stage")
+        _in_order(job, index)
+        prompt = _prompt_of(payload)
+        if job.is_open_order:
+            await self._check_opening(job, message, prompt)
+        else:
+            _check_openings(job.order, message, prompt)
+        _check_sampling(message.sampling, prompt, self._the_context.vocab)
+        if stored.is_last:
+            await self._ending(message.sampling, prompt)  # whatever it must read is read by then
+        if index in job.finished:
+            await self._replay_finished(job, index)
+            return wire.Submitted()
+        if index in job.over:
+            raise Refused(REQUEST_OVER, f"request {index} was {job.over[index]} here")
+        run = job.runs.get(index)
+        if run is not None and run.request.is_submitted:
+            return wire.Submitted()
+        self._check_caps(job, len(prompt), message.sampling.max_new_tokens)
+        if job.is_open_order:
+            self._admit(job, len(prompt), message.sampling.max_new_tokens)
+        if any(token >= self._the_context.vocab for token in prompt):
+            raise Refused(OPENING, f"token ids of this model are below {self._the_context.vocab}")
+        if run is None:
+            request_state.submit(
+                self._fresh(job, index), len(prompt), message.sampling.max_new_tokens
+            )
+            run = self._new_run(job, index)
+        run.named(message.origin)
+        try:
+            run.submit(prompt, message.sampling)
+        except HeadraceError as error:
+            run.fail(error)
+            raise
+        self._promise(job, index, len(prompt), message.sampling.max_new_tokens)
+        opening = wire.Opening(
+            salt=message.salt,
+            prompt_proof=message.prompt_proof,
+            sampling=message.sampling,
+            sampling_proof=message.sampling_proof,
+            opening=message.opening,
+        )
+        await self._book.disk(
+            self._book.store.put_opening, message.order_hash, index, opening, bytes(payload)
+        )
+        if stored.is_first and not run.request.is_over:
+            job.waiting.append(index)
+            self._begin_waiting(job)
+        return wire.Submitted()
+
+    def _check_caps(self, job: ActiveJob, prompt_tokens: int, max_new_tokens: int) -> None:
+        order = job.order
+        if job.tokens_in + prompt_tokens > order.max_tokens_in:
+            raise Refused(
+                CAPS,
+                f"{job.tokens_in} + {prompt_tokens} prompt tokens, the order pays "
+                f"{order.max_tokens_in}",
+            )
+        if job.tokens_out + max_new_tokens > order.max_tokens_out:
+            raise Refused(
+                CAPS,
+                f"{job.tokens_out} + {max_new_tokens} new tokens, the order pays "
+                f"{order.max_tokens_out}",
+            )
+
+    async def _check_opening(self, job: ActiveJob, message: wire.Submit, prompt: list[int]) -> None:
+        """Raise Refused unless the requester signed for this prompt under this index, and for no
+        other one.
+        """
+        index, signed = message.request, message.opening
+        said = t.RequestOpening(
+            order_hash=message.order_hash,
+            request_index=index,
+            prompt_leaf=commit.to_hex(
+                commit.leaf_hash(commit.prompt_leaf(index, commit.unhex(message.salt), prompt))
+            ),
+            sampling_leaf=commit.to_hex(
+                commit.leaf_hash(commit.sampling_leaf(index, message.sampling))
+            ),
+        )
+        if (
+            signed is None
+            or signed.opening != said
+            or message.prompt_proof
+            or message.sampling_proof
+        ):
+            raise Refused(
+                OPENING, f"request {index} comes without the signed opening of its prompt"
+            )
+        signer = signing.recover(self.desk.terms.domain, said, signed.signature)
+        if signer is None or signer.lower() not in job.payers:
+            raise Refused(OPENING, f"the opening of request {index} is not signed by the requester")
+        if index not in job.openings:
+            kept = await self._book.disk(self._book.store.opening, message.order_hash, index)
+            if kept is not None and kept[0].opening is not None:
+                job.openings.setdefault(index, kept[0].opening.opening)
+        if job.openings.setdefault(index, said) != said:
+            raise Refused(OPENING, f"request {index} was opened with another prompt before")
+
+    def _admit(self, job: ActiveJob, prompt_tokens: int, max_new_tokens: int) -> None:
+        """Raise Refused where a new request of an open order finds no room or too much unpaid."""
+        serving = self.desk.serving
+        assert serving is not None, "prove() refuses without a shard"
+        if job.is_ended:
+            raise Refused(REQUEST_OVER, "its requester has ended this session")
+        if prompt_tokens + max_new_tokens > serving.kv_tokens:
+            raise Refused(
+                BUSY,
+                f"{prompt_tokens + max_new_tokens} positions, this stage's memory holds "
+                f"{serving.kv_tokens}",
+            )
+        self.desk.admit(job, job.cost(self.desk.terms.spec, prompt_tokens, max_new_tokens))
+
+    @staticmethod
+    def _promise(job: ActiveJob, index: int, tokens_in: int, tokens_out: int) -> None:
+        """Count a request's most tokens against the caps, until it is known how many they are."""
+        job.promised[index] = (tokens_in, tokens_out)
+        job.tokens_in += tokens_in
+        job.tokens_out += tokens_out
+
+    async def _goes_on(self, channel: Channel, message: wire.GoesOn, payload: memoryview) -> Answer:
+        job = await self.desk.prove(message.order_hash)
+        _only(channel, *job.payers)
+        _in_order(job, message.request)
+        if not job.is_open_order:
+            raise Refused(UNEXPECTED, "a batch says at its beginning what it goes on with")
+        job.gone_on.setdefault(message.request, (message.continues, message.continued))
+        return wire.Submitted()
+
+    async def _acknowledge(
+        self, channel: Channel, message: wire.Acknowledge, payload: memoryview
+    ) -> Answer:
+        job = await self.desk.find(message.ack.order_hash)
+        _only(channel, *job.payers, job.order.matcher)
+        if self.desk.acknowledged(job, message.ack, message.signature):
+            # Beside the loop: the next request, which it pays for, need not wait for the disk.
+            self._spawn(self._book.disk(self._book.store.put_ack, message.ack, message.signature))
+        return None
+
+    async def _end_job(self, channel: Channel, message: wire.EndJob, payload: memoryview) -> Answer:
+        job = await self.desk.find(message.order_hash)
+        _only(channel, *job.payers)
+        if job.is_open_order:
+            job.is_ended = True
+        return None
+
+    async def _cancel(self, channel: Channel, message: wire.Cancel, payload: memoryview) -> Answer:
+        job = await self.desk.find(message.order_hash)
+        _only(channel, *job.payers)
+        _in_order(job, message.request)
+        run = job.runs.get(message.request)
+        if run is not None:
+            run.cancel()
+        elif message.request not in job.finished:
+            job.over.setdefault(message.request, RequestPhase.CANCELLED)
+        return None
+
+    async def _cut(self, channel: Channel, message: wire.Cut, payload: memoryview) -> Answer:
+        job = await self.desk.find(message.order_hash)
+        _only(channel, *job.payers)
+        _in_order(job, message.request)
+        run = job.runs.get(message.request)
+        if run is not None:
+            signed = await run.cut(message.tokens_in, message.tokens_out)
+        elif message.request in job.finished:
+            signed = await self._book.sign_over(job.stored, [message.request])
+            counts = signed.receipt.tokens_in, signed.receipt.tokens_out
+            if counts != (message.tokens_in, message.tokens_out):
+                # The last token was lost with the stage that sampled it; two receipts over one
+                # request would cost the stake.
+                raise Refused(REQUEST_OVER, f"it is signed for here with {counts[1]} tokens")
+        else:
+            raise Refused(REQUEST_OVER, f"nothing is left here of request {message.request}")
+        return wire.Receipt(signed=signed)
+
+    # --- other stages ---
+
+    async def _carry(self, channel: Channel, message: wire.Carry, payload: memoryview) -> Answer:
+        job = await self.desk.prove(message.order_hash)
+        _only(channel, _before(job))
+        run = self._run_for(job, message.request)
+        if run is None:
+            raise Refused(REQUEST_OVER, f"request {message.request} is over here")
+        return run.carry(message, self._left_of(job, message.request))
+
+    async def _activations(
+        self, channel: Channel, message: wire.Activations, payload: memoryview
+    ) -> Answer:
+        job = await self.desk.prove(message.order_hash)
+        _only(channel, _before(job))
+        run = self._run_for(job, message.request, message.most_rows)
+        if run is None or run.request.is_late:
+            self._count("rows_late")
+            self._stop_sender(job, message.request)
+            return None
+        await self.compute.wait_for_room()
+        run.take_rows(message, payload)
+        return None
+
+    async def _token(self, channel: Channel, message: wire.Token, payload: memoryview) -> Answer:
+        job = await self.desk.prove(message.order_hash)
+        if not job.stored.is_first:
+            raise Refused(WRONG_PLACE, "tokens go to the first stage")
+        _only(channel, job.stored.plan[-1].operator)
+        run = job.runs.get(message.request)
+        if run is None or run.request.is_late:
+            self._count("tokens_late")
+            self._stop_sender(job, message.request)
+            return None
+        run.take_token(message)
+        return None
+
+    async def _stopped(
+        self, channel: Channel, message: wire.Stopped, payload: memoryview
+    ) -> Answer:
+        job = await self.desk.find(message.order_hash)
+        _only(channel, *job.payers, *(operator for operator, _ in _after(job)))
+        run = job.runs.get(message.request)
+        if run is not None:
+            run.stop()
+        return None
+
+    def _stop_sender(self, job: ActiveJob, index: int) -> None:
+        """Tell a sender of rows or tokens that their request is stopped or over here.
+
+        It slept when the other stages were told.
+        """
+        stages = len(job.stored.plan)
+        self._outbox_to(job, (job.stored.stage - 1) % stages).put(
+            wire.Stopped(order_hash=job.stored.order_hash, request=index)
+        )
+
+    async def _waiting(
+        self, channel: Channel, message: wire.Waiting, payload: memoryview
+    ) -> Answer:
+        """Passed on until the whole ring knows."""
+        job = await self.desk.prove(message.order_hash)
+        stored, stages = job.stored, len(job.stored.plan)
+        _only(channel, stored.plan[stored.stage - 1].operator)
+        run = job.runs.get(message.request)
+        if run is not None:
+            run.stays()
+        after = (stored.stage + 1) % stages
+        if message.stage < stages and message.stage not in (after, stored.stage):
+            self._outbox_to(job, after).put(message)
+        return None
+
+    async def _finish_request(
+        self, channel: Channel, message: wire.FinishRequest, payload: memoryview
+    ) -> Answer:
+        job = await self.desk.prove(message.order_hash)
+        _only(channel, _before(job))
+        run = job.runs.get(message.request)
+        if run is None:
+            self._count("ends_late")
+            return None
+        is_new = message.request not in job.promised  # what comes again is not counted again
+        if is_new and not job.stored.is_last and run.request.phase is RequestPhase.RUNNING:
+            try:
+                self._check_caps(job, message.tokens_in, message.tokens_out)
+            except Refused as refusal:
+                run.fail(CheckFailed("the stage before counts too many tokens", refusal.reason))
+                raise
+            self._promise(job, message.request, message.tokens_in, message.tokens_out)
+        run.take_end(message.tokens_in, message.tokens_out)
+        return None
+
+    # --- closing and answering ---
+
+    async def _progress(
+        self, channel: Channel, message: wire.Progress, payload: memoryview
+    ) -> Answer:
+        job = await self.desk.find(message.order_hash)
+        _only(channel, *job.payers, job.order.matcher, *_operators(job))
+        return wire.Finished(requests=sorted(job.finished))
+
+    async def _close_job(
+        self, channel: Channel, message: wire.CloseJob, payload: memoryview
+    ) -> Answer:
+        job = await self.desk.find(message.order_hash)
+        _only(channel, *job.payers, job.order.matcher, *_operators(job))
+        return wire.Receipt(signed=await self._book.sign_over(job.stored, message.requests))
+
+    async def _fetch(self, channel: Channel, message: answers.Fetch, payload: memoryview) -> Answer:
+        stored = await self._book.disk(self._book.store.job, message.order_hash)
+        if stored is None:
+            raise Refused(answers.NOT_KEPT, "this miner accepted no such order")
+
+        def allowed(jurors: list[str]) -> bool:
+            return answers.may_see(
+                channel.peer,
+                stored,
+                message,
+                domain=self.desk.terms.domain,
+                now_s=self.desk.chain.now_s(),
+                jurors=jurors,
+            )
+
+        if not allowed([]) and not allowed(await self._jurors(stored.job_id)):
+            raise Refused(UNAUTHORISED, f"{channel.peer} has no part in this job")
+        return await self._book.disk(answers.answer, self._book.store, stored, message)
+
+    async def _show_node(
+        self, channel: Channel, message: wire.ShowNode, payload: memoryview
+    ) -> Answer:
+        if self._on_shown is None:
+            raise Refused(answers.NOT_KEPT, "this machine plays no disputes")
+        return await self._on_shown(channel.peer, message, bytes(payload))
+
+    async def _jurors(self, job_id: str) -> list[str]:
+        if self._look_for_disputes is not None:
+            await self._look_for_disputes()
+        found = await self._book.disk(self._book.store.open_disputes, job_id)
+        panels = await asyncio.gather(*(self.desk.chain.panel(dispute) for dispute in found))
+        return [juror for panel in panels for juror in panel]
+
+    # --- runs ---
+
+    @property
+    def _the_context(self) -> RunContext:
+        assert self._context is not None, "prove() refuses without a shard"
+        return self._context
+
+    def _run_for(self, job: ActiveJob, index: int, most_rows: int = 0) -> RequestRun | None:
+        """The run of a request, made on its first row. None when the request is over here."""
+        _in_order(job, index)
+        if index in job.finished or index in job.over:
+            return None
+        run = job.runs.get(index)
+        if run is not None:
+            return run
+        if job.is_open_order and not (job.stored.is_first or job.stored.is_last):
+            self._admit_in_the_middle(job, index, most_rows)
+        return self._new_run(job, index)
+
+    def _admit_in_the_middle(self, job: ActiveJob, index: int, most_rows: int) -> None:
+        """As `_admit` where no Submit comes.
+
+        Twice the limit: an acknowledgement may be on its way beside the rows.
+        """
+        serving = self.desk.serving
+        assert serving is not None, "prove() refuses without a shard"
+        rows = most_rows or serving.context
+        try:
+            self.desk.admit(job, job.cost(self.desk.terms.spec, rows, rows), slack=2)
+        except Refused as refusal:
+            job.tell_client(_failed(job, index, refusal.code, refusal.reason))
+            job.over[index] = RequestPhase.FAILED
+            raise
+
+    def _new_run(self, job: ActiveJob, index: int) -> RequestRun:
+        serving = self.desk.serving
+        assert serving is not None, "prove() refuses without a shard"
+        if self.desk.active_requests >= MAX_RUNS:
+            job.tell_client(_failed(job, index, BUSY, "too many requests run at this stage"))
+            job.over[index] = RequestPhase.FAILED
+            raise Refused(BUSY, "too many requests run at this stage")
+        stored = job.stored
+        run = RequestRun(
+            stored,
+            self._fresh(job, index),
+            self._the_context,
+            Wires(
+                to_client=job.tell_client,
+                to_next=None if stored.is_last else self._outbox_to(job, stored.stage + 1),
+                to_first=None if stored.is_first or not stored.is_last else self._outbox_to(job, 0),
+                is_over=lambda ended: self._run_over(job, ended),
+                ask_next=None if stored.is_last else lambda ask: self._ask_next(job, ask),
+            ),
+        )
+        job.runs[index] = run
+        if self._neighbours is not None:
+            for place in _after(job):
+                self._neighbours.watch(*place)
+        return run
+
+    async def _ask_next(self, job: ActiveJob, message: wire.AnyMessage) -> wire.AnyMessage:
+        stage = job.stored.stage + 1
+        return await self.outboxes.ask(
+            job.stored.plan[stage].operator, job.stored.endpoints[stage], message, ASK_NEXT_S
+        )
+
+    def _left_of(self, job: ActiveJob, index: int) -> RequestRun | None:
+        """What this stage still has of the request that request `index` of a job goes on with."""
+        for earlier, request in self.desk.continued(job, index):
+            run = earlier.runs.get(request)
+            if run is not None and run.has_memory:
+                return run
+        return None
+
+    def _fresh(self, job: ActiveJob, index: int) -> request_state.Request:
+        serving = self.desk.serving
+        assert serving is not None, "prove() refuses without a shard"
+        return request_state.Request(
+            index=index,
+            is_first=job.stored.is_first,
+            is_last=job.stored.is_last,
+            context=serving.context,
+        )
+
+    def _outbox_to(self, job: ActiveJob, stage: int) -> Outbox:
+        return self.outboxes.to(job.stored.plan[stage].operator, job.stored.endpoints[stage])
+
+    def _run_over(self, job: ActiveJob, run: RequestRun) -> None:
+        request = run.request
+        job.runs.pop(run.index, None)
+        counts = run.counts if request.phase is RequestPhase.FINISHED else (0, 0)
+        before = job.promised.pop(run.index, (0, 0))
+        job.tokens_in += counts[0] - before[0]
+        job.tokens_out += counts[1] - before[1]
+        if request.phase is RequestPhase.FINISHED:
+            job.done = (job.done[0] + counts[0], job.done[1] + counts[1])
+            job.finished.add(run.index)
+            self.requests_done += 1
+            self.tokens_in += run.counts[0]
+            self.tokens_out += run.counts[1]
+        else:
+            job.over[run.index] = request.phase
+            if run.checkpoint is not None:
+                self._spawn(self._book.disk(self._book.store.put_checkpoint, *run.checkpoint))
+        self._spawn(self.compute.drop(run.key))
+        self._begin_waiting(job)
+
+    def _begin_waiting(self, job: ActiveJob) -> None:
+        """A first stage starts as many of a job's requests as the job has slots."""
+        running = sum(run.request.phase is RequestPhase.RUNNING for run in job.runs.values())
+        while job.waiting and running < max(1, job.reserved):
+            run = job.runs.get(job.waiting.popleft())
+            if run is not None and run.request.phase is RequestPhase.WAITING:
+                run.begin(
+                    continues=job.goes_on_with(run.index) is not None,
+                    old=self._left_of(job, run.index),
+                )
+                running += 1
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        spawn(work, self._background)
+
+    def _count(self, what: str) -> None:
+        self.counts[what] += 1
+
+
+def _ms(seconds: float) -> int:
+    return min(2**32 - 1, int(seconds * 1000))
+
+
+def _only(channel: Channel, *allowed: str) -> None:
+    who = channel.peer.lower()
+    if not any(who == one.lower() for one in allowed if one != t.ZERO_ADDRESS):
+        raise Refused(UNAUTHORISED, f"{channel.peer} may not say this about the job")
+
+
+def _before(job: ActiveJob) -> str:
+    if job.stored.is_first:
+        raise Refused(WRONG_PLACE, "nobody stands before the first stage")
+    return job.stored.plan[job.stored.stage - 1].operator
+
+
+def _after(job: ActiveJob) -> list[tuple[str, str]]:
+    """Operator and endpoint of whom this stage sends to: the next one, or from the last stage the
+    first.
+    """
+    stored = job.stored
+    stage = 0 if stored.is_last else stored.stage + 1
+    return [(stored.plan[stage].operator, stored.endpoints[stage])] if len(stored.plan) > 1 else []
+
+
+def _operators(job: ActiveJob) -> list[str]:
+    return [stage.operator for stage in job.stored.plan]
+
+
+def _in_order(job: ActiveJob, index: int) -> None:
+    if index >= job.order.requests:
+        raise Refused(OPENING, f"there is no request {index} of {job.order.requests}")
+
+
+def _prompt_of(payload: memoryview) -> list[int]:
+    try:
+        return token_ids(payload)
+    except ValueError as error:
+        raise Refused(OPENING, str(error)) from None
+
+
+def _check_openings(order: t.Order, message: wire.Submit, prompt: list[int]) -> None:
+    """Raise Refused unless prompt and sampling are the ones that the order commits to."""
+    for name, root, leaf, proof in (
+        (
+            "prompt",
+            order.input_root,
+            commit.prompt_leaf(message.request, commit.unhex(message.salt), prompt),
+            message.prompt_proof,
+        ),
+        (
+            "sampling",
+            order.sampling_root,
+            commit.sampling_leaf(message.request, message.sampling),
+            message.sampling_proof,
+        ),
+    ):
+        siblings = [commit.unhex(sibling) for sibling in proof]
+        if not commit.verify_proof(
+            commit.unhex(root), order.requests, message.request, commit.leaf_hash(leaf), siblings
+        ):
+            raise Refused(OPENING, f"the {name} is not the one in the order")
+
+
+def _check_sampling(sampling: t.SamplingParams, prompt: list[int], vocab: int) -> None:
+    """Raise Refused for parameters that mean nothing with this prompt and model."""
+    if sampling.first_step >= len(prompt):
+        raise Refused(
+            OPENING,
+            f"{sampling.first_step} of the prompt's {len(prompt)} tokens are said to be produced",
+        )
+    if any(token >= vocab for token, _ in sampling.logit_bias):
+        raise Refused(OPENING, f"biased token ids of this model are below {vocab}")
+
+
+def _token(job: ActiveJob, index: int, step: int, token: int, finish: str) -> wire.Token:
+    return wire.Token(
+        order_hash=job.stored.order_hash,
+        request=index,
+        step=step,
+        token=token,
+        finish=finish,  # type: ignore[arg-type]
+    )
+
+
+def _failed(job: ActiveJob, index: int, code: str, reason: str) -> wire.RequestFailed:
+    return wire.RequestFailed(
+        order_hash=job.stored.order_hash, request=index, code=code, reason=reason
+    )

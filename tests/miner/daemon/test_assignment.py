@@ -1,0 +1,141 @@
+"""Who decides which layers a miner holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from core.protocol import commit, hashing, signing
+from core.protocol import types as t
+from core.protocol.errors import CheckFailed, UsageError
+from core.protocol.records import AllocationRecord
+from miner.compute.compute import Compute
+from miner.daemon.assignment import Assignment, follow, load, open_model
+from tests.miner.network import key, spec_of
+
+ME, OTHER = key(1).address, key(2).address
+FIRST, SECOND = key(10).address, key(11).address
+NOTHING = Assignment(None, 0)
+
+
+def said(
+    matcher: str, sequence: int, standby: tuple[str, ...] = (), **layers: tuple[int, int]
+) -> dict[str, tuple[AllocationRecord, int]]:
+    operators = {"me": ME, "other": OTHER}
+    record = AllocationRecord(
+        matcher=matcher,
+        model_id=t.ZERO_HASH,
+        assignments={operators[who]: t.LayerRange(*what) for who, what in layers.items()},
+        standby=list(standby),
+        sent_at_ms=0,
+    )
+    return {matcher.lower(): (record, sequence)}
+
+
+def trusting(*matchers: str) -> frozenset[str]:
+    return frozenset(matcher.lower() for matcher in matchers)
+
+
+def test_the_trusted_matchers_newest_word_counts() -> None:
+    now = follow(NOTHING, ME, said(FIRST, 5, me=(0, 4), other=(4, 8)), trusting(FIRST))
+    assert now == Assignment(t.LayerRange(0, 4), 5, FIRST.lower())
+    assert follow(now, ME, said(FIRST, 4, me=(2, 4)), trusting(FIRST)) == now, "older"
+    later = follow(now, ME, said(FIRST, 6, me=(0, 3)), trusting(FIRST))
+    assert later.layers == t.LayerRange(0, 3)
+
+
+def test_strangers_are_not_followed() -> None:
+    assert follow(NOTHING, ME, said(SECOND, 5, me=(0, 4)), trusting(FIRST)) == NOTHING
+
+
+def test_with_nobody_named_the_first_one_is_kept_as_long_as_it_speaks() -> None:
+    now = follow(NOTHING, ME, said(SECOND, 5, me=(0, 4)), frozenset())
+    both = said(FIRST, 9, me=(4, 8)) | said(SECOND, 6, me=(0, 5))
+    assert follow(now, ME, both, frozenset()).layers == t.LayerRange(0, 5)
+    assert follow(now, ME, said(FIRST, 9, me=(4, 8)), frozenset()).layers == t.LayerRange(4, 8)
+
+
+def test_silence_and_not_being_known_change_nothing_but_standby_frees_the_machine() -> None:
+    now = follow(NOTHING, ME, said(FIRST, 5, me=(0, 4)), trusting(FIRST))
+    assert follow(now, ME, {}, trusting(FIRST)) == now
+    assert follow(now, ME, said(FIRST, 6, other=(0, 8)), trusting(FIRST)).layers == now.layers
+    assert follow(now, ME, said(FIRST, 6, (ME.lower(),)), trusting(FIRST)).layers is None
+
+
+async def test_files_of_another_model_are_not_served(model_dir: Path) -> None:
+    spec = spec_of(model_dir)
+    good = open_model("tiny", signing.model_id(spec), spec, model_dir)
+    assert good.eos_ids == {258}
+    whole = t.LayerRange(0, spec.layers)
+    assert good.shard_root(whole) == commit.to_hex(commit.shard_root(good.roots, 0, spec.layers))
+    other = msgspec.structs.replace(spec, weights_root=t.ZERO_HASH)
+    with pytest.raises(CheckFailed, match="are not the registered model"):
+        open_model("tiny", signing.model_id(other), other, model_dir)
+
+
+async def test_a_shard_is_measured_and_the_hook_sees_it_first(model_dir: Path) -> None:
+    spec = spec_of(model_dir)
+    model, compute, seen = (
+        open_model("tiny", signing.model_id(spec), spec, model_dir),
+        Compute(),
+        [],
+    )
+    serving = await load(
+        compute, model, t.LayerRange(1, 3), memory_bytes=2**24, hook=lambda s: seen.append(s.layers)
+    )
+    assert seen == [t.LayerRange(1, 3)]
+    assert compute.tau_ms_per_layer > 0
+    assert compute.kv_tokens == 0, "measuring leaves nothing behind"
+    assert serving.shard_root == model.shard_root(t.LayerRange(1, 3))
+    assert (serving.context, serving.vocab, serving.hidden) == (512, 272, 64)
+    assert 0 < serving.kv_tokens * model.kv_bytes_per_token_layer * 2 < 2**24
+    assert serving.kv_tokens == compute.kv_capacity_tokens == compute.kv_free_tokens
+    plain = await load(compute, model, t.LayerRange(1, 3), memory_bytes=2**24, prefix_share=0)
+    beside = 1 + 0.25 * 64 * 4 / (2 * model.kv_bytes_per_token_layer)
+    assert plain.kv_tokens == pytest.approx(serving.kv_tokens * beside, rel=0.01), "room for rows"
+    compute.close()
+
+
+async def test_who_loads_a_shard_hashes_rows_in_c_where_it_can(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashing, "in_c", None)
+    spec = spec_of(model_dir)
+    model, compute = open_model("tiny", signing.model_id(spec), spec, model_dir), Compute()
+    await load(compute, model, t.LayerRange(1, 3), memory_bytes=2**24)
+    compute.close()
+    found = hashing.in_c is not None
+    assert hashing.hash_in_c() == found
+
+
+async def test_a_shard_that_does_not_fit_is_refused_with_the_numbers(model_dir: Path) -> None:
+    spec = spec_of(model_dir)
+    model, compute = open_model("tiny", signing.model_id(spec), spec, model_dir), Compute()
+    with pytest.raises(UsageError, match="leaves no room"):
+        await load(compute, model, t.LayerRange(0, 4), memory_bytes=1000)
+    with pytest.raises(UsageError, match="there are no layers"):
+        await load(compute, model, t.LayerRange(2, 9), memory_bytes=2**24)
+    compute.close()
+
+
+async def test_what_is_swapped_is_measured_counted_and_makes_no_request_too_long(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.engine.memory.sizing.copy_bytes_per_s", lambda folder: 1e12)
+    spec, layers = spec_of(model_dir), t.LayerRange(1, 3)
+    model, compute = open_model("tiny", signing.model_id(spec), spec, model_dir), Compute()
+    token_bytes = model.kv_bytes_per_token_layer * 2
+    hot = {"memory_bytes": 2**24, "kv_bytes": 1200 * token_bytes}
+    alone = await load(compute, model, layers, **hot)
+    cold = {"offload_bytes": 4000 * token_bytes, "offload_folder": tmp_path}
+    swapped = await load(compute, model, layers, **hot, **cold)
+    assert 2.8 * alone.kv_tokens < swapped.kv_tokens == compute.kv_capacity_tokens
+    assert swapped.context == alone.context == 512
+    assert compute.tau_ms_per_layer > 0 and compute.kv_tokens == 0
+    fewer = await load(compute, model, layers, **hot, **cold, max_requests=4)
+    assert fewer.kv_tokens < 5 * 512, "no more than so many requests can fill"
+    with pytest.raises(UsageError, match="leaves no room"):
+        await load(compute, model, layers, **hot, offload_bytes=2**24)
+    compute.close()
