@@ -34,7 +34,7 @@ PRELOADED = (
     "rich.progress",
     "hivemind",
     "matcher.daemon.start",
-    "scheduler.explain",
+    "scheduler.methods.explain",
     "uvicorn",
     "core.engine.model.library",  # before transformers, of which it leaves out what would complain
     "transformers.models.llama.modeling_llama",

@@ -20,8 +20,8 @@ from matcher.records.jobs import Job
 from matcher.routes.offers import Offer
 from matcher.routes.routes import LiveRoutes
 from matcher.routes.waiting_line import Line
-from scheduler.churn import Cluster
-from scheduler.fleet import ModelShape
+from scheduler.fleet.fleet import ModelShape
+from scheduler.live.churn import Cluster
 
 #: How long a machine that did not answer is passed over, unless nobody else can do its part.
 AVOID_MS = 10_000

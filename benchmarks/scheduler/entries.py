@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from scheduler.fleet import Fleet, ModelShape, Placement
-from scheduler.flow_lp import slices_of
-from scheduler.highs import open_highs
-from scheduler.interval_flow import largest_flow, share_out
+from scheduler.fleet.fleet import Fleet, ModelShape, Placement
+from scheduler.fleet.highs import open_highs
+from scheduler.flow.flow_lp import slices_of
+from scheduler.flow.interval_flow import largest_flow, share_out
 
 Floats: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 

@@ -20,8 +20,8 @@ from benchmarks.table import Row
 from scheduler.fabric.columns import every_combination, options_of, undominated
 from scheduler.fabric.place import FabricPlan, place
 from scheduler.fabric.world import Demand, Efficiency, GpuType, Overloaded
-from scheduler.fleet import ModelShape
-from scheduler.workload import Arrival, Workload
+from scheduler.fleet.fleet import ModelShape
+from scheduler.fleet.workload import Arrival, Workload
 
 TYPES = (
     GpuType("A100", 24, 80 * 10**9, 312.0, 2039.0, 300.0, 8),

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 
-from scheduler.errors import PlanError
 from scheduler.fabric.columns import Choice, Kind, Options, Part, columns_of, evaluate, options_of
 from scheduler.fabric.objective import Objective, cost, pieces_of, total
 from scheduler.fabric.place import FabricPlan
 from scheduler.fabric.world import Demand, Efficiency, GpuType, check_world
+from scheduler.fleet.errors import PlanError
 
 #: a_{m,n}: GPUs by model, then by type.
 Allocation = Mapping[str, Mapping[str, int]]

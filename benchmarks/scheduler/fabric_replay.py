@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.errors import PlanError
 from scheduler.fabric.place import FabricPlan
 from scheduler.fabric.replica import Replica, replica
 from scheduler.fabric.world import Efficiency
-from scheduler.workload import Arrival
+from scheduler.fleet.errors import PlanError
+from scheduler.fleet.workload import Arrival
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import nnls
 
-from scheduler.errors import FleetError
+from scheduler.fleet.errors import FleetError
 
 
 class FittedCost:

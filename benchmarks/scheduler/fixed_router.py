@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.dispatch.estimate import KvEstimate
-from scheduler.dispatch.router import Route
-from scheduler.errors import FleetError
-from scheduler.fleet import Pipeline
+from scheduler.fleet.errors import FleetError
+from scheduler.fleet.fleet import Pipeline
+from scheduler.simulate.dispatch.estimate import KvEstimate
+from scheduler.simulate.dispatch.router import Route
 
 
 class FixedRouter:

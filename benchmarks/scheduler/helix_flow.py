@@ -17,11 +17,11 @@ from scipy.sparse.csgraph import maximum_flow
 
 from benchmarks.scheduler.worlds import cluster, shipped_placement
 from benchmarks.table import Row
-from scheduler.costs import link_tokens_per_s, tokens_per_s
-from scheduler.fleet import Fleet, ModelShape, Placement
-from scheduler.placement.compact_milp import solve_compact
-from scheduler.placement.plan_flow import plan_flow
-from scheduler.placement.stage_patterns import stage_patterns
+from scheduler.fleet.costs import link_tokens_per_s, tokens_per_s
+from scheduler.fleet.fleet import Fleet, ModelShape, Placement
+from scheduler.search.plan_flow import plan_flow
+from scheduler.stages.compact_milp import solve_compact
+from scheduler.stages.stage_patterns import stage_patterns
 
 #: (cluster, flow to reach, seconds it may take)
 REACH = (("single24", 2045.0, 1.0), ("geo24", 1754.0, 10.0), ("het42", 5900.0, 10.0))

@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 from benchmarks.scheduler.traces import lengths
 from benchmarks.scheduler.worlds import cluster, shipped_placement
 from benchmarks.table import Row
-from scheduler.dispatch.iwrr import IwrrRouter
-from scheduler.fleet import Fleet, ModelShape
-from scheduler.helix.max_flow import max_flow
-from scheduler.placement.candidate import Candidate
-from scheduler.placement.candidates import PoolOptions, candidates
-from scheduler.placement.rank import Limits, RankOptions, Round, Way, iwrr, way_of
-from scheduler.placement.serve_plan import ServeOptions, plan_to_serve
+from scheduler.fleet.fleet import Fleet, ModelShape
+from scheduler.fleet.workload import Arrival
+from scheduler.flow.max_flow import max_flow
+from scheduler.search.candidate import Candidate
+from scheduler.search.candidates import PoolOptions, candidates
+from scheduler.search.rank import Limits, RankOptions, Round, Way, iwrr, way_of
+from scheduler.search.serve_plan import ServeOptions, plan_to_serve
+from scheduler.simulate.dispatch.iwrr import IwrrRouter
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.report import SimReport
 from scheduler.simulate.simulation import simulate
 from scheduler.simulate.work import ClosedLoop
-from scheduler.workload import Arrival
 
 CHUNK_TOKENS = 256
 #: Ways to serve are chosen with other draws than they are measured with.

@@ -8,14 +8,14 @@ from dataclasses import replace
 from benchmarks.scheduler.token_steps import CONTEXT, Chooser, Served, World, run
 from benchmarks.scheduler.worlds import mixed
 from benchmarks.table import Row
-from scheduler.allocate import AllocateOptions, allocate
-from scheduler.costs import RATE_BATCH, tau_ms_per_layer
-from scheduler.fleet import Fleet, Machine, ModelShape, Pipeline, Placement, Shard
-from scheduler.improve import with_standby
-from scheduler.parallax_route import Route
-from scheduler.reservations import Need, Reservations
+from scheduler.fleet.costs import RATE_BATCH, tau_ms_per_layer
+from scheduler.fleet.fleet import Fleet, Machine, ModelShape, Pipeline, Placement, Shard
+from scheduler.live.standby import with_standby
+from scheduler.parallax.allocate import AllocateOptions, allocate
 from scheduler.routing.live import LiveRouter
-from scheduler.routing_table import prepare
+from scheduler.routing.parallax_route import Route
+from scheduler.routing.reservations import Need, Reservations
+from scheduler.routing.routing_table import prepare
 from scheduler.utility.plan import plan
 
 #: A little more than 60 % of the bound, which is 18.2 k and so less than has to be served.

@@ -6,10 +6,10 @@ import random
 
 from benchmarks.scheduler.worlds import mixed
 from benchmarks.table import Row
-from scheduler.fleet import Shard
-from scheduler.flow_lp import solve_flow_lp
-from scheduler.improve import with_standby
-from scheduler.slices import is_whole
+from scheduler.fleet.fleet import Shard
+from scheduler.flow.flow_lp import solve_flow_lp
+from scheduler.live.holdings import is_whole
+from scheduler.live.standby import with_standby
 from scheduler.utility.plan import plan
 
 NODES = 256

@@ -23,12 +23,12 @@ from benchmarks.scheduler.helix_served import (
     window,
 )
 from benchmarks.scheduler.worlds import cluster, shipped_placement
-from scheduler.dispatch.iwrr import IwrrRouter
-from scheduler.fleet import Fleet, ModelShape, Placement
-from scheduler.helix.max_flow import Flow, max_flow
-from scheduler.methods import plan_by
-from scheduler.placement.candidate import mean_stages
-from scheduler.placement.candidates import candidates
+from scheduler.fleet.fleet import Fleet, ModelShape, Placement
+from scheduler.flow.max_flow import Flow, max_flow
+from scheduler.methods.methods import plan_by
+from scheduler.search.candidate import mean_stages
+from scheduler.search.candidates import candidates
+from scheduler.simulate.dispatch.iwrr import IwrrRouter
 from scheduler.simulate.report import SimReport
 from scheduler.simulate.simulation import simulate
 from scheduler.simulate.work import ClosedLoop

@@ -9,8 +9,8 @@ import json
 from benchmarks.scheduler.token_rates import AS_PUBLISHED, with_token_rates
 from benchmarks.scheduler.worlds import DATA
 from core.protocol.types import LayerRange
-from scheduler.files import read_cluster
-from scheduler.fleet import Fleet, ModelShape, Placement, Shard
+from scheduler.fleet.files import read_cluster
+from scheduler.fleet.fleet import Fleet, ModelShape, Placement, Shard
 
 #: Layers that Helix takes a machine of a kind to hold, where the cluster has room to spare and
 #: where it has not.

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 from benchmarks.table import Row
 from core.protocol.types import LayerRange
-from scheduler.allocate import allocate
-from scheduler.churn import Cluster, Event, Joined, Left, Reported, Ticked
-from scheduler.costs import capacities
-from scheduler.fleet import Fleet, Link, Links, Machine, ModelShape
-from scheduler.improve import Rules
-from scheduler.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route
-from scheduler.repair import apply
-from scheduler.routing_table import prepare
-from scheduler.slices import all_linked, fits, is_whole
-from scheduler.validate import validate_pipelines
+from scheduler.fleet.costs import capacities
+from scheduler.fleet.fleet import Fleet, Link, Links, Machine, ModelShape
+from scheduler.fleet.validate import validate_pipelines
+from scheduler.live.churn import Cluster, Event, Joined, Left, Reported, Ticked
+from scheduler.live.holdings import all_linked, fits, is_whole
+from scheduler.live.repair import apply
+from scheduler.live.standby import Rules
+from scheduler.parallax.allocate import allocate
+from scheduler.routing.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route
+from scheduler.routing.routing_table import prepare
 
 CLUSTERS = 10_000
 STREAMS = 10_000

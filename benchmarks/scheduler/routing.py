@@ -9,12 +9,12 @@ from statistics import median
 from benchmarks.scheduler.worlds import median_ms, mixed
 from benchmarks.table import Row
 from core.protocol.types import LayerRange
-from scheduler.allocate import allocate
-from scheduler.costs import capacities
-from scheduler.fleet import Fleet, ModelShape, Placement, Shard
-from scheduler.parallax_route import Answer, Route, RouteQuery, disjoint_backups, route
+from scheduler.fleet.costs import capacities
+from scheduler.fleet.fleet import Fleet, ModelShape, Placement, Shard
+from scheduler.parallax.allocate import allocate
 from scheduler.routing.live import LiveRouter
-from scheduler.routing_table import RoutingTable, prepare
+from scheduler.routing.parallax_route import Answer, Route, RouteQuery, disjoint_backups, route
+from scheduler.routing.routing_table import RoutingTable, prepare
 
 PARTIAL = RouteQuery(partial=True)
 STATES = 9

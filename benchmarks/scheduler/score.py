@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from benchmarks.scheduler.worlds import median_ms, mixed
 from benchmarks.table import Row
-from scheduler.allocate import AllocateOptions, allocate, best_cover
-from scheduler.kinds import pool_of
-from scheduler.objective import objective_for
-from scheduler.parallax_allocate import Objective
+from scheduler.fleet.kinds import pool_of
+from scheduler.parallax.allocate import AllocateOptions, allocate, best_cover
+from scheduler.parallax.objective import objective_for
+from scheduler.parallax.parallax_allocate import Objective
 
 #: What may be taken at most; None where nothing is asked of the time.
 REACH_MS = {4: 0.3, 16: None, 64: None, 256: 8.0, 1024: 20.0, 10_000: 100.0}

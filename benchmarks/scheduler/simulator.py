@@ -17,8 +17,8 @@ from typing import NamedTuple
 from benchmarks.scheduler.traces import lengths
 from benchmarks.scheduler.worlds import cluster, shipped_placement
 from benchmarks.table import Row
-from scheduler.dispatch.iwrr import IwrrRouter
-from scheduler.helix.max_flow import max_flow
+from scheduler.flow.max_flow import max_flow
+from scheduler.simulate.dispatch.iwrr import IwrrRouter
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.report import SimReport
 from scheduler.simulate.simulation import simulate

@@ -18,15 +18,15 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from scheduler.costs import (
+from scheduler.fleet.costs import (
     capacities,
     correction,
     kv_tokens,
     prefill_ms_per_layer,
     tau_ms_per_layer,
 )
-from scheduler.fleet import Fleet, Machine, ModelShape
-from scheduler.workload import Workload
+from scheduler.fleet.fleet import Fleet, Machine, ModelShape
+from scheduler.fleet.workload import Workload
 
 #: What Helix's planner assumes of a request.
 PUBLISHED_WORKLOAD = Workload(750, 240)
@@ -130,7 +130,7 @@ def with_token_rates(
 ) -> Fleet:
     """The fleet with a derived T(k) in every measured profile that came without one.
 
-    Machines without a profile are left to the roofline of `scheduler.costs`, but count in
+    Machines without a profile are left to the roofline of `scheduler.fleet.costs`, but count in
     everybody's round trip.
     """
     wanting = {

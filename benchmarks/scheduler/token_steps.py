@@ -17,9 +17,9 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Protocol
 
-from scheduler.costs import hop_ms
-from scheduler.fleet import Fleet, ModelShape, Pipeline
-from scheduler.routing_table import RoutingTable
+from scheduler.fleet.costs import hop_ms
+from scheduler.fleet.fleet import Fleet, ModelShape, Pipeline
+from scheduler.routing.routing_table import RoutingTable
 
 #: Tokens of a request between two looks at the residents, who change far more slowly.
 AT_ONCE = 4

@@ -6,9 +6,9 @@ import csv
 import math
 
 from benchmarks.scheduler.worlds import SHARED
-from scheduler.errors import FleetError
+from scheduler.fleet.errors import FleetError
+from scheduler.fleet.workload import Arrival
 from scheduler.simulate.traces import poisson
-from scheduler.workload import Arrival
 
 
 def lengths() -> list[Arrival]:

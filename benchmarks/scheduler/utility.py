@@ -10,7 +10,7 @@ from benchmarks.scheduler.entries import entries
 from benchmarks.scheduler.filled import serving_placement
 from benchmarks.scheduler.worlds import median_ms, mixed
 from benchmarks.table import Row
-from scheduler.flow_lp import solve_flow_lp
+from scheduler.flow.flow_lp import solve_flow_lp
 from scheduler.utility.plan import UtilityPlan, plan
 
 REACH_MS = {64: 50.0, 256: 300.0, 1024: 1000.0}

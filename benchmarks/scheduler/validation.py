@@ -38,15 +38,24 @@ from client.pipeline.streams import Streams
 from core.protocol.types import LayerRange
 from core.runtime.network.channel import StreamIdentity
 from devnet.models.tiny_models import write_tiny_model
-from scheduler.dispatch.estimate import KvEstimate
-from scheduler.dispatch.iwrr import IwrrRouter
-from scheduler.dispatch.router import Route, Router
-from scheduler.fleet import Coordinator, Fleet, Link, Links, Machine, ModelShape, Placement, Shard
-from scheduler.helix.max_flow import max_flow
+from scheduler.fleet.fleet import (
+    Coordinator,
+    Fleet,
+    Link,
+    Links,
+    Machine,
+    ModelShape,
+    Placement,
+    Shard,
+)
+from scheduler.fleet.workload import Arrival
+from scheduler.flow.max_flow import max_flow
+from scheduler.simulate.dispatch.estimate import KvEstimate
+from scheduler.simulate.dispatch.iwrr import IwrrRouter
+from scheduler.simulate.dispatch.router import Route, Router
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.report import SimReport
 from scheduler.simulate.simulation import simulate
-from scheduler.workload import Arrival
 
 LAYERS, HIDDEN = 12, 256
 CHUNK_TOKENS = 128

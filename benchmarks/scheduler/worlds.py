@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
-from scheduler.files import read_cluster, read_fleet, read_placement
-from scheduler.fleet import Fleet, ModelShape, Placement
+from scheduler.fleet.files import read_cluster, read_fleet, read_placement
+from scheduler.fleet.fleet import Fleet, ModelShape, Placement
 
 DATA = Path(__file__).parent.parent / "data"
 #: Larger data that is not carried along; the recipes below stand in where it is missing.

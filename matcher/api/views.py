@@ -21,7 +21,7 @@ from matcher.planning.planner import Placement, fixed_by_owner
 from matcher.records.jobs import Job
 from matcher.routes.offers import Offer, Price, cheapest, covered_to, serves
 from matcher.world import World
-from scheduler.parallax_route import NoRoute
+from scheduler.routing.parallax_route import NoRoute
 
 Json = dict[str, Any]
 

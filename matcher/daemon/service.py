@@ -24,8 +24,8 @@ from matcher.settling.following import Following
 from matcher.settling.next_step import Patience
 from matcher.settling.settler import LONGEST_WAIT_S, Settler
 from matcher.world import ChainHealth, SwarmHealth, World
-from scheduler.improve import Rules as Planning
-from scheduler.methods import Budget
+from scheduler.live.standby import Rules as Planning
+from scheduler.methods.methods import Budget
 
 if TYPE_CHECKING:
     from core.chain.chain import Chain

@@ -34,7 +34,7 @@ from matcher.records.store import Store
 from matcher.settling.next_step import Patience
 
 SHORTEST_WINDOW_BLOCKS = 64
-#: What plans for many machines at once, by `matcher.placement`: a name in `scheduler.methods`.
+#: What plans for many machines at once, by `matcher.placement`: a name in `scheduler.methods.methods`.
 PLACEMENTS = {"auto": "utility", "parallax": "score", "helix": "helix", "memory": "memory"}
 log = get_logger(__name__)
 

@@ -15,8 +15,8 @@ from core.protocol import signing
 from core.protocol.ids import address
 from core.protocol.records import MinerRecord, is_fresh, unseal
 from core.protocol.types import LayerRange
-from scheduler.errors import FleetError
-from scheduler.fleet import UNMEASURED_RHO_MS, Fleet, Link, Links, Machine
+from scheduler.fleet.errors import FleetError
+from scheduler.fleet.fleet import UNMEASURED_RHO_MS, Fleet, Link, Links, Machine
 
 #: A machine's own limit covers weights and cache; this share of it is kept for weights.
 WEIGHT_FRACTION = 0.75

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from core.protocol.errors import ModelUnsupported
 from core.protocol.signing import name_hash
 from core.protocol.types import ModelSpec
-from scheduler.fleet import ModelShape
+from scheduler.fleet.fleet import ModelShape
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,21 @@ from typing import Any
 from core.protocol.errors import HeadraceError, NoCapacity, UsageError
 from core.protocol.units import parse_bytes
 from core.runtime.commands.results import Result
-from scheduler.costs import hop_ms
-from scheduler.errors import FleetError, PlanError
-from scheduler.explain_plan import NAMED, explain_plan
-from scheduler.files import read_cluster, read_fleet, read_placement
-from scheduler.fleet import UNMEASURED_RHO_MS, Fleet, Links, Machine, ModelShape, Placement
-from scheduler.methods import METHODS, Budget, MethodPlan, plan_by
-from scheduler.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route
-from scheduler.routing_table import prepare
+from scheduler.fleet.costs import hop_ms
+from scheduler.fleet.errors import FleetError, PlanError
+from scheduler.fleet.files import read_cluster, read_fleet, read_placement
+from scheduler.fleet.fleet import (
+    UNMEASURED_RHO_MS,
+    Fleet,
+    Links,
+    Machine,
+    ModelShape,
+    Placement,
+)
+from scheduler.methods.explain_plan import NAMED, explain_plan
+from scheduler.methods.methods import METHODS, Budget, MethodPlan, plan_by
+from scheduler.routing.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route
+from scheduler.routing.routing_table import prepare
 
 PROFILES_FILE = "gpu_profiles.json"
 #: Chains with less than this share of the tokens, beyond the first few, are one row in a table.

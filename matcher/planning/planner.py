@@ -1,6 +1,6 @@
 """Who should hold which layers now? What the swarm shows, as the scheduler's churn planner takes it, and its answer for the swarm.
 
-The planner itself is `scheduler.repair`: healthy machines are never sent away because another left, and weights move only
+The planner itself is `scheduler.live.repair`: healthy machines are never sent away because another left, and weights move only
 where they must or where it pays.
 """
 
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from core.protocol.records import AllocationRecord
 from core.protocol.types import LayerRange
 from matcher.fleet.fleet_view import Sighting, fleet_of, layers_of, plannable
-from scheduler.churn import Cluster, Event, Joined, Left, Reported, observe
-from scheduler.fleet import Machine, ModelShape
-from scheduler.improve import Rules
-from scheduler.methods import Budget
-from scheduler.repair import decide
+from scheduler.fleet.fleet import Machine, ModelShape
+from scheduler.live.churn import Cluster, Event, Joined, Left, Reported, observe
+from scheduler.live.repair import decide
+from scheduler.live.standby import Rules
+from scheduler.methods.methods import Budget
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from core.protocol.errors import DeadlinePassed, NoCapacity, UsageError
 from core.protocol.types import Value
 from core.runtime.logs import get_logger
 from matcher.fleet.fleet_view import Sighting, fleet_of, plannable
-from scheduler.fleet import ModelShape
+from scheduler.fleet.fleet import ModelShape
 
 MAX_PLAN_BODY_BYTES = 1024 * 1024
 MAX_MACHINES, MAX_METHODS = 512, 16

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from core.money import pricing
 from core.protocol.types import LayerRange, ModelSpec, Order
 from core.protocol.units import format_price, price_of_nano
-from scheduler.slices import missing
+from scheduler.live.holdings import missing
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from core.protocol.types import LayerRange, ModelSpec, Order, SignedOrder, Stage
 from matcher.fleet.fleet_view import Sighting, Standings, fleet_of, machine_of, serving
 from matcher.records.jobs import BUSY, Job
 from matcher.routes.offers import Offer, Price, cheapest, covered_to, serves, show_price
-from scheduler.fleet import Machine, ModelShape, Shard
-from scheduler.parallax_route import NoRoute, Route
-from scheduler.reservations import MOST, Need, Reservations
+from scheduler.fleet.fleet import Machine, ModelShape, Shard
+from scheduler.live.holdings import missing
 from scheduler.routing.bridge import bridge
 from scheduler.routing.live import LiveRouter
-from scheduler.routing_table import prepare
-from scheduler.slices import missing
+from scheduler.routing.parallax_route import NoRoute, Route
+from scheduler.routing.reservations import MOST, Need, Reservations
+from scheduler.routing.routing_table import prepare
 
 #: As many requests of one job run at once at most: what a client keeps in flight and a miner sets aside.
 JOB_SLOTS = 8

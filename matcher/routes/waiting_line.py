@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from scheduler.reservations import Reservations
+from scheduler.routing.reservations import Reservations
 
 if TYPE_CHECKING:
     from core.runtime.clock import Clock

@@ -16,7 +16,7 @@ import numpy as np
 
 from scheduler.fabric.replica import Replica, replica
 from scheduler.fabric.world import Demand, Efficiency, GpuType, Group
-from scheduler.routing.arrays import Floats, Ints
+from scheduler.fleet.arrays import Floats, Ints
 
 #: One choice for a type: index into `Options.kinds` (−1 for none) and ψ_DP.
 Choice = tuple[int, int]

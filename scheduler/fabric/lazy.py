@@ -15,7 +15,7 @@ import numpy as np
 
 from scheduler.fabric.columns import Choice, Column, Options, Table, evaluate
 from scheduler.fabric.objective import Pieces
-from scheduler.routing.arrays import Floats
+from scheduler.fleet.arrays import Floats
 
 SPREADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 GRID = 400

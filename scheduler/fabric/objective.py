@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from scheduler.errors import FleetError
 from scheduler.fabric.world import Demand
+from scheduler.fleet.errors import FleetError
 
 #: "sum" of latencies; "weighted" by weight, by default the mean over requests; "minmax" the slowest
 #: model; "slo" the excess over each limit, as a share of it.

@@ -13,7 +13,7 @@ from scheduler.fabric.lazy import PriceBound, neighbours
 from scheduler.fabric.objective import Pieces, cost
 from scheduler.fabric.solver import relax
 from scheduler.fabric.switching import Switch, penalty_ms
-from scheduler.routing.arrays import Floats
+from scheduler.fleet.arrays import Floats
 
 IMPROVES = 1e-9
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from scheduler.fabric.roofline import Operators, operators
 from scheduler.fabric.world import Demand, Efficiency, GpuType
-from scheduler.routing.arrays import Floats
+from scheduler.fleet.arrays import Floats
 
 BISECTIONS = 45
 

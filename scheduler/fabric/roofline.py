@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduler.fabric.world import Demand, Efficiency, GpuType
-from scheduler.routing.arrays import Floats
+from scheduler.fleet.arrays import Floats
 
 #: Times a token's activation is read or written by a layer's projections, norms and residuals.
 ACTIVATION_PASSES = 8

@@ -15,7 +15,7 @@ import numpy as np
 from scheduler.fabric.columns import Column, Options, Part
 from scheduler.fabric.replica import Replica, replica
 from scheduler.fabric.world import Demand, Efficiency, GpuType, Group
-from scheduler.routing.arrays import Floats
+from scheduler.fleet.arrays import Floats
 
 ROUNDS = 500
 SETTLED = 1e-9

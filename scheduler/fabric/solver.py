@@ -10,8 +10,8 @@ import numpy as np
 
 from scheduler.fabric.knapsack import Knapsack, Picked
 from scheduler.fabric.merge import merge
-from scheduler.highs import open_highs
-from scheduler.routing.arrays import Floats
+from scheduler.fleet.arrays import Floats
+from scheduler.fleet.highs import open_highs
 
 HAS_POINT = 2  # HiGHS: a feasible point is there
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from scheduler.fabric.columns import Options, Table
 from scheduler.fabric.world import Group
-from scheduler.routing.arrays import Floats
+from scheduler.fleet.arrays import Floats
 
 
 @dataclass(frozen=True)

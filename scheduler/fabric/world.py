@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scheduler.costs import Position, end_bytes
-from scheduler.errors import FleetError
-from scheduler.fleet import LARGEST, SMALLEST, ModelShape
-from scheduler.workload import Workload
+from scheduler.fleet.costs import Position, end_bytes
+from scheduler.fleet.errors import FleetError
+from scheduler.fleet.fleet import LARGEST, SMALLEST, ModelShape
+from scheduler.fleet.workload import Workload
 
 #: ψ_TP that are tried; only those that divide a node, so that whatever C1 allows also fits into
 #: nodes.

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from core.protocol.types import LayerRange
-from scheduler.costs import capacities
-from scheduler.fleet import Fleet, ModelShape, Placement, Shard, in_layer_order
-from scheduler.helix.max_flow import Flow, max_flow
+from scheduler.fleet.arrays import Floats
+from scheduler.fleet.costs import capacities
+from scheduler.fleet.fleet import Fleet, ModelShape, Placement, Shard, in_layer_order
+from scheduler.fleet.highs import open_highs
+from scheduler.flow.max_flow import Flow, max_flow
+from scheduler.flow.valid import validate_placement
 from scheduler.helix.milp_model import SINK, SOURCE, Pair, Program, build_program, some_layer
-from scheduler.helix.valid import validate_placement
-from scheduler.highs import open_highs
-from scheduler.routing.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from core.protocol.types import LayerRange
-from scheduler.costs import Capacities, capacities, link_tokens_per_s
-from scheduler.fleet import Fleet, Machine, ModelShape
-from scheduler.helix.bounds import capped_bound, rate_table
+from scheduler.fleet.costs import Capacities, capacities, link_tokens_per_s
+from scheduler.fleet.fleet import Fleet, Machine, ModelShape
+from scheduler.flow.bounds import capped_bound, rate_table
 
 #: The two ends of a flow, where machines are numbers from 0.
 SOURCE, SINK = -1, -2

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from scheduler.errors import PlanError
-from scheduler.fleet import Fleet, ModelShape, Placement
+from scheduler.fleet.errors import PlanError
+from scheduler.fleet.fleet import Fleet, ModelShape, Placement
+from scheduler.flow.valid import validate_placement
 from scheduler.helix.milp import MilpOptions, MilpResult, solve_milp
 from scheduler.helix.petals import petals
 from scheduler.helix.pruning import DEGREE, prune_links
 from scheduler.helix.separate import as_placement, separate_pipelines
 from scheduler.helix.swarm import swarm
-from scheduler.helix.valid import validate_placement
 
 
 def warm_starts(fleet: Fleet, model: ModelShape) -> Mapping[str, Placement]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from scheduler.costs import link_tokens_per_s
-from scheduler.fleet import Fleet, Link, Links, ModelShape, Placement
-from scheduler.helix.flow_graph import flow_graph
+from scheduler.fleet.costs import link_tokens_per_s
+from scheduler.fleet.fleet import Fleet, Link, Links, ModelShape, Placement
+from scheduler.flow.flow_graph import flow_graph
 
 #: The average degree that Helix prunes to.
 DEGREE = 12

@@ -7,9 +7,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from scheduler.costs import capacities, capacity, position_of, tokens_per_s
-from scheduler.errors import PlanError
-from scheduler.fleet import (
+from scheduler.fleet.costs import capacities, capacity, position_of, tokens_per_s
+from scheduler.fleet.errors import PlanError
+from scheduler.fleet.fleet import (
     Fleet,
     Machine,
     ModelShape,

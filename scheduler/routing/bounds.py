@@ -14,8 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
+from scheduler.fleet.arrays import Floats, Ints
 from scheduler.routing import sweep
-from scheduler.routing.arrays import Floats, Ints
 from scheduler.routing.hops import Factored, Hops
 from scheduler.routing.layout import Layout, layout_of
 

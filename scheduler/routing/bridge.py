@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.protocol.types import LayerRange
-from scheduler.parallax_route import Answer, no_route, priced_route
-from scheduler.routing.arrays import Flags, Floats
+from scheduler.fleet.arrays import Flags, Floats
 from scheduler.routing.live import LiveRouter
+from scheduler.routing.parallax_route import Answer, no_route, priced_route
 from scheduler.routing.partial import best_everywhere, edges_within
 from scheduler.routing.whole import sweep_whole
 

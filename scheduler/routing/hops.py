@@ -15,8 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
-from scheduler.fleet import Link, Links, Machine, ModelShape
-from scheduler.routing.arrays import Flags, Floats, Ints
+from scheduler.fleet.arrays import Flags, Floats, Ints
+from scheduler.fleet.fleet import Link, Links, Machine, ModelShape
 
 #: Beyond this many machines the exact matrix is never built.
 MATRIX_MACHINES = 2048

@@ -15,14 +15,14 @@ from math import inf
 import numpy as np
 
 from core.protocol.types import LayerRange
-from scheduler.parallax_route import Answer, NoRoute, Route, no_route, priced_route
-from scheduler.routing.arrays import Floats
+from scheduler.fleet.arrays import Floats
 from scheduler.routing.bounds import Bounds
 from scheduler.routing.layout import Layout, Sweep, best_end, sweep, trace
+from scheduler.routing.parallax_route import Answer, NoRoute, Route, no_route, priced_route
 from scheduler.routing.partial import best_partial
+from scheduler.routing.routing_table import RoutingTable
 from scheduler.routing.sweep import Run
 from scheduler.routing.whole import sweep_whole
-from scheduler.routing_table import RoutingTable
 
 #: Bounds are made anew once chains may have become cheaper by this share of the answer.
 STALE_SHARE = 0.05

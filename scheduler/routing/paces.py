@@ -12,9 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
-from scheduler import costs
-from scheduler.fleet import Machine, ModelShape
-from scheduler.routing.arrays import Floats, Ints
+from scheduler.fleet import costs
+from scheduler.fleet.arrays import Floats, Ints
+from scheduler.fleet.fleet import Machine, ModelShape
 
 #: Larger batches than this are looked up one by one.
 WIDTH = 1024

@@ -13,12 +13,12 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from core.protocol.types import LayerRange
+from scheduler.fleet.arrays import Floats
 from scheduler.routing import sweep as arrays
-from scheduler.routing.arrays import Floats
 from scheduler.routing.bounds import Bounds, Subset
 from scheduler.routing.layout import Layout, best_end, sweep, trace
+from scheduler.routing.routing_table import RoutingTable
 from scheduler.routing.sweep import Run
-from scheduler.routing_table import RoutingTable
 
 #: Up to this many machines a sweep over all of them costs no more than one over this many states.
 ALL_AT_ONCE = 384

@@ -9,8 +9,8 @@ from math import inf
 import numpy as np
 
 from core.protocol.types import LayerRange
-from scheduler.routing.arrays import Flags, Floats, Ints
-from scheduler.routing_table import RoutingTable
+from scheduler.fleet.arrays import Flags, Floats, Ints
+from scheduler.routing.routing_table import RoutingTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from scheduler.routing.arrays import Floats, Ints
+from scheduler.fleet.arrays import Floats, Ints
 from scheduler.routing.hops import Factored, Hops
 
 #: A chain as (machine, first segment, end segment).

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from core.protocol.types import LayerRange
-from scheduler.routing.arrays import Floats
+from scheduler.fleet.arrays import Floats
+from scheduler.routing.routing_table import RoutingTable
 from scheduler.routing.sweep import Run
-from scheduler.routing_table import RoutingTable
 
 
 def sweep_whole(

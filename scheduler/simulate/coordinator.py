@@ -8,14 +8,14 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from scheduler.dispatch.router import Router
-from scheduler.fleet import Shard
+from scheduler.fleet.fleet import Shard
+from scheduler.fleet.workload import Arrival
+from scheduler.simulate.dispatch.router import Router
 from scheduler.simulate.histogram import Histogram
 from scheduler.simulate.network import ISSUE, Network
 from scheduler.simulate.options import Change, SimOptions
 from scheduler.simulate.work import ClosedLoop, Work
 from scheduler.simulate.world import Running, Visit, Worker
-from scheduler.workload import Arrival
 
 
 class Coordinator:

@@ -8,9 +8,9 @@ from heapq import heappush
 from itertools import count
 from typing import Any, TypeAlias
 
-from scheduler.costs import link_bytes_per_token
-from scheduler.errors import FleetError
-from scheduler.fleet import Coordinator, Fleet, Located, ModelShape
+from scheduler.fleet.costs import link_bytes_per_token
+from scheduler.fleet.errors import FleetError
+from scheduler.fleet.fleet import Coordinator, Fleet, Located, ModelShape
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.world import Running, SimLink, Visit, Worker
 

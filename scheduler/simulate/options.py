@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from scheduler.errors import FleetError
+from scheduler.fleet.errors import FleetError
 
 
 @dataclass(frozen=True, slots=True)

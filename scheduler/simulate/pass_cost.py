@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from scheduler.costs import correction, weights_read_bytes
-from scheduler.fleet import Machine, ModelShape
+from scheduler.fleet.costs import correction, weights_read_bytes
+from scheduler.fleet.fleet import Machine, ModelShape
 
 #: Bytes/s at which Helix's simulator joins the inputs of a batch and copies them to the device.
 HELIX_COPY_BYTES_S = (4e9, 5e9)

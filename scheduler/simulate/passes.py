@@ -8,8 +8,8 @@ from itertools import pairwise
 from core.batching import BatchFormer, KvLedger, StepBatch, choose
 from core.batching.ring import MicrobatchChoice
 from core.protocol.types import LayerRange
-from scheduler.costs import kv_tokens
-from scheduler.fleet import Machine, ModelShape
+from scheduler.fleet.costs import kv_tokens
+from scheduler.fleet.fleet import Machine, ModelShape
 from scheduler.simulate.miner_line import MAX_ROWS, MinerLine
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.pass_cost import PassCost, cost_of, head_seconds

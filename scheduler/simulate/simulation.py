@@ -10,9 +10,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
-from scheduler.dispatch.router import Router
-from scheduler.fleet import Fleet, ModelShape, Placement
+from scheduler.fleet.fleet import Fleet, ModelShape, Placement
 from scheduler.simulate.coordinator import Coordinator
+from scheduler.simulate.dispatch.router import Router
 from scheduler.simulate.miner_line import MinerLine
 from scheduler.simulate.network import CHANGE, DONE, FREE, HOME, HOMES, ISSUE, MARK, WAKE, Network
 from scheduler.simulate.options import SimOptions

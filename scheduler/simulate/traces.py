@@ -13,8 +13,8 @@ import math
 import random
 from bisect import bisect_left
 
-from scheduler.errors import FleetError
-from scheduler.workload import Arrival
+from scheduler.fleet.errors import FleetError
+from scheduler.fleet.workload import Arrival
 
 REQUESTS_PER_S = 4.76
 #: Shares of requests, and the tokens that each share stays below.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from scheduler.errors import FleetError
-from scheduler.workload import Arrival
+from scheduler.fleet.errors import FleetError
+from scheduler.fleet.workload import Arrival
 
 
 @dataclass(frozen=True, slots=True)

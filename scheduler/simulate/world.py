@@ -9,7 +9,7 @@ from typing import Protocol
 
 from core.batching import KvLedger, RequestStep, StepBatch
 from core.protocol.types import LayerRange
-from scheduler.dispatch.router import Route
+from scheduler.simulate.dispatch.router import Route
 from scheduler.simulate.pass_cost import PassCost
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduler.costs import Capacities
+from scheduler.fleet.costs import Capacities
 from scheduler.utility.kinds import Grouped, Kind
 
 #: A step of capacity weighs more than one of rate: it decides whether a pipeline closes at all.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduler.routing.arrays import Ints
+from scheduler.fleet.arrays import Ints
 from scheduler.utility.kinds import Steps
 
 #: Patterns of one or two kinds are listed up to this many stages above their fewest.

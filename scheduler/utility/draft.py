@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from scheduler.connected import search_connected
-from scheduler.fleet import Links, Machine, ModelShape
-from scheduler.gap import relative_gap
-from scheduler.kinds import most_layers_of_any
+from scheduler.fleet.connected import search_connected
+from scheduler.fleet.fleet import Links, Machine, ModelShape
+from scheduler.fleet.gap import relative_gap
+from scheduler.fleet.kinds import most_layers_of_any
 from scheduler.utility.coarse import coarsened
 from scheduler.utility.hand_out import hand_out
 from scheduler.utility.hops import Hops

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from scheduler.fleet import Machine
+from scheduler.fleet.fleet import Machine
 
 #: Per kind and place, the fastest machines with the least access latency last.
 Shelves: TypeAlias = list[dict[int, list[Machine]]]

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduler.costs import hop_ms
-from scheduler.fleet import Links, Machine, ModelShape
-from scheduler.routing.arrays import Floats
+from scheduler.fleet.arrays import Floats
+from scheduler.fleet.costs import hop_ms
+from scheduler.fleet.fleet import Links, Machine, ModelShape
 
 
 class Hops:
-    """`scheduler.costs.hop_ms` for one token, as matrices."""
+    """`scheduler.fleet.costs.hop_ms` for one token, as matrices."""
 
     def __init__(self, links: Links, model: ModelShape) -> None:
         self.links, self.model = links, model

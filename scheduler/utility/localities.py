@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from scheduler.fleet import UNMEASURED_RHO_MS, Links, Machine
-from scheduler.routing.arrays import Floats
+from scheduler.fleet.arrays import Floats
+from scheduler.fleet.fleet import UNMEASURED_RHO_MS, Links, Machine
 
 #: Two groups are one locality while the way between them is at most this much longer than inside.
 FACTOR = 2.0

@@ -12,12 +12,19 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scheduler.costs import capacities
-from scheduler.fleet import Fleet, Machine, ModelShape, Pipeline, Placement, in_layer_order
-from scheduler.shortage import shortage, too_small
+from scheduler.fleet.costs import capacities
+from scheduler.fleet.fleet import (
+    Fleet,
+    Machine,
+    ModelShape,
+    Pipeline,
+    Placement,
+    in_layer_order,
+)
+from scheduler.fleet.shortage import shortage, too_small
+from scheduler.fleet.validate import validate_pipelines
 from scheduler.utility.draft import Draft, Scope, UtilityOptions, World
 from scheduler.utility.localities import localities
-from scheduler.validate import validate_pipelines
 
 __all__ = ["Scope", "UtilityOptions", "UtilityPlan", "plan"]
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.gap import relative_gap
-from scheduler.routing.arrays import Ints
-from scheduler.utility.simplex import maximise
+from scheduler.covering.simplex import maximise
+from scheduler.covering.whole import Search, best_whole
+from scheduler.fleet.arrays import Ints
+from scheduler.fleet.gap import relative_gap
 from scheduler.utility.table import Table
-from scheduler.utility.whole import Search, best_whole
 
 #: Of the bound, what a first search may waste beyond what every plan wastes.
 FIRST = 0.005

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from scheduler.routing.arrays import Flags, Floats, Ints
+from scheduler.fleet.arrays import Flags, Floats, Ints
 from scheduler.utility.kinds import NEVER, Steps
 
 REF_MS = 100.0

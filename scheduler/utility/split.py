@@ -15,8 +15,8 @@ from itertools import permutations
 
 import numpy as np
 
-from scheduler.fleet import Machine, Pipeline, consecutive
-from scheduler.routing.arrays import Floats, Ints
+from scheduler.fleet.arrays import Floats, Ints
+from scheduler.fleet.fleet import Machine, Pipeline, consecutive
 from scheduler.utility.hops import Hops
 from scheduler.utility.kinds import Kind
 from scheduler.utility.score import utility

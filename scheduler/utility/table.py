@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduler.routing.arrays import Floats, Ints
+from scheduler.fleet.arrays import Floats, Ints
 from scheduler.utility.columns import every_pattern
 from scheduler.utility.kinds import Grouped, Steps, steps_of
 from scheduler.utility.score import fastest_ms, rate, utility

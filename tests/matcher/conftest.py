@@ -20,7 +20,7 @@ from matcher.daemon.service import Daemon, Rules
 from matcher.matching.orders import Terms
 from matcher.records.store import Store
 from matcher.settling.next_step import Patience
-from scheduler.improve import Rules as Planning
+from scheduler.live.standby import Rules as Planning
 from tests.matcher.worlds import (
     DOMAIN,
     MATCHER,

@@ -11,11 +11,11 @@ from core.protocol.types import LayerRange
 from matcher.fleet.fleet_view import Sighting, fleet_of
 from matcher.fleet.shapes import shape_of
 from matcher.planning.planner import Placement, nobody, plan, seen
-from scheduler.churn import Cluster
-from scheduler.fleet import Fleet, ModelShape, Shard
-from scheduler.improve import Rules
-from scheduler.parallax_route import Answer, NoRoute, RouteQuery, disjoint_backups, route
-from scheduler.routing_table import prepare
+from scheduler.fleet.fleet import Fleet, ModelShape, Shard
+from scheduler.live.churn import Cluster
+from scheduler.live.standby import Rules
+from scheduler.routing.parallax_route import Answer, NoRoute, RouteQuery, disjoint_backups, route
+from scheduler.routing.routing_table import prepare
 from tests.matcher.worlds import NOW_MS, SPEC, machine_key, serving_at, sighting
 
 MIB = 2**20

@@ -6,10 +6,10 @@ import pytest
 
 from benchmarks.scheduler.quality10 import PUBLISHED_OPTIMUM, published_placement, quality10
 from benchmarks.scheduler.worlds import cluster
-from scheduler.fleet import Coordinator, Fleet, Link, Links, ModelShape
-from scheduler.helix.bounds import trivial_bound
-from scheduler.helix.flow_graph import SINK, SOURCE, UNITS_PER_TOKEN, flow_graph
-from scheduler.helix.max_flow import max_flow
+from scheduler.fleet.fleet import Coordinator, Fleet, Link, Links, ModelShape
+from scheduler.flow.bounds import trivial_bound
+from scheduler.flow.flow_graph import SINK, SOURCE, UNITS_PER_TOKEN, flow_graph
+from scheduler.flow.max_flow import max_flow
 from scheduler.helix.milp import start_columns
 from scheduler.helix.milp_model import build_program
 from tests.scheduler.helix.worlds import measured
@@ -73,7 +73,7 @@ def test_figure_2_graph_and_flow(out: float, into: float, flow: float) -> None:
 
 
 def test_section_4_3_coordinator_links_carry_tokens_and_others_activations() -> None:
-    from scheduler.costs import link_tokens_per_s
+    from scheduler.fleet.costs import link_tokens_per_s
 
     fleet, model = figure_2(60.0, 90.0)
     at, a100, t4 = fleet.coordinator, fleet.by_id["a100"], fleet.by_id["t4-1"]

@@ -1,8 +1,8 @@
 """HyperCluster's Algorithm 1 (memory-weighted layer partitioning), line by line against
-`scheduler.baselines`.
+`scheduler.methods.baselines`.
 
 Water-filling by hand, which looks at speed and capacity as this does not, is in
-tests/papers/test_parallax.py and tests/scheduler/test_water_fill.py.
+tests/papers/test_parallax.py and tests/scheduler/fleet/test_water_fill.py.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.baselines import memory_proportional
-from scheduler.errors import PlanError
-from scheduler.fleet import Fleet, Machine
-from scheduler.validate import validate_pipeline
-from scheduler.water_fill import water_fill
+from scheduler.fleet.errors import PlanError
+from scheduler.fleet.fleet import Fleet, Machine
+from scheduler.fleet.validate import validate_pipeline
+from scheduler.fleet.water_fill import water_fill
+from scheduler.methods.baselines import memory_proportional
 from tests.scheduler.worlds import holding, toy_model
 
 GIB = 2**30

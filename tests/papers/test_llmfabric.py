@@ -12,9 +12,9 @@ import pytest
 from benchmarks.scheduler.fabric import PAPER, TYPES, models, traces
 from benchmarks.scheduler.fabric_proportional import evaluate_allocation, memory_proportional
 from benchmarks.scheduler.fabric_replay import replay_plan
-from scheduler.errors import PlanError
 from scheduler.fabric.place import FabricPlan, place
 from scheduler.fabric.world import GpuType, Overloaded
+from scheduler.fleet.errors import PlanError
 from tests.scheduler.fabric.checking import check_plan
 from tests.scheduler.fabric.worlds import demand, gpu
 

@@ -7,15 +7,15 @@ from itertools import pairwise
 import pytest
 
 from core.protocol.types import LayerRange
-from scheduler.allocate import AllocateOptions, allocate
-from scheduler.fleet import Fleet, Link, Links, Machine
-from scheduler.kinds import pool_of
-from scheduler.parallax_allocate import Dp1, Objective, allocate_by_dp
-from scheduler.parallax_route import NoRoute, Route, RouteQuery, route
-from scheduler.patterns import PatternLimits, allocate_by_patterns
-from scheduler.rebalance import join, layer_loads, should_rebalance
-from scheduler.routing_table import prepare
-from scheduler.water_fill import water_fill
+from scheduler.fleet.fleet import Fleet, Link, Links, Machine
+from scheduler.fleet.kinds import pool_of
+from scheduler.fleet.water_fill import water_fill
+from scheduler.live.rebalance import join, layer_loads, should_rebalance
+from scheduler.parallax.allocate import AllocateOptions, allocate
+from scheduler.parallax.column_generation import PatternLimits, allocate_by_patterns
+from scheduler.parallax.parallax_allocate import Dp1, Objective, allocate_by_dp
+from scheduler.routing.parallax_route import NoRoute, Route, RouteQuery, route
+from scheduler.routing.routing_table import prepare
 from tests.scheduler.worlds import fleet_of, holding, shard, toy_model
 
 

@@ -32,17 +32,22 @@ import pytest
 
 from benchmarks.scheduler.fixed_router import FixedRouter
 from core.protocol.types import LayerRange
-from scheduler.allocate import AllocateOptions, Allocation, allocate, pipeline_ms
-from scheduler.assemble import split
-from scheduler.costs import Position, capacity, kv_tokens, position_of
-from scheduler.dispatch.estimate import KvEstimate
-from scheduler.fleet import Fleet, Links, Machine, ModelShape
-from scheduler.greedy_cover import greedy_patterns
-from scheduler.improve import Rules
-from scheduler.kinds import pool_of
-from scheduler.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route
-from scheduler.rebalance import coefficient_of_variation, layer_loads, leave, should_rebalance
-from scheduler.routing_table import prepare
+from scheduler.fleet.costs import Position, capacity, kv_tokens, position_of
+from scheduler.fleet.fleet import Fleet, Links, Machine, ModelShape
+from scheduler.fleet.kinds import pool_of
+from scheduler.live.rebalance import (
+    coefficient_of_variation,
+    layer_loads,
+    leave,
+    should_rebalance,
+)
+from scheduler.live.standby import Rules
+from scheduler.parallax.allocate import AllocateOptions, Allocation, allocate, pipeline_ms
+from scheduler.parallax.assemble import split
+from scheduler.parallax.greedy_cover import greedy_patterns
+from scheduler.routing.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route
+from scheduler.routing.routing_table import prepare
+from scheduler.simulate.dispatch.estimate import KvEstimate
 from tests.papers.index import check
 from tests.papers.swarm import ALL, HALF, Swarm, operator
 from tests.scheduler.worlds import fleet_of, holding, shard, toy_model

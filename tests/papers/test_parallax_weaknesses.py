@@ -36,20 +36,20 @@ import pytest
 
 from core.protocol.types import LayerRange
 from matcher.planning.planner import nobody, plan, seen
-from scheduler.allocate import AllocateOptions, allocate, pipeline_ms
-from scheduler.costs import (
+from scheduler.fleet.costs import (
     kv_tokens,
     stage_ms,
     tau_ms_per_layer,
     tokens_per_s,
     weights_read_bytes,
 )
-from scheduler.errors import FleetError
-from scheduler.fleet import Fleet, Link, Links, Machine, ModelShape, Pipeline
-from scheduler.improve import Rules
-from scheduler.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route
-from scheduler.rebalance import join, layer_loads, leave, should_rebalance
-from scheduler.routing_table import prepare
+from scheduler.fleet.errors import FleetError
+from scheduler.fleet.fleet import Fleet, Link, Links, Machine, ModelShape, Pipeline
+from scheduler.live.rebalance import join, layer_loads, leave, should_rebalance
+from scheduler.live.standby import Rules
+from scheduler.parallax.allocate import AllocateOptions, allocate, pipeline_ms
+from scheduler.routing.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route
+from scheduler.routing.routing_table import prepare
 from scheduler.utility.plan import plan as utility_plan
 from tests.papers.index import check
 from tests.papers.swarm import ALL, HALF, THIRD, Swarm, operator

@@ -8,8 +8,8 @@ from itertools import combinations
 from hypothesis import strategies as st
 
 from core.protocol.types import LayerRange
-from scheduler.costs import Capacities
-from scheduler.fleet import Fleet, Link, Links, Machine, ModelShape, Shard
+from scheduler.fleet.costs import Capacities
+from scheduler.fleet.fleet import Fleet, Link, Links, Machine, ModelShape, Shard
 
 LAYER_BYTES = 100
 

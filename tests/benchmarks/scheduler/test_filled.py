@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from benchmarks.scheduler.entries import entries
 from benchmarks.scheduler.filled import place_leftovers, serving_placement
 from benchmarks.scheduler.worlds import mixed
-from scheduler.costs import capacity, position_of
-from scheduler.fleet import Fleet, ModelShape, Placement
-from scheduler.flow_lp import solve_flow_lp
+from scheduler.fleet.costs import capacity, position_of
+from scheduler.fleet.fleet import Fleet, ModelShape, Placement
+from scheduler.flow.flow_lp import solve_flow_lp
 from scheduler.utility.plan import plan
-from tests.scheduler.test_flow_lp import by_plain_lp, placed
+from tests.scheduler.flow.test_flow_lp import by_plain_lp, placed
 from tests.scheduler.worlds import fleet_of, shard, toy_model
 
 

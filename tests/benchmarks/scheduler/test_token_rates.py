@@ -18,8 +18,8 @@ from benchmarks.scheduler.token_rates import (
     with_token_rates,
 )
 from benchmarks.scheduler.worlds import cluster
-from scheduler.costs import capacities, tokens_per_s
-from scheduler.fleet import Fleet, ModelShape
+from scheduler.fleet.costs import capacities, tokens_per_s
+from scheduler.fleet.fleet import Fleet, ModelShape
 from tests.scheduler.worlds import fleets, models
 
 

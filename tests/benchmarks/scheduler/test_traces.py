@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.scheduler.traces import read_trace
-from scheduler.errors import FleetError
-from scheduler.workload import Arrival
+from scheduler.fleet.errors import FleetError
+from scheduler.fleet.workload import Arrival
 
 TEXT = "arrival_s,input_tokens,output_tokens\n0.0,374,44\n1.5,879,55\n\n"
 

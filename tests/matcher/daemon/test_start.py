@@ -16,7 +16,7 @@ from core.runtime.settings import Settings, load
 from matcher.audits.audit_desk import Pays
 from matcher.daemon.start import chain_of, database_url, join_swarm, rules_of
 from matcher.records.store import Store
-from scheduler.methods import METHODS
+from scheduler.methods.methods import METHODS
 from tests.matcher.worlds import DOMAIN, NOW_S, key
 
 CHECK = SwarmCheck(DOMAIN)

@@ -12,9 +12,9 @@ from core.protocol.types import LayerRange
 from matcher.fleet.fleet_view import Sighting, fleet_of
 from matcher.fleet.shapes import shape_of
 from matcher.planning.planner import Placement, nobody, plan, record_of, seen
-from scheduler.churn import Cluster
-from scheduler.costs import capacity, position_of
-from scheduler.improve import Rules
+from scheduler.fleet.costs import capacity, position_of
+from scheduler.live.churn import Cluster
+from scheduler.live.standby import Rules
 from tests.matcher.worlds import NOW_MS, SPEC, machine_key, serving_at, sighting
 
 SHAPE = shape_of(SPEC)

@@ -12,10 +12,10 @@ from core.protocol.types import LayerRange, Order
 from matcher.fleet.fleet_view import Sighting, fleet_of
 from matcher.fleet.shapes import shape_of
 from matcher.routes.routes import ANEW_MS, JOB_SLOTS, LEASE_MS, Chosen, LiveRoutes
-from scheduler.fleet import Shard
-from scheduler.parallax_route import Route, RouteQuery, route
-from scheduler.reservations import Need
-from scheduler.routing_table import prepare
+from scheduler.fleet.fleet import Shard
+from scheduler.routing.parallax_route import Route, RouteQuery, route
+from scheduler.routing.reservations import Need
+from scheduler.routing.routing_table import prepare
 from tests.matcher.worlds import (
     NOW_MS,
     SPEC,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from matcher.routes.waiting_line import Line
-from scheduler.reservations import Need, Reservations
+from scheduler.routing.reservations import Need, Reservations
 from tests.clocks import ManualClock
 
 ANY = frozenset({"a", "b"})

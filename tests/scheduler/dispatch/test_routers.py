@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.scheduler.fixed_router import FixedRouter
-from scheduler.dispatch.estimate import KvEstimate
-from scheduler.dispatch.iwrr import IwrrRouter
-from scheduler.dispatch.router import Route, Router
-from scheduler.errors import FleetError
-from scheduler.helix.max_flow import max_flow
+from scheduler.fleet.errors import FleetError
+from scheduler.flow.max_flow import max_flow
+from scheduler.simulate.dispatch.estimate import KvEstimate
+from scheduler.simulate.dispatch.iwrr import IwrrRouter
+from scheduler.simulate.dispatch.router import Route, Router
 from tests.scheduler.simulate.toy import MODEL, fleet_of, machine, placed
 
 HOME = "coordinator"

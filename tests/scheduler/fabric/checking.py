@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from scheduler.errors import PlanError
 from scheduler.fabric.place import FabricPlan
 from scheduler.fabric.replica import replica
 from scheduler.fabric.sharing import shared_replicas
 from scheduler.fabric.world import Efficiency
+from scheduler.fleet.errors import PlanError
 
 
 def check_plan(plan: FabricPlan, efficiency: Efficiency = Efficiency()) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from scheduler.errors import PlanError
 from scheduler.fabric.place import FabricPlan
+from scheduler.fleet.errors import PlanError
 
 
 class Seat(NamedTuple):

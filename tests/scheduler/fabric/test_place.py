@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.errors import FleetError, PlanError
 from scheduler.fabric.columns import degrees
 from scheduler.fabric.knapsack import Knapsack
 from scheduler.fabric.merge import merge
@@ -28,6 +27,7 @@ from scheduler.fabric.world import (
     NeedsChain,
     Overloaded,
 )
+from scheduler.fleet.errors import FleetError, PlanError
 from tests.scheduler.fabric.checking import check_plan
 from tests.scheduler.fabric.seating import seats
 from tests.scheduler.fabric.worlds import demand, gpu, small_shape, worlds

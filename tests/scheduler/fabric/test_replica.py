@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks.scheduler.fabric_replay import replay
 from scheduler.fabric.replica import Replica, replica
 from scheduler.fabric.world import Demand, Efficiency
-from scheduler.workload import Arrival
+from scheduler.fleet.workload import Arrival
 from tests.scheduler.fabric.worlds import GIB, demand, gpu, small_shape
 
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.errors import FleetError
 from scheduler.fabric.replica import replica
 from scheduler.fabric.roofline import operators
 from scheduler.fabric.world import Demand, Efficiency, GpuType
-from scheduler.fleet import ModelShape
-from scheduler.workload import Workload
+from scheduler.fleet.errors import FleetError
+from scheduler.fleet.fleet import ModelShape
+from scheduler.fleet.workload import Workload
 from tests.scheduler.fabric.worlds import demand, gpu, small_shape
 
 PEAK = Efficiency(1, 1, 1, kernel_us=0, all_reduce_us=0, step_ms=0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from scheduler.fabric.world import Demand, GpuType
-from scheduler.fleet import ModelShape
-from scheduler.workload import Workload
+from scheduler.fleet.fleet import ModelShape
+from scheduler.fleet.workload import Workload
 
 GIB = 2**30
 

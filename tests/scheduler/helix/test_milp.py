@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from benchmarks.scheduler.quality10 import PUBLISHED_OPTIMUM, published_placement, quality10
 from benchmarks.scheduler.worlds import cluster, shipped_placement
-from scheduler.errors import PlanError
-from scheduler.fleet import Coordinator, Fleet, Link, Links, ModelShape, Placement
-from scheduler.helix.bounds import capped_bound
-from scheduler.helix.max_flow import max_flow
+from scheduler.fleet.errors import PlanError
+from scheduler.fleet.fleet import Coordinator, Fleet, Link, Links, ModelShape, Placement
+from scheduler.flow.bounds import capped_bound
+from scheduler.flow.max_flow import max_flow
+from scheduler.flow.valid import check_shards, validate_placement
 from scheduler.helix.milp import MilpOptions, solve_milp, start_columns
 from scheduler.helix.milp_model import Program, build_program
 from scheduler.helix.pruning import prune_links
 from scheduler.helix.separate import chain
-from scheduler.helix.valid import check_shards, validate_placement
 from tests.scheduler.helix.worlds import (
     best_by_force,
     carrying,

@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.scheduler.worlds import cluster, shipped_placement
-from scheduler.costs import capacities
-from scheduler.errors import PlanError
-from scheduler.fleet import Fleet, ModelShape, Placement
-from scheduler.helix.max_flow import max_flow
+from scheduler.fleet.costs import capacities
+from scheduler.fleet.errors import PlanError
+from scheduler.fleet.fleet import Fleet, ModelShape, Placement
+from scheduler.fleet.validate import validate_pipelines
+from scheduler.flow.max_flow import max_flow
+from scheduler.flow.valid import validate_placement
 from scheduler.helix.petals import petals
 from scheduler.helix.separate import (
     OVERFULL_AS_PUBLISHED,
@@ -23,8 +25,6 @@ from scheduler.helix.separate import (
     separate_pipelines,
 )
 from scheduler.helix.swarm import swarm
-from scheduler.helix.valid import validate_placement
-from scheduler.validate import validate_pipelines
 from tests.scheduler.helix.worlds import clusters, measured, model_of
 from tests.scheduler.worlds import fleets, models, shard
 

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.scheduler.worlds import cluster
-from scheduler.fleet import Fleet, ModelShape
-from scheduler.helix.max_flow import max_flow
+from scheduler.fleet.fleet import Fleet, ModelShape
+from scheduler.flow.max_flow import max_flow
+from scheduler.flow.valid import validate_placement
 from scheduler.helix.milp import MilpOptions, solve_milp
 from scheduler.helix.planner import plan_helix, warm_starts
-from scheduler.helix.valid import validate_placement
 from tests.scheduler.helix.worlds import clusters
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.scheduler.worlds import cluster, shipped_placement
-from scheduler.fleet import Fleet, ModelShape, Placement
-from scheduler.helix.max_flow import max_flow
+from scheduler.fleet.fleet import Fleet, ModelShape, Placement
+from scheduler.flow.max_flow import max_flow
 from scheduler.helix.pruning import prune_links
 from tests.scheduler.helix.worlds import placed
 

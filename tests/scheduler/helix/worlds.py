@@ -9,10 +9,19 @@ from itertools import permutations, product
 from hypothesis import strategies as st
 
 from core.protocol.types import LayerRange
-from scheduler.costs import Position, capacity, position_of, tokens_per_s
-from scheduler.fleet import Coordinator, Fleet, Link, Links, Machine, ModelShape, Placement, Shard
-from scheduler.helix.max_flow import max_flow
-from scheduler.profile import Curve, Profile
+from scheduler.fleet.costs import Position, capacity, position_of, tokens_per_s
+from scheduler.fleet.fleet import (
+    Coordinator,
+    Fleet,
+    Link,
+    Links,
+    Machine,
+    ModelShape,
+    Placement,
+    Shard,
+)
+from scheduler.fleet.profile import Curve, Profile
+from scheduler.flow.max_flow import max_flow
 
 ACTIVATION_BYTES = 1000
 #: A link of this many Mbit/s carries one token a second.

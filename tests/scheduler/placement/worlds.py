@@ -8,9 +8,18 @@ from itertools import product
 from hypothesis import strategies as st
 
 from core.protocol.types import LayerRange
-from scheduler.costs import tokens_per_s
-from scheduler.fleet import Coordinator, Fleet, Link, Links, Machine, ModelShape, Placement, Shard
-from scheduler.profile import Curve, Profile
+from scheduler.fleet.costs import tokens_per_s
+from scheduler.fleet.fleet import (
+    Coordinator,
+    Fleet,
+    Link,
+    Links,
+    Machine,
+    ModelShape,
+    Placement,
+    Shard,
+)
+from scheduler.fleet.profile import Curve, Profile
 from tests.scheduler.worlds import toy_model
 
 __all__ = ["all_placements", "clusters", "flow_by_coverage", "machine", "toy_model"]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import scheduler.routing.hops as hops_module
-from scheduler.costs import hop_ms
-from scheduler.fleet import Fleet, Link, Links, Machine, ModelShape
-from scheduler.routing_table import prepare
+from scheduler.fleet.costs import hop_ms
+from scheduler.fleet.fleet import Fleet, Link, Links, Machine, ModelShape
+from scheduler.routing.routing_table import prepare
 from tests.scheduler.routing.worlds import world
 from tests.scheduler.worlds import shard
 

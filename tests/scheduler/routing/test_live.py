@@ -13,14 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scheduler.routing.bounds as bounds_module
-import scheduler.routing_table as table_module
+import scheduler.routing.routing_table as table_module
 from benchmarks.scheduler.worlds import mixed
-from scheduler.allocate import allocate
-from scheduler.fleet import Fleet, Links, ModelShape
-from scheduler.parallax_route import Answer, NoRoute, Route, RouteQuery, disjoint_backups, route
+from scheduler.fleet.fleet import Fleet, Links, ModelShape
+from scheduler.parallax.allocate import allocate
 from scheduler.routing.bridge import bridge
 from scheduler.routing.live import LiveRouter
-from scheduler.routing_table import RoutingTable, prepare
+from scheduler.routing.parallax_route import (
+    Answer,
+    NoRoute,
+    Route,
+    RouteQuery,
+    disjoint_backups,
+    route,
+)
+from scheduler.routing.routing_table import RoutingTable, prepare
 from tests.scheduler.routing.worlds import cost_of, world
 from tests.scheduler.worlds import fleet_of, shard, toy_model
 

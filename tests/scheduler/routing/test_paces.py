@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.scheduler.worlds import cluster, mixed
-from scheduler.costs import head_ms, tau_ms_per_layer
-from scheduler.fleet import Machine, ModelShape
+from scheduler.fleet.costs import head_ms, tau_ms_per_layer
+from scheduler.fleet.fleet import Machine, ModelShape
 from scheduler.routing.paces import WIDTH, Paces
 
 MOE = ModelShape(

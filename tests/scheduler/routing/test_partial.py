@@ -11,11 +11,11 @@ import pytest
 
 import scheduler.routing.bounds as bounds_module
 import scheduler.routing.partial as partial_module
-import scheduler.routing_table as table_module
+import scheduler.routing.routing_table as table_module
 from core.protocol.types import LayerRange
-from scheduler.fleet import Fleet, Links, Machine, ModelShape
-from scheduler.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route
-from scheduler.routing_table import prepare
+from scheduler.fleet.fleet import Fleet, Links, Machine, ModelShape
+from scheduler.routing.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route
+from scheduler.routing.routing_table import prepare
 from tests.scheduler.routing.worlds import any_query, cost_of, least_cost, world
 from tests.scheduler.worlds import shard
 

@@ -6,10 +6,10 @@ import math
 import random
 
 from core.protocol.types import LayerRange
-from scheduler.fleet import Fleet, Link, Links, Machine, ModelShape, Shard
-from scheduler.parallax_route import Route
+from scheduler.fleet.fleet import Fleet, Link, Links, Machine, ModelShape, Shard
+from scheduler.routing.parallax_route import Route
 from scheduler.routing.query import Priced, RouteQuery
-from scheduler.routing_table import RoutingTable
+from scheduler.routing.routing_table import RoutingTable
 
 
 def world(

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.scheduler.fit import FittedCost, PassSample, fit
-from scheduler.costs import prefill_ms_per_layer, tau_ms_per_layer
-from scheduler.errors import FleetError
-from scheduler.fleet import Machine, ModelShape
+from scheduler.fleet.costs import prefill_ms_per_layer, tau_ms_per_layer
+from scheduler.fleet.errors import FleetError
+from scheduler.fleet.fleet import Machine, ModelShape
 from scheduler.simulate.pass_cost import ProfileCost, RooflineCost
 from tests.scheduler.simulate.toy import MODEL, machine
 

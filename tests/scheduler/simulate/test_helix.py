@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.scheduler.worlds import cluster, shipped_placement
-from scheduler.dispatch.iwrr import IwrrRouter
-from scheduler.helix.max_flow import max_flow
+from scheduler.flow.max_flow import max_flow
+from scheduler.simulate.dispatch.iwrr import IwrrRouter
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.report import SimReport
 from scheduler.simulate.simulation import simulate

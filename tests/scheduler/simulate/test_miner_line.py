@@ -9,14 +9,14 @@ import pytest
 from benchmarks.scheduler.fit import FittedCost
 from benchmarks.scheduler.fixed_router import FixedRouter
 from core.protocol.types import LayerRange
-from scheduler.dispatch.estimate import KvEstimate
-from scheduler.errors import FleetError
+from scheduler.fleet.errors import FleetError
+from scheduler.fleet.workload import Arrival
+from scheduler.simulate.dispatch.estimate import KvEstimate
 from scheduler.simulate.miner_line import MinerLine
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.passes import make_worker
 from scheduler.simulate.simulation import simulate
 from scheduler.simulate.world import Running, SimLink, Visit, Worker
-from scheduler.workload import Arrival
 from tests.scheduler.simulate.toy import MODEL, fleet_of, machine, placed
 
 MINERS = SimOptions(

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.scheduler.fit import FittedCost
 from core.batching import BatchFormer, KvLedger
 from core.protocol.types import LayerRange
-from scheduler.errors import FleetError
+from scheduler.fleet.errors import FleetError
 from scheduler.simulate.network import FREE, Network
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.world import Running, Visit, Worker

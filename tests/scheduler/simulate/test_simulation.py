@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from benchmarks.scheduler.fit import FittedCost
 from benchmarks.scheduler.fixed_router import FixedRouter
-from scheduler.dispatch.estimate import KvEstimate
-from scheduler.dispatch.iwrr import IwrrRouter
-from scheduler.errors import FleetError
-from scheduler.fleet import Fleet, Links
-from scheduler.helix.max_flow import max_flow
+from scheduler.fleet.errors import FleetError
+from scheduler.fleet.fleet import Fleet, Links
+from scheduler.fleet.workload import Arrival
+from scheduler.flow.max_flow import max_flow
+from scheduler.simulate.dispatch.estimate import KvEstimate
+from scheduler.simulate.dispatch.iwrr import IwrrRouter
 from scheduler.simulate.options import Change, SimOptions
 from scheduler.simulate.simulation import Simulation, simulate
 from scheduler.simulate.traces import poisson
 from scheduler.simulate.work import ClosedLoop
-from scheduler.workload import Arrival
 from tests.scheduler.simulate.toy import MODEL, fleet_of, machine, placed
 
 WHOLE = SimOptions(warmup_s=0, duration_s=10, chunk_tokens=None)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.errors import FleetError
+from scheduler.fleet.errors import FleetError
 from scheduler.simulate.traces import INPUT_TOKENS, OUTPUT_TOKENS, poisson
 
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from core.protocol.types import LayerRange
-from scheduler.fleet import Coordinator, Fleet, Link, Links, Machine, ModelShape, Placement, Shard
-from scheduler.profile import Curve, Profile
+from scheduler.fleet.fleet import (
+    Coordinator,
+    Fleet,
+    Link,
+    Links,
+    Machine,
+    ModelShape,
+    Placement,
+    Shard,
+)
+from scheduler.fleet.profile import Curve, Profile
 
 #: 1,000 bytes a token between machines, 10 to and from the coordinator.
 MODEL = ModelShape(

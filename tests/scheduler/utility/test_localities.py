@@ -6,7 +6,7 @@ import random
 from itertools import combinations
 
 from benchmarks.scheduler.worlds import mixed
-from scheduler.fleet import Fleet, Link, Links
+from scheduler.fleet.fleet import Fleet, Link, Links
 from scheduler.utility.localities import localities
 from tests.scheduler.worlds import holding
 

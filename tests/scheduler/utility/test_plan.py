@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.scheduler.worlds import mixed
-from scheduler.costs import capacities, head_ms, hop_ms, tau_ms_per_layer, tokens_per_s
-from scheduler.fleet import Fleet, Link, Links, Machine, ModelShape
+from scheduler.covering.whole import Search
+from scheduler.fleet.costs import capacities, head_ms, hop_ms, tau_ms_per_layer, tokens_per_s
+from scheduler.fleet.fleet import Fleet, Link, Links, Machine, ModelShape
+from scheduler.fleet.validate import validate_pipelines
 from scheduler.utility.draft import UtilityOptions
 from scheduler.utility.plan import UtilityPlan, plan
 from scheduler.utility.scope import Effort
 from scheduler.utility.score import REF_MS
-from scheduler.utility.whole import Search
-from scheduler.validate import validate_pipelines
-from tests.scheduler.test_allocate import chain_exists
+from tests.scheduler.parallax.test_allocate import chain_exists
 from tests.scheduler.worlds import fleets, holding, models, toy_model
 
 options = st.builds(

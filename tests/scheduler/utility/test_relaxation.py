@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
-from scheduler.costs import Capacities
+from scheduler.covering.corner import corner, diagonal
+from scheduler.covering.simplex import maximise
+from scheduler.covering.whole import Search, best_whole, dive
+from scheduler.fleet.costs import Capacities
 from scheduler.utility.columns import every_pattern
-from scheduler.utility.corner import corner, diagonal
 from scheduler.utility.kinds import Kind, steps_of
 from scheduler.utility.score import fastest_ms, rate
-from scheduler.utility.simplex import maximise
 from scheduler.utility.split import choices
-from scheduler.utility.whole import Search, best_whole, dive
 
 
 @st.composite
