@@ -17,7 +17,7 @@ A program is a handful of functions; the frame adds the global options, opens lo
         "Serve until stopped."
         settings = run.load({"miner.layers": layers})   # flags are the last layer
         signer = run.unlock(settings.miner.operator, password_file=settings.miner.password_file)
-        from miner.daemon.daemon import serve                  # heavy imports inside the command
+        from miner.daemon.daemon import serve           # heavy imports inside the command
         await serve(settings, signer)
 
     @stake.command()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from core.engine.memory import page_copies
 from core.engine.memory.page_copies import move
+from core.engine.native import native
 from core.engine.native.native import NoKernels, kernels
 from core.protocol.compiled import compile_c
 
@@ -40,7 +41,7 @@ WIDTHS = (
 @pytest.fixture(scope="module", params=WIDTHS)
 def stream(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable:
     """As this processor has it, and as ones with shorter vectors would."""
-    source = Path(page_copies.__file__).with_suffix(".c")
+    source = Path(native.__file__).with_name("moves.c")
     file = compile_c([source], tmp_path_factory.mktemp("moves"), *WIDTHS[request.param])
     found = ctypes.CDLL(str(file)).stream
     found.argtypes, found.restype = kernels().stream.argtypes, None
