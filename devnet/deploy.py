@@ -33,7 +33,7 @@ class Parameters:
     arbitrator_delay_s: int = 604_800
     max_job_s: int = 1800
     max_window_s: int = 900
-    max_dispute_s: int = 860
+    max_dispute_s: int = 710
     withdraw_delay_s: int = 30
     close_delay_s: int = 60  # in which a session's last Acks count
     protocol_fee_bps: int = 50
@@ -47,7 +47,7 @@ class Parameters:
     draw_delay_blocks: int = 1
     slash_bps: int = 10_000
     panel: int = 3
-    turn_s: int = 30  # of a tolerance game, which has at most twenty-eight
+    turn_s: int = 30  # of a tolerance game, which has at most twenty-three
     quorum: int = 2
 
 
@@ -105,12 +105,10 @@ async def deploy(
         ],
         "Referee": [],
         "ProgramStore": [],
-        "ExactReferee": [],
         "TraceJudge": [
             at["ModelRegistry"],
             at["ProgramStore"],
             at["Referee"],
-            at["ExactReferee"],
         ],
         "RowJudge": [
             at["ModelRegistry"],

@@ -1,4 +1,4 @@
-"""How does an audit's finding become an accusation: the claim, its canonical trace, and for a token how it was ordered?"""
+"""How does an audit's finding become an accusation: claim, trace, and for a token how it was ordered?"""
 
 from __future__ import annotations
 
@@ -75,20 +75,20 @@ async def charge_of(
 async def accusation(
     chain: Chain, source: ShardSource, opened: Opened, charge: Charge, folder: Path | None = None
 ) -> Accusation:
-    """The charge with its canonical trace, kept under `folder`.
+    """The charge with its trace, kept under `folder`.
 
     Raises CheckFailed when that trace does not convict after all: nothing is lost then but the bond of a game that is already open, so
     `would_convict` asks before.
     """
     from core.dispute.play.players import Accuser, with_trace
-    from core.dispute.play.prepare import canonical
+    from core.dispute.play.prepare import traced
 
     ours = source.operators
     assert ours is not None, "a charge is made of a registered program"
     case = await case_of(chain, opened, charge.claim)
     model = ours.trace_model(source.model_dir)
     trace, sources = await asyncio.to_thread(
-        canonical, case, model, charge.inputs, charge.outputs, charge.states, folder=folder
+        traced, case, model, charge.inputs, charge.outputs, charge.states, folder=folder
     )
     player = Accuser(with_trace(case, trace), trace, sources, _listed(charge))
     return Accusation(charge.accused, player, charge.drawn)
@@ -99,7 +99,7 @@ def _listed(charge: Charge) -> bytes:
 
 
 async def would_convict(source: ShardSource, charge: Charge, folder: Path | None = None) -> bool:
-    """Whether the canonical trace of a charge ends in the verdict that it claims, and a sample of its leaves holds to the bit.
+    """Whether a charge's trace ends in the verdict that it claims, and a sample of its leaves holds.
 
     The trace is left under `folder` for the game to take up.
     """
@@ -110,7 +110,7 @@ def _would_convict(source: ShardSource, charge: Charge, folder: Path | None) -> 
     import random
 
     from core.dispute.play.players import Accuser, with_trace
-    from core.dispute.play.prepare import canonical
+    from core.dispute.play.prepare import traced
     from core.dispute.play.selfcheck import faults
     from core.dispute.trace.judge import Case
 
@@ -120,7 +120,7 @@ def _would_convict(source: ShardSource, charge: Charge, folder: Path | None) -> 
     case = Case(ours.program, (), charge.claim)
     case.check_claim()
     rows = charge.inputs, charge.outputs, charge.states
-    trace, sources = canonical(case, model, *rows, folder=folder)
+    trace, sources = traced(case, model, *rows, folder=folder)
     player = Accuser(with_trace(case, trace), trace, sources, _listed(charge))
     return player.is_convicting() and not faults(player, 1, random.Random(0))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from core.chain.chain import Chain, ChainCall, Mined
 from core.dispute.game.game_log import GAME, Opened, case_of, game_events, read_game
-from core.dispute.referee import Kind, Leaf, Ruling, check, check_exact
+from core.dispute.referee import Kind, Leaf, Ruling, check
 from core.dispute.referee.exact import VALUES, exact_value
 from core.dispute.referee.leaf import Malformed
 from core.dispute.trace.calls import evidence_of
@@ -16,10 +16,8 @@ from core.dispute.trace.judge import Case
 from core.dispute.trace.layout import Place
 from core.runtime.commands.results import Result
 
-_MOVES_OF_ACCUSED = frozenset(
-    ("pick", "point", "pointWith", "pickPart", "demand", "showOpening", "reveal")
-)
-_PROOFS = ("prove", "expand", "provePart")
+_MOVES_OF_ACCUSED = frozenset(("pick", "point", "pointWith", "pickPart", "showOpening", "reveal"))
+_PROOFS = ("prove", "proveSum", "provePart")
 
 
 class ShownMove(Result, frozen=True):
@@ -41,8 +39,8 @@ class ShownMove(Result, frozen=True):
 class OnTrial:
     """The number that a game ended at: what the accuser's trace says it is, and what the referee makes of its operands.
 
-    `bound` is how far apart they may be: 0 where the trace is the canonical one, which has one set of bits. `terms` are the operands'
-    products that were added up; `part` is the partial sum that was picked, if the value has several.
+    `terms` are the operands' products that were added up; `part` is the partial sum that was picked, if the
+    value has several.
     """
 
     place: Place
@@ -52,7 +50,6 @@ class OnTrial:
     terms: int
     stated: float | None
     found: float | None
-    bound: str
     ruling: str
 
 
@@ -120,7 +117,7 @@ def _says(call: ChainCall) -> str:
             return f"value {a['place']['index']} of row {a['place']['row']}, operator {a['place']['op']}, section {a['place']['section']}"
         case "pickPart":
             return f"partial sum {a['part']} is not ours"
-        case "openNode" | "restate":
+        case "openNode":
             return f"{len(a['below'])} hashes below it"
         case "openChunks":
             return f"{len(a['data'][2:]) // 16} values"
@@ -128,6 +125,8 @@ def _says(call: ChainCall) -> str:
             return f"the value's {len(a['stated'][2:]) // 16} partial sums"
         case "prove" | "provePart":
             return "operands and weights, opened"
+        case "proveSum":
+            return "the value and its partial sums, opened"
         case "ask" | "reveal":
             return f"{len(a['spots'])} parts of rows"
         case "timeout":
@@ -165,7 +164,6 @@ async def on_trial(chain: Chain, opened: Opened) -> OnTrial | None:
 
 def _trial(case: Case, place: Place, part: int | None, leaf: Leaf) -> OnTrial:
     op = case.layout.op(place.section, place.op)
-    exact = case.claim.exact
     depth = case.claim.layer_to - case.claim.layer_from
     stated = found = None
     if leaf.kind in VALUES:
@@ -175,7 +173,7 @@ def _trial(case: Case, place: Place, part: int | None, leaf: Leaf) -> OnTrial:
         except Malformed:
             bits = None
         found = None if bits is None else struct.unpack("<d", bits)[0]
-    ruling = (check_exact if exact else check)(leaf)
+    ruling = check(leaf)
     terms = case.derivation.part(place, part).runs[0].count if part is not None else 1
     return OnTrial(
         place=place,
@@ -185,7 +183,6 @@ def _trial(case: Case, place: Place, part: int | None, leaf: Leaf) -> OnTrial:
         terms=terms,
         stated=stated,
         found=found,
-        bound="0: to the bit" if exact else "2^-50 of the terms' magnitudes",
         ruling={Ruling.HOLDS: "holds", Ruling.FAILS: "fails"}.get(ruling, ruling.name.lower()),
     )
 
@@ -212,7 +209,7 @@ def describe_trial(trial: OnTrial) -> dict[str, str]:
         "on trial": value + part,
         "the accuser's trace says": _number(trial.stated),
         "the referee computes": _number(trial.found),
-        "may differ by": trial.bound,
+        "may differ by": "0: to the bit",
         "so the leaf": trial.ruling,
     }
 

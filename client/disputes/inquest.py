@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.dispute.game.game_log import Opened, Seen
-from core.dispute.play.players import Accuser, Move
+from core.dispute.play.loop import Move
+from core.dispute.play.players import Accuser
 from core.dispute.trace.calls import leaf_tuple, row_tuple
 from core.dispute.trace.derive import Boundary
 from core.dispute.trace.evidence import RowOpening

@@ -11,14 +11,15 @@ from client.audit.evidence import Case as Job
 from client.audit.evidence import Delegation
 from client.disputes.jury_dispute import EMPTY_SIGNATURE
 from client.disputes.show_trace import Showing
-from core.chain.chain import Chain, Sent
-from core.dispute.game.dispute import ACCUSED_TURNS, Phase, Verdict
-from core.dispute.game.game_log import GAME, Opened, Seen, games, read_game
-from core.dispute.play.players import Accuser, Move
+from core.chain.chain import Chain
+from core.dispute.game.dispute import ACCUSER_TURNS, Phase
+from core.dispute.game.game_log import GAME, Opened, Seen, games
+from core.dispute.play.loop import Move, Party, Played
+from core.dispute.play.players import Accuser
 from core.dispute.trace.calls import claim_tuple, row_tuple
 from core.dispute.trace.evidence import RowOpening
 from core.protocol import commit
-from core.protocol.errors import CheckFailed, ContractRefused, HeadraceError, TokenShort
+from core.protocol.errors import CheckFailed, HeadraceError, TokenShort
 from core.protocol.signing import DigestSigner
 from core.protocol.types import (
     ZERO_ADDRESS,
@@ -33,7 +34,6 @@ from core.runtime.clock import Clock
 from core.runtime.logs import get_logger
 
 log = get_logger(__name__)
-POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,8 @@ class OrderedDraw:
 
 
 @dataclass(frozen=True)
-class Played:
-    """A move that was made, and what it cost."""
-
-    function: str
-    sent: Sent
-
-
-@dataclass(frozen=True)
 class Accusation:
-    """A receipt, the claim against it with its canonical trace, and for a token how it was ordered."""
+    """A receipt, the claim against it with its trace, and for a token how it was ordered."""
 
     accused: SignedReceipt
     player: Accuser
@@ -155,8 +147,10 @@ class Brought(Protocol):
         ...
 
 
-class Prosecution:
-    """Plays one accusation. Everything it must know stands on chain or in what is brought, so it may be begun again at any time."""
+class Prosecution(Party):
+    """The accuser's side of a game, with what it brings."""
+
+    turns = ACCUSER_TURNS
 
     def __init__(
         self,
@@ -168,48 +162,27 @@ class Prosecution:
         on_move: Callable[[Played], None] = lambda _: None,
         showing: Showing | None = None,
     ) -> None:
-        """`on_move` hears of each move that was mined. With `showing` the accused is shown the trace off chain."""
-        self._chain, self._signer, self._clock = chain, signer, clock
-        self._opened, self._brought, self._on_move = opened, brought, on_move
-        self._showing = showing
+        """`on_move` hears of each move that was mined. With `showing` the accused is shown the trace
+        off chain.
+        """
+        super().__init__(chain, signer, clock, opened, on_move)
+        self._brought, self._showing = brought, showing
 
-    async def play(self) -> Verdict:
-        """Until the game is executed. Returns its verdict. Raises ChainUnreachable or GasShort."""
-        while True:
-            seen = await read_game(self._chain, self._opened)
-            if seen.phase == Phase.EXECUTED:
-                return seen.verdict
-            if not await self.step(seen):
-                await self._clock.sleep(POLL_S)
-
-    async def step(self, seen: Seen) -> bool:
-        """Make the move that is due, if one is."""
-        # Without transactions a local chain makes no blocks, and its clock stands; a call too early is refused before it is sent.
-        now = max(await self._chain.now(), int(self._clock.now()))
-        if seen.phase == Phase.RULED:
-            if now < seen.ends_at:
-                return False
-            o = self._opened
-            args = (o.job, o.stage, o.requests_root, o.requester)
-            return await self._send(Move("execute", args), named=False)
-        if seen.phase == Phase.PICKING and now <= seen.ends_at:
-            await self._show(seen.ends_at - now)
-            return False
-        if seen.phase in ACCUSED_TURNS:
-            return now > seen.ends_at and await self._send(Move("timeout"))
+    async def answer(self, seen: Seen, now: int) -> Move | None:
         if seen.phase == Phase.OPENED:
             if now > seen.ends_at:
-                return False  # for the accused to call
-            first = await self._brought.opening(self._opened, seen)
-            return first is not None and await self._send(first)
+                return None  # for the accused to call
+            return await self._brought.opening(self._opened, seen)
         player = self._brought.player
-        move = player.answer(seen) if player is not None else None
-        return move is not None and await self._send(move)
+        return player.answer(seen) if player is not None else None
 
-    async def _show(self, left_s: int) -> None:
-        """Go down the trace with the accused, once: who does not look at it off chain moves on chain, as it may."""
+    async def wait(self, seen: Seen, left_s: int) -> None:
+        """Go down the trace with the accused, once.
+
+        An accused that does not look at it off chain moves on chain, as it may.
+        """
         player, showing = self._brought.player, self._showing
-        if showing is None or player is None:
+        if seen.phase != Phase.PICKING or showing is None or player is None:
             return
         self._showing = None
         try:
@@ -217,17 +190,3 @@ class Prosecution:
                 await showing.show(player, self._opened.dispute)
         except (HeadraceError, TimeoutError) as error:
             log.info("the accused was not shown the trace", why=str(error))
-
-    async def _send(self, move: Move, *, named: bool = True) -> bool:
-        args = (self._opened.dispute, *move.args) if named else move.args
-        try:
-            sent = await self._chain.transact(self._signer, GAME, move.function, *args)
-        except ContractRefused as error:
-            if error.error in _MOVED_ON:
-                return False  # somebody else executed it, or a clock ran out between reading and sending
-            raise
-        self._on_move(Played(move.function, sent))
-        return True
-
-
-_MOVED_ON = ("WrongPhase", "ClockRunning", "ClockOver", "PayoutNotReady", "reverted")

@@ -33,17 +33,16 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     uint256 private constant REWARD_CAP_BONDS = 10;
     uint256 private constant MAX_ASKS = 3;
     uint256 private constant MAX_LIST_BYTES = 4 * Derive.MAX_LISTED;
-    /// Turns of a game at most: three questions and answers, the accusation, a demand and its answer, six rounds of 32 down a trace of 2^35
-    /// chunks to its values, then element and part.
-    uint256 public constant MAX_TURNS = 28;
-    uint256 private constant CLAIM_BYTES = 22 * 32;
-    uint256 private constant EXACT_AT = 11 * 32; // of a model and a claim behind it
+    /// Turns of a game at most: three questions and answers, the accusation, six rounds of 32 down a trace
+    /// of 2^35 chunks to its values, then element and part.
+    uint256 public constant MAX_TURNS = 23;
+    uint256 private constant CLAIM_BYTES = 21 * 32;
     uint256 private constant PART_BITS = 16;
+    uint256 private constant MAX_PARTS = (1 << PART_BITS) - 1;
     uint256 private constant GROUP_BYTES = 128; // of stated partial sums, see _statement
     uint256 private constant LISTED = (1 << 136) - 1; // of a packed place: `_listed` of what the accused pointed with
-    uint8 private constant PLAIN = 255; // as the level of a game: its trace is a plain one, of which no node is opened
-    uint8 private constant SUMS = 254; //  as the level: partial sums were stated, and the index is {their number 24 | the picked one 16}
-    bytes32 private constant MOVE_TYPEHASH = keccak256("GameMove(bytes32 dispute,bytes32 state,uint8 kind,bytes32 value)");
+    /// As the level: partial sums were stated, and the index is {their number 24 | the picked one 16}.
+    uint8 private constant SUMS = 255;
 
     IERC20 public immutable token;
     address public immutable taskRegistry;
@@ -54,13 +53,13 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     uint32 public immutable turnSeconds;
     uint32 public immutable payoutDelaySeconds;
     uint16 public immutable slashBps;
-    uint256 private immutable _chainId;
-    bytes32 private immutable _separator;
 
-    /// What is kept of a game: {operator 160 | phase 8 | endsAt 40 | level 8 | index 40} {accuser 160 | chunks 40 | asks 8 | status 8}
-    /// {binding} {node} {opening}. A round of the descent writes the first word and `node`, and reads the second. As `Game`, but that level and
-    /// index are those of a child from when it is picked until it is opened, or as PLAIN and SUMS say; and that the accused is known by the
-    /// operator that signed the receipt: whose it is was registered once and for ever, and its own moves need no look at the registry.
+    /// What is kept of a game: {operator 160 | phase 8 | endsAt 40 | level 8 | index 40}
+    /// {accuser 160 | chunks 40 | asks 8 | status 8} {binding} {node} {opening}. A round of the descent
+    /// writes the first word and `node`, and reads the second. As `Game`, but that level and index are
+    /// those of a child from when it is picked until it is opened, or as SUMS says; and that the accused
+    /// is known by the operator that signed the receipt: whose it is was registered once and for ever,
+    /// and its own moves need no look at the registry.
     struct Dispute {
         address operator;
         Phase phase;
@@ -98,8 +97,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         turnSeconds = p.turnSeconds;
         payoutDelaySeconds = p.payoutDelaySeconds;
         slashBps = p.slashBps;
-        _chainId = block.chainid;
-        _separator = Eip712Types.domainSeparator(taskRegistry_);
         uint256 longest = MAX_TURNS * p.turnSeconds + p.payoutDelaySeconds;
         if (longest > minerRegistry_.maxDisputeSeconds()) revert DisputeTooLong(longest, minerRegistry_.maxDisputeSeconds());
     }
@@ -198,23 +195,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IToleranceGame
-    function restate(
-        DisputeId id,
-        HandedMove calldata handed,
-        bytes32 claimed,
-        bytes32 plainRoot,
-        bytes32 traceRoot,
-        bytes32[] calldata below
-    ) external {
-        Dispute storage g = _answer(id, Phase.Restating, handed);
-        if (_bound(claimed, false, plainRoot) != g.binding) revert ClaimMismatch();
-        g.binding = _bound(claimed, true, traceRoot);
-        _root(id, g, g.chunks, traceRoot, below);
-    }
-
-    /// @inheritdoc IToleranceGame
-    function openNode(DisputeId id, HandedMove calldata handed, bytes32[] calldata below, bytes32[] calldata siblings) external {
-        Dispute storage g = _answer(id, Phase.Opening, handed);
+    function openNode(DisputeId id, bytes32[] calldata below, bytes32[] calldata siblings) external {
+        Dispute storage g = _accuserTurn(id, Phase.Opening);
         (uint256 chunks, uint256 level, uint256 index) = (g.chunks, g.level, g.index);
         if (level <= Chunks.STEP_LEVELS) revert ValuesDue();
         bytes32 hash = _folded(chunks, level, index, below);
@@ -223,10 +205,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IToleranceGame
-    function openChunks(DisputeId id, HandedMove calldata handed, bytes calldata data, bytes calldata sizes, bytes32[] calldata siblings)
-        external
-    {
-        Dispute storage g = _answer(id, Phase.Opening, handed);
+    function openChunks(DisputeId id, bytes calldata data, bytes calldata sizes, bytes32[] calldata siblings) external {
+        Dispute storage g = _accuserTurn(id, Phase.Opening);
         (uint256 chunks, uint256 level, uint256 index) = (g.chunks, g.level, g.index);
         if (level > Chunks.STEP_LEVELS) revert HashesDue();
         // Of another length than the layout has, none of a chunk's values can ever be proven.
@@ -240,52 +220,58 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IToleranceGame
-    function prove(DisputeId id, HandedMove calldata handed, ModelId model, Claim calldata claim, Evidence calldata evidence) external {
-        Dispute storage g = _answer(id, Phase.Proving, handed);
+    function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence) external {
+        Dispute storage g = _accuserTurn(id, Phase.Proving);
         _requireClaim(g, model, claim);
         // INVARIANT: an accuser answers the list of the accused, and brings none of its own where another token is ahead.
         bytes32 place = g.node;
         if (claim.how <= Derive.AHEAD && _listed(evidence.tokens) != uint256(place) & LISTED) revert ListMismatch();
-        (ITraceJudge.Fault fault,) = abi.decode(_judged(ITraceJudge.rule.selector, place), (ITraceJudge.Fault, uint256));
-        _ruleBy(id, g, fault);
+        _ruleBy(id, g, abi.decode(_judged(ITraceJudge.rule.selector, place), (ITraceJudge.Fault)));
     }
 
     /// @inheritdoc IToleranceGame
-    function expand(
-        DisputeId id,
-        HandedMove calldata handed,
-        ModelId model,
-        Claim calldata claim,
-        Evidence calldata evidence,
-        bytes calldata stated
-    ) external {
-        Dispute storage g = _answer(id, Phase.Proving, handed);
-        _requireClaim(g, model, claim);
-        bytes32 place = g.node;
-        evidence; // read by the judge
-        (ITraceJudge.Fault fault, uint256 parts) =
-            abi.decode(_judged(ITraceJudge.ruleStated.selector, place), (ITraceJudge.Fault, uint256));
-        if (parts == 0) revert NoParts();
-        if (fault != ITraceJudge.Fault.Accused) return _ruleBy(id, g, fault);
-        g.node = _statement(place & ~bytes32(LISTED), stated); // a list beside an element is of no use to anybody
+    function expand(DisputeId id, bytes calldata stated) external {
+        Dispute storage g = _accuserTurn(id, Phase.Proving);
+        // Not checked here: of sums that are not those of the place, none can be proven, nor that they add up.
+        uint256 parts = stated.length / Layouts.VALUE_BYTES;
+        if (parts == 0 || parts > MAX_PARTS || stated.length % Layouts.VALUE_BYTES != 0) revert NoParts();
+        g.node = _statement(g.node & ~bytes32(LISTED), stated); // a list beside an element is of no use to anybody
         _setSums(g, parts, 0);
         emit Expanded(id, _turn(g, Phase.PickingPart));
     }
 
     /// @inheritdoc IToleranceGame
+    function proveSum(
+        DisputeId id,
+        ModelId model,
+        Claim calldata claim,
+        Place calldata place,
+        Evidence calldata evidence,
+        bytes calldata stated
+    ) external {
+        Dispute storage g = _accuserTurn(id, Phase.ProvingPart);
+        _requireClaim(g, model, claim);
+        evidence; // read by the judge
+        if (_part(g) != _parts(g)) revert PartDue(_part(g));
+        if (_statement(Places.packed(place), stated) != g.node) revert StatedMismatch();
+        _ruleBy(id, g, abi.decode(_judged(ITraceJudge.ruleSum.selector, 0), (ITraceJudge.Fault)));
+    }
+
+    /// @inheritdoc IToleranceGame
     function provePart(
         DisputeId id,
-        HandedMove calldata handed,
         ModelId model,
         Claim calldata claim,
         Place calldata place,
         Evidence calldata evidence,
         Opening calldata stated
     ) external {
-        Dispute storage g = _answer(id, Phase.ProvingPart, handed);
+        Dispute storage g = _accuserTurn(id, Phase.ProvingPart);
         _requireClaim(g, model, claim);
         evidence; // read by the judge
         uint256 number = _part(g);
+        // INVARIANT: behind the last sum that was stated there is none, whatever the place has.
+        if (number == _parts(g)) revert SumDue();
         bytes32 part = bytes32(_stated(g, number, place, stated)) | bytes32(number);
         _ruleBy(id, g, abi.decode(_judged(ITraceJudge.rulePart.selector, part), (ITraceJudge.Fault)));
     }
@@ -295,7 +281,15 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     /// @inheritdoc IToleranceGame
     function pick(DisputeId id, uint8 child) external {
         Dispute storage g = _accusedTurn(id, Phase.Picking);
-        _pick(g, child);
+        (uint256 level, uint256 index) = (g.level, g.index);
+        if (level == 0 || child >= _children(g.chunks, level, index)) revert ChildUnknown(child);
+        uint256 step = _step(level);
+        unchecked {
+            index = (index << step) + child;
+            level -= step;
+        }
+        g.index = uint40(index);
+        g.level = uint8(level);
         emit Picked(id, child, _turn(g, Phase.Opening));
     }
 
@@ -315,15 +309,10 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     /// @inheritdoc IToleranceGame
     function pickPart(DisputeId id, uint16 part) external {
         Dispute storage g = _accusedTurn(id, Phase.PickingPart);
-        _pickPart(g, part);
+        uint256 parts = _parts(g);
+        if (part > parts) revert ITraceJudge.PartUnknown(part, parts);
+        _setSums(g, parts, part);
         emit PartPicked(id, part, _turn(g, Phase.ProvingPart));
-    }
-
-    /// @inheritdoc IToleranceGame
-    function demand(DisputeId id) external {
-        Dispute storage g = _accusedTurn(id, Phase.Picking);
-        _requirePlain(g);
-        emit Demanded(id, _turn(g, Phase.Restating));
     }
 
     /// @inheritdoc IToleranceGame
@@ -408,9 +397,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         found.status = g.status;
         found.endsAt = g.endsAt;
         if (g.level == SUMS) {
-            found.parts = uint16(g.index >> PART_BITS);
+            found.parts = uint16(_parts(g));
             found.part = uint16(_part(g));
-        } else if (g.level != PLAIN) {
+        } else {
             found.child = uint8(g.index & ((1 << step) - 1));
             found.level = uint8(g.level + step);
             found.index = uint40(g.index >> step);
@@ -421,11 +410,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         found.binding = g.binding;
         found.node = g.node;
         found.opening = g.opening;
-    }
-
-    /// @inheritdoc IToleranceGame
-    function stateOf(DisputeId id) external view returns (bytes32) {
-        return _state(_games[id]);
     }
 
     /// @inheritdoc IToleranceGame
@@ -460,28 +444,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     function _accusedTurn(DisputeId id, Phase need) private view returns (Dispute storage g) {
         g = _inTime(id, need);
         _requireAccused(g, msg.sender);
-    }
-
-    /// The accuser's turn; or the accused's before it, with the move that it signed and handed over.
-    function _answer(DisputeId id, Phase need, HandedMove calldata handed) private returns (Dispute storage g) {
-        if (handed.signature.length == 0) return _accuserTurn(id, need);
-        Handed kind = need == Phase.Opening
-            ? Handed.Pick
-            : need == Phase.Proving ? Handed.Point : need == Phase.Restating ? Handed.Demand : Handed.PickPart;
-        g = _accuserTurn(id, kind == Handed.PickPart ? Phase.PickingPart : Phase.Picking);
-        bytes32 move = keccak256(abi.encode(MOVE_TYPEHASH, id, _state(g), kind, handed.value));
-        bytes32 digest = Eip712Types.toDigest(_domain(), move);
-        _requireAccused(g, Eip712Types.recover(digest, handed.signature));
-        // The answer begins the next turn, and says what was picked; where was pointed is said in full.
-        if (kind == Handed.Pick) _pick(g, uint256(handed.value));
-        else if (kind == Handed.Point) _point(id, g, handed.value & ~bytes32(LISTED));
-        else if (kind == Handed.Demand) _requirePlain(g);
-        else _pickPart(g, uint256(handed.value));
-    }
-
-    /// As it was when this contract was made; after a fork that changes the chain id, old signatures stop counting.
-    function _domain() private view returns (bytes32) {
-        return block.chainid == _chainId ? _separator : Eip712Types.domainSeparator(taskRegistry);
     }
 
     /// The operator that signed the receipt; or its owner, or another operator of the owner: a key may be rotated while a dispute runs.
@@ -536,37 +498,11 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         g.binding = _claimHash(model, claim);
         uint256 chunks = judge.checkClaim(model, claim);
         g.chunks = uint40(chunks);
-        if (claim.exact) return _root(id, g, chunks, claim.traceRoot, below);
-        // INVARIANT: a plain trace is never gone down: none of its nodes is opened, so there is no child to pick.
-        if (below.length != 0) revert OpeningWrong();
-        g.level = PLAIN;
-        emit Accused(id, chunks, _turn(g, Phase.Picking));
-    }
-
-    /// The accused's turn, before the root of a canonical trace.
-    function _root(DisputeId id, Dispute storage g, uint256 chunks, bytes32 traceRoot, bytes32[] calldata below) private {
         uint256 level = Chunks.height(chunks);
-        if (_folded(chunks, level, 0, below) != traceRoot) revert OpeningWrong();
+        if (_folded(chunks, level, 0, below) != claim.traceRoot) revert OpeningWrong();
         g.level = uint8(level);
-        g.node = traceRoot;
+        g.node = claim.traceRoot;
         emit Accused(id, chunks, _turn(g, Phase.Picking));
-    }
-
-    /// Of a canonical trace there is one, so nobody has to state it again.
-    function _requirePlain(Dispute storage g) private view {
-        if (g.level != PLAIN) revert AlreadyExact();
-    }
-
-    function _pick(Dispute storage g, uint256 child) private {
-        (uint256 level, uint256 index) = (g.level, g.index);
-        if (level == 0 || level == PLAIN || child >= _children(g.chunks, level, index)) revert ChildUnknown(child);
-        uint256 step = _step(level);
-        unchecked {
-            index = (index << step) + child;
-            level -= step;
-        }
-        g.index = uint40(index);
-        g.level = uint8(level);
     }
 
     function _point(DisputeId id, Dispute storage g, bytes32 place) private {
@@ -575,27 +511,20 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         emit PointedAt(id, Places.unpacked(place), _turn(g, Phase.Proving));
     }
 
-    function _pickPart(Dispute storage g, uint256 part) private {
-        uint256 parts = g.index >> PART_BITS;
-        if (part >= parts) revert ITraceJudge.PartUnknown(part, parts);
-        _setSums(g, parts, part);
-    }
-
+    /// Partial sums were stated, and one of them was picked.
     function _setSums(Dispute storage g, uint256 parts, uint256 part) private {
         g.level = SUMS;
         g.index = uint40(parts << PART_BITS | part);
     }
 
-    /// The partial sum that was picked.
-    function _part(Dispute storage g) private view returns (uint256) {
-        return uint16(g.index);
+    /// How many partial sums were stated.
+    function _parts(Dispute storage g) private view returns (uint256) {
+        return g.index >> PART_BITS;
     }
 
-    function _state(Dispute storage g) private view returns (bytes32) {
-        (uint256 level, uint256 index, Phase phase) = (g.level, g.index, g.phase);
-        if (phase == Phase.PickingPart) return g.node;
-        if (level == PLAIN) return g.binding;
-        return keccak256(abi.encode(level, index, g.node));
+    /// The partial sum that was picked; as many as there are where it is said that they do not add up.
+    function _part(Dispute storage g) private view returns (uint256) {
+        return uint16(g.index);
     }
 
     // --- internals: what is on trial ---
@@ -676,23 +605,15 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     // --- internals: the descent ---
 
-    /// What is on trial: whether the trace of this root is the canonical one, and all else that is claimed, in one hash.
-    function _bound(bytes32 claimed, bool exact, bytes32 traceRoot) private pure returns (bytes32) {
-        return keccak256(abi.encode(claimed, exact, traceRoot));
-    }
-
-    /// `_bound` of a claim, where all else is keccak256(abi.encode(model, claim)) with `exact` 0 and without the root, its last word. The claim's
-    /// words are hashed as they stand in the call; the judge refuses those that are no claim's.
-    function _claimHash(ModelId model, Claim calldata claim) private pure returns (bytes32) {
-        bytes32 claimed;
+    /// What is on trial: keccak256(abi.encode(model, claim)). The claim's words are hashed as they stand in
+    /// the call; the judge refuses those that are no claim's.
+    function _claimHash(ModelId model, Claim calldata claim) private pure returns (bytes32 hash) {
         assembly ("memory-safe") {
             let place := mload(0x40)
             mstore(place, model)
-            calldatacopy(add(place, 32), claim, sub(CLAIM_BYTES, 32))
-            mstore(add(place, EXACT_AT), 0)
-            claimed := keccak256(place, CLAIM_BYTES)
+            calldatacopy(add(place, 32), claim, CLAIM_BYTES)
+            hash := keccak256(place, add(CLAIM_BYTES, 32))
         }
-        return _bound(claimed, claim.exact, claim.traceRoot);
     }
 
     function _requireClaim(Dispute storage g, ModelId model, Claim calldata claim) private view {

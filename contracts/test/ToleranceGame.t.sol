@@ -5,20 +5,20 @@ import {ToleranceGame} from "../src/ToleranceGame.sol";
 import {IArbitrator} from "../src/interfaces/IArbitrator.sol";
 import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
 import {Drawn, RowSpot} from "../src/interfaces/IRowJudge.sol";
-import {Claim, Evidence, ITraceJudge, RowOpening} from "../src/interfaces/ITraceJudge.sol";
+import {Claim, Evidence, ITraceJudge, Opening, RowOpening} from "../src/interfaces/ITraceJudge.sol";
 import {IToleranceGame} from "../src/interfaces/IToleranceGame.sol";
 import {Place} from "../src/trace/Layout.sol";
 import {DisputeId, JobId, ModelId} from "../src/types/Ids.sol";
-import {GameFixture} from "./fixtures/GameFixture.sol";
+import {GameFixture, PARTS} from "./fixtures/GameFixture.sol";
 
 /// The game's own rules: phases, turns, clocks and money. Traces and evidence are tested against their twin in tests/twins.
 contract ToleranceGameTest is GameFixture {
-    uint256 private constant FUNCTIONS = 18;
-    uint256 private constant DEMAND = 8;
-    uint256 private constant OPEN_CHUNKS = 11;
-    uint256 private constant PROVE = 12;
-    uint256 private constant SHOW_OPENING = 16;
-    uint256 private constant EXECUTE = 17;
+    uint256 private constant FUNCTIONS = 17;
+    uint256 private constant OPEN_CHUNKS = 9;
+    uint256 private constant PROVE = 10;
+    uint256 private constant PROVE_SUM = 14;
+    uint256 private constant SHOW_OPENING = 15;
+    uint256 private constant EXECUTE = 16;
 
     function callOf(uint256 number, IArbitrator.DisputeRef memory r, DisputeId id) private view returns (bytes memory) {
         if (number == 0) return accuseCall(id);
@@ -29,14 +29,13 @@ contract ToleranceGameTest is GameFixture {
         if (number == 5) return abi.encodeCall(game.pick, (id, 3));
         if (number == 6) return pointCall(id);
         if (number == 7) return abi.encodeCall(game.pointWith, (id, Place(1, 2, 0, 0, 0), "list"));
-        if (number == DEMAND) return demandCall(id);
-        if (number == 9) return restateCall(id);
-        if (number == 10) return openNodeCall(id);
+        if (number == 8) return openNodeCall(id);
         if (number == OPEN_CHUNKS) return openChunksCall(id);
         if (number == PROVE) return proveCall(id);
-        if (number == 13) return expandCall(id);
-        if (number == 14) return abi.encodeCall(game.pickPart, (id, 2));
-        if (number == 15) return provePartCall(id);
+        if (number == 11) return expandCall(id);
+        if (number == 12) return abi.encodeCall(game.pickPart, (id, 2));
+        if (number == 13) return provePartCall(id);
+        if (number == PROVE_SUM) return proveSumCall(id);
         if (number == SHOW_OPENING) return showOpeningCall(id);
         return abi.encodeCall(game.execute, (r.job, r.stage, r.requestsRoot, r.requester));
     }
@@ -44,12 +43,11 @@ contract ToleranceGameTest is GameFixture {
     function belongs(uint256 number) private pure returns (IToleranceGame.Phase) {
         if (number <= 3) return IToleranceGame.Phase.Opened;
         if (number == 4) return IToleranceGame.Phase.Asked;
-        if (number <= DEMAND || number == SHOW_OPENING) return IToleranceGame.Phase.Picking;
-        if (number == 9) return IToleranceGame.Phase.Restating;
+        if (number <= 7 || number == SHOW_OPENING) return IToleranceGame.Phase.Picking;
         if (number <= OPEN_CHUNKS) return IToleranceGame.Phase.Opening;
-        if (number <= 13) return IToleranceGame.Phase.Proving;
-        if (number == 14) return IToleranceGame.Phase.PickingPart;
-        if (number == 15) return IToleranceGame.Phase.ProvingPart;
+        if (number <= 11) return IToleranceGame.Phase.Proving;
+        if (number == 12) return IToleranceGame.Phase.PickingPart;
+        if (number <= PROVE_SUM) return IToleranceGame.Phase.ProvingPart;
         return IToleranceGame.Phase.Ruled;
     }
 
@@ -127,41 +125,23 @@ contract ToleranceGameTest is GameFixture {
         registerMiner(otherOwner, otherKey, STAKE);
         expectRefused(other, pointCall(id), abi.encodeWithSelector(IToleranceGame.NotTurn.selector, other));
         expectRefused(otherOwner, pointCall(id), abi.encodeWithSelector(IToleranceGame.NotTurn.selector, otherOwner));
-        expectRefused(challenger, answered(id, 3, otherKey), abi.encodeWithSelector(IToleranceGame.NotTurn.selector, other));
         (, uint256 key) = makeKey("rotated");
         bytes memory proof = operatorProof(key, owner);
         vm.prank(owner);
         miners.rotateOperator(vm.addr(key), proof);
         vm.assertTrue(game.gameOf(id).accused == owner);
-        act(challenger, answered(id, 3, key));
+        act(vm.addr(key), abi.encodeCall(game.pick, (id, 3)));
+        act(challenger, openNodeCall(id));
         assertNode(id, LEVELS - 5, 3);
-        act(operator, pointCall(id)); // what it signed before is its owner's still
+        act(operator, pointCall(id));
         vm.assertTrue(phaseOf(IToleranceGame.Phase.Proving, id));
-    }
-
-    function test_aSignatureThatIsNone_isNobodys() public {
-        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
-        IToleranceGame.HandedMove memory move = IToleranceGame.HandedMove(bytes32(uint256(3)), new bytes(65));
-        bytes memory nobody = abi.encodeWithSelector(IToleranceGame.NotTurn.selector, address(0));
-        expectRefused(challenger, abi.encodeCall(game.openNode, (id, move, same(LEVELS - 10, 32), way(LEVELS - 5))), nobody);
-        move.signature = "short";
-        expectRefused(challenger, abi.encodeCall(game.openNode, (id, move, same(LEVELS - 10, 32), way(LEVELS - 5))), nobody);
-    }
-
-    /// A fork that goes on under another chain id has another domain: what was signed before it counts there no more.
-    function test_signedMoves_areOfOneChain() public {
-        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
-        bytes memory before = answered(id, 3, operatorKey);
-        vm.chainId(block.chainid + 1);
-        expectNotTurn(before);
-        act(challenger, answered(id, 3, operatorKey));
     }
 
     // --- clocks ---
 
     function test_clocks_oneSecondBefore_onTheSecond_oneAfter() public {
         for (uint256 i; i + 1 < FUNCTIONS; ++i) {
-            if (i == DEMAND || i == OPEN_CHUNKS || i == SHOW_OPENING) continue; // they have tests of their own, below
+            if (i == OPEN_CHUNKS || i == PROVE_SUM || i == SHOW_OPENING) continue; // they have tests of their own, below
             for (uint256 delta; delta < 3; ++delta) {
                 (IArbitrator.DisputeRef memory r, DisputeId id) = gameIn(belongs(i));
                 if (i == PROVE) judge.say(ITraceJudge.Fault.Accused, 0);
@@ -192,7 +172,7 @@ contract ToleranceGameTest is GameFixture {
     }
 
     function test_maxDisputeSeconds_isAllTurnsAndThePayout() public view {
-        vm.assertEq(game.maxDisputeSeconds(), 28 * uint256(TURN_SECONDS) + PAYOUT_DELAY_SECONDS);
+        vm.assertEq(game.maxDisputeSeconds(), 23 * uint256(TURN_SECONDS) + PAYOUT_DELAY_SECONDS);
     }
 
     // --- the descent ---
@@ -203,16 +183,16 @@ contract ToleranceGameTest is GameFixture {
         act(challenger, openNodeCall(id));
         assertNode(id, LEVELS - 5, 3);
         act(operator, abi.encodeCall(game.pick, (id, 31)));
-        bytes memory hashes = abi.encodeCall(game.openNode, (id, unhanded(), same(0, 2), way(1)));
+        bytes memory hashes = abi.encodeCall(game.openNode, (id, same(0, 2), way(1)));
         expectRefused(challenger, hashes, abi.encodeWithSelector(IToleranceGame.ValuesDue.selector));
         bytes memory both = bytes.concat(chunk, chunk);
-        bytes memory other = abi.encodeCall(game.openChunks, (id, unhanded(), both, hex"3f41", way(1)));
+        bytes memory other = abi.encodeCall(game.openChunks, (id, both, hex"3f41", way(1)));
         expectRefused(challenger, other, abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector));
-        other = abi.encodeCall(game.openChunks, (id, unhanded(), both, hex"80", way(1)));
+        other = abi.encodeCall(game.openChunks, (id, both, hex"80", way(1)));
         expectRefused(challenger, other, abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector));
-        other = abi.encodeCall(game.openChunks, (id, unhanded(), both, hex"4041", way(1)));
+        other = abi.encodeCall(game.openChunks, (id, both, hex"4041", way(1)));
         expectRefused(challenger, other, abi.encodeWithSelector(ITraceJudge.HashFailed.selector));
-        other = abi.encodeCall(game.openChunks, (id, unhanded(), bytes.concat(both, hex"00"), hex"4040", way(1)));
+        other = abi.encodeCall(game.openChunks, (id, bytes.concat(both, hex"00"), hex"4040", way(1)));
         expectRefused(challenger, other, abi.encodeWithSelector(ITraceJudge.HashFailed.selector));
         act(challenger, openChunksCall(id));
         assertNode(id, 0, (3 * 32 + 31) * 2);
@@ -227,107 +207,16 @@ contract ToleranceGameTest is GameFixture {
         vm.assertEq(uint256(g.index), index);
     }
 
-    // --- demands ---
-
-    function test_aDemand_isAnsweredWithAnotherRoot_once() public {
-        (, DisputeId id) = gameIn(IToleranceGame.Phase.Restating);
-        bytes32 root = nodes[LEVELS];
-        bytes memory mismatch = abi.encodeWithSelector(IToleranceGame.ClaimMismatch.selector);
-        expectRestateRefused(id, claimed(claim()), root, same(LEVELS - 5, 31), abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector));
-        Claim memory other = claim();
-        other.positions = 91;
-        expectRestateRefused(id, claimed(other), root, same(LEVELS - 5, 32), mismatch);
-        expectRestateRefused(id, claimed(claim()), keccak256("other"), same(LEVELS - 5, 32), mismatch);
-        act(challenger, restateCall(id));
-        assertNode(id, LEVELS, 0);
-        expectRefused(owner, demandCall(id), abi.encodeWithSelector(IToleranceGame.AlreadyExact.selector));
-        act(owner, pointCall(id));
-        // From here on the claim is the restated one.
-        judge.say(ITraceJudge.Fault.Accuser, 0);
-        bytes memory plain = abi.encodeCall(game.prove, (id, unhanded(), model(), plainClaim(), evidence()));
-        expectRefused(challenger, plain, mismatch);
-        act(challenger, proveCall(id));
-        assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
-    }
-
-    function expectRestateRefused(DisputeId id, bytes32 all, bytes32 plainRoot, bytes32[] memory below, bytes memory why) private {
-        expectRefused(challenger, abi.encodeCall(game.restate, (id, unhanded(), all, plainRoot, nodes[LEVELS], below)), why);
-    }
-
-    function test_aPlainTrace_isNeverGoneDown() public {
-        DisputeId id = openGame();
+    function test_accuse_withoutWhatIsBelowItsRoot_isRefused() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
         bytes memory wrong = abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector);
-        bytes32[] memory below = same(LEVELS - 5, 32);
         bytes32[] memory none = new bytes32[](0);
-        expectRefused(challenger, abi.encodeCall(game.accuse, (id, model(), receipt(), plainClaim(), 0, none, below)), wrong);
         expectRefused(challenger, abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), 0, none, none)), wrong);
-        act(challenger, accusePlainCall(id));
-        assertNode(id, 0, 0);
-        for (uint256 child; child < 3; ++child) {
-            bytes memory unknown = abi.encodeWithSelector(IToleranceGame.ChildUnknown.selector, child);
-            expectRefused(operator, abi.encodeCall(game.pick, (id, uint8(child))), unknown);
-            expectRefused(challenger, answered(id, child, operatorKey), unknown);
-        }
-        act(owner, pointCall(id));
-        judge.say(ITraceJudge.Fault.Accuser, 0);
-        expectRefused(challenger, proveCall(id), abi.encodeWithSelector(IToleranceGame.ClaimMismatch.selector));
-        act(challenger, abi.encodeCall(game.prove, (id, unhanded(), model(), plainClaim(), evidence())));
-        assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
-    }
-
-    function test_demand_oneSecondBefore_onTheSecond_oneAfter() public {
-        for (uint256 delta; delta < 3; ++delta) {
-            for (uint256 by; by < 2; ++by) {
-                DisputeId id = plainGame();
-                bytes memory move = by == 0 ? demandCall(id) : restateCall(id, handed(id, IToleranceGame.Handed.Demand, 0, operatorKey));
-                address caller = by == 0 ? owner : challenger;
-                uint256 endsAt = game.gameOf(id).endsAt;
-                vm.assertEq(endsAt, vm.getBlockTimestamp() + TURN_SECONDS);
-                vm.warp(endsAt - 1 + delta);
-                if (delta < 2) {
-                    expectRefused(stranger, timeoutCall(id), abi.encodeWithSelector(IToleranceGame.ClockRunning.selector, endsAt));
-                    act(caller, move);
-                    vm.assertEq(game.gameOf(id).endsAt, vm.getBlockTimestamp() + TURN_SECONDS);
-                } else {
-                    expectRefused(caller, move, abi.encodeWithSelector(IToleranceGame.ClockOver.selector, endsAt));
-                    act(stranger, timeoutCall(id));
-                    assertEqStatus(game.status(id), IArbitrator.Status.Fault);
-                }
-            }
-        }
-    }
-
-    function test_aSignedDemand_isPostedWithItsAnswer_once() public {
-        DisputeId id = plainGame();
-        IToleranceGame.HandedMove memory demanded = handed(id, IToleranceGame.Handed.Demand, 0, operatorKey);
-        IToleranceGame.HandedMove memory pointed = handed(id, IToleranceGame.Handed.Point, bytes32(uint256(1) << 240), operatorKey);
-        expectRefused(stranger, restateCall(id, demanded), abi.encodeWithSelector(IToleranceGame.NotTurn.selector, stranger));
-        (address other, uint256 key) = makeKey("other");
-        bytes memory foreign = restateCall(id, handed(id, IToleranceGame.Handed.Demand, 0, key));
-        expectRefused(challenger, foreign, abi.encodeWithSelector(IToleranceGame.NotTurn.selector, other));
-        expectNotTurn(restateCall(id, pointed)); // another kind of move
-        expectNotTurn(restateCall(id, handed(openGame(), IToleranceGame.Handed.Demand, 0, operatorKey))); // of another dispute
-        act(challenger, restateCall(id, demanded));
-        vm.assertTrue(phaseOf(IToleranceGame.Phase.Picking, id));
+        bytes32[] memory below = same(LEVELS - 5, 32);
+        below[31] = keccak256("other");
+        expectRefused(challenger, abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), 0, none, below)), wrong);
+        act(challenger, accuseCall(id));
         assertNode(id, LEVELS, 0);
-        // What was signed about the plain trace is of no use any more, and there is nothing to demand again.
-        expectNotTurn(restateCall(id, demanded));
-        expectNotTurn(abi.encodeCall(game.expand, (id, pointed, model(), claim(), evidence(), stated())));
-        bytes memory again = restateCall(id, handed(id, IToleranceGame.Handed.Demand, 0, operatorKey));
-        expectRefused(challenger, again, abi.encodeWithSelector(IToleranceGame.AlreadyExact.selector));
-        act(challenger, answered(id, 3, operatorKey));
-        assertNode(id, LEVELS - 5, 3);
-    }
-
-    function test_aSignedPointing_atAPlainTrace_isOfThatClaimAlone() public {
-        DisputeId id = plainGame();
-        vm.assertEq(game.stateOf(id), bound(claimed(claim()), false, nodes[LEVELS]));
-        IToleranceGame.HandedMove memory pointed = handed(id, IToleranceGame.Handed.Point, bytes32(uint256(1) << 240), operatorKey);
-        judge.say(ITraceJudge.Fault.Accuser, 0);
-        bytes memory exact = abi.encodeCall(game.prove, (id, pointed, model(), claim(), evidence()));
-        expectRefused(challenger, exact, abi.encodeWithSelector(IToleranceGame.ClaimMismatch.selector));
-        act(challenger, abi.encodeCall(game.prove, (id, pointed, model(), plainClaim(), evidence())));
-        assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
     }
 
     // --- rows ---
@@ -402,69 +291,11 @@ contract ToleranceGameTest is GameFixture {
         act(owner, abi.encodeCall(game.pointWith, (id, verdict, "list")));
         Evidence memory e = evidence();
         bytes memory mismatch = abi.encodeWithSelector(IToleranceGame.ListMismatch.selector);
-        expectRefused(challenger, abi.encodeCall(game.prove, (id, unhanded(), model(), tokenClaim(), e)), mismatch);
+        expectRefused(challenger, abi.encodeCall(game.prove, (id, model(), tokenClaim(), e)), mismatch);
         e.tokens = "lost";
-        expectRefused(challenger, abi.encodeCall(game.prove, (id, unhanded(), model(), tokenClaim(), e)), mismatch);
+        expectRefused(challenger, abi.encodeCall(game.prove, (id, model(), tokenClaim(), e)), mismatch);
         e.tokens = "list";
-        act(challenger, abi.encodeCall(game.prove, (id, unhanded(), model(), tokenClaim(), e)));
-    }
-
-    // --- moves that are handed over ---
-
-    /// `openNode` with a pick that `key` signed.
-    function answered(DisputeId id, uint256 child, uint256 key) private view returns (bytes memory) {
-        IToleranceGame.HandedMove memory move = handed(id, IToleranceGame.Handed.Pick, bytes32(child), key);
-        return abi.encodeCall(game.openNode, (id, move, same(LEVELS - 10, 32), way(LEVELS - 5)));
-    }
-
-    function test_aSignedMove_isPostedWithItsAnswer() public {
-        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
-        bytes memory move = answered(id, 3, operatorKey);
-        expectRefused(stranger, move, abi.encodeWithSelector(IToleranceGame.NotTurn.selector, stranger));
-        act(challenger, move);
-        assertNode(id, LEVELS - 5, 3);
-        vm.assertTrue(phaseOf(IToleranceGame.Phase.Picking, id));
-        IToleranceGame.HandedMove memory given = handed(id, IToleranceGame.Handed.Point, bytes32(uint256(1) << 240), operatorKey);
-        act(challenger, abi.encodeCall(game.expand, (id, given, model(), claim(), evidence(), stated())));
-        given = handed(id, IToleranceGame.Handed.PickPart, bytes32(uint256(2)), operatorKey);
-        Place memory place = Place(1, 0, 0, 0, 0);
-        act(challenger, abi.encodeCall(game.provePart, (id, given, model(), claim(), place, evidence(), shownPart())));
-        assertEqStatus(game.status(id), IArbitrator.Status.Fault);
-    }
-
-    function test_aSignedMove_isNoBetterThanAMade() public {
-        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
-        bytes memory beyond = answered(id, 32, operatorKey);
-        expectRefused(challenger, beyond, abi.encodeWithSelector(IToleranceGame.ChildUnknown.selector, 32));
-        bytes memory early = answered(id, 3, operatorKey);
-        act(operator, abi.encodeCall(game.pick, (id, 3)));
-        expectRefused(challenger, early, abi.encodeWithSelector(IToleranceGame.WrongPhase.selector, IToleranceGame.Phase.Opening));
-        skipTime(TURN_SECONDS + 1);
-        (, id) = gameIn(IToleranceGame.Phase.Picking);
-        bytes memory late = answered(id, 3, operatorKey);
-        uint256 endsAt = game.gameOf(id).endsAt;
-        vm.warp(endsAt + 1);
-        expectRefused(challenger, late, abi.encodeWithSelector(IToleranceGame.ClockOver.selector, endsAt));
-    }
-
-    function test_aSignedMove_ofAnotherStateKindOrKey_isRefused() public {
-        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
-        bytes memory early = answered(id, 3, operatorKey);
-        IToleranceGame.HandedMove memory point = handed(id, IToleranceGame.Handed.Point, bytes32(uint256(3)), operatorKey);
-        expectNotTurn(abi.encodeCall(game.openNode, (id, point, same(LEVELS - 10, 32), way(LEVELS - 5))));
-        (address other, uint256 key) = makeKey("other");
-        expectRefused(challenger, answered(id, 3, key), abi.encodeWithSelector(IToleranceGame.NotTurn.selector, other));
-        act(operator, abi.encodeCall(game.pick, (id, 3)));
-        act(challenger, openNodeCall(id));
-        expectNotTurn(early);
-    }
-
-    /// A signature of something else is somebody's whom nobody knows.
-    function expectNotTurn(bytes memory data) private {
-        vm.prank(challenger);
-        (bool ok, bytes memory answer) = address(game).call(data);
-        vm.assertFalse(ok);
-        vm.assertTrue(bytes4(answer) == IToleranceGame.NotTurn.selector);
+        act(challenger, abi.encodeCall(game.prove, (id, model(), tokenClaim(), e)));
     }
 
     function test_pick_beyondTheChildren_isRefused() public {
@@ -477,11 +308,11 @@ contract ToleranceGameTest is GameFixture {
         bytes memory wrong = abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector);
         bytes32[] memory below = same(LEVELS - 10, 32);
         below[17] = keccak256("other");
-        expectRefused(challenger, abi.encodeCall(game.openNode, (id, unhanded(), below, way(LEVELS - 5))), wrong);
-        expectRefused(challenger, abi.encodeCall(game.openNode, (id, unhanded(), same(LEVELS - 10, 31), way(LEVELS - 5))), wrong);
+        expectRefused(challenger, abi.encodeCall(game.openNode, (id, below, way(LEVELS - 5))), wrong);
+        expectRefused(challenger, abi.encodeCall(game.openNode, (id, same(LEVELS - 10, 31), way(LEVELS - 5))), wrong);
         bytes32[] memory siblings = way(LEVELS - 5);
         siblings[2] = keccak256("other");
-        expectRefused(challenger, abi.encodeCall(game.openNode, (id, unhanded(), same(LEVELS - 10, 32), siblings)), wrong);
+        expectRefused(challenger, abi.encodeCall(game.openNode, (id, same(LEVELS - 10, 32), siblings)), wrong);
     }
 
     function test_accuse_ofAnotherReceiptModelOrRequest_isRefused() public {
@@ -501,8 +332,8 @@ contract ToleranceGameTest is GameFixture {
     function test_accuse_withWordsThatAreNoClaims_isRefused() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
         uint256 claimAt = 4 + 32 * (2 + 14); // behind the id, the model and the receipt
-        for (uint256 i; i < 22; ++i) {
-            if (i == 1 || i == 2 || i >= 20) continue; // hashes
+        for (uint256 i; i < 21; ++i) {
+            if (i == 1 || i == 2 || i >= 19) continue; // hashes
             bytes memory data = accuseCall(id);
             data[claimAt + 32 * i] = 0x01;
             expectRefused(challenger, data, "");
@@ -510,36 +341,28 @@ contract ToleranceGameTest is GameFixture {
         act(challenger, accuseCall(id));
     }
 
-    function test_restate_bindsTheClaimWithItsRootAndExact() public {
-        (, DisputeId id) = gameIn(IToleranceGame.Phase.Restating);
-        Claim memory restated = claim();
-        restated.traceRoot = keccak256("other");
-        bytes32[] memory below = new bytes32[](32);
-        for (uint256 i; i < 32; ++i) {
-            below[i] = restated.traceRoot;
-        }
-        for (uint256 i; i < 5; ++i) {
-            restated.traceRoot = sha256(bytes.concat(hex"01", restated.traceRoot, restated.traceRoot));
-        }
-        bytes32 all = claimed(claim());
-        act(challenger, abi.encodeCall(game.restate, (id, unhanded(), all, nodes[LEVELS], restated.traceRoot, below)));
-        vm.assertEq(game.gameOf(id).binding, bound(all, true, restated.traceRoot));
-        // As if it had been accused of at once.
-        id = openGame();
-        act(challenger, abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), 0, new bytes32[](0), same(LEVELS - 5, 32))));
-        vm.assertEq(game.gameOf(id).binding, bound(all, true, nodes[LEVELS]));
+    function test_accuse_bindsModelAndClaim() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
+        vm.assertEq(game.gameOf(id).binding, keccak256(abi.encode(model(), claim())));
     }
 
     function test_moves_aboutAnotherClaim_areRefused() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.ProvingPart);
+        Claim memory other = claim();
+        other.traceRoot = keccak256("other");
         expectRefused(
             challenger,
-            abi.encodeCall(game.provePart, (id, unhanded(), ModelId.wrap("other"), claim(), Place(1, 2, 3, 0, 5), evidence(), shownPart())),
+            abi.encodeCall(game.provePart, (id, model(), other, Place(1, 2, 3, 0, 5), evidence(), shownPart())),
             abi.encodeWithSelector(IToleranceGame.ClaimMismatch.selector)
         );
         expectRefused(
             challenger,
-            abi.encodeCall(game.provePart, (id, unhanded(), model(), claim(), Place(1, 2, 3, 0, 6), evidence(), shownPart())),
+            abi.encodeCall(game.provePart, (id, ModelId.wrap("other"), claim(), Place(1, 2, 3, 0, 5), evidence(), shownPart())),
+            abi.encodeWithSelector(IToleranceGame.ClaimMismatch.selector)
+        );
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.provePart, (id, model(), claim(), Place(1, 2, 3, 0, 6), evidence(), shownPart())),
             abi.encodeWithSelector(IToleranceGame.StatedMismatch.selector)
         );
     }
@@ -569,7 +392,7 @@ contract ToleranceGameTest is GameFixture {
     function test_constructor_refusesWhatUnbondingDoesNotCover() public {
         IToleranceGame.Params memory p = gameParams();
         p.turnSeconds = 2 hours;
-        uint256 longest = 28 * uint256(p.turnSeconds) + p.payoutDelaySeconds;
+        uint256 longest = 23 * uint256(p.turnSeconds) + p.payoutDelaySeconds;
         vm.expectRevert(abi.encodeWithSelector(IToleranceGame.DisputeTooLong.selector, longest, MAX_DISPUTE_SECONDS));
         new ToleranceGame(token, address(tasks), IMinerRegistry(address(miners)), judge, rowJudge, p);
         p.turnSeconds = 0;
@@ -631,10 +454,54 @@ contract ToleranceGameTest is GameFixture {
     }
 
     function test_partsThatDoNotAddUp_endTheGame() public {
-        (, DisputeId id) = gameIn(IToleranceGame.Phase.Proving);
-        judge.say(ITraceJudge.Fault.Accuser, 4);
-        act(challenger, expandCall(id));
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.PickingPart);
+        bytes memory unknown = abi.encodeWithSelector(ITraceJudge.PartUnknown.selector, PARTS + 1, PARTS);
+        expectRefused(operator, abi.encodeCall(game.pickPart, (id, uint16(PARTS + 1))), unknown);
+        act(operator, abi.encodeCall(game.pickPart, (id, uint16(PARTS))));
+        expectRefused(challenger, provePartCall(id), abi.encodeWithSelector(IToleranceGame.SumDue.selector));
+        judge.say(ITraceJudge.Fault.Accuser, PARTS);
+        act(challenger, proveSumCall(id));
         assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
+    }
+
+    /// The sum is proven where it was picked, of what was stated, and not otherwise.
+    function test_proveSum_ofOtherSums_isRefused() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.ProvingPart);
+        expectRefused(challenger, proveSumCall(id), abi.encodeWithSelector(IToleranceGame.PartDue.selector, 2));
+        (, id) = gameIn(IToleranceGame.Phase.PickingPart);
+        act(operator, abi.encodeCall(game.pickPart, (id, uint16(PARTS))));
+        bytes memory mismatch = abi.encodeWithSelector(IToleranceGame.StatedMismatch.selector);
+        bytes memory other = abi.encodePacked(stated(), bytes8(0));
+        Place memory place = Place(1, 2, 3, 0, 5);
+        expectRefused(challenger, abi.encodeCall(game.proveSum, (id, model(), claim(), place, evidence(), other)), mismatch);
+        place.index = 6;
+        expectRefused(challenger, abi.encodeCall(game.proveSum, (id, model(), claim(), place, evidence(), stated())), mismatch);
+        act(challenger, proveSumCall(id));
+        assertEqStatus(game.status(id), IArbitrator.Status.Fault);
+    }
+
+    /// Who states another number of sums than the value has can prove neither their sum nor one that is not there.
+    function test_expand_toAnotherNumber_cannotBeProven() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Proving);
+        bytes memory none = abi.encodeWithSelector(IToleranceGame.NoParts.selector);
+        expectRefused(challenger, abi.encodeCall(game.expand, (id, "")), none);
+        expectRefused(challenger, abi.encodeCall(game.expand, (id, new bytes(12))), none);
+        expectRefused(challenger, abi.encodeCall(game.expand, (id, new bytes(8 << 16))), none);
+        bytes memory fewer = new bytes(8);
+        act(challenger, abi.encodeCall(game.expand, (id, fewer)));
+        act(operator, abi.encodeCall(game.pickPart, (id, 1)));
+        Place memory place = Place(1, 2, 3, 0, 5);
+        Opening memory shown = Opening(fewer, new bytes32[](0));
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.provePart, (id, model(), claim(), place, evidence(), shown)),
+            abi.encodeWithSelector(IToleranceGame.SumDue.selector)
+        );
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.proveSum, (id, model(), claim(), place, evidence(), fewer)),
+            abi.encodeWithSelector(ITraceJudge.PartsDue.selector, PARTS)
+        );
     }
 
     function test_anExecution_doesNotDependOnTheMinersMoney() public {

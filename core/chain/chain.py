@@ -45,7 +45,6 @@ CONTRACTS = (
     "Escrow",
     "JuryArbitrator",
     "Referee",
-    "ExactReferee",
     "ProgramStore",
     "TraceJudge",
     "RowJudge",

@@ -10,15 +10,17 @@ import asyncio
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.chain.chain import Chain
-from core.dispute.game.dispute import ACCUSED_TURNS, ACCUSER_TURNS, Phase, Verdict
+from core.dispute.game.dispute import ACCUSED_TURNS, Phase, Verdict
 from core.dispute.game.game_log import GAME, Opened, Seen, case_of, games, read_game
+from core.dispute.play.loop import Move, Party, Played
 from core.dispute.trace.layout import Place
 from core.protocol import wire
-from core.protocol.errors import ContractRefused, HeadraceError
+from core.protocol.errors import HeadraceError
 from core.protocol.signing import DigestSigner
 from core.runtime.clock import Clock
 from core.runtime.logs import get_logger
@@ -29,16 +31,14 @@ from miner.serving.job_table import Refused
 if TYPE_CHECKING:
     from core.dispute.play.held import ShardSources
     from core.dispute.play.model import TraceModel
-    from core.dispute.play.players import Accused, Move
+    from core.dispute.play.players import Accused
 
-POLL_S = 0.5
 RETRY_S = 2.0
 #: An accuser that hands its trace over begins at once; another one costs us so much of a turn.
 OFFER_S = 10.0
 UNAUTHORISED, NOT_NOW, NOT_SHOWN = "E-PEER-AUTH", "E-GAME-NOT-NOW", "E-GAME-HASHES"
 TraceHook = Callable[["TraceModel"], "TraceModel"]
 _SIDES: tuple[wire.Side, ...] = ("in", "out", "states")
-_MOVED_ON = ("WrongPhase", "ClockRunning", "ClockOver", "PayoutNotReady", "reverted")
 log = get_logger(__name__)
 
 
@@ -134,7 +134,7 @@ class Defence:
         if opened is None or opened.accuser.lower() != peer.lower():
             raise Refused(UNAUTHORISED, f"{peer} accuses us of nothing there")
         seen = await read_game(self._chain, opened)
-        if seen.phase != Phase.PICKING or seen.claim is None or not seen.claim.exact:
+        if seen.phase != Phase.PICKING or seen.claim is None:
             raise Refused(NOT_NOW, f"the dispute is {seen.phase.name.lower()}")
         self._wait_until[dispute] = self._clock.monotonic() + self._patience_s
         player = await self._player(seen)
@@ -167,14 +167,11 @@ class Defence:
     async def _play(self, opened: Opened) -> None:
         await asyncio.to_thread(self._store.put_dispute, opened.dispute, opened.job, opened.stage)
         log.warning("accused", dispute=opened.dispute, job=opened.job, accuser=opened.accuser)
+        side = _Side(self, opened)
         while True:
             try:
-                seen = await read_game(self._chain, opened)
-                if seen.phase == Phase.EXECUTED:
-                    break
-                if await self._step(seen):
-                    continue
-                await self._clock.sleep(POLL_S)
+                verdict = await side.play()
+                break
             except HeadraceError as error:
                 log.error("cannot answer now", dispute=opened.dispute, error=str(error))
                 await self._clock.sleep(RETRY_S)
@@ -185,27 +182,15 @@ class Defence:
         home = self._home(opened)
         if home is not None:
             await asyncio.to_thread(shutil.rmtree, home, ignore_errors=True)
-        log.info("dispute ended", dispute=opened.dispute, verdict=Verdict(seen.verdict).name)
+        log.info("dispute ended", dispute=opened.dispute, verdict=verdict.name)
 
-    async def _step(self, seen: Seen) -> bool:
-        """Make the move that is due, if one is."""
-        # Without transactions a local chain makes no blocks, and its clock stands; a call too early is refused before it is sent.
-        now = max(await self._chain.now(), int(self._clock.now()))
-        if seen.phase == Phase.RULED:
-            o = seen.opened
-            if now < seen.ends_at or seen.verdict == Verdict.FAULT:
-                return False  # a slash is for the accuser to execute
-            args = o.job, o.stage, o.requests_root, o.requester
-            return await self._send(seen, "execute", *args, named=False)
-        if seen.phase in ACCUSER_TURNS:
-            return now > seen.ends_at and await self._send(seen, "timeout")
-        if seen.phase not in ACCUSED_TURNS:
-            return False
-        move = await self._answer(seen)
-        return move is not None and await self._send(seen, move.function, *move.args)
+    def _moved(self, dispute: str, played: Played) -> None:
+        sent = played.sent
+        log.info("moved", dispute=dispute, move=played.function, gas=sent.gas_used, tx=sent.tx_hash)
+        self._on_move(dispute, played.function)
 
     async def _answer(self, seen: Seen) -> Move | None:
-        from core.dispute.play.players import Move, reveal
+        from core.dispute.play.players import reveal
 
         if seen.phase == Phase.ASKED:
             assert seen.asked is not None
@@ -213,8 +198,6 @@ class Defence:
         assert seen.claim is not None
         if seen.opened.dispute in self._standing:
             return None
-        if seen.phase == Phase.PICKING and not seen.claim.exact:
-            return Move("demand")  # nothing is shown of a plain trace, and its bits are not ours
         player = await self._player(seen)
         nodes = self._shown.get(seen.opened.dispute)
         if seen.phase == Phase.PICKING and nodes is not None and nodes.place is not None:
@@ -239,7 +222,7 @@ class Defence:
     async def _prepare(self, seen: Seen) -> Accused:
         """Our own trace of what the claim is about."""
         from core.dispute.play.players import Accused
-        from core.dispute.play.prepare import canonical
+        from core.dispute.play.prepare import traced
         from core.dispute.play.program import model_program
 
         assert seen.claim is not None
@@ -255,7 +238,7 @@ class Defence:
             if self._trace_hook is not None:
                 model = self._trace_hook(model)
             rows = kept.inputs, kept.outputs, kept.states
-            trace, sources = canonical(case, model, *rows, folder=home)
+            trace, sources = traced(case, model, *rows, folder=home)
             return Accused(case, trace, sources, seen.listed)
 
         return await asyncio.to_thread(build)
@@ -306,15 +289,24 @@ class Defence:
             cut_rows(kept.states, kept.state_bytes) if kept.states else (),
         )
 
-    async def _send(self, seen: Seen, function: str, *args: object, named: bool = True) -> bool:
-        dispute = seen.opened.dispute
-        sent = (dispute, *args) if named else args
-        try:
-            done = await self._chain.transact(self._signer, GAME, function, *sent)
-        except ContractRefused as error:
-            if error.error in _MOVED_ON:
-                return False  # the game went on between reading and sending
-            raise
-        log.info("moved", dispute=dispute, move=function, gas=done.gas_used, tx=done.tx_hash)
-        self._on_move(dispute, function)
-        return True
+
+class _Side(Party):
+    """The accused's side of one game."""
+
+    turns = ACCUSED_TURNS
+
+    def __init__(self, defence: Defence, opened: Opened) -> None:
+        super().__init__(
+            defence._chain,
+            defence._signer,
+            defence._clock,
+            opened,
+            partial(defence._moved, opened.dispute),
+        )
+        self._defence = defence
+
+    async def answer(self, seen: Seen, now: int) -> Move | None:
+        return await self._defence._answer(seen)
+
+    def executes(self, verdict: Verdict) -> bool:
+        return verdict != Verdict.FAULT  # a slash is for the accuser to execute

@@ -9,7 +9,8 @@ from typing import Any
 from core.dispute.game import dispute
 from core.dispute.game.dispute import ACCUSER_TURNS, Game, Phase, Terms
 from core.dispute.game.game_log import Opened, Seen
-from core.dispute.play.players import Accused, Accuser, Move
+from core.dispute.play.loop import Move
+from core.dispute.play.players import Accused, Accuser
 from core.dispute.trace.evidence import Evidence, Opening, RowOpening, WeightOpening
 from core.dispute.trace.layout import Place
 from core.protocol import commit
@@ -46,9 +47,7 @@ class Table:
         leaf = commit.leaf_hash(commit.request_leaf_bytes(case.claim.leaf))
         root = commit.root_of_hashes([leaf])
         opened = dispute.opened(TERMS, 0, "accuser", frozenset(("owner",)), "requester", root, 1)
-        self.below = (
-            accuser.below_root if case.claim.exact else []
-        )  # a plain trace is not gone down
+        self.below = accuser.below_root
         self.chunks: tuple[bytes, ...] = ()
         self.moves: list[str] = ["accuse"]
         # A token's sampling bytes are another test's: here its claim is taken as given.
@@ -83,25 +82,22 @@ class Table:
                 self.game = game.point(0, "owner", Place(*args[0]))
             case "pickPart":
                 self.game = game.pick_part(0, "owner", args[0])
-            case "demand":
-                self.game = game.demand(0, "owner")
-            case "restate":
-                self.below = args[4]
-                self.game = game.restate(0, "accuser", *args[3:])
             case "openNode":
-                self.below = args[1]
-                self.game = game.open_node(0, "accuser", *args[1:])
+                self.below = args[0]
+                self.game = game.open_node(0, "accuser", *args)
             case "openChunks":
-                ends = list(accumulate(args[2]))
-                self.chunks = tuple(args[1][a:b] for a, b in pairwise([0, *ends]))
-                self.game = game.open_chunks(0, "accuser", self.chunks, args[3])
+                ends = list(accumulate(args[1]))
+                self.chunks = tuple(args[0][a:b] for a, b in pairwise([0, *ends]))
+                self.game = game.open_chunks(0, "accuser", self.chunks, args[2])
             case "prove":
-                self.game = game.prove(0, "accuser", evidence_of(args[3]))
+                self.game = game.prove(0, "accuser", evidence_of(args[2]))
             case "expand":
-                self.game = game.expand(0, "accuser", evidence_of(args[3]), args[4])
+                self.game = game.expand(0, "accuser", args[0])
+            case "proveSum":
+                self.game = game.prove_sum(0, "accuser", evidence_of(args[3]), args[4])
             case "provePart":
                 self.game = game.prove_part(
-                    0, "accuser", evidence_of(args[4]), Opening(args[5][0], tuple(args[5][1]))
+                    0, "accuser", evidence_of(args[3]), Opening(args[4][0], tuple(args[4][1]))
                 )
             case other:
                 raise AssertionError(other)

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,11 @@ from client.context import Context
 from client.disputes.prosecution import Accusation, OrderedDraw, Played, Prosecution, open_game
 from client.orders.orders import Prompt
 from core.dispute.game.dispute import Verdict
-from core.dispute.game.game_log import Opened, Seen, case_of, read_game
+from core.dispute.game.game_log import case_of, read_game
 from core.dispute.play.claims import deviation_claim, token_claim, token_due
-from core.dispute.play.players import Accuser, Move, with_trace
-from core.dispute.play.prepare import canonical
+from core.dispute.play.players import Accuser, with_trace
+from core.dispute.play.prepare import traced
 from core.dispute.play.program import ModelProgram
-from core.dispute.trace.calls import claim_tuple
 from core.dispute.trace.families import SIGMA
 from core.dispute.trace.layout import Place
 from core.dispute.trace.sources import CommittedRows
@@ -125,7 +123,7 @@ async def accusation_in(
     world = work.world
     case = await case_of(world.chain, opened, claim)
     rows = [work.rows[stage, side, request] for side in work.sides(stage)]
-    trace, sources = canonical(case, ours.trace_model(world.model_dir), *rows)
+    trace, sources = traced(case, ours.trace_model(world.model_dir), *rows)
     player = Accuser(with_trace(case, trace), trace, sources)
     return Accusation(work.receipts[stage], player, drawn)
 
@@ -328,7 +326,6 @@ async def false_accusation(
         rows - window,
         number,
         bytes(32),
-        exact=True,
     )
     accusation, opened = await accuse(work, stage, 0, ours, claim)
     player = accusation.player
@@ -362,29 +359,3 @@ async def test_a_false_accusation_costs_its_bond(
     won = await world.chain.read("ToleranceGame", "creditOf", world.owners[stage].address)
     assert won == opened.bond
     assert moves[-1].function in ("prove", "expand", "provePart", "execute")
-
-
-@dataclass(frozen=True)
-class BegunPlain(Accusation):
-    """Begins with a plain trace, as another program may, and has the canonical one when it is demanded."""
-
-    async def opening(self, opened: Opened, seen: Seen) -> Move:
-        move = await super().opening(opened, seen)
-        model, receipt, _, position, proof, _ = move.args
-        claim = replace(self.player.case.claim, exact=False, trace_root=b"\1" * 32)
-        return Move(move.function, (model, receipt, claim_tuple(claim), position, proof, []))
-
-
-async def test_a_plain_accusation_is_demanded_anew_and_gone_down(
-    world: World, tmp_path: Path
-) -> None:
-    work = await world.work(SPANS, prompts(GREEDY))
-    found, opened = await false_accusation(work, 1, Place(1, 4, 11, 0, 17), 0.5)
-    accusation = BegunPlain(found.accused, found.player)
-    verdict, moves, answers = await play(work, 1, accusation, opened, tmp_path)
-    assert verdict == Verdict.NO_FAULT
-    assert answers[:2] == ["demand", "pick"]
-    assert [move.function for move in moves[:2]] == ["accuse", "restate"]
-    seen = await read_game(world.chain, opened)
-    assert seen.claim is not None
-    assert (seen.claim.exact, seen.claim.trace_root) == (True, found.player.trace.tree.root)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import pytest
 
 from core.dispute.game.dispute import Verdict
-from core.dispute.play.nearest import Nearest
-from core.dispute.play.players import Accused, Accuser, Move, with_trace
-from core.dispute.play.prepare import canonical
+from core.dispute.play.loop import Move
+from core.dispute.play.players import Accused, Accuser, with_trace
+from core.dispute.play.prepare import traced
 from core.dispute.play.selfcheck import faults, sampled
 from core.dispute.referee import Kind
 from core.dispute.trace.derive import TABLES_PART
@@ -44,7 +44,7 @@ class Scene:
         """A stage whose rows are the true ones in float32, times `factor`."""
         shard = (*span, ROWS, True)
         inputs, blank = tiny.rows(shard)
-        trace = tiny.trace(shard, Nearest(128))[0]
+        trace = tiny.trace(shard)[0]
         section = len(trace.layout.section_types) - 2
         true = trace.values.array(section, len(trace.layout.section(section).ops) - 1)[:, 0]
         outputs = (true * factor).astype("<f4").tobytes()
@@ -72,7 +72,7 @@ class Scene:
             for i, t in enumerate(program.tolerances)
             if t.min_rows <= window and t.max_depth >= self.span[1] - self.span[0]
         )
-        claim = Claim(self.leaf, *self.span, ROWS, ROWS - window, entry, bytes(32), exact=True)
+        claim = Claim(self.leaf, *self.span, ROWS, ROWS - window, entry, bytes(32))
         model = self.tiny.ours.trace_model(self.tiny.folder)
         parts = range(-1, model.layers + 1)
         roots = tuple(commit.unhex(root) for root in self._roots(parts))
@@ -88,7 +88,7 @@ class Scene:
 
     def players(self) -> tuple[Accuser, Accused]:
         model = self.tiny.ours.trace_model(self.tiny.folder)
-        trace, sources = canonical(self.case, model, self.inputs, self.outputs, self.states)
+        trace, sources = traced(self.case, model, self.inputs, self.outputs, self.states)
         case = with_trace(self.case, trace)
         return Accuser(case, trace, sources), Accused(case, trace, sources)
 
@@ -134,22 +134,6 @@ def test_a_false_accusation_falls_at_its_first_wrong_bit(tiny: Tiny, span: Span)
         deepest = max(deepest, len(table.moves))
         assert "point" in table.moves
     assert deepest <= 18
-
-
-def test_an_accuser_that_shows_nothing_must_restate(tiny: Tiny) -> None:
-    honest, accused = Scene.make(tiny, (1, 2), 1.0).players()
-    rng = random.Random(6)
-    place = next(p for p in sampled(honest.case.layout, 1, rng) if np.isfinite(honest.trace[p]))
-    forged = honest.trace.replaced(place, honest.trace[place] + 1.0)
-    hidden = with_trace(honest.case, forged)
-    hidden = replace(hidden, claim=replace(hidden.claim, exact=False))
-    liar = Accuser(hidden, forged, honest.sources)
-    table = Table(liar, accused)
-    liar_after = Accuser(with_trace(honest.case, forged), forged, honest.sources)
-    table.make(table.answer(table.seen))  # type: ignore[arg-type]
-    assert table.moves[-1] == "demand"
-    table.accuser = liar_after
-    assert table.play() == Verdict.NO_FAULT
 
 
 def test_a_true_trace_of_an_honest_stage_falls_at_its_verdict(tiny: Tiny) -> None:

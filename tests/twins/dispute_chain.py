@@ -17,10 +17,10 @@ from eth_utils.crypto import keccak
 
 from core.chain.chain import Chain, artifact
 from core.dispute.game import dispute
-from core.dispute.game.dispute import Game, GameError, Handed, Phase, Terms
+from core.dispute.game.dispute import Game, GameError, Phase, Terms
 from core.dispute.trace.calls import (
+    binding,
     claim_tuple,
-    claimed,
     evidence_tuple,
     leaf_tuple,
     opening_tuple,
@@ -44,8 +44,7 @@ TURN_S = 20
 #: What the contract calls an error that the state machine knows by one name.
 ALIASES = {
     "OpeningWrong": {"OpeningWrong", "SiblingsWrong"},
-    "EvidenceWrong": {"EvidenceInvalid", "SiblingsWrong", "PartsDue", "SpotUnknown"},
-    "NoParts": {"NoParts", "PartsDue"},
+    "EvidenceWrong": {"EvidenceInvalid", "SiblingsWrong", "PartsDue", "PartUnknown", "SpotUnknown"},
 }
 
 
@@ -112,7 +111,6 @@ class Bench:
     operator: str
     requester: str
     gas_used: list[tuple[str, int, int]]
-    signer: Signer  # the operator's key
 
     @classmethod
     def make(cls, url: str, signers: list[Signer]) -> Bench:
@@ -149,7 +147,6 @@ class Bench:
             signers[2].address,
             signers[4].address,
             [],
-            signers[2],
         )
         bench.rpc("anvil_impersonateAccount", [at["TaskRegistry"]])
         bench.rpc("anvil_setBalance", [at["TaskRegistry"], hex(10**20)])
@@ -188,7 +185,6 @@ class Bench:
         name: str,
         args: Sequence[Any],
         at_s: int,
-        title: str = "",
     ) -> int:
         """A transaction in a block of time `at_s`; its gas. Raises Refused where it reverts."""
         data = calldata(contract, name, args)
@@ -202,7 +198,7 @@ class Bench:
             time.sleep(0.002)
         assert receipt["status"] == "0x1", name
         gas = int(receipt["gasUsed"], 16)
-        self.gas_used.append((title or name, gas, len(data)))
+        self.gas_used.append((name, gas, len(data)))
         return gas
 
     def read(self, contract: str, name: str, args: Sequence[Any]) -> Any:
@@ -239,9 +235,6 @@ class Bench:
 
 
 _JOBS = iter(range(1, 10**9))
-#: Answers of the accuser, which may bring a move that the accused handed over; and that of an accused that made its move by itself.
-_ANSWERS = frozenset(("restate", "openNode", "openChunks", "prove", "expand", "provePart"))
-_UNHANDED = (bytes(32), b"")
 
 
 @dataclass
@@ -254,9 +247,6 @@ class TwinGame:
     receipt: StageReceipt
     model: bytes
     job: bytes
-    _handed: tuple[bytes, bytes] = (
-        _UNHANDED  # value and signature of a move that goes with the next answer
-    )
 
     @classmethod
     def open(
@@ -307,10 +297,8 @@ class TwinGame:
         except GameError as error:
             refused, after = error, self.game
         try:
-            first = [self._handed] if name in _ANSWERS else []
-            whole = [self.id, *first, *args] if named else args
-            title = f"{name}, handed over" if self._handed[1] else name
-            self.bench.send(caller, "ToleranceGame", name, whole, now, title)
+            whole = [self.id, *args] if named else args
+            self.bench.send(caller, "ToleranceGame", name, whole, now)
         except Refused as error:
             assert refused is not None, f"{name}: only the contract refuses, with {error.name}"
             assert error.name in ALIASES.get(refused.name, {refused.name}), (
@@ -323,57 +311,8 @@ class TwinGame:
         self.game = after
         self.compare()
 
-    def handed(
-        self,
-        kind: Handed,
-        value: int | Place,
-        signer: Signer,
-        answer: Callable[[], None],
-        state: bytes | None = None,
-    ) -> None:
-        """Post a move that `signer` signed together with the accuser's answer to it: of the state that the game is in, unless another is
-        given. What the state machine refuses of it goes out with an empty answer, for the contract to refuse alike.
-        """
-        domain = signing.Domain(CHAIN_ID, self.bench.at["TaskRegistry"])
-        here = dispute.pick_state(self.game, self.model) if state is None else state
-        digest = dispute.move_digest(domain, self.id, here, kind, value)
-        word = (
-            dispute.packed_place(value) if isinstance(value, Place) else value.to_bytes(32, "big")
-        )
-        before, who = self.game, signer.address if state is None else ""
-        self._handed = word, signer.sign_digest(digest)
-        try:
-            try:
-                self.game = before.hand_over(self.bench.now + 1, kind, value, who)
-            except GameError as refused:
-                self._refused(kind, refused)
-            else:
-                answer()
-        except GameError:
-            self.game = before
-            raise
-        finally:
-            self._handed = _UNHANDED
-
-    def _refused(self, kind: Handed, refused: GameError) -> None:
-        """An empty answer, which the contract must not come to look at."""
-        none = self.model, self.claim(), evidence_tuple(Evidence())
-        name, args = {
-            Handed.PICK: ("openNode", ([], [])),
-            Handed.POINT: ("prove", none),
-            Handed.DEMAND: ("restate", (bytes(32), bytes(32), bytes(32), [])),
-            Handed.PICK_PART: (
-                "provePart", (*none[:2], tuple(Place(0, 0)), none[2], opening_tuple(Opening()))
-            ),
-        }[kind]  # fmt: skip
-
-        def refuse(_game: Game, _now: int) -> Game:
-            raise refused
-
-        self.move(self.bench.accuser, name, args, refuse)
-
     def compare(self) -> None:
-        (accused, phase, status, ends, child, level, _accuser, count, index, parts, part, asks, _binding, node, _opening) = self.bench.read("ToleranceGame", "gameOf", [self.id])  # fmt: skip
+        (accused, phase, status, ends, child, level, _accuser, count, index, parts, part, asks, bound, node, _opening) = self.bench.read("ToleranceGame", "gameOf", [self.id])  # fmt: skip
         game = self.game
         assert accused == self.bench.owner.lower()
         assert (phase, status, asks) == (game.phase, game.verdict, game.asks)
@@ -384,13 +323,9 @@ class TwinGame:
         if phase in (Phase.PICKING, Phase.OPENING):
             assert game.case is not None
             assert count == game.case.layout.chunks
-            assert game.case.claim.exact == (game.node is not None)
-            assert (level, index) == ((game.node.level, game.node.index) if game.node else (0, 0))
-            if game.node:
-                assert node == game.node.hash
-            if phase == Phase.PICKING:
-                state = self.bench.read("ToleranceGame", "stateOf", [self.id])
-                assert state == dispute.pick_state(game, self.model)
+            assert game.node is not None
+            assert (level, index, node) == (game.node.level, game.node.index, game.node.hash)
+            assert bound == binding(self.model, game.case.claim)
             if phase == Phase.OPENING:
                 assert child == game.child
         if phase in (Phase.PROVING, Phase.PICKING_PART, Phase.PROVING_PART):
@@ -418,7 +353,7 @@ class TwinGame:
 
     def blank(self, name: str, case: Case, caller: str = "", at_s: int | None = None) -> None:
         """A move of empty arguments, by the accuser or the accused unless `caller` says who."""
-        accused = name in ("reveal", "pick", "point", "point_with", "demand", "pick_part")
+        accused = name in ("reveal", "pick", "point", "point_with", "pick_part")
         caller = caller or (self.bench.owner if accused else self.bench.accuser)
         moves: dict[str, Callable[[], None]] = {
             "accuse": lambda: self.accuse(case, 0, [], [], caller, at_s),
@@ -427,15 +362,14 @@ class TwinGame:
             "open_node": lambda: self.open_node([], [], caller, at_s),
             "open_chunks": lambda: self.open_chunks([], [], caller, at_s),
             "point_with": lambda: self.point(Place(0, 0), caller, at_s, b"1234"),
-            "demand": lambda: self.demand(caller, at_s),
-            "restate": lambda: self.restate(bytes(32), [], caller, at_s, case),
             "ask": lambda: self.ask(blank_rows(case), 0, [], [], caller, at_s),
             "reveal": lambda: self.reveal([], caller, at_s, blank_rows(case)),
             "prove_malformed": lambda: self.prove_malformed(
                 blank_rows(case), 0, [], Spot(Boundary.OUT, 0), RowOpening(), caller, at_s
             ),
             "prove": lambda: self.prove(Evidence(), caller, at_s, case),
-            "expand": lambda: self.expand(Evidence(), b"", caller, at_s, case),
+            "expand": lambda: self.expand(b"", caller, at_s),
+            "prove_sum": lambda: self.prove_sum(Evidence(), b"", caller, at_s, case),
             "pick_part": lambda: self.pick_part(0, caller, at_s),
             "prove_part": lambda: self.prove_part(Evidence(), Opening(), caller, at_s, case),
         }
@@ -479,27 +413,6 @@ class TwinGame:
         self.move(
             caller, "openChunks", [b"".join(shown), bytes(map(len, shown)), proof],
             lambda g, now: g.open_chunks(now, caller, shown, proof), at_s,
-        )  # fmt: skip
-
-    def demand(self, caller: str = "", at_s: int | None = None) -> None:
-        caller = caller or self.bench.operator
-        self.move(caller, "demand", [], lambda g, now: g.demand(now, caller), at_s)
-
-    def restate(
-        self,
-        root: bytes,
-        below: list[bytes],
-        caller: str = "",
-        at_s: int | None = None,
-        case: Case | None = None,
-    ) -> None:
-        caller = caller or self.bench.accuser
-        about = case or self.game.case
-        assert about is not None
-        plain = about.claim.trace_root
-        self.move(
-            caller, "restate", [claimed(self.model, about.claim), plain, root, below],
-            lambda g, now: g.restate(now, caller, root, below), at_s,
         )  # fmt: skip
 
     def ask(
@@ -606,18 +519,23 @@ class TwinGame:
             caller, "prove", [self.model, self.claim(case), evidence_tuple(evidence)], lambda g, now: g.prove(now, caller, evidence), at_s
         )  # fmt: skip
 
-    def expand(
+    def expand(self, stated: bytes, caller: str = "", at_s: int | None = None) -> None:
+        caller = caller or self.bench.accuser
+        self.move(caller, "expand", [stated], lambda g, now: g.expand(now, caller, stated), at_s)
+
+    def prove_sum(
         self,
         evidence: Evidence,
-        stated: bytes,
+        stated: bytes | None = None,
         caller: str = "",
         at_s: int | None = None,
         case: Case | None = None,
     ) -> None:
         caller = caller or self.bench.accuser
+        place, sums = self.game.place or Place(0, 0), self.game.stated if stated is None else stated
         self.move(
-            caller, "expand", [self.model, self.claim(case), evidence_tuple(evidence), stated],
-            lambda g, now: g.expand(now, caller, evidence, stated), at_s,
+            caller, "proveSum", [self.model, self.claim(case), tuple(place), evidence_tuple(evidence), sums],
+            lambda g, now: g.prove_sum(now, caller, evidence, sums), at_s,
         )  # fmt: skip
 
     def pick_part(self, part: int, caller: str = "", at_s: int | None = None) -> None:

@@ -13,13 +13,11 @@ import math
 import random
 import struct
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
 
-from core.dispute.game.dispute import Handed
 from core.dispute.referee import Kind
 from core.dispute.trace import chunks
 from core.dispute.trace.derive import Choice, Derivation, Run
@@ -36,10 +34,10 @@ from tests.core.dispute.trace.toy import shapes_of_layer
 from tests.twins.dispute_chain import Bench, TwinGame
 
 SNAPSHOT = Path(ROOT) / "contracts" / "snapshots" / "ToleranceGame.json"
-#: Of a dispute in which the accuser hands nothing over and has to open the trace on chain, level by level: it pays for that itself. Also
-#: where its first trace is not the canonical one, and the accused demands that.
+#: Of a dispute in which the accuser shows nothing off chain and has to open the trace on chain, level by
+#: level: it pays for that itself.
 MAX_DESCENT_GAS = 1_500_000
-MAX_TOTAL_GAS, MAX_MOVE_GAS, MAX_MOVE_BYTES, MAX_MOVES = 1_200_000, 500_000, 16_384, 20
+MAX_TOTAL_GAS, MAX_MOVE_GAS, MAX_MOVE_BYTES, MAX_MOVES = 1_050_000, 500_000, 16_384, 20
 POSITIONS, WINDOW_ROWS = 1024, 64
 
 GEMMA_270M = Traits(
@@ -70,14 +68,10 @@ SHAPES = (
 
 
 class Way(StrEnum):
-    """How a dispute may go. In all but the first the accused hands its moves over, signed, and the accuser posts them with its answers; in
-    all but the last the accuser begins with the canonical trace, as our own does.
-    """
+    """How a dispute may go: the accused was shown the trace off chain, or has to go down it on chain."""
 
-    ON_CHAIN = "pointed at once, all on chain"
     POINTED = "pointed at once"
     DESCENT = "descent"
-    DEMAND = "demand and descent"
 
 
 def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int, int]]:
@@ -124,7 +118,7 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
     rows = nothing("in"), nothing("out")
     claim = Claim(
         RequestLeaf(0, commit.to_hex(rows[0]), commit.to_hex(rows[1]), POSITIONS, 200), shape.layer_from, shape.layer_to,
-        POSITIONS, POSITIONS - WINDOW_ROWS, 2, tree.root, exact=way != Way.DEMAND,
+        POSITIONS, POSITIONS - WINDOW_ROWS, 2, tree.root,
     )  # fmt: skip
     case = Case(program, tuple(roots), claim)
     model = bench.register(case, tag)
@@ -132,15 +126,6 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
     hashes[17] = commit.leaf_hash(commit.request_leaf_bytes(claim.leaf))
     bench.gas_used.clear()
     game = TwinGame.open(bench, case, hashes, model)
-    operator = bench.signer
-
-    def answer(kind: Handed, value: int | Place, move: Callable[[], None]) -> None:
-        if way != Way.ON_CHAIN:
-            game.handed(kind, value, operator, move)
-            return
-        post = {Handed.POINT: game.point, Handed.PICK_PART: game.pick_part}[kind]
-        post(value, operator.address)  # type: ignore[arg-type]
-        move()
 
     def open_child() -> None:
         child, node = game.game._child(), game.game.node
@@ -151,18 +136,16 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
         else:
             game.open_chunks(shown, proof)
 
-    below = tree.below(tree.height, 0)
-    game.accuse(case, 17, commit.merkle_proof(hashes, 17), below if claim.exact else [])
-    if way == Way.DEMAND:
-        game.handed(Handed.DEMAND, 0, operator, lambda: game.restate(tree.root, below))
-    while way in (Way.DESCENT, Way.DEMAND) and (node := game.game.node) is not None and node.level:
+    game.accuse(case, 17, commit.merkle_proof(hashes, 17), tree.below(tree.height, 0))
+    while way == Way.DESCENT and (node := game.game.node) is not None and node.level:
         step = min(chunks.STEP_LEVELS, node.level)
-        answer(Handed.PICK, (chunk >> (node.level - step)) - (node.index << step), open_child)
-    result = evidence(trace, trial.whole, None, Run(place, 1))
+        game.pick((chunk >> (node.level - step)) - (node.index << step))
+        open_child()
     sums = struct.pack(f"<{len(stated)}d", *stated)
-    answer(Handed.POINT, place, lambda: game.expand(result, sums))
-    found = evidence(trace, leaf, weights, None)
-    answer(Handed.PICK_PART, part, lambda: game.prove_part(found))
+    game.point(place, bench.operator)
+    game.expand(sums)
+    game.pick_part(part)
+    game.prove_part(evidence(trace, leaf, weights, None))
     assert game.game.verdict == 2
     game.execute()
     return list(bench.gas_used)
@@ -189,9 +172,9 @@ def measure() -> dict[str, int]:
         node.stop()
 
 
-#: Of a round in one transaction: base fee, signed move, storage, event; then each hash that is shown, as calldata and hashed once; and each
-#: sibling on the way up to the node before. Fitted to the rounds that are measured.
-ROUND_GAS, SHOWN_GAS, SIBLING_GAS = 49_300, 840, 930
+#: Of a round, the pick and its opening: base fees and what else the bytes of a call are; then each hash
+#: that is shown, and each sibling on the way up to the node before, by the floor of calldata.
+ROUND_GAS, HASH_GAS = 57_500, 1_280
 
 
 def widths(levels: int) -> list[tuple[int, int, int]]:
@@ -199,8 +182,7 @@ def widths(levels: int) -> list[tuple[int, int, int]]:
     found = []
     for step in range(1, 9):
         rounds = -(-levels // step)
-        opening = ROUND_GAS + SHOWN_GAS * (1 << step) + SIBLING_GAS * step
-        found.append((1 << step, rounds, rounds * opening))
+        found.append((1 << step, rounds, rounds * (ROUND_GAS + HASH_GAS * ((1 << step) + step))))
     return found
 
 

@@ -1,8 +1,11 @@
-"""Random leaves for the two referees: honest, a hair beside a bound, and absurd.
+"""Random leaves for the two referees: honest, one bit off, and absurd.
 
-Operands come in modes: numbers as a model has them, any bit pattern, subnormals and zeros, the ends of the range. A result is
-honest, some units in the last place off, exactly on either side of its bound (found by bisection with the Python
-twin), or anything. Now and then an operand is an infinity or NaN, or a length or parameter is wrong.
+Operands come in modes: numbers as a model has them, any bit pattern, subnormals and zeros, the ends
+of the range, whole numbers whose products and sums lie halfway between two float64, and all of
+these in one leaf. A result is what float64 arithmetic gives, the right one, one of its two
+neighbours, some units in the last place off, or anything. A verdict has no right result; its result
+lies on either side of its bound, which bisection with the Python twin finds. Now and then an
+operand is an infinity or NaN, or a length or parameter is wrong.
 """
 
 from __future__ import annotations
@@ -14,12 +17,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from core.dispute.referee import Format, Kind, Leaf, LeafError, Ruling, check, exact_value
+from core.dispute.referee.exact import VALUES
 from core.dispute.referee.formats import LAYOUTS, MINUS_INFINITY, decode_bits
 from core.dispute.referee.leaf import Malformed
 from core.dispute.referee.noise import gumbel
 
 MODEL_FORMATS = (Format.BF16, Format.FP16, Format.FP32)
 _SIGN64 = 1 << 63
+_ORDINARY, _ANY_BITS, _TINY, _ENDS, _HALFWAY, _MIXED = range(6)
+#: Of odd mantissas: products of 27 and 27 or of 24 and 30 bits have 54, one too many for a float64.
+_HALFWAY_BITS = {
+    Format.F64: (1, 27, 30),
+    Format.FP32: (1, 24),
+    Format.FP16: (1, 11),
+    Format.BF16: (1, 8),
+}
 
 
 def bits_of(value: float) -> int:
@@ -75,30 +87,12 @@ class Cases:
         """`count` leaves of this kind, several results to each draw of operands."""
         found: list[Leaf] = []
         while len(found) < count:
-            self._mode = self._rng.choices((0, 1, 2, 3), (6, 1, 1, 1))[0]
+            self._mode = self._rng.choices(range(6), (5, 1, 1, 1, 1, 1))[0]
             draft = _BUILDERS[kind](self)
             if self._rng.random() < 0.04:
                 draft = self._poisoned(draft)
             drafts = self._with_results(draft)
             found += [self._spoiled(draft.leaf()) for draft in drafts]
-        return found[:count]
-
-    def exact_leaves(self, kind: Kind, count: int) -> list[Leaf]:
-        """As `leaves`, and with each draw of operands the canonical result and one of its two neighbours."""
-        found: list[Leaf] = []
-        while len(found) < count:
-            (leaf,) = self.leaves(kind, 1)
-            found.append(leaf)
-            try:
-                right = exact_value(leaf)
-            except (LeafError, Malformed):
-                continue
-            if right is not None:
-                beside = moved(int.from_bytes(right, "little"), self._rng.choice((-1, 1)))
-                found += [
-                    replace(leaf, operands=result + leaf.operands[8:])
-                    for result in (right, beside.to_bytes(8, "little"))
-                ]
         return found[:count]
 
     # --- values ---
@@ -107,19 +101,31 @@ class Cases:
         """Bits of a value in the current mode."""
         rng, layout = self._rng, LAYOUTS[fmt]
         width = 8 * layout.width_bytes
-        if self._mode == 1:
+        mode = rng.randrange(_MIXED) if self._mode == _MIXED else self._mode
+        if mode == _ANY_BITS:
             bits = rng.getrandbits(width)
             return bits if decode_bits(bits, fmt) else bits & ~(1 << layout.fraction_bits)
-        if self._mode == 2:
+        if mode == _TINY:
             sign = rng.getrandbits(1) << (width - 1)
             return sign | rng.choice((0, 1, rng.getrandbits(layout.fraction_bits)))
-        if self._mode == 3:
+        if mode == _ENDS:
             limit = (1 << layout.exponent_bits) - 2
             field = rng.choice((1, 2, limit // 2, limit // 2 + 1, limit - 1, limit))
             fraction = rng.choice((0, 1, (1 << layout.fraction_bits) - 1))
             sign = rng.getrandbits(1) << (width - 1)
             return sign | field << layout.fraction_bits | fraction
+        if mode == _HALFWAY:
+            return self.near(self._halfway(fmt), fmt)
         return self.near(rng.gauss(0, 1) * 10 ** rng.uniform(-2, 2), fmt)
+
+    def _halfway(self, fmt: Format) -> float:
+        """A short odd whole number, or an even one beside 2^53, where a float64's step is 2."""
+        rng = self._rng
+        sign = rng.choice((-1, 1))
+        if fmt is Format.F64 and rng.random() < 0.3:
+            return float(sign * (2**53 + 2 * rng.randrange(4)))
+        bits = rng.choice(_HALFWAY_BITS[fmt])
+        return float(sign * (rng.getrandbits(bits) | 1 | 1 << (bits - 1)))
 
     def near(self, value: float, fmt: Format) -> int:
         if fmt is Format.F64:
@@ -162,18 +168,25 @@ class Cases:
     # --- results ---
 
     def _with_results(self, draft: Draft) -> list[Draft]:
-        """The honest result, one some units off, one some parts off, the two at a bound, and an absurd one."""
+        """The drawn result, one some units off, one some parts off, two of the edge, and an absurd one."""
         rng = self._rng
         result = draft.trace[0]
         near = moved(result, rng.choice((-1, 1)) * rng.randint(1, 1 << 14))
         factor = 1 + rng.choice((-1, 1)) * 2.0 ** rng.uniform(-60, -8)
-        others = [
-            near,
-            bits_of(float_of(result) * factor),
-            *self._at_the_bound(draft),
-            self.value(),
-        ]
+        edge = self._beside(draft) if draft.kind in VALUES else self._at_the_bound(draft)
+        others = [near, bits_of(float_of(result) * factor), *edge, self.value()]
         return [draft, *(draft.with_result(bits) for bits in others)]
+
+    def _beside(self, draft: Draft) -> list[int]:
+        """The right result and one of its two neighbours, if there is a right one."""
+        try:
+            right = exact_value(draft.with_result(0).leaf())
+        except (LeafError, Malformed):
+            return []
+        if right is None:
+            return []
+        bits = int.from_bytes(right, "little")
+        return [bits, moved(bits, self._rng.choice((-1, 1)))]
 
     def _at_the_bound(self, draft: Draft) -> list[int]:
         """The two neighbouring results between which the ruling changes, if it does within reach."""

@@ -29,10 +29,10 @@ _LEAF_OVERHEAD_BYTES = 600
 class ChainReferee:
     """A referee and `RefereeLens`, freshly deployed from the committed artifacts."""
 
-    def __init__(self, rpc_url: str, contract: str = "Referee") -> None:
+    def __init__(self, rpc_url: str) -> None:
         self.url = rpc_url
         self._sender = self._rpc("eth_accounts", [])[0]
-        referee = self._deploy(artifact(contract)["bytecode"])
+        referee = self._deploy(artifact("Referee")["bytecode"])
         lens = artifact("RefereeLens")
         argument = encode(["address"], [referee]).hex()
         self._lens = self._deploy(lens["bytecode"] + argument)
@@ -68,12 +68,11 @@ class ChainReferee:
         found = self._call("decode", ["bytes", "uint256"], [raw, fmt], ["(int256,int256)[]"])[0]
         return [Real(*value) for value in found]
 
-    def sums(self, fmt: int, n: int, operands: bytes) -> tuple[Real, Real, Real]:
-        """Σ, Σ|·| and slack of a LINEAR leaf's operands."""
-        answer = "((int256,int256),(int256,int256),(int256,int256))"
+    def sums(self, fmt: int, n: int, operands: bytes) -> Real:
+        """The sum of a LINEAR leaf's operands."""
+        answer = "(int256,int256)"
         found = self._call("sums", ["uint256", "uint256", "bytes"], [fmt, n, operands], [answer])
-        total, magnitude, slack = found[0]
-        return Real(*total), Real(*magnitude), Real(*slack)
+        return Real(*found[0])
 
     def _call(self, name: str, types: list[str], arguments: list[Any], answer: list[str]) -> Any:
         data = function_abi_to_4byte_selector(self._functions[name]) + encode(types, arguments)

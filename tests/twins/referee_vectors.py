@@ -1,7 +1,7 @@
 """Compares the referee's two twins, Python and Solidity, on as many random leaves as asked.
 
-    python -m tests.twins.referee_vectors                      100 000 leaves of each kind, twice, and as many raw numbers
-    python -m tests.twins.referee_vectors --count 2000 --kinds LINEAR exact:EXP
+    python -m tests.twins.referee_vectors                100 000 leaves of each kind, and raw numbers
+    python -m tests.twins.referee_vectors --count 2000 --kinds LINEAR EXP
 
 Starts its own local chain. Prints one line a kind and exits 1 if a single answer differs.
 """
@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from core.dispute.referee import Format, Kind, Leaf, LeafError, check, check_exact
-from core.dispute.referee.exact import VALUES
+from core.dispute.referee import Format, Kind, Leaf, LeafError, check
 from core.dispute.referee.formats import LAYOUTS, decode
 from core.dispute.referee.noise import gumbel_of, philox_word
 from core.dispute.referee.real import Real
@@ -30,35 +29,25 @@ from tests.twins.referee_chain import ANVIL_OPTIONS, REVERTS, ChainReferee
 
 _CHUNK = 2000
 FULL_COUNT = 100_000
-#: Before the name of a kind: leaves of canonical traces.
-EXACT = "exact:"
 
 
-def python_ruling(leaf: Leaf, rule: Callable[[Leaf], int] = check) -> int:
+def python_ruling(leaf: Leaf) -> int:
     """The Python twin's ruling, REVERTS where it raises LeafError."""
     try:
-        return int(rule(leaf))
+        return int(check(leaf))
     except LeafError:
         return REVERTS
 
 
 def compare_kind(chain: ChainReferee, kind: Kind, count: int, seed: int) -> Counter[int]:
-    """Rulings on `count` leaves, by number of times. Raises AssertionError with the first leaf on which the twins differ."""
+    """Rulings on `count` leaves, by number of times.
+
+    Raises AssertionError with the first leaf on which the twins differ.
+    """
     leaves = Cases(seed).leaves(kind, count)
     mine = [python_ruling(leaf) for leaf in leaves]
     for leaf, here, there in zip(leaves, mine, chain.rulings(leaves), strict=True):
         assert here == there, f"Python rules {here}, Solidity {there} on {leaf}"
-    return Counter(mine)
-
-
-def compare_exact(chain: ChainReferee, kind: Kind, count: int, seed: int) -> Counter[int]:
-    """As `compare_kind`, of the referee of canonical traces; `chain` must have been made with it."""
-    leaves = Cases(seed).exact_leaves(kind, count)
-    mine = [python_ruling(leaf, check_exact) for leaf in leaves]
-    for leaf, here, there in zip(leaves, mine, chain.rulings(leaves), strict=True):
-        assert here == there, (
-            f"Python rules {here}, Solidity {there} on {leaf} in a canonical trace"
-        )
     return Counter(mine)
 
 
@@ -102,7 +91,7 @@ def compare_decoding(chain: ChainReferee, count: int, seed: int) -> Counter[int]
 
 
 def compare_sums(chain: ChainReferee, count: int, seed: int) -> Counter[int]:
-    """Sums, magnitudes and slack of dot products, to the last bit."""
+    """Sums of dot products, to the last bit."""
     done = 0
     for leaf in Cases(seed).leaves(Kind.LINEAR, count // 10):
         if python_ruling(leaf) not in (0, 1):
@@ -112,7 +101,7 @@ def compare_sums(chain: ChainReferee, count: int, seed: int) -> Counter[int]:
         model = decode(leaf.operands[8 * (1 + n) :], Format(fmt))
         if trace is None or model is None:
             continue
-        assert chain.sums(fmt, n, leaf.operands) == tuple(dot(model, trace[1:]))
+        assert chain.sums(fmt, n, leaf.operands) == dot(model, trace[1:])
         done += 1
     return Counter({1: done})
 
@@ -132,7 +121,6 @@ def comparisons(names: list[str]) -> dict[str, Comparison]:
     known: dict[str, Comparison] = {
         kind.name: partial(_compare_kind_last, kind=kind) for kind in Kind
     }
-    known |= {EXACT + kind.name: partial(_compare_exact_last, kind=kind) for kind in VALUES}
     known |= RAW
     return {name: known[name] for name in names or known}
 
@@ -141,13 +129,9 @@ def _compare_kind_last(chain: ChainReferee, count: int, seed: int, kind: Kind) -
     return compare_kind(chain, kind, count, seed)
 
 
-def _compare_exact_last(chain: ChainReferee, count: int, seed: int, kind: Kind) -> Counter[int]:
-    return compare_exact(chain, kind, count, seed)
-
-
 def _run(rpc_url: str, name: str, count: int, seed: int) -> tuple[str, Counter[int], float]:
     started_s = time.monotonic()
-    chain = ChainReferee(rpc_url, "ExactReferee" if name.startswith(EXACT) else "Referee")
+    chain = ChainReferee(rpc_url)
     compare = comparisons([name])[name]
     found: Counter[int] = Counter()
     for chunk, size in enumerate(_chunks(count)):
@@ -176,10 +160,8 @@ def main(argv: list[str] | None = None) -> int:
             ]
             for run in runs:
                 name, found, seconds = run.result()
-                print(
-                    f"{name:24} {found.total():>8} alike  {dict(sorted(found.items()))}  {seconds:.0f} s"
-                )
-                sys.stdout.flush()
+                rulings = dict(sorted(found.items()))
+                print(f"{name:20} {found.total():>8} alike  {rulings}  {seconds:.0f} s", flush=True)
     except AssertionError as difference:
         print(f"the twins differ: {difference}", file=sys.stderr)
         return 1

@@ -6,19 +6,10 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
-from core.dispute.game import dispute
-from core.dispute.game.dispute import (
-    ACCUSED_TURNS,
-    ACCUSER_TURNS,
-    GameError,
-    Handed,
-    Phase,
-    Verdict,
-)
+from core.dispute.game.dispute import ACCUSED_TURNS, ACCUSER_TURNS, GameError, Phase, Verdict
 from core.dispute.referee import Kind
 from core.dispute.trace import chunks
 from core.dispute.trace.check import all_places
@@ -32,8 +23,7 @@ from core.dispute.trace.sources import CommittedRows, answer_rows
 from core.keys.signer import Signer
 from core.protocol import commit
 from core.protocol.types import RequestLeaf
-from tests.accounts import devnet_accounts
-from tests.conftest import CHAIN_ID, start_anvil
+from tests.conftest import start_anvil
 from tests.core.dispute.trace import toy as toys
 from tests.core.dispute.trace.players import (
     OPERATOR,
@@ -100,28 +90,17 @@ class Play:
         """A move whose arguments do not matter, because it is refused before they are looked at."""
         self.game.blank(name, self.case, caller, at_s)
 
-    def demand(self) -> None:
-        """Demand, and let the accuser answer with the canonical trace; what it holds from then on."""
-        a = self.accusation
-        self.game.demand()
-        truth = a.stage.canonical(a.outputs)
-        self.accusation = replace(a, trace=truth, exact=True)
-        self.game.restate(truth.tree.root, truth.tree.below(truth.tree.height, 0))
-
     def judge(self, place: Place, rng: random.Random, defence: Defence | None = None) -> None:
         """Point, and let the accuser prove."""
         a = self.accusation
         sources = a.stage.sources(a.outputs)
         self.game.point(place)
-        found = evidence_for(a.trace, a.stage.derivation, sources, place)
         if not a.stage.derivation.trial(place).parts:
-            self.game.prove(found)
+            self.game.prove(evidence_for(a.trace, a.stage.derivation, sources, place))
             return
-        self.game.expand(found, a.partial_sums(place))
-        if self.game.game.phase != Phase.PICKING_PART:
-            return
-        stated = self.game.game.stated
-        part = defence.bad_part(place, stated) if defence else rng.randrange(len(stated) // 8)
+        self.game.expand(a.partial_sums(place))
+        game = self.game.game
+        part = defence.bad_part(place, game.stated) if defence else rng.randrange(game.parts + 1)
         self.game.pick_part(part)
         self.prove_part(part)
 
@@ -129,16 +108,19 @@ class Play:
         """The accuser's answer to a place."""
         a, place = self.accusation, self.game.game.place
         assert place is not None
-        found = evidence_for(a.trace, a.stage.derivation, a.stage.sources(a.outputs), place)
         if a.stage.derivation.trial(place).parts:
-            self.game.expand(found, a.partial_sums(place))
+            self.game.expand(a.partial_sums(place))
         else:
-            self.game.prove(found)
+            sources = a.stage.sources(a.outputs)
+            self.game.prove(evidence_for(a.trace, a.stage.derivation, sources, place))
 
     def prove_part(self, part: int) -> None:
         a, place = self.accusation, self.game.game.place
         assert place is not None
         sources = a.stage.sources(a.outputs)
+        if part == self.game.game.parts:
+            self.game.prove_sum(evidence_for(a.trace, a.stage.derivation, sources, place))
+            return
         self.game.prove_part(evidence_for(a.trace, a.stage.derivation, sources, place, part))
 
 
@@ -173,9 +155,11 @@ def test_an_honest_accuser_wins_wherever_the_accused_points(
     stage = make_stage(name)
     lie = stage.lying_outputs(LIE)
     accusation = Accusation(stage, lie, stage.evaluate(lie))
-    for place in sampled(stage, rng):
+    for number, place in enumerate(sampled(stage, rng)):
         play = Play(bench, accusation, tag)
         play.accuse()
+        if number % 8 == 0 and stage.layout.op(place.section, place.op).form != 15:
+            play.descend(stage.layout.first_chunk(place) + place.item // 8)
         play.judge(place, rng)
         assert play.game.game.verdict == Verdict.FAULT, place
         play.game.execute()
@@ -195,7 +179,6 @@ def test_a_forged_number_loses_wherever_it_is(bench: Bench, tag: int, name: str)
             float("-inf"),
         ):
             continue
-        # Any stabiliser within 1 above and 60 below a score is right: it cancels.
         stabiliser = stage.layout.op(place.section, place.op).kind == Kind.STABILISER
         off = 99.0 if stabiliser else abs(honest[place]) * 1e-6 + 1e-9
         forged: HeldTrace = honest.replaced(place, honest[place] + off)
@@ -209,16 +192,10 @@ def test_a_forged_number_loses_wherever_it_is(bench: Bench, tag: int, name: str)
 
 @pytest.fixture(scope="module")
 def lie(bench: Bench) -> Accusation:
-    """A true accusation of the toy llama, by its canonical trace."""
+    """A true accusation of the toy llama."""
     stage = make_stage("llama")
     outputs = stage.lying_outputs(LIE)
-    return Accusation(stage, outputs, stage.canonical(outputs), exact=True)
-
-
-@pytest.fixture(scope="module")
-def plain(lie: Accusation) -> Accusation:
-    """The same by a plain trace."""
-    return replace(lie, trace=lie.stage.evaluate(lie.outputs), exact=False)
+    return Accusation(stage, outputs, stage.evaluate(outputs))
 
 
 Move = Callable[["Play"], None]
@@ -227,7 +204,6 @@ Move = Callable[["Play"], None]
 def every_move(play: Play) -> dict[str, tuple[Phase, Move]]:
     """Each function with arguments that are right in the phase that it is for, as right as they can be elsewhere."""
     a, game = play.accusation, play.game
-    tree = a.trace.tree
     proof = commit.merkle_proof(play.leaves, 2)
     verdict = Place(len(a.stage.layout.section_types) - 1, 6)
     found = evidence_for(a.trace, a.stage.derivation, a.stage.sources(a.outputs), verdict)
@@ -245,18 +221,14 @@ def every_move(play: Play) -> dict[str, tuple[Phase, Move]]:
             lambda _: game.prove_malformed(rows, 2, proof, spot, a.outputs.open(1, 0)),
         ),
         "reveal": (Phase.ASKED, lambda _: game.reveal([a.outputs.open(1, 0)], rows=rows)),
-        "demand": (Phase.PICKING, lambda _: game.demand()),
         "point_with": (Phase.PICKING, lambda _: game.point(verdict, tokens=b"1234")),
-        "restate": (
-            Phase.RESTATING,
-            lambda p: game.restate(tree.root, tree.below(tree.height, 0), case=p.case),
-        ),
         "pick": (Phase.PICKING, lambda _: game.pick(0)),
         "point": (Phase.PICKING, lambda _: game.point(verdict)),
         "open_node": (Phase.OPENING, lambda p: p.game.open_node([], [])),
         "open_chunks": (Phase.OPENING, lambda _: game.open_chunks([], [])),
         "prove": (Phase.PROVING, lambda p: game.prove(found, case=p.case)),
-        "expand": (Phase.PROVING, lambda p: game.expand(found, b"", case=p.case)),
+        "expand": (Phase.PROVING, lambda _: game.expand(b"")),
+        "prove_sum": (Phase.PROVING_PART, lambda p: game.prove_sum(found, b"", case=p.case)),
         "pick_part": (Phase.PICKING_PART, lambda _: game.pick_part(0)),
         "prove_part": (
             Phase.PROVING_PART,
@@ -278,20 +250,13 @@ def stages_of_a_game(play: Play) -> Iterator[Phase]:
     play.game.reveal([a.outputs.open(1, 0)])
     play.accuse()
     yield Phase.PICKING
-    play.game.demand()
-    yield Phase.RESTATING
-    truth = a.stage.canonical(a.outputs)
-    play.accusation = a = replace(a, trace=truth, exact=True)
-    play.game.restate(truth.tree.root, truth.tree.below(truth.tree.height, 0))
     play.game.pick(0)
     yield Phase.OPENING
     play.open()
     place = next(p for p in all_places(a.stage.layout) if a.stage.derivation.trial(p).parts)
     play.game.point(place)
     yield Phase.PROVING
-    play.game.expand(
-        evidence_for(a.trace, a.stage.derivation, sources, place), a.partial_sums(place)
-    )
+    play.game.expand(a.partial_sums(place))
     yield Phase.PICKING_PART
     play.game.pick_part(0)
     yield Phase.PROVING_PART
@@ -465,29 +430,10 @@ def other_weights(a: Accusation) -> WeightOpening:
 
 
 @pytest.mark.parametrize("tag,name", [(0, "llama"), (1, "qwen2"), (4, "gemma3")])
-def test_canonical_leaves_hold_wherever_the_accused_points(
-    bench: Bench, tag: int, name: str
-) -> None:
-    rng = random.Random(tag)
-    stage = make_stage(name)
-    outputs = stage.lying_outputs(LIE)
-    accusation = Accusation(stage, outputs, stage.canonical(outputs), exact=True)
-    for number, place in enumerate(sampled(stage, rng)):
-        if number % 2:
-            continue
-        play = Play(bench, accusation, tag)
-        play.accuse()
-        if number % 8 == 0 and stage.layout.op(place.section, place.op).form != 15:
-            play.descend(stage.layout.first_chunk(place) + place.item // 8)
-        play.judge(place, rng)
-        assert play.game.game.verdict == Verdict.FAULT, place
-
-
-@pytest.mark.parametrize("tag,name", [(0, "llama"), (1, "qwen2"), (4, "gemma3")])
 def test_an_accused_that_was_shown_nothing_descends_to_the_lie_on_chain(
     bench: Bench, tag: int, name: str
 ) -> None:
-    """The accuser keeps its trace to itself; the accused's picks are handed over and posted with the answers."""
+    """The accuser keeps its trace to itself."""
     rng = random.Random(200 + tag)
     stage = make_stage(name)
     outputs = stage.honest_outputs
@@ -497,7 +443,7 @@ def test_an_accused_that_was_shown_nothing_descends_to_the_lie_on_chain(
         if not math.isfinite(blind.own[place]):
             continue
         forged = blind.own.replaced(place, math.nextafter(blind.own[place], math.inf))
-        accusation = Accusation(stage, outputs, forged, exact=True)
+        accusation = Accusation(stage, outputs, forged)
         play = Play(bench, accusation, tag)
         play.accuse()
         while play.game.game.phase != Phase.RULED:
@@ -505,15 +451,17 @@ def test_an_accused_that_was_shown_nothing_descends_to_the_lie_on_chain(
             game = replace(play.game.game, accused=frozenset((OPERATOR,)))
             if game.phase == Phase.PICKING_PART:
                 part = blind.pick_part(game, 0).part
-                answer = partial(play.prove_part, part)
-                play.game.handed(Handed.PICK_PART, part, bench.signer, answer)
+                play.game.pick_part(part)
+                play.prove_part(part)
                 continue
             moved = blind.move(game, 0, shown_in(accusation, game))
             if moved.phase == Phase.OPENING:
-                play.game.handed(Handed.PICK, moved.child, bench.signer, play.open)
+                play.game.pick(moved.child)
+                play.open()
             else:
                 assert moved.place is not None
-                play.game.handed(Handed.POINT, moved.place, bench.signer, play.prove)
+                play.game.point(moved.place)
+                play.prove()
         assert play.game.game.verdict == Verdict.NO_FAULT, place
         play.game.execute()
 
@@ -531,7 +479,7 @@ def test_a_partial_sum_is_one_of_those_that_were_stated(bench: Bench) -> None:
         play.accuse()
         play.game.point(place)
         stated, part = a.partial_sums(place), parts[place] - 1
-        play.game.expand(evidence_for(a.trace, stage.derivation, sources, place), stated)
+        play.game.expand(stated)
         play.game.pick_part(part)
         found = evidence_for(a.trace, stage.derivation, sources, place, part)
         right = show_stated(stated, part)
@@ -546,106 +494,67 @@ def test_a_partial_sum_is_one_of_those_that_were_stated(bench: Bench) -> None:
         assert play.game.game.verdict == Verdict.FAULT
 
 
+def test_sums_that_were_not_stated_or_are_not_the_places_prove_nothing(
+    bench: Bench, parted: Accusation
+) -> None:
+    """More sums than the value has, or fewer: neither their sum nor one that is not there is ever proven."""
+    stage = parted.stage
+    place = next(p for p in all_places(stage.layout) if stage.derivation.trial(p).parts)
+    sources, right = stage.sources(parted.outputs), parted.partial_sums(place)
+    whole = evidence_for(parted.trace, stage.derivation, sources, place)
+    for stated in (right + bytes(8), right[:-8] or right * 3):
+        play = Play(bench, parted, 1)
+        play.accuse()
+        play.game.point(place)
+        for wrong in (b"", bytes(12), bytes(8 << 16)):
+            with pytest.raises(GameError, match="NoParts"):
+                play.game.expand(wrong)
+        play.game.expand(stated)
+        with pytest.raises(GameError, match="PartUnknown"):
+            play.game.pick_part(len(stated) // 8 + 1)
+        play.game.pick_part(len(stated) // 8)
+        with pytest.raises(GameError, match="SumDue"):
+            play.game.prove_part(evidence_for(parted.trace, stage.derivation, sources, place, 0))
+        with pytest.raises(GameError, match="StatedMismatch"):
+            play.game.prove_sum(whole, right)
+        with pytest.raises(GameError, match="EvidenceWrong"):
+            play.game.prove_sum(whole)
+        play.game.timeout(play.game.game.ends_at + 1)
+        assert play.game.game.verdict == Verdict.NO_FAULT
+
+
+def test_a_sum_is_proven_where_it_was_picked(bench: Bench, parted: Accusation) -> None:
+    stage = parted.stage
+    place = next(p for p in all_places(stage.layout) if stage.derivation.trial(p).parts)
+    whole = evidence_for(parted.trace, stage.derivation, stage.sources(parted.outputs), place)
+    play = Play(bench, parted, 1)
+    play.accuse()
+    play.game.point(place)
+    play.game.expand(parted.partial_sums(place))
+    play.game.pick_part(0)
+    with pytest.raises(GameError, match="PartDue"):
+        play.game.prove_sum(whole)
+    play.prove_part(0)
+    assert play.game.game.verdict == Verdict.FAULT
+
+
 def test_a_list_beside_a_sum_keeps_nobody_from_proving_it(bench: Bench, parted: Accusation) -> None:
     play, stage = Play(bench, parted, 1), parted.stage
-    sources = stage.sources(parted.outputs)
     place = next(p for p in all_places(stage.layout) if stage.derivation.trial(p).parts)
     play.accuse()
     play.game.point(place, tokens=b"1234")
-    found = evidence_for(parted.trace, stage.derivation, sources, place)
-    play.game.expand(found, parted.partial_sums(place))
+    play.game.expand(parted.partial_sums(place))
     play.game.pick_part(0)
     play.prove_part(0)
     assert play.game.game.verdict == Verdict.FAULT
 
 
-def test_a_demand_is_answered_on_chain(bench: Bench) -> None:
-    stage = make_stage("qwen2")
-    outputs = stage.lying_outputs(LIE)
-    play = Play(bench, Accusation(stage, outputs, stage.evaluate(outputs)), 1)
+def test_a_descent_leads_to_a_sum_and_its_part(bench: Bench, parted: Accusation) -> None:
+    play, stage = Play(bench, parted, 1), parted.stage
     play.accuse()
-    play.demand()
-    with pytest.raises(GameError, match="AlreadyExact"):
-        play.game.demand()
     place = next(p for p in all_places(stage.layout) if stage.derivation.trial(p).parts)
     play.descend(stage.layout.first_chunk(place) + place.item // 8)
     play.judge(place, random.Random(3))
-    assert play.game.game.verdict == Verdict.FAULT
-
-
-def test_a_plain_trace_is_never_gone_down(bench: Bench, plain: Accusation) -> None:
-    play = Play(bench, plain, 0)
-    tree, proof = plain.trace.tree, commit.merkle_proof(play.leaves, 2)
-    with pytest.raises(GameError, match="OpeningWrong"):
-        play.game.accuse(play.case, 2, proof, tree.below(tree.height, 0))
-    play.accuse()
-    for child in (0, 1, 31):
-        with pytest.raises(GameError, match="ChildUnknown"):
-            play.game.pick(child)
-        with pytest.raises(GameError, match="ChildUnknown"):
-            play.game.handed(Handed.PICK, child, bench.signer, play.open)
-    play.game.handed(Handed.POINT, Place(1, 3, 1, 0, 2), bench.signer, play.prove)
-    assert play.game.game.verdict == Verdict.FAULT
-
-
-def test_a_plain_trace_is_pointed_at_after_rows_were_shown(bench: Bench, plain: Accusation) -> None:
-    """What a signed move is a move of is the claim, whatever stood in its place before."""
-    play = Play(bench, plain, 0)
-    rows, proof = blank_rows(play.case), commit.merkle_proof(play.leaves, 2)
-    play.game.ask(rows, 2, proof, [Spot(Boundary.OUT, 1)])
-    play.game.reveal([plain.outputs.open(1, 0)])
-    play.accuse()
-    play.game.handed(Handed.POINT, Place(1, 3, 1, 0, 2), bench.signer, play.prove)
-    assert play.game.game.verdict == Verdict.FAULT
-
-
-def test_a_demand_is_handed_over_once_and_by_the_accused_alone(
-    bench: Bench, plain: Accusation
-) -> None:
-    play = Play(bench, plain, 0)
-    play.accuse()
-    truth = plain.stage.canonical(plain.outputs)
-    before = dispute.pick_state(play.game.game, play.model)
-
-    def restate() -> None:
-        play.game.restate(truth.tree.root, truth.tree.below(truth.tree.height, 0))
-
-    with pytest.raises(GameError, match="NotTurn"):
-        play.game.handed(Handed.DEMAND, 0, devnet_accounts(9, chain_id=CHAIN_ID)[8], restate)
-    with pytest.raises(GameError, match="NotTurn"):
-        play.game.handed(Handed.DEMAND, 0, bench.signer, restate, state=bytes(32))
-    with pytest.raises(GameError, match="OpeningWrong"):
-        play.game.handed(
-            Handed.DEMAND, 0, bench.signer, lambda: play.game.restate(truth.tree.root, [])
-        )
-    play.game.handed(Handed.DEMAND, 0, bench.signer, restate)
-    play.accusation = replace(plain, trace=truth, exact=True)
-    with pytest.raises(GameError, match="AlreadyExact"):
-        play.game.handed(Handed.DEMAND, 0, bench.signer, restate)
-    place = Place(1, 3, 1, 0, 2)
-    with pytest.raises(GameError, match="NotTurn"):
-        play.game.handed(Handed.POINT, place, bench.signer, play.prove, state=before)
-    play.descend(plain.stage.layout.first_chunk(place))
-    with pytest.raises(GameError, match="AlreadyExact"):
-        play.game.demand()
-    play.game.handed(Handed.POINT, place, bench.signer, play.prove)
-    assert play.game.game.verdict == Verdict.FAULT
-
-
-def test_only_the_accuseds_signature_of_this_state_moves(bench: Bench, lie: Accusation) -> None:
-    play = Play(bench, lie, 0)
-    play.accuse()
-    strangers = devnet_accounts(9, chain_id=CHAIN_ID)
-    with pytest.raises(GameError, match="NotTurn"):
-        play.game.handed(Handed.PICK, 1, strangers[8], play.open)
-    with pytest.raises(GameError, match="NotTurn"):
-        play.game.handed(Handed.PICK, 1, bench.signer, play.open, state=bytes(32))
-    with pytest.raises(GameError, match="ChildUnknown"):
-        play.game.handed(Handed.PICK, 256, bench.signer, play.open)
-    with pytest.raises(GameError, match="WrongPhase"):
-        play.game.handed(Handed.PICK_PART, 1, bench.signer, play.open)
-    place = Place(1, 3, 1, 0, 2)
-    play.game.handed(Handed.POINT, place, bench.signer, play.prove)
     assert play.game.game.verdict == Verdict.FAULT
 
 

@@ -185,7 +185,7 @@ class _Preparing:
         if not await would_convict(self._source, charge, self._folder(charge)):
             raise CheckFailed(
                 f"stage {finding.stage} would not be convicted",
-                "the canonical trace of its rows does not end above the tolerance",
+                "the trace of its rows does not end above the tolerance",
                 state="nothing was opened; no bond was paid",
             )
         return charge

@@ -32,7 +32,6 @@ MOVES = {
     "Revealed": "The accused shows the rows",
     "Picked": "The accused picks the part that it denies",
     "PointedAt": "The accused points at the one value it denies",
-    "Demanded": "The accused demands that the claim is stated again",
     "NodeOpened": "The accuser opens a node of its tree",
     "ChunksShown": "The accuser shows the values below a node",
     "Expanded": "The accuser writes the sum out",
@@ -47,7 +46,6 @@ GAME_PHASES = (
     ("opened", "accuser", 0),
     ("asked", "accused", 0),
     ("picking", "accused", 1),
-    ("restating", "accuser", 1),
     ("opening", "accuser", 1),
     ("proving", "accuser", 2),
     ("picking part", "accused", 3),
@@ -59,7 +57,7 @@ GAME_PATH = ("opened", "the tree", "one value", "one sum", "ruled", "executed")
 JURY_TURN = {
     "opened": "the draw", "committing": "the jurors", "revealing": "the jurors", "ruled": "the payout",
 }  # fmt: skip
-_BY_ACCUSED = ("Revealed", "Picked", "PointedAt", "Demanded", "PartPicked")
+_BY_ACCUSED = ("Revealed", "Picked", "PointedAt", "PartPicked")
 _BY_ACCUSER = (
     "DisputeOpened",
     "GameOpened",

@@ -3,38 +3,40 @@ pragma solidity ^0.8.30;
 
 /// Is one element of a float64 trace right? The judge of a tolerance game's last move; twin: core/protocol/referee.
 ///
-/// A leaf is one operator's element: at most 256 terms, with partial sums above. Its operands are little-endian values as they are
-/// committed, in three runs: of the trace (float64, the result first), of the model's tensors, and of a row that a machine signed.
-/// Parameters are one 32-byte word each and come from the model's operator program, never from a party.
-///
-/// u = 2^-50, η = 2^-1074 (the smallest float64), γ_n = n·u / (1 − n·u). Inequalities are decided in integers; what the
-/// arithmetic itself drops, less than 2^-90 of the values compared, counts for the trace.
+/// A leaf is one operator's element: at most 256 terms, with partial sums above. Its operands are
+/// little-endian values as they are committed, in three runs: of the trace (float64, the result first), of
+/// the model's tensors, and of a row that a machine signed. Parameters are one 32-byte word each and come
+/// from the model's operator program, never from a party.
 interface IReferee {
-    /// | kind | holds if | parameters | trace | model | row |
+    /// A leaf holds if its result y has the bits of the float64 that is nearest to the value, ties to even,
+    /// zero as +0. Sums drop what lies below 2^-80 of the unit of their largest term. A verdict, from Exceeds
+    /// on, holds if its inequality does.
+    ///
+    /// | kind | value or inequality | parameters | trace | model | row |
     /// |---|---|---|---|---|---|
-    /// | Copy | y, x have the same bits | | y, x | | |
-    /// | Input | y = row | row format | y | | x |
-    /// | Embed | \|y − c·w\| ≤ u\|y\| + η | format, c | y | w | |
-    /// | Linear | \|y − Σ w·x\| ≤ γ_n Σ\|w·x\| + η | format, n | y, x[n] | w[n] | |
-    /// | Sum | \|y − Σ x\| ≤ γ_n Σ\|x\| + η | n | y, x[n] | | |
-    /// | BiasSum | \|y − Σ x − b\| ≤ γ_{n+1} (Σ\|x\| + \|b\|) + η | format, n | y, x[n] | b | |
-    /// | Squares | \|y − Σ x²\| ≤ γ_n Σ x² + η | n | y, x[n] | | |
-    /// | NormScale | r > 0, \|r² (q + n·ε) − n\| ≤ 16u·n | n, ε | r, q | | |
-    /// | Norm | \|y − x·r·g\| ≤ 4u\|y\| + η(\|x\| + \|r\| + \|g\| + 1), g = w or 1 + w | format, 0 or 1 | y, x, r | w | |
-    /// | Rope | \|y − (a·c ± b·s)\| ≤ 3u(\|a·c\| + \|b·s\|) + 3η | format, 1 for minus | y, a, b | c, s | |
-    /// | Score | \|y − c Σ q·k\| ≤ γ_{n+2} \|c\| Σ\|q·k\| + η; −∞ where masked | n, c, query, key, window | y, q[n], k[n] | | |
-    /// | Stabiliser | −60 ≤ s − M ≤ 1 | | M, s | | |
-    /// | Exp | \|e − exp(s − M)\| ≤ 2^-40 e + 2^-1022; 0 where s = −∞ | | e, M, s | | |
-    /// | Probability | \|p·Z − e\| ≤ 4u·e + η(1 + Z) | | p, e, Z | | |
-    /// | Mix | \|y − Σ p·v\| ≤ γ_n Σ\|p·v\| + η | n | y, p[n], v[n] | | |
-    /// | Silu | \|y − g/(1 + e^-g)\| ≤ 2^-40 (\|g\| + \|y\|) + η | | y, g | | |
-    /// | GeluTanh | \|y − g/(1 + e^-x)\| ≤ 2^-40 (\|g\| + \|y\|) + η, x = 2√(2/π)(g + 0.044715 g³) | | y, g | | |
-    /// | Product | \|y − a·b\| ≤ u\|y\| + η | | y, a, b | | |
-    /// | Add | \|y − (a + b)\| ≤ u\|y\| | | y, a, b | | |
-    /// | Scale | \|y − c·x\| ≤ u\|y\| + η | c | y, x | | |
-    /// | Softcap | \|y − c·tanh(x/c)\| ≤ 2^-40 (\|x\| + \|y\|) + η; −∞ stays | c | y, x | | |
-    /// | WhitenDifference | \|d·σ − (row − s)\| ≤ 4u\|d·σ\| + η(1 + σ) | row format, σ's format | d, s | σ | y |
-    /// | WhitenReference | \|d·σ − s\| ≤ 4u\|d·σ\| + η(1 + σ) | σ's format | d, s | σ | |
+    /// | Copy | x, as it is | | y, x | | |
+    /// | Input | row | row format | y | | x |
+    /// | Embed | c·w | format, c | y | w | |
+    /// | Linear | Σ w·x | format, n | y, x[n] | w[n] | |
+    /// | Sum | Σ x | n | y, x[n] | | |
+    /// | BiasSum | Σ x + b | format, n | y, x[n] | b | |
+    /// | Squares | Σ x² | n | y, x[n] | | |
+    /// | NormScale | (n / (q + n·ε))^½ | n, ε | r, q | | |
+    /// | Norm | x·r·g, g = w or 1 + w | format, 0 or 1 | y, x, r | w | |
+    /// | Rope | a·c ± b·s | format, 1 for minus | y, a, b | c, s | |
+    /// | Score | c Σ q·k; −∞ where masked | n, c, query, key, window | y, q[n], k[n] | | |
+    /// | Stabiliser | s, as it is | | M, s | | |
+    /// | Exp | exp(s − M), s ≤ M; 0 where s = −∞ | | e, M, s | | |
+    /// | Probability | e / Z | | p, e, Z | | |
+    /// | Mix | Σ p·v | n | y, p[n], v[n] | | |
+    /// | Silu | g/(1 + e^-g) | | y, g | | |
+    /// | GeluTanh | g/(1 + e^-x), x = 2√(2/π)(g + 0.044715 g³) | | y, g | | |
+    /// | Product | a·b | | y, a, b | | |
+    /// | Add | a + b | | y, a, b | | |
+    /// | Scale | c·x | c | y, x | | |
+    /// | Softcap | c·tanh(x/c); −∞ stays | c | y, x | | |
+    /// | WhitenDifference | (row − s)/σ | row format, σ's format | d, s | σ | y |
+    /// | WhitenReference | s/σ | σ's format | d, s | σ | |
     /// | Exceeds | D² > T²·S², S² ≥ 0, D² ≥ 2^-512 | T in 10^-12 | D², S² | | |
     /// | Count | c = #{l ≥ θ} | n | c, θ, l[n] | | |
     /// | Maximum | l ≤ L | | L, l | | |
@@ -43,7 +45,8 @@ interface IReferee {
     /// | OutsideMinP | (l_k − l_tok)/τ + ln p > δ | δ, τ, min-p | l_k, l_tok | | |
     /// | OutsideTopK | (θ − l_tok)/τ > δ and c ≥ k | δ, τ, top-k | l_tok, θ, c | | |
     ///
-    /// Constants c and ε are the bits of a float64; δ, τ and min-p are in 10^-6; formats are 0 bf16, 1 fp16, 2 fp32, 3 float64.
+    /// Constants c and ε are the bits of a float64; δ, τ and min-p are in 10^-6; formats are 0 bf16, 1 fp16,
+    /// 2 fp32, 3 float64.
     enum Kind {
         Copy,
         Input,

@@ -10,38 +10,21 @@ import {Claim, Evidence, Opening, RowOpening} from "./ITraceJudge.sol";
 
 /// A dispute that ends at one number: the accuser asserts a float64 trace, the accused points at a leaf of it, the referee rules.
 ///
-/// Phases: Opened ⇄ Asked, Opened → Picking ⇄ Opening, Picking → Restating → Picking, Picking → Proving → Ruled or PickingPart → ProvingPart →
-/// Ruled, Ruled → Executed. Every turn has its own full clock; a move at its last second is in time. docs/trust.md has the whole; twin:
-/// core/dispute/game/dispute.py.
+/// Phases: Opened ⇄ Asked, Opened → Picking ⇄ Opening, Picking → Proving → Ruled or PickingPart →
+/// ProvingPart → Ruled, Ruled → Executed. Every turn has its own full clock; a move at its last second is
+/// in time. docs/trust.md has the whole; twin: core/dispute/game/dispute.py.
 interface IToleranceGame is IArbitrator {
     enum Phase {
         None,
         Opened, //      accuser: accuse, accuseToken, ask or proveMalformed
         Asked, //       accused: reveal
-        Picking, //     accused: pick, point, pointWith, demand or showOpening
-        Restating, //   accuser: restate
+        Picking, //     accused: pick, point, pointWith or showOpening
         Opening, //     accuser: openNode or openChunks
         Proving, //     accuser: prove or expand
         PickingPart, // accused: pickPart
-        ProvingPart, // accuser: provePart
+        ProvingPart, // accuser: provePart or proveSum
         Ruled, //       anyone, after the payout delay: execute
         Executed
-    }
-
-    /// Moves that the accused may sign, for the accuser to post with its answer.
-    enum Handed {
-        None,
-        Pick,
-        Point,
-        PickPart,
-        Demand
-    }
-
-    /// The move of the accused that is answered, if it was handed over: EIP-712 GameMove(dispute, state, kind, value) in TaskRegistry's
-    /// domain, where `state` is `stateOf`. Without a signature the accused has made it by itself.
-    struct HandedMove {
-        bytes32 value; // the child, the part, or the place in its first 15 bytes; of a demand nothing
-        bytes signature;
     }
 
     struct Params {
@@ -59,27 +42,37 @@ interface IToleranceGame is IArbitrator {
         Status status;
         uint40 endsAt; //   of the turn; once ruled, when the payout may be
         uint8 child; //     picked under the node
-        uint8 level; //     of the node that was opened last, until sums are stated; of a plain trace none is
+        uint8 level; //     of the node that was opened last, until sums are stated
         address accuser;
         uint40 chunks; //   of the accuser's trace
         uint40 index; //    of the node
         uint16 parts; //    that were stated
-        uint16 part; //     of them, that was picked
+        uint16 part; //     of them, that was picked; `parts` if they do not add up, as the accused says
         uint8 asks; //      questions for rows so far
-        bytes32 binding; // hash of model and receipt, then of what is claimed and the trace
+        bytes32 binding; // hash of model and receipt, then of model and claim
         bytes32 node; //    of rows asked for; then the node's hash; then the place on trial; then the hash of place and stated partial sums
         bytes32 opening; // hash of the request's, where a token of an open order is accused
     }
 
-    event GameOpened(DisputeId indexed id, JobId indexed job, address indexed accused, uint16 stage, address accuser, address requester, ModelId model, bytes32 receiptHash, bytes32 requestsRoot, uint256 bond);
-    // What was opened stands in the calldata of the move; events only say that it was. Picks and demands that were handed over have none of their own.
+    event GameOpened(
+        DisputeId indexed id,
+        JobId indexed job,
+        address indexed accused,
+        uint16 stage,
+        address accuser,
+        address requester,
+        ModelId model,
+        bytes32 receiptHash,
+        bytes32 requestsRoot,
+        uint256 bond
+    );
+    // What was opened stands in the calldata of the move; events only say that it was.
     event Accused(DisputeId indexed id, uint256 chunks, uint256 endsAt);
     event Picked(DisputeId indexed id, uint8 child, uint256 endsAt);
     event NodeOpened(DisputeId indexed id, uint256 endsAt);
     event ChunksShown(DisputeId indexed id, uint256 endsAt);
     event Asked(DisputeId indexed id, uint256 endsAt);
     event Revealed(DisputeId indexed id, uint256 endsAt);
-    event Demanded(DisputeId indexed id, uint256 endsAt);
     event PointedAt(DisputeId indexed id, Place place, uint256 endsAt);
     event Expanded(DisputeId indexed id, uint256 endsAt);
     event PartPicked(DisputeId indexed id, uint16 part, uint256 endsAt);
@@ -104,10 +97,11 @@ interface IToleranceGame is IArbitrator {
     error ChildUnknown(uint256 child);
     error StatedMismatch();
     error NoParts();
+    error PartDue(uint256 part);
+    error SumDue();
     error AskedEnough();
     error AskMismatch();
     error RowSound();
-    error AlreadyExact();
     error ListInvalid();
     error ListMismatch();
     error OpeningMismatch();
@@ -117,8 +111,8 @@ interface IToleranceGame is IArbitrator {
 
     // --- the accuser: who opened the dispute ---
 
-    /// Post the claim, its request's place under the accused receipt, and up to 32 hashes below the root of a canonical trace. A plain one is
-    /// pointed at and never gone down, so nothing is shown below its root.
+    /// Post the claim, its request's place under the accused receipt, and up to 32 hashes below the root
+    /// of its trace.
     function accuse(
         DisputeId id,
         ModelId model,
@@ -162,38 +156,24 @@ interface IToleranceGame is IArbitrator {
         RowOpening calldata opening
     ) external;
 
-    /// Answer a demand with the root of the canonical trace, and up to 32 hashes below it. `plainRoot` was the claim's, and `claimed` is
-    /// keccak256(abi.encode(model, claim)) of all else: with `exact` 0 and without the root, the last word.
-    function restate(
-        DisputeId id,
-        HandedMove calldata handed,
-        bytes32 claimed,
-        bytes32 plainRoot,
-        bytes32 traceRoot,
-        bytes32[] calldata below
-    ) external;
-
     /// Open the picked child while more than 32 chunks are below it: hashes five levels down, and its siblings up to the node before.
-    function openNode(DisputeId id, HandedMove calldata handed, bytes32[] calldata below, bytes32[] calldata siblings) external;
+    function openNode(DisputeId id, bytes32[] calldata below, bytes32[] calldata siblings) external;
 
     /// Open the picked child to its values: the chunks below it, one after another, and how many bytes each of them has, a byte each.
-    function openChunks(
-        DisputeId id,
-        HandedMove calldata handed,
-        bytes calldata data,
-        bytes calldata sizes,
-        bytes32[] calldata siblings
-    ) external;
+    function openChunks(DisputeId id, bytes calldata data, bytes calldata sizes, bytes32[] calldata siblings) external;
 
     /// Open the operands of the element that was pointed at. That is the ruling.
-    function prove(DisputeId id, HandedMove calldata handed, ModelId model, Claim calldata claim, Evidence calldata evidence) external;
+    function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence) external;
 
-    /// State the partial sums of an element of many terms. If they do not add up to it, that is the ruling.
-    function expand(
+    /// State the partial sums of an element of many terms, 8 bytes each.
+    function expand(DisputeId id, bytes calldata stated) external;
+
+    /// Open the element, where the accused says that what was stated does not add up to it. That is the ruling.
+    function proveSum(
         DisputeId id,
-        HandedMove calldata handed,
         ModelId model,
         Claim calldata claim,
+        Place calldata place,
         Evidence calldata evidence,
         bytes calldata stated
     ) external;
@@ -202,7 +182,6 @@ interface IToleranceGame is IArbitrator {
     /// the ruling.
     function provePart(
         DisputeId id,
-        HandedMove calldata handed,
         ModelId model,
         Claim calldata claim,
         Place calldata place,
@@ -212,19 +191,17 @@ interface IToleranceGame is IArbitrator {
 
     // --- the accused: the miner's owner or its operator ---
 
-    /// Name a child of the node that was opened last, of a canonical trace.
+    /// Name a child of the node that was opened last.
     function pick(DisputeId id, uint8 child) external;
 
     /// Name any element of the trace, or its verdict. Who names none that there is loses when the accuser next moves.
     function point(DisputeId id, Place calldata place) external;
 
+    /// Name a partial sum that was stated; or, by their number, that they do not add up.
     function pickPart(DisputeId id, uint16 part) external;
 
     /// Point at a token's verdict with `topK` tokens that keep the preferred one out: the accuser must name one that does not.
     function pointWith(DisputeId id, Place calldata place, bytes calldata tokens) external;
-
-    /// Have the accuser of a plain trace post the root of the canonical one instead: an accused that was shown nothing needs nothing then.
-    function demand(DisputeId id) external;
 
     /// Show that the requester opened the accused request twice, with other parameters. That is the ruling.
     function showOpening(
@@ -253,8 +230,6 @@ interface IToleranceGame is IArbitrator {
 
     function gameOf(DisputeId id) external view returns (Game memory);
 
-    /// What a signed move is a move of: the claim of a plain trace, the node of a canonical one that was opened last, or the sums that were stated.
-    function stateOf(DisputeId id) external view returns (bytes32);
     function creditOf(address account) external view returns (uint256);
     function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot, address requester) external view returns (DisputeId);
 }

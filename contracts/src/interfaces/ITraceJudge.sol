@@ -7,7 +7,7 @@ import {ModelId} from "../types/Ids.sol";
 import {RequestLeaf} from "../types/Signed.sol";
 
 /// What an accuser says: over these rows of this request, by this trace, the stage was too far off. docs/trust.md; twin:
-/// core/dispute/trace/judge.py. ToleranceGame hashes its words where they stand in a call, and restates two of them.
+/// core/dispute/trace/judge.py. ToleranceGame hashes its words where they stand in a call.
 struct Claim {
     RequestLeaf leaf;
     uint16 layerFrom;
@@ -15,7 +15,6 @@ struct Claim {
     uint32 positions; //   rows that the trace covers, from the first
     uint32 windowFrom; //  the deviation is over rows [windowFrom, positions)
     uint8 tolerance; //    which of the program's
-    bool exact; //         the trace is the canonical one: every value is judged to the bit
     uint8 how; //          0: a deviation is accused; else a token, by what: see Derive
     uint32 preferred; //   for tokens: which should have been drawn, which was, at which step, how
     uint32 served;
@@ -80,33 +79,28 @@ interface ITraceJudge {
     /// Chunks of the trace that a claim is about. Reverts ClaimInvalid unless the claim is about rows, layers and a tolerance that exist.
     function checkClaim(ModelId model, Claim calldata claim) external view returns (uint256 chunks);
 
-    // A game asks with the bytes of the move that it was sent. Only the first word is another, and what the second says (where the move of
-    // the accused is that came with it) is not looked at: a claim and its evidence are large, and would else be taken apart and put
-    // together again.
+    // A game asks with the bytes of the move that it was sent, and only the first word is another: a claim and
+    // its evidence are large, and would else be taken apart and put together again.
 
-    /// As ToleranceGame.prove: whose fault it is by the value at `place`, which stands in the first 15 bytes. A place that there is not is the
-    /// accused's fault, who named it. Reverts PartsDue if the value is of many terms.
-    function rule(bytes32 place, uint256 handed, ModelId model, Claim calldata claim, Evidence calldata evidence)
-        external
-        view
-        returns (Fault fault, uint256 parts);
+    /// As ToleranceGame.prove: whose fault it is by the value at `place`, which stands in the first 15 bytes. A
+    /// place that there is not is the accused's fault, who named it. Reverts PartsDue if the value is of many terms.
+    function rule(bytes32 place, ModelId model, Claim calldata claim, Evidence calldata evidence) external view returns (Fault);
 
-    /// As ToleranceGame.expand: whose fault it is by how partial sums add up to the value at `place`. `stated` are those, 8 bytes each, and
-    /// `parts` is how many there are; 0 if the value has none.
-    function ruleStated(
-        bytes32 place,
-        uint256 handed,
+    /// As ToleranceGame.proveSum: whose fault it is by how partial sums add up to the value at `place`. `stated`
+    /// are those, 8 bytes each; reverts PartsDue unless the value has as many. The first word is not looked at.
+    function ruleSum(
+        bytes32 first,
         ModelId model,
         Claim calldata claim,
+        Place calldata place,
         Evidence calldata evidence,
         bytes calldata stated
-    ) external view returns (Fault fault, uint256 parts);
+    ) external view returns (Fault);
 
     /// As ToleranceGame.provePart: whose fault it is by one partial sum of the value at `place`. `part` is {what was stated of it 8 bytes |
     /// its number in the last 2}; `stated` is not looked at.
     function rulePart(
         bytes32 part,
-        uint256 handed,
         ModelId model,
         Claim calldata claim,
         Place calldata place,

@@ -2,30 +2,21 @@
 pragma solidity ^0.8.30;
 
 import {Decode} from "./Decode.sol";
-import {Real, Reals} from "./Real.sol";
+import {Real} from "./Real.sol";
 
-/// What is the sum of at most 256 numbers, and of their magnitudes, as integers? Twin: core/dispute/referee/sums.py.
+/// What is the sum of at most 257 numbers? Twin: core/dispute/referee/sums.py.
 ///
-/// All terms are laid on one grid whose step is 2^-80 of the largest term's unit (never finer than the smallest float64), and summed
-/// there. What lies below the grid is dropped towards zero, less than one step a term; `slack` holds it and the float64 underflow
-/// that an honest machine may have had.
+/// All terms are laid on one grid whose step is 2^-80 of the largest term's unit, never finer than the smallest float64, and are
+/// summed there. What lies below the grid is dropped towards zero, less than one step a term.
 ///
 /// INVARIANT: a term has at most 106 bits, lies at most 80 above the step, and there are at most 257: sums stay below 2^195. Hence
 /// unchecked; assembly reads and writes the array of terms without the bounds checks that its loop already makes. Float64 values are read
 /// a word of four at a time: behind a vector's last is a word of zeros (Decode), so what is read beyond it is no number's.
 library ExactSum {
     using Decode for Decode.Vector;
-    using Reals for Real;
-
-    struct Sum {
-        Real total;
-        Real magnitude;
-        Real slack;
-    }
 
     int256 private constant DEPTH = 80;
     int256 private constant FLOOR = -1074;
-    int256 private constant ROUNDOFF_BITS = 50;
     int256 private constant MANTISSA_BITS = 53;
 
     // A term is one word: its sign, its exponent field plus whatever was added to it, and its mantissa.
@@ -50,7 +41,7 @@ library ExactSum {
     function dot(Decode.Vector memory a, uint256 fromA, Decode.Vector memory b, uint256 fromB, uint256 n)
         internal
         pure
-        returns (Sum memory)
+        returns (Real memory)
     {
         Terms memory terms;
         uint256 width = Decode.widthBytes(a.format);
@@ -63,38 +54,23 @@ library ExactSum {
     ///
     /// As `_singles` and `_total` together, four values of a word at a time and without a term in memory for each: the sum of partial sums
     /// is most of a move's work.
-    function sum(Decode.Vector memory v, uint256 from, uint256 n) internal pure returns (Sum memory) {
+    function sum(Decode.Vector memory v, uint256 from, uint256 n) internal pure returns (Real memory) {
         uint256 start = v.start + from * 8;
         uint256 end = start + n * 8;
         int256 offset = Decode.offset(Decode.F64);
         int256 step = int256(_highest(start, end)) - DEPTH;
         if (step < FLOOR + offset) step = FLOOR + offset;
-        (int256 total, int256 magnitude) = _lanes(start, end, step);
-        int256 e = step - offset;
-        return Sum(Real(total, e), Real(magnitude, e), Real(int256(2 * (n + 1)), e));
+        return Real(_lanes(start, end, step), step - offset);
     }
 
     /// Σ v[i] over `n` float64 values from `from` on, and the one value of `last`, whose format may be a smaller one.
-    function sumWith(Decode.Vector memory v, uint256 from, uint256 n, Decode.Vector memory last) internal pure returns (Sum memory) {
+    function sumWith(Decode.Vector memory v, uint256 from, uint256 n, Decode.Vector memory last) internal pure returns (Real memory) {
         Terms memory terms = _singles(v, from, n, 1);
         uint256 term = last.term(0) + (uint256(terms.offset - Decode.offset(last.format)) << Decode.EXPONENT_AT);
         terms.list[n] = term;
         uint256 field = (term & ~SIGN_BIT) >> Decode.EXPONENT_AT;
         if (term & MANTISSA_MASK != 0 && field > terms.highest) terms.highest = field;
         return _total(terms);
-    }
-
-    /// |y − c Σt| ≤ γ_n |c| Σ|t| + η with γ_n = n·u / (1 − n·u), multiplied through by (1 − n·u) / u.
-    function holdsGamma(Real memory y, Sum memory found, uint256 n, Real memory factor) internal pure returns (bool) {
-        int256 left = int256((1 << uint256(ROUNDOFF_BITS)) - n);
-        Real memory size = factor.magnitude();
-        Real memory bound = found.magnitude.mul(size).times(int256(n));
-        Real memory slack = found.slack.mul(size).add(Reals.eta()).scaled(ROUNDOFF_BITS);
-        return y.times(left).within(found.total.mul(factor).times(left), bound.add(slack));
-    }
-
-    function holdsGamma(Real memory y, Sum memory found, uint256 n) internal pure returns (bool) {
-        return holdsGamma(y, found, n, Reals.one());
     }
 
     /// The highest exponent field of float64 values in [place, end); subnormals and zeros have that of the smallest normals.
@@ -119,13 +95,11 @@ library ExactSum {
         }
     }
 
-    /// Σ t and Σ |t| of float64 values in [place, end), in steps whose exponent field is `step`: `_laid`, four values at a time.
+    /// Σ t of float64 values in [place, end), in steps whose exponent field is `step`: `_laid`, four values at a time.
     ///
     /// A mantissa goes up 53 bits more than it should and down by as many again: 186 bits at most, and none where it lies below the grid,
     /// since the EVM takes a shift by a negative number for a huge one.
-    function _lanes(uint256 place, uint256 end, int256 step) private pure returns (int256, int256) {
-        uint256 magnitude;
-        uint256 negative;
+    function _lanes(uint256 place, uint256 end, int256 step) private pure returns (int256 total) {
         uint256 lower;
         unchecked {
             lower = uint256(step - MANTISSA_BITS);
@@ -146,39 +120,31 @@ library ExactSum {
                     let above := sub(shr(192, f), lower)
                     let t := and(shr(192, m), mantissa)
                     t := shr(53, shl(above, t))
-                    magnitude := add(magnitude, t)
-                    negative := add(negative, mul(t, shr(255, w)))
+                    let sign := sar(255, w)
+                    total := add(total, sub(xor(t, sign), sign))
                 }
                 {
                     let above := sub(and(shr(128, f), mantissa), lower)
                     let t := and(shr(128, m), mantissa)
                     t := shr(53, shl(above, t))
-                    magnitude := add(magnitude, t)
-                    negative := add(negative, mul(t, and(shr(191, w), 1)))
+                    let sign := sar(255, shl(64, w))
+                    total := add(total, sub(xor(t, sign), sign))
                 }
                 {
                     let above := sub(and(shr(64, f), mantissa), lower)
                     let t := and(shr(64, m), mantissa)
                     t := shr(53, shl(above, t))
-                    magnitude := add(magnitude, t)
-                    negative := add(negative, mul(t, and(shr(127, w), 1)))
+                    let sign := sar(255, shl(128, w))
+                    total := add(total, sub(xor(t, sign), sign))
                 }
                 {
                     let above := sub(and(f, mantissa), lower)
                     let t := and(m, mantissa)
                     t := shr(53, shl(above, t))
-                    magnitude := add(magnitude, t)
-                    negative := add(negative, mul(t, and(shr(63, w), 1)))
+                    let sign := sar(255, shl(192, w))
+                    total := add(total, sub(xor(t, sign), sign))
                 }
             }
-        }
-        return _signed(magnitude, negative);
-    }
-
-    /// Σ t and Σ |t|, given how much of the latter is of negative terms.
-    function _signed(uint256 magnitude, uint256 negative) private pure returns (int256, int256) {
-        unchecked {
-            return (int256(magnitude) - 2 * int256(negative), int256(magnitude));
         }
     }
 
@@ -285,21 +251,17 @@ library ExactSum {
         return Terms(list, highest, Decode.offset(Decode.F64));
     }
 
-    function _total(Terms memory terms) private pure returns (Sum memory found) {
+    function _total(Terms memory terms) private pure returns (Real memory) {
         // The step's exponent field may not fall below the floor of float64.
         int256 field = int256(terms.highest) - DEPTH;
         if (field < FLOOR + terms.offset) field = FLOOR + terms.offset;
-        (int256 total, int256 magnitude) = _laid(terms.list, uint256(field));
-        int256 e = field - terms.offset;
-        return Sum(Real(total, e), Real(magnitude, e), Real(int256(2 * (terms.list.length + 1)), e));
+        return Real(_laid(terms.list, uint256(field)), field - terms.offset);
     }
 
-    /// Σ t and Σ |t| in steps whose exponent field is `step`; what `_list` left room for is read with it.
+    /// Σ t in steps whose exponent field is `step`; what `_list` left room for is read with it.
     ///
     /// Of the two shifts, the one by a negative number gives nothing, since the EVM takes it for a huge one; by zero both give the same.
-    function _laid(uint256[] memory list, uint256 step) private pure returns (int256, int256) {
-        uint256 magnitude;
-        uint256 negative;
+    function _laid(uint256[] memory list, uint256 step) private pure returns (int256 total) {
         assembly ("memory-safe") {
             let mantissas := MANTISSA_MASK
             let end := add(add(list, 32), shl(5, mload(list)))
@@ -309,35 +271,34 @@ library ExactSum {
                     let m := and(t, mantissas)
                     let above := sub(shr(161, shl(1, t)), step)
                     m := or(shl(above, m), shr(sub(0, above), m))
-                    magnitude := add(magnitude, m)
-                    negative := add(negative, mul(m, shr(255, t)))
+                    let sign := sar(255, t)
+                    total := add(total, sub(xor(m, sign), sign))
                 }
                 {
                     let t := mload(add(place, 32))
                     let m := and(t, mantissas)
                     let above := sub(shr(161, shl(1, t)), step)
                     m := or(shl(above, m), shr(sub(0, above), m))
-                    magnitude := add(magnitude, m)
-                    negative := add(negative, mul(m, shr(255, t)))
+                    let sign := sar(255, t)
+                    total := add(total, sub(xor(m, sign), sign))
                 }
                 {
                     let t := mload(add(place, 64))
                     let m := and(t, mantissas)
                     let above := sub(shr(161, shl(1, t)), step)
                     m := or(shl(above, m), shr(sub(0, above), m))
-                    magnitude := add(magnitude, m)
-                    negative := add(negative, mul(m, shr(255, t)))
+                    let sign := sar(255, t)
+                    total := add(total, sub(xor(m, sign), sign))
                 }
                 {
                     let t := mload(add(place, 96))
                     let m := and(t, mantissas)
                     let above := sub(shr(161, shl(1, t)), step)
                     m := or(shl(above, m), shr(sub(0, above), m))
-                    magnitude := add(magnitude, m)
-                    negative := add(negative, mul(m, shr(255, t)))
+                    let sign := sar(255, t)
+                    total := add(total, sub(xor(m, sign), sign))
                 }
             }
         }
-        return _signed(magnitude, negative);
     }
 }

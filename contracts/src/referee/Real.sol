@@ -12,7 +12,7 @@ struct Real {
 /// How does the referee compute with numbers of any size, so that two languages get the same bits? Twin: core/dispute/referee/real.py.
 ///
 /// Sums and products are exact while they fit 250 bits; past that the last bits are dropped, towards zero. One operation loses at most
-/// 2^-124 of its larger operand, and `within` forgives 2^-90, so no honest value fails by the referee's own rounding.
+/// 2^-124 of its larger operand.
 ///
 /// INVARIANT: no operation overflows, whatever the values: mantissas stay below 2^251, and exponents are sums of fewer than a hundred
 /// numbers below 2^14. Hence unchecked.
@@ -20,15 +20,9 @@ library Reals {
     int256 private constant FACTOR_BITS = 125; // two such factors make a product of 250 bits
     int256 private constant SUM_BITS = 250;
     int256 private constant KEPT_BITS = 251;
-    int256 private constant ALLOWANCE_EXPONENT = -90;
 
     function one() internal pure returns (Real memory) {
         return Real(1, 0);
-    }
-
-    /// The smallest subnormal float64: more than any float64 operation loses by underflow.
-    function eta() internal pure returns (Real memory) {
-        return Real(1, -1074);
     }
 
     function mul(Real memory a, Real memory b) internal pure returns (Real memory) {
@@ -89,12 +83,6 @@ library Reals {
     /// a ≤ b; exact for mantissas of up to 125 bits.
     function atMost(Real memory a, Real memory b) internal pure returns (bool) {
         return sub(a, b).m <= 0;
-    }
-
-    /// |a − b| ≤ tolerance + 2^-90 (|a| + |b|): the second part covers what this file drops.
-    function within(Real memory a, Real memory b, Real memory tolerance) internal pure returns (bool) {
-        Real memory allowance = scaled(add(magnitude(a), magnitude(b)), ALLOWANCE_EXPONENT);
-        return atMost(magnitude(sub(a, b)), add(tolerance, allowance));
     }
 
     /// m · 2^left, dropped bits towards zero.

@@ -79,8 +79,8 @@ contract RefereeLens {
         }
     }
 
-    /// Σ w·x, Σ |w·x| and the grid's slack of a Linear leaf's operands, whatever its result.
-    function sums(uint256 format, uint256 n, bytes calldata operands) external pure returns (ExactSum.Sum memory) {
+    /// Σ w·x of a Linear leaf's operands, whatever its result.
+    function sums(uint256 format, uint256 n, bytes calldata operands) external pure returns (Real memory) {
         Leaf.Operands memory o = Leaf.traceAndModel(operands, 1 + Leaf.toTerms(n), format, n);
         return ExactSum.dot(o.model, 0, o.trace, 1, n);
     }

@@ -24,16 +24,14 @@ contract TraceJudge is ITraceJudge {
     IModelRegistry private immutable _models;
     address private immutable _programs;
     IReferee private immutable _referee;
-    IReferee private immutable _exactReferee;
 
     uint256 private constant TOKEN_BYTES = 4;
     uint256 private constant VALUE_BYTES = 8;
 
-    constructor(IModelRegistry models, ProgramStore programs, IReferee referee_, IReferee exactReferee_) {
+    constructor(IModelRegistry models, ProgramStore programs, IReferee referee_) {
         _models = models;
         _programs = address(programs);
         _referee = referee_;
-        _exactReferee = exactReferee_;
     }
 
     /// @inheritdoc ITraceJudge
@@ -53,36 +51,28 @@ contract TraceJudge is ITraceJudge {
     }
 
     /// @inheritdoc ITraceJudge
-    function rule(bytes32 place, uint256, ModelId model, Claim calldata claim, Evidence calldata evidence)
-        external
-        view
-        returns (Fault, uint256)
-    {
+    function rule(bytes32 place, ModelId model, Claim calldata claim, Evidence calldata evidence) external view returns (Fault) {
         return _ruleValue(model, claim, Places.unpacked(place), evidence, msg.data[:0]);
     }
 
     /// @inheritdoc ITraceJudge
-    function ruleStated(
-        bytes32 place,
-        uint256,
-        ModelId model,
-        Claim calldata claim,
-        Evidence calldata evidence,
-        bytes calldata stated
-    ) external view returns (Fault, uint256) {
-        return _ruleValue(model, claim, Places.unpacked(place), evidence, stated);
-    }
-
-    /// @inheritdoc ITraceJudge
-    function rulePart(
-        bytes32 part,
-        uint256,
+    function ruleSum(
+        bytes32,
         ModelId model,
         Claim calldata claim,
         Place calldata place,
         Evidence calldata evidence,
-        Opening calldata
+        bytes calldata stated
     ) external view returns (Fault) {
+        return _ruleValue(model, claim, place, evidence, stated);
+    }
+
+    /// @inheritdoc ITraceJudge
+    function rulePart(bytes32 part, ModelId model, Claim calldata claim, Place calldata place, Evidence calldata evidence, Opening calldata)
+        external
+        view
+        returns (Fault)
+    {
         Derive.Scene memory s = _scene(model, claim, place);
         uint256 parts = s.parts();
         uint256 number = uint16(uint256(part));
@@ -95,20 +85,20 @@ contract TraceJudge is ITraceJudge {
     function _ruleValue(ModelId model, Claim calldata claim, Place memory place, Evidence calldata evidence, bytes calldata stated)
         private
         view
-        returns (Fault fault, uint256 parts)
+        returns (Fault)
     {
         Derive.Scene memory s = _scene(model, claim, place);
-        if (!s.exists) return (Fault.Accused, 0);
+        if (!s.exists) return Fault.Accused;
         if (s.op.kind == uint256(IReferee.Kind.Greedy)) {
-            fault = _name(s, claim, evidence);
-            if (fault != Fault.Nobody) return (fault, 0);
+            Fault fault = _name(s, claim, evidence);
+            if (fault != Fault.Nobody) return fault;
         } else if (evidence.witness >= claim.positions) {
             revert EvidenceInvalid();
         }
-        parts = s.parts();
+        uint256 parts = s.parts();
         if (stated.length != parts * VALUE_BYTES) revert PartsDue(parts);
         bytes memory first = bytes.concat(_result(s, claim, evidence), stated);
-        fault = _rule(model, s, claim, s.whole(parts, evidence.witness), first, evidence);
+        return _rule(model, s, claim, s.whole(parts, evidence.witness), first, evidence);
     }
 
     /// Rows that the stage was fed.
@@ -127,8 +117,8 @@ contract TraceJudge is ITraceJudge {
     }
 
     function _checkChoice(Programs.Program memory p, Claim calldata claim) private pure {
-        bool drawn = claim.layerTo == p.layers && claim.positions >= claim.leaf.tokensIn && claim.preferred < p.vocab && claim.served < p.vocab
-            && Derive.deltaOf(p.delta, claim.temperature) <= type(uint32).max && claim.topK <= Derive.MAX_LISTED;
+        bool drawn = claim.layerTo == p.layers && claim.positions >= claim.leaf.tokensIn && claim.preferred < p.vocab
+            && claim.served < p.vocab && Derive.deltaOf(p.delta, claim.temperature) <= type(uint32).max && claim.topK <= Derive.MAX_LISTED;
         bool filtered = claim.how == Derive.AHEAD
             || (claim.temperature != 0
                 && (claim.how == Derive.OUTSIDE_MIN_P ? claim.minP != 0 : claim.how == Derive.OUTSIDE_TOP_K && claim.topK != 0));
@@ -228,8 +218,7 @@ contract TraceJudge is ITraceJudge {
             }
             operands = bytes.concat(operands, Openings.weights(_partRoot(model, s, leaf.weights.part), leaf.weights, evidence.weights));
         }
-        IReferee referee = claim.exact ? _exactReferee : _referee;
-        IReferee.Ruling ruling = referee.check(leaf.kind, leaf.params, bytes.concat(operands, row));
+        IReferee.Ruling ruling = _referee.check(leaf.kind, leaf.params, bytes.concat(operands, row));
         if (ruling == IReferee.Ruling.Holds) return Fault.Accused;
         if (ruling == IReferee.Ruling.Fails) return Fault.Accuser;
         bool signedByAccused = ruling == IReferee.Ruling.RowMalformed && leaf.row.isOut;

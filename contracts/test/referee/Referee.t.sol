@@ -7,8 +7,8 @@ import {Referee} from "../../src/referee/Referee.sol";
 import {Test} from "../Vm.sol";
 import {Operands} from "./Operands.sol";
 
-/// Does each predicate accept what is true, refuse what is a bound's width off, and name whose bytes are no numbers?
-/// The bounds themselves, to the last unit, are compared with the Python twin in tests/twins.
+/// Does each kind accept the one right result, refuse its neighbours, and name whose bytes are no numbers?
+/// Random operands are compared with the Python twin in tests/twins.
 contract RefereeTest is Test {
     IReferee private immutable referee = new Referee();
 
@@ -24,11 +24,11 @@ contract RefereeTest is Test {
         vm.assertTrue(ruling(kind, params, operands) == IReferee.Ruling.Fails, "should fail");
     }
 
-    /// `rest` holds with the result `right`, and fails with results `ulps` units off on either side.
-    function assertSharp(IReferee.Kind kind, bytes memory params, uint64 right, bytes memory rest, uint64 ulps) private view {
+    /// `rest` holds with the result `right`, and fails with its neighbours on either side.
+    function assertSharp(IReferee.Kind kind, bytes memory params, uint64 right, bytes memory rest) private view {
         assertHolds(kind, params, bytes.concat(Operands.le64(right), rest));
-        assertFails(kind, params, bytes.concat(Operands.le64(right + ulps), rest));
-        assertFails(kind, params, bytes.concat(Operands.le64(right - ulps), rest));
+        assertFails(kind, params, bytes.concat(Operands.le64(right + 1), rest));
+        assertFails(kind, params, bytes.concat(Operands.le64(right - 1), rest));
     }
 
     function n(int256 value) private pure returns (uint64) {
@@ -48,54 +48,58 @@ contract RefereeTest is Test {
     }
 
     function test_input_isExact() public view {
-        assertSharp(IReferee.Kind.Input, abi.encode(Decode.FP32), n(7), f32(7), 1);
+        assertSharp(IReferee.Kind.Input, abi.encode(Decode.FP32), n(7), f32(7));
         assertHolds(IReferee.Kind.Input, abi.encode(Decode.FP32), bytes.concat(Operands.le64(0), Operands.le(1 << 31, 4)));
     }
 
-    /// u = 2^-50 is 4 units of the last place of 1.5 and up, 8 of a number just below a power of two.
-    function test_product_hasOneRounding() public view {
-        bytes memory rest = Operands.le64(n(2), n(3));
-        assertSharp(IReferee.Kind.Product, "", n(6), rest, 7);
-        assertHolds(IReferee.Kind.Product, "", bytes.concat(Operands.le64(n(6) + 6), rest));
-        assertSharp(IReferee.Kind.Scale, abi.encode(n(2)), n(6), Operands.le64(n(3)), 7);
-        assertSharp(IReferee.Kind.Embed, abi.encode(Decode.FP32, n(2)), n(6), bytes.concat(f32(3)), 7);
-        assertSharp(IReferee.Kind.Add, "", n(6), Operands.le64(n(-3), n(9)), 7);
+    function test_products_areRoundedOnce() public view {
+        assertSharp(IReferee.Kind.Product, "", n(6), Operands.le64(n(2), n(3)));
+        assertSharp(IReferee.Kind.Scale, abi.encode(n(2)), n(6), Operands.le64(n(3)));
+        assertSharp(IReferee.Kind.Embed, abi.encode(Decode.FP32, n(2)), n(6), bytes.concat(f32(3)));
+        assertSharp(IReferee.Kind.Add, "", n(6), Operands.le64(n(-3), n(9)));
     }
 
-    function test_linear_boundIsGammaTimesMagnitudes(uint256 seed, uint256 count) public view {
+    /// Halfway between two float64 the one with an even mantissa is right: 2^53 + 1 is 2^53, and 2^53 + 3 is 2^53 + 4.
+    function test_ties_goToEven() public view {
+        uint64 large = Operands.f64(1, 53);
+        assertSharp(IReferee.Kind.Add, "", large, Operands.le64(large, n(1)));
+        assertSharp(IReferee.Kind.Add, "", large + 2, Operands.le64(large, n(3)));
+        assertSharp(IReferee.Kind.Sum, abi.encode(3), large + 1, Operands.le64(large, n(1), Operands.f64(1, -79)));
+    }
+
+    /// A sum of -0 alone, or one that cancels, is +0; a result beyond the largest float64 is no number.
+    function test_zeroIsPositive_andNothingIsInfinite() public view {
+        bytes memory rest = Operands.le64(n(3), n(-3));
+        assertHolds(IReferee.Kind.Sum, abi.encode(2), bytes.concat(Operands.le64(0), rest));
+        assertFails(IReferee.Kind.Sum, abi.encode(2), bytes.concat(Operands.le64(Operands.MINUS_ZERO), rest));
+        uint64 largest = Operands.INFINITY - 1;
+        assertFails(IReferee.Kind.Add, "", Operands.le64(Operands.INFINITY, largest, largest));
+        assertFails(IReferee.Kind.Add, "", Operands.le64(largest, largest, largest));
+    }
+
+    function test_linear_ofWholeNumbers_isTheirSum(uint256 seed, uint256 count) public view {
         count = bound(count, 1, 256);
         int256[] memory w = Operands.numbers(count, seed);
         int256[] memory x = Operands.numbers(count, seed ^ 1);
         w[0] = x[0] = 1_000_000;
-        int256 size;
-        for (uint256 i; i < count; ++i) {
-            size += w[i] * x[i] < 0 ? -w[i] * x[i] : w[i] * x[i];
-        }
+        int256 y = Operands.dot(w, x);
+        vm.assume(y != 0); // zero has no neighbour on its other side
         bytes memory rest = bytes.concat(Operands.le64(x), Operands.le32(w));
-        bytes memory params = abi.encode(Decode.FP32, count);
-        // y in units of 2^-8: its 53 bits hold sums of up to 2^45 exactly.
-        int256 y = Operands.dot(w, x) << 8;
-        int256 allowed = ((int256(count) * size) << 8) / int256((1 << 50) - count);
-        vm.assume(y < 1 << 52 && y > -(1 << 52));
-        assertHolds(IReferee.Kind.Linear, params, bytes.concat(Operands.le64(Operands.f64(y, -8)), rest));
-        assertHolds(IReferee.Kind.Linear, params, bytes.concat(Operands.le64(Operands.f64(y + allowed, -8)), rest));
-        assertHolds(IReferee.Kind.Linear, params, bytes.concat(Operands.le64(Operands.f64(y - allowed, -8)), rest));
-        assertFails(IReferee.Kind.Linear, params, bytes.concat(Operands.le64(Operands.f64(y + allowed + 1, -8)), rest));
-        assertFails(IReferee.Kind.Linear, params, bytes.concat(Operands.le64(Operands.f64(y - allowed - 1, -8)), rest));
+        assertSharp(IReferee.Kind.Linear, abi.encode(Decode.FP32, count), n(y), rest);
     }
 
     function test_sums_ofFewTerms() public view {
-        assertSharp(IReferee.Kind.Sum, abi.encode(2), n(7), Operands.le64(n(3), n(4)), 20);
-        assertSharp(IReferee.Kind.BiasSum, abi.encode(Decode.FP32, 1), n(7), bytes.concat(Operands.le64(n(3)), f32(4)), 20);
-        assertSharp(IReferee.Kind.Squares, abi.encode(2), n(25), Operands.le64(n(3), n(4)), 20);
-        assertSharp(IReferee.Kind.Mix, abi.encode(1), n(12), Operands.le64(n(3), n(4)), 10);
+        assertSharp(IReferee.Kind.Sum, abi.encode(2), n(7), Operands.le64(n(3), n(4)));
+        assertSharp(IReferee.Kind.BiasSum, abi.encode(Decode.FP32, 1), n(7), bytes.concat(Operands.le64(n(3)), f32(4)));
+        assertSharp(IReferee.Kind.Squares, abi.encode(2), n(25), Operands.le64(n(3), n(4)));
+        assertSharp(IReferee.Kind.Mix, abi.encode(1), n(12), Operands.le64(n(3), n(4)));
     }
 
     // --- norm, attention ---
 
     function test_normScale_isTheInverseRoot() public view {
         bytes memory params = abi.encode(4, uint64(0)); // mean square 4, so r = 1/2
-        assertSharp(IReferee.Kind.NormScale, params, Operands.f64(1, -1), Operands.le64(n(16)), 80);
+        assertSharp(IReferee.Kind.NormScale, params, Operands.f64(1, -1), Operands.le64(n(16)));
         assertFails(IReferee.Kind.NormScale, params, Operands.le64(Operands.f64(-1, -1), n(16)));
         assertFails(IReferee.Kind.NormScale, params, Operands.le64(0, n(16)));
         // ε counts: mean square 3 and ε = 1.
@@ -104,19 +108,19 @@ contract RefereeTest is Test {
 
     function test_norm_withAndWithoutTheOffset() public view {
         bytes memory rest = bytes.concat(Operands.le64(n(2), n(3)), f32(4));
-        assertSharp(IReferee.Kind.Norm, abi.encode(Decode.FP32, 0), n(24), rest, 40);
-        assertSharp(IReferee.Kind.Norm, abi.encode(Decode.FP32, 1), n(30), rest, 40);
+        assertSharp(IReferee.Kind.Norm, abi.encode(Decode.FP32, 0), n(24), rest);
+        assertSharp(IReferee.Kind.Norm, abi.encode(Decode.FP32, 1), n(30), rest);
     }
 
     function test_rope_turnsEitherWay() public view {
         bytes memory rest = bytes.concat(Operands.le64(n(5), n(2)), f32(3), f32(4));
-        assertSharp(IReferee.Kind.Rope, abi.encode(Decode.FP32, 0), n(23), rest, 20);
-        assertSharp(IReferee.Kind.Rope, abi.encode(Decode.FP32, 1), n(7), rest, 100);
+        assertSharp(IReferee.Kind.Rope, abi.encode(Decode.FP32, 0), n(23), rest);
+        assertSharp(IReferee.Kind.Rope, abi.encode(Decode.FP32, 1), n(7), rest);
     }
 
     function test_score_isScaledAndMaskedByIndex() public view {
         bytes memory rest = Operands.le64(n(3), n(4));
-        assertSharp(IReferee.Kind.Score, abi.encode(1, n(2), 5, 5, 0), n(24), rest, 20);
+        assertSharp(IReferee.Kind.Score, abi.encode(1, n(2), 5, 5, 0), n(24), rest);
         bytes memory hidden = bytes.concat(Operands.le64(Operands.MINUS_INFINITY), rest);
         assertFails(IReferee.Kind.Score, abi.encode(1, n(2), 5, 5, 0), hidden);
         assertHolds(IReferee.Kind.Score, abi.encode(1, n(2), 5, 6, 0), hidden);
@@ -125,25 +129,23 @@ contract RefereeTest is Test {
         assertFails(IReferee.Kind.Score, abi.encode(1, n(2), 5, 6, 0), bytes.concat(Operands.le64(n(24)), rest));
     }
 
-    function test_stabiliser_liesBetween60BelowAnd1Above() public view {
-        assertHolds(IReferee.Kind.Stabiliser, "", Operands.le64(n(60), 0));
-        assertFails(IReferee.Kind.Stabiliser, "", Operands.le64(n(60) + 1, 0));
-        assertHolds(IReferee.Kind.Stabiliser, "", Operands.le64(n(-1), 0));
-        assertFails(IReferee.Kind.Stabiliser, "", Operands.le64(n(-1) + 1, 0));
+    function test_stabiliser_isTheScore() public view {
+        assertSharp(IReferee.Kind.Stabiliser, "", n(7), Operands.le64(n(7)));
     }
 
     function test_exp_isOneForTheStabiliserItself() public view {
-        assertSharp(IReferee.Kind.Exp, "", n(1), Operands.le64(n(9), n(9)), 1 << 13);
+        assertSharp(IReferee.Kind.Exp, "", n(1), Operands.le64(n(9), n(9)));
         bytes memory masked = Operands.le64(n(9), Operands.MINUS_INFINITY);
         assertHolds(IReferee.Kind.Exp, "", bytes.concat(Operands.le64(0), masked));
-        assertHolds(IReferee.Kind.Exp, "", bytes.concat(Operands.le64(Operands.MINUS_ZERO), masked));
+        assertFails(IReferee.Kind.Exp, "", bytes.concat(Operands.le64(Operands.MINUS_ZERO), masked));
         assertFails(IReferee.Kind.Exp, "", bytes.concat(Operands.le64(1), masked));
         assertFails(IReferee.Kind.Exp, "", Operands.le64(0, Operands.NAN, Operands.MINUS_INFINITY));
         assertFails(IReferee.Kind.Exp, "", Operands.le64(n(-1), n(9), n(9)));
+        assertFails(IReferee.Kind.Exp, "", Operands.le64(n(1), n(9), n(9) + 1)); // a stabiliser below a score
     }
 
     function test_probability_needsAPositiveSum() public view {
-        assertSharp(IReferee.Kind.Probability, "", Operands.f64(1, -2), Operands.le64(n(2), n(8)), 40);
+        assertSharp(IReferee.Kind.Probability, "", Operands.f64(1, -2), Operands.le64(n(2), n(8)));
         assertFails(IReferee.Kind.Probability, "", Operands.le64(n(5), 0, 0));
         assertFails(IReferee.Kind.Probability, "", Operands.le64(n(-1), n(-2), n(2)));
     }
@@ -154,7 +156,7 @@ contract RefereeTest is Test {
         IReferee.Kind[2] memory kinds = [IReferee.Kind.Silu, IReferee.Kind.GeluTanh];
         for (uint256 i; i < 2; ++i) {
             assertHolds(kinds[i], "", Operands.le64(0, 0));
-            assertSharp(kinds[i], "", n(1000), Operands.le64(n(1000)), 1 << 14);
+            assertSharp(kinds[i], "", n(1000), Operands.le64(n(1000)));
             assertHolds(kinds[i], "", Operands.le64(0, n(-1000)));
             assertFails(kinds[i], "", Operands.le64(n(-1), n(-1000)));
         }
@@ -163,8 +165,8 @@ contract RefereeTest is Test {
     function test_softcap_isLinearNearZeroAndFlatFarOut() public view {
         bytes memory cap = abi.encode(n(30));
         uint64 tiny = Operands.f64(3, -200);
-        assertSharp(IReferee.Kind.Softcap, cap, tiny, Operands.le64(tiny), 1 << 14);
-        assertSharp(IReferee.Kind.Softcap, cap, n(30), Operands.le64(n(10_000)), 1 << 24);
+        assertSharp(IReferee.Kind.Softcap, cap, tiny, Operands.le64(tiny));
+        assertSharp(IReferee.Kind.Softcap, cap, n(30), Operands.le64(n(10_000)));
         assertHolds(IReferee.Kind.Softcap, cap, Operands.le64(Operands.MINUS_INFINITY, Operands.MINUS_INFINITY));
         assertFails(IReferee.Kind.Softcap, cap, Operands.le64(n(-30), Operands.MINUS_INFINITY));
         assertFails(IReferee.Kind.Softcap, cap, Operands.le64(Operands.MINUS_INFINITY, n(-30)));
@@ -174,8 +176,8 @@ contract RefereeTest is Test {
 
     function test_whiten_isTheDeviationInUnitsOfTheScale() public view {
         bytes memory params = abi.encode(Decode.FP32, Decode.FP32);
-        assertSharp(IReferee.Kind.WhitenDifference, params, n(3), bytes.concat(Operands.le64(n(1)), f32(2), f32(7)), 40);
-        assertSharp(IReferee.Kind.WhitenReference, abi.encode(Decode.FP32), n(3), bytes.concat(Operands.le64(n(6)), f32(2)), 40);
+        assertSharp(IReferee.Kind.WhitenDifference, params, n(3), bytes.concat(Operands.le64(n(1)), f32(2), f32(7)));
+        assertSharp(IReferee.Kind.WhitenReference, abi.encode(Decode.FP32), n(3), bytes.concat(Operands.le64(n(6)), f32(2)));
         bytes memory flat = bytes.concat(Operands.le64(n(3), n(6)), f32(0));
         vm.assertTrue(ruling(IReferee.Kind.WhitenReference, abi.encode(Decode.FP32), flat) == IReferee.Ruling.ModelMalformed);
     }
@@ -196,8 +198,8 @@ contract RefereeTest is Test {
 
     function test_count_isExact() public view {
         bytes memory logits = Operands.le64(n(-3), Operands.MINUS_ZERO, n(5));
-        assertSharp(IReferee.Kind.Count, abi.encode(3), n(2), bytes.concat(Operands.le64(0), logits), 1);
-        assertSharp(IReferee.Kind.Count, abi.encode(3), n(3), bytes.concat(Operands.le64(n(-3)), logits), 1);
+        assertSharp(IReferee.Kind.Count, abi.encode(3), n(2), bytes.concat(Operands.le64(0), logits));
+        assertSharp(IReferee.Kind.Count, abi.encode(3), n(3), bytes.concat(Operands.le64(n(-3)), logits));
         assertHolds(IReferee.Kind.Count, abi.encode(3), bytes.concat(Operands.le64(0, n(6)), logits));
     }
 

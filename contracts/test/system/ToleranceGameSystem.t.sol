@@ -69,7 +69,6 @@ contract ToleranceGameSystemTest is Suite {
         claim.leaf = leaf();
         claim.layerFrom = deal.plan[ACCUSED_STAGE].layerFrom;
         claim.layerTo = deal.plan[ACCUSED_STAGE].layerTo;
-        claim.exact = true;
         claim.traceRoot = keccak256("root");
         bytes32[] memory below = new bytes32[](1);
         below[0] = claim.traceRoot;

@@ -14,7 +14,6 @@ from eth_utils.crypto import keccak
 
 from core.dispute.referee import Ruling
 from core.dispute.trace import chunks
-from core.dispute.trace.calls import bound, claimed
 from core.dispute.trace.derive import MAX_LISTED, How
 from core.dispute.trace.draw import DrawError, Drawn, check_drawn
 from core.dispute.trace.evidence import (
@@ -26,16 +25,17 @@ from core.dispute.trace.evidence import (
     statement,
 )
 from core.dispute.trace.judge import Case, ClaimError, at_fault
-from core.dispute.trace.layout import Place
+from core.dispute.trace.layout import VALUE_BYTES, Place
 from core.dispute.trace.rows import SignedRows, Spot
-from core.protocol import commit, signing
+from core.protocol import commit
 from core.protocol.types import RequestLeaf, RequestOpening
 
 #: How often an accuser may have rows shown on chain in one dispute.
 MAX_ASKS = 3
-#: Turns of a game at most: three questions and answers, the accusation, a demand and its answer, six rounds of 32 down to values, then
-#: element and part.
-MAX_TURNS = 28
+MAX_PARTS = 2**16 - 1
+#: Turns of a game at most: three questions and answers, the accusation, six rounds of 32 down to values,
+#: then element and part.
+MAX_TURNS = 23
 
 
 class Phase(IntEnum):
@@ -45,29 +45,17 @@ class Phase(IntEnum):
     OPENED = 1
     ASKED = 2
     PICKING = 3
-    RESTATING = 4
-    OPENING = 5
-    PROVING = 6
-    PICKING_PART = 7
-    PROVING_PART = 8
-    RULED = 9
-    EXECUTED = 10
+    OPENING = 4
+    PROVING = 5
+    PICKING_PART = 6
+    PROVING_PART = 7
+    RULED = 8
+    EXECUTED = 9
 
 
 #: Who loses by silence in which phase: the accuser, or the accused.
-ACCUSER_TURNS = frozenset(
-    {Phase.OPENED, Phase.RESTATING, Phase.OPENING, Phase.PROVING, Phase.PROVING_PART}
-)
+ACCUSER_TURNS = frozenset({Phase.OPENED, Phase.OPENING, Phase.PROVING, Phase.PROVING_PART})
 ACCUSED_TURNS = frozenset({Phase.ASKED, Phase.PICKING, Phase.PICKING_PART})
-
-
-class Handed(IntEnum):
-    """Moves that the accused may sign and hand over, for the accuser to post with its answer."""
-
-    PICK = 1
-    POINT = 2
-    PICK_PART = 3
-    DEMAND = 4
 
 
 class Verdict(IntEnum):
@@ -123,8 +111,10 @@ class Terms:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the trace's tree whose children are known: number `index` of `level`. At level 0 chunks are, from `index` on, all that
-    are below the node whose hash it is."""
+    """A node of the trace's tree whose children are known: number `index` of `level`.
+
+    At level 0 chunks are known, from `index` on: all that are below the node whose hash it is.
+    """
 
     level: int
     index: int
@@ -133,8 +123,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Game:
-    """One dispute. The case appears with `accuse`; `node` is the deepest that was opened of a canonical trace, `child` what was picked
-    under it."""
+    """One dispute. The case appears with `accuse`; `node` is the deepest that was opened, `child` what
+    was picked under it."""
 
     terms: Terms
     accuser: str
@@ -158,6 +148,11 @@ class Game:
     opening: RequestOpening | None = None  # of an open order's accused token
     order_hash: str = ""
 
+    @property
+    def parts(self) -> int:
+        """How many partial sums were stated."""
+        return len(self.stated) // VALUE_BYTES
+
     # --- the accuser's moves ---
 
     def accuse(
@@ -169,9 +164,7 @@ class Game:
         proof: Sequence[bytes],
         below: Sequence[bytes],
     ) -> Game:
-        """Post the claim, its request's place among the receipt's, and what is below the root of a canonical trace. A plain one is pointed
-        at and never gone down, so nothing is shown below its root.
-        """
+        """Post the claim, its request's place among the receipt's, and what is below its trace's root."""
         self._accuser_turn(now, caller, Phase.OPENED)
         if case.claim.choice is not None:
             raise GameError("ClaimInvalid")  # a token is accused with its order
@@ -240,12 +233,6 @@ class Game:
             raise GameError("EvidenceWrong") from None
         return self._verdict(now, Verdict.FAULT)
 
-    def restate(self, now: int, caller: str, trace_root: bytes, below: Sequence[bytes]) -> Game:
-        """The accuser's answer to a demand: the root of the canonical trace, and what is below it."""
-        self._accuser_turn(now, caller, Phase.RESTATING)
-        claim = replace(self._case().claim, trace_root=trace_root, exact=True)
-        return self._rooted(now, replace(self._case(), claim=claim), below)
-
     def open_node(
         self, now: int, caller: str, below: Sequence[bytes], proof: Sequence[bytes]
     ) -> Game:
@@ -285,20 +272,30 @@ class Game:
             raise GameError("PartsDue")
         return self._rule(now, evidence, b"")
 
-    def expand(self, now: int, caller: str, evidence: Evidence, stated: bytes) -> Game:
-        """State the partial sums of an element of many terms. If they do not add up to it, that is the ruling."""
+    def expand(self, now: int, caller: str, stated: bytes) -> Game:
+        """State the partial sums of an element of many terms."""
         self._accuser_turn(now, caller, Phase.PROVING)
-        case, place = self._case(), self._place()
-        if not case.layout.contains(place) or not case.trial(place).parts:
+        # Of sums that are not those of the place, none can be proven, nor that they add up.
+        if not 0 < len(stated) // VALUE_BYTES <= MAX_PARTS or len(stated) % VALUE_BYTES:
             raise GameError("NoParts")
-        ruled = self._rule(now, evidence, stated)
-        if ruled.verdict != Verdict.FAULT:
-            return ruled
         return replace(self._turn(now, Phase.PICKING_PART), stated=stated)
+
+    def prove_sum(self, now: int, caller: str, evidence: Evidence, stated: bytes) -> Game:
+        """Open the element, where the accused says that what was stated does not add up to it."""
+        self._accuser_turn(now, caller, Phase.PROVING_PART)
+        if self.part != self.parts:
+            raise GameError("PartDue")
+        if stated != self.stated:
+            raise GameError("StatedMismatch")
+        if not self._case().layout.contains(self._place()):
+            return self._verdict(now, Verdict.FAULT)
+        return self._rule(now, evidence, stated)
 
     def prove_part(self, now: int, caller: str, evidence: Evidence, shown: Opening) -> Game:
         """Open the operands of the partial sum that was picked, and itself: `shown` are eight of those that were stated."""
         self._accuser_turn(now, caller, Phase.PROVING_PART)
+        if self.part == self.parts:
+            raise GameError("SumDue")
         case, place = self._case(), self._place()
         packed = packed_place(place)
         if shown_statement(packed, self.part, shown) != statement(packed, self.stated):
@@ -312,9 +309,10 @@ class Game:
     # --- the accused's moves ---
 
     def pick(self, now: int, caller: str, child: int) -> Game:
-        """Name a child of the node that was opened last: of a plain trace there is none."""
+        """Name a child of the node that was opened last."""
         self._accused_turn(now, caller, Phase.PICKING)
-        if self.node is None or self.node.level == 0 or child not in self._children():
+        assert self.node is not None
+        if self.node.level == 0 or child not in self._children():
             raise GameError("ChildUnknown")
         return replace(self._turn(now, Phase.OPENING), child=child)
 
@@ -329,14 +327,6 @@ class Game:
         if not 0 < len(tokens) <= 4 * MAX_LISTED:
             raise GameError("ListInvalid")
         return replace(self._turn(now, Phase.PROVING), place=place, tokens=tokens)
-
-    def demand(self, now: int, caller: str) -> Game:
-        """Have the accuser of a plain trace post the root of the canonical one instead: an accused that was shown nothing needs nothing
-        then."""
-        self._accused_turn(now, caller, Phase.PICKING)
-        if self._case().claim.exact:
-            raise GameError("AlreadyExact")
-        return self._turn(now, Phase.RESTATING)
 
     def show_opening(self, now: int, caller: str, opening: RequestOpening, is_signed: bool) -> Game:
         """Show that the requester opened the accused request twice, with other parameters. That is the ruling."""
@@ -365,24 +355,10 @@ class Game:
             raise GameError("EvidenceWrong") from None
         return replace(self._turn(now, Phase.OPENED), asked=None)
 
-    def hand_over(self, now: int, kind: Handed, value: int | Place, signer: str) -> Game:
-        """A move that the accused signed (`move_digest`); the accuser posts it with its answer. `signer` is who signed it; the value of a
-        demand is of no use to anybody.
-        """
-        phase = Phase.PICKING_PART if kind == Handed.PICK_PART else Phase.PICKING
-        self._in_time(now, phase)
-        if signer not in self.accused:
-            raise GameError("NotTurn")
-        if isinstance(value, Place):
-            return self.point(now, signer, value)
-        if kind == Handed.DEMAND:
-            return self.demand(now, signer)
-        move = self.pick if kind == Handed.PICK else self.pick_part
-        return move(now, signer, value)
-
     def pick_part(self, now: int, caller: str, part: int) -> Game:
+        """Name a partial sum that was stated; or, by their number, that they do not add up."""
         self._accused_turn(now, caller, Phase.PICKING_PART)
-        if not 0 <= part < self._case().trial(self._place()).parts:
+        if not 0 <= part <= self.parts:
             raise GameError("PartUnknown")
         return replace(self._turn(now, Phase.PROVING_PART), part=part)
 
@@ -424,14 +400,6 @@ class Game:
         except ClaimError:
             raise GameError("ClaimInvalid") from None
         self._check_request(case.claim.leaf, position, proof)
-        if case.claim.exact:
-            return self._rooted(now, case, below)
-        if below:
-            raise GameError("OpeningWrong")
-        return replace(self._turn(now, Phase.PICKING), case=case)
-
-    def _rooted(self, now: int, case: Case, below: Sequence[bytes]) -> Game:
-        """The accused's turn, before the root of the case's canonical trace."""
         level = chunks.height(case.layout.chunks)
         root = Node(level, 0, case.claim.trace_root)
         if self._folded(case, root, below) != root.hash:
@@ -524,35 +492,6 @@ class Game:
     def _verdict(self, now: int, verdict: Verdict) -> Game:
         payout_at = now + self.terms.payout_delay_s
         return replace(self, phase=Phase.RULED, verdict=verdict, payout_at=payout_at)
-
-
-def pick_state(game: Game, model: bytes) -> bytes:
-    """What a signed move is a move of: the claim of a plain trace, about the model of this id, the node of a canonical one that was opened
-    last, or the sums that were stated.
-    """
-    if game.phase == Phase.PICKING_PART:
-        assert game.place is not None
-        return statement(packed_place(game.place), game.stated)
-    if game.node is None:
-        assert game.case is not None
-        claim = game.case.claim
-        return bound(claimed(model, claim), claim.exact, claim.trace_root)
-    return keccak(
-        game.node.level.to_bytes(32, "big") + game.node.index.to_bytes(32, "big") + game.node.hash
-    )
-
-
-def move_digest(
-    domain: signing.Domain, dispute: bytes, state: bytes, kind: Handed, value: int | Place
-) -> bytes:
-    """The 32 bytes that an accused signs to hand a move over: GameMove(dispute, state, kind, value)."""
-    packed = packed_place(value) if isinstance(value, Place) else value.to_bytes(32, "big")
-    hashed = keccak(_MOVE_TYPE + dispute + state + int(kind).to_bytes(32, "big") + packed)
-    separator = bytes.fromhex(signing.domain_separator(domain)[2:])
-    return keccak(b"\x19\x01" + separator + hashed)
-
-
-_MOVE_TYPE = keccak(text="GameMove(bytes32 dispute,bytes32 state,uint8 kind,bytes32 value)")
 
 
 def packed_place(place: Place, tokens: bytes = b"") -> bytes:

@@ -145,16 +145,13 @@ def _last(calls: Sequence[ChainCall], *names: str) -> dict[str, Any]:
 
 
 def _accused(seen: Seen, event: ChainEvent, calls: Sequence[ChainCall]) -> Seen:
-    args = _last(calls, "accuse", "accuseToken", "restate")
-    if args["function"] == "restate":
-        assert seen.claim is not None
-        claim = replace(seen.claim, exact=True, trace_root=commit.unhex(args["traceRoot"]))
-    else:
-        claim = claim_of(args["claim"])
-    receipt = args.get("receipt") or seen.receipt
-    listed = commit.unhex(args["drawn"]["tokens"]) if "drawn" in args else seen.listed
+    args = _last(calls, "accuse", "accuseToken")
     return replace(
-        seen, claim=claim, receipt=receipt, below=_hashes(args["below"]), chunks=(), listed=listed
+        seen,
+        claim=claim_of(args["claim"]),
+        receipt=args["receipt"],
+        below=_hashes(args["below"]),
+        listed=commit.unhex(args["drawn"]["tokens"]) if "drawn" in args else b"",
     )
 
 

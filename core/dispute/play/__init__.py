@@ -14,5 +14,6 @@
 `tree`          a trace of millions of chunks, committed and opened
 `held`          a real shard's trace with its tree: what is posted, opened and proven
 `selfcheck`     whether a sample of a trace holds to the bit, before money is staked on it
+`loop`          one side of a game played to its end, move by move, across restarts
 `players`       the next move of an accuser and of an accused that both have the trace
 """

@@ -40,11 +40,11 @@ class Builder:
         layout: Layout,
         model: TraceModel,
         boundaries: Boundaries,
-        arithmetic: Plain | None = None,
+        arithmetic: Plain,
     ) -> None:
         self._at, self._p = layout, layout.program
         self._model, self._rows = model, boundaries
-        self._do = arithmetic or Plain(layout.program.part_terms)
+        self._do = arithmetic
 
     def build(self, values: TraceValues, progress: Callable[[int], None] = lambda _: None) -> None:
         """Fill `values`; `progress` hears of each section done."""

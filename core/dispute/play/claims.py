@@ -69,7 +69,7 @@ def deviation_claim(
             clear = np.flatnonzero(ratios >= _CLEAR * tolerance)
             at = int(clear[0]) if len(clear) else int(np.argmax(ratios))
             start = first + at
-            claim = Claim(leaf, *layers, start + rows, start, number, _NO_ROOT, exact=True)
+            claim = Claim(leaf, *layers, start + rows, start, number, _NO_ROOT)
             excess = Excess(claim, float(ratios[at]), tolerance)
             if excess.ratio > tolerance and (found is None or _rank(excess) > _rank(found)):
                 found = excess
@@ -103,7 +103,7 @@ def token_claim(
     if logits is not None:
         choice = _outside(program, choice, np.asarray(logits, np.float64))
     positions = leaf.tokens_in + produced
-    return Claim(leaf, *layers, positions, 0, 0, _NO_ROOT, choice, exact=True)
+    return Claim(leaf, *layers, positions, 0, 0, _NO_ROOT, choice)
 
 
 def _outside(program: Program, choice: Choice, logits: Any) -> Choice:

@@ -13,7 +13,7 @@ import numpy as np
 
 from core.dispute.play.build import Boundaries, Builder
 from core.dispute.play.model import TraceModel
-from core.dispute.play.operators import Plain
+from core.dispute.play.nearest import Nearest
 from core.dispute.play.tree import TraceTree
 from core.dispute.play.values import TraceValues
 from core.dispute.trace.derive import Boundary, Run, Weights
@@ -156,7 +156,6 @@ def build_trace(
     model: TraceModel,
     boundaries: Boundaries,
     *,
-    arithmetic: Plain | None = None,
     folder: Path | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> ShardTrace:
@@ -171,6 +170,7 @@ def build_trace(
         folder.mkdir(parents=True, exist_ok=True)
     values = TraceValues(layout, folder / VALUES_FILE if folder else None)
     if folder is None or not (folder / NODES_FILE).exists():
+        arithmetic = Nearest(layout.program.part_terms)
         Builder(layout, model, boundaries, arithmetic).build(values, progress)
         if isinstance(values.flat, np.memmap):
             values.flat.flush()

@@ -1,7 +1,8 @@
-"""What is the nearest float64 to each operator's value? The arithmetic of canonical traces (`docs/trust.md` §6), over whole arrays.
+"""What is the nearest float64 to each operator's value? The arithmetic of traces, over whole arrays.
 
-Each value is computed to some 2^-80 of its operands' size; where that does not settle how it rounds, the referee's own
-algorithm is asked, element by element. So every machine gets the bits that `core.dispute.referee.exact` defines.
+Each value is computed to some 2^-80 of its operands' size; where that does not settle how it rounds, the
+referee's own algorithm is asked, element by element. So every machine gets the bits that
+`core.dispute.referee.exact` defines (`docs/trust.md` §5).
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ from core.dispute.play.doubles import (
 )
 from core.dispute.play.operators import Floats, Plain
 from core.dispute.referee import Format, Kind, Leaf
-from core.dispute.referee.activation import CUBIC, TWO_ROOT
-from core.dispute.referee.exact import exact_value
+from core.dispute.referee.exact import CUBIC, TWO_ROOT, exact_value
 
 _SLICE_BITS = 22  # two slices' products of 128 terms, and four of those together, fit 53 bits
 _SLICES = 4

@@ -1,6 +1,7 @@
-"""What does each operator of a program make of its operands, in float64? Plain numpy: any order of summation, any exponential.
+"""What does each operator of a program make of its operands, in float64? Numpy's own sums and exponentials.
 
-Every value lies within its leaf's bound. `NEAREST` arithmetic (`core/dispute/play/nearest.py`) makes the same with one set of bits.
+σ is measured with these operators: it is rounded to eight bits, and `core/dispute/play/nearest.py`,
+which makes the one set of bits that a trace has, takes some twenty times as long.
 """
 
 from __future__ import annotations

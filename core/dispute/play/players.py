@@ -1,7 +1,8 @@
-"""What is the next move of an accuser that has the canonical trace, and of an accused that has it too?
+"""What is the next move of an accuser that has the trace of its claim, and of an accused that has it too?
 
-Both compute the same trace from what was signed, so the accused needs nothing from the accuser: it goes down to the first hash that
-is not its own, and points at the first value that differs. Everything before it is equal, so its operands are right and it is not.
+Both compute the same trace from what was signed, so the accused needs nothing from the accuser: it goes
+down to the first hash that is not its own, and points at the first value that differs. Everything before
+it is equal, so its operands are right and it is not.
 """
 
 from __future__ import annotations
@@ -18,19 +19,14 @@ import numpy as np
 from core.dispute.game.dispute import Phase
 from core.dispute.game.game_log import Seen
 from core.dispute.play.held import ShardSources, ShardTrace
+from core.dispute.play.loop import Move
 from core.dispute.referee import Ruling, check
 from core.dispute.trace import chunks
-from core.dispute.trace.answer import place_among
-from core.dispute.trace.calls import (
-    claim_tuple,
-    claimed,
-    evidence_tuple,
-    opening_tuple,
-    row_tuple,
-)
+from core.dispute.trace.answer import place_among, wrong_part
+from core.dispute.trace.calls import claim_tuple, evidence_tuple, opening_tuple, row_tuple
 from core.dispute.trace.check import Checker
 from core.dispute.trace.derive import Boundary, How
-from core.dispute.trace.evaluate import CanonicalEvaluator
+from core.dispute.trace.evaluate import Evaluator
 from core.dispute.trace.evidence import Evidence, show_stated
 from core.dispute.trace.held import evidence_for, referee_leaf
 from core.dispute.trace.judge import Case
@@ -39,21 +35,11 @@ from core.dispute.trace.program import Form
 from core.protocol import commit
 
 _TOKEN = struct.Struct(">I")
-#: An answer's first argument where the accused has made its move by itself and handed none over: no value, no signature.
-_UNHANDED = (bytes(32), b"")
-
-
-@dataclass(frozen=True)
-class Move:
-    """A call of the game, its dispute's id left out."""
-
-    function: str
-    args: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
 class Player:
-    """A claim with the canonical trace of what it is about."""
+    """A claim with the trace of what it is about."""
 
     case: Case
     trace: ShardTrace
@@ -62,11 +48,11 @@ class Player:
 
     @cached_property
     def checker(self) -> Checker:
-        return Checker(self.case.derivation, self.case.layout, self.sources, exact=True)
+        return Checker(self.case.derivation, self.case.layout, self.sources)
 
     @cached_property
-    def evaluator(self) -> CanonicalEvaluator:
-        return CanonicalEvaluator(self.case.derivation, self.case.layout, self.sources)
+    def evaluator(self) -> Evaluator:
+        return Evaluator(self.case.derivation, self.case.layout, self.sources)
 
     @property
     def verdict(self) -> Place:
@@ -145,12 +131,6 @@ class Accuser(Player):
         """The accuser's move where it is its turn after the accusation."""
         claim = claim_tuple(self.case.claim)
         match seen.phase:
-            case Phase.RESTATING:
-                assert seen.claim is not None
-                all_else = claimed(commit.unhex(seen.opened.model), seen.claim)
-                return Move(
-                    "restate", (_UNHANDED, all_else, seen.claim.trace_root, self.trace.tree.root, self.below_root)
-                )  # fmt: skip
             case Phase.OPENING:
                 return self._open(seen)
             case Phase.PROVING:
@@ -158,11 +138,16 @@ class Accuser(Player):
                 return self._prove(seen, seen.place, claim)
             case Phase.PROVING_PART:
                 assert seen.place is not None
+                if seen.part == len(seen.stated) // VALUE_BYTES:
+                    found = evidence_for(self.trace, self.case.derivation, self.sources, seen.place)
+                    return Move(
+                        "proveSum", (seen.opened.model, claim, tuple(seen.place), evidence_tuple(found), seen.stated)
+                    )  # fmt: skip
                 found = evidence_for(
                     self.trace, self.case.derivation, self.sources, seen.place, seen.part
                 )
                 return Move(
-                    "provePart", (_UNHANDED, seen.opened.model, claim, tuple(seen.place), evidence_tuple(found), opening_tuple(show_stated(seen.stated, seen.part)))
+                    "provePart", (seen.opened.model, claim, tuple(seen.place), evidence_tuple(found), opening_tuple(show_stated(seen.stated, seen.part)))
                 )  # fmt: skip
         return None
 
@@ -173,29 +158,21 @@ class Accuser(Player):
         tree = self.trace.tree
         proof = tree.proof(child, child + 1, child_level, step)
         if child_level > chunks.STEP_LEVELS:
-            return Move("openNode", (_UNHANDED, tree.below(child_level, child), proof))
+            return Move("openNode", (tree.below(child_level, child), proof))
         first, last = child << child_level, min((child + 1) << child_level, tree.count)
         sizes = bytes(self.case.layout.chunk_bytes(chunk) for chunk in range(first, last))
-        return Move(
-            "openChunks", (_UNHANDED, self.trace.values.chunk_bytes(first, last), sizes, proof)
-        )
+        return Move("openChunks", (self.trace.values.chunk_bytes(first, last), sizes, proof))
 
     def _prove(self, seen: Seen, place: Place, claim: tuple[Any, ...]) -> Move:
         model = seen.opened.model
         if not self.case.layout.contains(place):
-            return Move(
-                "prove", (_UNHANDED, model, claim, evidence_tuple(Evidence(tokens=seen.tokens)))
-            )
+            return Move("prove", (model, claim, evidence_tuple(Evidence(tokens=seen.tokens))))
         if self.case.layout.op(place.section, place.op).form == Form.VERDICT and seen.tokens:
-            return Move(
-                "prove", (_UNHANDED, model, claim, evidence_tuple(self._against_list(seen, place)))
-            )
+            return Move("prove", (model, claim, evidence_tuple(self._against_list(seen, place))))
+        if self.case.trial(place).parts:
+            return Move("expand", (self.partial_sums(place),))
         found = evidence_for(self.trace, self.case.derivation, self.sources, place)
-        if not self.case.trial(place).parts:
-            return Move("prove", (_UNHANDED, model, claim, evidence_tuple(found)))
-        return Move(
-            "expand", (_UNHANDED, model, claim, evidence_tuple(found), self.partial_sums(place))
-        )
+        return Move("prove", (model, claim, evidence_tuple(found)))
 
     def _against_list(self, seen: Seen, place: Place) -> Evidence:
         """One token of the accused's list that does not keep the preferred one out."""
@@ -210,22 +187,17 @@ class Accuser(Player):
 
 
 class Accused(Player):
-    """Finds the first value that is not the canonical one."""
+    """Finds the first value that is not its own."""
 
     def answer(self, seen: Seen) -> Move | None:
         """The accused's move where it is its turn. None: nothing is wrong with the accusation, and no move can win."""
         if seen.phase == Phase.PICKING_PART:
             assert seen.place is not None
-            mine = self.partial_sums(seen.place)
-            numbers = range(0, len(mine), VALUE_BYTES)
-            wrong = [i for i in numbers if mine[i : i + 8] != seen.stated[i : i + 8]]
-            return Move("pickPart", ((wrong[0] if wrong else 0) // VALUE_BYTES,))
+            return Move("pickPart", (wrong_part(self.partial_sums(seen.place), seen.stated),))
         if seen.phase != Phase.PICKING:
             return None
         if seen.claim is not None and seen.claim.trace_root == self.trace.tree.root:
             return self.answer_to_verdict()
-        if seen.claim is not None and not seen.claim.exact:
-            return Move("demand")
         level, index = seen.node
         if level == 0:
             return Move("point", (tuple(place_among(self.trace, index, seen.chunks)),))
@@ -247,5 +219,5 @@ def reveal(asked: Mapping[str, Any], sources: ShardSources) -> Move:
 
 
 def with_trace(case: Case, trace: ShardTrace) -> Case:
-    """The case with this trace's root as its claim's, to be judged to the bit."""
-    return replace(case, claim=replace(case.claim, trace_root=trace.tree.root, exact=True))
+    """The case with this trace's root as its claim's."""
+    return replace(case, claim=replace(case.claim, trace_root=trace.tree.root))

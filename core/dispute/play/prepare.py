@@ -1,4 +1,4 @@
-"""How does a side of a game get the canonical trace of what a claim is about?"""
+"""How does a side of a game get the trace of what a claim is about?"""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from core.dispute.play.held import (
     sources_of,
 )
 from core.dispute.play.model import TraceModel
-from core.dispute.play.nearest import Nearest
 from core.dispute.trace.judge import Case
 from core.protocol import commit
 from core.protocol.errors import CheckFailed
 from core.protocol.types import RequestLeaf
 
 
-def canonical(
+def traced(
     case: Case,
     model: TraceModel,
     inputs: bytes,
@@ -30,10 +29,11 @@ def canonical(
     folder: Path | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[ShardTrace, ShardSources]:
-    """The canonical trace of a claim's rows, and what its leaves read beside it.
+    """The trace of a claim's rows, and what its leaves read beside it.
 
-    `inputs`, `outputs` and a last stage's `states` are all rows that the stage signed for this request. With a `folder` the trace is kept there and taken up
-    again. Raises CheckFailed when the rows are not those that the claim's request leaf commits to.
+    `inputs`, `outputs` and a last stage's `states` are all rows that the stage signed for this request.
+    With a `folder` the trace is kept there and taken up again. Raises CheckFailed when the rows are not
+    those that the claim's request leaf commits to.
     """
     layout = case.layout
     sources = sources_of(layout, model, inputs, outputs, states)
@@ -42,7 +42,6 @@ def canonical(
         layout,
         model,
         boundaries_of(layout, inputs, outputs, states),
-        arithmetic=Nearest(layout.program.part_terms),
         folder=folder,
         progress=progress,
     )

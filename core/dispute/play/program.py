@@ -22,6 +22,7 @@ from eth_utils.crypto import keccak
 from core.dispute.play import tables
 from core.dispute.play.build import Boundaries, Builder, run_section
 from core.dispute.play.model import TraceModel
+from core.dispute.play.operators import Plain
 from core.dispute.trace.families import FP32_DELTA_MICRO, SIGMA, Traits, compile_program, traits_of
 from core.dispute.trace.layout import Layout
 from core.dispute.trace.program import Program, Tolerance
@@ -107,7 +108,9 @@ def _sizes(
     layers = len(program.layer_types)
     layouts = [Layout(program, 0, layers, len(ids), 0, True) for ids in corpus]
     builders = [
-        Builder(layout, model, Boundaries(np.array(ids, dtype=np.uint32)))
+        Builder(
+            layout, model, Boundaries(np.array(ids, dtype=np.uint32)), Plain(program.part_terms)
+        )
         for layout, ids in zip(layouts, corpus, strict=True)
     ]
     rows: list[Any] = [np.zeros((len(ids), program.hidden)) for ids in corpus]

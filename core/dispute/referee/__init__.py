@@ -4,10 +4,6 @@
 `check`       the predicate of each operator kind, and who is at fault for malformed bytes
 `exact`       whether a value of a canonical trace is the only one (`docs/trust.md` §5)
 `formats`     which number committed bytes hold, exactly
-`linear`      copies, products, sums, residuals and gates
-`norm`        RMSNorm of rows and of heads, without a square root
-`activation`  SiLU, GELU in its tanh form, soft caps
-`attention`   rotation, scores with their mask, the three parts of a softmax
 `selection`   whether another token was ahead, greedy or seeded, and inside the filters
 `noise`       the noise that a seed gives a token (`docs/protocol.md` §5)
 `window`      whether the served output is too far from the reference
@@ -18,8 +14,8 @@
 """
 
 from core.dispute.referee.check import check
-from core.dispute.referee.exact import check_exact, exact_value
+from core.dispute.referee.exact import exact_value
 from core.dispute.referee.formats import Format
 from core.dispute.referee.leaf import Kind, Leaf, LeafError, Ruling
 
-__all__ = ["Format", "Kind", "Leaf", "LeafError", "Ruling", "check", "check_exact", "exact_value"]
+__all__ = ["Format", "Kind", "Leaf", "LeafError", "Ruling", "check", "exact_value"]

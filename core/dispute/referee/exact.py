@@ -1,17 +1,14 @@
-"""Is this value of a canonical trace the one that there is? (`docs/trust.md` §5)
+"""Which value does each operator have on its own operands? (`docs/trust.md` §5)
 
-In a canonical trace every value is the nearest float64 to its operator's value on its own operands, zero is +0, a stabiliser
-is the largest score, and what the referee computes with (the grid of sums, exponentials in Q120) belongs to the definition. So
-it has one set of bits on every machine. Verdicts are ruled on as ever. Twin: contracts/src/referee/ExactReferee.sol.
+Every value of a trace is the nearest float64 to its operator's value, zero is +0, a stabiliser is the
+largest score, and what the referee computes with (the grid of sums, exponentials in Q120) belongs to
+the definition. So a trace has one set of bits on every machine. Twin: contracts/src/referee/Referee.sol.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from core.dispute.referee.activation import CUBIC, LINEAR_BELOW, TWO_ROOT
-from core.dispute.referee.attention import is_visible
-from core.dispute.referee.check import check
 from core.dispute.referee.formats import MINUS_INFINITY
 from core.dispute.referee.leaf import (
     Kind,
@@ -27,7 +24,6 @@ from core.dispute.referee.leaf import (
     words,
 )
 from core.dispute.referee.nearest import inverse_root, nearest, quotient
-from core.dispute.referee.norm import MAX_WIDTH
 from core.dispute.referee.real import (
     ONE,
     ZERO,
@@ -42,28 +38,26 @@ from core.dispute.referee.real import (
     top,
 )
 from core.dispute.referee.sums import dot, exact_sum
-from core.dispute.referee.transcend import decay, exp, exp_fixed, quotient_fixed
+from core.dispute.referee.transcend import POINT, decay, exp, exp_fixed, quotient_fixed
 
 Params = tuple[int, ...]
 #: The bytes that the result must have, or None where no number is right.
 Value = Callable[[Params, bytes], bytes | None]
 
 
-def check_exact(leaf: Leaf) -> Ruling:
-    """What the referee rules on this leaf of a canonical trace. Raises LeafError where the contract reverts."""
-    if leaf.kind not in VALUES:
-        return check(leaf)
-    try:
-        want = exact_value(leaf)
-    except Malformed as found:
-        return found.ruling
-    return Ruling.HOLDS if want == leaf.operands[:8] else Ruling.FAILS
+#: ⌊2 √(2/π) · 2^120⌋, and the cubic coefficient 0.044715 as a fraction of 10^6 in Q120.
+TWO_ROOT = Real(0x19884533D436508D0FCB3C500BAB8E2, -POINT)
+CUBIC = Real((44_715 << POINT) // 1_000_000, -POINT)
+#: Below 2^-60, tanh z differs from z by less than 2^-120 of it.
+_LINEAR_BELOW = -60
+_MAX_WIDTH = 2**32 - 1
 
 
 def exact_value(leaf: Leaf) -> bytes | None:
-    """The canonical result of this leaf, whose operands begin with any finite result: eight bytes, or None if no number is right.
+    """The right result of this leaf: eight bytes, or None if no number is right.
 
-    Raises LeafError for a leaf that there is not, Malformed for an operand that is no number, KeyError for a verdict.
+    The leaf's operands begin with any finite result. Raises LeafError for a leaf that there is not,
+    Malformed for an operand that is no number, KeyError for a verdict.
     """
     return VALUES[leaf.kind](leaf.params, leaf.operands)
 
@@ -88,24 +82,24 @@ def _embed(params: Params, operands: bytes) -> bytes | None:
 def _linear(params: Params, operands: bytes) -> bytes | None:
     fmt, n = words(params, 2)
     found = split(operands, 1 + to_terms(n), (to_format(fmt), n))
-    return nearest(dot(found.model, found.trace[1:]).total)
+    return nearest(dot(found.model, found.trace[1:]))
 
 
 def _mix(params: Params, operands: bytes) -> bytes | None:
     (n,) = words(params, 1)
     trace = split(operands, 1 + 2 * to_terms(n)).trace
-    return nearest(dot(trace[1 : n + 1], trace[n + 1 :]).total)
+    return nearest(dot(trace[1 : n + 1], trace[n + 1 :]))
 
 
 def _squares(params: Params, operands: bytes) -> bytes | None:
     (n,) = words(params, 1)
     trace = split(operands, 1 + to_terms(n)).trace
-    return nearest(dot(trace[1:], trace[1:]).total)
+    return nearest(dot(trace[1:], trace[1:]))
 
 
 def _sum(params: Params, operands: bytes) -> bytes | None:
     (n,) = words(params, 1)
-    return nearest(exact_sum(split(operands, 1 + to_terms(n)).trace[1:]).total)
+    return nearest(exact_sum(split(operands, 1 + to_terms(n)).trace[1:]))
 
 
 def _bias_sum(params: Params, operands: bytes) -> bytes | None:
@@ -114,12 +108,12 @@ def _bias_sum(params: Params, operands: bytes) -> bytes | None:
         raise LeafError("a bias added to nothing")
     to_terms(n + 1)
     found = split(operands, 1 + n, (to_format(fmt), 1))
-    return nearest(exact_sum([*found.trace[1:], *found.model]).total)
+    return nearest(exact_sum([*found.trace[1:], *found.model]))
 
 
 def _norm_scale(params: Params, operands: bytes) -> bytes | None:
     n, epsilon = words(params, 2)
-    if not 1 <= n <= MAX_WIDTH:
+    if not 1 <= n <= _MAX_WIDTH:
         raise LeafError(f"a norm over {n} values")
     floor = times(to_constant(epsilon), n)
     _, q = split(operands, 2).trace
@@ -152,7 +146,12 @@ def _score(params: Params, operands: bytes) -> bytes | None:
     if not is_visible(query, key, window):
         return MINUS_INFINITY
     trace = split(operands, 1 + 2 * n).trace
-    return nearest(mul(dot(trace[1 : n + 1], trace[n + 1 :]).total, factor))
+    return nearest(mul(dot(trace[1 : n + 1], trace[n + 1 :]), factor))
+
+
+def is_visible(query: int, key: int, window: int) -> bool:
+    """May the token at `query` look at the one at `key`? Causal, at most `window` wide if not 0."""
+    return key <= query and (window == 0 or query - key < window)
 
 
 def _stabiliser(params: Params, operands: bytes) -> bytes | None:
@@ -200,7 +199,7 @@ def _softcap(params: Params, operands: bytes) -> bytes | None:
     if operands[8:] == MINUS_INFINITY:
         return MINUS_INFINITY
     _, x = split(operands, 2).trace
-    if x.m == 0 or top(x) - top(cap) < LINEAR_BELOW:
+    if x.m == 0 or top(x) - top(cap) < _LINEAR_BELOW:
         return nearest(x)
     e = exp_fixed(-quotient_fixed(scaled(magnitude(x), 1), cap))
     capped = mul(cap, sub(ONE, e))

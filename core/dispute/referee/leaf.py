@@ -16,7 +16,7 @@ from core.dispute.referee.sums import MAX_TERMS
 
 
 class Kind(IntEnum):
-    """Operator of a leaf. The numbers are part of the protocol; see `check.py` for each one's predicate."""
+    """Operator of a leaf. The numbers are part of the protocol; see `exact.py` for each one's value."""
 
     COPY = 0
     INPUT = 1

@@ -1,8 +1,8 @@
 """How does the referee compute with numbers of any size, so that two languages get the same bits?
 
-A `Real` is an integer mantissa times a power of two. Sums and products are exact while they fit 250 bits; past
-that the last bits are dropped, towards zero. One operation loses at most 2^-124 of its larger operand, and `within` forgives
-2^-90, so no honest value fails by the referee's own rounding. Twin: contracts/src/referee/Real.sol.
+A `Real` is an integer mantissa times a power of two. Sums and products are exact while they fit 250
+bits; past that the last bits are dropped, towards zero. One operation loses at most 2^-124 of its
+larger operand. Twin: contracts/src/referee/Real.sol.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import NamedTuple
 _FACTOR_BITS = 125  # two such factors make a product of 250 bits
 _SUM_BITS = 250
 _KEPT_BITS = 251
-_ALLOWANCE_EXPONENT = -90
 
 
 class Real(NamedTuple):
@@ -24,8 +23,6 @@ class Real(NamedTuple):
 
 ZERO = Real(0, 0)
 ONE = Real(1, 0)
-#: The smallest subnormal float64: more than any float64 operation loses by underflow.
-ETA = Real(1, -1074)
 
 
 def shifted(mantissa: int, left: int) -> int:
@@ -88,9 +85,3 @@ def top(a: Real) -> int:
 def at_most(a: Real, b: Real) -> bool:
     """a ≤ b; exact for mantissas of up to 125 bits."""
     return sub(a, b).m <= 0
-
-
-def within(a: Real, b: Real, tolerance: Real) -> bool:
-    """|a − b| ≤ tolerance + 2^-90 (|a| + |b|): the second part covers what this file drops."""
-    allowance = scaled(add(magnitude(a), magnitude(b)), _ALLOWANCE_EXPONENT)
-    return at_most(magnitude(sub(a, b)), add(tolerance, allowance))

@@ -1,7 +1,7 @@
-"""Where does an accused point: by its own canonical trace if it was shown nothing but hashes, and at an accused token? (`docs/trust.md` §5)
+"""Where does an accused point, by its own trace, and at an accused token? (`docs/trust.md` §5)
 
-Its own canonical trace is the only right one. The first hash that differs leads to the first value that does; everything before it
-is equal, so that value's operands are right and it is not.
+Its own trace is the only right one. The first hash that differs leads to the first value that does;
+everything before it is equal, so that value's operands are right and it is not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from core.dispute.referee import Kind
 from core.dispute.trace.derive import Choice, How, delta_of
 from core.dispute.trace.held import HeldTrace
-from core.dispute.trace.layout import Layout, Place
+from core.dispute.trace.layout import VALUE_BYTES, Layout, Place
 
 
 def verdict_of(layout: Layout) -> Place:
@@ -29,7 +29,7 @@ def differing(own: Sequence[bytes], shown: Sequence[bytes]) -> int | None:
 
 
 def place_in(own: HeldTrace, chunk: int, shown: bytes) -> Place:
-    """Where to point in or after the first chunk that differs, by one's own canonical trace.
+    """Where to point in or after the first chunk that differs, by one's own trace.
 
     A stabiliser below the largest score is one of the scores and stands by itself: what falls is the exponential of a larger one.
     """
@@ -54,6 +54,19 @@ def place_among(own: HeldTrace, first: int, shown: Sequence[bytes]) -> Place:
         if data != b"".join(struct.pack("<d", own[place]) for place in own.layout.places(number)):
             return place_in(own, number, data)
     raise ValueError(f"none of {len(shown)} chunks from {first} on differs")
+
+
+def wrong_part(own: bytes, stated: bytes) -> int:
+    """Number of the first stated partial sum that is not one's own; that of all where they cannot add up.
+
+    If all are one's own, the value that they are stated for is not their sum. If there are more or fewer
+    than the value has, nothing can be proven of it.
+    """
+    parts = len(stated) // VALUE_BYTES
+    if len(own) != len(stated):
+        return parts
+    cuts = (slice(at, at + VALUE_BYTES) for at in range(0, len(own), VALUE_BYTES))
+    return next((i for i, cut in enumerate(cuts) if own[cut] != stated[cut]), parts)
 
 
 def point_of_token(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -33,23 +32,17 @@ def claim_tuple(claim: Claim) -> tuple[Any, ...]:
         )  # fmt: skip
     return (
         leaf_tuple(claim.leaf), claim.layer_from, claim.layer_to, claim.positions, claim.window_from,
-        claim.tolerance_entry, claim.exact, *drawn, claim.trace_root,
+        claim.tolerance_entry, *drawn, claim.trace_root,
     )  # fmt: skip
 
 
-def claimed(model: bytes, claim: Claim) -> bytes:
-    """The hash of a model's id and all that is claimed but the trace: keccak256 of its words, `exact` 0, without the root."""
-    leaf, *others, _root = claim_tuple(replace(claim, exact=False))
-    return keccak(model + b"".join(map(_word, (*leaf, *others))))
-
-
-def bound(claimed: bytes, exact: bool, trace_root: bytes) -> bytes:
-    """What is on trial, as `ToleranceGame` keeps it: what is claimed, and about which trace."""
-    return keccak(claimed + _word(exact) + trace_root)
-
-
-def _word(value: int | bytes) -> bytes:
-    return value if isinstance(value, bytes) else int(value).to_bytes(32, "big")
+def binding(model: bytes, claim: Claim) -> bytes:
+    """What is on trial, as `ToleranceGame` keeps it: the hash of a model's id and a claim's words."""
+    leaf, *others = claim_tuple(claim)
+    words = (model, *leaf, *others)
+    return keccak(
+        b"".join(w if isinstance(w, bytes) else int(w).to_bytes(32, "big") for w in words)
+    )
 
 
 def claim_of(found: Mapping[str, Any]) -> Claim:
@@ -76,7 +69,6 @@ def claim_of(found: Mapping[str, Any]) -> Claim:
         tolerance_entry=found["tolerance"],
         trace_root=commit.unhex(found["traceRoot"]),
         choice=choice,
-        exact=found["exact"],
     )
 
 

@@ -6,9 +6,9 @@ import struct
 from collections.abc import Iterable, Iterator
 
 from core.dispute.referee import Leaf as RefereeLeaf
-from core.dispute.referee import Ruling, check, check_exact
+from core.dispute.referee import Ruling, check
 from core.dispute.trace.derive import Derivation
-from core.dispute.trace.evaluate import CanonicalEvaluator, Evaluator
+from core.dispute.trace.evaluate import Evaluator
 from core.dispute.trace.held import HeldTrace, referee_leaf, stabiliser_witness
 from core.dispute.trace.layout import Layout, Place
 from core.dispute.trace.program import Form
@@ -30,27 +30,23 @@ def all_places(layout: Layout) -> Iterator[Place]:
 
 
 class Checker:
-    """Judges places of a trace on the trace's own operands, as the chain would; `exact`: a trace that should be canonical."""
+    """Judges places of a trace on the trace's own operands, as the chain would."""
 
-    def __init__(
-        self, derivation: Derivation, layout: Layout, sources: Sources, exact: bool = False
-    ) -> None:
+    def __init__(self, derivation: Derivation, layout: Layout, sources: Sources) -> None:
         self._derivation = derivation
         self._layout = layout
         self._sources = sources
-        make = CanonicalEvaluator if exact else Evaluator
-        self._evaluator = make(derivation, layout, sources)
-        self._check = check_exact if exact else check
+        self._evaluator = Evaluator(derivation, layout, sources)
 
     def ruling(self, trace: HeldTrace, place: Place) -> Ruling:
         """What the referee would rule, were this place on trial and its partial sums the right ones."""
         trial = self._derivation.trial(place, stabiliser_witness(trace, place))
         stated = self._evaluator.partial_sums(trace, place) if trial.parts else b""
         leaf = referee_leaf(trace, trial.whole, self._sources, self._result(trace, place), stated)
-        return self._check(leaf)
+        return check(leaf)
 
     def partial_sums(self, trace: HeldTrace, place: Place) -> bytes:
-        """The partial sums of the value at `place` from the operands in `trace`: the canonical ones, if the checker is exact."""
+        """The right partial sums of the value at `place` from the operands in `trace`."""
         return self._evaluator.partial_sums(trace, place)
 
     def part_ruling(self, trace: HeldTrace, place: Place, part: int, stated: bytes) -> Ruling:
@@ -58,7 +54,7 @@ class Checker:
         leaf = self._derivation.part(place, part)
         result = stated[8 * part : 8 * part + 8]
         found: RefereeLeaf = referee_leaf(trace, leaf, self._sources, result)
-        return self._check(found)
+        return check(found)
 
     def faults(self, trace: HeldTrace, places: Iterable[Place] | None = None) -> Iterator[Place]:
         """Places whose leaf does not hold, in the order of the trace."""

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from eth_utils.crypto import keccak
 
-from core.dispute.referee import Kind, Ruling, check, check_exact
+from core.dispute.referee import Kind, Ruling, check
 from core.dispute.referee import Leaf as RefereeLeaf
 from core.dispute.referee.formats import LAYOUTS
 from core.dispute.trace.derive import (
@@ -66,7 +66,6 @@ class Claim:
     tolerance_entry: int
     trace_root: bytes
     choice: Choice | None = None  # a token is accused, not a deviation
-    exact: bool = False  # the trace is the canonical one: every value is judged to the bit
 
 
 @dataclass(frozen=True)
@@ -222,7 +221,13 @@ class Case:
         return found if isinstance(found, RefereeLeaf) else None
 
     def rule_part(self, place: Place, part: int, evidence: Evidence, stated: bytes) -> Ruling:
-        """On partial sum `part` of those stated for the value at `place`."""
+        """On partial sum `part` of those stated for the value at `place`.
+
+        Raises EvidenceError where the contract reverts.
+        """
+        parts = self.derivation.trial(place).parts
+        if part >= parts:
+            raise EvidenceError(f"partial sum {part} of {parts}")
         leaf = self.derivation.part(place, part)
         result = stated[part * VALUE_BYTES : (part + 1) * VALUE_BYTES]
         return self._rule(leaf, result, evidence)
@@ -231,7 +236,7 @@ class Case:
         found = self._referee_leaf(leaf, first, evidence)
         if isinstance(found, Ruling):
             return found
-        return (check_exact if self.claim.exact else check)(found)
+        return check(found)
 
     def _referee_leaf(self, leaf: Leaf, first: bytes, evidence: Evidence) -> RefereeLeaf | Ruling:
         if len(evidence.runs) != len(leaf.runs):

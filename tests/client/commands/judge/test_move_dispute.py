@@ -29,7 +29,7 @@ def at(phase: Any, left_s: int = 30, game: Opened | None = GAME) -> Standing:
     return replace(OPENED, phase=phase, ends_at=OPENED.now + left_s, game=game)
 
 
-@pytest.mark.parametrize("phase", [Phase.OPENED, Phase.RESTATING, Phase.OPENING, Phase.PROVING])
+@pytest.mark.parametrize("phase", [Phase.OPENED, Phase.OPENING, Phase.PROVING])
 def test_an_accuser_moves_in_its_own_turns(phase: Phase) -> None:
     assert _ours_to_move(at(phase), OURS) is GAME
     assert _ours_to_move(at(phase, 0), OURS) is GAME, "the last second is the accuser's"

@@ -26,7 +26,7 @@ from core.runtime.folders import Folders
 from tests.client.commands.judge.test_move_dispute import OPENED
 
 MOVE = plain(ShownMove("accuser", "accuse", "rows 0 to 3", 9, 4, 7, "0x" + "ab" * 32))
-TRIAL = OnTrial(Place(11, 3), "linear", 16, None, 1, 0.5, 0.5, "0: to the bit", "holds")
+TRIAL = OnTrial(Place(11, 3), "linear", 16, None, 1, 0.5, 0.5, "holds")
 OPEN = replace(OPENED, phase=Phase.PICKING, status="open")
 RULED = replace(OPENED, phase=Phase.RULED, status="fault")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from core.dispute.play.build import Builder
 from core.dispute.play.held import (
     ShardSources,
     ShardTrace,
@@ -18,6 +19,7 @@ from core.dispute.play.held import (
 )
 from core.dispute.play.operators import Plain
 from core.dispute.play.program import ModelProgram, model_program
+from core.dispute.play.values import TraceValues
 from core.dispute.trace.derive import Choice, Derivation
 from core.dispute.trace.families import FP32_TOLERANCES
 from core.dispute.trace.layout import Layout
@@ -59,21 +61,27 @@ class Tiny:
         window = max(0, positions - 20) if deviates else 0
         return Layout(self.ours.program, start, end, positions, window, deviates)
 
-    def trace(
-        self,
-        shard: tuple[int, int, int, bool],
-        arithmetic: Plain | None = None,
-        folder: Path | None = None,
-    ) -> tuple[ShardTrace, ShardSources, Derivation]:
-        layout = self.layout(shard)
-        rows: tuple[bytes, ...] = self.rows(shard)
+    def signed(self, shard: tuple[int, int, int, bool]) -> tuple[bytes, ...]:
+        """The shard's rows; what comes out of a last one are state rows, here of every position."""
+        layout, rows = self.layout(shard), self.rows(shard)
         if layout.deviation and layout.program.ends_at(layout.layer_to):
-            # What comes out are state rows, here of every position.
-            rows = (rows[0], b"", rows[1])
+            return rows[0], b"", rows[1]
+        return rows
+
+    def values(self, shard: tuple[int, int, int, bool], arithmetic: Plain) -> TraceValues:
+        """What this arithmetic makes of the shard."""
+        layout = self.layout(shard)
+        boundaries = boundaries_of(layout, *self.signed(shard))
+        found = TraceValues(layout)
+        Builder(layout, self.ours.trace_model(self.folder), boundaries, arithmetic).build(found)
+        return found
+
+    def trace(
+        self, shard: tuple[int, int, int, bool], folder: Path | None = None
+    ) -> tuple[ShardTrace, ShardSources, Derivation]:
+        layout, rows = self.layout(shard), self.signed(shard)
         model = self.ours.trace_model(self.folder)
-        trace = build_trace(
-            layout, model, boundaries_of(layout, *rows), arithmetic=arithmetic, folder=folder
-        )
+        trace = build_trace(layout, model, boundaries_of(layout, *rows), folder=folder)
         derivation = Derivation(layout, 3 * 10**7, None if layout.deviation else CHOICE)
         return trace, sources_of(layout, model, *rows), derivation
 

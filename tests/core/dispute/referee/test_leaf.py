@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from core.dispute.referee import Kind, Leaf, LeafError, Ruling, check
-from core.dispute.referee.check import PREDICATES
+from core.dispute.referee.check import VERDICTS
+from core.dispute.referee.exact import VALUES
 from tests.core.dispute.referee.leaves import bits, f64, leaf
 
 
@@ -16,8 +17,9 @@ def single(value: float) -> np.ndarray:
     return np.array([value], dtype=np.float32)
 
 
-def test_every_kind_has_a_predicate() -> None:
-    assert set(PREDICATES) == set(Kind)
+def test_every_kind_is_a_value_or_a_verdict() -> None:
+    assert set(VERDICTS) | set(VALUES) == set(Kind)
+    assert not set(VERDICTS) & set(VALUES)
 
 
 @pytest.mark.parametrize(

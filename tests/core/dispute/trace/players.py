@@ -11,7 +11,7 @@ from core.dispute.game.dispute import Game, Phase, Terms, Verdict
 from core.dispute.trace import answer, chunks
 from core.dispute.trace.check import Checker, all_places
 from core.dispute.trace.derive import How, Run
-from core.dispute.trace.evaluate import CanonicalEvaluator, Evaluator
+from core.dispute.trace.evaluate import Evaluator
 from core.dispute.trace.evidence import Evidence, show_stated
 from core.dispute.trace.held import HeldTrace, evidence_for
 from core.dispute.trace.judge import Case, Claim
@@ -49,7 +49,6 @@ class Accusation:
     stage: Stage
     outputs: CommittedRows
     trace: HeldTrace
-    exact: bool = False  # posted as the canonical trace
     tokens: bytes = b""  # listed against a token outside top-k
 
     @property
@@ -64,7 +63,6 @@ class Accusation:
             self.stage.entry,
             self.trace.tree.root,
             self.stage.choice,
-            self.exact,
         )
         roots = tuple(toy.parts[number].root for number in range(-1, toy.traits.layers + 1))
         return Case(toy.program, roots, claim)
@@ -77,9 +75,9 @@ class Accusation:
 
     @property
     def below_root(self) -> list[bytes]:
-        """What an accusation shows below the root: of a plain trace, nothing."""
+        """What an accusation shows below the root."""
         tree = self.trace.tree
-        return tree.below(tree.height, 0) if self.exact else []
+        return tree.below(tree.height, 0)
 
     def accuse(self, game: Game, now: int) -> Game:
         return game.accuse(now, ACCUSER, self.case, 0, [], self.below_root)
@@ -87,9 +85,6 @@ class Accusation:
     def answer(self, game: Game, now: int) -> Game:
         """The accuser's move: open what was picked, prove or expand what was pointed at."""
         sources = self.stage.sources(self.outputs)
-        if game.phase == Phase.RESTATING:
-            tree = self.restated.tree
-            return game.restate(now, ACCUSER, tree.root, tree.below(tree.height, 0))
         if game.phase == Phase.OPENING:
             child = game._child()
             assert game.node is not None
@@ -102,15 +97,18 @@ class Accusation:
             shown = chunks_below(self.trace, child.level, child.index)
             return game.open_chunks(now, ACCUSER, shown, proof)
         assert game.place is not None
+        if game.phase == Phase.PROVING_PART and game.part == game.parts:
+            found = evidence_for(self.trace, self.stage.derivation, sources, game.place)
+            return game.prove_sum(now, ACCUSER, found, game.stated)
         if game.phase == Phase.PROVING_PART:
             found = evidence_for(self.trace, self.stage.derivation, sources, game.place, game.part)
             return game.prove_part(now, ACCUSER, found, show_stated(game.stated, game.part))
+        if self.stage.layout.contains(game.place) and self.stage.derivation.trial(game.place).parts:
+            return game.expand(now, ACCUSER, self.partial_sums(game.place))
         found = evidence_for(
             self.trace, self.stage.derivation, sources, game.place, listed=self.listed(game)
         )
-        if not self.stage.derivation.trial(game.place).parts:
-            return game.prove(now, ACCUSER, found)
-        return game.expand(now, ACCUSER, found, self.partial_sums(game.place))
+        return game.prove(now, ACCUSER, found)
 
     def listed(self, game: Game) -> tuple[bytes, int] | None:
         """The list of a token's verdict, and the number of the token that is looked at."""
@@ -126,17 +124,10 @@ class Accusation:
             return None
         return game.tokens, answer.token_behind(game.tokens, logits_of(self.trace))
 
-    @property
-    def restated(self) -> HeldTrace:
-        """What a demand is answered with."""
-        return self.trace
-
     def partial_sums(self, place: Place) -> bytes:
-        make = CanonicalEvaluator if self.exact else Evaluator
         sources = self.stage.sources(self.outputs)
-        return make(self.stage.derivation, self.stage.layout, sources).partial_sums(
-            self.trace, place
-        )
+        evaluator = Evaluator(self.stage.derivation, self.stage.layout, sources)
+        return evaluator.partial_sums(self.trace, place)
 
 
 @dataclass(frozen=True)
@@ -171,26 +162,24 @@ class Defence:
         a = self.accusation
         checker = Checker(a.stage.derivation, a.stage.layout, a.stage.sources(a.outputs))
         parts = range(len(stated) // 8)
-        return next((k for k in parts if checker.part_ruling(a.trace, place, k, stated) != 1), 0)
+        wrong = (k for k in parts if checker.part_ruling(a.trace, place, k, stated) != 1)
+        return next(wrong, len(parts))
 
 
 @dataclass(frozen=True)
 class Blind:
-    """An accused that is shown nothing but what stands on chain, and knows its own canonical trace."""
+    """An accused that is shown nothing but what stands on chain, and knows its own trace."""
 
     own: HeldTrace
     checker: Checker
 
     @classmethod
     def of(cls, stage: Stage, outputs: CommittedRows) -> Blind:
-        own = stage.canonical(outputs)
-        return cls(own, Checker(stage.derivation, stage.layout, stage.sources(outputs), exact=True))
+        own = stage.evaluate(outputs)
+        return cls(own, Checker(stage.derivation, stage.layout, stage.sources(outputs)))
 
     def move(self, game: Game, now: int, shown: list[bytes]) -> Game:
         """`shown` are the hashes below the node that was opened last, or the chunks."""
-        assert game.case is not None
-        if not game.case.claim.exact:
-            return game.demand(now, OPERATOR)
         node = game.node
         assert node is not None
         if node.level == 0:
@@ -201,14 +190,10 @@ class Blind:
         return game.pick(now, OPERATOR, child)
 
     def pick_part(self, game: Game, now: int) -> Game:
-        """The first partial sum that is not the canonical one."""
+        """The first partial sum that is not the right one."""
         assert game.place is not None
         right = self.checker.partial_sums(self.own, game.place)
-        parts = range(len(game.stated) // 8)
-        wrong = next(
-            (k for k in parts if game.stated[8 * k : 8 * k + 8] != right[8 * k : 8 * k + 8]), 0
-        )
-        return game.pick_part(now, OPERATOR, wrong)
+        return game.pick_part(now, OPERATOR, answer.wrong_part(right, game.stated))
 
 
 def logits_of(trace: HeldTrace) -> list[float]:
@@ -235,8 +220,6 @@ def play_blind(
             game = game.timeout(game.ends_at + 1)
         else:
             answers += 1
-            if game.phase == Phase.RESTATING:
-                accusation = replace(accusation, trace=accusation.restated, exact=True)
             game = accusation.answer(game, now)
     return game, moves
 
@@ -247,10 +230,9 @@ def chunks_below(trace: HeldTrace, level: int, index: int) -> list[bytes]:
 
 
 def shown_in(accusation: Accusation, game: Game) -> list[bytes]:
-    """What the accuser's last move showed: of a plain trace, nothing."""
-    if game.node is None:
-        return []
+    """What the accuser's last move showed."""
     node, trace = game.node, accusation.trace
+    assert node is not None
     if node.level == 0:
         level = lowest(trace.tree.height)
         return chunks_below(trace, level, node.index >> level)
@@ -291,7 +273,7 @@ def play(
         if defence is not None:
             part = defence.bad_part(place, game.stated)
         elif rng is not None:
-            part = rng.randrange(len(game.stated) // 8)
+            part = rng.randrange(game.parts + 1)
         game = accusation.answer(game.pick_part(now, OPERATOR, part), now)
         moves += 2
     return game, moves

@@ -12,7 +12,7 @@ import pytest
 
 from core.dispute.game.dispute import GameError, Phase, Verdict
 from core.dispute.referee import Kind
-from core.dispute.trace.check import Checker, all_places
+from core.dispute.trace.check import all_places
 from core.dispute.trace.layout import Place
 from core.dispute.trace.program import Form
 from tests.core.dispute.trace import toy as toys
@@ -47,12 +47,6 @@ def true_accusation(name: str) -> Accusation:
 
 
 @lru_cache
-def canonical_accusation(name: str) -> Accusation:
-    plain = true_accusation(name)
-    return replace(plain, trace=plain.stage.canonical(plain.outputs), exact=True)
-
-
-@lru_cache
 def places_of(name: str) -> tuple[Place, ...]:
     return tuple(all_places(stage_of(name).layout))
 
@@ -63,9 +57,9 @@ def test_an_honest_accuser_wins_whatever_the_accused_does(name: str) -> None:
     places = places_of(name)
     for _ in range(GAMES):
         place = rng.choice(places)
-        accusation = rng.choice((true_accusation, canonical_accusation))(name)
+        accusation = true_accusation(name)
         form = accusation.stage.layout.op(place.section, place.op).form
-        descend = accusation.exact and form != Form.VERDICT and rng.random() < 0.6
+        descend = form != Form.VERDICT and rng.random() < 0.6
         game, moves = play(accusation, place, descend=descend, rng=rng)
         assert ended(game) == Verdict.FAULT
         assert moves <= 20
@@ -90,17 +84,28 @@ def forgeries(name: str, rng: random.Random) -> Iterator[Accusation]:
         place = rng.choice(judged)
         off = abs(honest[place]) * 10 ** rng.uniform(-9, 3) + 1e-9
         yield Accusation(stage, outputs, honest.replaced(place, honest[place] + off))
-    for _ in range(3):  # one number, carried through to the verdict: every other leaf holds
+    made = 0
+    while made < 3:  # one number, carried through to the verdict: every other leaf holds
         target = rng.choice(judged)
         scale = 1 + rng.choice((-1, 1)) * 10 ** rng.uniform(-3, 0)
-        forged = stage.evaluate(
-            outputs, lambda p, v, t=target, s=scale: v * s + 0.1 if p == t else v
-        )
+        try:
+            forged = stage.evaluate(
+                outputs, lambda p, v, t=target, s=scale: v * s + 0.1 if p == t else v
+            )
+        except ArithmeticError:
+            continue  # no number is right after such a lie
+        made += 1
         yield Accusation(stage, outputs, forged)
-    smear = 10 ** rng.uniform(-11, -6)  # a little everywhere
-    yield Accusation(
-        stage, outputs, stage.evaluate(outputs, lambda p, v: v * (1 + smear * rng.uniform(-1, 1)))
-    )
+    smear = 10 ** rng.uniform(
+        -11, -6
+    )  # a little everywhere, and still every score at most its row's M
+
+    def smeared(place: Place, value: float) -> float:
+        if stage.layout.op(place.section, place.op).kind == Kind.STABILISER:
+            return value
+        return value * (1 + smear * rng.uniform(-1, 1))
+
+    yield Accusation(stage, outputs, stage.evaluate(outputs, smeared))
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3", "last"])
@@ -138,27 +143,11 @@ def test_the_true_trace_of_an_honest_stage_loses_by_its_verdict() -> None:
     assert (ended(game), moves) == (Verdict.NO_FAULT, 3)
 
 
-def test_two_honest_traces_differ_in_bits_and_both_hold() -> None:
-    """Sums in another order: the chain accepts either, which is why hashes alone do not show where a lie is."""
-    stage = stage_of("llama")
-    outputs = stage.lying_outputs(1.002)
-    one = stage.evaluate(outputs)
-
-    def nudged(place: Place, value: float) -> float:
-        kind = stage.layout.op(place.section, place.op).kind
-        return math.nextafter(value, math.inf) if kind in (Kind.LINEAR, Kind.MIX) else value
-
-    other = stage.evaluate(outputs, nudged)
-    assert one.tree.root != other.tree.root
-    checker = Checker(stage.derivation, stage.layout, stage.sources(outputs))
-    assert list(checker.faults(other, places_of("llama"))) == []
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_whoever_falls_silent_loses_and_clocks_never_overlap(seed: int) -> None:
     """Random moves, then silence at a random turn."""
     rng = random.Random(seed)
-    accusation, places = canonical_accusation("qwen2"), places_of("qwen2")
+    accusation, places = true_accusation("qwen2"), places_of("qwen2")
     now, game = 0, accusation.open()
     for _ in range(rng.randrange(8)):
         now = game.ends_at - rng.randrange(TERMS.turn_s)

@@ -55,7 +55,7 @@ def toy() -> toys.Toy:
 def trace_at(seed: int) -> HeldTrace:
     """Up to the verdict it is the same whatever was served and is preferred."""
     stage = toy().last_stage(2, POSITIONS, Choice(0, 1, 0, 0, (0, 0)), seed)
-    return stage.canonical(CommittedRows([b"\0\0\0\0"] * 2))
+    return stage.evaluate(CommittedRows([b"\0\0\0\0"] * 2))
 
 
 @lru_cache
@@ -101,7 +101,7 @@ class Served:
         stage = toy().last_stage(2, POSITIONS, self.choice, self.seed)
         ids = [b"\1\0\0\0", self.choice.served.to_bytes(4, "little")]
         outputs = CommittedRows(ids, toys.BESIDE)
-        return Accusation(stage, outputs, trace_at(self.seed), True, self.tokens)
+        return Accusation(stage, outputs, trace_at(self.seed), self.tokens)
 
     def drawn(self, accusation: Accusation) -> Drawn:
         leaves = [commit.sampling_leaf(i, self.params) for i in range(REQUESTS)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from core.dispute.trace.derive import Choice, Derivation
-from core.dispute.trace.evaluate import CanonicalEvaluator, Evaluator, Tamper
+from core.dispute.trace.evaluate import Evaluator, Tamper
 from core.dispute.trace.families import SIGMA, Traits, compile_program
 from core.dispute.trace.held import HeldTrace
 from core.dispute.trace.layout import Layout, Place
@@ -204,13 +204,8 @@ class Stage:
         return CommittedRows(rows, self.honest_outputs.beside)
 
     def evaluate(self, outputs: CommittedRows, tamper: Tamper | None = None) -> HeldTrace:
-        evaluator = Evaluator(self.derivation, self.layout, self.sources(outputs))
-        return evaluator.evaluate(tamper)
-
-    def canonical(self, outputs: CommittedRows, tamper: Tamper | None = None) -> HeldTrace:
         """The one trace that there is with these outputs, but for what `tamper` does to it."""
-        sources = self.sources(outputs)
-        return CanonicalEvaluator(self.derivation, self.layout, sources).evaluate(tamper)
+        return self.evaluator(outputs).evaluate(tamper)
 
     def evaluator(self, outputs: CommittedRows) -> Evaluator:
         return Evaluator(self.derivation, self.layout, self.sources(outputs))
