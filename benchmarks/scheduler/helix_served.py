@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from benchmarks.scheduler.preflow import links_of
 from benchmarks.scheduler.traces import lengths
 from benchmarks.scheduler.worlds import cluster, shipped_placement
 from benchmarks.table import Row
 from scheduler.fleet.fleet import Fleet, ModelShape
 from scheduler.fleet.workload import Arrival
-from scheduler.flow.max_flow import max_flow
 from scheduler.search.candidate import Candidate
 from scheduler.search.candidates import PoolOptions, candidates
 from scheduler.search.rank import Limits, RankOptions, Round, Way, iwrr, way_of
@@ -105,7 +105,7 @@ def helix(
 ) -> SimReport:
     """Helix's placement with Helix's scheduler, whole prompts, messages in order."""
     placement, _ = shipped_placement(case.name, "helix", model)
-    router = IwrrRouter.of(fleet, model, placement, max_flow(fleet, model, placement).links)
+    router = IwrrRouter.of(fleet, model, placement, links_of(fleet, model, placement))
     options = replace(window(case, None), decode_first=False, seed=seed)
     return simulate(fleet, model, placement, router, ClosedLoop(trace), options)
 

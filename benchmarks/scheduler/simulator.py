@@ -14,10 +14,10 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
+from benchmarks.scheduler.preflow import links_of
 from benchmarks.scheduler.traces import lengths
 from benchmarks.scheduler.worlds import cluster, shipped_placement
 from benchmarks.table import Row
-from scheduler.flow.max_flow import max_flow
 from scheduler.simulate.dispatch.iwrr import IwrrRouter
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.report import SimReport
@@ -82,8 +82,8 @@ def serve(reference: Reference, work: ClosedLoop, seed: int = 0) -> tuple[SimRep
     """A shipped placement under its own maximum flow, and the CPU seconds it took."""
     fleet, model = cluster(reference.cluster)
     placement, _ = shipped_placement(reference.cluster, reference.method, model)
-    flow = max_flow(fleet, model, placement, partial=reference.method == "petals")
-    router = IwrrRouter.of(fleet, model, placement, flow.links)
+    links = links_of(fleet, model, placement, partial=reference.method == "petals")
+    router = IwrrRouter.of(fleet, model, placement, links)
     options = SimOptions(
         reference.warmup_s,
         reference.duration_s,
