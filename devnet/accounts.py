@@ -9,7 +9,7 @@ from core.keys.keystore import Keystore
 from core.keys.passwords import write_secret_file
 from core.keys.signer import DEVNET_PASSWORD, DEVNET_PHRASE, Signer, secret_from_phrase
 from devnet.anvil import CHAIN_ID
-from devnet.layout import Layout
+from devnet.layout import DevnetFolders
 
 #: Index in the phrase: Anvil gives each of its accounts ETH for gas.
 PARTIES = {
@@ -34,7 +34,7 @@ def signer_of(party: str) -> Signer:
     return Signer(secret_from_phrase(DEVNET_PHRASE, _INDEX[party]), chain_id=CHAIN_ID)
 
 
-def make_wallets(layout: Layout, parties: Sequence[str] = tuple(PARTIES)) -> dict[str, str]:
+def make_wallets(layout: DevnetFolders, parties: Sequence[str] = tuple(PARTIES)) -> dict[str, str]:
     """An encrypted keystore per party (password `devnet`); returns their addresses. Existing files are kept."""
     layout.root.mkdir(parents=True, exist_ok=True)
     if not layout.password_file.exists():
@@ -51,7 +51,7 @@ def make_wallets(layout: Layout, parties: Sequence[str] = tuple(PARTIES)) -> dic
     return addresses
 
 
-def write_home(layout: Layout, party: str, sections: dict[str, dict[str, object]]) -> Path:
+def write_home(layout: DevnetFolders, party: str, sections: dict[str, dict[str, object]]) -> Path:
     """A party's configuration: its wallet, the devnet's network file, and what its role needs. Returns its home."""
     import tomlkit
 
@@ -74,7 +74,7 @@ def write_home(layout: Layout, party: str, sections: dict[str, dict[str, object]
     return home
 
 
-def environ_of(layout: Layout, party: str) -> dict[str, str]:
+def environ_of(layout: DevnetFolders, party: str) -> dict[str, str]:
     """The environment in which a party's programs run."""
     return {
         "HEADRACE_HOME": str(layout.home(party)),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from core.chain.chain import Chain
 from core.protocol.errors import ConfigError, HeadraceError
-from devnet.processes import Processes, Running
+from devnet.processes import Processes, RunningProgram
 
 CHAIN_ID = 31337
 #: Accounts of the public phrase that start with ETH; each devnet party is one of them.
@@ -45,7 +45,7 @@ async def start_anvil(
     states: Path,
     state_file: Path | None = None,
     block_time_s: int = 1,
-) -> Running:
+) -> RunningProgram:
     """Start a chain: a block for every transaction and one every `block_time_s`, so that clocks move by themselves.
 
     Old states go to the folder `states`, as few as there can be. With a `state_file` the chain is kept there, and

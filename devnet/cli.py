@@ -67,12 +67,12 @@ async def up(
     mbit_s: BandwidthOption = None,
 ) -> None:
     """Start a devnet in the background."""
-    from devnet.lifecycle import Wanted, bring_up
+    from devnet.lifecycle import WantedDevnet, bring_up
     from devnet.links.conditions import Conditions
 
     given = _conditions(latency_ms, jitter_ms, mbit_s)
     links = Conditions(**given) if given else None
-    wanted = Wanted(miners, jurors, model, profile, block_time, links, pages)
+    wanted = WantedDevnet(miners, jurors, model, profile, block_time, links, pages)
     run.emit(await bring_up(run, wanted, keep=keep))
 
 
@@ -355,11 +355,11 @@ def _results() -> Results:
     return {
         "up": (r.Up,),
         "down": (r.Down,),
-        "status": (list[r.Program],),
+        "status": (list[r.ProgramRow],),
         "accounts": (list[r.Account],),
         "fund": (r.Funded,),
-        "warp": (r.Clock,),
-        "mine": (r.Clock,),
+        "warp": (r.ChainClock,),
+        "mine": (r.ChainClock,),
         "snapshot": (r.Snapshot,),
         "revert": (r.Snapshot,),
         "chaos kill": (r.Killed,),
@@ -368,11 +368,11 @@ def _results() -> Results:
         "chaos lie": (r.Restarted,),
         "chaos slow": (r.Restarted,),
         "chaos restart": (r.Restarted,),
-        "links show": (list[r.Way],),
-        "links set": (list[r.Way],),
-        "links freeze": (list[r.Way],),
-        "links lose": (list[r.Way],),
-        "links thaw": (list[r.Way],),
+        "links show": (list[r.WayRow],),
+        "links set": (list[r.WayRow],),
+        "links freeze": (list[r.WayRow],),
+        "links lose": (list[r.WayRow],),
+        "links thaw": (list[r.WayRow],),
         "links reset": (r.Broken,),
         "links cut": (r.Broken,),
         "links mend": (r.Broken,),

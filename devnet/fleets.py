@@ -28,20 +28,20 @@ USUAL_BYTES = 651_300_000
 
 
 @dataclass(frozen=True)
-class Fleet:
+class DevnetFleet:
     """Machines by the name of their party, and for those that are far away what the link to each is like."""
 
     machines: Mapping[str, MinerProfile]
     links: Mapping[str, Conditions] = field(default_factory=dict)
 
-    def first(self, count: int | None) -> Fleet:
+    def first(self, count: int | None) -> DevnetFleet:
         """The first machines of it. Raises UsageError where it has not so many."""
         if count is None:
             return self
         if count > len(self.machines):
             raise UsageError(f"{count} miners", f"this fleet has {len(self.machines)}")
         names = list(self.machines)[:count]
-        return Fleet(
+        return DevnetFleet(
             {name: self.machines[name] for name in names},
             {name: link for name, link in self.links.items() if name in names},
         )
@@ -53,14 +53,14 @@ class Fleet:
         file.write_text(json.dumps({"machines": machines, "links": links}, indent=1) + "\n")
 
     @classmethod
-    def load(cls, file: Path) -> Fleet:
+    def load(cls, file: Path) -> DevnetFleet:
         """The fleet of a devnet that runs or ran; the three unequal machines where nothing says so."""
         if not file.is_file():
             return cls(HETEROGENEOUS)
         return msgspec.json.decode(file.read_bytes(), type=cls)
 
 
-class _Machine(msgspec.Struct, forbid_unknown_fields=True):
+class _DevnetMachine(msgspec.Struct, forbid_unknown_fields=True):
     memory: str
     slow_ms_per_layer: float = 0.0
     layers: str | None = None
@@ -74,11 +74,11 @@ class _Region(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    machines: dict[str, _Machine]
+    machines: dict[str, _DevnetMachine]
     regions: dict[str, _Region] = {}
 
 
-def fleet_of(said: str, model_dir: Path) -> Fleet:
+def fleet_of(said: str, model_dir: Path) -> DevnetFleet:
     """The fleet that `hetero`, `equal` or a file's name means, for the model in a folder.
 
     Named fleets have memory in proportion to what the model needs. Raises UsageError, ModelUnsupported.
@@ -88,8 +88,8 @@ def fleet_of(said: str, model_dir: Path) -> Fleet:
         sizes = {n: units.parse_bytes(m.memory) * share for n, m in HETEROGENEOUS.items()}
         if said == "equal":
             mean = sum(sizes.values()) / len(sizes)
-            return Fleet({name: MinerProfile(_mib(mean)) for name in sizes})
-        return Fleet(
+            return DevnetFleet({name: MinerProfile(_mib(mean)) for name in sizes})
+        return DevnetFleet(
             {
                 name: MinerProfile(_mib(sizes[name]), machine.slow_ms_per_layer)
                 for name, machine in HETEROGENEOUS.items()
@@ -118,7 +118,7 @@ def _mib(size: float) -> str:
     return f"{round(size / MIB)}MiB"
 
 
-def _fleet(said: _File) -> Fleet:
+def _fleet(said: _File) -> DevnetFleet:
     """Raises UsageError for machines that a devnet has no wallet for, and for what no machine can be."""
     strangers = [name for name in said.machines if name not in MACHINES]
     if strangers or not said.machines:
@@ -135,7 +135,7 @@ def _fleet(said: _File) -> Fleet:
         machines[name] = MinerProfile(machine.memory, machine.slow_ms_per_layer, layers=layers)
         if machine.region is not None:
             links[name] = _link(name, machine.region, said.regions)
-    return Fleet(machines, links)
+    return DevnetFleet(machines, links)
 
 
 def _layers(name: str, text: str) -> tuple[int, int]:

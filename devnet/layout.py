@@ -11,13 +11,13 @@ PASSWORD_FILE = "password"
 
 
 @dataclass(frozen=True)
-class Layout:
+class DevnetFolders:
     """Everything of one devnet lies below `root`; removing it removes the devnet."""
 
     root: Path
 
     @classmethod
-    def default(cls) -> Layout:
+    def default(cls) -> DevnetFolders:
         """The devnet that `devnet up` starts and `devnet status` finds again."""
         return cls(Folders.find().state / "devnet")
 

@@ -20,28 +20,28 @@ from core.protocol import ids, units
 from core.protocol.errors import HeadraceError, Unreachable, UsageError
 from core.runtime.commands.console import Run
 from devnet.accounts import PARTIES, signer_of
-from devnet.fleets import Fleet, fleet_of
-from devnet.layout import Layout
+from devnet.fleets import DevnetFleet, fleet_of
+from devnet.layout import DevnetFolders
 from devnet.ledger import snapshot
 from devnet.links.conditions import WAYS, Conditions
 from devnet.links.service import ask
 from devnet.models.unpack import DEFAULT_MODEL, SOURCES, ensure_model, is_ready
 from devnet.network import Devnet, MinerProfile
 from devnet.ports import free_port_like
-from devnet.processes import Processes, Running, log_lines
+from devnet.processes import Processes, RunningProgram, log_lines
 from devnet.results import (
     Account,
     Broken,
-    Clock,
+    ChainClock,
     Down,
     Funded,
     Killed,
-    Program,
+    ProgramRow,
     Restarted,
     Signalled,
     Snapshot,
     Up,
-    Way,
+    WayRow,
 )
 
 GAS_GIFT_WEI = 10**18
@@ -49,7 +49,7 @@ FOLLOW_EVERY_S = 0.2
 GATEWAY_PORT = 8080  # where it is free
 
 
-def load(layout: Layout) -> Devnet:
+def load(layout: DevnetFolders) -> Devnet:
     """The devnet that runs, or ran, in this folder. Raises Unreachable when there is none."""
     if not layout.network_file.is_file():
         raise Unreachable("no devnet runs here", f"{layout.root} has none", next_step="devnet up")
@@ -62,13 +62,13 @@ def load(layout: Layout) -> Devnet:
     net.bootstrap = document.get("bootstrap_peers", [])
     net.deploy_block = document["deploy_block"]
     (net.model, net.model_id), *_ = document["models"].items()
-    net.parties = tuple(dict.fromkeys([*PARTIES, *Fleet.load(layout.fleet_file).machines]))
+    net.parties = tuple(dict.fromkeys([*PARTIES, *DevnetFleet.load(layout.fleet_file).machines]))
     net.addresses = {party: signer_of(party).address for party in net.parties}
     return net
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedDevnet:
     """What a devnet is to be like.
 
     None: as it was, or as usual. `links`: miners are that far from everybody.
@@ -83,14 +83,16 @@ class Wanted:
     pages: bool = True
 
 
-def _new_or_kept(layout: Layout, wanted: Wanted, *, keep: bool) -> tuple[Devnet, Fleet, bool]:
+def _new_or_kept(
+    layout: DevnetFolders, wanted: WantedDevnet, *, keep: bool
+) -> tuple[Devnet, DevnetFleet, bool]:
     """The devnet to start, its machines, and whether it goes on from where it was.
 
     Raises UsageError for a profile that is none, and for another model or fleet than what is gone
     on with; ModelMissing.
     """
     if keep and layout.network_file.is_file() and layout.chain_state_file.is_file():
-        net, fleet = load(layout), Fleet.load(layout.fleet_file)
+        net, fleet = load(layout), DevnetFleet.load(layout.fleet_file)
         if wanted.profile is not None or wanted.model not in (None, net.model):
             raise UsageError(
                 "a devnet goes on as it was",
@@ -113,12 +115,12 @@ async def _fetch_model(run: Run, name: str, stages: int) -> None:
         await asyncio.to_thread(ensure_model, name, progress=lambda text: stage.set(0, text))
 
 
-async def bring_up(run: Run, wanted: Wanted, *, keep: bool) -> Up:
+async def bring_up(run: Run, wanted: WantedDevnet, *, keep: bool) -> Up:
     """Start everything; a failure half-way stops what was started.
 
     A known model that is not here is fetched first.
     """
-    layout = Layout.default()
+    layout = DevnetFolders.default()
     running = Processes.load(layout.processes_file, layout.logs)
     if any(r.is_alive for r in running.running):
         raise UsageError(
@@ -181,7 +183,7 @@ async def bring_up(run: Run, wanted: Wanted, *, keep: bool) -> Up:
     )
 
 
-def pages_of(layout: Layout) -> str:
+def pages_of(layout: DevnetFolders) -> str:
     """The link that opens the gateway's pages, as it printed it; "" if it serves none."""
     said = layout.logs.joinpath("gateway.log").read_text(errors="replace")
     return next(
@@ -191,7 +193,7 @@ def pages_of(layout: Layout) -> str:
 
 async def bring_down(*, purge: bool) -> Down:
     """Stop what runs; with `purge` remove the folder too."""
-    layout = Layout.default()
+    layout = DevnetFolders.default()
     processes = Processes.load(layout.processes_file, layout.logs)
     names = [r.name for r in processes.running if r.is_alive]
     await processes.stop_all()
@@ -200,9 +202,9 @@ async def bring_down(*, purge: bool) -> Down:
     return Down(names, purge)
 
 
-async def describe() -> list[Program]:
+async def describe() -> list[ProgramRow]:
     """A row per program: whether it runs, where it answers, what the matcher sees of a machine."""
-    net = load(Layout.default())
+    net = load(DevnetFolders.default())
     party_of = {address.lower(): party for party, address in net.addresses.items()}
     try:
         miners = (await net.ask_matcher("/v1/miners"))["miners"]
@@ -211,7 +213,7 @@ async def describe() -> list[Program]:
     finally:
         await net.disconnect()
     seen = {party_of.get(str(m["owner"]).lower()): m for m in miners if m["alive"]}
-    machines = Fleet.load(net.layout.fleet_file).machines
+    machines = DevnetFleet.load(net.layout.fleet_file).machines
     return [
         _program_row(net, running, seen.get(running.name), is_machine=running.name in machines)
         for running in net.processes.running
@@ -219,8 +221,8 @@ async def describe() -> list[Program]:
 
 
 def _program_row(
-    net: Devnet, running: Running, miner: dict[str, Any] | None, *, is_machine: bool
-) -> Program:
+    net: Devnet, running: RunningProgram, miner: dict[str, Any] | None, *, is_machine: bool
+) -> ProgramRow:
     if not running.is_alive:
         state = "ended"
     elif running.is_frozen:
@@ -233,7 +235,7 @@ def _program_row(
     if running.name == "gateway":
         urls["gateway"] = pages_of(net.layout)
     layers = miner["layers"] if miner else None
-    return Program(
+    return ProgramRow(
         program=running.name,
         state=state,
         layers=f"{layers[0]}-{layers[1] - 1}" if layers else "",
@@ -246,7 +248,7 @@ def _program_row(
 
 async def list_accounts() -> list[Account]:
     """Everybody's address and holdings."""
-    net = load(Layout.default())
+    net = load(DevnetFolders.default())
     chain = net._chain()
     try:
         held = await snapshot(chain, net.addresses)
@@ -270,7 +272,7 @@ async def give(run: Run, address: str, amount: str) -> Funded:
 
     Raises UsageError for what is neither a party's name nor an address.
     """
-    net = load(Layout.default())
+    net = load(DevnetFolders.default())
     if address not in net.addresses and not address.startswith("0x"):
         raise UsageError(
             f"there is no party '{address}'",
@@ -289,9 +291,9 @@ async def give(run: Run, address: str, amount: str) -> Funded:
     return Funded(to, units.format_token(balance))
 
 
-async def move_clock(duration: str) -> Clock:
+async def move_clock(duration: str) -> ChainClock:
     """Let the chain believe that time has passed."""
-    net = load(Layout.default())
+    net = load(DevnetFolders.default())
     chain = net._chain()
     try:
         await chain.rpc("evm_increaseTime", units.parse_duration(duration))
@@ -299,22 +301,22 @@ async def move_clock(duration: str) -> Clock:
         now = await chain.now()
     finally:
         await chain.close()
-    return Clock(now)
+    return ChainClock(now)
 
 
-async def mine_blocks(count: int) -> Clock:
+async def mine_blocks(count: int) -> ChainClock:
     """Let the chain make blocks."""
-    chain = load(Layout.default())._chain()
+    chain = load(DevnetFolders.default())._chain()
     try:
         await chain.rpc("anvil_mine", hex(count))
-        return Clock(await chain.now(), await chain.block_number())
+        return ChainClock(await chain.now(), await chain.block_number())
     finally:
         await chain.close()
 
 
 async def take_snapshot() -> Snapshot:
     """Remember the chain's state; its name is what `revert_to` takes, once."""
-    chain = load(Layout.default())._chain()
+    chain = load(DevnetFolders.default())._chain()
     try:
         block = await chain.block_number()
         return Snapshot(str(await chain.rpc("evm_snapshot")), block)
@@ -324,7 +326,7 @@ async def take_snapshot() -> Snapshot:
 
 async def revert_to(name: str) -> Snapshot:
     """Put the chain back. Raises UsageError for a snapshot that is not there (any more)."""
-    chain = load(Layout.default())._chain()
+    chain = load(DevnetFolders.default())._chain()
     try:
         known = name.startswith("0x") and await chain.rpc("evm_revert", name)
         if not known:
@@ -373,7 +375,7 @@ async def follow_log(name: str | None, say: Callable[[str], None]) -> None:
 class _Tail:
     """What comes to one program's log from now on, line by line."""
 
-    def __init__(self, running: Running, label: str) -> None:
+    def __init__(self, running: RunningProgram, label: str) -> None:
         self.running, self._label, self._begun = running, label, ""
         self._file = running.log.open(errors="replace")
         self._file.seek(0, os.SEEK_END)
@@ -391,9 +393,9 @@ class _Tail:
         self._file.close()
 
 
-def _logged(name: str | None) -> list[Running]:
+def _logged(name: str | None) -> list[RunningProgram]:
     """Raises Unreachable when there is no such program, or none at all."""
-    processes = load(Layout.default()).processes
+    processes = load(DevnetFolders.default()).processes
     if name is None and not processes.running:
         raise Unreachable("no program runs here", "the devnet is down", next_step="devnet up")
     return processes.running if name is None else [processes.get(name)]
@@ -401,7 +403,7 @@ def _logged(name: str | None) -> list[Running]:
 
 async def kill_program(name: str) -> Killed:
     """SIGKILL a program and its children."""
-    await load(Layout.default()).processes.kill(name)
+    await load(DevnetFolders.default()).processes.kill(name)
     return Killed(name)
 
 
@@ -412,7 +414,7 @@ async def in_a_moment(run: Run, name: str, after: str | None) -> None:
     """
     if after is not None:
         wait_s = units.parse_duration(after)
-        load(Layout.default()).processes.get(name)
+        load(DevnetFolders.default()).processes.get(name)
         run.note(f"{name} in {after}")
         await asyncio.sleep(wait_s)
 
@@ -421,7 +423,7 @@ def signal_program(name: str, number: str) -> Signalled:
     """Send a signal to every process of a program."""
     from devnet.processes import members_of_session
 
-    running = load(Layout.default()).processes.get(name)
+    running = load(DevnetFolders.default()).processes.get(name)
     for pid in members_of_session(running.pid):
         os.kill(pid, signal.Signals[number])
     return Signalled(name, number)
@@ -450,7 +452,7 @@ async def _layers_of(name: str) -> tuple[int, int]:
 
     Raises UsageError for no miner, Unreachable for one that holds none.
     """
-    net = load(Layout.default())
+    net = load(DevnetFolders.default())
     _check_miner(net, name)
     owner = net.addresses[name].lower()
     try:
@@ -478,7 +480,7 @@ async def start_again(name: str) -> Restarted:
 
 
 async def _restart(name: str, **changes: Any) -> Restarted:
-    net = load(Layout.default())
+    net = load(DevnetFolders.default())
     profile: MinerProfile = replace(_check_miner(net, name), **changes)
     if any(running.name == name for running in net.processes.running):
         await net.processes.stop(name)
@@ -488,7 +490,7 @@ async def _restart(name: str, **changes: Any) -> Restarted:
 
 def _check_miner(net: Devnet, name: str) -> MinerProfile:
     """How the fleet has this miner. Raises UsageError for no miner."""
-    machines = Fleet.load(net.layout.fleet_file).machines
+    machines = DevnetFleet.load(net.layout.fleet_file).machines
     if name not in machines:
         raise UsageError(f"{name} is not a miner", f"miners are {', '.join(machines)}")
     return machines[name]
@@ -507,29 +509,29 @@ def _described(profile: MinerProfile) -> str:
     return ", ".join(said)
 
 
-def show_links() -> list[Way]:
+def show_links() -> list[WayRow]:
     """A row for each direction of each link."""
-    return _link_rows(ask(Layout.default().links_file, do="describe"))
+    return _link_rows(ask(DevnetFolders.default().links_file, do="describe"))
 
 
-def change_links(name: str | None, way: str | None, changes: dict[str, Any]) -> list[Way]:
+def change_links(name: str | None, way: str | None, changes: dict[str, Any]) -> list[WayRow]:
     """Replace conditions while the links carry.
 
     Raises UsageError for an unknown link or what makes no sense.
     """
-    file = Layout.default().links_file
+    file = DevnetFolders.default().links_file
     return _link_rows(ask(file, do="change", link=name, way=way, changes=changes))
 
 
 def break_links(name: str | None, do: str) -> Broken:
     """ "reset" breaks connections, "cut" also refuses new ones until "mend"."""
-    broken = ask(Layout.default().links_file, do=do, link=name)
+    broken = ask(DevnetFolders.default().links_file, do=do, link=name)
     return Broken(name or "all", do, broken)
 
 
-def _link_rows(links: list[dict[str, Any]]) -> list[Way]:
+def _link_rows(links: list[dict[str, Any]]) -> list[WayRow]:
     return [
-        Way(
+        WayRow(
             link=link["link"],
             endpoint=link["endpoint"],
             way=way,
@@ -552,7 +554,7 @@ async def tell_story(run: Run, *, keep: bool, story: str) -> None:
     if story not in STORIES:
         raise UsageError(f"there is no story '{story}'", f"there are {', '.join(STORIES)}")
     root = Path(tempfile.mkdtemp(prefix="headrace-demo-"))
-    net = Devnet(Layout(root), parameters=PATIENT)
+    net = Devnet(DevnetFolders(root), parameters=PATIENT)
     failed = True
     try:
         await Story(net, run.out, story).tell()

@@ -17,12 +17,12 @@ from core.runtime.folders import Folders
 from devnet.accounts import PARTIES, environ_of, make_wallets, signer_of, write_home
 from devnet.anvil import CHAIN_ID, start_anvil
 from devnet.deploy import USD, Parameters, deploy, register_model
-from devnet.layout import Layout
+from devnet.layout import DevnetFolders
 from devnet.links.conditions import Conditions
 from devnet.links.service import ask, read_plan, write_plan
 from devnet.models.unpack import DEFAULT_MODEL
 from devnet.ports import free_ports
-from devnet.processes import Processes, ProcessFailed, Running
+from devnet.processes import Processes, ProcessFailed, RunningProgram
 
 NETWORK = "devnet"
 #: All programs share one machine's cores here, and one that waits for a core is not one that has gone.
@@ -60,7 +60,7 @@ HETEROGENEOUS = {
 class Devnet:
     """One running devnet. Methods start one thing each and return when it is ready."""
 
-    layout: Layout
+    layout: DevnetFolders
     model: str = DEFAULT_MODEL
     cache: Path | None = None  # where models are; None: the user's cache
     parameters: Parameters = field(default_factory=Parameters)
@@ -157,7 +157,7 @@ class Devnet:
 
     # --- programs ---
 
-    async def start_matcher(self) -> Running:
+    async def start_matcher(self) -> RunningProgram:
         """The matching daemon; the swarm's first peer. Started again, it listens where it did."""
         if not self.matcher_port:
             (self.matcher_port,) = free_ports(1)
@@ -188,7 +188,7 @@ class Devnet:
 
     async def start_links(
         self, parties: Sequence[str], conditions: Conditions | None = None
-    ) -> Running:
+    ) -> RunningProgram:
         """A relay before every miner that is still to start; each then announces the relay's port instead of its own.
 
         `conditions` hold for both directions of every link; None leaves them as the last devnet of this folder had them.
@@ -212,7 +212,7 @@ class Devnet:
             party, program("miner", "register", "--stake", stake, "--operator", "new", "--yes")
         )
 
-    async def start_miner(self, party: str, profile: MinerProfile) -> Running:
+    async def start_miner(self, party: str, profile: MinerProfile) -> RunningProgram:
         """`miner start`, with this profile. Does not wait until it serves."""
         section = self._miner_section(party) | {"memory_limit": profile.memory}
         if profile.layers is not None:
@@ -228,13 +228,15 @@ class Devnet:
                 argv += ["--defend"] if profile.defend else []
         return await self._start(party, argv)
 
-    async def start_juror(self, party: str, stake: str | None) -> Running:
+    async def start_juror(self, party: str, stake: str | None) -> RunningProgram:
         """Stake (unless it did before) and serve on the jury."""
         if stake is not None:
             await self.run(party, program("auditor", "jury", "stake", stake, "--yes"))
         return await self._start(party, program("auditor", "jury", "serve"))
 
-    async def start_gateway(self, party: str = "requester-1", *, pages: bool = True) -> Running:
+    async def start_gateway(
+        self, party: str = "requester-1", *, pages: bool = True
+    ) -> RunningProgram:
         """`client serve`, paid by this party. Started again, it listens where it did."""
         if not self.gateway_port:
             (self.gateway_port,) = free_ports(1)
@@ -348,7 +350,7 @@ class Devnet:
             "allow_matchers": [self.addresses["matcher-1"]],
         }
 
-    async def _start(self, party: str, argv: Sequence[str]) -> Running:
+    async def _start(self, party: str, argv: Sequence[str]) -> RunningProgram:
         return await self.processes.start(party, argv, environ_of(self.layout, party))
 
     def _ports_section(self, party: str) -> dict[str, object]:

@@ -31,7 +31,7 @@ class ProcessFailed(HeadraceError):
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningProgram:
     """One started program."""
 
     name: str
@@ -54,7 +54,7 @@ class Processes:
 
     def __init__(self, file: Path, logs: Path) -> None:
         self._file, self._logs = file, logs
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, RunningProgram] = {}
         self._ends: dict[int, asyncio.Future[int]] = {}
         self._warm: WarmStart | None = None
 
@@ -64,12 +64,12 @@ class Processes:
         processes = cls(file, logs)
         if file.is_file():
             for entry in json.loads(file.read_text()):
-                running = Running(entry["name"], entry["pid"], Path(entry["log"]))
+                running = RunningProgram(entry["name"], entry["pid"], Path(entry["log"]))
                 processes._running[running.name] = running
         return processes
 
     @property
-    def running(self) -> list[Running]:
+    def running(self) -> list[RunningProgram]:
         return list(self._running.values())
 
     @property
@@ -77,7 +77,7 @@ class Processes:
         """Every session that this object started, ended or not."""
         return tuple(self._ends)
 
-    def get(self, name: str) -> Running:
+    def get(self, name: str) -> RunningProgram:
         """Raises Unreachable when no program of that name was started."""
         if name not in self._running:
             raise Unreachable(
@@ -93,13 +93,13 @@ class Processes:
 
     async def start(
         self, name: str, argv: Sequence[str], environ: Mapping[str, str] | None = None
-    ) -> Running:
+    ) -> RunningProgram:
         """Start a program with its output in `logs/NAME.log`."""
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"{name}.log"
         with log.open("ab") as output:
             pid, end = await self.launch(argv, environ or {}, output.fileno(), output.fileno())
-        running = Running(name, pid, log)
+        running = RunningProgram(name, pid, log)
         self._ends[pid] = end
         self._running[name] = running
         self._save()
@@ -161,7 +161,7 @@ class Processes:
         return process.pid, asyncio.ensure_future(process.wait())
 
     async def wait_ready(
-        self, running: Running, is_ready: Callable[[], Awaitable[bool]], limit_s: float
+        self, running: RunningProgram, is_ready: Callable[[], Awaitable[bool]], limit_s: float
     ) -> None:
         """Poll until ready. Raises ProcessFailed, with the end of its log, if it ends or takes longer than `limit_s`."""
         deadline = time.monotonic() + limit_s
@@ -206,7 +206,7 @@ class Processes:
             self._warm = None
         self._file.unlink(missing_ok=True)
 
-    async def _wait_gone(self, running: Running, limit_s: float) -> None:
+    async def _wait_gone(self, running: RunningProgram, limit_s: float) -> None:
         deadline = time.monotonic() + limit_s
         while running.is_alive and time.monotonic() < deadline:
             await asyncio.sleep(_POLL_S)

@@ -27,7 +27,7 @@ class Down(Result, frozen=True):
     purged: bool
 
 
-class Program(Result, frozen=True):
+class ProgramRow(Result, frozen=True):
     """`status`: one program."""
 
     program: str
@@ -57,7 +57,7 @@ class Funded(Result, frozen=True):
     wallet: str
 
 
-class Clock(Result, frozen=True):
+class ChainClock(Result, frozen=True):
     """`warp` and `mine`."""
 
     chain_time_s: int
@@ -91,7 +91,7 @@ class Restarted(Result, frozen=True):
     profile: str
 
 
-class Way(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):
+class WayRow(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):
     """`links show`, `set`, `freeze`, `lose` and `thaw`: one direction of a link."""
 
     link: str

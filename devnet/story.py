@@ -47,7 +47,7 @@ DOUBTED_PROMPTS = Path(__file__).with_name("doubted_prompts.jsonl")
 
 
 @dataclass
-class Facts:
+class StoryFacts:
     """What the closing table reports."""
 
     jobs: int = 0
@@ -74,7 +74,7 @@ class Story:
 
     def __init__(self, net: Devnet, console: Console, story: str = "all") -> None:
         self._net, self._out, self._story = net, console, story
-        self._facts = Facts()
+        self._facts = StoryFacts()
         self._chapters = 0
         self._began_s = time.monotonic()
         self._seen: list[ChainEvent] = []

@@ -52,7 +52,7 @@ _CODE_OF_A_BUG = 70
 
 
 @dataclass(frozen=True)
-class Started:
+class StartedProgram:
     """A program that runs; `ended` becomes its exit code, minus the signal's number when one killed it."""
 
     pid: int
@@ -64,7 +64,7 @@ class WarmStart:
 
     def __init__(self, process: asyncio.subprocess.Process, control: socket.socket) -> None:
         self._process, self._control = process, control
-        self._asked: dict[int, asyncio.Future[Started]] = {}
+        self._asked: dict[int, asyncio.Future[StartedProgram]] = {}
         self._running: dict[int, asyncio.Future[int]] = {}
         self._numbers = itertools.count()
         asyncio.get_running_loop().add_reader(control, self._hear)
@@ -91,7 +91,7 @@ class WarmStart:
         stdout: int,
         stderr: int,
         folder: str | None = None,
-    ) -> Started:
+    ) -> StartedProgram:
         """Run `module.main()` with this command line and nothing to read, writing to these file descriptors, in this folder or ours.
 
         Raises ConnectionError when the interpreter has ended.
@@ -104,7 +104,7 @@ class WarmStart:
             "environ": dict(environ),
             "folder": folder,
         }
-        answer: asyncio.Future[Started] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[StartedProgram] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
         try:
             socket.send_fds(self._control, [json.dumps(request).encode()], [stdout, stderr])
@@ -155,7 +155,7 @@ class WarmStart:
                 os.kill(pid, signal.SIGKILL)
         else:
             self._running[pid] = asyncio.get_running_loop().create_future()
-            answer.set_result(Started(pid, self._running[pid]))
+            answer.set_result(StartedProgram(pid, self._running[pid]))
         return True
 
 

@@ -22,14 +22,14 @@ registry = app.group("registry", help="Machines as the running matcher sees them
 audits = app.group("audits", help="Audits that this matcher pays.")
 
 
-class Kind(StrEnum):
+class ExportKind(StrEnum):
     """How a network is exported."""
 
     JSON = "json"
     GRAPHVIZ = "graphviz"
 
 
-class Form(StrEnum):
+class PlanForm(StrEnum):
     """How a plan is shown."""
 
     TABLE = "table"
@@ -93,8 +93,8 @@ def plan(
         str | None, typer.Option(help="Such as 10s: the best plan found by then.")
     ] = None,
     form: Annotated[
-        Form, typer.Option("--format", help="A table, or Graphviz; JSON with --json.")
-    ] = Form.TABLE,
+        PlanForm, typer.Option("--format", help="A table, or Graphviz; JSON with --json.")
+    ] = PlanForm.TABLE,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say why: bottleneck, gap, price of each machine.")
     ] = False,
@@ -119,7 +119,7 @@ def plan(
     if run.options.json:
         run.emit(result)
         return
-    if form is Form.DOT:
+    if form is PlanForm.DOT:
         typer.echo(plan_dot(result))  # not through the console, which reads [brackets] as colours
         return
     run.emit(plan_rows(result))
@@ -209,8 +209,8 @@ async def registry_diff(
 async def export(
     run: Run,
     form: Annotated[
-        Kind, typer.Option("--format", help="json, or graphviz for `dot`.")
-    ] = Kind.JSON,
+        ExportKind, typer.Option("--format", help="json, or graphviz for `dot`.")
+    ] = ExportKind.JSON,
 ) -> None:
     """Machines, routes and models at this moment, for other programs."""
     from matcher.commands.compare import network_dot
@@ -219,7 +219,7 @@ async def export(
         name: (await _ask(run.settings, f"/v1/{name}"))[name]
         for name in ("models", "miners", "routes")
     }
-    if form is Kind.GRAPHVIZ and not run.options.json:
+    if form is ExportKind.GRAPHVIZ and not run.options.json:
         typer.echo(network_dot(found["miners"], found["routes"]))
         return
     run.emit(found, human=lambda: json_text(found))
@@ -368,12 +368,12 @@ def _results() -> Results:
         "plan": (plan_file.Plan,),
         "methods": (list[plan_file.Method],),
         "route": (plan_file.Routed,),
-        "registry ls": (list[compare.Machine],),
-        "registry show": (compare.Machine,),
+        "registry ls": (list[compare.MachineRow],),
+        "registry show": (compare.MachineRow,),
         "registry diff": (list[compare.Difference],),
-        "routes": (list[compare.Route],),
+        "routes": (list[compare.RouteRow],),
         "export": (compare.Export,),
-        "status": (compare.Status,),
+        "status": (compare.MatcherStatus,),
         "audits ls": (list[audit_lists.Audit],),
         "audits auditors": (list[audit_lists.AuditorPaid],),
         "audits pay": (list[paying.AuditPaid],),

@@ -13,13 +13,13 @@ from core.money.audit_report import SignedReport
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import ModelSpec, Terms
 from matcher.fleet.exclusions import Marks
-from matcher.fleet.fleet_view import Sighting, Standing, present
+from matcher.fleet.fleet_view import ChainStanding, Sighting, present
 from matcher.fleet.shapes import shape_of
 from matcher.planning.planner import Placement
 from matcher.records.jobs import Job
-from matcher.routes.offers import Offer
+from matcher.routes.offers import StageOffer
 from matcher.routes.routes import LiveRoutes
-from matcher.routes.waiting_line import Line
+from matcher.routes.waiting_line import WaitingLine
 from scheduler.fleet.fleet import ModelShape
 from scheduler.live.churn import Cluster
 
@@ -49,7 +49,7 @@ class SwarmHealth:
 
 
 @dataclass
-class World:
+class MatcherWorld:
     """The live view. Operators are checksummed addresses everywhere.
 
     `partial` tells whether stages may be parts of shards. Miners accept whole ones only, so far. `reports` are those that are
@@ -59,11 +59,11 @@ class World:
     models: Mapping[str, ModelSpec] = field(default_factory=dict)
     shapes: Mapping[str, ModelShape] = field(default_factory=dict)
     sightings: Mapping[str, Sighting] = field(default_factory=dict)
-    standings: Mapping[str, Standing] = field(default_factory=dict)
+    standings: Mapping[str, ChainStanding] = field(default_factory=dict)
     clusters: dict[str, Cluster] = field(default_factory=dict)
     placements: Mapping[str, Placement] = field(default_factory=dict)
     routes: dict[str, LiveRoutes] = field(default_factory=dict)
-    lines: dict[str, Line] = field(default_factory=dict)
+    lines: dict[str, WaitingLine] = field(default_factory=dict)
     chain: ChainHealth = field(default_factory=ChainHealth)
     swarm: SwarmHealth = field(default_factory=SwarmHealth)
     avoid_until_ms: dict[str, int] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class World:
         for model_id, shape in shapes.items():
             if model_id not in self.routes:
                 routes = LiveRoutes(models[model_id], shape, partial=self.partial)
-                self.routes[model_id], self.lines[model_id] = routes, Line(routes.book)
+                self.routes[model_id], self.lines[model_id] = routes, WaitingLine(routes.book)
         for gone in set(self.routes) - set(shapes):
             del self.routes[gone], self.lines[gone]
 
@@ -130,7 +130,7 @@ class World:
         found = present(self.sightings, self.standings, model_id, now_ms)
         return tuple(s for s in found if s.operator not in self.marks.left_out)
 
-    def offers(self, model_id: str, now_ms: int) -> tuple[Offer, ...]:
+    def offers(self, model_id: str, now_ms: int) -> tuple[StageOffer, ...]:
         """What serves a model now, with every promised slot counted."""
         routes = self.routes.get(model_id)
         return () if routes is None else routes.offers(now_ms)

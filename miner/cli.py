@@ -463,7 +463,7 @@ def _running(run: Run) -> RunningDaemon:
 async def _leave(run: Run, within_s: float | None) -> None:
     from core.protocol.errors import Unreachable
     from miner.commands.facts import tell_daemon
-    from miner.commands.results import Left
+    from miner.commands.results import LeftNetwork
     from miner.records.home import Home
 
     running, home = _running(run), Home.of(run.settings)
@@ -481,7 +481,7 @@ async def _leave(run: Run, within_s: float | None) -> None:
             f"process {running.pid} still runs after {patience_s + LEFT_WITHIN_S:g} s",
             next_step=f"kill {running.pid}",
         ) from None
-    run.emit(Left("LEFT", running.operator), human="the miner has left")
+    run.emit(LeftNetwork("LEFT", running.operator), human="the miner has left")
 
 
 def _lines(lines: Sequence[tuple[str, str]]) -> Any:
@@ -532,24 +532,24 @@ def _results() -> Results:
         "quote": (r.Profit, list[r.PaperRow]),
         "register": (r.Registered,),
         "update": (r.Updated,),
-        "status": (r.Status,),
-        "top": (r.Status,),
+        "status": (r.MinerStatus,),
+        "top": (r.MinerStatus,),
         "why": (list[r.Reason],),
         "doctor": (list[r.Check],),
         "earnings": (r.Earnings,),
-        "claim": (r.Withdrawn,),
-        "drain": (r.Left,),
-        "stop": (r.Left,),
-        "withdraw": (r.Leaving, r.Withdrawn, r.StakeChanged),
+        "claim": (r.WithdrawnStake,),
+        "drain": (r.LeftNetwork,),
+        "stop": (r.LeftNetwork,),
+        "withdraw": (r.Leaving, r.WithdrawnStake, r.StakeChanged),
         "stake add": (r.StakeChanged,),
-        "stake withdraw": (r.Leaving, r.Withdrawn, r.StakeChanged),
+        "stake withdraw": (r.Leaving, r.WithdrawnStake, r.StakeChanged),
         "stake status": (r.Stake,),
         "unjail": (r.StakeChanged,),
         "rotate-operator": (r.Rotated,),
         "operator rotate": (r.Rotated,),
-        "disputes ls": (list[r.DisputeRow],),
-        "disputes show": (r.DisputeRow,),
-        "disputes respond": (list[r.DisputeRow],),
+        "disputes ls": (list[r.AccusationRow],),
+        "disputes show": (r.AccusationRow,),
+        "disputes respond": (list[r.AccusationRow],),
     }
 
 

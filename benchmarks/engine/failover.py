@@ -28,7 +28,7 @@ from benchmarks.engine.rig.market import Market, terms
 from benchmarks.table import Row, table
 from client.jobs.batch import Policy, Requester, run_batch
 from client.orders.orders import Prompt
-from client.pipeline.pipeline import Limits, Match
+from client.pipeline.pipeline import Match, PipelinePatience
 from client.records.store import ClientStore
 from core.protocol import signing
 from core.protocol import types as t
@@ -49,7 +49,7 @@ WITHIN_S = 1800.0
 
 @dataclass
 class Stream:
-    """What one client sees (`client.jobs.batch.Watcher`)."""
+    """What one client sees (`client.jobs.batch.BatchWatcher`)."""
 
     tokens: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
@@ -194,7 +194,7 @@ class Loads:
         )
         sampling = t.SamplingParams(max_new_tokens=NEW_TOKENS)
         prompt = Prompt(str(number), ids, sampling, number.to_bytes(32, "big"))
-        policy = Policy(terms_of=terms, limits=Limits(connect_s=2.0))
+        policy = Policy(terms_of=terms, limits=PipelinePatience(connect_s=2.0))
         result = await run_batch(requester, [prompt], policy, stream, f"round-{time.monotonic()}")
         for error in result.unfinished.values():
             raise error

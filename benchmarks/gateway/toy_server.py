@@ -17,8 +17,8 @@ import httpx2
 
 from client.context import Model
 from client.gateway.batches.offline import Offline
-from client.gateway.openai.models import Offer, Served
-from client.sessions.answering import Answered, Ask, AskTerms, Priced, Said
+from client.gateway.openai.models import OfferedModel, ServedModel
+from client.sessions.answering import Answered, Ask, AskTerms, PricedRequest, Said
 from core.engine.weights.tokenizer import Tokenizer
 from core.protocol import signing
 from core.protocol.types import ModelSpec, Stage
@@ -46,8 +46,10 @@ class Toy:
     def __init__(self, token_s: float) -> None:
         self._token_s = token_s
 
-    async def price(self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms) -> Priced:
-        return Priced(10**7, 10**7, UNITS * (tokens_in + tokens_out), PLAN)
+    async def price(
+        self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms
+    ) -> PricedRequest:
+        return PricedRequest(10**7, 10**7, UNITS * (tokens_in + tokens_out), PLAN)
 
     async def answer(self, ask: Ask) -> AsyncGenerator[Said | Answered, None]:
         tokens, count = len(ask.prompt.ids), ask.prompt.sampling.max_new_tokens
@@ -68,13 +70,13 @@ class ToyShelf:
     """One model."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._served = Served(toy_model(), tokenizer)
+        self._served = ServedModel(toy_model(), tokenizer)
 
-    async def find(self, name: str) -> Served:
+    async def find(self, name: str) -> ServedModel:
         return self._served
 
-    async def ls(self) -> Sequence[Offer]:
-        return [Offer(self._served.model, 10**7, 10**7, 1, True)]
+    async def ls(self) -> Sequence[OfferedModel]:
+        return [OfferedModel(self._served.model, 10**7, 10**7, 1, True)]
 
     async def operators(self) -> Collection[str]:
         return ()
@@ -130,7 +132,7 @@ def toy_gateway(token_s: float = 0.0) -> Iterator[Running]:
 
 
 async def _serve(folder: Path, token_s: float) -> None:
-    from client.gateway.money.keyring import Limits
+    from client.gateway.money.keyring import KeyLimits
     from client.gateway.records.database import Database, private_sqlite_url
     from client.gateway.start import assemble, serving
     from core.runtime import logs
@@ -155,7 +157,7 @@ async def _serve(folder: Path, token_s: float) -> None:
         payer="0x" + "01" * 20,
     )
     async with serving(gateway, "127.0.0.1", 0):
-        _, key = await gateway.keys.new("bench", Limits())
+        _, key = await gateway.keys.new("bench", KeyLimits())
         print(gateway.url, key, flush=True)
         await asyncio.Event().wait()
 

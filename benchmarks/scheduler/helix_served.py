@@ -18,7 +18,7 @@ from scheduler.fleet.fleet import Fleet, ModelShape
 from scheduler.fleet.workload import Arrival
 from scheduler.search.candidate import Candidate
 from scheduler.search.candidates import PoolOptions, candidates
-from scheduler.search.rank import Limits, RankOptions, Round, Way, iwrr, way_of
+from scheduler.search.rank import Limits, RankedWay, RankOptions, Round, iwrr, way_of
 from scheduler.search.serve_plan import ServeOptions, plan_to_serve
 from scheduler.simulate.dispatch.iwrr import IwrrRouter
 from scheduler.simulate.options import SimOptions
@@ -124,7 +124,7 @@ def choose(
     pool: tuple[Candidate, ...],
     limits: Limits,
     options: SimOptions,
-) -> Way:
+) -> RankedWay:
     """The way that decodes most with mean latencies within the limits."""
     sim = replace(options, seed=RANKING_SEED)
     ranking = RankOptions(sim, case.rounds, 20, limits)
@@ -135,14 +135,14 @@ def choose(
 
 
 def _serve(
-    fleet: Fleet, model: ModelShape, way: Way, trace: list[Arrival], options: SimOptions
+    fleet: Fleet, model: ModelShape, way: RankedWay, trace: list[Arrival], options: SimOptions
 ) -> SimReport:
     placement = way.candidate.placement
     router = iwrr(fleet, model, placement, way.flow)
     return simulate(fleet, model, placement, router, ClosedLoop(trace), options)
 
 
-def _row(item: str, reach: float, way: Way, report: SimReport, theirs: SimReport) -> Row:
+def _row(item: str, reach: float, way: RankedWay, report: SimReport, theirs: SimReport) -> Row:
     chosen = way.candidate
     no_worse = (
         report.prompt.mean_s <= theirs.prompt.mean_s
@@ -168,7 +168,7 @@ def _deepest(
     pool: tuple[Candidate, ...],
     trace: list[Arrival],
     options: SimOptions,
-    ranked: Way,
+    ranked: RankedWay,
 ) -> Row:
     """Does the placement of the largest flow serve less than the one chosen by simulation?"""
     most = max(pool, key=lambda candidate: (candidate.tokens_per_s, candidate.stages))

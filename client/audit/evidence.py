@@ -35,7 +35,7 @@ PATIENCE_S = 30.0  # for all rows of one request at one boundary
 
 
 @dataclass(frozen=True)
-class Case:
+class AuditCase:
     """One job as it stands on chain."""
 
     job_id: str
@@ -69,7 +69,7 @@ class PromptOpening:
     shown: wire.Opening | None = None  # the proofs, or the requester's signature
 
 
-async def case_of_job(chain: Chain, job_id: str, deploy_block: int) -> Case:
+async def case_of_job(chain: Chain, job_id: str, deploy_block: int) -> AuditCase:
     """The order and plan of a job from the transaction that matched it.
 
     Raises IdInvalid for an unknown job, CheckFailed when the transaction does not show them.
@@ -82,7 +82,7 @@ async def case_of_job(chain: Chain, job_id: str, deploy_block: int) -> Case:
     raise IdInvalid(f"no job {job_id}", f"chain {chain.chain_id} has not matched such a job")
 
 
-async def case_matched(chain: Chain, job_id: str, tx_hash: str) -> Case:
+async def case_matched(chain: Chain, job_id: str, tx_hash: str) -> AuditCase:
     """The order and plan that this transaction matched. Raises CheckFailed when it does not show them."""
     call = await chain.call_of(tx_hash)
     if call is None or call.function not in ("openMatched", "matchJob"):
@@ -93,14 +93,14 @@ async def case_matched(chain: Chain, job_id: str, tx_hash: str) -> Case:
     return case_in(job_id, call)
 
 
-def case_in(job_id: str, call: ChainCall) -> Case:
+def case_in(job_id: str, call: ChainCall) -> AuditCase:
     """The case in a call that carries `order` and `plan`. Raises CheckFailed when no honest party could have signed them."""
     try:
         order = msgspec.convert(call.args["order"], Order)
         plan = msgspec.convert(call.args["plan"], list[Stage])
     except msgspec.ValidationError as error:
         raise CheckFailed(f"the order of job {job_id} is out of bounds", str(error)) from None
-    return Case(job_id, order, tuple(plan), str(call.args.get("requesterSig", "")))
+    return AuditCase(job_id, order, tuple(plan), str(call.args.get("requesterSig", "")))
 
 
 async def events_named(chain: Chain, name: str, deploy_block: int) -> list[ChainEvent]:
@@ -147,12 +147,12 @@ class _Shown:
     beside: str | None
 
 
-class Evidence:
+class EvidenceCollector:
     """Collects what one job's stages hold."""
 
     def __init__(
         self,
-        case: Case,
+        case: AuditCase,
         domain: signing.Domain,
         peers: Peers,
         endpoints: Mapping[str, str],

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from client.audit.evidence import Evidence
+from client.audit.evidence import EvidenceCollector
 from client.audit.rerun import ShardSource
 from core.protocol.types import RequestLeaf
 from core.protocol.wire import Side
@@ -39,7 +39,7 @@ class LayerLine:
 
 
 @dataclass(frozen=True)
-class Explained:
+class ExplainedStage:
     """A stage's request, layer by layer.
 
     `studentised` is the largest mean ratio of served to honest deviation over 16 rows.
@@ -53,8 +53,8 @@ class Explained:
 
 
 async def explain_stage(
-    evidence: Evidence, source: ShardSource, stage: int, leaf: RequestLeaf
-) -> Explained:
+    evidence: EvidenceCollector, source: ShardSource, stage: int, leaf: RequestLeaf
+) -> ExplainedStage:
     """Layer by layer, for one request, over the rows that the stage signed. Raises RowsWithheld."""
     place = evidence.case.plan[stage]
     shard = await asyncio.to_thread(source.load, place)
@@ -73,7 +73,7 @@ def _explain(
     leaf: RequestLeaf,
     inputs: bytes,
     outputs: bytes,
-) -> Explained:
+) -> ExplainedStage:
     from core.dispute.judging.numerics import standing_of, studentised, whitened_relative_l2
 
     x = source.inputs_of(exact, inputs)
@@ -98,7 +98,7 @@ def _explain(
     sigma = source.sigma(exact.layers.end)
     noise = whitened_relative_l2(own_rows[-1], true_rows[-1], sigma).rows
     q = studentised(whitened_relative_l2(served, true_rows[-1], sigma).rows, noise)
-    return Explained(
+    return ExplainedStage(
         stage, leaf.request_index, tuple(lines), q, standing_of(source.profile, q).value
     )
 
@@ -134,7 +134,7 @@ class Layer(Result, frozen=True, forbid_unknown_fields=False):
     studentised: str
 
 
-def rows_of(explained: Explained) -> list[Layer]:
+def rows_of(explained: ExplainedStage) -> list[Layer]:
     """Rows of the table that is printed."""
     rows = []
     for line in explained.lines:

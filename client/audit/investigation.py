@@ -12,10 +12,16 @@ from pathlib import Path
 
 import msgspec
 
-from client.audit.evidence import Case, Delegation, Evidence, case_of_job, events_named
+from client.audit.evidence import (
+    AuditCase,
+    Delegation,
+    EvidenceCollector,
+    case_of_job,
+    events_named,
+)
 from client.audit.precheck import scaled
 from client.audit.programs import profile_named
-from client.audit.rerun import Effort, ShardSource, StageFinding, audit_job
+from client.audit.rerun import AuditEffort, ShardSource, StageFinding, audit_job
 from client.context import Context, model_folder, model_name, open_store
 from client.orders.shard_roots import shard_roots
 from client.pipeline.verify import check_pipeline, complete_sets, disjoint
@@ -39,10 +45,10 @@ class Investigation:
     what that took, by stage.
     """
 
-    case: Case
+    case: AuditCase
     pipelines: list[list[SignedReceipt]]
     findings: list[StageFinding]
-    efforts: Mapping[int, Effort] = field(default_factory=dict)
+    efforts: Mapping[int, AuditEffort] = field(default_factory=dict)
 
     @property
     def guilty(self) -> StageFinding | None:
@@ -85,7 +91,7 @@ async def _jobs_on_chain(context: Context) -> set[str]:
     return {e.args["job"] for e in await events_named(context.chain, "JobMatched", deploy_block)}
 
 
-async def endpoints_of(context: Context, case: Case) -> dict[str, str]:
+async def endpoints_of(context: Context, case: AuditCase) -> dict[str, str]:
     """Where each stage can be reached, by operator in lower case: as the matcher sees it now, else
     as when the job was opened.
 
@@ -140,19 +146,22 @@ def read_delegation(file: Path | None) -> Delegation | None:
 
 @asynccontextmanager
 async def open_evidence(
-    context: Context, signer: signing.DigestSigner, case: Case, delegation: Delegation | None = None
-) -> AsyncIterator[Evidence]:
+    context: Context,
+    signer: signing.DigestSigner,
+    case: AuditCase,
+    delegation: Delegation | None = None,
+) -> AsyncIterator[EvidenceCollector]:
     """Access to what a case's stages hold, with our key."""
     peers = Peers(StreamIdentity(signer, context.chain.domain))
     try:
-        yield Evidence(
+        yield EvidenceCollector(
             case, context.chain.domain, peers, await endpoints_of(context, case), delegation
         )
     finally:
         await peers.close()
 
 
-async def source_of(context: Context, case: Case) -> ShardSource:
+async def source_of(context: Context, case: AuditCase) -> ShardSource:
     """Weights of a case's model on this machine.
 
     Raises ModelUnknown, ModelMissing, or ModelUnsupported for its numerics.
@@ -199,7 +208,7 @@ async def investigate(
                 shard_root_of=lambda a, b: roots[a, b],
             )
         findings: list[StageFinding] = []
-        efforts: dict[int, Effort] = {}
+        efforts: dict[int, AuditEffort] = {}
         if rerun:
             source = await source_of(context, case)
             if tolerance != 1.0:
@@ -219,7 +228,7 @@ async def investigate(
     return Investigation(case, pipelines, findings, efforts)
 
 
-def stages_with(case: Case, layers: LayerRange) -> list[int]:
+def stages_with(case: AuditCase, layers: LayerRange) -> list[int]:
     """The stages that hold some of these layers: a stage is re-run whole, for it signs its ends.
 
     Raises UsageError where none does.
@@ -236,7 +245,7 @@ def stages_with(case: Case, layers: LayerRange) -> list[int]:
     return found
 
 
-def _held(context: Context, case: Case) -> list[list[SignedReceipt]]:
+def _held(context: Context, case: AuditCase) -> list[list[SignedReceipt]]:
     """Receipts of all stages from our own records, if the job is ours."""
     store = open_store(context.settings)
     try:

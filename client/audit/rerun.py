@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from client.audit.evidence import Evidence, PromptOpening, tokens_in
+from client.audit.evidence import EvidenceCollector, PromptOpening, tokens_in
 from client.audit.precheck import ends_clear, rows_clear
 from client.audit.suspicion import is_due, suspicion
 from core.protocol.errors import CheckFailed, RowsWithheld
@@ -86,7 +86,7 @@ class StageFinding:
 
 
 @dataclass(frozen=True)
-class Effort:
+class AuditEffort:
     """What looking at a stage took: requests that were judged in float64, and seconds of computing (not of loading and fetching)."""
 
     in_float64: int
@@ -219,8 +219,8 @@ class _Shards:
             self._spent_s += time.perf_counter() - started
 
     @property
-    def effort(self) -> Effort:
-        return Effort(self.in_float64, self._spent_s)
+    def effort(self) -> AuditEffort:
+        return AuditEffort(self.in_float64, self._spent_s)
 
 
 def check_weights(source: ShardSource, place: Stage, registered_shard_root: str) -> None:
@@ -235,7 +235,7 @@ def check_weights(source: ShardSource, place: Stage, registered_shard_root: str)
 
 
 async def audit_stage(
-    evidence: Evidence,
+    evidence: EvidenceCollector,
     source: ShardSource,
     stage: int,
     leaves: Sequence[RequestLeaf],
@@ -243,7 +243,7 @@ async def audit_stage(
     progress: Callable[[int, int], None] = lambda done, total: None,
     *,
     precheck: bool = False,
-    effort: Callable[[Effort], None] = lambda effort: None,
+    effort: Callable[[AuditEffort], None] = lambda effort: None,
 ) -> StageFinding:
     """Re-run one stage on these requests.
 
@@ -276,7 +276,7 @@ async def audit_stage(
 
 
 async def _audit_request(
-    evidence: Evidence, source: ShardSource, shards: _Shards, stage: int, leaf: RequestLeaf
+    evidence: EvidenceCollector, source: ShardSource, shards: _Shards, stage: int, leaf: RequestLeaf
 ) -> RequestFinding:
     shard = shards.either
     first, last = shard.is_first, shard.is_last
@@ -505,14 +505,14 @@ def _floats(rows: bytes, hidden: int) -> Any:
 
 
 async def audit_job(
-    evidence: Evidence,
+    evidence: EvidenceCollector,
     source: ShardSource,
     leaves_by_stage: Sequence[Sequence[RequestLeaf]],
     shard_roots: Sequence[str],
     progress: Callable[[int, int, int], None] = lambda stage, done, total: None,
     *,
     precheck: bool = False,
-    effort: Callable[[int, Effort], None] = lambda stage, effort: None,
+    effort: Callable[[int, AuditEffort], None] = lambda stage, effort: None,
     stages: Collection[int] | None = None,
 ) -> list[StageFinding]:
     """Re-run every stage of a job, or only these, one shard in memory at a time; `precheck` and `effort` as in `audit_stage`."""

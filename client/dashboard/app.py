@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from client.dashboard import pages
-from client.dashboard.checks import Check, Checks
+from client.dashboard.checks import Checks, ReceiptCheck
 from client.dashboard.forward import Forwarded, target_of
 from client.dashboard.guard import (
     COOKIE,
@@ -23,9 +23,9 @@ from client.dashboard.guard import (
     SECURITY_HEADERS,
     Guard,
 )
-from client.dashboard.pages import Asked
+from client.dashboard.pages import PageRequest
 from client.dashboard.render import Renderer
-from client.dashboard.sources.sources import Sources
+from client.dashboard.sources.sources import PageSources
 from client.dashboard.views import earnings, jobs, planner, receipts
 from client.dashboard.views.explorer import Explorer
 from client.dashboard.views.wallet import MOVES, movement, movements_csv
@@ -94,7 +94,7 @@ class Dashboard:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway, self.settings = gateway, gateway.settings
         self.guard = Guard(gateway.local_token)
-        self.sources = Sources(gateway)
+        self.sources = PageSources(gateway)
         self.checks = Checks(self.sources)
         self.renderer = Renderer(gateway.settings)
         self._live = 0
@@ -237,7 +237,7 @@ class Dashboard:
             values["paper"] = earnings.paper_table(10**self.settings.network.token_decimals)
         return values
 
-    def _check_of(self, view: Any) -> Check | None:
+    def _check_of(self, view: Any) -> ReceiptCheck | None:
         """The check of what a page shows, running or over."""
         match view:
             case receipts.ReceiptPage():
@@ -423,7 +423,7 @@ class Dashboard:
             )
         return self._check_line(check)
 
-    def _check_line(self, check: Check) -> Response:
+    def _check_line(self, check: ReceiptCheck) -> Response:
         return HTMLResponse(self.renderer.render("parts/check.html", {"check": check}))
 
     async def _receipt_line(self, request: Request) -> Response:
@@ -497,8 +497,8 @@ class Dashboard:
         icon = self.renderer.static["icon.svg"]
         return Response(icon.content, media_type=icon.media_type)
 
-    def _asked(self, request: Request) -> Asked:
-        return Asked(
+    def _asked(self, request: Request) -> PageRequest:
+        return PageRequest(
             path=request.path_params,
             query=request.query_params,
             has_session=self.guard.has_session(request.cookies),

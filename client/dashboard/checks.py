@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from client.audit.investigation import investigate
 from client.commands.ask.job_list import verify_job
 from client.context import open_context
-from client.dashboard.sources.sources import Sources
+from client.dashboard.sources.sources import PageSources
 from client.gateway.numbers import CHECKED
-from client.gateway.records.tables import RequestRow
+from client.gateway.records.tables import PaidRequestRow
 from core.protocol import ids
 from core.protocol.errors import CheckFailed, HeadraceError, ModelMissing, ModelUnknown
 from core.runtime.logs import get_logger
@@ -22,7 +22,7 @@ MAX_KEPT = 200
 
 
 @dataclass(frozen=True)
-class Check:
+class ReceiptCheck:
     """One check, running or over. `is_ok` is None where nothing can be said."""
 
     receipt_id: str
@@ -36,20 +36,20 @@ class Check:
 class Checks:
     """The checks of this run of the program; one re-run at a time, as a shard fills memory."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: PageSources) -> None:
         self._sources = sources
-        self._known: OrderedDict[str, Check] = OrderedDict()
+        self._known: OrderedDict[str, ReceiptCheck] = OrderedDict()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._bench = asyncio.Lock()
 
-    def get(self, name: str) -> Check | None:
+    def get(self, name: str) -> ReceiptCheck | None:
         return self._known.get(name)
 
-    def start(self, name: str, jobs: Sequence[str], request_id: str | None = None) -> Check:
+    def start(self, name: str, jobs: Sequence[str], request_id: str | None = None) -> ReceiptCheck:
         """Begin to check these jobs under a name, or look at the check that runs."""
         if name in self._tasks:
             return self._known[name]
-        first = Check(name, jobs[0], "receipts")
+        first = ReceiptCheck(name, jobs[0], "receipts")
         self._keep(first)
         task = asyncio.create_task(self._run(first, tuple(jobs), request_id), name=f"check {name}")
         self._tasks[name] = task
@@ -62,7 +62,7 @@ class Checks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, check: Check, jobs: Sequence[str], request_id: str | None) -> None:
+    async def _run(self, check: ReceiptCheck, jobs: Sequence[str], request_id: str | None) -> None:
         facts: list[str] = []
         verdict: bool | None = True
         for job_id in jobs:
@@ -94,7 +94,7 @@ class Checks:
         found = await verify_job(self._sources.settings, ids.full(ids.Kind.JOB, job_id))
         return [found.signatures, found.price]
 
-    async def _layers(self, check: Check) -> list[str]:
+    async def _layers(self, check: ReceiptCheck) -> list[str]:
         """Every stage once more in float64. Raises CheckFailed naming the guilty one."""
         gateway = self._sources.gateway
         if gateway.signer is None:
@@ -126,14 +126,14 @@ class Checks:
 
         def write() -> None:
             with database.session() as session:
-                row = session.get(RequestRow, request_id)
+                row = session.get(PaidRequestRow, request_id)
                 if row is not None:
                     row.is_checked = is_ok
                     session.add(row)
 
         await database.run(write)
 
-    def _keep(self, check: Check) -> None:
+    def _keep(self, check: ReceiptCheck) -> None:
         self._known[check.receipt_id] = check
         self._known.move_to_end(check.receipt_id)
         while len(self._known) > MAX_KEPT:

@@ -12,8 +12,8 @@ from typing import Any
 
 from client.commands.ask.job_list import keeper_pid
 from client.dashboard.sources.cached import Dated
-from client.dashboard.sources.chain_log import ChainLog, LoggedEvent, Progress
-from client.dashboard.sources.sources import Sources
+from client.dashboard.sources.chain_log import ChainLog, LoggedEvent, LogProgress
+from client.dashboard.sources.sources import PageSources
 from client.dashboard.views import (
     connect,
     disputes,
@@ -46,7 +46,7 @@ EVENT_KINDS = (
 
 
 @dataclass(frozen=True)
-class Asked:
+class PageRequest:
     """What a request for a page says."""
 
     path: Mapping[str, str]
@@ -60,13 +60,13 @@ class Asked:
         return int(text) if text.isascii() and text.isdigit() and len(text) < 18 else None
 
 
-Load = Callable[[Sources, Asked], Awaitable[Any]]
+Load = Callable[[PageSources, PageRequest], Awaitable[Any]]
 
 
 # --- what several pages read ---
 
 
-async def recent_requests(sources: Sources, limit: int = RECENT) -> list[RequestLine]:
+async def recent_requests(sources: PageSources, limit: int = RECENT) -> list[RequestLine]:
     """Paid requests, newest first; the route of the first few only, as no page shows more."""
     rows = await sources.gateway.ledger.requests(limit=limit)
     shown = rows[:PAGE]
@@ -77,7 +77,7 @@ async def recent_requests(sources: Sources, limit: int = RECENT) -> list[Request
     ]
 
 
-async def model_names(sources: Sources) -> tuple[str, ...]:
+async def model_names(sources: PageSources) -> tuple[str, ...]:
     """Models that can be asked, served ones first."""
     try:
         offers = await sources.gateway.catalogue.ls()
@@ -87,7 +87,7 @@ async def model_names(sources: Sources) -> tuple[str, ...]:
     return tuple(offer.model.name for offer in ordered)
 
 
-async def locks_of(sources: Sources) -> list[wallet.Lock]:
+async def locks_of(sources: PageSources) -> list[wallet.Lock]:
     """What unfinished jobs hold, by the log; what was paid out of a lock since is read from the chain."""
     if sources.log is None:
         return []
@@ -101,22 +101,22 @@ async def locks_of(sources: Sources) -> list[wallet.Lock]:
     return found
 
 
-def _job_line(sources: Sources, store: ClientStore, row: JobRow) -> jobs.JobLine:
+def _job_line(sources: PageSources, store: ClientStore, row: JobRow) -> jobs.OrderLine:
     """Waits for files; not for the loop."""
     submitted = store.submission(row.submission)
     runs = row.state == "open" and keeper_pid(sources.settings, submitted) is not None
     return jobs.job_line(row, store.requests(row.job_id), submitted, is_running=runs)
 
 
-def _running_jobs(sources: Sources, store: ClientStore) -> list[jobs.JobLine]:
+def _running_jobs(sources: PageSources, store: ClientStore) -> list[jobs.OrderLine]:
     """Files that a program on this machine is submitting. Waits for files."""
     rows = store.jobs(state="open")[:PAGE]
     return [line for line in (_job_line(sources, store, row) for row in rows) if line.is_running]
 
 
-async def _progress(sources: Sources) -> Progress:
+async def _progress(sources: PageSources) -> LogProgress:
     if sources.log is None:
-        return Progress(None, 0, 0, "no chain is configured")
+        return LogProgress(None, 0, 0, "no chain is configured")
     return await sources.log.progress()
 
 
@@ -127,7 +127,7 @@ def _next_before(events: list[LoggedEvent], size: int) -> int | None:
 # --- the pages ---
 
 
-async def load_overview(sources: Sources, asked: Asked) -> overview.Overview:
+async def load_overview(sources: PageSources, asked: PageRequest) -> overview.Overview:
     status, offered, miners, held = await asyncio.gather(
         sources.status.get(), sources.models.get(), sources.miners.get(), sources.balances.get()
     )
@@ -149,12 +149,12 @@ async def load_overview(sources: Sources, asked: Asked) -> overview.Overview:
     )
 
 
-async def load_models(sources: Sources, asked: Asked) -> models.Models:
+async def load_models(sources: PageSources, asked: PageRequest) -> models.Models:
     found, routes = await asyncio.gather(sources.models.get(), sources.routes.get())
     return models.models(found, routes, await recent_requests(sources), sources.name_of)
 
 
-async def load_model(sources: Sources, asked: Asked) -> models.ModelPage:
+async def load_model(sources: PageSources, asked: PageRequest) -> models.ModelPage:
     found, routes, miners = await asyncio.gather(
         sources.models.get(), sources.routes.get(), sources.miners.get()
     )
@@ -174,11 +174,11 @@ class Chat:
     chosen: str
 
 
-async def load_chat(sources: Sources, asked: Asked) -> Chat:
+async def load_chat(sources: PageSources, asked: PageRequest) -> Chat:
     return Chat(await model_names(sources), asked.query.get("model", ""))
 
 
-async def load_network(sources: Sources, asked: Asked) -> network.Network:
+async def load_network(sources: PageSources, asked: PageRequest) -> network.NetworkPage:
     found = await asyncio.gather(
         sources.status.get(),
         sources.models.get(),
@@ -189,7 +189,7 @@ async def load_network(sources: Sources, asked: Asked) -> network.Network:
     return network.network(*found, sources.name_of)
 
 
-async def load_miner(sources: Sources, asked: Asked) -> network.MinerPage:
+async def load_miner(sources: PageSources, asked: PageRequest) -> network.MinerPage:
     found, offered = await asyncio.gather(sources.miners.get(), sources.models.get())
     operators = {str(m["operator"]): m for m in found.value or []}
     typed = asked.path["miner"]
@@ -207,7 +207,7 @@ async def load_miner(sources: Sources, asked: Asked) -> network.MinerPage:
     return await _miner_page(sources, operator, line, asked)
 
 
-async def _operator_on_chain(sources: Sources, typed: str) -> str:
+async def _operator_on_chain(sources: PageSources, typed: str) -> str:
     if typed.startswith("0x") and len(typed) == 42:
         return ids.address(typed)
     log = sources.require_log()
@@ -216,7 +216,7 @@ async def _operator_on_chain(sources: Sources, typed: str) -> str:
 
 
 async def _miner_page(
-    sources: Sources, operator: str, line: network.MinerLine | None, asked: Asked
+    sources: PageSources, operator: str, line: network.MachineLine | None, asked: PageRequest
 ) -> network.MinerPage:
     owner, standing, events = None, {}, []
     jobs_matched = disputed = 0
@@ -251,7 +251,7 @@ async def _miner_page(
     )
 
 
-async def load_jobs(sources: Sources, asked: Asked) -> jobs.Jobs:
+async def load_jobs(sources: PageSources, asked: PageRequest) -> jobs.Jobs:
     gateway, now_ms = sources.gateway, sources.now_ms()
     batches = await gateway.batches.ls(limit=PAGE)
     orders = []
@@ -268,7 +268,7 @@ async def load_jobs(sources: Sources, asked: Asked) -> jobs.Jobs:
 
 
 async def load_job(
-    sources: Sources, asked: Asked
+    sources: PageSources, asked: PageRequest
 ) -> jobs.BatchPage | jobs.JobPage | explorer.Explorer:
     """A batch, an order of ours, or what the chain says of somebody else's."""
     typed = asked.path["job"]
@@ -284,7 +284,7 @@ async def load_job(
         return await _thing(sources, found, asked, title="A job of somebody else")
 
 
-async def _batch_page(sources: Sources, batch_id: str, asked: Asked) -> jobs.BatchPage:
+async def _batch_page(sources: PageSources, batch_id: str, asked: PageRequest) -> jobs.BatchPage:
     gateway = sources.gateway
     row = await gateway.batches.get(batch_id)
     answers = (await gateway.batches.answers(batch_id))[:MAX_ANSWERS]
@@ -312,7 +312,7 @@ async def _batch_page(sources: Sources, batch_id: str, asked: Asked) -> jobs.Bat
     )
 
 
-async def _failures(sources: Sources, file_id: str | None) -> tuple[jobs.FailedLine, ...]:
+async def _failures(sources: PageSources, file_id: str | None) -> tuple[jobs.FailedLine, ...]:
     """The first lines of a batch's error file; none once somebody has deleted it."""
     if file_id is None:
         return ()
@@ -328,7 +328,7 @@ async def _failures(sources: Sources, file_id: str | None) -> tuple[jobs.FailedL
         return ()
 
 
-async def _job_page(sources: Sources, typed: str, asked: Asked) -> jobs.JobPage:
+async def _job_page(sources: PageSources, typed: str, asked: PageRequest) -> jobs.JobPage:
     store = sources.gateway.store
     if store is None:
         raise IdInvalid(f"no job '{typed}'", "this gateway keeps no records")
@@ -386,12 +386,12 @@ async def _job_page(sources: Sources, typed: str, asked: Asked) -> jobs.JobPage:
     )
 
 
-async def _layer_units(sources: Sources, model_id: str) -> int:
+async def _layer_units(sources: PageSources, model_id: str) -> int:
     return pricing.model_units(await sources.read("ModelRegistry", "shapeOf", model_id))
 
 
 async def load_receipt(
-    sources: Sources, asked: Asked
+    sources: PageSources, asked: PageRequest
 ) -> receipts.ReceiptPage | receipts.StageReceiptPage:
     gateway, typed = sources.gateway, asked.path["receipt"]
     row = await gateway.ledger.request(typed)
@@ -415,14 +415,14 @@ async def load_receipt(
     return receipts.stage_receipt_page(kept, signed, operator)
 
 
-async def load_keys(sources: Sources, asked: Asked) -> keys.Keys:
+async def load_keys(sources: PageSources, asked: PageRequest) -> keys.Keys:
     ring = sources.gateway.keys
     return keys.keys(
         await ring.ls(), await ring.usage(days=30), await model_names(sources), sources.now_ms()
     )
 
 
-async def load_wallet(sources: Sources, asked: Asked) -> wallet.Wallet:
+async def load_wallet(sources: PageSources, asked: PageRequest) -> wallet.WalletPage:
     payer, progress = sources.gateway.payer, await _progress(sources)
     events: list[LoggedEvent] = []
     if sources.log is not None:
@@ -442,10 +442,10 @@ async def load_wallet(sources: Sources, asked: Asked) -> wallet.Wallet:
     )
 
 
-async def load_earnings(sources: Sources, asked: Asked) -> earnings.Earnings:
+async def load_earnings(sources: PageSources, asked: PageRequest) -> earnings.EarningsPage:
     typed, now_ms = asked.query.get("owner", "").strip(), sources.now_ms()
     progress = await _progress(sources)
-    nobody = earnings.Earnings(
+    nobody = earnings.EarningsPage(
         "", "", None, None, 0, 0, 0, earnings.counts(()), (), (), (), None, now_ms, progress.problem
     )
     if not typed:
@@ -467,7 +467,7 @@ async def load_earnings(sources: Sources, asked: Asked) -> earnings.Earnings:
     )
     slashes = await log.about(owner, names=("Slashed",), limit=PAGE)
     lost = [s for s in slashes if str(s.args["owner"]).lower() == owner.lower()]
-    return earnings.Earnings(
+    return earnings.EarningsPage(
         owner=owner,
         operator=operator,
         credit_units=int(await sources.read("Escrow", "creditOf", owner)),
@@ -485,7 +485,7 @@ async def load_earnings(sources: Sources, asked: Asked) -> earnings.Earnings:
     )
 
 
-async def load_planner(sources: Sources, asked: Asked) -> planner.Planner:
+async def load_planner(sources: PageSources, asked: PageRequest) -> planner.Planner:
     found: Dated[list[dict[str, Any]]] = await sources.models.get()
     offered = tuple(
         (str(model["modelId"]), sources.name_of(str(model["modelId"])))
@@ -496,7 +496,7 @@ async def load_planner(sources: Sources, asked: Asked) -> planner.Planner:
     )
 
 
-async def load_disputes(sources: Sources, asked: Asked) -> disputes.Disputes:
+async def load_disputes(sources: PageSources, asked: PageRequest) -> disputes.Disputes:
     progress = await _progress(sources)
     opened: list[LoggedEvent] = []
     if sources.log is not None:
@@ -508,14 +508,14 @@ async def load_disputes(sources: Sources, asked: Asked) -> disputes.Disputes:
     return disputes.Disputes(lines, _next_before(opened, PAGE), progress.at_ms, progress.problem)
 
 
-async def _dispute_state(sources: Sources, opened: LoggedEvent) -> dict[str, Any]:
+async def _dispute_state(sources: PageSources, opened: LoggedEvent) -> dict[str, Any]:
     dispute = opened.args[disputes.OPENED[opened.name]]
     function = "disputeOf" if opened.name == "DisputeOpened" else "gameOf"
     found: dict[str, Any] = await sources.read(opened.contract, function, dispute)
     return found
 
 
-async def load_dispute(sources: Sources, asked: Asked) -> disputes.DisputePage:
+async def load_dispute(sources: PageSources, asked: PageRequest) -> disputes.DisputePage:
     log, typed = sources.require_log(), asked.path["dispute"]
     opened = await log.named(*disputes.OPENED, limit=200)
     event = ids.find(
@@ -540,7 +540,7 @@ async def load_dispute(sources: Sources, asked: Asked) -> disputes.DisputePage:
     )
 
 
-async def load_explorer(sources: Sources, asked: Asked) -> explorer.Explorer:
+async def load_explorer(sources: PageSources, asked: PageRequest) -> explorer.Explorer:
     chosen = asked.query.get("name", "")
     names = (chosen,) if chosen else ()
     events: list[LoggedEvent] = []
@@ -549,7 +549,7 @@ async def load_explorer(sources: Sources, asked: Asked) -> explorer.Explorer:
     return await _explorer(sources, events, title="Latest events", chosen=chosen, everything=True)
 
 
-async def load_address(sources: Sources, asked: Asked) -> explorer.Explorer:
+async def load_address(sources: PageSources, asked: PageRequest) -> explorer.Explorer:
     address = ids.address(asked.path["address"])
     events = await sources.require_log().about(address, before=asked.before, limit=PAGE)
     facts = [("address", address)]
@@ -567,7 +567,7 @@ async def load_address(sources: Sources, asked: Asked) -> explorer.Explorer:
     )
 
 
-async def load_transaction(sources: Sources, asked: Asked) -> explorer.Explorer:
+async def load_transaction(sources: PageSources, asked: PageRequest) -> explorer.Explorer:
     tx = "0x" + ids.raw_id(asked.path["tx"]).hex()
     events = await sources.require_log().of_transaction(tx)
     call = await sources.require_chain().call_of(tx) if events else None
@@ -580,7 +580,7 @@ async def load_transaction(sources: Sources, asked: Asked) -> explorer.Explorer:
     )
 
 
-async def load_block(sources: Sources, asked: Asked) -> explorer.Explorer:
+async def load_block(sources: PageSources, asked: PageRequest) -> explorer.Explorer:
     text = asked.path["block"]
     if not (text.isascii() and text.isdigit() and len(text) < 18):
         raise IdInvalid(f"'{text}' is not a block", "a block is a number")
@@ -594,7 +594,7 @@ async def load_block(sources: Sources, asked: Asked) -> explorer.Explorer:
 
 
 async def _explorer(
-    sources: Sources,
+    sources: PageSources,
     events: list[LoggedEvent],
     *,
     title: str,
@@ -622,19 +622,19 @@ async def _explorer(
     )
 
 
-async def load_connect(sources: Sources, asked: Asked) -> connect.Connect:
+async def load_connect(sources: PageSources, asked: PageRequest) -> connect.Connect:
     url = sources.gateway.url or asked.url
     names = await model_names(sources)
     return connect.connect(url, names, sources.now_ms(), asked.query.get("model", ""))
 
 
-async def owners(sources: Sources) -> tuple[str, ...]:
+async def owners(sources: PageSources) -> tuple[str, ...]:
     """Owners of the machines that are there, to choose from."""
     found = (await sources.miners.get()).value or []
     return tuple(dict.fromkeys(str(m["owner"]) for m in found if m.get("owner")))[:8]
 
 
-async def where_is(sources: Sources, typed: str) -> str:
+async def where_is(sources: PageSources, typed: str) -> str:
     """The path of the page of whatever a person typed. Raises IdInvalid."""
     text = typed.strip()
     prefixes = {
@@ -662,7 +662,7 @@ async def where_is(sources: Sources, typed: str) -> str:
     )
 
 
-async def _where_is_hash(sources: Sources, text: str) -> str:
+async def _where_is_hash(sources: PageSources, text: str) -> str:
     log: ChainLog = sources.require_log()
     if await log.of_transaction(text):
         return f"/transactions/{text}"
@@ -676,12 +676,14 @@ async def _where_is_hash(sources: Sources, text: str) -> str:
     raise IdInvalid(f"no event names {text}", "the chain log has none with this hash")
 
 
-async def load_thing(sources: Sources, asked: Asked) -> explorer.Explorer:
+async def load_thing(sources: PageSources, asked: PageRequest) -> explorer.Explorer:
     """Events about any 32-byte id."""
     return await _thing(sources, asked.path["thing"], asked, title="Events with this id")
 
 
-async def _thing(sources: Sources, typed: str, asked: Asked, *, title: str) -> explorer.Explorer:
+async def _thing(
+    sources: PageSources, typed: str, asked: PageRequest, *, title: str
+) -> explorer.Explorer:
     thing = "0x" + ids.raw_id(typed).hex()
     events = await sources.require_log().about(thing, before=asked.before, limit=PAGE)
     if not events:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from client.audit.evidence import Case, events_named
+from client.audit.evidence import AuditCase, events_named
 from client.disputes.jury_dispute import challenge_cost
 from core.chain.chain import Chain
 from core.dispute.game.dispute import JuryPhase, Phase
@@ -45,7 +45,9 @@ class BondLimits:
         )
 
 
-async def at_stake(chain: Chain, case: Case, stage: int, accuser: str, first_block: int) -> AtStake:
+async def at_stake(
+    chain: Chain, case: AuditCase, stage: int, accuser: str, first_block: int
+) -> AtStake:
     """What it takes to accuse this stage of the job: the bond and, before the jury, its fee; nothing where we have done so already.
 
     Raises ChainUnreachable.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from client.audit.evidence import Evidence, PromptOpening, tokens_in
+from client.audit.evidence import EvidenceCollector, PromptOpening, tokens_in
 from client.audit.rerun import RequestFinding, ShardSource, StageFinding
 from client.disputes.inquest import Doubted, Inquest
 from client.disputes.prosecution import Accusation, OrderedDraw
@@ -39,7 +39,7 @@ class Charge:
 
 
 async def charge_of(
-    evidence: Evidence, source: ShardSource, accused: SignedReceipt, finding: StageFinding
+    evidence: EvidenceCollector, source: ShardSource, accused: SignedReceipt, finding: StageFinding
 ) -> Charge:
     """The claim that the finding's worst request supports; of a last stage one about its rows before one about its tokens.
 
@@ -189,7 +189,7 @@ def _token(
 
 
 def _drawn(
-    evidence: Evidence,
+    evidence: EvidenceCollector,
     opening: PromptOpening,
     leaf: RequestLeaf,
     claim: Claim,
@@ -207,7 +207,7 @@ def _drawn(
 
 
 async def inquest_of(
-    evidence: Evidence, source: ShardSource, accused: SignedReceipt, finding: StageFinding
+    evidence: EvidenceCollector, source: ShardSource, accused: SignedReceipt, finding: StageFinding
 ) -> Inquest | None:
     """What to bring where a game cannot begin with a trace: rows that the stage signed and that are none, or questions for rows that
     nobody hands over. None where all rows are here and are rows.
@@ -233,7 +233,7 @@ def _at_fault(finding: StageFinding) -> set[int]:
 
 
 async def _held(
-    evidence: Evidence, doubted: Doubted
+    evidence: EvidenceCollector, doubted: Doubted
 ) -> tuple[dict[Boundary, bytes], list[Boundary]]:
     """A request's rows as far as somebody hands them over, and the boundaries of which nobody does."""
     stage, held, missing = doubted.accused.receipt.stage, {}, []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from client.audit.evidence import Case, Delegation
+from client.audit.evidence import AuditCase, Delegation
 from core.chain.chain import Chain, Sent
 from core.protocol.errors import TokenShort, UsageError
 from core.protocol.signing import DigestSigner
@@ -39,7 +39,7 @@ async def challenge_cost(chain: Chain) -> Cost:
     )
 
 
-def check_standing(case: Case, challenger: str, delegation: Delegation | None) -> None:
+def check_standing(case: AuditCase, challenger: str, delegation: Delegation | None) -> None:
     """Raise UsageError unless this account is one that the contract lets dispute the job."""
     allowed = {case.order.requester.lower(), case.order.auditor.lower()} - {ZERO_ADDRESS}
     if delegation is not None and delegation.delegation.order_hash == case.order_hash:
@@ -56,7 +56,7 @@ def check_standing(case: Case, challenger: str, delegation: Delegation | None) -
 async def open_dispute(
     chain: Chain,
     signer: DigestSigner,
-    case: Case,
+    case: AuditCase,
     accused: SignedReceipt,
     delegation: Delegation | None = None,
 ) -> Sent:

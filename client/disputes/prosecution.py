@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from client.audit.evidence import Case as Job
+from client.audit.evidence import AuditCase as Job
 from client.audit.evidence import Delegation
 from client.disputes.jury_dispute import EMPTY_SIGNATURE
 from client.disputes.show_trace import Showing

@@ -12,14 +12,14 @@ from client.gateway.errors import ModelNotAllowed, PriceAboveCap
 from client.orders.orders import Prompt
 
 if TYPE_CHECKING:
-    from client.gateway.money.keyring import Key
-    from client.gateway.openai.fields import Wanted
-    from client.gateway.openai.models import Served
-    from client.sessions.answering import AskTerms, Priced
+    from client.gateway.money.keyring import ApiKey
+    from client.gateway.openai.fields import RequestBody
+    from client.gateway.openai.models import ServedModel
+    from client.sessions.answering import AskTerms, PricedRequest
     from core.runtime.settings import Settings
 
 
-def check_model(key: Key, model: str) -> None:
+def check_model(key: ApiKey, model: str) -> None:
     """Raise ModelNotAllowed when the key is not for this model."""
     if key.limits.models and model not in key.limits.models:
         raise ModelNotAllowed(
@@ -29,7 +29,7 @@ def check_model(key: Key, model: str) -> None:
         )
 
 
-def check_price(settings: Settings, priced: Priced, terms: AskTerms) -> None:
+def check_price(settings: Settings, priced: PricedRequest, terms: AskTerms) -> None:
     """Raise PriceAboveCap when the offer is above what the request allows."""
     for what, price, cap in (
         ("prompt", priced.price_in, terms.cap_in),
@@ -46,7 +46,7 @@ def check_price(settings: Settings, priced: Priced, terms: AskTerms) -> None:
 
 
 def make_prompts(
-    wanted: Wanted, served: Served, name: str, default_max_tokens: int
+    wanted: RequestBody, served: ServedModel, name: str, default_max_tokens: int
 ) -> tuple[list[tuple[Prompt, int]], int]:
     """A prompt for each answer, `n` of each of the request's, and the tokens of these counted once.
 

@@ -17,7 +17,7 @@ from starlette.responses import FileResponse
 
 from client.gateway.answers import receipts
 from client.gateway.answers.answers import take
-from client.gateway.answers.responses import Following, failed, json_response
+from client.gateway.answers.responses import FollowingResponse, failed, json_response
 from client.gateway.batches.batches import batch_json
 from client.gateway.batches.files import PURPOSES, file_json
 from client.gateway.errors import (
@@ -37,7 +37,7 @@ from core.runtime.logs import get_logger
 
 if TYPE_CHECKING:
     from client.gateway.gateway import Gateway
-    from client.gateway.money.keyring import Key
+    from client.gateway.money.keyring import ApiKey
 
 log = get_logger(__name__)
 MAX_BODY_BYTES = 32 * 2**20
@@ -85,7 +85,7 @@ def mount_pages(app: FastAPI, gateway: Gateway) -> bool:
     return True
 
 
-async def authenticate(gateway: Gateway, request: Request, *, reserves: bool = False) -> Key:
+async def authenticate(gateway: Gateway, request: Request, *, reserves: bool = False) -> ApiKey:
     """Whose request this is; one that `reserves` looks at the key again when it does. Raises KeyRefused."""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
@@ -123,7 +123,7 @@ def _add_completions(app: FastAPI, gateway: Gateway) -> None:
             log.info("request refused", code=error.code, who=key.key_id)
             gateway.numbers.requests.labels("", error.api_code).inc()
             return failed(error, headers=gateway.limiter.headers(key))
-        return Following(gateway.exchanges, exchange)
+        return FollowingResponse(gateway.exchanges, exchange)
 
     answered = schemas.responses(schemas.COMPLETION, *_ASKED)
     answered[200]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
@@ -460,7 +460,7 @@ class _Timing:
             await self._app(scope, receive, timed)
 
 
-def _own(key: Key) -> str | None:
+def _own(key: ApiKey) -> str | None:
     """Whose things a key may see: its own, or everybody's for the owner of this machine."""
     return None if key.is_local else key.key_id
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from client.gateway.money.keyring import Key, Keyring, limits_of
+from client.gateway.money.keyring import ApiKey, Keyring, limits_of
 from client.gateway.records.database import Database, database_url
 from core.protocol.errors import UsageError
 from core.runtime.clock import SystemClock
@@ -29,7 +29,7 @@ class Serving(Result, frozen=True):
     pages: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class KeyRow(Result, frozen=True):
+class ShownKey(Result, frozen=True):
     """`keys ls` and `keys revoke`."""
 
     id: str
@@ -114,7 +114,7 @@ async def new_key(
     return NewKey(key=secret, **msgspec.structs.asdict(_row(settings, key, clock.now())))
 
 
-async def list_keys(run: Run) -> list[KeyRow]:
+async def list_keys(run: Run) -> list[ShownKey]:
     """Every key, newest first."""
     settings, clock = run.settings, SystemClock()
     database = Database.open(database_url(settings))
@@ -125,7 +125,7 @@ async def list_keys(run: Run) -> list[KeyRow]:
     return [_row(settings, key, clock.now()) for key in keys]
 
 
-async def revoke_key(run: Run, typed: str) -> KeyRow:
+async def revoke_key(run: Run, typed: str) -> ShownKey:
     """End a key; requests that run with it are still answered."""
     settings, clock = run.settings, SystemClock()
     database = Database.open(database_url(settings))
@@ -136,14 +136,14 @@ async def revoke_key(run: Run, typed: str) -> KeyRow:
     return _row(settings, key, clock.now())
 
 
-def _row(settings: Settings, key: Key, now: float) -> KeyRow:
+def _row(settings: Settings, key: ApiKey, now: float) -> ShownKey:
     """A key as people see it, money with its unit."""
     limits = key.limits
     budget = None
     if limits.budget_units is not None:
         per_day = "/day" if limits.budget_period == "day" else ""
         budget = settings.show_token(limits.budget_units) + per_day
-    return KeyRow(
+    return ShownKey(
         id=key.key_id,
         name=key.name,
         hint=key.hint,

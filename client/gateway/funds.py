@@ -14,7 +14,7 @@ from core.runtime.logs import get_logger
 
 if TYPE_CHECKING:
     from client.gateway.batches.batches import Batches
-    from client.gateway.money.keyring import Key, Keyring
+    from client.gateway.money.keyring import ApiKey, Keyring
     from client.gateway.money.ledger import Ledger
     from client.gateway.numbers import Numbers
     from core.chain.chain import Chain
@@ -32,7 +32,7 @@ EVENTS = (LOW_FUNDS, KEY_BUDGET)
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenHoldings:
     """The payer's holdings as they were last read."""
 
     balances: Balances
@@ -59,7 +59,7 @@ class Funds:
     numbers: Numbers
     #: Below this the owner is told.
     low_units: int = 0
-    seen: Seen | None = None
+    seen: SeenHoldings | None = None
     problem: str = ""
     lasts_s: float | None = None
     _spent: deque[tuple[float, int]] = field(default_factory=deque)
@@ -74,7 +74,7 @@ class Funds:
                 log.exception("the money was not looked at")
             await self.clock.sleep(LOOK_EVERY_S)
 
-    async def look(self) -> Seen | None:
+    async def look(self) -> SeenHoldings | None:
         """Read the balances now; the last known when the chain does not answer."""
         if self.chain is None:
             return None
@@ -83,7 +83,7 @@ class Funds:
         except HeadraceError as error:
             self.problem = f"{error.what}: {error.why}"
             return self.seen
-        self.problem, self.seen = "", Seen(found, self.clock.now())
+        self.problem, self.seen = "", SeenHoldings(found, self.clock.now())
         numbers = self.numbers
         for account, units in (
             ("wallet", found.wallet),
@@ -96,7 +96,7 @@ class Funds:
         self._look_at_rate(self.seen, totals["spent_units"])
         return self.seen
 
-    def _look_at_rate(self, seen: Seen, spent_units: int) -> None:
+    def _look_at_rate(self, seen: SeenHoldings, spent_units: int) -> None:
         show = self.settings.show_token
         self._spent.append((seen.at, spent_units))
         while seen.at - self._spent[0][0] > RATE_OVER_S:
@@ -148,7 +148,7 @@ def lasts_s(spent: Sequence[tuple[float, int]], left_units: int) -> float | None
     return left_units * (spent[-1][0] - spent[0][0]) / gone if gone > 0 else None
 
 
-def short_keys(keys: Iterable[Key], used_bps: int, now: float) -> list[tuple[Key, int, int]]:
+def short_keys(keys: Iterable[ApiKey], used_bps: int, now: float) -> list[tuple[ApiKey, int, int]]:
     """Keys in use of whose budget this much is gone, with what is left and the whole of it."""
     found = []
     for key in keys:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from client.gateway.money.keyring import Keyring
     from client.gateway.money.ledger import Ledger
     from client.gateway.money.limits import Limiter
-    from client.gateway.money.prices import Prices
+    from client.gateway.money.prices import ModelPrices
     from client.gateway.numbers import Numbers
     from client.gateway.openai.models import Catalogue
     from client.gateway.records.database import Database
@@ -41,7 +41,7 @@ class Gateway:
     #: The chain, the requester's wallet and its records; None only where a test has no chain.
     context: Context | None
     answerer: Answerer
-    prices: Prices
+    prices: ModelPrices
     matcher: MatcherApi | None
     #: The requester's own records: jobs, prompts, answers, stage receipts.
     store: ClientStore | None

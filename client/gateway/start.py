@@ -22,13 +22,13 @@ from client.gateway.identity import identity_in, sole_gateway
 from client.gateway.money.keyring import Keyring
 from client.gateway.money.ledger import Ledger
 from client.gateway.money.limits import Limiter
-from client.gateway.money.prices import Prices
+from client.gateway.money.prices import ModelPrices
 from client.gateway.numbers import Numbers
 from client.gateway.openai.models import Catalogue, NetworkCatalogue
 from client.gateway.records.database import Database, database_url
 from client.records.store import match_of
 from client.sessions.answering import Answered, Answerer
-from client.sessions.pool import Sessions
+from client.sessions.pool import SessionPool
 from core.money import pricing
 from core.protocol.errors import HeadraceError
 from core.runtime.alerts import Alerts
@@ -39,7 +39,7 @@ from core.runtime.logs import get_logger
 from core.runtime.metrics import Metrics
 
 if TYPE_CHECKING:
-    from client.gateway.records.tables import RequestRow
+    from client.gateway.records.tables import PaidRequestRow
     from client.orders.matcher_api import MatcherApi
     from client.records.store import ClientStore, JobRow
     from client.records.store import RequestRow as StoredRow
@@ -72,7 +72,7 @@ def assemble(
     budget = settings.token(ours.daily_budget) if ours.daily_budget else None
     gateway_id, numbers = identity_in(folder), Numbers(metrics)
     alerts = Alerts.of(settings, metrics, clock, daemon="gateway", account=payer, events=EVENTS)
-    keys, prices = Keyring(database, clock), Prices(answerer, clock)
+    keys, prices = Keyring(database, clock), ModelPrices(answerer, clock)
     files = Files(database, clock, make_private(folder) / "files")
     ledger = Ledger(
         database, clock, gateway_id, daily_budget_units=budget, show=settings.show_token
@@ -157,7 +157,7 @@ async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gatew
         yield gateway
 
 
-async def recover(gateway: Gateway) -> list[RequestRow]:
+async def recover(gateway: Gateway) -> list[PaidRequestRow]:
     """End what an earlier life left running, charged with what its records say was paid."""
     left = await gateway.ledger.left()
     known = await _paid(gateway, left)
@@ -212,7 +212,7 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Gat
         matcher, store = context.matcher(), context.store()
         on_exit(matcher.close)
         stack.callback(store.close)
-        answerer = Sessions(context, signer)
+        answerer = SessionPool(context, signer)
         on_exit(answerer.close)
         gateway = assemble(
             settings,
@@ -232,7 +232,7 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Gat
         yield await stack.enter_async_context(serving(gateway, ours.host, ours.port))
 
 
-async def _paid(gateway: Gateway, left: Sequence[RequestRow]) -> dict[str, list[Answered]]:
+async def _paid(gateway: Gateway, left: Sequence[PaidRequestRow]) -> dict[str, list[Answered]]:
     """What the requester's records hold, and so what was acknowledged, of requests that a former life was answering.
 
     One is missing where nobody keeps records, or where its model is not known now and so has no price.

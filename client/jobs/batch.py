@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Protocol
 from client.jobs.failover import Ongoing, continues, go_on
 from client.jobs.job_run import JobSession
 from client.orders.matcher_api import Goes, MatcherApi
-from client.orders.orders import Batch, Prompt, Terms, make_order
+from client.orders.orders import Prompt, PromptBatch, Terms, make_order
 from client.orders.shard_roots import shard_roots
-from client.pipeline.pipeline import Limits, Match, Outcome, RequestState
+from client.pipeline.pipeline import Match, PipelineOutcome, PipelinePatience, RequestState
 from client.pipeline.streams import Streams
-from client.pipeline.verify import Answer, ack_of_answers
+from client.pipeline.verify import RequestAnswer, ack_of_answers
 from client.records.store import ClientStore
 from client.wallet import ensure_deposit
 from core.chain.chain import Chain
@@ -47,7 +47,7 @@ MATCHED_WITHIN_S = 5.0  # our node may be a block behind the matcher's
 LOOK_AGAIN_S = 0.5
 
 
-class Watcher(Protocol):
+class BatchWatcher(Protocol):
     """Who wants to see a batch happen. Calls are quick and never raise."""
 
     def order_signed(self, order: Order, locked_units: int) -> None: ...
@@ -89,7 +89,7 @@ class Policy:
     """How this submission behaves."""
 
     terms_of: TermsOf
-    limits: Limits = field(default_factory=Limits)
+    limits: PipelinePatience = field(default_factory=PipelinePatience)
     acknowledge: bool = True
     deposit_missing: bool = True
     #: Held while an order is made and matched: those who must not get the same machines take turns.
@@ -103,11 +103,11 @@ class Due:
     """What a job gave, by request index, and nobody has acknowledged yet."""
 
     match: Match
-    answers: Mapping[int, Answer]
+    answers: Mapping[int, RequestAnswer]
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedAnswer:
     """An answer with the job that produced it."""
 
     job_id: str
@@ -119,7 +119,7 @@ class Finished:
 class BatchResult:
     """All answers by custom id, and what could not be answered."""
 
-    finished: dict[str, Finished]
+    finished: dict[str, FinishedAnswer]
     unfinished: dict[str, HeadraceError]
     matches: tuple[Match, ...]
 
@@ -128,7 +128,7 @@ async def run_batch(
     requester: Requester,
     prompts: Sequence[Prompt],
     policy: Policy,
-    watcher: Watcher,
+    watcher: BatchWatcher,
     submission: str,
 ) -> BatchResult:
     """Run a batch to its end. What a broken pipeline left goes on from its last token in another one.
@@ -157,7 +157,7 @@ class _Submission:
         self,
         requester: Requester,
         policy: Policy,
-        watcher: Watcher,
+        watcher: BatchWatcher,
         name: str,
         streams: Streams,
     ) -> None:
@@ -173,7 +173,7 @@ class _Submission:
         self._chain_ahead_s: float | None = None  # of our own clock
 
     async def run(self, prompts: Sequence[Prompt]) -> BatchResult:
-        finished: dict[str, Finished] = {}
+        finished: dict[str, FinishedAnswer] = {}
         errors: dict[str, HeadraceError] = {}
         answers, fruitless = [Ongoing(prompt) for prompt in prompts], 0
         while answers and len(self._matches) < MAX_JOBS:
@@ -195,7 +195,7 @@ class _Submission:
                 answer = answers[index]
                 if index not in outcome.finished:  # its last receipts are lost, its text is not
                     self._watcher.request_finished(answer.prompt.custom_id, state.finish)
-                finished[answer.prompt.custom_id] = Finished(
+                finished[answer.prompt.custom_id] = FinishedAnswer(
                     match.job_id, index, answer.whole(state)
                 )
             errors = {
@@ -225,14 +225,14 @@ class _Submission:
         behind, self._behind = self._behind, []
         self._settling |= {asyncio.create_task(self._settle(*job)) for job in behind}
 
-    async def _open(self, answers: Sequence[Ongoing]) -> tuple[Match, Batch]:
+    async def _open(self, answers: Sequence[Ongoing]) -> tuple[Match, PromptBatch]:
         """Sign an order for these answers and have it matched and locked on chain, when it is our turn."""
         async with self._policy.turn:
             return await self._open_now(answers)
 
-    async def _open_now(self, answers: Sequence[Ongoing]) -> tuple[Match, Batch]:
+    async def _open_now(self, answers: Sequence[Ongoing]) -> tuple[Match, PromptBatch]:
         requester, policy = self._requester, self._policy
-        batch = Batch.of([answer.next_prompt(os.urandom) for answer in answers])
+        batch = PromptBatch.of([answer.next_prompt(os.urandom) for answer in answers])
         terms = policy.terms_of(await self._chain_now())
         order = make_order(
             batch,
@@ -286,9 +286,11 @@ class _Submission:
             await self.settled()  # what the jobs before did not use comes back
             await ensure_deposit(requester.chain, requester.signer, locked, may_deposit=may_deposit)
 
-    async def _stream(self, match: Match, batch: Batch, answers: Sequence[Ongoing]) -> Outcome:
+    async def _stream(
+        self, match: Match, batch: PromptBatch, answers: Sequence[Ongoing]
+    ) -> PipelineOutcome:
         """Stream the job and keep what it produced; it is paid while others go on. Raises no HeadraceError."""
-        nothing: Outcome | None = None
+        nothing: PipelineOutcome | None = None
         session = self._session(match, batch, answers)
         try:
             await self._learn_roots(match)
@@ -296,7 +298,7 @@ class _Submission:
         except HeadraceError as error:
             self._requester.store.set_state(match.job_id, "abandoned")
             failed = dict.fromkeys(range(len(batch.prompts)), error)
-            nothing = Outcome({}, failed, lost=session.outcome().lost, was_opened=False)
+            nothing = PipelineOutcome({}, failed, lost=session.outcome().lost, was_opened=False)
         if nothing is not None:
             await session.close()
             return nothing
@@ -323,7 +325,7 @@ class _Submission:
         requester = self._requester
         self._shard_roots |= await shard_roots(requester.chain, requester.model_id, unknown)
 
-    def _session(self, match: Match, batch: Batch, answers: Sequence[Ongoing]) -> JobSession:
+    def _session(self, match: Match, batch: PromptBatch, answers: Sequence[Ongoing]) -> JobSession:
         """A session whose answers are stored as they finish."""
         requester, watcher, roots = self._requester, self._watcher, self._shard_roots
 
@@ -424,7 +426,7 @@ async def _close_job(session: JobSession, indices: list[int]) -> list[SignedRece
         return []
 
 
-async def pay(requester: Requester, due: Due, policy: Policy, watcher: Watcher) -> None:
+async def pay(requester: Requester, due: Due, policy: Policy, watcher: BatchWatcher) -> None:
     """Acknowledge what a job gave. A matcher that cannot be told loses nothing: it delivers whole jobs' receipts itself."""
     match, answers = due.match, due.answers
     if not answers:
@@ -448,7 +450,7 @@ async def pay(requester: Requester, due: Due, policy: Policy, watcher: Watcher) 
 
 
 async def acknowledge(
-    requester: Requester, match: Match, answers: Mapping[int, Answer], watcher: Watcher
+    requester: Requester, match: Match, answers: Mapping[int, RequestAnswer], watcher: BatchWatcher
 ) -> None:
     """Sign off these answers, as far as they came, and have the matcher settle the job on chain."""
     order = match.signed.order

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from client.orders.orders import Prompt
-from client.pipeline.pipeline import Logprobs, Outcome, RequestState
+from client.pipeline.pipeline import Logprobs, PipelineOutcome, RequestState
 from core.protocol import wire
 
 
@@ -72,7 +72,7 @@ def continues(answers: Sequence[Ongoing]) -> wire.Continues | None:
 
 
 def go_on(
-    answers: Sequence[Ongoing], outcome: Outcome, order_hash: str
+    answers: Sequence[Ongoing], outcome: PipelineOutcome, order_hash: str
 ) -> tuple[list[Ongoing], dict[int, RequestState]]:
     """What is left after a job of these answers: answers to order anew, and by index those that are all here, receipts or not."""
     left, whole = [], dict(outcome.finished)

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from client.orders.orders import Batch, Prompt
+from client.orders.orders import Prompt, PromptBatch
 from client.pipeline.pipeline import (
     FinishSink,
-    Limits,
     Match,
-    Outcome,
     Pipeline,
+    PipelineOutcome,
+    PipelinePatience,
     RequestState,
     TokenSink,
 )
@@ -38,13 +38,13 @@ class JobSession(Pipeline):
     def __init__(
         self,
         match: Match,
-        batch: Batch,
+        batch: PromptBatch,
         identity: StreamIdentity,
         shard_root_of: ShardRootOf,
         *,
         on_token: TokenSink,
         on_finish: FinishSink,
-        limits: Limits,
+        limits: PipelinePatience,
         streams: Streams | None = None,
         continues: wire.Continues | None = None,
         ending_of: Callable[[Prompt], AnswerEnding] | None = None,
@@ -72,7 +72,7 @@ class JobSession(Pipeline):
         #: As many requests as run at once have their first token: nothing of an order before this one is needed any more.
         self.begun = asyncio.Event()
 
-    async def run(self) -> Outcome:
+    async def run(self) -> PipelineOutcome:
         """Stream every request; return when each is finished or cannot finish here."""
         slots = asyncio.Semaphore(self._limits.in_flight)
         watch = asyncio.create_task(self._watch_silence())

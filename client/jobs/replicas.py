@@ -15,11 +15,11 @@ from typing import Any
 
 from client.jobs.batch import (
     BatchResult,
+    BatchWatcher,
     Due,
-    Finished,
+    FinishedAnswer,
     Policy,
     Requester,
-    Watcher,
     pay,
     run_batch,
 )
@@ -36,7 +36,7 @@ from core.protocol.types import Terms as DemandedTerms
 
 
 @dataclass(frozen=True)
-class Wanted:
+class AllowedMiners:
     """Whom any of the replicas may be served by, in addresses."""
 
     in_flight: int
@@ -50,7 +50,7 @@ class Wanted:
 
 
 async def quotes(
-    api: MatcherApi, model_id: str, tokens: tuple[int, int], wanted: Wanted, replicas: int
+    api: MatcherApi, model_id: str, tokens: tuple[int, int], wanted: AllowedMiners, replicas: int
 ) -> list[Quote]:
     """A price for each replica, over machines that no other one is offered. `tokens` are in and out.
 
@@ -77,7 +77,7 @@ async def quotes(
 class Apart:
     """Keeps replicas on machines of their own: each avoids whatever another one was offered or has had."""
 
-    def __init__(self, wanted: Wanted, offered: Sequence[Quote]) -> None:
+    def __init__(self, wanted: AllowedMiners, offered: Sequence[Quote]) -> None:
         self.turn = asyncio.Lock()
         self._wanted = wanted
         self._held = [_operators(quote.plan) for quote in offered]
@@ -101,34 +101,34 @@ class Replica:
 
 
 @dataclass(frozen=True)
-class Difference:
+class AnswerDifference:
     """A request whose answers are not the same, from token number `step` on. `answers` are by replica."""
 
     custom_id: str
     step: int
-    answers: tuple[tuple[int, Finished], ...]
+    answers: tuple[tuple[int, FinishedAnswer], ...]
 
 
 async def run_replicas(
     requester: Requester,
     prompts: Sequence[Prompt],
     policies: Sequence[Policy],
-    watchers: Sequence[Watcher],
+    watchers: Sequence[BatchWatcher],
     apart: Apart,
     submission: str,
-) -> tuple[list[Replica], list[Difference]]:
+) -> tuple[list[Replica], list[AnswerDifference]]:
     """Run the batch once for each policy, all at the same time, compare, and pay.
 
     A replica that fails ends no other one. Cancelled, it pays for what came. Policies that acknowledge do so here, after the comparison.
     """
-    due: list[tuple[Policy, Watcher, list[Due]]] = []
+    due: list[tuple[Policy, BatchWatcher, list[Due]]] = []
 
-    async def one(number: int, policy: Policy, watcher: Watcher) -> Replica:
+    async def one(number: int, policy: Policy, watcher: BatchWatcher) -> Replica:
         waiting: list[Due] = []
         due.append((policy, watcher, waiting))
         own = replace(policy, turn=apart.turn, due=waiting)
         salted = [replace(prompt, salt=os.urandom(32)) for prompt in prompts]
-        seen = _Seen(watcher, lambda match: apart.opened(number, match))
+        seen = _SeenMiners(watcher, lambda match: apart.opened(number, match))
         try:
             return Replica(number, await run_batch(requester, salted, own, seen, submission))
         except HeadraceError as error:
@@ -152,7 +152,7 @@ async def run_replicas(
     return found, differing
 
 
-def differences(results: Sequence[tuple[int, BatchResult]]) -> list[Difference]:
+def differences(results: Sequence[tuple[int, BatchResult]]) -> list[AnswerDifference]:
     """The requests that at least two replicas answered, and not the same."""
     names = dict.fromkeys(name for _, result in results for name in result.finished)
     found = []
@@ -160,7 +160,7 @@ def differences(results: Sequence[tuple[int, BatchResult]]) -> list[Difference]:
         answers = tuple((n, r.finished[name]) for n, r in results if name in r.finished)
         step = first_difference([done.state.tokens for _, done in answers])
         if step is not None:
-            found.append(Difference(name, step, answers))
+            found.append(AnswerDifference(name, step, answers))
     return found
 
 
@@ -172,7 +172,7 @@ def first_difference(answers: Sequence[Sequence[int]]) -> int | None:
     return None
 
 
-def whole_jobs(differing: Sequence[Difference], results: Sequence[BatchResult]) -> set[str]:
+def whole_jobs(differing: Sequence[AnswerDifference], results: Sequence[BatchResult]) -> set[str]:
     """Jobs that gave such an answer and can be paid without us: all their requests were finished there."""
     done: dict[str, int] = {}
     orders: dict[str, Order] = {}
@@ -184,7 +184,9 @@ def whole_jobs(differing: Sequence[Difference], results: Sequence[BatchResult]) 
     return {job for job in suspects if done[job] == orders[job].requests}
 
 
-def describe(difference: Difference, store: ClientStore, tokenizer: Tokenizer) -> dict[str, Any]:
+def describe(
+    difference: AnswerDifference, store: ClientStore, tokenizer: Tokenizer
+) -> dict[str, Any]:
     """A line of `differences.jsonl`: what each replica said, with the receipt for it and the commands that find and accuse the liar."""
     return {
         "custom_id": difference.custom_id,
@@ -197,7 +199,7 @@ def describe(difference: Difference, store: ClientStore, tokenizer: Tokenizer) -
 
 
 def _described(
-    number: int, done: Finished, step: int, store: ClientStore, tokenizer: Tokenizer
+    number: int, done: FinishedAnswer, step: int, store: ClientStore, tokenizer: Tokenizer
 ) -> dict[str, Any]:
     tokens = done.state.tokens
     receipt = receipt_over(store, done.job_id, done.request_index)
@@ -224,7 +226,7 @@ def receipt_over(store: ClientStore, job_id: str, request_index: int) -> str | N
     return min(((n, receipt) for n, stage, receipt in over if stage == last), default=(0, None))[1]
 
 
-def suspicion(differing: Sequence[Difference], file: str) -> CheckFailed:
+def suspicion(differing: Sequence[AnswerDifference], file: str) -> CheckFailed:
     """That answers differ, as an error: one of them is wrong, or two tokens were as likely as each other within the tolerance."""
     first = differing[0]
     job = ids.short(ids.Kind.JOB, first.answers[0][1].job_id)
@@ -237,10 +239,10 @@ def suspicion(differing: Sequence[Difference], file: str) -> CheckFailed:
     )
 
 
-class _Seen:
+class _SeenMiners:
     """Passes on to a watcher, and says which machines were given first."""
 
-    def __init__(self, watcher: Watcher, opened: Callable[[Match], None]) -> None:
+    def __init__(self, watcher: BatchWatcher, opened: Callable[[Match], None]) -> None:
         self._watcher, self._opened = watcher, opened
 
     def job_opened(self, match: Match) -> None:

@@ -13,14 +13,14 @@ import msgspec
 
 from client.context import Context, Model
 from client.jobs.answer_lines import answer_line
-from client.jobs.batch import BatchResult, Finished
+from client.jobs.batch import BatchResult, FinishedAnswer
 from client.options import OrderOptions
 from client.orders.arbitrator import arbitrator_of, check_named
 from client.orders.demands import audit_bps
 from client.orders.matcher_api import Quote
 from client.orders.orders import Prompt, Terms, make_prompt, route_text
 from client.orders.requests import ChatRequest, read_requests
-from client.pipeline.pipeline import Limits, Logprobs
+from client.pipeline.pipeline import Logprobs, PipelinePatience
 from core.engine.sampling.stops import AnswerEnding
 from core.engine.weights.tokenizer import Tokenizer
 from core.money import pricing
@@ -342,10 +342,10 @@ def ending_by(tokenizer: Tokenizer) -> Callable[[Prompt], AnswerEnding]:
     return lambda prompt: AnswerEnding(prompt.sampling, tokenizer.eos_ids, tokenizer, prompt.ids)
 
 
-def limits_of(settings: Settings) -> Limits:
+def limits_of(settings: Settings) -> PipelinePatience:
     """How patient a session is with its stages."""
     beat = Beat(settings.failover.ping_ms / 1000, settings.failover.missed_pings)
-    return Limits(beat=beat)
+    return PipelinePatience(beat=beat)
 
 
 def write_results(
@@ -371,7 +371,7 @@ def write_results(
 
 
 def _answer_line(
-    prompt: Prompt, done: Finished, tokenizer: Tokenizer, model: str
+    prompt: Prompt, done: FinishedAnswer, tokenizer: Tokenizer, model: str
 ) -> dict[str, Any]:
     state, shown = done.state, None
     if prompt.sampling.n_logprobs is not None:

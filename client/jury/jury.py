@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from client.audit.evidence import Case, Evidence, case_in
+from client.audit.evidence import AuditCase, EvidenceCollector, case_in
 from client.audit.rerun import ShardSource, StageFinding, audit_stage
 from client.jury.votes import VoteBook, VoteKind
 from client.orders.shard_roots import shard_roots
@@ -102,7 +102,7 @@ def next_action(view: View, memory: Memory, *, block: int, now: int) -> Action:
 class DisputedWork:
     """What the challenger put on chain: the order, the plan and the accused receipt."""
 
-    case: Case
+    case: AuditCase
     receipt: StageReceipt
 
 
@@ -131,8 +131,8 @@ class JurorDaemon:
         book: VoteBook,
         clock: Clock,
         follower: EventFollower,
-        evidence_of: Callable[[Case], Awaitable[Evidence]],
-        source_of: Callable[[Case], Awaitable[ShardSource]],
+        evidence_of: Callable[[AuditCase], Awaitable[EvidenceCollector]],
+        source_of: Callable[[AuditCase], Awaitable[ShardSource]],
         *,
         on_vote: Callable[[str, VoteKind, StageFinding | None], None] = lambda *_: None,
     ) -> None:

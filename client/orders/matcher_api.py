@@ -55,7 +55,7 @@ class _QuotedStage(msgspec.Struct, frozen=True, rename="camel"):
     layer_to: t.U16
 
 
-class _Opened(msgspec.Struct, frozen=True, rename="camel"):
+class _OpenedJob(msgspec.Struct, frozen=True, rename="camel"):
     job_id: t.Hash32
     plan: wire.Plan
     endpoints: wire.Endpoints
@@ -135,7 +135,7 @@ class MatcherApi:
         body: dict[str, Any] = msgspec.to_builtins(signed)
         if goes_on is not None:
             body |= msgspec.to_builtins(goes_on)
-        found = await self._ask(_Opened, "POST", "/v1/orders", body=body)
+        found = await self._ask(_OpenedJob, "POST", "/v1/orders", body=body)
         expected = signing.job_id(domain, signed.order)
         if found.job_id != expected or len(found.endpoints) != len(found.plan):
             raise CheckFailed(

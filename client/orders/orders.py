@@ -32,7 +32,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Opening:
+class OrderProof:
     """What proves to a stage that this prompt and sampling belong to the order."""
 
     prompt_proof: list[str]
@@ -40,7 +40,7 @@ class Opening:
 
 
 @dataclass(frozen=True)
-class Batch:
+class PromptBatch:
     """Prompts in the order of their request index, with the roots an order commits to."""
 
     prompts: tuple[Prompt, ...]
@@ -50,7 +50,7 @@ class Batch:
     _samplings: tuple[bytes, ...]
 
     @classmethod
-    def of(cls, prompts: Sequence[Prompt]) -> Batch:
+    def of(cls, prompts: Sequence[Prompt]) -> PromptBatch:
         """Commit to these prompts. Raises ValueError for none."""
         if not prompts:
             raise ValueError("a batch needs at least one prompt")
@@ -68,8 +68,8 @@ class Batch:
             samplings,
         )
 
-    def opening(self, index: int) -> Opening:
-        return Opening(
+    def opening(self, index: int) -> OrderProof:
+        return OrderProof(
             [commit.to_hex(h) for h in commit.merkle_proof(self._inputs, index)],
             [commit.to_hex(h) for h in commit.merkle_proof(self._samplings, index)],
         )
@@ -130,7 +130,7 @@ class Allowance:
 
 
 def make_order(
-    batch: Batch, model_id: str, model: ModelSpec, terms: Terms, requester: str, nonce: int
+    batch: PromptBatch, model_id: str, model: ModelSpec, terms: Terms, requester: str, nonce: int
 ) -> Order:
     """The order for this batch under these terms, unsigned."""
     allowance = Allowance(len(batch.prompts), batch.tokens_in, batch.max_tokens_out)

@@ -26,7 +26,7 @@ _ROLES = ("system", "user", "assistant")
 
 
 @dataclass(frozen=True)
-class Message:
+class ChatMessage:
     role: str
     content: str
 
@@ -37,7 +37,7 @@ class ChatRequest:
 
     line_number: int
     custom_id: str
-    messages: tuple[Message, ...]
+    messages: tuple[ChatMessage, ...]
     sampling: SamplingParams
     is_plain: bool = False
 
@@ -129,27 +129,27 @@ def _request(
     )
 
 
-def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
+def _messages(body: Mapping[str, Any]) -> tuple[ChatMessage, ...]:
     if ("prompt" in body) == ("messages" in body):
         raise _Wrong("either messages or prompt is needed")
     if "prompt" in body:
         prompt = body["prompt"]
         if not isinstance(prompt, str) or not prompt.strip():
             raise _Wrong("prompt must be a non-empty string")
-        return (Message("user", prompt),)
+        return (ChatMessage("user", prompt),)
     entries = body["messages"]
     if not isinstance(entries, list) or not entries:
         raise _Wrong("messages must be a non-empty list")
     return tuple(_message(entry) for entry in entries)
 
 
-def _message(entry: Any) -> Message:
+def _message(entry: Any) -> ChatMessage:
     role, content = (
         (entry.get("role"), entry.get("content")) if isinstance(entry, dict) else (None, None)
     )
     if role not in _ROLES or not isinstance(content, str):
         raise _Wrong("each message needs a role (system, user, assistant) and a string content")
-    return Message(role, content)
+    return ChatMessage(role, content)
 
 
 def _shown(value: Any) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from client.pipeline.streams import Streams
 from client.pipeline.verify import (
-    Answer,
+    RequestAnswer,
     ShardRootOf,
     check_answers,
     check_part,
@@ -65,7 +65,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Limits:
+class PipelinePatience:
     """How patient the session is."""
 
     in_flight: int = 8
@@ -97,9 +97,9 @@ class RequestState:
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> RequestAnswer:
         states = states_of(self.receipts.values())  # of this request alone
-        return Answer(self.prompt_ids, tuple(self.tokens), *states.values())
+        return RequestAnswer(self.prompt_ids, tuple(self.tokens), *states.values())
 
     @property
     def is_done(self) -> bool:
@@ -122,7 +122,7 @@ FinishSink = Callable[[int, RequestState], None]  # request index, its checked a
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PipelineOutcome:
     """What came of a session: finished requests with checked receipts of every stage, and why the rest did not.
 
     `begun` are those of the rest that have tokens to go on from. `lost` are the operators that fell silent.
@@ -146,7 +146,7 @@ class Pipeline:
         *,
         on_token: TokenSink,
         on_finish: FinishSink,
-        limits: Limits,
+        limits: PipelinePatience,
         streams: Streams | None = None,
         continues: wire.Continues | None = None,
     ) -> None:
@@ -479,7 +479,7 @@ class Pipeline:
 
         await asyncio.gather(*map(tell, self._remaining))
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> PipelineOutcome:
         """What is finished by now, and why the rest is not."""
         finished, unfinished, begun = {}, {}, {}
         for index, request in self._requests.items():
@@ -489,7 +489,7 @@ class Pipeline:
             unfinished[index] = request.failure or Interrupted()
             if request.tokens and request.is_trusted:
                 begun[index] = request
-        return Outcome(finished, unfinished, begun, frozenset(self._lost))
+        return PipelineOutcome(finished, unfinished, begun, frozenset(self._lost))
 
 
 #: What a stage says when it caught another one, or us, saying something that is not so.

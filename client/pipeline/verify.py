@@ -17,7 +17,7 @@ ShardRootOf = Callable[[int, int], str]
 
 
 @dataclass(frozen=True)
-class Answer:
+class RequestAnswer:
     """What one request came back as: its prompt's and its produced token ids.
 
     `states_root` is of the state rows that a last stage signed beside them; zero where it signed for nothing.
@@ -146,7 +146,7 @@ def states_of(receipts: Iterable[SignedReceipt]) -> dict[int, str]:
     }
 
 
-def check_answers(receipts: Sequence[SignedReceipt], answers: Mapping[int, Answer]) -> None:
+def check_answers(receipts: Sequence[SignedReceipt], answers: Mapping[int, RequestAnswer]) -> None:
     """Raise CheckFailed unless a pipeline's receipts are over exactly these answers: what we sent and what we got.
 
     The receipts must have passed `check_pipeline`.
@@ -172,7 +172,7 @@ def check_part(
     plan: Sequence[Stage],
     shard_root_of: ShardRootOf,
     index: int,
-    answer: Answer,
+    answer: RequestAnswer,
 ) -> None:
     """Raise CheckFailed unless these receipts, of the stages that a broken pipeline has left, are over exactly this much of a request."""
     last = len(plan) - 1
@@ -197,7 +197,9 @@ def check_part(
             )
 
 
-def ack_of_answers(answers: Mapping[int, Answer], order: Order, plan: Sequence[Stage]) -> Ack:
+def ack_of_answers(
+    answers: Mapping[int, RequestAnswer], order: Order, plan: Sequence[Stage]
+) -> Ack:
     """The acknowledgement of these answers, whole or as far as they came: what we hold is what we pay for."""
     leaves = [
         RequestLeaf(

@@ -21,7 +21,7 @@ from core.protocol.types import SignedOrder, SignedReceipt, Stage
 from core.runtime.folders import make_private_file
 
 if TYPE_CHECKING:
-    from client.orders.orders import Batch, Prompt
+    from client.orders.orders import Prompt, PromptBatch
     from client.pipeline.pipeline import Match
 
 
@@ -110,7 +110,7 @@ class ClientStore:
     def close(self) -> None:
         self._engine.dispose()
 
-    def add_job(self, submission: str, match: Match, batch: Batch, created_at: int) -> None:
+    def add_job(self, submission: str, match: Match, batch: PromptBatch, created_at: int) -> None:
         """Record a job before its first token, so that a crash loses no claim."""
         with Session(self._engine) as session:
             session.add(_job_row(submission, match, created_at))

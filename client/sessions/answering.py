@@ -72,7 +72,7 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Priced:
+class PricedRequest:
     """What a request would cost now: base units per million tokens, and the most it can come to."""
 
     price_in: int
@@ -84,7 +84,9 @@ class Priced:
 class Answerer(Protocol):
     """Whoever answers requests: over one order each, or over sessions."""
 
-    async def price(self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms) -> Priced:
+    async def price(
+        self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms
+    ) -> PricedRequest:
         """What this much would cost. Raises NoCapacity."""
         ...
 
@@ -100,10 +102,10 @@ class Answerer(Protocol):
         ...
 
 
-def priced(model: Model, quote: Quote, tokens_in: int, tokens_out: int) -> Priced:
+def priced(model: Model, quote: Quote, tokens_in: int, tokens_out: int) -> PricedRequest:
     """A matcher's offer for so many tokens as people read it."""
     layer_units = model.spec.layer_units
-    return Priced(
+    return PricedRequest(
         price_in=units.price_of_nano(quote.price_in, layer_units),
         price_out=units.price_of_nano(quote.price_out, layer_units),
         most_units=pricing.cost(

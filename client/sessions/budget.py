@@ -30,7 +30,7 @@ LAST_SHARE, LAST_S = 0.2, 60
 
 
 @dataclass(frozen=True)
-class Budget:
+class SessionBudget:
     """What an open order allows in all, and the chain times between which it lives."""
 
     requests: int
@@ -59,7 +59,7 @@ class Use:
     idle_since_s: float = 0.0
 
 
-def has_room(use: Use, budget: Budget, tokens_in: int, most_out: int, now_s: float) -> bool:
+def has_room(use: Use, budget: SessionBudget, tokens_in: int, most_out: int, now_s: float) -> bool:
     """Whether a request of this size may begin once there is a free slot."""
     return (
         use.life is Life.OPEN
@@ -70,12 +70,12 @@ def has_room(use: Use, budget: Budget, tokens_in: int, most_out: int, now_s: flo
     )
 
 
-def has_slot(use: Use, budget: Budget) -> bool:
+def has_slot(use: Use, budget: SessionBudget) -> bool:
     """Whether one more request may run at once."""
     return use.running < budget.in_flight
 
 
-def begin(use: Use, budget: Budget, tokens_in: int, most_out: int, now_s: float) -> Use:
+def begin(use: Use, budget: SessionBudget, tokens_in: int, most_out: int, now_s: float) -> Use:
     """A request begins. Its index is `use.begun`."""
     if not (has_room(use, budget, tokens_in, most_out, now_s) and has_slot(use, budget)):
         raise ValueError(f"a request of {tokens_in} and {most_out} tokens cannot begin in {use}")
@@ -101,7 +101,7 @@ def end_request(use: Use, promised: tuple[int, int], took: tuple[int, int], now_
     )
 
 
-def is_low(use: Use, budget: Budget, now_s: float) -> bool:
+def is_low(use: Use, budget: SessionBudget, now_s: float) -> bool:
     """Whether the next session should be opened, so that nobody waits for it."""
     left = (
         1 - use.begun / budget.requests,
@@ -112,7 +112,7 @@ def is_low(use: Use, budget: Budget, now_s: float) -> bool:
     return use.life is not Life.OPEN or min(left) < LOW_SHARE
 
 
-def is_spent(use: Use, budget: Budget, now_s: float) -> bool:
+def is_spent(use: Use, budget: SessionBudget, now_s: float) -> bool:
     """Whether not even the smallest request may begin any more."""
     return not has_room(use, budget, 1, 1, now_s)
 

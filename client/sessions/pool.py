@@ -44,8 +44,16 @@ from client.pipeline.pipeline import Logprobs
 from client.pipeline.streams import Streams
 from client.records.keeper import Keeper, keepers_of
 from client.sessions import budget as allowance
-from client.sessions.answering import Answered, Ask, AskTerms, Priced, Said, priced, wishes_with
-from client.sessions.budget import Budget, Life
+from client.sessions.answering import (
+    Answered,
+    Ask,
+    AskTerms,
+    PricedRequest,
+    Said,
+    priced,
+    wishes_with,
+)
+from client.sessions.budget import Life, SessionBudget
 from client.sessions.recovery import settle_left_behind
 from client.sessions.session import LiveSession, Turn
 from client.wallet import ensure_deposit
@@ -70,7 +78,7 @@ from core.runtime.tasks import spawn
 if TYPE_CHECKING:
     from core.engine.weights.tokenizer import Tokenizer
     from core.protocol.signing import DigestSigner
-    from core.runtime.settings import Sessions as Sizes
+    from core.runtime.settings import SessionSettings as Sizes
 
 TICK_S = 1.0
 AGAIN_S = 15.0  # after the next session could not be opened ahead of need
@@ -110,7 +118,7 @@ class _Need:
     origin: wire.Origin | None = None  # the request for which a session is opened
 
 
-class Sessions:
+class SessionPool:
     """Answers requests over sessions."""
 
     def __init__(
@@ -149,7 +157,9 @@ class Sessions:
 
     # --- what the Answerer promises ---
 
-    async def price(self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms) -> Priced:
+    async def price(
+        self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms
+    ) -> PricedRequest:
         quote = await self._matcher.quote(
             model.model_id, tokens_in, tokens_out, self._demands(terms)
         )
@@ -355,7 +365,7 @@ class Sessions:
         self._store.add_session(self._keeper.name, match, int(self._clock.now()))
         session = LiveSession(
             match,
-            Budget(
+            SessionBudget(
                 allowed.requests,
                 allowed.tokens_in,
                 allowed.tokens_out,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from client.orders.matcher_api import MatcherApi
-from client.pipeline.verify import Answer, ack_of_answers, states_of
+from client.pipeline.verify import RequestAnswer, ack_of_answers, states_of
 from client.records.keeper import Keeper
 from client.records.store import ClientStore, JobRow, match_of
 from core.protocol import signing
@@ -66,7 +66,7 @@ async def _settle(
     return True
 
 
-def delivered(store: ClientStore, job_id: str) -> dict[int, Answer]:
+def delivered(store: ClientStore, job_id: str) -> dict[int, RequestAnswer]:
     """What a session's stages gave, as far as it was written down: that alone was acknowledged."""
     answers = {}
     states = states_of(signed for _, signed in store.receipts(job_id))
@@ -75,5 +75,5 @@ def delivered(store: ClientStore, job_id: str) -> dict[int, Answer]:
         if tokens:
             prompt = msgspec.json.decode(request.prompt_ids, type=tuple[int, ...])
             root = states.get(request.request_index, ZERO_HASH)
-            answers[request.request_index] = Answer(prompt, tokens, root)
+            answers[request.request_index] = RequestAnswer(prompt, tokens, root)
     return answers

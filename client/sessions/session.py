@@ -14,11 +14,18 @@ from typing import Any
 
 from client.jobs.batch import Requester
 from client.orders.orders import Prompt, opening_of
-from client.pipeline.pipeline import Limits, Logprobs, Match, Pipeline, RequestState, refusal
+from client.pipeline.pipeline import (
+    Logprobs,
+    Match,
+    Pipeline,
+    PipelinePatience,
+    RequestState,
+    refusal,
+)
 from client.pipeline.streams import Streams
 from client.pipeline.verify import ShardRootOf, ack_of_leaves, check_part
 from client.sessions import budget as allowance
-from client.sessions.budget import Budget, Life, Use
+from client.sessions.budget import Life, SessionBudget, Use
 from core.money import pricing
 from core.protocol import commit, signing, wire
 from core.protocol.errors import CheckFailed, HeadraceError, Interrupted, PeerUnreachable
@@ -74,11 +81,11 @@ class LiveSession(Pipeline):
     def __init__(
         self,
         match: Match,
-        budget: Budget,
+        budget: SessionBudget,
         requester: Requester,
         shard_root_of: ShardRootOf,
         *,
-        limits: Limits,
+        limits: PipelinePatience,
         streams: Streams,
         disk: ThreadPoolExecutor,
         chain_now: Callable[[], float],

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from core.chain.follower import Position
+from core.chain.follower import ChainPosition
 from core.money.audit_report import OperatorAudits
-from core.money.paid_audits import Found
+from core.money.paid_audits import AuditEnd
 from core.runtime.folders import make_private_file
 
 _TABLES = """
@@ -36,7 +36,7 @@ CREATE INDEX IF NOT EXISTS job_state ON job (state);
 """
 
 
-class JobState(StrEnum):
+class WatchState(StrEnum):
     """Where a job stands: receipts not signed yet, to be drawn and audited, done, or given up."""
 
     RUNNING = "running"
@@ -63,7 +63,7 @@ class StageVerdict:
     job_id: str
     stage: int
     operator: str
-    found: Found
+    found: AuditEnd
     requests: int
     in_float64: int
     ratio: float
@@ -78,7 +78,7 @@ class RequestVerdict:
     """One audited request: the worst that was found of it, and the first stage of which that was found."""
 
     request: int
-    found: Found
+    found: AuditEnd
     stage: int
 
 
@@ -102,12 +102,12 @@ class WatchBook:
         (value,) = self._db.execute("SELECT value FROM kept WHERE name = 'secret'").fetchone()
         return bytes(value)
 
-    def position(self) -> Position:
+    def position(self) -> ChainPosition:
         """How far the chain was read."""
         row = self._db.execute("SELECT value FROM kept WHERE name = 'position'").fetchone()
-        return msgspec.json.decode(row[0], type=Position) if row else Position()
+        return msgspec.json.decode(row[0], type=ChainPosition) if row else ChainPosition()
 
-    def advance(self, position: Position) -> None:
+    def advance(self, position: ChainPosition) -> None:
         """Events up to here are taken in."""
         self._db.execute(
             "INSERT OR REPLACE INTO kept VALUES ('position', ?)", (msgspec.json.encode(position),)
@@ -157,7 +157,12 @@ class WatchBook:
     def put_off(self, job: WatchedJob, not_before_s: float, why: str, *, give_up: bool) -> None:
         self._db.execute(
             "UPDATE job SET tries = tries + 1, not_before_s = ?, why = ?, state = ? WHERE job = ?",
-            (not_before_s, why[:500], JobState.GIVEN_UP if give_up else JobState.DUE, job.job_id),
+            (
+                not_before_s,
+                why[:500],
+                WatchState.GIVEN_UP if give_up else WatchState.DUE,
+                job.job_id,
+            ),
         )
 
     def drawn(self, job_id: str) -> dict[int, bool]:
@@ -212,7 +217,7 @@ class WatchBook:
     def findings(self, job_id: str) -> dict[int, RequestVerdict]:
         """What was found of a job's requests so far."""
         rows = self._db.execute("SELECT request, verdict, stage FROM finding WHERE job = ?", (job_id,))  # fmt: skip
-        return {request: RequestVerdict(request, Found(v), stage) for request, v, stage in rows}
+        return {request: RequestVerdict(request, AuditEnd(v), stage) for request, v, stage in rows}
 
     # --- what the matcher pays ---
 
@@ -230,7 +235,7 @@ class WatchBook:
             " WHERE job = ? AND answer = '' ORDER BY request",
             (job_id,),
         )
-        return [RequestVerdict(request, Found(v), stage) for request, v, stage in rows]
+        return [RequestVerdict(request, AuditEnd(v), stage) for request, v, stage in rows]
 
     def handed_in(self, job_id: str, request: int, answer: str) -> None:
         """What the matcher said to a finding: `taken`, or why not."""
@@ -259,7 +264,7 @@ class WatchBook:
             f" FROM verdict {where} ORDER BY number DESC LIMIT ?",
             (*args, limit),
         )
-        return [StageVerdict(*row[:3], Found(row[3]), *row[4:]) for row in rows]
+        return [StageVerdict(*row[:3], AuditEnd(row[3]), *row[4:]) for row in rows]
 
     def undisputed(self) -> list[tuple[str, int]]:
         """(job, stage) of faults that nobody was accused of yet, the first stage of each job only, oldest first."""
@@ -300,7 +305,7 @@ class WatchBook:
     def counts(self) -> dict[str, int]:
         """Jobs by state."""
         rows = dict(self._db.execute("SELECT state, COUNT(*) FROM job GROUP BY state"))
-        return {str(state): int(rows.get(state, 0)) for state in JobState}
+        return {str(state): int(rows.get(state, 0)) for state in WatchState}
 
     def shadow(self) -> tuple[int, float]:
         """How many stages were only measured, and the largest D/S among them."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from client.audit.audit_rate import rate_for
-from client.audit.evidence import Case, case_matched
+from client.audit.evidence import AuditCase, case_matched
 from client.audit.rerun import StageFinding
 from client.disputes.bonds import AtStake, BondLimits
 from client.watch.watch_book import RequestVerdict, StageVerdict, WatchBook, WatchedJob
@@ -19,7 +19,7 @@ from core.chain.chain import Chain, ChainEvent
 from core.chain.follower import EventFollower
 from core.money.audit_report import OperatorAudits
 from core.money.lottery import is_drawn
-from core.money.paid_audits import Found
+from core.money.paid_audits import AuditEnd
 from core.protocol import ids
 from core.protocol.errors import (
     ChainUnreachable,
@@ -58,17 +58,19 @@ class Hands:
     """How the daemon reaches beyond the chain."""
 
     #: A job's receipts, checked, one list a pipeline. Raises HeadraceError; CheckFailed where they do not hold.
-    receipts_of: Callable[[Case], Awaitable[list[list[SignedReceipt]]]]
+    receipts_of: Callable[[AuditCase], Awaitable[list[list[SignedReceipt]]]]
     #: Re-runs these requests at every stage. Raises HeadraceError.
-    look: Callable[[Case, list[list[SignedReceipt]], frozenset[int]], Awaitable[Looked]]
+    look: Callable[[AuditCase, list[list[SignedReceipt]], frozenset[int]], Awaitable[Looked]]
     #: Accuses a stage and plays to the verdict, whose words it returns. Raises HeadraceError.
     accuse: Callable[[str, int], Awaitable[str]]
     #: Tells the matcher what audits of operators came to; None: nobody is told. Raises HeadraceError.
     tell: Callable[[Sequence[OperatorAudits]], Awaitable[None]] | None = None
     #: Which requests of a job the matcher pays for, given its receipts; None: the matcher pays us nothing. Raises HeadraceError.
-    paid_lots: Callable[[Case, list[list[SignedReceipt]]], Awaitable[Collection[int]]] | None = None
+    paid_lots: (
+        Callable[[AuditCase, list[list[SignedReceipt]]], Awaitable[Collection[int]]] | None
+    ) = None
     #: Hands the matcher what was found of such a request. Raises HeadraceError.
-    hand_in: Callable[[Case, RequestVerdict], Awaitable[None]] | None = None
+    hand_in: Callable[[AuditCase, RequestVerdict], Awaitable[None]] | None = None
     #: What accusing a stage takes, and what our disputes hold; None: nobody has set a limit. Raises HeadraceError.
     at_stake: Callable[[str, int], Awaitable[AtStake]] | None = None
 
@@ -185,7 +187,7 @@ class Watcher:
         self._book.put_off(job, self._clock.now() + wait_s, why, give_up=give_up)
 
     def _draw(
-        self, job: WatchedJob, case: Case, pipelines: list[list[SignedReceipt]]
+        self, job: WatchedJob, case: AuditCase, pipelines: list[list[SignedReceipt]]
     ) -> frozenset[int]:
         """Requests that are to be looked at now: the lots of new ones fall, those that fell before and were not finished stay."""
         rate = max(self._rate_of(stage.operator) for stage in case.plan)
@@ -201,7 +203,7 @@ class Watcher:
         return frozenset(r for r, drawn in (known | fell).items() if drawn and r in signed) - judged
 
     async def _drawn_by_matcher(
-        self, case: Case, pipelines: list[list[SignedReceipt]]
+        self, case: AuditCase, pipelines: list[list[SignedReceipt]]
     ) -> frozenset[int]:
         """Requests that the matcher pays for and that nobody has looked at yet. Raises MatcherUnreachable while it cannot say."""
         ours = case.order.auditor.lower() == self._auditor
@@ -218,7 +220,7 @@ class Watcher:
         self._book.drawn_by_matcher(case.job_id, lots & signed)
         return (lots & signed) - self._book.findings(case.job_id).keys()
 
-    async def _hand_in(self, case: Case) -> None:
+    async def _hand_in(self, case: AuditCase) -> None:
         """What was found of requests that the matcher pays for, each until it has answered. Raises MatcherUnreachable while it does not."""
         if self._hands.hand_in is None:
             return
@@ -238,7 +240,7 @@ class Watcher:
         standing = self._book.standing_of(operator)
         return rate_for(self._rate_bps, standing.jobs, is_suspected=standing.is_suspected)
 
-    def _keep(self, case: Case, looked: Looked, drawn: frozenset[int]) -> None:
+    def _keep(self, case: AuditCase, looked: Looked, drawn: frozenset[int]) -> None:
         verdicts = [
             _verdict_of(case.job_id, finding, in_float64, is_shadow=looked.is_shadow)
             for finding, in_float64 in zip(looked.findings, looked.in_float64, strict=True)
@@ -303,15 +305,15 @@ def _verdict_of(
     job_id: str, finding: StageFinding, in_float64: int, *, is_shadow: bool
 ) -> StageVerdict:
     worst = finding.worst
-    found = Found.CLEAN
+    found = AuditEnd.CLEAN
     if is_shadow:
-        found = Found.SHADOW
+        found = AuditEnd.SHADOW
     elif finding.withheld:
-        found = Found.WITHHELD
+        found = AuditEnd.WITHHELD
     elif finding.at_fault:
-        found = Found.FAULT
+        found = AuditEnd.FAULT
     elif finding.suspicion:
-        found = Found.SUSPICIOUS
+        found = AuditEnd.SUSPICIOUS
     return StageVerdict(
         job_id=job_id,
         stage=finding.stage,
@@ -326,7 +328,7 @@ def _verdict_of(
 
 
 #: From the best to the worst that can be said of one request.
-_WORSE = (Found.SHADOW, Found.CLEAN, Found.SUSPICIOUS, Found.WITHHELD, Found.FAULT)
+_WORSE = (AuditEnd.SHADOW, AuditEnd.CLEAN, AuditEnd.SUSPICIOUS, AuditEnd.WITHHELD, AuditEnd.FAULT)
 
 
 def request_verdict(
@@ -334,16 +336,18 @@ def request_verdict(
 ) -> RequestVerdict:
     """The worst that was found of a request at any stage, and the first stage of which it was."""
     if is_shadow:
-        return RequestVerdict(request, Found.SHADOW, 0)
+        return RequestVerdict(request, AuditEnd.SHADOW, 0)
     of_stages = [(_found_of(finding, request), finding.stage) for finding in findings]
     found, stage = max(of_stages, key=lambda pair: (_WORSE.index(pair[0]), -pair[1]))
     return RequestVerdict(request, found, stage)
 
 
-def _found_of(finding: StageFinding, request: int) -> Found:
+def _found_of(finding: StageFinding, request: int) -> AuditEnd:
     judged = next((r for r in finding.requests if r.request_index == request), None)
     if judged is None:
-        return Found.WITHHELD  # a stage is judged up to the first request whose rows it withholds
+        return (
+            AuditEnd.WITHHELD
+        )  # a stage is judged up to the first request whose rows it withholds
     if judged.at_fault:
-        return Found.FAULT
-    return Found.SUSPICIOUS if judged.suspicion else Found.CLEAN
+        return AuditEnd.FAULT
+    return AuditEnd.SUSPICIOUS if judged.suspicion else AuditEnd.CLEAN

@@ -98,7 +98,7 @@ class Sent(msgspec.Struct, frozen=True):
     gas_used: int
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class PreparedTransaction(msgspec.Struct, frozen=True):
     """A signed transaction. However often it is sent it happens once at most: it spends this nonce."""
 
     label: str
@@ -117,7 +117,7 @@ class Fate(StrEnum):
     VOID = "void"
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class TransactionFate(msgspec.Struct, frozen=True):
     """Its fate as the chain tells it now, and whether a reorganisation of the depth that was asked for could change it."""
 
     fate: Fate
@@ -407,13 +407,13 @@ class Chain:
 
     async def prepare(
         self, signer: DigestSigner, contract: str, function: str, *args: Any
-    ) -> Prepared:
+    ) -> PreparedTransaction:
         """A call, signed and not sent. Whoever stores it before `push` neither loses nor repeats it by dying. Raises as `transact`."""
         to, data, gas, label = await self._call(signer, contract, function, *args)
         fields = await self._priced(signer, to, data, gas, label)
         return await self._signed(signer, fields, label)
 
-    async def push(self, prepared: Prepared) -> None:
+    async def push(self, prepared: PreparedTransaction) -> None:
         """Hand a prepared transaction to the node; one that the node knows already is fine. Raises ChainUnreachable."""
         try:
             await self._push(prepared)
@@ -421,11 +421,11 @@ class Chain:
             if not await self._knows(prepared.tx_hash):
                 raise
 
-    async def mined_as(self, prepared: Prepared) -> Sent:
+    async def mined_as(self, prepared: PreparedTransaction) -> Sent:
         """Wait until it is mined. Raises ContractRefused when it reverted, ChainUnreachable when it takes too long."""
         return await self._mined(bytes.fromhex(prepared.tx_hash[2:]), prepared.label)
 
-    async def outcome_of(self, prepared: Prepared, depth_blocks: int) -> Outcome:
+    async def outcome_of(self, prepared: PreparedTransaction, depth_blocks: int) -> TransactionFate:
         """What became of it; final is what lies at least `depth_blocks` below the newest block. Raises ChainUnreachable."""
         from web3.exceptions import TransactionNotFound
 
@@ -441,10 +441,10 @@ class Chain:
             )
         except TransactionNotFound:
             is_void = int(spent) > prepared.nonce
-            return Outcome(Fate.VOID if is_void else Fate.PENDING, is_void)
+            return TransactionFate(Fate.VOID if is_void else Fate.PENDING, is_void)
         number = int(receipt["blockNumber"])
         fate = Fate.DONE if receipt["status"] == 1 else Fate.REVERTED
-        return Outcome(fate, number <= buried, number)
+        return TransactionFate(fate, number <= buried, number)
 
     async def deploy(self, signer: DigestSigner, name: str, *args: Any) -> str:
         """Create a contract from its committed artifact and bind it under its name. Returns its address."""
@@ -554,13 +554,15 @@ class Chain:
             "maxPriorityFeePerGas": tip,
         }
 
-    async def _signed(self, signer: DigestSigner, fields: dict[str, Any], label: str) -> Prepared:
+    async def _signed(
+        self, signer: DigestSigner, fields: dict[str, Any], label: str
+    ) -> PreparedTransaction:
         nonce = await self.nonce(signer.address)
         raw = _sign_transaction(signer, {**fields, "nonce": nonce})
         tx_hash = "0x" + keccak(raw).hex()
-        return Prepared(label, signer.address, nonce, tx_hash, "0x" + raw.hex())
+        return PreparedTransaction(label, signer.address, nonce, tx_hash, "0x" + raw.hex())
 
-    async def _push(self, prepared: Prepared) -> None:
+    async def _push(self, prepared: PreparedTransaction) -> None:
         raw = bytes.fromhex(prepared.raw[2:])
         await self._guard(self._web3.eth.send_raw_transaction(raw), prepared.label)
 

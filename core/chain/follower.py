@@ -24,7 +24,7 @@ class Blocks(Protocol):
     async def events(self, first_block: int, last_block: int) -> list[ChainEvent]: ...
 
 
-class Position(msgspec.Struct, frozen=True):
+class ChainPosition(msgspec.Struct, frozen=True):
     """How far the follower is: block numbers and hashes, oldest first. Store it with what the events changed."""
 
     blocks: tuple[tuple[int, str], ...] = ()
@@ -34,11 +34,11 @@ class Position(msgspec.Struct, frozen=True):
         return self.blocks[-1][0] if self.blocks else None
 
 
-class Batch(msgspec.Struct, frozen=True):
+class EventBatch(msgspec.Struct, frozen=True):
     """What to do now: undo everything above `rolled_back_to` (None: nothing to undo), then apply the events in order."""
 
     events: list[ChainEvent]
-    position: Position
+    position: ChainPosition
     rolled_back_to: int | None = None
     chain_replaced: bool = False
 
@@ -51,16 +51,16 @@ class EventFollower:
         blocks: Blocks,
         *,
         start_block: int,
-        position: Position | None = None,
+        position: ChainPosition | None = None,
         window: int = 64,
         max_blocks: int = 2000,
     ) -> None:
         self._blocks = blocks
         self._start = start_block
-        self._position = position or Position()
+        self._position = position or ChainPosition()
         self._window, self._max_blocks = window, max_blocks
 
-    async def poll(self) -> Batch:
+    async def poll(self) -> EventBatch:
         """Events since the last poll, at most `max_blocks` blocks of them. Raises ChainUnreachable and changes nothing.
 
         Nothing new is reported when the chain changes while it is read; the next poll sees it whole.
@@ -72,9 +72,9 @@ class EventFollower:
         position = await self._extend(ancestor, first, last)
         events = await self._blocks.events(first, last) if first <= last else []
         if position is None or not await self._still_holds(ancestor, position):
-            return Batch([], self._position)
+            return EventBatch([], self._position)
         self._position = position
-        return Batch(
+        return EventBatch(
             events,
             position,
             rolled_back_to=(ancestor.last if ancestor.last is not None else self._start - 1)
@@ -83,7 +83,7 @@ class EventFollower:
             chain_replaced=replaced,
         )
 
-    async def _common_ancestor(self) -> tuple[Position, bool, bool]:
+    async def _common_ancestor(self) -> tuple[ChainPosition, bool, bool]:
         known = list(self._position.blocks)
         while known:
             number, expected = known[-1]
@@ -91,18 +91,18 @@ class EventFollower:
                 break
             known.pop()
         rolled_back = len(known) < len(self._position.blocks)
-        return Position(tuple(known)), rolled_back, rolled_back and not known
+        return ChainPosition(tuple(known)), rolled_back, rolled_back and not known
 
-    async def _extend(self, ancestor: Position, first: int, last: int) -> Position | None:
+    async def _extend(self, ancestor: ChainPosition, first: int, last: int) -> ChainPosition | None:
         blocks = list(ancestor.blocks)
         for number in range(max(first, last - self._window + 1), last + 1):
             found = await self._blocks.block_hash(number)
             if found is None:
                 return None
             blocks.append((number, found))
-        return Position(tuple(blocks[-self._window :]))
+        return ChainPosition(tuple(blocks[-self._window :]))
 
-    async def _still_holds(self, *positions: Position) -> bool:
+    async def _still_holds(self, *positions: ChainPosition) -> bool:
         """Whether the newest block of each is on the chain now, and with it every older one."""
         newest = {p.blocks[-1] for p in positions if p.blocks}
         return all([await self._blocks.block_hash(n) == found for n, found in sorted(newest)])

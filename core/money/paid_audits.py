@@ -19,7 +19,7 @@ MAX_ASK_BYTES = 2 * 2**20  # holds that many, and all leaves that a job can have
 Bps = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
 
 
-class Found(StrEnum):
+class AuditEnd(StrEnum):
     """What an audit of one stage ended in. `SUSPICIOUS` is no fault, but to be avoided; `SHADOW` is measured and held against nobody."""
 
     CLEAN = "clean"
@@ -70,7 +70,7 @@ class AuditFinding(t.Value, frozen=True):
     auditor: t.Address
     job_id: t.Hash32
     request: t.U32
-    found: Found
+    found: AuditEnd
     stage: t.U16
 
 

@@ -24,7 +24,7 @@ class Split(msgspec.Struct, frozen=True):
     refund: int
 
 
-class Step(msgspec.Struct, frozen=True):
+class VoucherStep(msgspec.Struct, frozen=True):
     """What one more Ack of a session pays, in base units. `sum(pays) + matcher_fee + protocol_fee + withheld == sum(gross)`."""
 
     gross: tuple[int, ...]
@@ -90,7 +90,7 @@ def step(
     *,
     protocol_fee_bps: int = 0,
     at_fault: frozenset[int] = frozenset(),
-) -> Step:
+) -> VoucherStep:
     """What is due when a job that was paid up to the counts `paid` (in, out) has come to `totals`.
 
     Promise: everything is a difference of two functions of the counts, so any number of steps to the same totals pays
@@ -114,7 +114,7 @@ def step(
         matcher_fee += due[0] - had[0]
         protocol_fee += due[1] - had[1]
         pays.append(total - before - sum(due) + sum(had))
-    return Step(tuple(gross), tuple(pays), matcher_fee, protocol_fee, withheld)
+    return VoucherStep(tuple(gross), tuple(pays), matcher_fee, protocol_fee, withheld)
 
 
 def split(

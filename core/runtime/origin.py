@@ -55,7 +55,7 @@ def within(origin: wire.Origin | None, name: str = "") -> Iterator[None]:
             yield
 
 
-class Following:
+class FollowRequest:
     """An ASGI layer that works for whatever request the caller names. What is no id is taken for none."""
 
     def __init__(self, app: Callable[..., Awaitable[None]], names: dict[str, str]) -> None:

@@ -127,7 +127,7 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-class Network(_Section):
+class NetworkSettings(_Section):
     """Which chain, which contracts, where to find the others."""
 
     name: str = "devnet"
@@ -166,7 +166,7 @@ class Network(_Section):
         )
 
 
-class Wallet(_Section):
+class WalletSettings(_Section):
     """Which key pays, and where keys lie."""
 
     name: str = ""
@@ -179,7 +179,7 @@ class Wallet(_Section):
     """A file with the wallet's password, for programs that cannot ask. It must be readable by you alone."""
 
 
-class Miner(_Section):
+class MinerSettings(_Section):
     """One machine that serves layers."""
 
     name: str = ""
@@ -259,7 +259,7 @@ class Client(_Section):
     """Whose prepaid balance is spent, if the wallet is only a spender that it allows."""
 
 
-class Sessions(_Section):
+class SessionSettings(_Section):
     """Open orders that a requester keeps for single requests. Each locks the price of all its tokens."""
 
     requests: Annotated[int, Field(ge=1, le=4096)] = 256
@@ -329,7 +329,7 @@ class Matcher(_Section):
     """Metrics on a port of their own; unset: on the port of the API."""
 
 
-class Gateway(_Section):
+class GatewaySettings(_Section):
     """The OpenAI-compatible front door of `client serve`."""
 
     host: str = "127.0.0.1"
@@ -385,7 +385,7 @@ class Failover(_Section):
     """How many unanswered pings mean silence."""
 
 
-class Alerts(_Section):
+class AlertSettings(_Section):
     """When is who told that money runs out?"""
 
     webhook: str = ""
@@ -414,17 +414,17 @@ class Log(_Section):
 class Settings(_Section):
     """Everything that is configured. Amounts with a token are read through ``token`` and ``price``."""
 
-    network: Network = Network()
-    wallet: Wallet = Wallet()
-    miner: Miner = Miner()
+    network: NetworkSettings = NetworkSettings()
+    wallet: WalletSettings = WalletSettings()
+    miner: MinerSettings = MinerSettings()
     client: Client = Client()
-    sessions: Sessions = Sessions()
+    sessions: SessionSettings = SessionSettings()
     matcher: Matcher = Matcher()
-    gateway: Gateway = Gateway()
+    gateway: GatewaySettings = GatewaySettings()
     auditor: Auditor = Auditor()
     engine: Engine = Engine()
     failover: Failover = Failover()
-    alerts: Alerts = Alerts()
+    alerts: AlertSettings = AlertSettings()
     log: Log = Log()
 
     _folders: Folders = PrivateAttr()

@@ -18,7 +18,7 @@ BUFFER_BYTES = 32 * 2**20
 MAX_CONNECTIONS = 256
 
 
-class Link:
+class EmulatedLink:
     """A port of ours that leads to a program: everybody who dials it is as far away as the conditions say."""
 
     def __init__(self, name: str, target: tuple[str, int], buffer_bytes: int, seed: int) -> None:
@@ -110,7 +110,7 @@ class Emulator:
 
     def __init__(self, *, buffer_bytes: int = BUFFER_BYTES, seed: int = 0) -> None:
         """`buffer_bytes` wait at most in one direction of one connection; `seed` decides all jitter."""
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, EmulatedLink] = {}
         self._buffer_bytes = buffer_bytes
         self._seeds = itertools.count(seed * 1000, 2)
 
@@ -119,12 +119,12 @@ class Emulator:
         if name in self._links:
             raise UsageError(f"there is a link '{name}' already", self._links[name].endpoint)
         where, _, number = target.rpartition(":")
-        link = Link(name, (where, int(number)), self._buffer_bytes, next(self._seeds))
+        link = EmulatedLink(name, (where, int(number)), self._buffer_bytes, next(self._seeds))
         await link.listen(host, port)
         self._links[name] = link
         return link.endpoint
 
-    def chosen(self, name: str | None) -> Sequence[Link]:
+    def chosen(self, name: str | None) -> Sequence[EmulatedLink]:
         """The link of that name, or all. Raises UsageError for an unknown one."""
         if name is None:
             return list(self._links.values())

@@ -23,7 +23,7 @@ from core.protocol.types import Ack, Address, Hash32, Order, Signature, SignedOr
 from core.runtime import origin
 from core.runtime.logs import get_logger
 from matcher.api import views
-from matcher.matching.matching import GoesOn
+from matcher.matching.matching import Continuation
 from matcher.planning.planning import MAX_PLAN_BODY_BYTES, PlanBody, PlanDesk, fleet_document
 from matcher.records.jobs import ENDED, Job, SignedAck
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matcher.matching.matching import Matchmaker
     from matcher.records.store import Store
     from matcher.settling.settler import Settler
-    from matcher.world import World
+    from matcher.world import MatcherWorld
 
 MAX_BODY_BYTES = 64 * 1024
 RETRY_AFTER_S = 2
@@ -65,14 +65,14 @@ class OrderBody(Value, frozen=True):
         return SignedOrder(self.order, self.signature, self.terms)
 
     @property
-    def goes_on(self) -> GoesOn | None:
+    def goes_on(self) -> Continuation | None:
         """Raises IdInvalid for operators that are no addresses."""
         if self.continues is None:
             return None
-        return GoesOn(self.continues, frozenset(ids.address(one) for one in self.lost))
+        return Continuation(self.continues, frozenset(ids.address(one) for one in self.lost))
 
 
-class TooLarge(Exception):
+class BodyTooLarge(Exception):
     """A body above the limit, cut off while it arrived."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -80,7 +80,7 @@ class TooLarge(Exception):
 
 
 def make_app(
-    world: World,
+    world: MatcherWorld,
     store: Store,
     matchmaker: Matchmaker,
     settler: Settler,
@@ -97,7 +97,7 @@ def make_app(
     started, desk = clock.monotonic(), PlanDesk()
     metrics.mount(app)
     _answer_errors(app)
-    app.add_middleware(origin.Following, names={"/v1/orders": "match an order"})
+    app.add_middleware(origin.FollowRequest, names={"/v1/orders": "match an order"})
 
     def now_ms() -> int:
         return int(clock.now() * 1000)
@@ -343,7 +343,7 @@ async def _body(request: Request, kind: type[T], limit_bytes: int = MAX_BODY_BYT
     async for chunk in request.stream():
         received += chunk
         if len(received) > limit_bytes:
-            raise TooLarge(limit_bytes)
+            raise BodyTooLarge(limit_bytes)
     try:
         return msgspec.json.decode(bytes(received), type=kind)
     except msgspec.ValidationError as error:
@@ -375,8 +375,8 @@ def _answer_errors(app: FastAPI) -> None:
     async def ours(_: Request, error: HeadraceError) -> Response:
         return _failed(error)
 
-    @handler(TooLarge)
-    async def too_large(_: Request, error: TooLarge) -> Response:
+    @handler(BodyTooLarge)
+    async def too_large(_: Request, error: BodyTooLarge) -> Response:
         why = f"the limit is {error.limit_bytes} bytes"
         return _failed(UsageError("the request is too large", why=why), 413)
 

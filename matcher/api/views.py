@@ -19,8 +19,8 @@ from matcher.audits.audit_desk import Pays
 from matcher.fleet.fleet_view import Sighting
 from matcher.planning.planner import Placement, fixed_by_owner
 from matcher.records.jobs import Job
-from matcher.routes.offers import Offer, Price, cheapest, covered_to, serves
-from matcher.world import World
+from matcher.routes.offers import Price, StageOffer, cheapest, covered_to, serves
+from matcher.world import MatcherWorld
 from scheduler.routing.parallax_route import NoRoute
 
 Json = dict[str, Any]
@@ -48,7 +48,7 @@ def stages_json(plan: Iterable[Stage], endpoints: Iterable[str]) -> list[Json]:
     ]
 
 
-def model_json(world: World, model_id: str, now_ms: int) -> Json:
+def model_json(world: MatcherWorld, model_id: str, now_ms: int) -> Json:
     """One model: what it is, whether a whole pipeline serves it, at which prices."""
     spec = world.models[model_id]
     present, offers = world.present(model_id, now_ms), world.offers(model_id, now_ms)
@@ -74,7 +74,7 @@ def model_json(world: World, model_id: str, now_ms: int) -> Json:
     }
 
 
-def copies(offers: Iterable[Offer], layers: int) -> int:
+def copies(offers: Iterable[StageOffer], layers: int) -> int:
     """How many machines hold the layer that fewest hold: what may be lost before coverage is."""
     held = [0] * layers
     for offer in offers:
@@ -83,7 +83,7 @@ def copies(offers: Iterable[Offer], layers: int) -> int:
     return min(held, default=0)
 
 
-def miner_json(world: World, sighting: Sighting, now_ms: int) -> Json:
+def miner_json(world: MatcherWorld, sighting: Sighting, now_ms: int) -> Json:
     """One machine: its own words, the chain's, and ours."""
     record = sighting.record
     standing = world.standings.get(sighting.operator)
@@ -154,7 +154,7 @@ def audits_json(pays: Pays) -> Json | None:
 
 
 def quote_json(
-    world: World,
+    world: MatcherWorld,
     model_id: str,
     tokens_in: int,
     tokens_out: int,
@@ -174,7 +174,7 @@ def quote_json(
 
 
 def _quote(
-    world: World,
+    world: MatcherWorld,
     spec: ModelSpec,
     model_id: str,
     tokens_in: int,
@@ -220,7 +220,7 @@ def _quote(
     }
 
 
-def routes_json(world: World, model_id: str, now_ms: int) -> list[Json]:
+def routes_json(world: MatcherWorld, model_id: str, now_ms: int) -> list[Json]:
     """Disjoint chains that serve a model now, fastest first, with how busy each is."""
     routes = world.routes.get(model_id)
     if routes is None:

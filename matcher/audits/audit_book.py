@@ -15,7 +15,7 @@ import msgspec
 from sqlalchemy import func, text, update
 from sqlmodel import Session, col, select
 
-from core.chain.chain import Fate, Outcome, Prepared
+from core.chain.chain import Fate, PreparedTransaction, TransactionFate
 from core.money.paid_audits import SignedFinding
 from core.protocol.errors import UsageError
 from matcher.records.tables import AuditedJobRow, AuditLotRow, AuditPaymentRow, KeptRow
@@ -53,7 +53,7 @@ class Lot:
 
 
 @dataclass(frozen=True)
-class Owed:
+class OwedToAuditor:
     """What one auditor has earned and nobody has begun to pay."""
 
     auditor: str
@@ -68,7 +68,7 @@ class Payment:
     number: int
     auditor: str
     amount_units: int
-    prepared: Prepared
+    prepared: PreparedTransaction
     fate: Fate
     is_final: bool
     created_at: int
@@ -203,7 +203,7 @@ class AuditBook:
 
     # --- money ---
 
-    def owed(self) -> list[Owed]:
+    def owed(self) -> list[OwedToAuditor]:
         """A line an auditor that has earned something which nobody has begun to pay."""
         query = (
             select(AuditLotRow)
@@ -215,7 +215,9 @@ class AuditBook:
             for row in session.exec(query).all():
                 by_auditor.setdefault(row.auditor, []).append(row)
         return [
-            Owed(who, tuple((r.job_id, r.request) for r in rows), sum(r.fee_units for r in rows))
+            OwedToAuditor(
+                who, tuple((r.job_id, r.request) for r in rows), sum(r.fee_units for r in rows)
+            )
             for who, rows in by_auditor.items()
         ]
 
@@ -227,7 +229,9 @@ class AuditBook:
         with self._session() as session:
             return int(session.exec(query).one() or 0)
 
-    def begin_payment(self, owed: Owed, prepared: Prepared, now: int) -> Payment:
+    def begin_payment(
+        self, owed: OwedToAuditor, prepared: PreparedTransaction, now: int
+    ) -> Payment:
         """Bind what is owed to a transfer that is not sent yet. Raises UsageError when some of it is being paid already."""
         with self._session() as session:
             row = AuditPaymentRow(
@@ -268,7 +272,7 @@ class AuditBook:
         with self._session() as session:
             return [_payment_of(row) for row in session.exec(query).all()]
 
-    def note(self, number: int, outcome: Outcome) -> None:
+    def note(self, number: int, outcome: TransactionFate) -> None:
         """What the chain says of a payment. One that can never come about leaves what it was for owed again."""
         with self._session() as session:
             row = session.get(AuditPaymentRow, number)
@@ -317,7 +321,7 @@ def _payment_of(row: AuditPaymentRow) -> Payment:
         row.number,
         row.auditor,
         row.amount_units,
-        msgspec.json.decode(row.prepared, type=Prepared),
+        msgspec.json.decode(row.prepared, type=PreparedTransaction),
         Fate(row.state),
         row.is_final,
         row.created_at,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from core.money.lottery import commitment, is_drawn
 from core.money.paid_audits import (
+    AuditEnd,
     AuditOffer,
-    Found,
     Lots,
     LotsAsked,
     SignedAsk,
@@ -78,7 +78,7 @@ class AuditDesk:
         )
         for outcome in ("drawn", "spared", "over_cap"):
             self._lots.labels(outcome)
-        for found in Found:
+        for found in AuditEnd:
             self._findings.labels(found)
 
     async def prepare(self) -> None:
@@ -216,7 +216,7 @@ class AuditDesk:
                 why="the signature is not that of the auditor it names, for this network",
             )
 
-    def _check_same(self, found: str, stage: int, again: Found, stage_again: int) -> None:
+    def _check_same(self, found: str, stage: int, again: AuditEnd, stage_again: int) -> None:
         if (found, stage) != (str(again), stage_again):
             raise UsageError(
                 "that request was answered for already",

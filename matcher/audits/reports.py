@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from core.chain.chain import Chain
     from core.runtime.clock import Clock
     from matcher.records.store import Store
-    from matcher.world import World
+    from matcher.world import MatcherWorld
 
 #: How often the chain is asked again whose a reported operator is that it did not know.
 ASK_AGAIN_S = 30.0
@@ -34,7 +34,7 @@ class Reports:
         self,
         chain: Chain,
         store: Store,
-        world: World,
+        world: MatcherWorld,
         clock: Clock,
         *,
         auditors: Collection[str],

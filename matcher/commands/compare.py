@@ -14,7 +14,7 @@ Json = dict[str, Any]
 # says.
 
 
-class Machine(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):
+class MachineRow(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):
     """`registry ls` and `registry show`: one machine as the matcher sees it, with ages."""
 
     operator: str
@@ -31,7 +31,7 @@ class Machine(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):
     standing_why: str
 
 
-class Route(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):
+class RouteRow(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):
     """`routes`: one chain that serves now."""
 
     model_id: str
@@ -41,7 +41,7 @@ class Route(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):
     max_slots: int
 
 
-class Status(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):
+class MatcherStatus(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):
     """`status`."""
 
     matcher: str

@@ -21,7 +21,7 @@ from core.runtime.commands.console import Run
 from core.runtime.commands.results import Result
 from core.runtime.logs import get_logger
 from core.runtime.settings import Settings
-from matcher.audits.audit_book import AuditBook, Owed, Payment
+from matcher.audits.audit_book import AuditBook, OwedToAuditor, Payment
 from matcher.daemon.start import chain_of, database_url
 from matcher.records.store import Store
 
@@ -80,7 +80,7 @@ async def pay_audits(run: Run) -> None:
 
 
 async def pay_one(
-    chain: Chain, book: AuditBook, signer: DigestSigner, owed: Owed, depth_blocks: int
+    chain: Chain, book: AuditBook, signer: DigestSigner, owed: OwedToAuditor, depth_blocks: int
 ) -> Payment:
     """One transfer, stored before it is sent, until it is mined.
 
@@ -142,7 +142,7 @@ async def _look(chain: Chain, book: AuditBook, payment: Payment, depth_blocks: i
     return replace(payment, fate=outcome.fate, is_final=outcome.is_final)
 
 
-def _summary(owed: list[Owed], wallet: str, show: Callable[[int], str]) -> dict[str, str]:
+def _summary(owed: list[OwedToAuditor], wallet: str, show: Callable[[int], str]) -> dict[str, str]:
     lines: dict[str, str] = {
         ids.address(line.auditor): f"{show(line.amount_units)} for {_requests(len(line.lots))}"
         for line in owed

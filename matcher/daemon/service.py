@@ -15,15 +15,15 @@ from core.runtime.logs import get_logger
 from core.runtime.tasks import spawn
 from matcher.audits.audit_desk import AuditDesk, Pays
 from matcher.audits.reports import Reports
-from matcher.fleet.fleet_view import Standing, forget, merge, plannable
+from matcher.fleet.fleet_view import ChainStanding, forget, merge, plannable
 from matcher.matching.matching import Matchmaker
 from matcher.planning.planner import nobody, plan, record_of, seen
 from matcher.records.jobs import DISPUTED, ENDED
 from matcher.records.store import MinerSeen, Store
-from matcher.settling.following import Following
+from matcher.settling.following import JobFollower
 from matcher.settling.next_step import Patience
 from matcher.settling.settler import LONGEST_WAIT_S, Settler
-from matcher.world import ChainHealth, SwarmHealth, World
+from matcher.world import ChainHealth, MatcherWorld, SwarmHealth
 from scheduler.live.standby import Rules as Planning
 from scheduler.methods.methods import Budget
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from core.protocol.signing import DigestSigner
     from core.runtime.clock import Clock
     from core.runtime.metrics import Metrics
-    from matcher.matching.orders import Terms
+    from matcher.matching.orders import MatcherTerms
     from matcher.matching.proposing import Dialer
 
 TICK_S = 1.0
@@ -63,7 +63,7 @@ PLANNING = Planning(partial=False, settle_ms=2_000, worth_share=0.25, rest_ms=5 
 
 
 @dataclass(frozen=True)
-class Rules:
+class MatcherRules:
     """How this matcher behaves. `plan_s` is the most that one plan may take, `queue_s` how long an order waits for room.
 
     With `parts` an order's stage may be any part of what a machine holds. Who holds what is planned so that whole shards meet
@@ -85,7 +85,7 @@ class Rules:
     pays: Pays = field(default_factory=Pays)
 
 
-class Daemon:
+class MatcherDaemon:
     """The matcher's life. Everything it owns is handed in, so that tests hand in what they like."""
 
     def __init__(
@@ -97,12 +97,12 @@ class Daemon:
         store: Store,
         metrics: Metrics,
         clock: Clock,
-        terms: Terms,
-        rules: Rules,
+        terms: MatcherTerms,
+        rules: MatcherRules,
     ) -> None:
         self.chain, self.swarm, self.signer, self.store = chain, swarm, signer, store
         self.clock, self.rules = clock, rules
-        self.world = World(partial=rules.parts)
+        self.world = MatcherWorld(partial=rules.parts)
         self.matchmaker = Matchmaker(
             chain, signer, peers, store, self.world, terms, clock, queue_s=rules.queue_s
         )
@@ -118,7 +118,7 @@ class Daemon:
             memory_s=rules.memory_s,
         )
         self.audits = AuditDesk(chain.domain, store, clock, metrics, rules.pays)
-        self._following = Following(
+        self._following = JobFollower(
             chain,
             store,
             signer.address,
@@ -366,13 +366,13 @@ class Daemon:
             self.settler.put_off(job_id)
             log.exception("job failed to advance", job=short(Kind.JOB, job_id))
 
-    async def _standing(self, operator: str) -> Standing:
+    async def _standing(self, operator: str) -> ChainStanding:
         owner = str(await self.chain.read("MinerRegistry", "ownerOf", operator))
         miner, can_work = await asyncio.gather(
             self.chain.read("MinerRegistry", "minerOf", owner),
             self.chain.read("MinerRegistry", "canWork", operator, 0),
         )
-        return Standing(owner, int(miner["stake"]), bool(can_work), int(miner["strikes"]))
+        return ChainStanding(owner, int(miner["stake"]), bool(can_work), int(miner["strikes"]))
 
     def _seen(self, now_ms: int) -> Sequence[MinerSeen]:
         return [

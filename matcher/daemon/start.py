@@ -28,8 +28,8 @@ from core.runtime.settings import Settings
 from matcher.api.api import make_app
 from matcher.api.views import audits_json
 from matcher.audits.audit_desk import Pays
-from matcher.daemon.service import PLANNING, Daemon, Rules
-from matcher.matching.orders import Terms
+from matcher.daemon.service import PLANNING, MatcherDaemon, MatcherRules
+from matcher.matching.orders import MatcherTerms
 from matcher.records.store import Store
 from matcher.settling.next_step import Patience
 
@@ -57,7 +57,7 @@ class Started(Identity, frozen=True):
     url: str
 
 
-def rules_of(settings: Settings) -> Rules:
+def rules_of(settings: Settings) -> MatcherRules:
     """The daemon's rules. Raises ConfigError for what this matcher cannot do."""
     matcher = settings.matcher
     if matcher.fee_bps > MAX_MATCHER_FEE_BPS:
@@ -65,7 +65,7 @@ def rules_of(settings: Settings) -> Rules:
             f"matcher.fee_bps {matcher.fee_bps} is too high",
             why=f"the contract allows {MAX_MATCHER_FEE_BPS}",
         )
-    return Rules(
+    return MatcherRules(
         planning=replace(
             PLANNING,
             method=PLACEMENTS[matcher.placement],
@@ -171,8 +171,8 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Sta
             log.warning("the chain does not answer yet", why=error.why)
         peers = Peers(StreamIdentity(signer, chain.domain))
         on_exit(peers.close)
-        terms = Terms(signer.address, settings.matcher.fee_bps)
-        daemon = Daemon(chain, swarm, peers, signer, store, metrics, clock, terms, rules)
+        terms = MatcherTerms(signer.address, settings.matcher.fee_bps)
+        daemon = MatcherDaemon(chain, swarm, peers, signer, store, metrics, clock, terms, rules)
         await daemon.prepare()
         on_exit(daemon.close)
         identity = Identity(

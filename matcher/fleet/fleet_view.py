@@ -43,7 +43,7 @@ class Sighting:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ChainStanding:
     """What the chain says of an operator: `can_work` is the contract's own answer for the general minimum stake.
 
     `strikes` is how often its owner was slashed, ever.
@@ -56,7 +56,7 @@ class Standing:
 
 
 Sightings = Mapping[str, Sighting]
-Standings = Mapping[str, Standing]
+Standings = Mapping[str, ChainStanding]
 
 
 def merge(

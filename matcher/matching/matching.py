@@ -27,12 +27,12 @@ from core.protocol.ids import Kind, short
 from core.protocol.types import ModelSpec, SignedOrder
 from core.runtime.logs import get_logger
 from core.runtime.tasks import spawn
-from matcher.matching.orders import Terms, check_order, check_signer, read_facts
+from matcher.matching.orders import MatcherTerms, check_order, check_signer, read_facts
 from matcher.matching.proposing import (
     GO_ON_TIMEOUT_S,
     PROPOSE_TIMEOUT_S,
     Dialer,
-    Refusal,
+    ProposalRefusal,
     answers,
     propose,
 )
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from core.chain.chain import Chain
     from core.protocol.signing import DigestSigner
     from core.runtime.clock import Clock
-    from matcher.world import World
+    from matcher.world import MatcherWorld
 
 ROUNDS = 3
 MAX_UNDER_WAY = 256
@@ -52,7 +52,7 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class GoesOn:
+class Continuation:
     """What a requester says of an order that goes on with a job whose chain broke: the job, and who fell silent."""
 
     continues: str
@@ -74,8 +74,8 @@ class Matchmaker:
         signer: DigestSigner,
         peers: Dialer,
         store: Store,
-        world: World,
-        terms: Terms,
+        world: MatcherWorld,
+        terms: MatcherTerms,
         clock: Clock,
         *,
         queue_s: float = 0.0,
@@ -89,7 +89,7 @@ class Matchmaker:
         self._locking: dict[str, tuple[str, int]] = {}  # job: requester, units not yet on chain
         self._purses: dict[str, asyncio.Lock] = {}  # by requester: one balance is judged at a time
 
-    async def open(self, signed: SignedOrder, goes_on: GoesOn | None = None) -> Job:
+    async def open(self, signed: SignedOrder, goes_on: Continuation | None = None) -> Job:
         """The job of this order, matched on chain; idempotent. One that goes on with a broken chain's keeps who is left of it.
 
         Goes on when the caller hangs up. Raises what `check_order` finds, NoCapacity, ContractRefused, GasShort, or
@@ -128,7 +128,7 @@ class Matchmaker:
         if not done.cancelled():
             done.exception()  # seen here even when the caller has hung up
 
-    async def _open(self, job_id: str, signed: SignedOrder, goes_on: GoesOn | None) -> Job:
+    async def _open(self, job_id: str, signed: SignedOrder, goes_on: Continuation | None) -> Job:
         known = await self._store.off_loop(self._store.job, job_id)
         if known is not None and known.state == OPENING:
             return await self.send(known)
@@ -171,7 +171,7 @@ class Matchmaker:
     def _locking_for(self, requester: str) -> list[str]:
         return [job_id for job_id, (who, _) in self._locking.items() if who == requester]
 
-    async def _broken(self, signed: SignedOrder, goes_on: GoesOn | None) -> _Broken | None:
+    async def _broken(self, signed: SignedOrder, goes_on: Continuation | None) -> _Broken | None:
         """The requester's own job that this order goes on with. Its slots are this order's from now on."""
         if goes_on is None:
             return None
@@ -194,7 +194,7 @@ class Matchmaker:
     async def _find_pipeline(
         self, job_id: str, signed: SignedOrder, spec: ModelSpec, broken: _Broken | None
     ) -> Job:
-        order, refusals = signed.order, list[Refusal]()
+        order, refusals = signed.order, list[ProposalRefusal]()
         lost = broken.lost if broken is not None else frozenset[str]()
         for _ in range(ROUNDS):
             excluded = lost | {refusal.operator for refusal in refusals}

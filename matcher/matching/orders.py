@@ -33,7 +33,7 @@ SHORTEST_JOB_S = 10
 
 
 @dataclass(frozen=True)
-class Terms:
+class MatcherTerms:
     """What this matcher asks for itself."""
 
     address: str
@@ -41,7 +41,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Facts:
+class OrderFacts:
     """What the chain says about an order, read before it is judged."""
 
     now_s: int
@@ -55,7 +55,7 @@ class Facts:
 
 async def read_facts(
     chain: Chain, order: Order, job_id: str, now_s: int, *, pending_units: int = 0
-) -> Facts:
+) -> OrderFacts:
     """Ask the chain all at once; `pending_units` of the balance are spoken for. Raises ChainUnreachable."""
     job, balance, revoked, listed, params = await asyncio.gather(
         chain.read("TaskRegistry", "jobOf", job_id),
@@ -64,7 +64,7 @@ async def read_facts(
         chain.read("MinerRegistry", "isArbitrator", order.arbitrator),
         chain.read("TaskRegistry", "params"),
     )
-    return Facts(
+    return OrderFacts(
         now_s=now_s,
         job_state=OnChain.of(job).state,
         balance_units=max(0, int(balance) - pending_units),
@@ -114,8 +114,8 @@ def check_signature(
 def check_order(
     order: Order,
     spec: ModelSpec | None,
-    facts: Facts,
-    terms: Terms,
+    facts: OrderFacts,
+    terms: MatcherTerms,
     *,
     chain_id: int,
     show: Callable[[int], str] = format_token,
@@ -131,7 +131,7 @@ def check_order(
     )
 
 
-def _check_parties(order: Order, terms: Terms, facts: Facts) -> HeadraceError | None:
+def _check_parties(order: Order, terms: MatcherTerms, facts: OrderFacts) -> HeadraceError | None:
     if order.matcher not in (ZERO_ADDRESS, terms.address):
         return UsageError(
             "the order names another matcher",
@@ -162,7 +162,7 @@ def _check_parties(order: Order, terms: Terms, facts: Facts) -> HeadraceError | 
     return None
 
 
-def _check_times(order: Order, facts: Facts) -> HeadraceError | None:
+def _check_times(order: Order, facts: OrderFacts) -> HeadraceError | None:
     left_s = order.deadline - facts.now_s
     if left_s < SHORTEST_JOB_S:
         return UsageError(
@@ -185,7 +185,7 @@ def _check_times(order: Order, facts: Facts) -> HeadraceError | None:
     return None
 
 
-def _check_work(order: Order, spec: ModelSpec, facts: Facts) -> HeadraceError | None:
+def _check_work(order: Order, spec: ModelSpec, facts: OrderFacts) -> HeadraceError | None:
     if facts.job_state != "None":
         return UsageError(
             "the order was used already",
@@ -220,7 +220,7 @@ def _check_work(order: Order, spec: ModelSpec, facts: Facts) -> HeadraceError | 
 
 
 def _check_money(
-    order: Order, spec: ModelSpec, facts: Facts, chain_id: int, show: Callable[[int], str]
+    order: Order, spec: ModelSpec, facts: OrderFacts, chain_id: int, show: Callable[[int], str]
 ) -> HeadraceError | None:
     need = pricing.max_amount(order, spec)
     if facts.balance_units >= need:

@@ -35,7 +35,7 @@ class Dialer(Protocol):
 
 
 @dataclass(frozen=True)
-class Refusal:
+class ProposalRefusal:
     """Who would not take its place, and why. `unreachable`: it did not answer at all."""
 
     operator: str
@@ -48,15 +48,15 @@ class Refusal:
 class Answers:
     """One answer a stage, in order of stage: an acceptance or a refusal."""
 
-    by_stage: tuple[SignedAcceptance | Refusal, ...]
+    by_stage: tuple[SignedAcceptance | ProposalRefusal, ...]
 
     @property
-    def refusals(self) -> tuple[Refusal, ...]:
-        return tuple(a for a in self.by_stage if isinstance(a, Refusal))
+    def refusals(self) -> tuple[ProposalRefusal, ...]:
+        return tuple(a for a in self.by_stage if isinstance(a, ProposalRefusal))
 
     @property
     def acceptances(self) -> tuple[SignedAcceptance, ...]:
-        return tuple(a for a in self.by_stage if not isinstance(a, Refusal))
+        return tuple(a for a in self.by_stage if not isinstance(a, ProposalRefusal))
 
 
 async def propose(
@@ -74,7 +74,7 @@ async def propose(
     Never raises for a peer's sake.
     """
 
-    async def ask(index: int) -> SignedAcceptance | Refusal:
+    async def ask(index: int) -> SignedAcceptance | ProposalRefusal:
         operator = plan[index].operator
         message = wire.Propose(
             signed=signed,
@@ -88,9 +88,11 @@ async def propose(
                 stream = await peers.get(operator, endpoints[index])
                 answer = (await stream.call(message, timeout_s=timeout_s)).message
         except HeadraceError as error:
-            return Refusal(operator, error.code, error.why, unreachable=True)
+            return ProposalRefusal(operator, error.code, error.why, unreachable=True)
         except TimeoutError:
-            return Refusal(operator, "E-NET-03", f"no answer in {timeout_s:g} s", unreachable=True)
+            return ProposalRefusal(
+                operator, "E-NET-03", f"no answer in {timeout_s:g} s", unreachable=True
+            )
         return judge(answer, signed, plan, index, domain, now_s)
 
     return Answers(tuple(await asyncio.gather(*(ask(i) for i in range(len(plan))))))
@@ -117,20 +119,22 @@ def judge(
     index: int,
     domain: signing.Domain,
     now_s: int,
-) -> SignedAcceptance | Refusal:
+) -> SignedAcceptance | ProposalRefusal:
     """Whether an answer is this operator's consent to exactly this place, for long enough."""
     operator = plan[index].operator
     if isinstance(answer, wire.Failed):
-        return Refusal(operator, answer.code, answer.reason)
+        return ProposalRefusal(operator, answer.code, answer.reason)
     if not isinstance(answer, wire.Accepted):
-        return Refusal(operator, "E-WIRE-05", f"answered with {type(answer).__name__}")
+        return ProposalRefusal(operator, "E-WIRE-05", f"answered with {type(answer).__name__}")
     acceptance = answer.signed.acceptance
     expected = (signing.order_hash(signed.order), signing.plan_hash(tuple(plan)), index)
     if (acceptance.order_hash, acceptance.plan_hash, acceptance.stage) != expected:
-        return Refusal(operator, "E-WIRE-05", "accepted another order, plan or place")
+        return ProposalRefusal(operator, "E-WIRE-05", "accepted another order, plan or place")
     if acceptance.expiry < now_s + MIN_ACCEPTANCE_S:
         left = acceptance.expiry - now_s
-        return Refusal(operator, "E-WIRE-05", f"its acceptance is good for {left} s only")
+        return ProposalRefusal(operator, "E-WIRE-05", f"its acceptance is good for {left} s only")
     if not signing.is_signed_by(domain, acceptance, answer.signed.signature, operator):
-        return Refusal(operator, "E-WIRE-04", "its acceptance is not signed by its operator")
+        return ProposalRefusal(
+            operator, "E-WIRE-04", "its acceptance is not signed by its operator"
+        )
     return answer.signed

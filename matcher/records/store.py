@@ -19,7 +19,7 @@ import msgspec
 from sqlalchemy import delete, func
 from sqlmodel import Session, col, select
 
-from core.chain.follower import Position
+from core.chain.follower import ChainPosition
 from core.money.audit_report import SignedReport
 from core.protocol import signing
 from core.protocol.errors import ConfigError
@@ -40,11 +40,11 @@ from matcher.records.tables import (
     AckRow,
     AuditReportRow,
     CursorRow,
-    JobRow,
+    MatchedJobRow,
     MinerRow,
     ModelRow,
     OrderRow,
-    ReceiptRow,
+    StageReceiptRow,
     StageRow,
     SwarmPeerRow,
 )
@@ -74,7 +74,7 @@ class MinerSeen:
 
 @dataclass(frozen=True)
 class JobChange:
-    """What an event, or a look at the chain, says of a job: columns of `JobRow` and their new values."""
+    """What an event, or a look at the chain, says of a job: columns of `MatchedJobRow` and their new values."""
 
     job_id: str
     values: Mapping[str, Any]
@@ -113,7 +113,7 @@ class Store:
         with self._session() as session:
             row = session.get(CursorRow, "chain")
             if row is None:
-                empty = to_text(Position())
+                empty = to_text(ChainPosition())
                 session.add(
                     CursorRow(
                         name="chain", chain_id=chain_id, task_registry=task_registry, position=empty
@@ -127,15 +127,19 @@ class Store:
                     next_step="choose another matcher.db_url, or remove that database",
                 )
 
-    def position(self) -> Position:
+    def position(self) -> ChainPosition:
         """How far events were applied."""
         with self._session() as session:
             row = session.get(CursorRow, "chain")
-            return Position() if row is None else msgspec.json.decode(row.position, type=Position)
+            return (
+                ChainPosition()
+                if row is None
+                else msgspec.json.decode(row.position, type=ChainPosition)
+            )
 
     def apply(
         self,
-        position: Position,
+        position: ChainPosition,
         changes: Sequence[JobChange],
         models: Mapping[str, tuple[ModelSpec, int]],
         *,
@@ -148,7 +152,7 @@ class Store:
         """
         with self._session() as session:
             if rolled_back_to is not None:
-                lost = select(JobRow).where(col(JobRow.state_block) > rolled_back_to)
+                lost = select(MatchedJobRow).where(col(MatchedJobRow.state_block) > rolled_back_to)
                 for job in session.exec(lost):
                     job.stale, job.state_block = True, rolled_back_to
                 session.exec(delete(ModelRow).where(col(ModelRow.block_number) > rolled_back_to))
@@ -236,7 +240,7 @@ class Store:
     def begin(self, job: Job, now: int) -> None:
         """Store a job that is about to be opened. One that failed before is replaced; one that lives is kept."""
         with self._session() as session:
-            known = session.get(JobRow, job.job_id)
+            known = session.get(MatchedJobRow, job.job_id)
             if known is not None and known.state != FAILED:
                 return
             if known is not None:
@@ -255,11 +259,11 @@ class Store:
     def jobs(self, *, limit: int = 100, state: str | None = None) -> list[Job]:
         """Newest first."""
         with self._session() as session:
-            query = select(JobRow.job_id).order_by(
-                col(JobRow.created_at).desc(), col(JobRow.job_id)
+            query = select(MatchedJobRow.job_id).order_by(
+                col(MatchedJobRow.created_at).desc(), col(MatchedJobRow.job_id)
             )
             if state is not None:
-                query = query.where(col(JobRow.state) == state)
+                query = query.where(col(MatchedJobRow.state) == state)
             ids = list(session.exec(query.limit(limit)).all())
             found = _read(session, ids)
         return [found[job_id] for job_id in ids]
@@ -267,13 +271,15 @@ class Store:
     def unfinished(self) -> list[Job]:
         """Jobs that still need us, and those about which a rollback left doubt."""
         with self._session() as session:
-            query = select(JobRow.job_id).where(col(JobRow.state).not_in(ENDED) | col(JobRow.stale))
+            query = select(MatchedJobRow.job_id).where(
+                col(MatchedJobRow.state).not_in(ENDED) | col(MatchedJobRow.stale)
+            )
             return list(_read(session, list(session.exec(query).all())).values())
 
     def counts(self) -> dict[str, int]:
         """Jobs by state."""
         with self._session() as session:
-            query = select(JobRow.state, func.count()).group_by(col(JobRow.state))
+            query = select(MatchedJobRow.state, func.count()).group_by(col(MatchedJobRow.state))
             return dict(session.exec(query).all())
 
     def change(self, change: JobChange, now: int) -> None:
@@ -298,7 +304,9 @@ class Store:
         with self._session() as session:
             for stage, signed in enumerate(receipts):
                 session.merge(
-                    ReceiptRow(job_id=job_id, stage=stage, signed=to_text(signed), collected_at=now)
+                    StageReceiptRow(
+                        job_id=job_id, stage=stage, signed=to_text(signed), collected_at=now
+                    )
                 )
 
 
@@ -307,7 +315,7 @@ def to_text(value: object) -> str:
 
 
 def _change(session: Session, change: JobChange, now: int) -> None:
-    row = session.get(JobRow, change.job_id)
+    row = session.get(MatchedJobRow, change.job_id)
     if row is None:
         return
     for name, value in change.values.items():
@@ -329,7 +337,7 @@ def _rows_of(job: Job, now: int) -> Iterator[Any]:
         signed=to_text(job.signed),
         received_at=now,
     )
-    yield JobRow(
+    yield MatchedJobRow(
         job_id=job.job_id,
         plan_hash=job.plan_hash,
         state=job.state,
@@ -367,8 +375,8 @@ def _read(session: Session, ids: Sequence[str]) -> dict[str, Job]:
             grouped.setdefault(row.job_id, []).append(row)
         return grouped
 
-    orders, jobs, stages = by_job(OrderRow), by_job(JobRow), by_job(StageRow)
-    acceptances, receipts, acks = by_job(AcceptanceRow), by_job(ReceiptRow), by_job(AckRow)
+    orders, jobs, stages = by_job(OrderRow), by_job(MatchedJobRow), by_job(StageRow)
+    acceptances, receipts, acks = by_job(AcceptanceRow), by_job(StageReceiptRow), by_job(AckRow)
     return {
         job_id: _job_of(
             orders[job_id][0],
@@ -384,10 +392,10 @@ def _read(session: Session, ids: Sequence[str]) -> dict[str, Job]:
 
 def _job_of(
     order: OrderRow,
-    job: JobRow,
+    job: MatchedJobRow,
     stages: list[StageRow],
     acceptances: list[AcceptanceRow],
-    receipts: list[ReceiptRow],
+    receipts: list[StageReceiptRow],
     acks: list[AckRow],
 ) -> Job:
     return Job(

@@ -11,7 +11,7 @@ from sqlalchemy.orm import registry
 from sqlmodel import Field, SQLModel
 
 
-class Base(SQLModel, registry=registry()):
+class MatcherTable(SQLModel, registry=registry()):
     """The matcher's own metadata: another program's tables in the same process are none of ours."""
 
 
@@ -35,7 +35,7 @@ def _job_part() -> Column[str]:
     )
 
 
-class ModelRow(Base, table=True):
+class ModelRow(MatcherTable, table=True):
     """A model of the ModelRegistry."""
 
     __tablename__ = "models"
@@ -44,7 +44,7 @@ class ModelRow(Base, table=True):
     block_number: int = Field(sa_column=_big())
 
 
-class MinerRow(Base, table=True):
+class MinerRow(MatcherTable, table=True):
     """An operator that was seen in the swarm, as it was last seen."""
 
     __tablename__ = "miners"
@@ -58,7 +58,7 @@ class MinerRow(Base, table=True):
     last_seen_at: int = Field(sa_column=_big())
 
 
-class OrderRow(Base, table=True):
+class OrderRow(MatcherTable, table=True):
     """An order that found a pipeline."""
 
     __tablename__ = "orders"
@@ -70,7 +70,7 @@ class OrderRow(Base, table=True):
     received_at: int = Field(sa_column=_big())
 
 
-class JobRow(Base, table=True):
+class MatchedJobRow(MatcherTable, table=True):
     """Where a job stands. `state_block` is the block that put it there, so that a lost block can be undone."""
 
     __tablename__ = "jobs"
@@ -102,7 +102,7 @@ class JobRow(Base, table=True):
     beacon: str = Field(default="", sa_column=Column(String(66), nullable=False, server_default=""))
 
 
-class StageRow(Base, table=True):
+class StageRow(MatcherTable, table=True):
     """One stage of a job's plan, and where its operator answered when it accepted."""
 
     __tablename__ = "stages"
@@ -114,7 +114,7 @@ class StageRow(Base, table=True):
     endpoint: str = Field(sa_column=Column(String(255), nullable=False))
 
 
-class AcceptanceRow(Base, table=True):
+class AcceptanceRow(MatcherTable, table=True):
     """A stage's signed consent: what `openMatched` needs, kept before it is sent."""
 
     __tablename__ = "acceptances"
@@ -124,7 +124,7 @@ class AcceptanceRow(Base, table=True):
     signature: str = Field(sa_column=Column(String(132), nullable=False))
 
 
-class ReceiptRow(Base, table=True):
+class StageReceiptRow(MatcherTable, table=True):
     """The newest receipt of a stage over its finished requests."""
 
     __tablename__ = "receipts"
@@ -134,7 +134,7 @@ class ReceiptRow(Base, table=True):
     collected_at: int = Field(sa_column=_big())
 
 
-class AckRow(Base, table=True):
+class AckRow(MatcherTable, table=True):
     """The requester's acknowledgement."""
 
     __tablename__ = "acks"
@@ -144,7 +144,7 @@ class AckRow(Base, table=True):
     received_at: int = Field(sa_column=_big())
 
 
-class AuditReportRow(Base, table=True):
+class AuditReportRow(MatcherTable, table=True):
     """The newest report of an auditor that was believed when it came."""
 
     __tablename__ = "audit_reports"
@@ -154,7 +154,7 @@ class AuditReportRow(Base, table=True):
     received_at: int = Field(sa_column=_big())
 
 
-class KeptRow(Base, table=True):
+class KeptRow(MatcherTable, table=True):
     """Something that is made once, such as the secret that lots are drawn with."""
 
     __tablename__ = "kept"
@@ -162,7 +162,7 @@ class KeptRow(Base, table=True):
     value: str = Field(sa_column=_text())
 
 
-class AuditedJobRow(Base, table=True):
+class AuditedJobRow(MatcherTable, table=True):
     """Of which requests of a job the lots have fallen, drawn or not: a JSON list. Money hangs on it, so it outlives the job's row."""
 
     __tablename__ = "audited_jobs"
@@ -170,7 +170,7 @@ class AuditedJobRow(Base, table=True):
     fallen: str = Field(sa_column=_text())
 
 
-class AuditLotRow(Base, table=True):
+class AuditLotRow(MatcherTable, table=True):
     """A request that was drawn for an auditor, the fee that was promised, what it found ("" : nothing yet), and the payment that pays it."""
 
     __tablename__ = "audit_lots"
@@ -189,7 +189,7 @@ class AuditLotRow(Base, table=True):
     )
 
 
-class AuditPaymentRow(Base, table=True):
+class AuditPaymentRow(MatcherTable, table=True):
     """A transfer to an auditor, stored signed before it is sent. `state` is a `Fate` of `core.chain.chain`."""
 
     __tablename__ = "audit_payments"
@@ -203,7 +203,7 @@ class AuditPaymentRow(Base, table=True):
     created_at: int = Field(sa_column=_big())
 
 
-class SwarmPeerRow(Base, table=True):
+class SwarmPeerRow(MatcherTable, table=True):
     """A multiaddress of the swarm: of ours in an earlier life, or of somebody through whom we can join again."""
 
     __tablename__ = "swarm_peers"
@@ -212,7 +212,7 @@ class SwarmPeerRow(Base, table=True):
     seen_at: int = Field(sa_column=_big())
 
 
-class CursorRow(Base, table=True):
+class CursorRow(MatcherTable, table=True):
     """How far the event follower is, and on which network: a database belongs to one deployment."""
 
     __tablename__ = "cursor"
@@ -222,4 +222,4 @@ class CursorRow(Base, table=True):
     position: str = Field(sa_column=_text())
 
 
-METADATA = Base.metadata
+METADATA = MatcherTable.metadata

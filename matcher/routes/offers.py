@@ -12,7 +12,7 @@ from scheduler.live.holdings import missing
 
 
 @dataclass(frozen=True)
-class Offer:
+class StageOffer:
     """One serving machine as an order sees it. Prices are nano base units per token and layer unit."""
 
     operator: str
@@ -45,7 +45,7 @@ class Price:
         return pricing.cost(units, tokens_in, tokens_out, self.price_in, self.price_out)
 
 
-def covered_to(offers: Iterable[Offer], layers: int, partial: bool = False) -> int:
+def covered_to(offers: Iterable[StageOffer], layers: int, partial: bool = False) -> int:
     """How far chains reach from layer 0 without a gap: `layers` if one covers the model."""
     reached = {0}
     for offer in sorted(offers, key=lambda o: o.layers):
@@ -55,13 +55,17 @@ def covered_to(offers: Iterable[Offer], layers: int, partial: bool = False) -> i
     return max(reached)
 
 
-def serves(offers: Iterable[Offer], layers: int, partial: bool = False) -> bool:
+def serves(offers: Iterable[StageOffer], layers: int, partial: bool = False) -> bool:
     """Whether some chain covers [0, layers): of whole shards, or of parts of them."""
     return not missing({offer.operator: offer.layers for offer in offers}, layers, partial)
 
 
 def cheapest(
-    offers: Sequence[Offer], spec: ModelSpec, tokens_in: int, tokens_out: int, partial: bool = False
+    offers: Sequence[StageOffer],
+    spec: ModelSpec,
+    tokens_in: int,
+    tokens_out: int,
+    partial: bool = False,
 ) -> Price | None:
     """The prices of least cost for these tokens at which a whole pipeline serves, None when none does at any price.
 
@@ -69,7 +73,7 @@ def cheapest(
     the walk lowers one threshold while it raises the other and meets every candidate that can be best.
     """
 
-    def whole(within: Sequence[Offer]) -> bool:
+    def whole(within: Sequence[StageOffer]) -> bool:
         return serves(within, spec.layers, partial)
 
     if not whole(offers):

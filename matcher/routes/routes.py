@@ -14,7 +14,7 @@ from core.protocol.errors import HeadraceError, NoCapacity
 from core.protocol.types import LayerRange, ModelSpec, Order, SignedOrder, Stage
 from matcher.fleet.fleet_view import Sighting, Standings, fleet_of, machine_of, serving
 from matcher.records.jobs import BUSY, Job
-from matcher.routes.offers import Offer, Price, cheapest, covered_to, serves, show_price
+from matcher.routes.offers import Price, StageOffer, cheapest, covered_to, serves, show_price
 from scheduler.fleet.fleet import Machine, ModelShape, Shard
 from scheduler.live.holdings import missing
 from scheduler.routing.bridge import bridge
@@ -52,7 +52,7 @@ class _Facts(NamedTuple):
 
 
 @dataclass
-class _Seen:
+class _SeenMachine:
     """The newest record of a serving machine, its stake, and the most KV room that it said was free with these layers."""
 
     sighting: Sighting
@@ -75,7 +75,7 @@ class LiveRoutes:
         self.spec, self.shape, self.partial = spec, shape, partial
         self.book = Reservations()
         self.routers = 0  # made so far
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _SeenMachine] = {}
         self._router = self._router_of(())
         self._facts: dict[str, _Facts] = {}  # the router's
         self._rho_ms: dict[str, Mapping[str, float]] = {}
@@ -125,14 +125,14 @@ class LiveRoutes:
             self._router.measured(sighting.operator, sighting.record.tau_ms_per_layer, 1)
         self._settle(now_ms)
 
-    def offers(self, now_ms: int) -> tuple[Offer, ...]:
+    def offers(self, now_ms: int) -> tuple[StageOffer, ...]:
         """What serves now. A slot is used when we promised it or its machine says so."""
         self._settle(now_ms)
         found = []
         for operator, seen in sorted(self._seen.items()):
             record = seen.sighting.record
             found.append(
-                Offer(
+                StageOffer(
                     operator=operator,
                     endpoint=record.endpoint,
                     layers=seen.facts.layers,
@@ -316,7 +316,9 @@ class LiveRoutes:
             return self._chosen(found)
         return self._why_not(order, gone, now_ms)
 
-    def _read(self, sighting: Sighting, stake_units: int, known: _Seen | None) -> _Seen | None:
+    def _read(
+        self, sighting: Sighting, stake_units: int, known: _SeenMachine | None
+    ) -> _SeenMachine | None:
         """None for a record that no machine of this model could have."""
         machine, layers = machine_of(sighting), sighting.record.layers
         if machine is None or layers is None or layers.end > self.spec.layers:
@@ -325,9 +327,9 @@ class LiveRoutes:
         kv_tokens = min(sighting.record.kv_free_tokens, MOST)
         if known is not None and known.facts.layers == layers:
             kv_tokens = max(kv_tokens, known.kv_tokens)
-        return _Seen(sighting, stake_units, facts, kv_tokens)
+        return _SeenMachine(sighting, stake_units, facts, kv_tokens)
 
-    def _count(self, seen: _Seen, now_ms: int) -> None:
+    def _count(self, seen: _SeenMachine, now_ms: int) -> None:
         """What the machine has, and what of it is in use, into the book."""
         sighting, record = seen.sighting, seen.sighting.record
         self.book.announce(sighting.operator, record.max_requests, seen.kv_tokens)

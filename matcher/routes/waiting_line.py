@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from core.runtime.clock import Clock
 
 
-class Line:
+class WaitingLine:
     """Wakes whoever the book says is next. `wake` is called whenever room may have appeared."""
 
     def __init__(self, book: Reservations) -> None:

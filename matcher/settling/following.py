@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from core.chain.chain import Chain, ChainCall, ChainEvent
-from core.chain.follower import Batch, EventFollower
+from core.chain.follower import EventBatch, EventFollower
 from core.money import pricing
 from core.protocol.ids import Kind, short
 from core.protocol.types import (
@@ -108,7 +108,7 @@ def job_from_call(call: ChainCall, event: ChainEvent, spec: ModelSpec) -> Job:
     )
 
 
-class Following:
+class JobFollower:
     """Reads events into the store."""
 
     def __init__(
@@ -132,7 +132,7 @@ class Following:
             self._follower = None  # its position may be ahead of what is stored
             raise
 
-    async def _take_in(self, batch: Batch, now: int) -> Followed:
+    async def _take_in(self, batch: EventBatch, now: int) -> Followed:
         seen = Followed(
             rolled_back=batch.rolled_back_to is not None,
             events=len(batch.events),

@@ -29,7 +29,7 @@ from matcher.records.jobs import (
 )
 
 
-class Step(Enum):
+class SettlingStep(Enum):
     """What to do now."""
 
     WAIT = "wait"
@@ -65,7 +65,7 @@ def next_step(
     *,
     unpaid_units: int = 0,
     close_delay_s: int = 0,
-) -> Step:
+) -> SettlingStep:
     """The one thing to do about a job at chain time `now_s`.
 
     Of an open order `unpaid_units` is what the newest acknowledgement adds to what the chain has paid, and `close_delay_s` how
@@ -73,32 +73,34 @@ def next_step(
     """
     if chain.state in ("None", "Open"):
         lapsed = now_s > min(job.acceptances_expire_at, job.signed.order.deadline)
-        return Step.FAIL if lapsed or chain.state == "Open" else Step.OPEN
+        return SettlingStep.FAIL if lapsed or chain.state == "Open" else SettlingStep.OPEN
     if chain.plan_hash != job.plan_hash:
-        return Step.FAIL  # the order was open to any matcher, and another one was first
+        return SettlingStep.FAIL  # the order was open to any matcher, and another one was first
     if chain.state == MATCHED and job.signed.order.is_open:
         return _when_open(job, chain, now_s, patience, unpaid_units, close_delay_s)
     if chain.state == MATCHED:
         return _when_matched(job, chain, now_s, patience)
     if chain.state == DELIVERED:
         if job.ack is not None and agrees(job.ack, chain):
-            return Step.ACK
+            return SettlingStep.ACK
         over = now_s > chain.final_at_s and chain.open_disputes == 0
-        return Step.FINALIZE if over else Step.WAIT
-    return Step.RECORD if chain.state in (SETTLED, CANCELLED, EXPIRED) else Step.WAIT
+        return SettlingStep.FINALIZE if over else SettlingStep.WAIT
+    return (
+        SettlingStep.RECORD if chain.state in (SETTLED, CANCELLED, EXPIRED) else SettlingStep.WAIT
+    )
 
 
-def _when_matched(job: Job, chain: OnChain, now_s: int, patience: Patience) -> Step:
+def _when_matched(job: Job, chain: OnChain, now_s: int, patience: Patience) -> SettlingStep:
     if job.ack is not None:
-        return Step.ACK
+        return SettlingStep.ACK
     if now_s > chain.deadline_s:
-        return Step.EXPIRE
+        return SettlingStep.EXPIRE
     if not job.complete:
-        return Step.COLLECT
+        return SettlingStep.COLLECT
     patient_until = min(
         job.finished_at_s + patience.ack_grace_s, chain.deadline_s - patience.deadline_margin_s
     )
-    return Step.DELIVER if now_s >= patient_until else Step.WAIT
+    return SettlingStep.DELIVER if now_s >= patient_until else SettlingStep.WAIT
 
 
 def _when_open(
@@ -108,14 +110,14 @@ def _when_open(
     patience: Patience,
     unpaid_units: int,
     close_delay_s: int,
-) -> Step:
+) -> SettlingStep:
     is_late = now_s >= chain.deadline_s - patience.deadline_margin_s
     is_worth_it = unpaid_units >= patience.voucher_units
     if adds(job.ack, chain):
-        return Step.ACK if is_late or is_ended(job) or is_worth_it else Step.WAIT
+        return SettlingStep.ACK if is_late or is_ended(job) or is_worth_it else SettlingStep.WAIT
     if now_s > chain.deadline_s + close_delay_s:
-        return Step.EXPIRE
-    return Step.CLOSE if is_ended(job) and now_s < chain.deadline_s else Step.WAIT
+        return SettlingStep.EXPIRE
+    return SettlingStep.CLOSE if is_ended(job) and now_s < chain.deadline_s else SettlingStep.WAIT
 
 
 def is_ended(job: Job) -> bool:

@@ -22,7 +22,7 @@ from matcher.settling.following import job_change
 from matcher.settling.next_step import (
     STORED,
     Patience,
-    Step,
+    SettlingStep,
     check_ack,
     check_ack_pays,
     is_ended,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from core.runtime.clock import Clock
     from matcher.matching.matching import Matchmaker
     from matcher.matching.proposing import Dialer
-    from matcher.world import World
+    from matcher.world import MatcherWorld
 
 COLLECT_EVERY_S = 2.0
 LONGEST_WAIT_S = 15.0
@@ -53,7 +53,7 @@ class Settler:
         signer: DigestSigner,
         peers: Dialer,
         store: Store,
-        world: World,
+        world: MatcherWorld,
         matchmaker: Matchmaker,
         clock: Clock,
         patience: Patience,
@@ -96,7 +96,7 @@ class Settler:
             if not self._locks[job_id].locked():
                 del self._locks[job_id]
 
-    async def advance(self, job_id: str) -> Step | None:
+    async def advance(self, job_id: str) -> SettlingStep | None:
         """Do the next thing about a job. Strangers' and the chain's failures are noted and tried again later, never raised."""
         async with self._lock(job_id):
             try:
@@ -137,7 +137,7 @@ class Settler:
 
     # --- one step ---
 
-    async def _advance(self, job_id: str) -> Step:
+    async def _advance(self, job_id: str) -> SettlingStep:
         job = await self._job(job_id)
         assert job is not None, "only stored jobs are advanced"
         seen = OnChain.of(await self._chain.read("TaskRegistry", "jobOf", job_id))
@@ -147,34 +147,34 @@ class Settler:
         step = next_step(
             job, seen, now_s, self._patience, unpaid_units=unpaid, close_delay_s=delay_s
         )
-        if step is not Step.FAIL:
+        if step is not SettlingStep.FAIL:
             await self._agree(job, seen)
         match step:
-            case Step.OPEN:
+            case SettlingStep.OPEN:
                 await self._matchmaker.send(job)
-            case Step.FAIL:
+            case SettlingStep.FAIL:
                 await self._fail(job, seen)
-            case Step.COLLECT:
+            case SettlingStep.COLLECT:
                 await self._collect(job, now_s)
-            case Step.ACK:
+            case SettlingStep.ACK:
                 assert job.ack is not None, "an acknowledged job has its acknowledgement"
                 order, ack = job.signed.order, job.ack
                 await self._end(job, "settleAck", order, ack.ack, ack.signature, list(job.plan))
                 await self._note(job_id, tokens_in=ack.ack.tokens_in, tokens_out=ack.ack.tokens_out)
-            case Step.DELIVER:
+            case SettlingStep.DELIVER:
                 await self._deliver(job)
-            case Step.FINALIZE:
+            case SettlingStep.FINALIZE:
                 await self._end(job, "finalize", job.signed.order, list(job.plan))
-            case Step.CLOSE:
+            case SettlingStep.CLOSE:
                 sent = await self._chain.transact(
                     self._signer, "TaskRegistry", "requestClose", job.signed.order
                 )
                 log.info("session closing", job=job.name, tx=sent.tx_hash)
-            case Step.EXPIRE:
+            case SettlingStep.EXPIRE:
                 await self._end(job, "expire", job.job_id)
-            case Step.WAIT:
+            case SettlingStep.WAIT:
                 self.put_off(job_id, self._until_next(job, seen, now_s, delay_s))
-            case Step.RECORD:
+            case SettlingStep.RECORD:
                 self._world.release(job_id, self._now_ms())
         return step
 

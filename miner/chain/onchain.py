@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from core.chain.chain import Chain, ChainEvent
-from core.chain.follower import EventFollower, Position
+from core.chain.follower import ChainPosition, EventFollower
 from core.money.spending import may_sign_for
 from core.protocol import types as t
 from core.protocol.errors import ChainUnreachable, ContractRefused
@@ -216,7 +216,13 @@ class News:
     """Job and dispute events since the last look, through reorganisations and restarted nodes."""
 
     def __init__(
-        self, chain: Chain, *, start_block: int, deploy_block: int, position: Position, window: int
+        self,
+        chain: Chain,
+        *,
+        start_block: int,
+        deploy_block: int,
+        position: ChainPosition,
+        window: int,
     ) -> None:
         """Events from `start_block` on.
 
@@ -227,7 +233,7 @@ class News:
             chain, start_block=start_block, position=position, window=window
         )
 
-    async def poll(self) -> tuple[list[JobNews | DisputeNews | ClosingNews], Position, bool]:
+    async def poll(self) -> tuple[list[JobNews | DisputeNews | ClosingNews], ChainPosition, bool]:
         """(news, position to store with them, whether jobs may have moved back).
 
         Raises ChainUnreachable.
@@ -240,6 +246,6 @@ class News:
             self._follower = EventFollower(
                 self._chain, start_block=self._deploy_block, window=self._window
             )
-            return [], Position(), True
+            return [], ChainPosition(), True
         news = [found for event in batch.events if (found := news_of(event)) is not None]
         return news, batch.position, batch.rolled_back_to is not None

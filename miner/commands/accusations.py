@@ -12,12 +12,12 @@ from core.protocol.errors import UsageError
 from core.protocol.types import ZERO_ADDRESS
 from core.runtime.commands.console import Run
 from miner.commands.facts import operator_address
-from miner.commands.results import DisputeRow
+from miner.commands.results import AccusationRow
 
 _OPENED = {"GameOpened": ("id", "accuser"), "DisputeOpened": ("dispute", "challenger")}
 
 
-async def accusations(run: Run) -> list[DisputeRow]:
+async def accusations(run: Run) -> list[AccusationRow]:
     """Every dispute against this machine's owner, newest first. Raises UsageError for an unregistered miner."""
     from miner.commands.registration import REGISTRY, open_chain
 
@@ -34,7 +34,7 @@ async def accusations(run: Run) -> list[DisputeRow]:
         return [await _row(run, chain, event, stake) for event in reversed(opened)]
 
 
-async def accusation(run: Run, typed: str) -> DisputeRow:
+async def accusation(run: Run, typed: str) -> AccusationRow:
     """The one that a printed id, or the beginning of it, means. Raises IdInvalid."""
     rows = await accusations(run)
     found = [row for row in rows if row.dispute.startswith(typed)]
@@ -47,7 +47,7 @@ async def accusation(run: Run, typed: str) -> DisputeRow:
     )
 
 
-async def respond(run: Run) -> list[DisputeRow]:
+async def respond(run: Run) -> list[AccusationRow]:
     """Play every open game against this miner to its end from what it kept; a running daemon does so by itself.
 
     Raises ConfigError while a daemon runs.
@@ -113,7 +113,7 @@ async def _opened(chain: Chain, deploy_block: int, owner: str) -> list[ChainEven
     ]
 
 
-async def _row(run: Run, chain: Chain, event: ChainEvent, stake: int) -> DisputeRow:
+async def _row(run: Run, chain: Chain, event: ChainEvent, stake: int) -> AccusationRow:
     id_name, accuser_name = _OPENED[event.name]
     dispute = str(event.args[id_name])
     function = "gameOf" if event.contract == GAME else "disputeOf"
@@ -121,7 +121,7 @@ async def _row(run: Run, chain: Chain, event: ChainEvent, stake: int) -> Dispute
     phases = Phase if event.contract == GAME else JuryPhase
     state = phases(found["phase"]).name.lower().replace("_", " ")
     show = run.settings.show_token
-    return DisputeRow(
+    return AccusationRow(
         dispute=ids.short(ids.Kind.DISPUTE, dispute),
         arbiter=event.contract,
         job=ids.short(ids.Kind.JOB, event.args["job"]),

@@ -35,7 +35,7 @@ from miner.commands.results import (
     Rotated,
     Stake,
     StakeChanged,
-    Withdrawn,
+    WithdrawnStake,
 )
 from miner.records.home import operator_wallet
 
@@ -169,7 +169,7 @@ async def stake_status(run: Run) -> Stake:
         return await _stake(run, chain, owner.address)
 
 
-async def withdraw(run: Run, amount: str | None) -> Leaving | Withdrawn:
+async def withdraw(run: Run, amount: str | None) -> Leaving | WithdrawnStake:
     """First call: start the clock. Later: take what has thawed, or say when it will have.
 
     Raises ContractRefused (`ExitNotReady`, with the time) before unbonding is over.
@@ -217,7 +217,7 @@ async def cancel_withdrawal(run: Run) -> StakeChanged:
         return await _changed(sent, run, chain, owner.address)
 
 
-async def withdraw_credits(run: Run) -> Withdrawn:
+async def withdraw_credits(run: Run) -> WithdrawnStake:
     """Earnings of the owner, to its wallet. Raises UsageError when there are none."""
     owner, show = run.unlock(), run.settings.show_token
     async with open_chain(run.settings) as chain:
@@ -296,7 +296,7 @@ async def rotate_operator(run: Run, new_name: str) -> Rotated:
 # --- parts ---
 
 
-async def _take(run: Run, chain: Chain, owner: Signer, miner: dict[str, Any]) -> Withdrawn:
+async def _take(run: Run, chain: Chain, owner: Signer, miner: dict[str, Any]) -> WithdrawnStake:
     show = run.settings.show_token
     wait_s = miner["leaveAt"] - await chain.now()
     if wait_s > 0:
@@ -338,8 +338,8 @@ async def _changed(sent: Sent, run: Run, chain: Chain, owner: str) -> StakeChang
     return StakeChanged(tx=sent.tx_hash, block=sent.block_number, **now)
 
 
-def _withdrawn(sent: Sent, amount: str, to: str) -> Withdrawn:
-    return Withdrawn(sent.tx_hash, sent.block_number, amount, to)
+def _withdrawn(sent: Sent, amount: str, to: str) -> WithdrawnStake:
+    return WithdrawnStake(sent.tx_hash, sent.block_number, amount, to)
 
 
 async def _registered(chain: Chain, owner: str) -> dict[str, Any]:

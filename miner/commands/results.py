@@ -10,18 +10,18 @@ from typing import Any, Literal
 import msgspec
 
 
-class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class OwnerResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """What one command answers."""
 
 
-class Sent(Result, frozen=True):
+class SentTransaction(OwnerResult, frozen=True):
     """A transaction that was mined."""
 
     tx: str
     block: int
 
 
-class Stake(Result, frozen=True):
+class Stake(OwnerResult, frozen=True):
     """`stake status`: what the registry has of an owner.
 
     Null where nothing leaves, and where the owner is not in jail.
@@ -40,7 +40,7 @@ class Stake(Result, frozen=True):
     credit: str
 
 
-class StakeChanged(Sent, frozen=True):
+class StakeChanged(SentTransaction, frozen=True):
     """`stake add`, `withdraw --cancel` and `unjail`: the transaction, and the stake after it."""
 
     owner: str
@@ -56,7 +56,7 @@ class StakeChanged(Sent, frozen=True):
     credit: str
 
 
-class Registered(Sent, frozen=True):
+class Registered(SentTransaction, frozen=True):
     """`register`."""
 
     owner: str
@@ -66,7 +66,7 @@ class Registered(Sent, frozen=True):
     next: str
 
 
-class Leaving(Sent, frozen=True):
+class Leaving(SentTransaction, frozen=True):
     """`withdraw` the first time: how much leaves, and when it can be taken."""
 
     leaving: str
@@ -75,28 +75,28 @@ class Leaving(Sent, frozen=True):
     next: str
 
 
-class Withdrawn(Sent, frozen=True):
+class WithdrawnStake(SentTransaction, frozen=True):
     """`withdraw` the second time, `withdraw --credits` and `claim`: what came to which wallet."""
 
     withdrawn: str
     to: str
 
 
-class Rotated(Sent, frozen=True):
+class Rotated(SentTransaction, frozen=True):
     """`operator rotate`."""
 
     operator: str
     operator_wallet: str
 
 
-class Left(Result, frozen=True):
+class LeftNetwork(OwnerResult, frozen=True):
     """`drain` and `stop`."""
 
     state: Literal["LEFT"]
     operator: str
 
 
-class Updated(Result, frozen=True):
+class Updated(OwnerResult, frozen=True):
     """`update`: what was written, and whether a daemon still runs with what was before."""
 
     changed: dict[str, Any]
@@ -105,7 +105,7 @@ class Updated(Result, frozen=True):
     next: str
 
 
-class Initialised(Result, frozen=True):
+class Initialised(OwnerResult, frozen=True):
     """`init`."""
 
     file: str
@@ -119,7 +119,7 @@ class Initialised(Result, frozen=True):
     next: str
 
 
-class PeerDistance(Result, frozen=True):
+class PeerDistance(OwnerResult, frozen=True):
     """Round trip to another machine's data port, and how fast it takes bytes from here.
 
     Null where it does not answer.
@@ -131,7 +131,7 @@ class PeerDistance(Result, frozen=True):
     sends_mbit_s: float | None = None
 
 
-class Bench(Result, frozen=True):
+class Bench(OwnerResult, frozen=True):
     """`bench`: this machine by the engine's own steps.
 
     τ is milliseconds per layer of one decode step.
@@ -159,7 +159,7 @@ class Bench(Result, frozen=True):
     saved: str | None
 
 
-class Market(Result, frozen=True):
+class Market(OwnerResult, frozen=True):
     """What others ask for the same model now, through the whole of it."""
 
     machines: int
@@ -168,7 +168,7 @@ class Market(Result, frozen=True):
     fee_bps: int
 
 
-class Profit(Result, frozen=True):
+class Profit(OwnerResult, frozen=True):
     """`quote`: M > C/P. Rates are tokens of the model that pass through this machine."""
 
     cost_per_hour: str
@@ -184,7 +184,7 @@ class Profit(Result, frozen=True):
     notes: list[str]
 
 
-class PaperRow(Result, frozen=True):
+class PaperRow(OwnerResult, frozen=True):
     """`quote --paper`: a row of DeServe's table."""
 
     cost_per_hour: str
@@ -193,7 +193,7 @@ class PaperRow(Result, frozen=True):
     printed_in_paper: int
 
 
-class Reason(Result, frozen=True):
+class Reason(OwnerResult, frozen=True):
     """`why`: one reason, the gravest first."""
 
     rank: int
@@ -203,7 +203,7 @@ class Reason(Result, frozen=True):
     next: str
 
 
-class Check(Result, frozen=True):
+class Check(OwnerResult, frozen=True):
     """`doctor`: one thing that was looked at."""
 
     check: str
@@ -212,7 +212,7 @@ class Check(Result, frozen=True):
     next: str
 
 
-class EarnedRow(Result, frozen=True):
+class EarnedRow(OwnerResult, frozen=True):
     """`earnings`: a job, a day or a model, and what became of its pay."""
 
     key: str
@@ -226,7 +226,7 @@ class EarnedRow(Result, frozen=True):
     pending: str
 
 
-class Earnings(Result, frozen=True):
+class Earnings(OwnerResult, frozen=True):
     """`earnings`: the rows, and what the chain says in all."""
 
     owner: str
@@ -241,7 +241,7 @@ class Earnings(Result, frozen=True):
     to_claim: str
 
 
-class DisputeRow(Result, frozen=True):
+class AccusationRow(OwnerResult, frozen=True):
     """`disputes ls`: an accusation against this miner."""
 
     dispute: str
@@ -255,7 +255,7 @@ class DisputeRow(Result, frozen=True):
     at_risk: str
 
 
-class Money(Result, frozen=True):
+class Money(OwnerResult, frozen=True):
     """What of a daemon's owner is at stake, owed and paid."""
 
     stake: str
@@ -267,7 +267,7 @@ class Money(Result, frozen=True):
     gas: str
 
 
-class Status(Result, frozen=True, forbid_unknown_fields=False):
+class MinerStatus(OwnerResult, frozen=True, forbid_unknown_fields=False):
     """`status` and `top`: what the running daemon says of itself. A later version may say more."""
 
     state: str

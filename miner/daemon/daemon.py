@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from core.chain.chain import Chain
-from core.chain.follower import Position
+from core.chain.follower import ChainPosition
 from core.protocol import signing, units
 from core.protocol import types as t
 from core.protocol.errors import (
@@ -43,7 +43,7 @@ from core.runtime.network.transport import Swarm
 from core.runtime.retry import Backoff, retry
 from core.runtime.settings import Settings
 from miner.chain.onchain import MinerChain, News
-from miner.commands.results import Money, Status
+from miner.commands.results import MinerStatus, Money
 from miner.compute.compute import Compute
 from miner.daemon import assignment
 from miner.daemon.announce import Announcer, Distances, allocations, neighbours
@@ -509,7 +509,9 @@ class MinerDaemon:
             self._chain.chain,
             start_block=int(first),
             deploy_block=self._settings.network.deploy_block,
-            position=msgspec.msgpack.decode(stored, type=Position) if stored else Position(),
+            position=msgspec.msgpack.decode(stored, type=ChainPosition)
+            if stored
+            else ChainPosition(),
             window=max(1, self._settings.network.reorg_window_blocks),
         )
 
@@ -620,10 +622,10 @@ class MinerDaemon:
             tau_ms_by_rows=dict(engine.tau_ms_by_rows),
         )
 
-    def describe(self) -> Status:
+    def describe(self) -> MinerStatus:
         """What `/status` and `miner status` show."""
         desk, engine = self._desk, self._compute.metrics()
-        return Status(
+        return MinerStatus(
             state=self.state,
             name=self._settings.miner.name or None,
             operator=self._signer.address,

@@ -11,7 +11,7 @@ from core.runtime.alerts import Alerts, Trouble
 
 if TYPE_CHECKING:
     from core.protocol.types import ModelSpec
-    from core.runtime.settings import Alerts as AlertSettings
+    from core.runtime.settings import AlertSettings as AlertSettings
     from miner.chain.onchain import MinerChain
     from miner.serving.job_table import ActiveJob
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from core.runtime.commands.results import plain
 from core.runtime.http_server import HttpServer
 from core.runtime.metrics import Metrics
-from miner.commands.results import Status
+from miner.commands.results import MinerStatus
 
 Leave = Callable[[float | None], None]
 Pause = Callable[[bool], None]
@@ -16,7 +16,7 @@ MAX_DRAIN_S = 86400.0
 
 
 async def serve_status(
-    describe: Callable[[], Status],
+    describe: Callable[[], MinerStatus],
     metrics: Metrics,
     leave: Leave,
     token: str,

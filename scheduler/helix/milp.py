@@ -16,7 +16,7 @@ from scheduler.fleet.fleet import Fleet, ModelShape, Placement, Shard, in_layer_
 from scheduler.fleet.highs import open_highs
 from scheduler.flow.max_flow import Flow, max_flow
 from scheduler.flow.valid import validate_placement
-from scheduler.helix.milp_model import SINK, SOURCE, Pair, Program, build_program, some_layer
+from scheduler.helix.milp_model import SINK, SOURCE, MilpProgram, Pair, build_program, some_layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,9 @@ def solve_milp(
     return _result(solver, highspy, program, fleet, model, options, best)
 
 
-def start_columns(program: Program, model: ModelShape, placement: Placement, flow: Flow) -> Floats:
+def start_columns(
+    program: MilpProgram, model: ModelShape, placement: Placement, flow: Flow
+) -> Floats:
     """The value of every variable for a placement with its flow; machines it leaves out hold one
     layer and pass nothing.
     """
@@ -129,7 +131,7 @@ def start_columns(program: Program, model: ModelShape, placement: Placement, flo
     return values
 
 
-def _load(solver: Any, api: Any, program: Program) -> None:
+def _load(solver: Any, api: Any, program: MilpProgram) -> None:
     n = program.columns
     none_i, none_f = np.array([], dtype=np.int32), np.array([], dtype=np.float64)
     cost = np.zeros(n)
@@ -158,7 +160,7 @@ def _load(solver: Any, api: Any, program: Program) -> None:
 def _result(
     solver: Any,
     api: Any,
-    program: Program,
+    program: MilpProgram,
     fleet: Fleet,
     model: ModelShape,
     options: MilpOptions,
@@ -184,7 +186,7 @@ def _result(
     return MilpResult(placement, value, max(bound, value), proven, info.mip_node_count, start_value)
 
 
-def _placement(program: Program, values: Sequence[float]) -> Placement:
+def _placement(program: MilpProgram, values: Sequence[float]) -> Placement:
     """§4.4, orchestration: c_i loads [s_i, e_i)."""
     shards = []
     for i, machine in enumerate(program.machines):

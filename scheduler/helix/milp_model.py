@@ -29,7 +29,7 @@ Pair = tuple[int, int]
 
 
 @dataclass
-class Program:
+class MilpProgram:
     """Maximise Σ_i f_{source,i} over rows `lower ≤ Σ values · columns ≤ upper`."""
 
     machines: tuple[Machine, ...]
@@ -70,7 +70,7 @@ class Program:
 
 def build_program(
     fleet: Fleet, model: ModelShape, *, partial: bool = False, capped: bool = False
-) -> Program:
+) -> MilpProgram:
     """The program of a cluster with the connections its links allow (see `prune_links`).
 
     ``capped`` bounds each connection's S_{i,j} and each T_j by `capped_bound`, which no flow
@@ -82,7 +82,7 @@ def build_program(
     bound = capped_bound(fleet, model)
     most = bound if capped else math.inf
     rates = tuple(tuple(min(t, most) for t in rate_table(m, model)) for m in machines)
-    program = Program(machines, rates, model.layers, bound)
+    program = MilpProgram(machines, rates, model.layers, bound)
     limits = _connections(fleet, model, machines, most)
     _variables(program, limits, partial)
     for i, machine in enumerate(machines):
@@ -130,7 +130,7 @@ def _connections(
     return {pair: min(most, limit) for pair, limit in found.items() if limit > 0}
 
 
-def _variables(program: Program, limits: Mapping[Pair, float], partial: bool) -> None:
+def _variables(program: MilpProgram, limits: Mapping[Pair, float], partial: bool) -> None:
     program.s = [program.column(program.layers - 1, True) for _ in program.machines]
     program.b = [tuple(program.column(1, True) for _ in table) for table in program.rates]
     program.f = {pair: program.column(math.inf, False) for pair in limits}
@@ -141,7 +141,7 @@ def _variables(program: Program, limits: Mapping[Pair, float], partial: bool) ->
         program.cond2 = {pair: program.column(1, True) for pair in inner}
 
 
-def _placement(program: Program, i: int, fits: Capacities) -> None:
+def _placement(program: MilpProgram, i: int, fits: Capacities) -> None:
     """Constraint-1: Σ_j b_i^j = 1 and e_i ≤ L."""
     program.row(1.0, 1.0, *((column, 1.0) for column in program.b[i]))
     program.row(-math.inf, program.layers, *program.end(i))
@@ -158,7 +158,7 @@ def _placement(program: Program, i: int, fits: Capacities) -> None:
         program.upper[program.b[i][-1]] = 0.0
 
 
-def _flow(program: Program) -> None:
+def _flow(program: MilpProgram) -> None:
     """Constraint-2, Σ_u f_{u,i} = Σ_v f_{i,v}, and constraint-3, Σ_u f_{u,i} ≤ Σ_j b_i^j T_j."""
     into: list[list[int]] = [[] for _ in program.machines]
     out: list[list[int]] = [[] for _ in program.machines]
@@ -174,7 +174,7 @@ def _flow(program: Program) -> None:
         program.row(-math.inf, 0.0, *arriving, *passed)
 
 
-def _validity(program: Program, pair: Pair, partial: bool) -> None:
+def _validity(program: MilpProgram, pair: Pair, partial: bool) -> None:
     """Constraint-4: which connections may be valid."""
     i, j = pair
     L, d = program.layers, program.d[pair]

@@ -25,7 +25,7 @@ from scheduler.fleet.fleet import (
 from scheduler.fleet.gap import relative_gap
 from scheduler.fleet.shortage import shortage, too_small
 from scheduler.flow.max_flow import Flow
-from scheduler.methods.outcome import Chain, chains_of_flow, chains_of_pipelines
+from scheduler.methods.outcome import PlannedChain, chains_of_flow, chains_of_pipelines
 
 #: Ranking by simulation takes about so long on a few dozen machines.
 SERVE_S = 60.0
@@ -58,7 +58,7 @@ class MethodPlan:
 
     method: str
     placement: Placement
-    chains: tuple[Chain, ...]
+    chains: tuple[PlannedChain, ...]
     disjoint: bool
     at_most: float
     gap: float

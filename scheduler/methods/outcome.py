@@ -17,7 +17,7 @@ NEGLIGIBLE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class PlannedChain:
     """One way through the model: its stages, the tokens per second it carries, one token's time
     through it alone.
     """
@@ -41,9 +41,9 @@ def chain_ms(stages: Pipeline, fleet: Fleet, model: ModelShape) -> float:
 
 def chains_of_pipelines(
     pipelines: Iterable[Pipeline], fleet: Fleet, model: ModelShape
-) -> tuple[Chain, ...]:
+) -> tuple[PlannedChain, ...]:
     """Disjoint pipelines as chains: each carries what its slowest stage or link does."""
-    chains: list[Chain] = []
+    chains: list[PlannedChain] = []
     for stages in pipelines:
         machines = [fleet.by_id[shard.machine_id] for shard in stages]
         rate = min(
@@ -53,13 +53,13 @@ def chains_of_pipelines(
         ends: list[Located] = [fleet.coordinator] if fleet.coordinator is not None else []
         for a, b in pairwise([*ends, *machines, *ends]):
             rate = min(rate, link_tokens_per_s(fleet.links, a, b, model))
-        chains.append(Chain(stages, rate, chain_ms(stages, fleet, model)))
+        chains.append(PlannedChain(stages, rate, chain_ms(stages, fleet, model)))
     return tuple(chains)
 
 
 def chains_of_flow(
     flow: Flow, placement: Placement, fleet: Fleet, model: ModelShape
-) -> tuple[Chain, ...]:
+) -> tuple[PlannedChain, ...]:
     """A flow taken apart into paths, widest first; their tokens per second add up to the flow.
 
     Where a path enters a shard in the middle, the stage begins there.
@@ -67,7 +67,7 @@ def chains_of_flow(
     held = {shard.machine_id: shard.layers for shard in placement}
     left = {link: rate for link, rate in flow.links.items() if rate > 0}
     least = NEGLIGIBLE * max(flow.tokens_per_s, 1.0)
-    chains: list[Chain] = []
+    chains: list[PlannedChain] = []
     while True:
         path = _widest_path(left, flow.coordinator_id)
         rate = min((left[link] for link in path), default=0.0)
@@ -81,7 +81,7 @@ def chains_of_flow(
         for _, machine_id in path[:-1]:
             stages.append(Shard(machine_id, LayerRange(start, held[machine_id].end)))
             start = held[machine_id].end
-        chains.append(Chain(tuple(stages), rate, chain_ms(tuple(stages), fleet, model)))
+        chains.append(PlannedChain(tuple(stages), rate, chain_ms(tuple(stages), fleet, model)))
 
 
 def _widest_path(links: Mapping[tuple[str, str], float], ends: str) -> list[tuple[str, str]]:

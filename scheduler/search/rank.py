@@ -68,7 +68,7 @@ class RankOptions:
 
 
 @dataclass(frozen=True)
-class Way:
+class RankedWay:
     """A placement and the flow that its requests follow, made with this ``haste`` (see
     `even_flow`).
     """
@@ -82,7 +82,7 @@ class Way:
 class Ranked:
     """A way to serve and how it did."""
 
-    way: Way
+    way: RankedWay
     report: SimReport
 
     @property
@@ -110,19 +110,19 @@ def iwrr(fleet: Fleet, model: ModelShape, placement: Placement, flow: Flow) -> R
     return IwrrRouter.of(fleet, model, placement, flow.links)
 
 
-def way_of(fleet: Fleet, model: ModelShape, candidate: Candidate, haste: float = 0.0) -> Way:
+def way_of(fleet: Fleet, model: ModelShape, candidate: Candidate, haste: float = 0.0) -> RankedWay:
     """Spread requests evenly: with partial inference only where that lets more through, for it adds
     hops.
     """
     partial = candidate.tokens_per_s > candidate.exact_tokens_per_s * (1 + 1e-6)
     flow = even_flow(fleet, model, candidate.placement, partial=partial, haste=haste)
-    return Way(candidate, haste, flow)
+    return RankedWay(candidate, haste, flow)
 
 
 def play(
     fleet: Fleet,
     model: ModelShape,
-    ways: Iterable[Way],
+    ways: Iterable[RankedWay],
     work: Work,
     options: RankOptions,
     turn: Round,

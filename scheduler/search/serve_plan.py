@@ -15,9 +15,9 @@ from scheduler.search.candidate import Candidate, by_depth
 from scheduler.search.candidates import PoolOptions, candidates, reordered
 from scheduler.search.rank import (
     Ranked,
+    RankedWay,
     RankOptions,
     RouterMaker,
-    Way,
     best_first,
     iwrr,
     play,
@@ -74,7 +74,7 @@ def plan_to_serve(
     first, *later = ranking.rounds
     met = list[Ranked]()
 
-    def short(ways: Sequence[Way]) -> None:
+    def short(ways: Sequence[RankedWay]) -> None:
         if not met or over is None or not over():
             met.extend(play(fleet, model, ways, work, ranking, first, router=router, over=over))
 
@@ -119,10 +119,10 @@ def plan_to_serve(
     return ServePlan(ranked[0], pool, ranked)
 
 
-def _new_flows(ways: Sequence[Way], met: Sequence[Ranked]) -> list[Way]:
+def _new_flows(ways: Sequence[RankedWay], met: Sequence[Ranked]) -> list[RankedWay]:
     """Those that differ from what was met: in stages of equal machines haste changes nothing."""
     known = [(r.candidate.placement, r.way.flow.links) for r in met]
-    found = list[Way]()
+    found = list[RankedWay]()
     for way in ways:
         seen = (way.candidate.placement, way.flow.links)
         if seen not in known:

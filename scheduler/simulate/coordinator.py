@@ -13,12 +13,12 @@ from scheduler.fleet.workload import Arrival
 from scheduler.simulate.dispatch.router import Router
 from scheduler.simulate.histogram import Histogram
 from scheduler.simulate.network import ISSUE, Network
-from scheduler.simulate.options import Change, SimOptions
+from scheduler.simulate.options import FleetChange, SimOptions
 from scheduler.simulate.work import ClosedLoop, Work
-from scheduler.simulate.world import Running, Visit, Worker
+from scheduler.simulate.world import RunningRequest, Visit, Worker
 
 
-class Coordinator:
+class SimulatedCoordinator:
     """Requests wait here in order of arrival until the router and every ledger on the route have
     room.
     """
@@ -37,8 +37,8 @@ class Coordinator:
         self.workers = workers
         self.router = router
         self.options = options
-        self.waiting: deque[Running] = deque()
-        self.running: dict[int, Running] = {}
+        self.waiting: deque[RunningRequest] = deque()
+        self.running: dict[int, RunningRequest] = {}
         self.made = 0
         self.changes_left = len(options.changes)
         self.has_dead = False
@@ -75,7 +75,7 @@ class Coordinator:
         """A request arrives."""
         steps = arrival.output_tokens - self._extra_step
         self.made += 1
-        self.waiting.append(Running(self.made, now, arrival.input_tokens, steps))
+        self.waiting.append(RunningRequest(self.made, now, arrival.input_tokens, steps))
         if self._feed is None:
             self._next_arrival()
         self.admit(now)
@@ -114,7 +114,7 @@ class Coordinator:
             self.waiting.popleft()  # alone and still no room: nothing that ends can ever help it
             self.dropped += 1
 
-    def _enter(self, running: Running, stage: Shard) -> bool:
+    def _enter(self, running: RunningRequest, stage: Shard) -> bool:
         """Book the prompt's pages at a stage and append the visit; False when the pages are
         short.
         """
@@ -134,14 +134,14 @@ class Coordinator:
         running.visits.append(visit)
         return True
 
-    def _start(self, running: Running, now: float) -> None:
+    def _start(self, running: RunningRequest, now: float) -> None:
         self.running[running.id] = running
         if not running.has_token:
             running.issued_s = now
         running.home = self.network.link(running.visits[-1].worker.id, self.network.home.id)
         self.network.send_prompt(running.visits[0].prompt(0, running.prompt_tokens), now)
 
-    def tokens(self, home: list[tuple[Running, int]], now: float) -> None:
+    def tokens(self, home: list[tuple[RunningRequest, int]], now: float) -> None:
         """Tokens of one message came home: their next steps set out together too."""
         together = self._together = []
         for running, epoch in home:
@@ -151,7 +151,7 @@ class Coordinator:
         send = self.network.hand_over if self.options.miner_rules else self.network.send_framed
         send(alive, now + self.options.coordinator_s)
 
-    def token(self, running: Running, epoch: int, now: float) -> None:
+    def token(self, running: RunningRequest, epoch: int, now: float) -> None:
         """A token came home: count it, then send the next step or end the request."""
         if epoch != running.epoch:
             return
@@ -187,7 +187,7 @@ class Coordinator:
         else:
             self._together.append(running.visits[0])
 
-    def _finish(self, running: Running, now: float) -> None:
+    def _finish(self, running: RunningRequest, now: float) -> None:
         self._leave(running)
         self._count_area(now)
         del self.running[running.id]
@@ -195,7 +195,7 @@ class Coordinator:
         self._maybe_feed(now)
         self.admit(now)
 
-    def _leave(self, running: Running) -> None:
+    def _leave(self, running: RunningRequest) -> None:
         """Give back everything that a request holds."""
         assert running.route is not None
         self.router.finish(running.route)
@@ -204,7 +204,7 @@ class Coordinator:
             if self.options.miner_rules:
                 visit.worker.former.cancel(running.id)
 
-    def restart(self, running: Running, now: float) -> None:
+    def restart(self, running: RunningRequest, now: float) -> None:
         """Take a request off its route; what it has produced becomes part of its prompt, and it
         goes first.
         """
@@ -222,7 +222,7 @@ class Coordinator:
         self.waiting.appendleft(running)
         self.admit(now)
 
-    def change(self, change: Change, now: float) -> None:
+    def change(self, change: FleetChange, now: float) -> None:
         """A machine joins, leaves, crashes, or changes its speed."""
         self.changes_left -= 1
         worker = self.workers[change.machine_id]

@@ -12,7 +12,7 @@ from scheduler.fleet.costs import link_bytes_per_token
 from scheduler.fleet.errors import FleetError
 from scheduler.fleet.fleet import Coordinator, Fleet, Located, ModelShape
 from scheduler.simulate.options import SimOptions
-from scheduler.simulate.world import Running, SimLink, Visit, Worker
+from scheduler.simulate.world import RunningRequest, SimLink, Visit, Worker
 
 #: Kinds of events. The first two are by far the most frequent.
 DONE, WAKE, HOME, HOMES, ISSUE, FREE, CHANGE, MARK = range(8)
@@ -115,7 +115,7 @@ class Network:
         """Decode steps leave the stages they have visited, those to the same place in one
         message.
         """
-        home: dict[SimLink, list[tuple[Running, int]]] = {}
+        home: dict[SimLink, list[tuple[RunningRequest, int]]] = {}
         for visit in done:
             running = visit.running
             if visit.next is None:
@@ -184,7 +184,7 @@ class Network:
         visit.worker.prompts_in.append((arrival, self.next_seq(), visit))
         self._wake(visit.worker, arrival)
 
-    def send_home(self, running: Running, now: float) -> None:
+    def send_home(self, running: RunningRequest, now: float) -> None:
         """A token goes to the coordinator."""
         link = running.home
         assert link is not None

@@ -10,7 +10,7 @@ from scheduler.fleet.errors import FleetError
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FleetChange:
     """Something that happens to a machine at a time.
 
     ``leave``: no new requests, those it has are served to their end. ``crash``: it is gone at once,
@@ -63,7 +63,7 @@ class SimOptions:
     page_tokens: int = 16
     prompt_limit_s: float = math.inf
     decode_limit_s: float = math.inf
-    changes: tuple[Change, ...] = ()
+    changes: tuple[FleetChange, ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
 from scheduler.fleet.fleet import Fleet, ModelShape, Placement
-from scheduler.simulate.coordinator import Coordinator
+from scheduler.simulate.coordinator import SimulatedCoordinator
 from scheduler.simulate.dispatch.router import Router
 from scheduler.simulate.miner_line import MinerLine
 from scheduler.simulate.network import CHANGE, DONE, FREE, HOME, HOMES, ISSUE, MARK, WAKE, Network
@@ -79,7 +79,9 @@ class Simulation:
                 router.set_present(change.machine_id, False)
             seen.add(change.machine_id)
             self.network.push(change.at_s, CHANGE, change)
-        self.coordinator = Coordinator(self.network, self.workers, router, work, options, replan)
+        self.coordinator = SimulatedCoordinator(
+            self.network, self.workers, router, work, options, replan
+        )
         self._frames = options.frames
         self.events = self.messages = 0
 

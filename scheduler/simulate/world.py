@@ -164,7 +164,7 @@ class Worker:
         self.prefill_run = 0
 
 
-class Running:
+class RunningRequest:
     """One request: how far it is and where it runs.
 
     ``prompt_tokens`` grows by what was already produced when the request has to start again.
@@ -212,7 +212,7 @@ class Visit(RequestStep):
 
     def __init__(
         self,
-        running: Running,
+        running: RunningRequest,
         worker: Worker,
         link: SimLink,
         layers: LayerRange | None,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from core.protocol.types import LayerRange
 from scheduler.fleet.fleet import Fleet, ModelShape, Placement, Shard, in_layer_order
-from scheduler.stages.solver import Answer, Column, maximise
+from scheduler.stages.solver import LpColumn, Solution, maximise
 from scheduler.stages.table import Table, fits_at, table_of
 
 #: Enough for the 24-node clusters to be proven; larger fleets stop here with what they have.
@@ -82,11 +82,11 @@ def _counts(table: Table) -> list[tuple[float, float]]:
 
 def _coverage(
     table: Table, choices: list[_Choice]
-) -> tuple[list[Column], list[tuple[float, float]]]:
+) -> tuple[list[LpColumn], list[tuple[float, float]]]:
     """Maximise F with Σ over (s, k) that cover a layer of y·T(k) ≥ F, for every layer."""
     total = table.model.layers
     columns = [
-        Column(
+        LpColumn(
             float(len(table.kinds[c.kind].members)),
             True,
             0.0,
@@ -95,13 +95,13 @@ def _coverage(
         )
         for c in choices
     ]
-    flow = Column(table.capped_bound, False, 1.0, [(layer, -1.0) for layer in range(total)])
+    flow = LpColumn(table.capped_bound, False, 1.0, [(layer, -1.0) for layer in range(total)])
     return [*columns, flow], [(0.0, math.inf)] * total + _counts(table)
 
 
 def _boundary(
     table: Table, choices: list[_Choice]
-) -> tuple[list[Column], list[tuple[float, float]]]:
+) -> tuple[list[LpColumn], list[tuple[float, float]]]:
     """Arcs s → s + k of capacity y·T(k); conserve the flow at every boundary, maximise what leaves
     0.
 
@@ -112,7 +112,7 @@ def _boundary(
     arcs = sorted({(c.start, c.layers) for c in choices})
     row_of = {arc: counts + i for i, arc in enumerate(arcs)}
     columns = [
-        Column(
+        LpColumn(
             float(len(table.kinds[c.kind].members)),
             True,
             0.0,
@@ -126,12 +126,12 @@ def _boundary(
             entries.append((start - 1, -1.0))
         if start + layers < total:
             entries.append((start + layers - 1, 1.0))
-        columns.append(Column(table.capped_bound, False, 0.0 if start else 1.0, entries))
+        columns.append(LpColumn(table.capped_bound, False, 0.0 if start else 1.0, entries))
     rows = [(0.0, 0.0)] * inner + _counts(table) + [(0.0, math.inf)] * len(arcs)
     return columns, rows
 
 
-def _hand_out(table: Table, choices: list[_Choice], answer: Answer) -> Placement:
+def _hand_out(table: Table, choices: list[_Choice], answer: Solution) -> Placement:
     """Give the counted ranges to the machines of each kind, in order of layers and of id."""
     assert answer.values is not None
     left = [list(reversed(kind.members)) for kind in table.kinds]

@@ -15,7 +15,7 @@ from scheduler.fleet.errors import PlanError
 from scheduler.fleet.fleet import Fleet, ModelShape, Placement
 from scheduler.fleet.workload import Workload
 from scheduler.stages.chains import placement_of
-from scheduler.stages.solver import Column, maximise
+from scheduler.stages.solver import LpColumn, maximise
 from scheduler.stages.stage_patterns import hand_out, patterns_at
 from scheduler.stages.stages import Pool
 from scheduler.stages.table import Table, table_of
@@ -38,13 +38,13 @@ def quick_patterns(
     table = table_of(fleet, model)
     limit = min(most_stages or model.layers, model.layers)
     kinds = len(table.kinds)
-    columns, stages = list[Column](), list[tuple[int, ...]]()
+    columns, stages = list[LpColumn](), list[tuple[int, ...]]()
     for members, most in patterns_at(table, tokens_per_s):
         counts = [(kind, float(n)) for kind, n in sorted(Counter(members).items())]
         for layers in range(most, max(0, most - 1 - FEWER), -1):
             ms = _prompt_ms(table, model, members, layers)
             entries = [*counts, (kinds, float(layers)), (kinds + 1, 1.0)]
-            columns.append(Column(float(limit), True, -ms, entries))
+            columns.append(LpColumn(float(limit), True, -ms, entries))
             stages.append(members)
     total = float(model.layers)
     rows = [(0.0, float(len(kind.members))) for kind in table.kinds]

@@ -16,7 +16,7 @@ from scheduler.fleet.highs import open_highs
 
 
 @dataclass(frozen=True)
-class Column:
+class LpColumn:
     """One variable ≥ 0: its bound, whether it is whole, its share in the objective and its entries
     (row, value).
     """
@@ -28,7 +28,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Solution:
     """Best point found (None if none), its value, and what no point can pass."""
 
     values: tuple[float, ...] | None
@@ -38,7 +38,7 @@ class Answer:
 
 
 def maximise(
-    columns: Sequence[Column],
+    columns: Sequence[LpColumn],
     rows: Sequence[tuple[float, float]],
     *,
     node_limit: int,
@@ -46,7 +46,7 @@ def maximise(
     start: Sequence[float] | None = None,
     gap: float = 0.0,
     enough: float = math.inf,
-) -> Answer:
+) -> Solution:
     """Maximise Σ cost·x under ``rows`` (low, high). ``start`` is a first point, ``gap`` the
     relative gap to stop at.
 
@@ -95,10 +95,10 @@ def maximise(
     solver.run()
     status, states = solver.getModelStatus(), api.HighsModelStatus
     if status in (states.kInfeasible, states.kUnboundedOrInfeasible):
-        return Answer(None, -math.inf, -math.inf, True)
+        return Solution(None, -math.inf, -math.inf, True)
     info = solver.getInfo()
     bound = float(info.mip_dual_bound) if len(whole) else float(info.objective_function_value)
     if info.primal_solution_status != 2:  # 2: a feasible point is there
-        return Answer(None, -math.inf, bound, False)
+        return Solution(None, -math.inf, bound, False)
     point = tuple(float(x) for x in solver.getSolution().col_value)
-    return Answer(point, float(info.objective_function_value), bound, status == states.kOptimal)
+    return Solution(point, float(info.objective_function_value), bound, status == states.kOptimal)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from scheduler.fleet.errors import PlanError
 from scheduler.fleet.fleet import Fleet, ModelShape, Placement
 from scheduler.stages.chains import placement_of
-from scheduler.stages.solver import Column, maximise
+from scheduler.stages.solver import LpColumn, maximise
 from scheduler.stages.stages import Pool
 from scheduler.stages.table import Table, table_of
 
@@ -91,7 +91,7 @@ def _stages_at(
         return [], True
     kinds = len(table.kinds)
     columns = [
-        Column(
+        LpColumn(
             float(most_stages),
             True,
             float(layers),

@@ -16,11 +16,11 @@ from scheduler.fleet.gap import relative_gap
 from scheduler.fleet.kinds import most_layers_of_any
 from scheduler.utility.coarse import coarsened
 from scheduler.utility.hand_out import hand_out
-from scheduler.utility.hops import Hops
+from scheduler.utility.hops import TokenHops
 from scheduler.utility.kinds import Kind, group
 from scheduler.utility.scope import Effort, Solved, solve
 from scheduler.utility.score import utility
-from scheduler.utility.split import Built, Choices, build, build_in_order
+from scheduler.utility.split import Built, EndChoices, build, build_in_order
 from scheduler.utility.table import Table
 
 WHOLE_FLEET = "all localities"
@@ -114,8 +114,8 @@ class World:
     ) -> None:
         self.places, self.links, self.model, self.options = places, links, model, options
         self.usable = usable
-        self.hops = Hops(links, model)
-        self.known: dict[tuple[Kind, ...], Choices] = {}
+        self.hops = TokenHops(links, model)
+        self.known: dict[tuple[Kind, ...], EndChoices] = {}
         self.solved: dict[tuple[bytes, float, float], Solved] = {}
         exact = group(usable, model)
         self.kind_of: dict[str, Kind] = {m: exact.kinds[t] for m, t in exact.kind_of.items()}
@@ -250,7 +250,7 @@ class World:
             made.method = "connected chain"
 
 
-def _between_ms(places: Sequence[Sequence[Machine]], hops: Hops) -> list[list[float]]:
+def _between_ms(places: Sequence[Sequence[Machine]], hops: TokenHops) -> list[list[float]]:
     """Mean hop between machines of two places, over a few of each; infinite where none is
     connected.
     """

@@ -15,7 +15,7 @@ from scheduler.fleet.costs import hop_ms
 from scheduler.fleet.fleet import Links, Machine, ModelShape
 
 
-class Hops:
+class TokenHops:
     """`scheduler.fleet.costs.hop_ms` for one token, as matrices."""
 
     def __init__(self, links: Links, model: ModelShape) -> None:

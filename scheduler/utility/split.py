@@ -17,7 +17,7 @@ import numpy as np
 
 from scheduler.fleet.arrays import Floats, Ints
 from scheduler.fleet.fleet import Machine, Pipeline, consecutive
-from scheduler.utility.hops import Hops
+from scheduler.utility.hops import TokenHops
 from scheduler.utility.kinds import Kind
 from scheduler.utility.score import utility
 
@@ -27,7 +27,7 @@ FAR = 1e300
 
 
 @dataclass(frozen=True)
-class Choices:
+class EndChoices:
     """What a handful of machines reaches with stages ``first`` and ``last`` at its ends (equal: one
     machine alone), one entry per choice; ``layers`` [choice, machine].
     """
@@ -48,7 +48,7 @@ class Built:
     latency_ms: float
 
 
-def choices(kinds: Sequence[Kind], layers: int) -> Choices:
+def choices(kinds: Sequence[Kind], layers: int) -> EndChoices:
     """Every legal choice of first and last stage, one per pair of kinds, by index into `kinds`."""
     members: dict[Kind, list[int]] = {}
     for i, kind in enumerate(kinds):
@@ -65,7 +65,7 @@ def choices(kinds: Sequence[Kind], layers: int) -> Choices:
     return split(kinds, ends[:, 0], ends[:, 1], layers)
 
 
-def split(kinds: Sequence[Kind], first: Ints, last: Ints, layers: int) -> Choices:
+def split(kinds: Sequence[Kind], first: Ints, last: Ints, layers: int) -> EndChoices:
     """What these choices of ends reach, without those that hold no model.
 
     θ is the maximum over integer splits of the minimum over stages of T(layers): of the rates that
@@ -96,16 +96,16 @@ def split(kinds: Sequence[Kind], first: Ints, last: Ints, layers: int) -> Choice
     taken = np.ones_like(most)
     taken[:, fastest] += np.diff(filled, axis=1, prepend=0)
     head_ms = np.array([kind.head_ms for kind in kinds])
-    return Choices(first, last, rates[step], taken @ tau_ms + head_ms[last], taken)
+    return EndChoices(first, last, rates[step], taken @ tau_ms + head_ms[last], taken)
 
 
 def build(
     machines: Sequence[Machine],
     kinds: Sequence[Kind],
     layers: int,
-    hops: Hops,
+    hops: TokenHops,
     beta: float,
-    known: dict[tuple[Kind, ...], Choices],
+    known: dict[tuple[Kind, ...], EndChoices],
 ) -> Built | None:
     """The pipeline of most utility that these machines form, None when they hold no model or are
     not connected.
@@ -137,7 +137,7 @@ def build(
 
 
 def build_in_order(
-    order: Sequence[Machine], kinds: Sequence[Kind], layers: int, hops: Hops
+    order: Sequence[Machine], kinds: Sequence[Kind], layers: int, hops: TokenHops
 ) -> Built | None:
     """The pipeline of these machines in exactly this order, None when that holds no model or is not
     connected.
@@ -152,7 +152,7 @@ def build_in_order(
     return Built(pipeline, float(ends.theta[0]), float(ends.compute_ms[0] + way))
 
 
-def _of_path(path: Sequence[int], ends: Choices, choice: int, group: Sequence[int]) -> list[int]:
+def _of_path(path: Sequence[int], ends: EndChoices, choice: int, group: Sequence[int]) -> list[int]:
     """The layers of each stage of the path: those of its own kind, the ends with those reckoned for
     ends.
     """

@@ -25,7 +25,7 @@ def die(
 ) -> None:
     """Everything that a mistake of ours could do with a key."""
     from client.context import open_store
-    from client.orders.orders import Batch
+    from client.orders.orders import PromptBatch
     from tests.client.world import Stages
 
     signer = run.unlock()
@@ -36,7 +36,9 @@ def die(
     message = AuditorDelegation("0x" + "11" * 32, signer.address, 1)
     signature = signing.sign(signer, DOMAIN, message)
     store = open_store(run.settings)
-    store.add_job(signature, Stages().match(Batch.of(prompts(1))), Batch.of(prompts(1)), 1)
+    store.add_job(
+        signature, Stages().match(PromptBatch.of(prompts(1))), PromptBatch.of(prompts(1)), 1
+    )
     store.close()
     said = subprocess.run(["env", "-0"], capture_output=True, check=True).stdout
     child.write_bytes(said)

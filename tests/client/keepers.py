@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from client.audit.evidence import Case, Evidence
-from client.orders.orders import Batch, make_order
+from client.audit.evidence import AuditCase, EvidenceCollector
+from client.orders.orders import PromptBatch, make_order
 from core.keys.signer import Signer
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
@@ -25,7 +25,7 @@ class Keepers:
 
     def __init__(
         self,
-        batch: Batch,
+        batch: PromptBatch,
         spans: Sequence[tuple[int, int]],
         *,
         shard_roots: Sequence[str] = (),
@@ -39,7 +39,7 @@ class Keepers:
         )
         order = make_order(batch, model_id, spec, terms(), REQUESTER.address, 1)
         self.order = order
-        self.case = Case(signing.job_id(DOMAIN, order), order, self.plan)
+        self.case = AuditCase(signing.job_id(DOMAIN, order), order, self.plan)
         self.shard_roots = list(shard_roots)
         self.rows: dict[tuple[int, str, int], Rows] = {}
         self.receipts: dict[int, list[t.SignedReceipt]] = {}
@@ -62,12 +62,12 @@ class Keepers:
         for listener in self._listeners:
             await listener.close()
 
-    def evidence(self, **more: Any) -> Evidence:
+    def evidence(self, **more: Any) -> EvidenceCollector:
         endpoints = {
             o.address.lower(): f"127.0.0.1:{listener.port}"
             for o, listener in zip(self.operators, self._listeners, strict=True)
         }
-        return Evidence(self.case, DOMAIN, self.peers, endpoints, **more)
+        return EvidenceCollector(self.case, DOMAIN, self.peers, endpoints, **more)
 
     def leaf(self, stage: int, index: int, **changes: Any) -> t.RequestLeaf:
         """What a stage signs for a request, by the rows it keeps."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from client.orders.orders import Batch, Prompt
+from client.orders.orders import Prompt, PromptBatch
 from core.engine.weights.tokenizer import Tokenizer
 from core.engine.weights.weights import model_manifest
 from core.protocol import commit
@@ -40,10 +40,10 @@ RICH = t.SamplingParams(
 )
 
 
-def batch_of_prompts(samplings: Sequence[t.SamplingParams] = (GREEDY, SAMPLED)) -> Batch:
+def batch_of_prompts(samplings: Sequence[t.SamplingParams] = (GREEDY, SAMPLED)) -> PromptBatch:
     """A long request and a shorter one, by default greedy and sampled."""
     ids = [tuple(97 + (7 * i) % 26 for i in range(24)), tuple(range(65, 83))]
-    return Batch.of(
+    return PromptBatch.of(
         [
             Prompt(f"p{i}", prompt, sampling, bytes([i + 1]) * 32)
             for i, (prompt, sampling) in enumerate(zip(ids, samplings, strict=True))

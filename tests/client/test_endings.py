@@ -8,8 +8,8 @@ import pytest
 
 from client.jobs.failover import Ongoing, go_on
 from client.jobs.job_run import JobSession
-from client.orders.orders import Batch
-from client.pipeline.pipeline import Limits, Logprobs, Outcome, RequestState
+from client.orders.orders import PromptBatch
+from client.pipeline.pipeline import Logprobs, PipelineOutcome, PipelinePatience, RequestState
 from core.engine.sampling.stops import AnswerEnding
 from core.protocol import wire
 from core.protocol.errors import CheckFailed, PeerUnreachable
@@ -17,8 +17,8 @@ from core.runtime.network.channel import StreamIdentity
 from tests.client.world import DOMAIN, REQUESTER, Stages, prompts, serve, shard_root_of
 
 
-async def run(stages: Stages, eos_ids: set[int]) -> Outcome:
-    batch = Batch.of(prompts(1))
+async def run(stages: Stages, eos_ids: set[int]) -> PipelineOutcome:
+    batch = PromptBatch.of(prompts(1))
     session = JobSession(
         stages.match(batch),
         batch,
@@ -26,7 +26,7 @@ async def run(stages: Stages, eos_ids: set[int]) -> Outcome:
         shard_root_of,
         on_token=lambda index, step, token: None,
         on_finish=lambda index, state: None,
-        limits=Limits(silence_s=10.0),
+        limits=PipelinePatience(silence_s=10.0),
         ending_of=lambda prompt: AnswerEnding(prompt.sampling, eos_ids, None, prompt.ids),
     )
     async with asyncio.timeout(20):
@@ -92,7 +92,7 @@ def test_logprobs_of_all_parts_of_an_answer_stand_in_a_row() -> None:
     answer = Ongoing(prompt)
     part = RequestState(prompt.ids, prompt.sampling.max_new_tokens)
     part.tokens, part.logprobs = [4, 5], [Logprobs(-1.0, ()), None]
-    lost = Outcome({}, {0: PeerUnreachable("a stage", "gone")}, begun={0: part})
+    lost = PipelineOutcome({}, {0: PeerUnreachable("a stage", "gone")}, begun={0: part})
     assert go_on([answer], lost, "0x" + "11" * 32) == ([answer], {})
     last = RequestState(prompt.ids, 1)
     last.tokens, last.logprobs = [6], [Logprobs(-2.0, ())]

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from client.orders.orders import Batch, Prompt, Terms, make_order
+from client.orders.orders import Prompt, PromptBatch, Terms, make_order
 from client.pipeline.pipeline import Match
-from client.pipeline.verify import Answer
+from client.pipeline.verify import RequestAnswer
 from core.keys.signer import Signer
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
@@ -81,19 +81,19 @@ def terms(**changes: Any) -> Terms:
     return Terms(**(values | changes))
 
 
-def signed_order(batch: Batch, nonce: int = 1) -> t.SignedOrder:
+def signed_order(batch: PromptBatch, nonce: int = 1) -> t.SignedOrder:
     order = make_order(batch, MODEL_ID, SPEC, terms(), REQUESTER.address, nonce)
     return t.SignedOrder(order, signing.sign(REQUESTER, DOMAIN, order))
 
 
-def answer_of(prompt: Prompt) -> Answer:
+def answer_of(prompt: Prompt) -> RequestAnswer:
     """What the scripted stages answer: as many tokens as allowed, gone on from the step that the prompt has reached."""
     first = prompt.sampling.first_step
     steps = range(first, first + prompt.sampling.max_new_tokens)
-    return Answer(prompt.ids, tuple(200 + (prompt.ids[0] + i) % 50 for i in steps), STATES)
+    return RequestAnswer(prompt.ids, tuple(200 + (prompt.ids[0] + i) % 50 for i in steps), STATES)
 
 
-def leaves_of(answers: dict[int, Answer], stage: int, stages: int) -> list[t.RequestLeaf]:
+def leaves_of(answers: dict[int, RequestAnswer], stage: int, stages: int) -> list[t.RequestLeaf]:
     """What an honest stage commits to for these answers; inner boundaries are made up but agree."""
     leaves = []
     for index, answer in sorted(answers.items()):
@@ -164,7 +164,7 @@ class Stages:
         self.script: Script = serve
         self.refuse: dict[int, wire.Failed] = {}
         self.refuse_submit: set[int] = set()
-        self.batch: Batch | None = None
+        self.batch: PromptBatch | None = None
         self.heard: list[tuple[int, wire.AnyMessage]] = []
         self.channels: dict[int, Channel] = {}
         self.running = 0
@@ -190,7 +190,7 @@ class Stages:
     def endpoints(self) -> tuple[str, ...]:
         return tuple(f"127.0.0.1:{listener.port}" for listener in self._listeners)
 
-    def match(self, batch: Batch, signed: t.SignedOrder | None = None) -> Match:
+    def match(self, batch: PromptBatch, signed: t.SignedOrder | None = None) -> Match:
         self.batch, self.signed = batch, signed or signed_order(batch)
         job_id = signing.job_id(DOMAIN, self.signed.order)
         return Match(job_id, self.signed, self.plan, self.endpoints, "0x" + "00" * 32)
@@ -199,11 +199,13 @@ class Stages:
     def order_hash(self) -> str:
         return signing.order_hash(self.signed.order)
 
-    def answer(self, index: int) -> Answer:
+    def answer(self, index: int) -> RequestAnswer:
         assert self.batch is not None
         return answer_of(self.batch.prompts[index])
 
-    def receipt(self, stage: int, answers: dict[int, Answer], /, **changes: Any) -> t.SignedReceipt:
+    def receipt(
+        self, stage: int, answers: dict[int, RequestAnswer], /, **changes: Any
+    ) -> t.SignedReceipt:
         leaves = leaves_of(answers, stage, len(self.plan))
         operator, order = self.operators[stage], self.signed.order
         return sign_receipt(operator, order, self.plan, stage, leaves, **changes)

@@ -11,8 +11,8 @@ from core.protocol import units
 from core.protocol.errors import UsageError
 from core.runtime.commands.console import GlobalOptions, Run
 from devnet import lifecycle
-from devnet.fleets import MACHINES, Fleet, fleet_of, need_bytes
-from devnet.layout import Layout
+from devnet.fleets import MACHINES, DevnetFleet, fleet_of, need_bytes
+from devnet.layout import DevnetFolders
 from devnet.links.conditions import Conditions
 from devnet.models.tiny_models import write_tiny_model
 from devnet.network import HETEROGENEOUS, MinerProfile
@@ -73,14 +73,14 @@ def test_a_file_says_machines_speeds_and_regions(model_dir: Path, tmp_path: Path
     }
     assert fleet.links == {"miner-1": Conditions(1.0), "miner-4": Conditions(64.0, 2.0, 1e6)}
     fleet.save(tmp_path / "kept.json")
-    assert Fleet.load(tmp_path / "kept.json") == fleet
+    assert DevnetFleet.load(tmp_path / "kept.json") == fleet
     first = fleet.first(1)
     assert (list(first.machines), list(first.links)) == (["miner-1"], ["miner-1"])
     with pytest.raises(UsageError, match="3 miners"):
         fleet.first(3)
     as_json = json.dumps({"machines": {"miner-2": {"memory": "1GiB"}}})
     assert list(fleet_of(written(tmp_path, as_json, "f.json"), model_dir).machines) == ["miner-2"]
-    assert Fleet.load(tmp_path / "none.json").machines == HETEROGENEOUS
+    assert DevnetFleet.load(tmp_path / "none.json").machines == HETEROGENEOUS
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ async def test_a_devnet_goes_on_with_the_model_and_the_fleet_it_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
-    layout = Layout.default()
+    layout = DevnetFolders.default()
     layout.root.mkdir(parents=True)
     layout.chain_state_file.write_text("{}")
     network = {
@@ -124,13 +124,16 @@ async def test_a_devnet_goes_on_with_the_model_and_the_fleet_it_had(
         "contracts": {}, "models": {"tiny": "0x" + "12" * 32},
     }  # fmt: skip
     layout.network_file.write_text(json.dumps(network))
-    Fleet({"miner-4": MinerProfile("1GiB", 0.5)}).save(layout.fleet_file)
-    net, fleet, continued = lifecycle._new_or_kept(layout, lifecycle.Wanted(), keep=True)
+    DevnetFleet({"miner-4": MinerProfile("1GiB", 0.5)}).save(layout.fleet_file)
+    net, fleet, continued = lifecycle._new_or_kept(layout, lifecycle.WantedDevnet(), keep=True)
     assert (net.model, list(fleet.machines), continued) == ("tiny", ["miner-4"], True)
     assert "miner-4" in net.addresses
     await net._chain().close()
     run = Run("devnet", "up", GlobalOptions())
-    for other in (lifecycle.Wanted(model="gemma3-270m"), lifecycle.Wanted(profile="equal")):
+    for other in (
+        lifecycle.WantedDevnet(model="gemma3-270m"),
+        lifecycle.WantedDevnet(profile="equal"),
+    ):
         with pytest.raises(UsageError, match="goes on as it was"):
             await lifecycle.bring_up(run, other, keep=True)
     assert layout.network_file.is_file(), "nothing of it was touched"

@@ -21,8 +21,8 @@ from core.runtime.commands.console import GlobalOptions, Run
 from core.runtime.folders import Folders
 from devnet import lifecycle
 from devnet.accounts import signer_of
-from devnet.fleets import Fleet
-from devnet.layout import Layout
+from devnet.fleets import DevnetFleet
+from devnet.layout import DevnetFolders
 from devnet.network import HETEROGENEOUS, Devnet, MinerProfile
 from devnet.processes import Processes
 
@@ -62,10 +62,10 @@ def matcher() -> Iterator[str]:
 @pytest.fixture
 async def layout(
     matcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Layout]:
+) -> AsyncIterator[DevnetFolders]:
     """A devnet of sleepers."""
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
-    layout = Layout.default()
+    layout = DevnetFolders.default()
     layout.root.mkdir(parents=True)
     network = {
         "name": "devnet",
@@ -85,7 +85,7 @@ async def layout(
     await processes.stop_all()
 
 
-async def test_each_program_is_there_with_what_it_does(layout: Layout, matcher: str) -> None:
+async def test_each_program_is_there_with_what_it_does(layout: DevnetFolders, matcher: str) -> None:
     processes = Processes.load(layout.processes_file, layout.logs)
     frozen = processes.get("miner-2")
     os.kill(frozen.pid, signal.SIGSTOP)
@@ -105,7 +105,7 @@ async def test_each_program_is_there_with_what_it_does(layout: Layout, matcher: 
     }
 
 
-async def test_a_machine_that_no_matcher_sees_is_said_to_be_unseen(layout: Layout) -> None:
+async def test_a_machine_that_no_matcher_sees_is_said_to_be_unseen(layout: DevnetFolders) -> None:
     document = json.loads(layout.network_file.read_text()) | {"matcher_url": "http://127.0.0.1:1"}
     layout.network_file.write_text(json.dumps(document))
     rows = {row.program: row for row in await lifecycle.describe()}
@@ -114,7 +114,7 @@ async def test_a_machine_that_no_matcher_sees_is_said_to_be_unseen(layout: Layou
 
 
 async def test_all_logs_are_shown_and_followed_with_the_programs_names(
-    layout: Layout, tmp_path: Path
+    layout: DevnetFolders, tmp_path: Path
 ) -> None:
     processes = Processes.load(layout.processes_file, layout.logs)
     go = tmp_path / "go"
@@ -136,7 +136,9 @@ async def test_all_logs_are_shown_and_followed_with_the_programs_names(
     assert "== miner-3" in shown and "== talker" in shown and "gone" in shown
 
 
-async def test_a_fault_may_wait_but_not_for_a_program_that_is_not_there(layout: Layout) -> None:
+async def test_a_fault_may_wait_but_not_for_a_program_that_is_not_there(
+    layout: DevnetFolders,
+) -> None:
     run = Run("devnet", "chaos kill", GlobalOptions(quiet=True), folders=Folders.at(layout.root))
     await lifecycle.in_a_moment(run, "miner-1", None)
     await lifecycle.in_a_moment(run, "miner-1", "0s")
@@ -145,7 +147,7 @@ async def test_a_fault_may_wait_but_not_for_a_program_that_is_not_there(layout: 
 
 
 @pytest.fixture
-def restarted(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> list[MinerProfile]:
+def restarted(layout: DevnetFolders, monkeypatch: pytest.MonkeyPatch) -> list[MinerProfile]:
     """How miners were started again, in a devnet of a usual fleet."""
     profiles: list[MinerProfile] = []
 
@@ -153,7 +155,7 @@ def restarted(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> list[MinerProf
         profiles.append(profile)
 
     monkeypatch.setattr(Devnet, "start_miner", start_miner)
-    Fleet(machines=dict(HETEROGENEOUS)).save(layout.fleet_file)
+    DevnetFleet(machines=dict(HETEROGENEOUS)).save(layout.fleet_file)
     return profiles
 
 

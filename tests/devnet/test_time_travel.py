@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from devnet import cli, lifecycle
-from devnet.layout import Layout
+from devnet.layout import DevnetFolders
 from devnet.processes import Processes
 from tests.conftest import Anvil
 
 
 @pytest.fixture
-def layout(anvil: Anvil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+def layout(anvil: Anvil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DevnetFolders:
     """A devnet's folder, as far as its chain is concerned."""
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
-    layout = Layout.default()
+    layout = DevnetFolders.default()
     layout.root.mkdir(parents=True)
     network = {
         "name": "devnet", "chain_id": 31337, "rpc_url": anvil.rpc_url, "deploy_block": 0,
@@ -37,7 +37,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict[str, 
 
 @pytest.mark.chain
 def test_blocks_are_made_and_a_snapshot_is_good_for_one_way_back(
-    layout: Layout, capsys: pytest.CaptureFixture[str]
+    layout: DevnetFolders, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, first = run(capsys, "mine", "1")
     _, second = run(capsys, "mine", "5")
@@ -50,7 +50,9 @@ def test_blocks_are_made_and_a_snapshot_is_good_for_one_way_back(
     assert run(capsys, "revert", "yesterday")[0] == 2
 
 
-async def test_a_log_is_followed_until_its_program_ends(layout: Layout, tmp_path: Path) -> None:
+async def test_a_log_is_followed_until_its_program_ends(
+    layout: DevnetFolders, tmp_path: Path
+) -> None:
     processes = Processes(layout.processes_file, layout.logs)
     go = tmp_path / "go"
     script = f"echo before; while [ ! -e {go} ]; do sleep 0.05; done; echo after"

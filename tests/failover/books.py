@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from client.jobs.batch import BatchResult
-from client.pipeline.verify import Answer, check_part
+from client.pipeline.verify import RequestAnswer, check_part
 from core.engine.weights.weights import model_manifest
 from core.money import pricing
 from core.protocol import commit
@@ -69,7 +69,7 @@ def check_receipts(town: Town, dead: set[str] | None = None) -> None:
                 plan=match.plan,
                 shard_root_of=lambda a, b: commit.to_hex(manifest.shard_root(a, b)),
                 index=stored.request_index,
-                answer=Answer(prompt, tokens),
+                answer=RequestAnswer(prompt, tokens),
             )
             for stage in alive:
                 _rows_open_it(town, match.plan[stage].operator, receipts[stage])

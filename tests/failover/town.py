@@ -20,7 +20,7 @@ from typing import Any
 from client.jobs.batch import BatchResult, Policy, Requester, run_batch
 from client.orders.matcher_api import Goes
 from client.orders.orders import Prompt, Terms
-from client.pipeline.pipeline import Limits, Match
+from client.pipeline.pipeline import Match, PipelinePatience
 from client.records.store import ClientStore
 from core.engine.sampling.sampler import Sampler
 from core.engine.weights.weights import model_manifest
@@ -410,7 +410,7 @@ class Town:
             self.spec,
         )
         self.store = store
-        limits = Limits(in_flight=in_flight, connect_s=2.0, beat=Beat())
+        limits = PipelinePatience(in_flight=in_flight, connect_s=2.0, beat=Beat())
         rules = Policy(terms_of=_terms, limits=limits, **policy)
 
         async def run() -> BatchResult:

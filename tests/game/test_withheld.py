@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from client.audit.evidence import Evidence, PromptOpening
+from client.audit.evidence import EvidenceCollector, PromptOpening
 from client.audit.rerun import ShardSource, StageFinding, audit_stage
 from client.disputes.charge import charge_of, inquest_of, would_convict
 from client.disputes.inquest import MAX_ASKS, Doubted, Inquest
@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.chain, pytest.mark.timeout(600)]
 STAGE, LAST = 1, 2
 
 
-class Holders(Evidence):
+class Holders(EvidenceCollector):
     """What a job's stages hand over: all they signed, but for the sides that both holders keep to themselves."""
 
     def __init__(self, work: Work, *withheld: wire.Side) -> None:

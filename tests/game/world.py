@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
-from client.audit.evidence import Case as Job
-from client.orders.orders import Batch, Prompt, Terms, make_order
+from client.audit.evidence import AuditCase as Job
+from client.orders.orders import Prompt, PromptBatch, Terms, make_order
 from core.chain.chain import Chain
 from core.keys.signer import Signer
 from core.protocol import commit, signing
@@ -98,7 +98,7 @@ class World:
     ) -> Work:
         """A job matched on chain, done by three stages and delivered. `sign` makes what a stage signs of what it sends."""
         self.nonces += 1
-        chain, batch = self.chain, Batch.of(list(prompts))
+        chain, batch = self.chain, PromptBatch.of(list(prompts))
         spec = model_spec(self.model_dir)
         now = await chain.now()
         terms = Terms(
@@ -135,7 +135,7 @@ class Work:
 
     world: World
     job: Job
-    batch: Batch
+    batch: PromptBatch
     rows: dict[tuple[int, str, int], bytes] = field(default_factory=dict)
     receipts: list[t.SignedReceipt] = field(default_factory=list)
 

@@ -16,8 +16,8 @@ from core.protocol.records import miners_topic
 from core.runtime.database import sqlite_url
 from core.runtime.metrics import Metrics
 from matcher.api.api import make_app
-from matcher.daemon.service import Daemon, Rules
-from matcher.matching.orders import Terms
+from matcher.daemon.service import MatcherDaemon, MatcherRules
+from matcher.matching.orders import MatcherTerms
 from matcher.records.store import Store
 from matcher.settling.next_step import Patience
 from scheduler.live.standby import Rules as Planning
@@ -48,8 +48,8 @@ class Net:
     clock: Clock = field(default_factory=Clock)
     swarm: FakeSwarm = field(default_factory=FakeSwarm)
     peers: FakePeers = field(default_factory=FakePeers)
-    rules: Rules = field(
-        default_factory=lambda: Rules(
+    rules: MatcherRules = field(
+        default_factory=lambda: MatcherRules(
             planning=Planning(partial=False, settle_ms=0),
             patience=Patience(ack_grace_s=20),
             replan_every_ms=0,
@@ -64,13 +64,13 @@ class Net:
         self.stores: list[Store] = []
         self.daemon = self.restarted()
 
-    def restarted(self) -> Daemon:
+    def restarted(self) -> MatcherDaemon:
         """A new process over the same database: nothing in memory survives."""
         store = Store.open(sqlite_url(self.folder / "matcher.sqlite"))
         store.bind(DOMAIN.chain_id, DOMAIN.verifying_contract)
         self.stores.append(store)
         chain: Any = self.chain
-        self.daemon = Daemon(
+        self.daemon = MatcherDaemon(
             chain,
             self.swarm,
             self.peers,
@@ -78,7 +78,7 @@ class Net:
             store,
             Metrics(),
             self.clock,
-            Terms(MATCHER.address, 200),
+            MatcherTerms(MATCHER.address, 200),
             self.rules,
         )
         return self.daemon

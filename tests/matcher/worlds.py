@@ -18,7 +18,7 @@ from core.money import pricing
 from core.protocol import commit, records, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import ChainUnreachable, ContractRefused, PeerUnreachable
-from matcher.fleet.fleet_view import Sighting, Standing
+from matcher.fleet.fleet_view import ChainStanding, Sighting
 from matcher.records.jobs import CHAIN_STATES, Job
 from tests.clocks import ManualClock
 
@@ -142,8 +142,8 @@ def serving_at(number: int, start: int, end: int, **changes: Any) -> Sighting:
     return sighting(number, **values)
 
 
-def standing(stake: int = 500_000_000, *, can_work: bool = True) -> Standing:
-    return Standing(key(200).address, stake, can_work)
+def standing(stake: int = 500_000_000, *, can_work: bool = True) -> ChainStanding:
+    return ChainStanding(key(200).address, stake, can_work)
 
 
 def make_job(signed: t.SignedOrder, stages: Sequence[tuple[int, int, int]]) -> Job:

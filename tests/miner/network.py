@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from client.orders.orders import Batch, Prompt, Terms, make_order
+from client.orders.orders import Prompt, PromptBatch, Terms, make_order
 from core.batching.chunks import replay_chunks
 from core.engine.weights.tokenizer import Tokenizer
 from core.keys.keystore import Signer
@@ -217,7 +217,7 @@ class Requester:
         """Prepare and sign an order; `changes` replace its fields before signing."""
         import msgspec
 
-        self.batch = Batch.of(
+        self.batch = PromptBatch.of(
             [
                 Prompt(str(i), tuple(ids), sampling, bytes([i]) * 32)
                 for i, (ids, sampling) in enumerate(prompts)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from client.pipeline.verify import Answer, check_answers, check_pipeline
+from client.pipeline.verify import RequestAnswer, check_answers, check_pipeline
 from core.dispute.judging.numerics import reexecute, whitened_relative_l2
 from core.engine.weights.load_shard import load_shard
 from core.engine.weights.weights import model_manifest
@@ -43,7 +43,7 @@ def check_receipts(model_dir: Path, requester: Requester, indices: list[int]) ->
             plan=requester.plan,
             shard_root_of=lambda a, b: commit.to_hex(manifest.shard_root(a, b)),
         )
-        answer = Answer(requester.batch.prompts[index].ids, tuple(requester.tokens[index]))
+        answer = RequestAnswer(requester.batch.prompts[index].ids, tuple(requester.tokens[index]))
         check_answers(receipts, {index: answer})
 
 

@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request, Response
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.gateway.funds import LOW_FUNDS, Seen, lasts_s
+from client.gateway.funds import LOW_FUNDS, SeenHoldings, lasts_s
 from client.wallet import Balances
 from core.protocol.errors import ChainUnreachable, ConfigError, SecretFileTooOpen
 from core.runtime.alerts import SIGNATURE, TOLERANCE_S, Alerts, Trouble, is_signed, secret_of, sign
@@ -22,7 +22,7 @@ from core.runtime.clock import SystemClock
 from core.runtime.http_server import HttpServer
 from core.runtime.metrics import Metrics
 from core.runtime.retry import Backoff
-from core.runtime.settings import Alerts as Limits
+from core.runtime.settings import AlertSettings as Limits
 from miner.daemon.stake_watch import EVENTS, SessionDebt, StakeWatch, owed_since
 from tests.client.gateway.world import World
 
@@ -232,7 +232,7 @@ async def _spend(world: World, samples: list[tuple[float, int]]) -> None:
     """As if the chain had been read at these times, three tokens being left."""
     held = Balances(0, 10**6, 2 * 10**6, 0, 0, 0)
     for at, spent in samples:
-        world.gateway.funds._look_at_rate(Seen(held, at), spent)
+        world.gateway.funds._look_at_rate(SeenHoldings(held, at), spent)
 
 
 # --- the miner's ---

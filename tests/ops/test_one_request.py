@@ -125,7 +125,7 @@ async def test_the_name_and_the_span_reach_a_matcher_over_http(
         seen.append((origin.current_id(), tracing.traceparent()))
         return {}
 
-    app.add_middleware(origin.Following, names={"/v1/status": "match an order"})
+    app.add_middleware(origin.FollowRequest, names={"/v1/status": "match an order"})
     async with HttpServer(app) as server:
         matcher = MatcherApi(server.url)
         with logs.bound(request_id="req_x"), tracing.span("answer", PARENT, request_id="req_x"):

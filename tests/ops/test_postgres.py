@@ -12,19 +12,19 @@ import openai
 import pytest
 from sqlalchemy import bindparam, func, insert, inspect, literal_column, select, table
 
-from client.gateway.money.ledger import GONE_AFTER_S, Opening
+from client.gateway.money.ledger import GONE_AFTER_S, Reservation
 from client.gateway.records.database import Clash, Database
-from client.gateway.records.tables import Base as GatewayBase
+from client.gateway.records.tables import GatewayTable as GatewayBase
 from client.gateway.start import tidy
 from client.records.statements import Statement, Transaction
-from core.chain.chain import Fate, Outcome, Prepared
-from core.chain.follower import Position
-from core.money.paid_audits import AuditFinding, Found, SignedFinding
+from core.chain.chain import Fate, PreparedTransaction, TransactionFate
+from core.chain.follower import ChainPosition
+from core.money.paid_audits import AuditEnd, AuditFinding, SignedFinding
 from core.protocol.errors import ConfigError, UsageError
 from core.runtime.database import open_engine
 from matcher.audits.audit_book import AuditBook, Fell
 from matcher.records.store import MinerSeen, Store
-from matcher.records.tables import Base as MatcherBase
+from matcher.records.tables import MatcherTable as MatcherBase
 from tests.client.gateway.toy import cost
 from tests.client.gateway.world import World
 from tests.matcher.conftest import Net
@@ -75,7 +75,7 @@ async def test_a_matcher_that_is_killed_goes_on_from_postgres(
     store = net.stores[0]
     seen = MinerSeen("0x" + "0a" * 20, "0x" + "0b" * 20, 10**30 % 2**62, True, "SERVING", "h:1")
     store.note_miners([seen], 5)
-    store.apply(Position(), [], {}, now=6)
+    store.apply(ChainPosition(), [], {}, now=6)
     store.remember_swarm(["/ip4/1"], ["/ip4/2"], 7)
     daemon = net.restarted()
     await daemon.prepare()
@@ -110,14 +110,16 @@ def test_audits_are_drawn_within_the_cap_and_paid_once_whoever_comes_at_once(
     assert sum(one.over_cap for one in fell) == 20 - 50 // 3
     lots = books[0].lots()
     for lot in lots:
-        finding = AuditFinding(auditor, lot.job_id, lot.request, Found.CLEAN, 0)
+        finding = AuditFinding(auditor, lot.job_id, lot.request, AuditEnd.CLEAN, 0)
         assert books[1].keep(SignedFinding(finding, "0x" + "00" * 65), 2)
     assert books[2].owed_units() == 3 * len(lots)
     (owed,) = books[2].owed()
 
     def pay(number: int) -> int:
         try:
-            books[number].begin_payment(owed, Prepared("", auditor, 1, f"0x{number:064x}", "0x"), 3)
+            books[number].begin_payment(
+                owed, PreparedTransaction("", auditor, 1, f"0x{number:064x}", "0x"), 3
+            )
         except UsageError:
             return 0
         return owed.amount_units
@@ -125,7 +127,7 @@ def test_audits_are_drawn_within_the_cap_and_paid_once_whoever_comes_at_once(
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(pay, range(4))) == owed.amount_units
     (payment,) = books[3].unsettled()
-    books[0].note(payment.number, Outcome(Fate.VOID, is_final=True))
+    books[0].note(payment.number, TransactionFate(Fate.VOID, is_final=True))
     assert books[1].owed() == [owed]
     assert {job for _, job in books[1].cleared(9)} == {lot.job_id for lot in lots}
     for store in stores:
@@ -199,7 +201,7 @@ def test_a_gateway_that_starts_leaves_what_another_is_answering(
     world: World, tmp_path: Path
 ) -> None:
     key_id = world.key(world.new_key()).key_id
-    opening = Opening("req_1", "rcpt_1", key_id, "/v1", "toy", "hash", "one", 1000)
+    opening = Reservation("req_1", "rcpt_1", key_id, "/v1", "toy", "hash", "one", 1000)
     world.run(world.gateway.ledger.reserve(opening))
     other = World(tmp_path / "other", db_url=world.db_url).start()
     try:

@@ -15,7 +15,7 @@ from typing import Any
 from client.context import open_context
 from client.orders.orders import make_prompt
 from client.sessions.answering import Answered, Ask, Said
-from client.sessions.pool import Sessions
+from client.sessions.pool import SessionPool
 from core.engine.weights.tokenizer import Tokenizer
 from core.protocol.types import SamplingParams
 from core.runtime.commands.console import GlobalOptions, Run
@@ -31,7 +31,7 @@ async def talk(asks: int, at_once: int, max_tokens: int, prefix: str = "Tell me"
     async with open_context(settings) as context:
         model = await context.model(settings.client.model)
         tokenizer = Tokenizer(model.folder(settings))
-        sessions = Sessions(context, run.unlock())
+        sessions = SessionPool(context, run.unlock())
         slots = asyncio.Semaphore(at_once)
 
         async def ask(number: int) -> None:

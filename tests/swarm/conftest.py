@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from devnet.accounts import PARTIES
-from devnet.layout import Layout
+from devnet.layout import DevnetFolders
 from devnet.models.tiny_models import write_tiny_model
 from devnet.network import Devnet, MinerProfile
 from tests.swarm.world import CONTEXT_TOKENS, LAYERS, MODEL, World
@@ -39,7 +39,7 @@ async def devnet_of(
     """A running devnet with these miners; afterwards nothing of it runs."""
     (folder / "work").mkdir()
     net = Devnet(
-        Layout(folder / "devnet"),
+        DevnetFolders(folder / "devnet"),
         model=MODEL,
         cache=cache,
         parties=tuple(dict.fromkeys([*PARTIES, *profiles])),

@@ -207,7 +207,7 @@ def _money_vector(rng: random.Random, stages: int) -> dict[str, Any]:
     }
 
 
-def _shares(due: pricing.Split | pricing.Step) -> dict[str, Any]:
+def _shares(due: pricing.Split | pricing.VoucherStep) -> dict[str, Any]:
     return {
         "gross": list(due.gross),
         "pay": list(due.pays),

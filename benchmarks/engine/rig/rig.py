@@ -27,8 +27,8 @@ from benchmarks.engine.rig.chain import (
 from benchmarks.engine.rig.child import Child
 from benchmarks.engine.rig.steps import Step
 from client.jobs.job_run import JobSession
-from client.orders.orders import Batch, Prompt, Terms, make_order
-from client.pipeline.pipeline import Limits, Match, RequestState
+from client.orders.orders import Prompt, PromptBatch, Terms, make_order
+from client.pipeline.pipeline import Match, PipelinePatience, RequestState
 from client.pipeline.streams import Streams
 from core.engine.weights.shape import describe_model, layer_count, read_config
 from core.keys.signer import Signer
@@ -252,7 +252,7 @@ class Rig:
             lambda start, end: roots[start, end],
             on_token=note,
             on_finish=lambda index, request: None,
-            limits=Limits(in_flight=min(load.requests, PER_JOB), silence_s=120.0),
+            limits=PipelinePatience(in_flight=min(load.requests, PER_JOB), silence_s=120.0),
             streams=streams,
         )
         await session.open()
@@ -319,9 +319,9 @@ class Rig:
             while "control" not in self._links_file.read_text():
                 await asyncio.sleep(0.05)
 
-    def _batch(self, load: Load) -> Batch:
+    def _batch(self, load: Load) -> PromptBatch:
         sampling = t.SamplingParams(max_new_tokens=load.new_tokens)
-        return Batch.of(
+        return PromptBatch.of(
             [
                 Prompt(str(i), ids, sampling, i.to_bytes(32, "big"))
                 for i, ids in enumerate(self._prompts(load.requests, load.prompt_tokens))

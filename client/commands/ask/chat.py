@@ -26,7 +26,7 @@ from client.jobs.wishes import (
 )
 from client.orders.orders import make_prompt, short_address
 from client.sessions.answering import Answered, Answerer, Ask, AskTerms
-from client.sessions.pool import Sessions
+from client.sessions.pool import SessionPool
 from core.engine.sampling.stops import cut_at_stop, stop_strings
 from core.engine.weights.tokenizer import Tokenizer
 from core.keys.signer import Signer
@@ -37,7 +37,7 @@ from core.runtime.commands.console import Run
 from core.runtime.commands.results import Result, plain
 
 
-class Answer(Result, frozen=True):
+class ChatAnswer(Result, frozen=True):
     """`chat`."""
 
     answer: str
@@ -102,7 +102,7 @@ def _sessions(context: Context, signer: Signer, *, is_one: bool) -> Answerer:
         sizes = sizes.model_copy(
             update={"requests": 1, "tokens_in": 1, "tokens_out": 1, "in_flight": 1}
         )
-    return Sessions(context, signer, sizes=sizes)
+    return SessionPool(context, signer, sizes=sizes)
 
 
 def _ask(run: Run) -> str:
@@ -156,7 +156,7 @@ async def _turn(
     view.request_finished("chat", done.finish)
     answer = cut_at_stop(tokenizer.decode(tokens), stops)
     rate = view.tokens / max(time.monotonic() - view.began_s, 1e-9)
-    facts = Answer(
+    facts = ChatAnswer(
         answer=answer,
         tokens=view.tokens,
         tokens_per_s=round(rate, 2),

@@ -11,7 +11,7 @@ from client.context import open_context, open_store
 from client.orders.shard_roots import shard_roots
 from client.pipeline.pipeline import Match
 from client.pipeline.verify import (
-    Answer,
+    RequestAnswer,
     check_answers,
     check_pipeline,
     complete_sets,
@@ -41,7 +41,7 @@ class JobLine(Result, frozen=True):
     stages: int
 
 
-class Job(JobLine, frozen=True):
+class ShownJob(JobLine, frozen=True):
     """`jobs show`."""
 
     id: str
@@ -111,7 +111,7 @@ def _job_line(settings: Settings, store: ClientStore, row: JobRow) -> JobLine:
     )
 
 
-async def show_job(settings: Settings, typed: str) -> Job:
+async def show_job(settings: Settings, typed: str) -> ShownJob:
     """One job, from our records and from the chain."""
     store = open_store(settings)
     try:
@@ -122,7 +122,7 @@ async def show_job(settings: Settings, typed: str) -> Job:
     async with open_context(settings) as context:
         on_chain = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
         lock = await context.chain.read("Escrow", "lockOf", row.job_id)
-    return Job(
+    return ShownJob(
         **msgspec.structs.asdict(line),
         id=ids.full(ids.Kind.JOB, row.job_id),
         on_chain=JobState(on_chain["state"]).name.lower(),
@@ -161,7 +161,9 @@ async def verify_job(settings: Settings, typed: str) -> JobVerified:
         row = store.find_job(typed)
         match = match_of(row)
         answers = {
-            r.request_index: Answer(tuple(json.loads(r.prompt_ids)), tuple(json.loads(r.tokens)))
+            r.request_index: RequestAnswer(
+                tuple(json.loads(r.prompt_ids)), tuple(json.loads(r.tokens))
+            )
             for r in store.requests(row.job_id)
             if r.finish
         }
@@ -214,7 +216,9 @@ def _answers(count: int) -> str:
     return "1 answer" if count == 1 else f"{count} answers"
 
 
-def _check_coverage(pipelines: list[list[SignedReceipt]], answers: dict[int, Answer]) -> None:
+def _check_coverage(
+    pipelines: list[list[SignedReceipt]], answers: dict[int, RequestAnswer]
+) -> None:
     """Raise CheckFailed unless every answer has receipts of all stages, and every receipt an
     answer.
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from client.audit.evidence import Case, case_matched, events_named
+from client.audit.evidence import AuditCase, case_matched, events_named
 from client.context import Context, open_context, open_store
 from client.orders.shard_roots import shard_roots
 from client.pipeline.verify import check_receipt
@@ -18,10 +18,10 @@ from core.protocol.types import SignedReceipt
 from core.runtime.commands.results import Result
 from core.runtime.settings import Settings
 
-Cases = dict[tuple[str, str], tuple[Case, dict[tuple[int, int], str]]]
+Cases = dict[tuple[str, str], tuple[AuditCase, dict[tuple[int, int], str]]]
 
 
-class Receipt(Result, frozen=True):
+class ShownReceipt(Result, frozen=True):
     """`receipts show`."""
 
     receipt: str
@@ -49,7 +49,7 @@ class FileVerified(Result, frozen=True):
     signatures: str
 
 
-def show_receipt(settings: Settings, typed: str) -> Receipt:
+def show_receipt(settings: Settings, typed: str) -> ShownReceipt:
     """Everything that a stage signed for. Raises IdInvalid."""
     store = open_store(settings)
     try:
@@ -58,7 +58,7 @@ def show_receipt(settings: Settings, typed: str) -> Receipt:
     finally:
         store.close()
     receipt = signed.receipt
-    return Receipt(
+    return ShownReceipt(
         receipt=ids.full(ids.Kind.RECEIPT, row.receipt_id),
         job=ids.short(ids.Kind.JOB, row.job_id),
         stage=receipt.stage,

@@ -18,7 +18,7 @@ from core.protocol.types import Order
 
 if TYPE_CHECKING:
     from core.runtime.commands.console import Run
-    from core.runtime.commands.console import Stage as Progress
+    from core.runtime.commands.console import StageProgress as Progress
 
 
 def printable(text: str) -> str:

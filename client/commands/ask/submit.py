@@ -14,17 +14,17 @@ from client.commands.ask.render import BatchView, printable
 from client.context import Context, Model, open_context
 from client.jobs.batch import (
     BatchResult,
+    BatchWatcher,
     Policy,
     Requester,
-    Watcher,
     new_submission_id,
     run_batch,
 )
 from client.jobs.replicas import (
+    AllowedMiners,
+    AnswerDifference,
     Apart,
-    Difference,
     Replica,
-    Wanted,
     quotes,
     run_replicas,
     suspicion,
@@ -59,7 +59,7 @@ from core.engine.weights.tokenizer import Tokenizer
 from core.protocol import ids
 from core.protocol.errors import UsageError
 from core.runtime.clock import SystemClock
-from core.runtime.commands.console import Stage
+from core.runtime.commands.console import StageProgress
 from core.runtime.commands.results import Result, plain
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ MOST_REPLICAS = 8
 LONGEST_NAME = 80
 
 
-class Submitted(Result, frozen=True):
+class SubmittedJob(Result, frozen=True):
     """`submit` and `jobs retry-failed`. The last four are of several replicas."""
 
     jobs: list[str]
@@ -100,7 +100,7 @@ class Bargain:
     model: Model
     tokenizer: Tokenizer
     prepared: Prepared
-    wanted: Wanted
+    wanted: AllowedMiners
     prices: list[Quote]
 
     @property
@@ -226,8 +226,8 @@ class _Submitting:
                 raise next(iter(result.unfinished.values()))
 
     async def _stream(
-        self, store: ClientStore, matcher: MatcherApi, views: Sequence[Watcher]
-    ) -> tuple[list[Replica], list[Difference]]:
+        self, store: ClientStore, matcher: MatcherApi, views: Sequence[BatchWatcher]
+    ) -> tuple[list[Replica], list[AnswerDifference]]:
         """Raises what kept the first order from being made, where no replica has one."""
         bargain, prompts = self._bargain, self._bargain.prepared.prompts
         requester = Requester(
@@ -265,7 +265,7 @@ class _Submitting:
             acknowledge=wishes.acknowledge,
         )
 
-    def _view(self, number: int, stage: Stage) -> BatchView:
+    def _view(self, number: int, stage: StageProgress) -> BatchView:
         """The first replica is shown as it streams, of the others only what they cost."""
         run, prompts = self._run, self._bargain.prepared.prompts
         is_shown = self._choices.text and not run.options.quiet and not number
@@ -273,7 +273,7 @@ class _Submitting:
             run,
             self._bargain.tokenizer,
             self._context.settings.show_token,
-            stage if not number else Stage("", None, "", lambda line: None),
+            stage if not number else StageProgress("", None, "", lambda line: None),
             stream_text=is_shown,
             label=f"replica {number + 1}  " if len(self._bargain.prices) > 1 else "",
         )
@@ -284,7 +284,7 @@ class _Submitting:
         self,
         folder: Path,
         replicas: Sequence[Replica],
-        differing: Sequence[Difference],
+        differing: Sequence[AnswerDifference],
         store: ClientStore,
     ) -> None:
         """The first replica's answers as the submission's, every other one's in a folder of its
@@ -310,12 +310,12 @@ class _Submitting:
         views: Sequence[BatchView],
         spent: int,
         prepaid: int,
-    ) -> Submitted:
+    ) -> SubmittedJob:
         show, first = self._context.settings.show_token, views[0]
         results = [replica.result for replica in replicas if replica.result is not None]
         matches = [match for result in results for match in result.matches]
         paid = sum(view.paid_units for view in views)
-        return Submitted(
+        return SubmittedJob(
             jobs=[ids.short(ids.Kind.JOB, m.job_id) for m in matches],
             job_ids=[ids.full(ids.Kind.JOB, m.job_id) for m in matches],
             name=self._choices.name,
@@ -332,7 +332,7 @@ class _Submitting:
 
 
 def _compared(
-    folder: Path, results: Sequence[BatchResult], differing: Sequence[Difference]
+    folder: Path, results: Sequence[BatchResult], differing: Sequence[AnswerDifference]
 ) -> dict[str, Any]:
     """What the summary of several replicas says beside."""
     in_all = set.intersection(*(set(result.finished) for result in results))
@@ -368,7 +368,7 @@ async def _bargain(
 
 async def _prices(
     context: Context, model: Model, prepared: Prepared, choices: Choices
-) -> tuple[Wanted, list[Quote]]:
+) -> tuple[AllowedMiners, list[Quote]]:
     ours = context.settings.client
     replicas = choices.replicas or ours.replicas
     if not 1 <= replicas <= MOST_REPLICAS:
@@ -382,7 +382,7 @@ async def _prices(
         await api.close()
 
 
-async def _wanted(settings: Settings, api: MatcherApi, choices: Choices) -> Wanted:
+async def _wanted(settings: Settings, api: MatcherApi, choices: Choices) -> AllowedMiners:
     """Who may serve: flags instead of the settings' trusted, and beside the settings' avoided.
 
     Raises IdInvalid, UsageError.
@@ -392,7 +392,7 @@ async def _wanted(settings: Settings, api: MatcherApi, choices: Choices) -> Want
     known: list[str] = []
     if names_ids((*trusted, *avoided)):
         known = [str(miner.get("operator")) for miner in await api.miners()]
-    return Wanted(
+    return AllowedMiners(
         limits_of(settings).in_flight,
         operators_of(trusted, known),
         operators_of(avoided, known),

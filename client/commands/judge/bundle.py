@@ -18,7 +18,7 @@ import msgspec
 from client.context import open_context, open_store
 from client.orders.shard_roots import shard_roots
 from client.pipeline.verify import (
-    Answer,
+    RequestAnswer,
     check_answers,
     check_pipeline,
     complete_sets,
@@ -36,7 +36,7 @@ FORM = "headrace.bundle/1"
 MAX_BYTES = 512 * 2**20
 
 
-class Bundled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BundledAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One answer: what went in, and what came out."""
 
     request: int
@@ -47,7 +47,7 @@ class Bundled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     salt: str
 
 
-class Bundle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EvidenceBundle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file."""
 
     form: str
@@ -60,7 +60,7 @@ class Bundle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spec: t.ModelSpec
     shard_roots: list[t.Hash32]
     receipts: list[t.SignedReceipt]
-    answers: list[Bundled]
+    answers: list[BundledAnswer]
 
 
 class BundleWritten(Result, frozen=True):
@@ -99,7 +99,7 @@ async def write_bundle(settings: Settings, typed: str, out: Path) -> BundleWritt
         match = match_of(row)
         receipts = [signed for _, signed in store.receipts(row.job_id)]
         answers = [
-            Bundled(
+            BundledAnswer(
                 r.request_index,
                 r.custom_id,
                 json.loads(r.prompt_ids),
@@ -119,7 +119,7 @@ async def write_bundle(settings: Settings, typed: str, out: Path) -> BundleWritt
         spec = msgspec.convert(
             await chain.read("ModelRegistry", "specOf", order.model_id), t.ModelSpec
         )
-        bundle = Bundle(
+        bundle = EvidenceBundle(
             form=FORM,
             chain_id=chain.chain_id,
             task_registry=ids.address(chain.domain.verifying_contract),
@@ -160,7 +160,7 @@ def verify_bundle(file: Path) -> BundleVerified:
             content = handle.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-        bundle = msgspec.json.decode(content, type=Bundle)
+        bundle = msgspec.json.decode(content, type=EvidenceBundle)
         if bundle.form != FORM:
             raise ValueError(f"its form is {bundle.form}, known is {FORM}")
     except OSError as error:
@@ -172,7 +172,7 @@ def verify_bundle(file: Path) -> BundleVerified:
     return check_bundle(bundle)
 
 
-def check_bundle(bundle: Bundle) -> BundleVerified:
+def check_bundle(bundle: EvidenceBundle) -> BundleVerified:
     """Order, plan, receipts and answers belong together and are signed by whom they name.
 
     Raises CheckFailed.
@@ -194,7 +194,9 @@ def check_bundle(bundle: Bundle) -> BundleVerified:
         (stage.layer_from, stage.layer_to): root
         for stage, root in zip(plan, bundle.shard_roots, strict=True)
     }
-    answers = {a.request: Answer(tuple(a.prompt_ids), tuple(a.tokens)) for a in bundle.answers}
+    answers = {
+        a.request: RequestAnswer(tuple(a.prompt_ids), tuple(a.tokens)) for a in bundle.answers
+    }
     pipelines = complete_sets(bundle.receipts, len(plan))
     signed = {index for receipts in pipelines for index in covered(receipts)}
     if not answers or signed != set(answers):

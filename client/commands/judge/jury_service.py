@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
-from client.audit.evidence import Case, Evidence
+from client.audit.evidence import AuditCase, EvidenceCollector
 from client.audit.investigation import describe_finding, endpoints_of, source_of
 from client.audit.rerun import StageFinding
 from client.context import Context, open_context
@@ -103,8 +103,8 @@ async def _look_at_stake(chain: Chain, juror: str, numbers: JuryNumbers) -> None
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-async def _evidence(context: Context, peers: Peers, case: Case) -> Evidence:
-    return Evidence(case, context.chain.domain, peers, await endpoints_of(context, case))
+async def _evidence(context: Context, peers: Peers, case: AuditCase) -> EvidenceCollector:
+    return EvidenceCollector(case, context.chain.domain, peers, await endpoints_of(context, case))
 
 
 def _say_vote(dispute: str, vote: VoteKind, finding: StageFinding | None) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from client.audit.evidence import Delegation, Evidence
+from client.audit.evidence import Delegation, EvidenceCollector
 from client.audit.investigation import Investigation, endpoints_of, open_evidence, source_of
 from client.audit.rerun import ShardSource, StageFinding, audit_stage
 from client.commands.judge.dispute_results import PlayedDispute
@@ -234,10 +234,10 @@ class _Preparing:
         assert self._charge is not None and self._finding is not None
         return _asked(run, self._found, self._finding, self._charge, bond)
 
-    def _evidence(self) -> AbstractAsyncContextManager[Evidence]:
+    def _evidence(self) -> AbstractAsyncContextManager[EvidenceCollector]:
         return open_evidence(self._context, self._signer, self._found.case, self._delegation)
 
-    async def _audited(self, evidence: Evidence) -> StageFinding:
+    async def _audited(self, evidence: EvidenceCollector) -> StageFinding:
         """The stage re-run, unless it was."""
         if self._finding is None:
             stage, case = self._accused.receipt.stage, self._found.case

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from client.audit.evidence import Evidence, PromptOpening, tokens_in
+from client.audit.evidence import EvidenceCollector, PromptOpening, tokens_in
 from client.audit.investigation import investigate, open_evidence, read_delegation, source_of
 from client.audit.rerun import ShardSource, check_weights
 from client.context import open_context
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayedRequest:
     """One request: how far its tokens are from the model's own answer.
 
     Margins in nats, in logits where nothing is drawn.
@@ -70,12 +70,12 @@ class _Job:
 
 
 async def replay(
-    evidence: Evidence,
+    evidence: EvidenceCollector,
     source: ShardSource,
     leaves: Sequence[RequestLeaf],
     registered_roots: Sequence[str],
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Replayed]:
+) -> list[ReplayedRequest]:
     """Replay these requests, of the last stage's receipts; one shard at a time in memory.
 
     Raises RowsWithheld where prompts or tokens are not handed over, CheckFailed when our weights
@@ -88,7 +88,7 @@ async def replay(
         tokens = tokens_in(await evidence.rows(last, "out", leaf, 4))
         jobs.append(_Job(leaf, opening, tokens))
     rows: list[Any] = [None] * len(jobs)
-    found: list[Replayed] = []
+    found: list[ReplayedRequest] = []
     for number, place in enumerate(evidence.case.plan):
         await asyncio.to_thread(check_weights, source, place, registered_roots[number])
         shard = await asyncio.to_thread(source.load, place)
@@ -122,16 +122,16 @@ def _entering(job: _Job, rows: Any) -> Any:
     return torch.tensor(job.opening.prompt_ids + job.tokens[:-1]) if rows is None else rows
 
 
-def _no_answer(job: _Job, foreign: Sequence[int], vocab: int) -> Replayed:
+def _no_answer(job: _Job, foreign: Sequence[int], vocab: int) -> ReplayedRequest:
     """Of tokens that the model could not have said."""
     why = f"token {foreign[0]} of a vocabulary of {vocab}" if foreign else "there are no tokens"
     at = job.tokens.index(foreign[0]) if foreign else 0
-    return Replayed(
+    return ReplayedRequest(
         job.leaf.request_index, len(job.tokens), len(foreign), float("inf"), at, 0.0, (why,)
     )
 
 
-def _judged(source: ShardSource, shard: Any, job: _Job, rows: Any) -> Replayed:
+def _judged(source: ShardSource, shard: Any, job: _Job, rows: Any) -> ReplayedRequest:
     """The tokens by the logits that the last shard makes of these rows."""
     from core.dispute.judging.numerics import TokenMargins, reexecute
 
@@ -146,7 +146,7 @@ def _judged(source: ShardSource, shard: Any, job: _Job, rows: Any) -> Replayed:
     wanted = range(first, first + len(job.tokens))
     reexecute(shard, _entering(job, rows), logit_rows=wanted, draw=margins)
     verdict: NumericsVerdict = margins.verdict(source.profile)
-    return Replayed(
+    return ReplayedRequest(
         job.leaf.request_index,
         len(job.tokens),
         verdict.behind,
@@ -186,7 +186,7 @@ async def replay_job(run: Run, typed: str, delegation_file: Path | None) -> None
         )
 
 
-def _row(request: Replayed) -> ReplayRow:
+def _row(request: ReplayedRequest) -> ReplayRow:
     return ReplayRow(
         request=request.request_index,
         tokens=request.tokens,

@@ -10,9 +10,9 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from client.audit.evidence import Case, Delegation, case_of_job
+from client.audit.evidence import AuditCase, Delegation, case_of_job
 from client.audit.investigation import investigate, open_evidence, read_delegation, source_of
-from client.audit.rerun import Effort, audit_job
+from client.audit.rerun import AuditEffort, audit_job
 from client.commands.judge.play_dispute import is_played, play_dispute
 from client.context import Context, open_context
 from client.disputes.bonds import AtStake, BondLimits, at_stake
@@ -25,8 +25,8 @@ from core.money.audit_report import AuditReport, OperatorAudits, report_of, sign
 from core.money.lottery import commitment
 from core.money.paid_audits import (
     MOST_RECEIPTS,
+    AuditEnd,
     AuditFinding,
-    Found,
     LotsAsked,
     sign_ask,
     sign_finding,
@@ -131,10 +131,10 @@ class _Work:
         self._delegations = delegations
         self._matcher = ""
 
-    def _delegation(self, case: Case) -> Delegation | None:
+    def _delegation(self, case: AuditCase) -> Delegation | None:
         return self._delegations.get(case.order_hash)
 
-    async def receipts_of(self, case: Case) -> list[list[SignedReceipt]]:
+    async def receipts_of(self, case: AuditCase) -> list[list[SignedReceipt]]:
         found = await investigate(
             self._context,
             self._signer,
@@ -146,11 +146,11 @@ class _Work:
         return found.pipelines
 
     async def look(
-        self, case: Case, pipelines: list[list[SignedReceipt]], drawn: frozenset[int]
+        self, case: AuditCase, pipelines: list[list[SignedReceipt]], drawn: frozenset[int]
     ) -> Looked:
         source = await source_of(self._context, case)
         roots = await shard_roots(self._context.chain, case.order.model_id, case.plan)
-        efforts = [Effort(0, 0.0)] * len(case.plan)
+        efforts = [AuditEffort(0, 0.0)] * len(case.plan)
         async with open_evidence(
             self._context, self._signer, case, self._delegation(case)
         ) as evidence:
@@ -176,7 +176,9 @@ class _Work:
         """Everything that we have found out about operators, to the network's matcher."""
         await tell_matcher(self._context, self._signer, standings)
 
-    async def paid_lots(self, case: Case, pipelines: list[list[SignedReceipt]]) -> Collection[int]:
+    async def paid_lots(
+        self, case: AuditCase, pipelines: list[list[SignedReceipt]]
+    ) -> Collection[int]:
         """What the network's matcher drew of a job that it opened; nothing of another matcher's."""
         api = self._context.matcher()
         try:
@@ -194,7 +196,7 @@ class _Work:
         finally:
             await api.close()
 
-    async def hand_in(self, case: Case, verdict: RequestVerdict) -> None:
+    async def hand_in(self, case: AuditCase, verdict: RequestVerdict) -> None:
         """What was found of one request, signed, to the network's matcher."""
         finding = AuditFinding(
             self._signer.address, case.job_id, verdict.request, verdict.found, verdict.stage
@@ -263,7 +265,7 @@ async def tell_matcher(
     return report
 
 
-class Told(Result, frozen=True):
+class ToldMatcher(Result, frozen=True):
     """`audits tell`: what the matcher has taken."""
 
     auditor: str
@@ -312,7 +314,7 @@ class OperatorStanding(Result, frozen=True):
     avoid: bool
 
 
-async def tell_by_hand(run: Run) -> Told:
+async def tell_by_hand(run: Run) -> ToldMatcher:
     """`auditor audits tell`."""
     signer = run.unlock()
     async with open_context(run.settings) as context:
@@ -324,7 +326,7 @@ async def tell_by_hand(run: Run) -> Told:
                 book.told(newest)
         finally:
             book.close()
-    return Told(
+    return ToldMatcher(
         auditor=signer.address,
         matcher=run.settings.require_matcher_url(),
         operators=len(report.operators),
@@ -350,7 +352,7 @@ class WatchNumbers:
         )
         self._jobs = metrics.gauge("headrace_audit_jobs", "Jobs that are watched", ["state"])
         self._chain = metrics.gauge("headrace_chain_up", "1 when the chain answered last")
-        for found in Found:
+        for found in AuditEnd:
             self._checks.labels(found)
         for answer in ("taken", "refused"):
             self._paid.labels(answer)
@@ -363,7 +365,7 @@ class WatchNumbers:
         """Count and say one stage's verdict: what others may take for its reputation."""
         self._checks.labels(verdict.found).inc()
         self._float64.inc(verdict.in_float64)
-        say = log.info if verdict.found in (Found.CLEAN, Found.SHADOW) else log.warning
+        say = log.info if verdict.found in (AuditEnd.CLEAN, AuditEnd.SHADOW) else log.warning
         say(
             "audited",
             job=ids.short(ids.Kind.JOB, verdict.job_id),

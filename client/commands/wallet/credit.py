@@ -10,7 +10,7 @@ from core.protocol.errors import UsageError
 from core.runtime.commands.console import Run
 from core.runtime.commands.results import Result
 
-#: Contract that keeps credits which a dispute may leave → field of `Collected`: bonds and fees lie
+#: Contract that keeps credits which a dispute may leave → field of `CollectedCredit`: bonds and fees lie
 #: with the game and the jury, rewards with the registry, refunds with the escrow.
 DEBTORS = {
     GAME: "game",
@@ -20,7 +20,7 @@ DEBTORS = {
 }
 
 
-class Collected(Result, frozen=True, forbid_unknown_fields=False, kw_only=True):
+class CollectedCredit(Result, frozen=True, forbid_unknown_fields=False, kw_only=True):
     """`withdraw` and `disputes claim`: all that disputes owed, and how much of it each contract
     did.
     """
@@ -33,7 +33,7 @@ class Collected(Result, frozen=True, forbid_unknown_fields=False, kw_only=True):
     to: str
 
 
-async def withdraw_credits(run: Run) -> Collected:
+async def withdraw_credits(run: Run) -> CollectedCredit:
     """Everything that is owed, to the wallet. Raises UsageError when nothing is."""
     signer, show = run.unlock(), run.settings.show_token
     async with open_context(run.settings) as context:
@@ -54,7 +54,7 @@ async def withdraw_credits(run: Run) -> Collected:
         run.confirm("Withdraw it?", named | {"to": f"wallet {signer.address}"})
         for contract in due:
             await chain.transact(signer, contract, "withdrawCredit")
-        return Collected(
+        return CollectedCredit(
             withdrawn=show(sum(due.values())),
             to=signer.address,
             **{DEBTORS[contract]: amount for contract, amount in named.items()},

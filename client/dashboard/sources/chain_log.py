@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from core.chain.chain import Chain, ChainEvent
-from core.chain.follower import Batch, EventFollower, Position
+from core.chain.follower import ChainPosition, EventBatch, EventFollower
 from core.protocol.errors import ContractRefused, HeadraceError
 from core.runtime.clock import Clock
 from core.runtime.folders import make_private
@@ -59,7 +59,7 @@ class LoggedEvent:
 
 
 @dataclass(frozen=True)
-class Progress:
+class LogProgress:
     """How far the log is."""
 
     block: int | None
@@ -118,7 +118,7 @@ class ChainLog:
 
     # --- looking up ---
 
-    async def progress(self) -> Progress:
+    async def progress(self) -> LogProgress:
         return await self._off_loop(self._progress)
 
     async def about(
@@ -175,11 +175,11 @@ class ChainLog:
     async def _off_loop(self, call: Any, *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
 
-    def _position(self) -> Position | None:
+    def _position(self) -> ChainPosition | None:
         row = self._db.execute("SELECT position FROM follower").fetchone()
-        return None if row is None else msgspec.json.decode(row[0], type=Position)
+        return None if row is None else msgspec.json.decode(row[0], type=ChainPosition)
 
-    def _take(self, batch: Batch) -> None:
+    def _take(self, batch: EventBatch) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             if batch.rolled_back_to is not None:
@@ -225,11 +225,11 @@ class ChainLog:
             return None
         return None if block is None else _as_int(block["timestamp"])
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> LogProgress:
         (count,) = self._db.execute("SELECT COUNT(*) FROM event").fetchone()
         position = self._position()
         last = position.last if position else None
-        return Progress(last, count, self._looked_at_ms, self._problem)
+        return LogProgress(last, count, self._looked_at_ms, self._problem)
 
     def _about(
         self, subject: str, names: tuple[str, ...], before: int | None, limit: int

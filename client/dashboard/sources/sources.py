@@ -36,7 +36,7 @@ RULES = {
 }  # fmt: skip
 
 
-class Sources:
+class PageSources:
     """What one dashboard reads. Every value carries its age; nothing here raises into a page."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -192,4 +192,4 @@ def chain_of(settings: Any) -> Chain:
     )
 
 
-__all__ = ["Cached", "Dated", "Sources", "chain_of"]
+__all__ = ["Cached", "Dated", "PageSources", "chain_of"]

@@ -97,7 +97,7 @@ class Disputes:
 
 
 @dataclass(frozen=True)
-class Move:
+class ShownStep:
     """One step of a dispute's path."""
 
     name: str
@@ -112,7 +112,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Step:
+class Station:
     """A station of the path: done, now or to come."""
 
     name: str
@@ -124,8 +124,8 @@ class DisputePage:
     """One dispute."""
 
     line: DisputeLine
-    path: tuple[Step, ...]
-    moves: tuple[Move, ...]
+    path: tuple[Station, ...]
+    moves: tuple[ShownStep, ...]
     clock_ends_at: int | None
     clock_left_s: int | None
     clock_of: str
@@ -208,27 +208,29 @@ def accused_operator(opened: LoggedEvent, matched: LoggedEvent) -> str:
     return str(plan[stage]["operator"]) if stage < len(plan) else ""
 
 
-def jury_path(phase: str) -> tuple[Step, ...]:
+def jury_path(phase: str) -> tuple[Station, ...]:
     """Stations up to the phase are done, the phase is now, the rest is to come."""
     return _stations(
         JURY_PATH, JURY_PATH.index(phase) if phase in JURY_PATH else -1, phase == "executed"
     )
 
 
-def game_path(phase: str) -> tuple[Step, ...]:
+def game_path(phase: str) -> tuple[Station, ...]:
     """How deep the game has gone."""
     now = next((position for name, _, position in GAME_PHASES if name == phase), -1)
     return _stations(GAME_PATH, now, phase == "executed")
 
 
-def _stations(names: Sequence[str], now: int, is_over: bool) -> tuple[Step, ...]:
+def _stations(names: Sequence[str], now: int, is_over: bool) -> tuple[Station, ...]:
     return tuple(
-        Step(name, "done" if position < now or is_over else "now" if position == now else "later")
+        Station(
+            name, "done" if position < now or is_over else "now" if position == now else "later"
+        )
         for position, name in enumerate(names)
     )
 
 
-def move(event: LoggedEvent, line: DisputeLine) -> Move:
+def move(event: LoggedEvent, line: DisputeLine) -> ShownStep:
     """A move as people read it."""
     args = event.args
     who = next(
@@ -258,7 +260,7 @@ def move(event: LoggedEvent, line: DisputeLine) -> Move:
     detail = tuple(
         (name, _shown(name, value)) for name, value in args.items() if name not in hidden
     )
-    return Move(
+    return ShownStep(
         name=event.name,
         text=MOVES.get(event.name, event.name),
         who=who,

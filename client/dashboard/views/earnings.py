@@ -42,7 +42,7 @@ class Day:
 
 
 @dataclass(frozen=True)
-class Earnings:
+class EarningsPage:
     """The page of one owner; empty without one."""
 
     owner: str
@@ -73,7 +73,7 @@ class BreakEven:
 
 
 @dataclass(frozen=True)
-class PaperRow:
+class DeServeRow:
     """A row of DeServe's table."""
 
     cost_units_per_hour: int
@@ -125,12 +125,12 @@ def break_even(
     )
 
 
-def paper_table(units_per_token: int) -> tuple[PaperRow, ...]:
+def paper_table(units_per_token: int) -> tuple[DeServeRow, ...]:
     """DeServe's own four rows, computed; `units_per_token` are the base units of one usd."""
     earning = Earning(0, PAPER_PRICE_CENTS * units_per_token // 100)
     rows = []
     for cents in PAPER_COSTS_CENTS:
         cost = HourlyCost(cents * units_per_token // 100)
         rate = break_even_tokens_per_s(cost, earning)
-        rows.append(PaperRow(int(cost.units_per_hour), round(rate or 0)))
+        rows.append(DeServeRow(int(cost.units_per_hour), round(rate or 0)))
     return tuple(rows)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from client.dashboard.sources.chain_log import LoggedEvent, Progress
+from client.dashboard.sources.chain_log import LoggedEvent, LogProgress
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _kind(event: LoggedEvent, name: str, value: Any) -> str:
 
 def explorer(
     events: Sequence[LoggedEvent],
-    progress: Progress,
+    progress: LogProgress,
     *,
     title: str,
     subject: str = "",

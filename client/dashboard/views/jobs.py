@@ -45,7 +45,7 @@ class BatchLine:
 
 
 @dataclass(frozen=True)
-class JobLine:
+class OrderLine:
     """One order on chain."""
 
     job_id: str
@@ -66,7 +66,7 @@ class Jobs:
     """The page: batches, single requests, and the orders on chain below them."""
 
     batches: tuple[BatchLine, ...]
-    jobs: tuple[JobLine, ...]
+    jobs: tuple[OrderLine, ...]
     requests: tuple[RequestLine, ...]
     models: tuple[str, ...]
     at_ms: int
@@ -118,7 +118,7 @@ class StageLine:
 
 
 @dataclass(frozen=True)
-class ReceiptLine:
+class SignatureLine:
     """A stage's signature over its work."""
 
     receipt_id: str
@@ -133,7 +133,7 @@ class ReceiptLine:
 class JobPage:
     """One order on chain, from our records and from the chain's."""
 
-    job: JobLine
+    job: OrderLine
     on_chain: str
     locked_units: int
     model_id: str
@@ -149,7 +149,7 @@ class JobPage:
     transaction: str
     stages: tuple[StageLine, ...]
     answers: tuple[AnswerLine, ...]
-    receipts: tuple[ReceiptLine, ...]
+    receipts: tuple[SignatureLine, ...]
     events: tuple[EventLine, ...]
     batch_ids: tuple[str, ...]
     may_see_texts: bool
@@ -206,11 +206,11 @@ def _error_text(error: Any) -> str:
 
 def job_line(
     row: Any, requests: Iterable[Any], submitted: Any = None, *, is_running: bool = False
-) -> JobLine:
+) -> OrderLine:
     """A job of our own records; `submitted` is the `client submit` that it is part of, if it is of one."""
     listed = list(requests)
     batch_id = row.submission if row.submission.startswith("batch_") else None
-    return JobLine(
+    return OrderLine(
         job_id=row.job_id,
         name=submitted.name if submitted is not None else "",
         kind="batch" if batch_id else "session" if submitted is None else "file",
@@ -225,9 +225,9 @@ def job_line(
     )
 
 
-def receipt_lines(held: Sequence[tuple[Any, SignedReceipt]]) -> tuple[ReceiptLine, ...]:
+def receipt_lines(held: Sequence[tuple[Any, SignedReceipt]]) -> tuple[SignatureLine, ...]:
     return tuple(
-        ReceiptLine(
+        SignatureLine(
             receipt_id=row.receipt_id,
             stage=row.stage,
             covers="whole job" if row.request_index < 0 else f"request {row.request_index}",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from client.dashboard.views.common import Json
-from client.gateway.money.keyring import Key
+from client.gateway.money.keyring import ApiKey
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,9 @@ class Keys:
     at_ms: int
 
 
-def keys(found: Iterable[Key], usage: Iterable[Json], models: Iterable[str], now_ms: int) -> Keys:
+def keys(
+    found: Iterable[ApiKey], usage: Iterable[Json], models: Iterable[str], now_ms: int
+) -> Keys:
     lines = [key_line(key, now_ms / 1000) for key in found]
     lines.sort(key=lambda line: (line.state != "active", line.is_local, -line.created_at))
     names = {line.key_id: line.name for line in lines}
@@ -78,7 +80,7 @@ def keys(found: Iterable[Key], usage: Iterable[Json], models: Iterable[str], now
     return Keys(tuple(lines), rows, tuple(models), now_ms)
 
 
-def key_line(key: Key, now_s: float) -> KeyLine:
+def key_line(key: ApiKey, now_s: float) -> KeyLine:
     return KeyLine(
         key_id=key.key_id,
         name=key.name,

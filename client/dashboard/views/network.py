@@ -20,7 +20,7 @@ OF_OWNER = (
 
 
 @dataclass(frozen=True)
-class Link:
+class MinerLink:
     """One-way latency to another machine, as this one measured it."""
 
     operator: str
@@ -28,7 +28,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class MinerLine:
+class MachineLine:
     """A machine: its own words, the chain's and the matcher's."""
 
     operator: str
@@ -54,7 +54,7 @@ class MinerLine:
     tau_ms_per_layer: float
     region: str
     endpoint: str
-    links: tuple[Link, ...]
+    links: tuple[MinerLink, ...]
     age_ms: int
     at_ms: int
 
@@ -75,12 +75,12 @@ class ModelChains:
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkPage:
     """The page."""
 
     card: NetworkCard
     chains: tuple[ModelChains, ...]
-    miners: tuple[MinerLine, ...]
+    miners: tuple[MachineLine, ...]
     at_ms: int
     problem: str
 
@@ -89,7 +89,7 @@ class Network:
 class MinerPage:
     """One machine with what the chain remembers of its owner and it."""
 
-    miner: MinerLine | None
+    miner: MachineLine | None
     operator: str
     owner: str | None
     jailed_until: int
@@ -112,7 +112,7 @@ def network(
     routes: Dated[list[Json]],
     allocations: Dated[list[Json]],
     name_of: Callable[[str], str],
-) -> Network:
+) -> NetworkPage:
     offered, machines = models.value or [], miners.value or []
     specs = {str(model["modelId"]): model for model in offered}
     told = {str(found["modelId"]): found for found in allocations.value or []}
@@ -125,7 +125,7 @@ def network(
         miner_line(m, specs.get(str(m.get("modelId"))), name_of, miners.at_ms) for m in machines
     ]
     lines.sort(key=lambda line: (line.condition == "gone", line.model, line.layers or (999, 999)))
-    return Network(
+    return NetworkPage(
         network_card(status, models, miners),
         tuple(chains),
         tuple(lines),
@@ -157,7 +157,7 @@ def _chains(
 
 def miner_line(
     miner: Json, model: Json | None, name_of: Callable[[str], str], at_ms: int
-) -> MinerLine:
+) -> MachineLine:
     units = int((model or {}).get("layerUnits") or 0)
 
     def price(key: str) -> int | None:
@@ -170,12 +170,12 @@ def miner_line(
         return (int(found[0]), int(found[1])) if found else None
 
     links = [
-        Link(peer, float(rho))
+        MinerLink(peer, float(rho))
         for peer, rho in (miner.get("rhoMs") or {}).items()
         if isinstance(rho, int | float)
     ]
     model_id = str(miner.get("modelId") or "")
-    return MinerLine(
+    return MachineLine(
         operator=str(miner["operator"]),
         owner=miner.get("owner"),
         model_id=model_id,

@@ -9,7 +9,7 @@ from typing import Any
 from client.dashboard.sources.cached import Dated
 from client.dashboard.views.activity import Activity, activity
 from client.dashboard.views.common import Json, RequestLine, condition, short_miner
-from client.dashboard.views.jobs import JobLine
+from client.dashboard.views.jobs import OrderLine
 from client.wallet import Balances
 
 WARN_DAYS = (7.0, 1.0, 1 / 24)
@@ -74,7 +74,7 @@ class Overview:
     network: NetworkCard
     wallet: WalletCard
     running: tuple[RunningBatch, ...]
-    submitted: tuple[JobLine, ...]  # by `client submit`, and still seen to by a program here
+    submitted: tuple[OrderLine, ...]  # by `client submit`, and still seen to by a program here
     chats: tuple[RequestLine, ...]
     receipts: tuple[RequestLine, ...]
     activity: Activity
@@ -93,7 +93,7 @@ def overview(
     usage: Iterable[Json],
     requests: Sequence[RequestLine],
     batches: Iterable[Any],
-    submitted: Iterable[JobLine] = (),
+    submitted: Iterable[OrderLine] = (),
     name_of: Callable[[str], str],
     now_ms: int,
 ) -> Overview:

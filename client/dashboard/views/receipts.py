@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from client.dashboard.views.common import RequestLine, request_line
-from client.dashboard.views.jobs import ReceiptLine, receipt_lines
+from client.dashboard.views.jobs import SignatureLine, receipt_lines
 from core.protocol.types import SignedReceipt
 
 
 @dataclass(frozen=True)
-class Answer:
+class PaidAnswer:
     """One answer of a request: which order gave it and what that cost."""
 
     index: int
@@ -32,8 +32,8 @@ class ReceiptPage:
     """The page of a paid request."""
 
     line: RequestLine
-    answers: tuple[Answer, ...]
-    receipts: tuple[ReceiptLine, ...]
+    answers: tuple[PaidAnswer, ...]
+    receipts: tuple[SignatureLine, ...]
     at_ms: int
 
 
@@ -60,7 +60,7 @@ def receipt_page(
     return ReceiptPage(
         line=request_line(row, answers),
         answers=tuple(
-            Answer(
+            PaidAnswer(
                 index=answer.answer_index,
                 job_id=answer.job_id,
                 job_request=answer.job_request,

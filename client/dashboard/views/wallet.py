@@ -51,7 +51,7 @@ class Lock:
 
 
 @dataclass(frozen=True)
-class Wallet:
+class WalletPage:
     """The page."""
 
     card: WalletCard
@@ -77,10 +77,10 @@ def wallet(
     escrow: str,
     now_ms: int,
     problem: str,
-) -> Wallet:
+) -> WalletPage:
     held, found = tuple(locks), balances.value
     lines = tuple(movement(event) for event in movements)
-    return Wallet(
+    return WalletPage(
         card=wallet_card(
             balances, payer, sum(lock.amount_units for lock in held), spent_per_day(usage)
         ),

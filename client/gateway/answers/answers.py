@@ -26,21 +26,21 @@ from client.gateway.errors import (
     retry_headers,
 )
 from client.gateway.exchange import Exchange
-from client.gateway.money.ledger import CANCELLED, DONE, FAILED, Ending, Opening
-from client.gateway.openai.fields import CHAT, Endpoint, Wanted, read_json, read_wanted
+from client.gateway.money.ledger import CANCELLED, DONE, FAILED, RequestEnding, Reservation
+from client.gateway.openai.fields import CHAT, Endpoint, RequestBody, read_json, read_wanted
 from client.gateway.openai.shapes import (
     DONE_EVENT,
     ChoiceText,
-    Frame,
+    ResponseHead,
     Usage,
     event,
     receipt_of,
     route_shown,
 )
 from client.gateway.openai.terms import HEADERS, LONGEST_DEADLINE_S, terms_of
-from client.gateway.openai.writing import Piece, TokenTold, Writer
+from client.gateway.openai.writing import TextPiece, TokenTold, Writer
 from client.orders.orders import Prompt
-from client.sessions.answering import Answered, Ask, AskTerms, Priced, Said
+from client.sessions.answering import Answered, Ask, AskTerms, PricedRequest, Said
 from core.engine.sampling.stops import stop_strings
 from core.protocol.errors import DeadlinePassed, HeadraceError
 from core.protocol.ids import Kind, short
@@ -48,8 +48,8 @@ from core.runtime import logs, origin, tracing
 
 if TYPE_CHECKING:
     from client.gateway.gateway import Gateway
-    from client.gateway.money.keyring import Key
-    from client.gateway.openai.models import Served
+    from client.gateway.money.keyring import ApiKey
+    from client.gateway.openai.models import ServedModel
 
 log = logs.get_logger(__name__)
 #: How long an answerer may take to say what a broken-off answer comes to.
@@ -59,24 +59,24 @@ JSON_HEADERS = {"content-type": "application/json"}
 
 
 @dataclass(frozen=True)
-class Work:
+class PaidRequest:
     """A request that was understood and is paid for."""
 
-    key: Key
-    wanted: Wanted
-    served: Served
+    key: ApiKey
+    wanted: RequestBody
+    served: ServedModel
     terms: AskTerms
     prompts: tuple[tuple[Prompt, int], ...]  # each with the index of its choice
     tokens_in: int  # of every prompt once
     tokens_most: int
-    priced: Priced
-    opening: Opening
+    priced: PricedRequest
+    opening: Reservation
     started_s: float
     created: int
 
 
 @dataclass
-class Choice:
+class AnswerChoice:
     """One answer on its way."""
 
     index: int
@@ -87,7 +87,7 @@ class Choice:
     offset: int = 0
     finish: str = ""
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: TextPiece) -> None:
         self.texts.append(piece.text)
         self.tokens += piece.tokens
         self.offset += len(piece.text)
@@ -97,7 +97,7 @@ class Choice:
 
 
 async def take(
-    gateway: Gateway, key: Key, endpoint: Endpoint, data: bytes, headers: Mapping[str, str]
+    gateway: Gateway, key: ApiKey, endpoint: Endpoint, data: bytes, headers: Mapping[str, str]
 ) -> Exchange:
     """The exchange that answers this request: a new one, one that is under way, or one that ended before.
 
@@ -201,13 +201,13 @@ def _say_failed(exchange: Exchange, error: BaseException) -> None:
 
 async def _prepare(
     gateway: Gateway,
-    key: Key,
+    key: ApiKey,
     endpoint: Endpoint,
     data: bytes,
     headers: Mapping[str, str],
     exchange: Exchange,
     started_s: float,
-) -> Work:
+) -> PaidRequest:
     """Understand the request and price it. Raises HeadraceError."""
     wanted = read_wanted(read_json(data), endpoint)
     known = await gateway.catalogue.operators() if _names_miners(headers) else ()
@@ -221,7 +221,7 @@ async def _prepare(
     asked_out = sum(prompt.sampling.max_new_tokens for prompt, _ in prompts)
     priced = await gateway.prices.price(served.model, asked_in, asked_out, terms)
     check_price(gateway.settings, priced, terms)
-    opening = Opening(
+    opening = Reservation(
         exchange.request_id,
         receipt_of(exchange.request_id),
         key.key_id,
@@ -231,7 +231,7 @@ async def _prepare(
         exchange.idempotency_key,
         priced.most_units,
     )
-    return Work(
+    return PaidRequest(
         key,
         wanted,
         served,
@@ -254,7 +254,9 @@ def _names_miners(headers: Mapping[str, str]) -> bool:
 # --- the work itself ---
 
 
-async def _produce(gateway: Gateway, exchange: Exchange, work: Work, parent: str = "") -> None:
+async def _produce(
+    gateway: Gateway, exchange: Exchange, work: PaidRequest, parent: str = ""
+) -> None:
     """Answer, to whoever follows the exchange. Ends in the ledger whatever happens, cancellation included.
 
     `parent` is the `traceparent` of the caller's own span, if it has one.
@@ -272,11 +274,11 @@ async def _produce(gateway: Gateway, exchange: Exchange, work: Work, parent: str
 class _Maker:
     """One request being answered."""
 
-    def __init__(self, gateway: Gateway, exchange: Exchange, work: Work) -> None:
+    def __init__(self, gateway: Gateway, exchange: Exchange, work: PaidRequest) -> None:
         self._gateway, self._exchange, self._work = gateway, exchange, work
         wanted, served = work.wanted, work.served
         with_logprobs = wanted.sampling.n_logprobs is not None
-        self._frame = Frame(
+        self._frame = ResponseHead(
             wanted.endpoint,
             exchange.request_id,
             work.created,
@@ -287,7 +289,9 @@ class _Maker:
         )
         loop, stops = asyncio.get_running_loop(), stop_strings(wanted.sampling)
         self._choices = [
-            Choice(index, Writer(served.tokenizer, stops, with_logprobs), loop.create_future())
+            AnswerChoice(
+                index, Writer(served.tokenizer, stops, with_logprobs), loop.create_future()
+            )
             for _, index in work.prompts
         ]
         self._begun: asyncio.Task[None] | None = None
@@ -337,7 +341,7 @@ class _Maker:
         except* HeadraceError as failed:
             raise _first(failed) from None
 
-    async def _answer(self, prompt: Prompt, choice: Choice) -> None:
+    async def _answer(self, prompt: Prompt, choice: AnswerChoice) -> None:
         def told(answered: Answered) -> None:
             if not choice.answered.done():
                 choice.answered.set_result(answered)
@@ -357,7 +361,7 @@ class _Maker:
                 told(answered)
             raise
 
-    async def _said(self, choice: Choice, said: Said) -> None:
+    async def _said(self, choice: AnswerChoice, said: Said) -> None:
         now_s = self._gateway.clock.monotonic()
         is_first = self._first_token_s is None
         if is_first:
@@ -378,7 +382,7 @@ class _Maker:
         if is_first:
             self._begun = asyncio.create_task(self._gateway.ledger.begun(self._exchange.request_id))
 
-    def _finish(self, choice: Choice, answered: Answered) -> None:
+    def _finish(self, choice: AnswerChoice, answered: Answered) -> None:
         """The answer is whole; of a stream its end is said, unless it is the stream's too."""
         choice.finish = answered.finish or "stop"
         self._left -= 1
@@ -479,7 +483,9 @@ class _Maker:
         gateway, work = self._gateway, self._work
         took_s = gateway.clock.monotonic() - work.started_s
         first_ms = None if self._first_token_s is None else round(self._first_token_s * 1000)
-        ending = Ending(state, answers, error_code, first_ms, round(took_s * 1000), kept, status)
+        ending = RequestEnding(
+            state, answers, error_code, first_ms, round(took_s * 1000), kept, status
+        )
         if self._begun is not None:
             await asyncio.wait({self._begun})
         await gateway.ledger.end(self._exchange.request_id, ending)

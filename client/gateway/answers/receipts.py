@@ -16,7 +16,7 @@ from core.protocol.errors import IdInvalid
 
 if TYPE_CHECKING:
     from client.gateway.gateway import Gateway
-    from client.gateway.records.tables import RequestRow
+    from client.gateway.records.tables import PaidRequestRow
 
 
 async def receipt(gateway: Gateway, typed: str, key_id: str | None) -> dict[str, Any]:
@@ -29,7 +29,7 @@ async def receipt(gateway: Gateway, typed: str, key_id: str | None) -> dict[str,
     return await receipt_json(gateway, row)
 
 
-async def receipt_json(gateway: Gateway, row: RequestRow) -> dict[str, Any]:
+async def receipt_json(gateway: Gateway, row: PaidRequestRow) -> dict[str, Any]:
     """Everything that is known of a request, in the words of its bill."""
     answers = await gateway.ledger.answers(row.request_id)
     signed = await stage_receipts(gateway.store, {(a.job_id, a.job_request) for a in answers})
@@ -97,7 +97,9 @@ async def _job_id(gateway: Gateway, typed: str) -> str:
     raise NotOffered(f"there is no job '{typed[:80]}'", "an id is job_… or 0x and 64 digits")
 
 
-async def _by_stage_receipt(gateway: Gateway, typed: str, key_id: str | None) -> RequestRow | None:
+async def _by_stage_receipt(
+    gateway: Gateway, typed: str, key_id: str | None
+) -> PaidRequestRow | None:
     assert gateway.store is not None
     try:
         row, _ = await asyncio.to_thread(gateway.store.find_receipt, typed)

@@ -40,7 +40,7 @@ def failed(
     )
 
 
-class Following(Response):
+class FollowingResponse(Response):
     """A response that reads an exchange from its beginning. Its reader is counted from when this is made."""
 
     def __init__(self, exchanges: Exchanges, exchange: Exchange, ping_s: float = PING_S) -> None:

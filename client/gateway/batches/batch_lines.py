@@ -12,8 +12,8 @@ import msgspec
 
 from client.gateway.accepting import make_prompts
 from client.gateway.errors import BadParameter, openai_error
-from client.gateway.openai.fields import Endpoint, Wanted, read_json, read_wanted
-from client.gateway.openai.shapes import ChoiceText, Frame, Usage
+from client.gateway.openai.fields import Endpoint, RequestBody, read_json, read_wanted
+from client.gateway.openai.shapes import ChoiceText, ResponseHead, Usage
 from client.gateway.openai.writing import TokenTold, Writer
 from client.orders.requests import MAX_LINE_BYTES
 from client.pipeline.pipeline import Logprobs
@@ -21,7 +21,7 @@ from core.engine.sampling.stops import stop_strings
 from core.protocol.errors import HeadraceError, LineInvalid, UsageError
 
 if TYPE_CHECKING:
-    from client.gateway.openai.models import Served
+    from client.gateway.openai.models import ServedModel
     from client.gateway.records.tables import BatchAnswerRow
     from client.orders.orders import Prompt
 
@@ -30,12 +30,12 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
-class Line:
+class BatchRequest:
     """One request of a batch. `prompts` are named `LINE.CHOICE`."""
 
     number: int
     custom_id: str
-    wanted: Wanted
+    wanted: RequestBody
     prompts: tuple[Prompt, ...] = ()
     tokens_in: int = 0
 
@@ -53,7 +53,7 @@ class BadLine:
 class Lines:
     """A file as it was read."""
 
-    good: list[Line] = field(default_factory=list)
+    good: list[BatchRequest] = field(default_factory=list)
     bad: list[BadLine] = field(default_factory=list)
 
     @property
@@ -84,11 +84,11 @@ def read_lines(path: Path, endpoint: Endpoint) -> Lines:
                 found.bad.append(BadLine(number, custom_id, error))
                 continue
             seen.add(custom_id)
-            found.good.append(Line(number, custom_id, wanted))
+            found.good.append(BatchRequest(number, custom_id, wanted))
     return found
 
 
-def with_prompts(lines: Lines, served: Served, default_max_tokens: int) -> Lines:
+def with_prompts(lines: Lines, served: ServedModel, default_max_tokens: int) -> Lines:
     """The same lines as prompts of the model; what does not fit it joins the bad ones."""
     found = Lines(bad=list(lines.bad))
     for line in lines.good:
@@ -100,7 +100,9 @@ def with_prompts(lines: Lines, served: Served, default_max_tokens: int) -> Lines
             found.bad.append(BadLine(line.number, line.custom_id, error))
             continue
         prompts = tuple(prompt for prompt, _ in pairs)
-        found.good.append(Line(line.number, line.custom_id, line.wanted, prompts, tokens_in))
+        found.good.append(
+            BatchRequest(line.number, line.custom_id, line.wanted, prompts, tokens_in)
+        )
     found.bad.sort(key=lambda bad: bad.number)
     return found
 
@@ -113,15 +115,15 @@ def place_of(custom_id: str) -> tuple[int, int]:
 
 def output_line(
     batch_id: str,
-    line: Line,
+    line: BatchRequest,
     answers: Sequence[BatchAnswerRow],
-    served: Served,
+    served: ServedModel,
     created: int,
 ) -> bytes:
     """The answered line of the output file."""
     request_id = line_id(batch_id, line.number)
     with_logprobs = line.wanted.sampling.n_logprobs is not None
-    frame = Frame(
+    frame = ResponseHead(
         line.wanted.endpoint,
         request_id,
         created,
@@ -152,7 +154,9 @@ def error_line(batch_id: str, bad: BadLine) -> bytes:
 
 
 def receipt_line(
-    line: Line, answers: Sequence[BatchAnswerRow], receipts: Mapping[tuple[str, int], list[Any]]
+    line: BatchRequest,
+    answers: Sequence[BatchAnswerRow],
+    receipts: Mapping[tuple[str, int], list[Any]],
 ) -> bytes:
     """Who answered a line in which jobs, and what they signed for it."""
     shown = [
@@ -174,7 +178,9 @@ def line_id(batch_id: str, number: int) -> str:
     return f"req_{batch_id.removeprefix('batch_')}{number:06x}"
 
 
-def _choice(line: Line, row: BatchAnswerRow, served: Served, with_logprobs: bool) -> ChoiceText:
+def _choice(
+    line: BatchRequest, row: BatchAnswerRow, served: ServedModel, with_logprobs: bool
+) -> ChoiceText:
     from client.sessions.answering import Said
 
     writer = Writer(served.tokenizer, stop_strings(line.wanted.sampling), with_logprobs)
@@ -219,7 +225,7 @@ def _custom_id(number: int, entry: Mapping[str, Any], seen: Iterable[str]) -> st
     return custom_id
 
 
-def _wanted(entry: Mapping[str, Any], endpoint: Endpoint) -> Wanted:
+def _wanted(entry: Mapping[str, Any], endpoint: Endpoint) -> RequestBody:
     if entry.get("method") != "POST":
         raise BadParameter("method", "it must be POST")
     if entry.get("url") != endpoint:

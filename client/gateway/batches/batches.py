@@ -18,7 +18,7 @@ from sqlmodel import col, func, select
 
 from client.gateway.accepting import check_model, check_price
 from client.gateway.batches import batch_lines
-from client.gateway.batches.batch_lines import BadLine, Line, Lines, place_of
+from client.gateway.batches.batch_lines import BadLine, BatchRequest, Lines, place_of
 from client.gateway.batches.files import page_after
 from client.gateway.batches.offline import LineAnswer, Offline
 from client.gateway.errors import BadParameter, NotDone, NotOffered
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from sqlmodel import Session
 
     from client.gateway.batches.files import Files
-    from client.gateway.money.keyring import Key, Keyring
+    from client.gateway.money.keyring import ApiKey, Keyring
     from client.gateway.money.ledger import Ledger
-    from client.gateway.money.prices import Prices
+    from client.gateway.money.prices import ModelPrices
     from client.gateway.numbers import Numbers
-    from client.gateway.openai.models import Catalogue, Served
+    from client.gateway.openai.models import Catalogue, ServedModel
     from client.gateway.records.database import Database
     from client.orders.orders import Prompt
     from client.records.store import ClientStore
@@ -73,7 +73,7 @@ class Batches:
     ledger: Ledger
     files: Files
     catalogue: Catalogue
-    prices: Prices
+    prices: ModelPrices
     numbers: Numbers
     gateway_id: str
     store: ClientStore | None
@@ -99,7 +99,7 @@ class Batches:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def create(self, key: Key, body: Mapping[str, Any], terms: AskTerms) -> BatchRow:
+    async def create(self, key: ApiKey, body: Mapping[str, Any], terms: AskTerms) -> BatchRow:
         """A new batch, which begins at once. Raises BadParameter, NotOffered."""
         endpoint, window = body.get("endpoint"), body.get("completion_window")
         if endpoint not in ENDPOINTS:
@@ -267,7 +267,9 @@ class Batches:
         endpoint: Endpoint = next(known for known in ENDPOINTS if known == row.endpoint)
         return await asyncio.to_thread(batch_lines.read_lines, path, endpoint)
 
-    async def _reserve(self, row: BatchRow, served: Served, lines: Lines, terms: AskTerms) -> None:
+    async def _reserve(
+        self, row: BatchRow, served: ServedModel, lines: Lines, terms: AskTerms
+    ) -> None:
         """Hold the most it can cost against its key's budget. Raises BudgetExceeded, NoCapacity."""
         prompts = [prompt for line in lines.good for prompt in line.prompts]
         tokens_in = sum(len(prompt.ids) for prompt in prompts)
@@ -277,7 +279,7 @@ class Batches:
         await self._run(self._hold, row.batch_id, served.name, priced.most_units, lines)
 
     async def _answer(
-        self, row: BatchRow, served: Served, lines: Lines, terms: AskTerms
+        self, row: BatchRow, served: ServedModel, lines: Lines, terms: AskTerms
     ) -> dict[str, HeadraceError]:
         """Order what is not there yet, as one order for as many as fit in one. Returns what could not be answered."""
         known = {(a.line_number, a.answer_index) for a in await self.answers(row.batch_id)}
@@ -339,7 +341,7 @@ class Batches:
         self,
         batch_id: str,
         status: str,
-        served: Served,
+        served: ServedModel,
         lines: Lines,
         failures: Mapping[str, HeadraceError],
         error: HeadraceError | None,
@@ -609,7 +611,7 @@ def _told(error: HeadraceError) -> dict[str, Any]:
 
 
 def _why(
-    line: Line, failures: Mapping[str, HeadraceError], error: HeadraceError | None
+    line: BatchRequest, failures: Mapping[str, HeadraceError], error: HeadraceError | None
 ) -> HeadraceError:
     for prompt in line.prompts:
         if prompt.custom_id in failures:

@@ -23,7 +23,7 @@ from client.jobs.wishes import (
 from client.orders.demands import demanded
 from client.orders.orders import Prompt
 from client.pipeline.pipeline import Logprobs, Match
-from client.pipeline.verify import Answer
+from client.pipeline.verify import RequestAnswer
 from client.records.store import ClientStore, JobRow, RequestRow, match_of
 from client.sessions.answering import AskTerms, wishes_with
 from core.money import pricing
@@ -247,8 +247,8 @@ def _operators(match: Match) -> tuple[str, ...]:
     return tuple(stage.operator for stage in match.plan)
 
 
-def _answer(row: RequestRow) -> Answer:
-    return Answer(tuple(json.loads(row.prompt_ids)), tuple(json.loads(row.tokens)))
+def _answer(row: RequestRow) -> RequestAnswer:
+    return RequestAnswer(tuple(json.loads(row.prompt_ids)), tuple(json.loads(row.tokens)))
 
 
 def _line(row: RequestRow, match: Match) -> LineAnswer:

@@ -46,7 +46,7 @@ _RATES = {"s": 60, "m": 1}
 
 
 @dataclass(frozen=True)
-class Limits:
+class KeyLimits:
     """What a key may do; None is no limit, no model is every model."""
 
     budget_units: int | None = None
@@ -58,14 +58,14 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Key:
+class ApiKey:
     """A key as it is kept, without its secret."""
 
     key_id: str
     name: str
     hint: str
     created_at: int
-    limits: Limits
+    limits: KeyLimits
     revoked_at: int | None
     last_used_at: int | None
     spent_units: int
@@ -102,17 +102,17 @@ class Keyring:
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database, self._clock = database, clock
-        self._known: dict[str, tuple[Key, float]] = {}
+        self._known: dict[str, tuple[ApiKey, float]] = {}
 
-    async def new(self, name: str, limits: Limits) -> tuple[Key, str]:
+    async def new(self, name: str, limits: KeyLimits) -> tuple[ApiKey, str]:
         """A new key, and its secret, which nothing will show again."""
         return await self._database.run(self._new, name, limits)
 
-    async def find(self, secret: str) -> Key | None:
+    async def find(self, secret: str) -> ApiKey | None:
         """The key with this secret, whatever its state."""
         return await self._database.run(self._find, secret)
 
-    async def known(self, secret: str) -> Key | None:
+    async def known(self, secret: str) -> ApiKey | None:
         """The same as it was found a moment ago, for those who reserve before they give anything: it costs no look at the database."""
         name, now_s = hash_of(secret), self._clock.monotonic()
         key, found_s = self._known.get(name, (None, 0.0))
@@ -125,20 +125,20 @@ class Keyring:
             self._known[name] = key, now_s
         return key
 
-    async def ls(self) -> list[Key]:
+    async def ls(self) -> list[ApiKey]:
         """Newest first, revoked ones included."""
         return await self._database.run(self._ls)
 
-    async def get(self, key_id: str) -> Key | None:
+    async def get(self, key_id: str) -> ApiKey | None:
         return await self._database.run(self._get, key_id)
 
-    async def revoke(self, typed: str) -> Key:
+    async def revoke(self, typed: str) -> ApiKey:
         """End a key now, by its id or a unique prefix of it, or by its name. Raises IdInvalid."""
         key = await self._database.run(self._revoke, typed)
         self._known.clear()
         return key
 
-    async def claim_local(self, secret: str) -> Key:
+    async def claim_local(self, secret: str) -> ApiKey:
         """Give the owner's own key this secret; the one of an earlier start is worth nothing any more."""
         key = await self._database.run(self._claim_local, secret)
         self._known.clear()
@@ -150,7 +150,7 @@ class Keyring:
 
     # --- in the database's thread ---
 
-    def _new(self, name: str, limits: Limits) -> tuple[Key, str]:
+    def _new(self, name: str, limits: KeyLimits) -> tuple[ApiKey, str]:
         secret = SECRET_PREFIX + secrets.token_urlsafe(32)
         row = KeyRow(
             key_id=f"key_{secrets.token_hex(8)}",
@@ -164,7 +164,7 @@ class Keyring:
             session.add(row)
         return key_of(row), secret
 
-    def _find(self, secret: str) -> Key | None:
+    def _find(self, secret: str) -> ApiKey | None:
         with self._database.looking() as look:
             row = look.first(_BY_SECRET, {"wanted": hash_of(secret)})
             if row is None:
@@ -173,17 +173,17 @@ class Keyring:
                 return key_of(row)
             return key_of(row, spent_on(look, day_of(self._clock.now()), row.key_id))
 
-    def _get(self, key_id: str) -> Key | None:
+    def _get(self, key_id: str) -> ApiKey | None:
         with self._database.session() as session:
             row = session.get(KeyRow, key_id)
             return None if row is None else self._with_today(session, row)
 
-    def _ls(self) -> list[Key]:
+    def _ls(self) -> list[ApiKey]:
         with self._database.session() as session:
             rows = session.exec(select(KeyRow).order_by(col(KeyRow.created_at).desc()))
             return [self._with_today(session, row) for row in rows.all()]
 
-    def _revoke(self, typed: str) -> Key:
+    def _revoke(self, typed: str) -> ApiKey:
         with self._database.session() as session:
             rows = session.exec(select(KeyRow).where(KeyRow.key_id != LOCAL_KEY)).all()
             fitting = [row for row in rows if typed in (row.key_id, row.name)] or [
@@ -201,7 +201,7 @@ class Keyring:
             session.add(row)
             return key_of(row)
 
-    def _claim_local(self, secret: str) -> Key:
+    def _claim_local(self, secret: str) -> ApiKey:
         with self._database.session() as session:
             row = session.get(KeyRow, LOCAL_KEY) or KeyRow(
                 key_id=LOCAL_KEY,
@@ -223,7 +223,7 @@ class Keyring:
             order = (col(UsageRow.day).desc(), UsageRow.key_id, UsageRow.model)
             return [row.model_dump() for row in session.exec(wanted.order_by(*order)).all()]
 
-    def _with_today(self, session: Session, row: KeyRow) -> Key:
+    def _with_today(self, session: Session, row: KeyRow) -> ApiKey:
         day = day_of(self._clock.now())
         return key_of(row, spent_on(Transaction.of(session), day, row.key_id))
 
@@ -235,9 +235,9 @@ def spent_on(look: Transaction, day: str, key_id: str | None = None) -> int:
     return int(look.first(_SPENT_BY_KEY, {"day": day, "key": key_id}).units)
 
 
-def key_of(row: Any, spent_today_units: int = 0) -> Key:
+def key_of(row: Any, spent_today_units: int = 0) -> ApiKey:
     """A row of `KeyRow`, or of its table, as a value."""
-    limits = Limits(
+    limits = KeyLimits(
         row.budget_units,
         row.budget_period,
         row.expires_at,
@@ -245,7 +245,7 @@ def key_of(row: Any, spent_today_units: int = 0) -> Key:
         row.requests_per_minute,
         row.tokens_per_minute,
     )
-    return Key(
+    return ApiKey(
         row.key_id,
         row.name,
         row.hint,
@@ -283,7 +283,7 @@ def limits_of(
     models: Sequence[str] = (),
     rate: str | None = None,
     token_rate: str | None = None,
-) -> Limits:
+) -> KeyLimits:
     """Limits as people write them: `5usd` or `5usd/day`, `30d`, `60/m`. Raises UsageError, AmountInvalid."""
     amount, _, period = (budget or "").partition("/")
     if period not in ("", *_PERIODS):
@@ -292,7 +292,7 @@ def limits_of(
             why=f"'{period}' is not a period",
             next_step="such as 5usd, or 5usd/day",
         )
-    return Limits(
+    return KeyLimits(
         budget_units=settings.token(amount) if budget else None,
         budget_period=period or "total",
         expires_at=int(now) + units.parse_duration(expires) if expires else None,
@@ -311,7 +311,7 @@ def _rate(text: str | None) -> int | None:
     return int(count) * _RATES[period]
 
 
-def _columns(limits: Limits) -> dict[str, Any]:
+def _columns(limits: KeyLimits) -> dict[str, Any]:
     return {
         "budget_units": limits.budget_units,
         "budget_period": limits.budget_period,

@@ -27,7 +27,7 @@ from client.gateway.records.tables import (
     RUNNING,
     AnswerRow,
     KeyRow,
-    RequestRow,
+    PaidRequestRow,
 )
 from client.records.statements import Statement, Transaction
 from client.sessions.answering import Answered
@@ -53,7 +53,7 @@ class Bill:
 
 
 @dataclass(frozen=True)
-class Opening:
+class Reservation:
     """A request before its first token."""
 
     request_id: str
@@ -67,7 +67,7 @@ class Opening:
 
 
 @dataclass(frozen=True)
-class Ending:
+class RequestEnding:
     """What became of it. `answer` is what a retry is answered with, None: a retry is a new request."""
 
     state: str
@@ -84,7 +84,8 @@ class Ending:
 
 
 _KEYS, _REQUESTS, _ANSWERS, _USAGE = (
-    RequestRow.metadata.tables[name] for name in ("api_keys", "requests", "answers", "usage_days")
+    PaidRequestRow.metadata.tables[name]
+    for name in ("api_keys", "requests", "answers", "usage_days")
 )
 _HAS_KEY = _KEYS.c.key_id == bindparam("wanted")
 _TAKEN = (
@@ -128,7 +129,7 @@ _NEW_REQUEST, _NEW_ANSWER, _USE_FIRST = (
 #: What a request's row holds before anything else is known.
 _UNSAID = {
     name: known.default
-    for name, known in RequestRow.model_fields.items()
+    for name, known in PaidRequestRow.model_fields.items()
     if not known.is_required()
 }
 _REQUEST = Statement(
@@ -184,7 +185,7 @@ class Ledger:
         self._database, self._clock, self._gateway_id = database, clock, gateway_id
         self._daily_budget_units, self._show = daily_budget_units, show
 
-    async def reserve(self, opening: Opening) -> None:
+    async def reserve(self, opening: Reservation) -> None:
         """Start a request. Raises BudgetExceeded, KeyRefused, TwinRunning; then nothing is written."""
         await self._database.run(self._reserve, opening)
 
@@ -192,19 +193,19 @@ class Ledger:
         """Its first token is here: from now on it may have to be paid for."""
         await self._database.run(self._begun, request_id)
 
-    async def end(self, request_id: str, ending: Ending) -> None:
+    async def end(self, request_id: str, ending: RequestEnding) -> None:
         """Charge what it cost, release the rest, keep what a retry gets."""
         await self._database.run(self._end, request_id, ending)
 
     async def twin(
         self, key_id: str, idempotency_key: str | None, body_hash: str
-    ) -> RequestRow | None:
+    ) -> PaidRequestRow | None:
         """An ended request that this one repeats: named alike, or without a name of the same body and not long ago."""
         return await self._database.run(self._twin, key_id, idempotency_key, body_hash)
 
     async def recover(
-        self, cost_of: Callable[[RequestRow], Sequence[Answered] | None] = lambda _: None
-    ) -> list[RequestRow]:
+        self, cost_of: Callable[[PaidRequestRow], Sequence[Answered] | None] = lambda _: None
+    ) -> list[PaidRequestRow]:
         """At start: end what a former life left running (see `left`). `cost_of` knows what of one was paid for, None: nobody does.
 
         What cost nothing may be asked for again under the same name; what did, or may have, may not. Where nobody knows, it may have
@@ -212,11 +213,11 @@ class Ledger:
         """
         return await self._database.run(self._recover, cost_of)
 
-    async def left(self) -> list[RequestRow]:
+    async def left(self) -> list[PaidRequestRow]:
         """At start: what a former life of this gateway left running, and what somebody did before gateways had names."""
         return await self._database.run(self._left)
 
-    async def end_abandoned(self) -> list[RequestRow]:
+    async def end_abandoned(self) -> list[PaidRequestRow]:
         """End what other gateways began longer ago than anything runs: they are gone, and what was paid went with their records."""
         return await self._database.run(self._end_abandoned)
 
@@ -228,11 +229,11 @@ class Ledger:
             total += count
         return total
 
-    async def requests(self, key_id: str | None = None, limit: int = 100) -> list[RequestRow]:
+    async def requests(self, key_id: str | None = None, limit: int = 100) -> list[PaidRequestRow]:
         """Newest first; of one key, or of all."""
         return await self._database.run(self._requests, key_id, limit)
 
-    async def request(self, typed: str, key_id: str | None = None) -> RequestRow | None:
+    async def request(self, typed: str, key_id: str | None = None) -> PaidRequestRow | None:
         """By its id or its receipt's, or by a prefix of the receipt's that only one has."""
         return await self._database.run(self._request, typed, key_id)
 
@@ -250,7 +251,7 @@ class Ledger:
 
     # --- in the database's thread ---
 
-    def _reserve(self, opening: Opening) -> None:
+    def _reserve(self, opening: Reservation) -> None:
         now = int(self._clock.now())
         row = {
             **_UNSAID, **vars(opening), "gateway_id": self._gateway_id, "created_at": now, "state": RUNNING,
@@ -308,13 +309,13 @@ class Ledger:
         with self._database.transaction() as writing:
             writing.execute(_BEGUN, values)
 
-    def _end(self, request_id: str, ending: Ending) -> None:
+    def _end(self, request_id: str, ending: RequestEnding) -> None:
         with self._database.transaction() as writing:
             row = writing.first(_REQUEST, {"wanted": request_id})
             if row is not None and row.state == RUNNING:
                 self._close(writing, row, ending)
 
-    def _close(self, writing: Transaction, row: Any, ending: Ending) -> None:
+    def _close(self, writing: Transaction, row: Any, ending: RequestEnding) -> None:
         now = int(self._clock.now())
         name: str | None = row.idempotency_key
         bill = Bill(
@@ -373,51 +374,55 @@ class Ledger:
         if not writing.execute(_USE_MORE, named | more):
             writing.execute(_USE_FIRST, place | counts)
 
-    def _twin(self, key_id: str, idempotency_key: str | None, body_hash: str) -> RequestRow | None:
+    def _twin(
+        self, key_id: str, idempotency_key: str | None, body_hash: str
+    ) -> PaidRequestRow | None:
         with self._database.session() as session:
-            wanted = select(RequestRow).where(RequestRow.key_id == key_id)
+            wanted = select(PaidRequestRow).where(PaidRequestRow.key_id == key_id)
             if idempotency_key is not None:
-                wanted = wanted.where(RequestRow.idempotency_key == idempotency_key)
+                wanted = wanted.where(PaidRequestRow.idempotency_key == idempotency_key)
                 return session.exec(wanted).first()
             since = int(self._clock.now()) - KEEP_S
             wanted = wanted.where(
-                RequestRow.body_hash == body_hash,
-                RequestRow.state == DONE,
-                col(RequestRow.ended_at) >= since,
-                col(RequestRow.answer).is_not(None),
+                PaidRequestRow.body_hash == body_hash,
+                PaidRequestRow.state == DONE,
+                col(PaidRequestRow.ended_at) >= since,
+                col(PaidRequestRow.answer).is_not(None),
             )
-            return session.exec(wanted.order_by(col(RequestRow.ended_at).desc())).first()
+            return session.exec(wanted.order_by(col(PaidRequestRow.ended_at).desc())).first()
 
     @property
     def _ours(self) -> Any:
-        return col(RequestRow.gateway_id).in_((self._gateway_id, ""))
+        return col(PaidRequestRow.gateway_id).in_((self._gateway_id, ""))
 
-    def _left(self) -> list[RequestRow]:
+    def _left(self) -> list[PaidRequestRow]:
         with self._database.session() as session:
-            wanted = select(RequestRow).where(RequestRow.state == RUNNING, self._ours)
+            wanted = select(PaidRequestRow).where(PaidRequestRow.state == RUNNING, self._ours)
             return list(session.exec(wanted).all())
 
     def _recover(
-        self, cost_of: Callable[[RequestRow], Sequence[Answered] | None]
-    ) -> list[RequestRow]:
+        self, cost_of: Callable[[PaidRequestRow], Sequence[Answered] | None]
+    ) -> list[PaidRequestRow]:
         return self._break_off(self._ours, cost_of, "gateway_stopped")
 
-    def _end_abandoned(self) -> list[RequestRow]:
+    def _end_abandoned(self) -> list[PaidRequestRow]:
         began_before = int(self._clock.now()) - GONE_AFTER_S
-        gone = (RequestRow.gateway_id != self._gateway_id) & (RequestRow.created_at < began_before)
+        gone = (PaidRequestRow.gateway_id != self._gateway_id) & (
+            PaidRequestRow.created_at < began_before
+        )
         return self._break_off(gone, lambda _: None, "gateway_gone")
 
     def _break_off(
-        self, which: Any, cost_of: Callable[[RequestRow], Sequence[Answered] | None], why: str
-    ) -> list[RequestRow]:
+        self, which: Any, cost_of: Callable[[PaidRequestRow], Sequence[Answered] | None], why: str
+    ) -> list[PaidRequestRow]:
         with self._database.session() as session:
-            wanted = select(RequestRow).where(RequestRow.state == RUNNING, which)
+            wanted = select(PaidRequestRow).where(PaidRequestRow.state == RUNNING, which)
             left = list(session.exec(wanted).all())
             for row in left:
                 paid = cost_of(row)
                 is_free = row.begun_at is None if paid is None else not paid
                 state = FAILED if is_free else INTERRUPTED
-                ending = Ending(state, tuple(paid or ()), error_code=why)
+                ending = RequestEnding(state, tuple(paid or ()), error_code=why)
                 self._close(Transaction.of(session), row, ending)
             return left
 
@@ -425,20 +430,20 @@ class Ledger:
         with self._database.transaction() as writing:
             return writing.execute(_FORGET, {"now": int(self._clock.now())})
 
-    def _requests(self, key_id: str | None, limit: int) -> list[RequestRow]:
+    def _requests(self, key_id: str | None, limit: int) -> list[PaidRequestRow]:
         with self._database.session() as session:
-            wanted = select(RequestRow)
+            wanted = select(PaidRequestRow)
             if key_id is not None:
-                wanted = wanted.where(RequestRow.key_id == key_id)
-            newest = (col(RequestRow.created_at).desc(), col(RequestRow.request_id).desc())
+                wanted = wanted.where(PaidRequestRow.key_id == key_id)
+            newest = (col(PaidRequestRow.created_at).desc(), col(PaidRequestRow.request_id).desc())
             return list(session.exec(wanted.order_by(*newest).limit(limit)).all())
 
-    def _request(self, typed: str, key_id: str | None) -> RequestRow | None:
+    def _request(self, typed: str, key_id: str | None) -> PaidRequestRow | None:
         with self._database.session() as session:
-            row = session.get(RequestRow, typed)
+            row = session.get(PaidRequestRow, typed)
             if row is None:
-                wanted = select(RequestRow).where(
-                    col(RequestRow.receipt_id).startswith(typed, autoescape=True)
+                wanted = select(PaidRequestRow).where(
+                    col(PaidRequestRow.receipt_id).startswith(typed, autoescape=True)
                 )
                 found = session.exec(wanted.limit(2)).all()
                 row = found[0] if len(found) == 1 else None
@@ -494,8 +499,8 @@ __all__ = [
     "INTERRUPTED",
     "RUNNING",
     "Bill",
-    "Ending",
+    "RequestEnding",
     "Ledger",
-    "Opening",
+    "Reservation",
     "answer_json",
 ]

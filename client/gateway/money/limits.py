@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from client.gateway.errors import RateLimited
 
 if TYPE_CHECKING:
-    from client.gateway.money.keyring import Key
+    from client.gateway.money.keyring import ApiKey
     from core.runtime.clock import Clock
 
 PERIOD_S = 60.0
@@ -39,21 +39,21 @@ class Limiter:
         self._clock = clock
         self._buckets: dict[tuple[str, str], Bucket] = {}
 
-    def take_request(self, key: Key) -> None:
+    def take_request(self, key: ApiKey) -> None:
         """Count a request. Raises RateLimited, and counts nothing then."""
         self._take(key, "requests", key.limits.requests_per_minute, 1)
 
-    def take_tokens(self, key: Key, tokens: int) -> None:
+    def take_tokens(self, key: ApiKey, tokens: int) -> None:
         """Count the tokens that a request may need at most. Raises RateLimited."""
         self._take(key, "tokens", key.limits.tokens_per_minute, tokens)
 
-    def give_back(self, key: Key, tokens: int) -> None:
+    def give_back(self, key: ApiKey, tokens: int) -> None:
         """Tokens that were counted and not needed."""
         bucket = self._bucket(key, "tokens", key.limits.tokens_per_minute)
         if bucket is not None:
             bucket.level = min(float(bucket.size), bucket.level + tokens)
 
-    def headers(self, key: Key) -> dict[str, str]:
+    def headers(self, key: ApiKey) -> dict[str, str]:
         """`x-ratelimit-…` as official clients know them; nothing for a key without limits."""
         shown: dict[str, str] = {}
         for what, limit in _limits(key):
@@ -64,7 +64,7 @@ class Limiter:
                 shown[f"x-ratelimit-reset-{what}"] = f"{bucket.wait_s(bucket.size):.3f}s"
         return shown
 
-    def _take(self, key: Key, what: str, limit: int | None, need: int) -> None:
+    def _take(self, key: ApiKey, what: str, limit: int | None, need: int) -> None:
         bucket = self._bucket(key, what, limit)
         if bucket is None:
             return
@@ -77,7 +77,7 @@ class Limiter:
             )
         bucket.level -= need
 
-    def _bucket(self, key: Key, what: str, limit: int | None) -> Bucket | None:
+    def _bucket(self, key: ApiKey, what: str, limit: int | None) -> Bucket | None:
         if limit is None:
             return None
         now_s, place = self._clock.monotonic(), (key.key_id, what)
@@ -88,7 +88,7 @@ class Limiter:
         return bucket
 
 
-def _limits(key: Key) -> tuple[tuple[str, int | None], ...]:
+def _limits(key: ApiKey) -> tuple[tuple[str, int | None], ...]:
     return (
         ("requests", key.limits.requests_per_minute),
         ("tokens", key.limits.tokens_per_minute),

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from client.sessions.answering import AskTerms, Priced
+from client.sessions.answering import AskTerms, PricedRequest
 from core.protocol.errors import NoCapacity, Unreachable
 from core.protocol.units import TOKENS_PER_MTOK
 
@@ -26,19 +26,21 @@ MOST_KNOWN = 1024
 
 @dataclass(frozen=True)
 class _Known:
-    priced: Priced
+    priced: PricedRequest
     at_s: float
 
 
-class Prices:
+class ModelPrices:
     """Prices of models under the terms that they were asked for with."""
 
     def __init__(self, answerer: Answerer, clock: Clock) -> None:
         self._answerer, self._clock = answerer, clock
         self._known: dict[tuple[str, AskTerms], _Known] = {}
-        self._asking: dict[tuple[str, AskTerms], asyncio.Task[Priced]] = {}
+        self._asking: dict[tuple[str, AskTerms], asyncio.Task[PricedRequest]] = {}
 
-    async def price(self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms) -> Priced:
+    async def price(
+        self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms
+    ) -> PricedRequest:
         """The price, and what so many tokens cost at most. Raises NoCapacity and what asking raises."""
         place = (model.model_id, replace(terms, deadline_s=None))
         known, now_s = self._known.get(place), self._clock.monotonic()
@@ -60,7 +62,7 @@ class Prices:
         tokens_in: int,
         tokens_out: int,
         terms: AskTerms,
-    ) -> Priced:
+    ) -> PricedRequest:
         """Those who ask at the same time get the same answer."""
         if place not in self._asking:
             task = asyncio.create_task(self._answerer.price(model, tokens_in, tokens_out, terms))
@@ -68,7 +70,7 @@ class Prices:
             task.add_done_callback(lambda done: self._asked(place, done))
         return await asyncio.shield(self._asking[place])
 
-    def _asked(self, place: tuple[str, AskTerms], done: asyncio.Task[Priced]) -> None:
+    def _asked(self, place: tuple[str, AskTerms], done: asyncio.Task[PricedRequest]) -> None:
         del self._asking[place]
         if done.cancelled() or done.exception() is not None:
             return
@@ -77,7 +79,7 @@ class Prices:
         self._known[place] = _Known(done.result(), self._clock.monotonic())
 
 
-def _most(priced: Priced, tokens_in: int, tokens_out: int) -> int:
+def _most(priced: PricedRequest, tokens_in: int, tokens_out: int) -> int:
     """The shown prices are rounded down from the signed ones by less than one unit: with that unit, nothing can cost more."""
     nano = tokens_in * (priced.price_in + 1) + tokens_out * (priced.price_out + 1)
     return -(-nano // TOKENS_PER_MTOK)

@@ -60,7 +60,7 @@ _ROLES = {"developer": "system", "function": "tool"}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequestBody:
     """A body as values: what the model is told, how tokens are drawn, and in which form the answer is sent."""
 
     endpoint: Endpoint
@@ -91,7 +91,7 @@ def read_json(data: bytes) -> dict[str, Any]:
     return body
 
 
-def read_wanted(body: Mapping[str, Any], endpoint: Endpoint) -> Wanted:
+def read_wanted(body: Mapping[str, Any], endpoint: Endpoint) -> RequestBody:
     """The request that a body makes at an endpoint. Raises BadParameter."""
     model = body.get("model")
     if not isinstance(model, str) or not model:
@@ -104,7 +104,7 @@ def read_wanted(body: Mapping[str, Any], endpoint: Endpoint) -> Wanted:
         raise BadParameter("prompt", f"conversations have messages; text goes to {COMPLETIONS}")
     if not is_chat and body.get("messages") is not None:
         raise BadParameter("messages", f"text completions have a prompt; messages go to {CHAT}")
-    return Wanted(
+    return RequestBody(
         endpoint=endpoint,
         model=model,
         messages=_messages(body.get("messages")) if is_chat else (),

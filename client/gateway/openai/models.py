@@ -14,7 +14,7 @@ from core.protocol.errors import ContextTooLong, HeadraceError, ModelUnknown, Us
 
 if TYPE_CHECKING:
     from client.context import Context
-    from client.gateway.openai.fields import Wanted
+    from client.gateway.openai.fields import RequestBody
     from client.orders.matcher_api import MatcherApi
     from core.engine.weights.tokenizer import Tokenizer
     from core.runtime.clock import Clock
@@ -27,7 +27,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """A model that prompts can be made for."""
 
     model: Model
@@ -42,7 +42,7 @@ class Served:
         """Which weights computed how: the same seed gives the same answer as long as this is the same."""
         return fingerprint_of(self.model)
 
-    def prompts(self, wanted: Wanted) -> list[tuple[int, ...]]:
+    def prompts(self, wanted: RequestBody) -> list[tuple[int, ...]]:
         """Token ids of each prompt. Raises UsageError."""
         if wanted.messages:
             return [tuple(self.tokenizer.encode_chat(wanted.messages))]
@@ -58,7 +58,7 @@ class Served:
             found.append(prompt if given else tuple(self.tokenizer.encode(str(prompt))))
         return found
 
-    def max_new_tokens(self, wanted: Wanted, prompt_tokens: int, default: int) -> int:
+    def max_new_tokens(self, wanted: RequestBody, prompt_tokens: int, default: int) -> int:
         """How long an answer may be. Raises ContextTooLong, UsageError for an empty prompt."""
         context, asked = self.model.spec.context, wanted.sampling.max_new_tokens
         if not prompt_tokens:
@@ -75,7 +75,7 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Offer:
+class OfferedModel:
     """A model with what the market says of it now; prices are base units per million tokens, None: nobody serves all of it."""
 
     model: Model
@@ -88,11 +88,11 @@ class Offer:
 class Catalogue(Protocol):
     """The models of a network."""
 
-    async def find(self, name: str) -> Served:
+    async def find(self, name: str) -> ServedModel:
         """Raises ModelUnknown with the closest names, ModelMissing without its tokenizer here."""
         ...
 
-    async def ls(self) -> Sequence[Offer]:
+    async def ls(self) -> Sequence[OfferedModel]:
         """All that are known, by name."""
         ...
 
@@ -107,16 +107,16 @@ class NetworkCatalogue:
     def __init__(self, context: Context, matcher: MatcherApi, clock: Clock) -> None:
         self._context, self._matcher, self._clock = context, matcher, clock
         self._models: dict[str, Model] = {}
-        self._served: dict[str, Served] = {}
+        self._served: dict[str, ServedModel] = {}
         self._loading = asyncio.Lock()
-        self._offers: tuple[float, Sequence[Offer]] = (float("-inf"), ())
+        self._offers: tuple[float, Sequence[OfferedModel]] = (float("-inf"), ())
         self._operators: tuple[float, Collection[str]] = (float("-inf"), ())
 
-    async def find(self, name: str) -> Served:
+    async def find(self, name: str) -> ServedModel:
         served = self._served.get(name)
         return served or await self._load(name)
 
-    async def ls(self) -> Sequence[Offer]:
+    async def ls(self) -> Sequence[OfferedModel]:
         read_at, known = self._offers
         if self._clock.monotonic() - read_at > FRESH_S:
             known = await self._look()
@@ -130,14 +130,14 @@ class NetworkCatalogue:
             self._operators = self._clock.monotonic(), known
         return known
 
-    async def _load(self, name: str) -> Served:
+    async def _load(self, name: str) -> ServedModel:
         from core.engine.weights.tokenizer import Tokenizer
 
         async with self._loading:
             if name not in self._served:
                 model = await self._model(name)
                 folder = model.folder(self._context.settings)
-                self._served[name] = Served(model, await asyncio.to_thread(Tokenizer, folder))
+                self._served[name] = ServedModel(model, await asyncio.to_thread(Tokenizer, folder))
         return self._served[name]
 
     async def _model(self, name: str) -> Model:
@@ -148,7 +148,7 @@ class NetworkCatalogue:
                 raise unknown(name, self._context.settings.network.models) from error
         return self._models[name]
 
-    async def _look(self) -> Sequence[Offer]:
+    async def _look(self) -> Sequence[OfferedModel]:
         found = []
         seen = {str(entry.get("modelId")): entry for entry in await self._matcher.models()}
         for name in sorted(self._context.settings.network.models):
@@ -166,7 +166,7 @@ class NetworkCatalogue:
         return found
 
 
-def offer_of(model: Model, entry: dict[str, Any]) -> Offer:
+def offer_of(model: Model, entry: dict[str, Any]) -> OfferedModel:
     """The matcher's words about a model."""
     price = entry.get("lowestPrice") or {}
     layer_units = model.spec.layer_units
@@ -175,7 +175,7 @@ def offer_of(model: Model, entry: dict[str, Any]) -> Offer:
         nano = price.get(name)
         return units.price_of_nano(nano, layer_units) if isinstance(nano, int) else None
 
-    return Offer(
+    return OfferedModel(
         model,
         shown("priceIn"),
         shown("priceOut"),
@@ -204,7 +204,7 @@ def precision_of(model: Model) -> str:
     return _NAMES.get(model.spec.dtype, model.spec.dtype)
 
 
-def offer_json(offer: Offer, created: int, symbol: str, decimals: int) -> dict[str, Any]:
+def offer_json(offer: OfferedModel, created: int, symbol: str, decimals: int) -> dict[str, Any]:
     """An entry of `/v1/models`: the standard fields, and what a model's name does not say."""
 
     def price(units_per_mtok: int | None) -> str | None:

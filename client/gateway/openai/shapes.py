@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from client.gateway.openai.fields import CHAT, Endpoint
-from client.gateway.openai.writing import Piece, TokenTold, chat_logprobs, text_logprobs
+from client.gateway.openai.writing import TextPiece, TokenTold, chat_logprobs, text_logprobs
 from core.protocol import ids
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class ChoiceText:
 
 
 @dataclass(frozen=True)
-class Frame:
+class ResponseHead:
     """What is the same in a response and in every chunk of it."""
 
     endpoint: Endpoint
@@ -70,7 +70,13 @@ class Frame:
         return {**self._head(kind), "choices": shown, "usage": usage.json(), **more}
 
     def chunk(
-        self, index: int, piece: Piece, *, finish: str | None = None, offset: int = 0, **more: Any
+        self,
+        index: int,
+        piece: TextPiece,
+        *,
+        finish: str | None = None,
+        offset: int = 0,
+        **more: Any,
     ) -> Json:
         """A piece of one answer of a stream."""
         choice: Json = {"index": index, "finish_reason": finish, "logprobs": None}

@@ -25,7 +25,7 @@ class TokenTold:
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """Text that is complete, and the tokens it is made of (only where logprobs were asked for)."""
 
     text: str
@@ -48,29 +48,29 @@ class Writer:
     def __post_init__(self) -> None:
         self._stream, self._shown = self.tokenizer.stream(), ShownText(self.stops)
 
-    def push(self, said: Said) -> Piece:
+    def push(self, said: Said) -> TextPiece:
         """What this token completes; nothing while a character or a stop string may still be going on."""
         self.tokens += 1
         text = self._stream.push(said.token)
         if self.stops:
             text = self._shown.push(text)
         if not self.with_logprobs:
-            return Piece(text)
+            return TextPiece(text)
         self._pending.append(TokenTold(said.token, said.logprobs))
-        return self._with_tokens(text) if text else Piece("")
+        return self._with_tokens(text) if text else TextPiece("")
 
-    def finish(self, reason: str) -> Piece:
+    def finish(self, reason: str) -> TextPiece:
         """The rest. What only said that the answer ends is not part of it."""
         text = self._stream.finish()
         if self.stops:
             text = self._shown.push(text) + self._shown.finish()
         if text or reason == "length":
             return self._with_tokens(text)
-        return Piece("")
+        return TextPiece("")
 
-    def _with_tokens(self, text: str) -> Piece:
+    def _with_tokens(self, text: str) -> TextPiece:
         told, self._pending = tuple(self._pending), []
-        return Piece(text, told)
+        return TextPiece(text, told)
 
 
 def chat_logprobs(tokens: Sequence[TokenTold], tokenizer: Tokenizer) -> dict[str, Any]:

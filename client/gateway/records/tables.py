@@ -24,7 +24,7 @@ RUNNING, DONE, FAILED, CANCELLED, INTERRUPTED = (
 _KEPT = text("keep_until > 0")
 
 
-class Base(SQLModel, registry=registry()):
+class GatewayTable(SQLModel, registry=registry()):
     """The gateway's own metadata: another program's tables in the same process are none of ours."""
 
 
@@ -58,7 +58,7 @@ def _part_of(table: str, column: str) -> Column[str]:
     )
 
 
-class KeyRow(Base, table=True):
+class KeyRow(GatewayTable, table=True):
     """An API key and its limits; None is no limit. `spent_units` is of its whole life."""
 
     __tablename__ = "api_keys"
@@ -79,7 +79,7 @@ class KeyRow(Base, table=True):
     reserved_units: int = Field(default=0, sa_column=_big())
 
 
-class UsageRow(Base, table=True):
+class UsageRow(GatewayTable, table=True):
     """What a key used of a model on one day."""
 
     __tablename__ = "usage_days"
@@ -93,7 +93,7 @@ class UsageRow(Base, table=True):
     cost_units: int = Field(default=0, sa_column=_big())
 
 
-class RequestRow(Base, table=True):
+class PaidRequestRow(GatewayTable, table=True):
     """One paid request, from its reservation to what it cost.
 
     `answer` is what a retry is answered with, until `keep_until`, which is 0 where nothing is kept. `begun_at` is set with the first
@@ -131,7 +131,7 @@ class RequestRow(Base, table=True):
     keep_until: int = Field(default=0, sa_column=_big())
 
 
-class AnswerRow(Base, table=True):
+class AnswerRow(GatewayTable, table=True):
     """One answer of a request (each prompt has `n`): which job gave it and what that cost."""
 
     __tablename__ = "answers"
@@ -147,7 +147,7 @@ class AnswerRow(Base, table=True):
     is_partial: bool
 
 
-class FileRow(Base, table=True):
+class FileRow(GatewayTable, table=True):
     """A stored file; its bytes lie in the gateway's folder under its id."""
 
     __tablename__ = "files"
@@ -160,7 +160,7 @@ class FileRow(Base, table=True):
     expires_at: int | None = Field(default=None, sa_column=_big(nullable=True))
 
 
-class BatchRow(Base, table=True):
+class BatchRow(GatewayTable, table=True):
     """A batch: one order over a file of requests, and how far it is."""
 
     __tablename__ = "batches"
@@ -194,7 +194,7 @@ class BatchRow(Base, table=True):
     tokens_out: int = Field(default=0, sa_column=_big())
 
 
-class BatchAnswerRow(Base, table=True):
+class BatchAnswerRow(GatewayTable, table=True):
     """A finished answer of a batch, kept as soon as it is there: a restart does not ask for it again."""
 
     __tablename__ = "batch_answers"
@@ -210,4 +210,4 @@ class BatchAnswerRow(Base, table=True):
     ended_at: int = Field(sa_column=_big())
 
 
-METADATA = Base.metadata
+METADATA = GatewayTable.metadata

@@ -67,7 +67,7 @@ from core.runtime.garbage import look_seldom
 if TYPE_CHECKING:
     from core.runtime.commands.results import Results
 
-__all__ = ["App", "Group", "Run"]
+__all__ = ["App", "CommandGroup", "Run"]
 
 PANEL: Final = "Global options (before or after the command)"
 EXIT_CODES: Final = (
@@ -83,7 +83,7 @@ Command = Callable[..., Any]
 _typed: ContextVar[tuple[str, ...]] = ContextVar("command line as typed", default=())
 
 
-class Group:
+class CommandGroup:
     """A set of commands; ``App`` is the outermost one."""
 
     def __init__(self, program: str, help: str, path: tuple[str, ...] = ()) -> None:
@@ -126,9 +126,9 @@ class Group:
 
         return register
 
-    def group(self, name: str, help: str) -> Group:
+    def group(self, name: str, help: str) -> CommandGroup:
         """A sub-command that has commands of its own: ``client wallet ls``."""
-        inner = Group(self.program, help, (*self._path, name))
+        inner = CommandGroup(self.program, help, (*self._path, name))
         self.typer.add_typer(inner.typer, name=name)
         return inner
 
@@ -137,7 +137,7 @@ class Group:
         _merge(ctx, values)
 
 
-class App(Group):
+class App(CommandGroup):
     """One of the five programs, with ``config`` and ``debug`` built in."""
 
     def __init__(self, program: str, help: str) -> None:

@@ -284,9 +284,9 @@ class Run:
     @contextmanager
     def stage(
         self, number: int, of: int, name: str, *, total: int | None = None, unit: str = ""
-    ) -> Iterator[Stage]:
+    ) -> Iterator[StageProgress]:
         """One named stage of a long command: a bar on a terminal, else a line every ten seconds."""
-        stage = Stage(f"[{number}/{of}] {name}", total, unit, self._stage_line)
+        stage = StageProgress(f"[{number}/{of}] {name}", total, unit, self._stage_line)
         if not self.err.is_terminal or self.options.quiet or self.options.json:
             yield stage
             stage.finish()
@@ -339,7 +339,7 @@ class Run:
         return self._consoles[name]
 
 
-class Stage:
+class StageProgress:
     """How far one stage is; ``advance`` or ``set`` it, and add a ``note`` such as the cost so far."""
 
     def __init__(

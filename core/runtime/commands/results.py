@@ -43,7 +43,7 @@ class Places(Result, frozen=True):
     networks: str
 
 
-class Bundle(Result, frozen=True):
+class DebugBundle(Result, frozen=True):
     """`debug save`."""
 
     file: str
@@ -76,7 +76,7 @@ SHARED: Results = {
     "config show": (list[Setting],),
     "config set": (Changed,),
     "config path": (Places,),
-    "debug save": (Bundle,),
+    "debug save": (DebugBundle,),
     "schema": (list[str],),
 }
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from core.runtime.commands.results import Results
 
 
-class Frame(Protocol):
+class ProgramFrame(Protocol):
     """A program as far as commands are added to it; `cli.App` is one."""
 
     program: str
@@ -25,14 +25,14 @@ class Frame(Protocol):
     def command(self, name: str) -> Callable[[Callable[..., None]], Any]:
         """Add a command."""
 
-    def group(self, name: str, help: str) -> Frame:
+    def group(self, name: str, help: str) -> ProgramFrame:
         """Add a sub-command that has commands of its own."""
 
     def printed(self) -> Results:
         """Command → types of what it prints with --json."""
 
 
-def mount(app: Frame) -> None:
+def mount(app: ProgramFrame) -> None:
     """Add the shared commands to a program."""
     config = app.group("config", help="Show and change settings.")
     config.command("show")(show)
@@ -96,7 +96,7 @@ def path(run: Run) -> None:
     )
 
 
-def _schema_of(app: Frame) -> Callable[..., None]:
+def _schema_of(app: ProgramFrame) -> Callable[..., None]:
     """The command ``schema`` of a program: it knows which types the program's commands print."""
 
     def schema(
@@ -133,7 +133,7 @@ def save(run: Run, file: Annotated[Path, typer.Argument(help="Zip file to write.
     """Bundle logs, settings and versions, without secrets, into a file to send to a helper."""
     from core.protocol.errors import HeadraceError
     from core.runtime.commands.debug import save_bundle
-    from core.runtime.commands.results import Bundle
+    from core.runtime.commands.results import DebugBundle
 
     try:
         config = [
@@ -143,4 +143,4 @@ def save(run: Run, file: Annotated[Path, typer.Argument(help="Zip file to write.
     except HeadraceError as error:  # a broken configuration is worth a bundle too
         config = [error.to_dict()]
     names = save_bundle(file, run.folders, config, run.program)
-    run.emit(Bundle(str(file), names), human=f"wrote {file}: {', '.join(names)}")
+    run.emit(DebugBundle(str(file), names), human=f"wrote {file}: {', '.join(names)}")

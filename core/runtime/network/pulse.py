@@ -44,7 +44,7 @@ class Beat:
         return step_s > max(self.silence_s, STUCK_FACTOR * due_s)
 
 
-class Asked(Protocol):
+class AskedChannel(Protocol):
     """The part of `Channel` that is listened to."""
 
     peer: str
@@ -103,7 +103,7 @@ class Accidents:
         return self._short < self.IN_A_ROW
 
 
-async def until_lost(stream: Asked, beat: Beat, clock: Clock) -> PeerUnreachable:
+async def until_lost(stream: AskedChannel, beat: Beat, clock: Clock) -> PeerUnreachable:
     """Wait until a stream ends, its peer falls silent or its peer's step hangs; says which."""
     misses, ping = Misses(beat), None
     closed = asyncio.create_task(stream.wait_closed())
@@ -134,7 +134,7 @@ async def until_lost(stream: Asked, beat: Beat, clock: Clock) -> PeerUnreachable
                 task.cancel()
 
 
-async def _answer(stream: Asked) -> wire.Pong:
+async def _answer(stream: AskedChannel) -> wire.Pong:
     """Ask until there is an answer, whatever it is; a stream that ends is noticed elsewhere."""
     while True:
         try:

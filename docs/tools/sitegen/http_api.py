@@ -31,9 +31,9 @@ def gateway_description() -> Json:
     """The gateway's OpenAPI document."""
     from client.gateway.app import make_app
     from core.runtime.metrics import Metrics
-    from core.runtime.settings import Gateway, Settings
+    from core.runtime.settings import GatewaySettings, Settings
 
-    settings = Settings(gateway=Gateway(dashboard=False))
+    settings = Settings(gateway=GatewaySettings(dashboard=False))
     return _described(make_app, gateway=_Unstarted(metrics=Metrics(), settings=settings))
 
 

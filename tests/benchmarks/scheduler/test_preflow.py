@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from benchmarks.scheduler.preflow import preflow_push
-from tests.scheduler.helix.test_arc_flow import check_flow, networks, value_by_scipy
+from tests.scheduler.flow.test_arc_flow import check_flow, networks, value_by_scipy
 
 
 @settings(max_examples=100, deadline=None)

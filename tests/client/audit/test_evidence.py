@@ -9,15 +9,15 @@ import msgspec
 import pytest
 
 from client.audit.evidence import (
-    Case,
+    AuditCase,
     Delegation,
-    Evidence,
+    EvidenceCollector,
     case_of_job,
     events_named,
     leaves_match,
     tokens_in,
 )
-from client.orders.orders import Batch
+from client.orders.orders import PromptBatch
 from core.chain.chain import ChainCall, ChainEvent
 from core.protocol import commit, wire
 from core.protocol import types as t
@@ -31,7 +31,7 @@ WIDTH = 16
 @pytest.fixture
 async def keepers() -> AsyncIterator[Keepers]:
     """Three stages that keep made-up rows of three requests and one receipt each over all of them."""
-    batch = Batch.of(prompts(3))
+    batch = PromptBatch.of(prompts(3))
     keepers = Keepers(batch, SPANS)
     for index, prompt in enumerate(batch.prompts):
         answer = answer_of(prompt)
@@ -126,7 +126,7 @@ async def test_ends_of_the_pipeline_have_no_neighbour(keepers: Keepers) -> None:
 
 
 async def test_operator_without_endpoint_is_withholding(keepers: Keepers) -> None:
-    nowhere = Evidence(keepers.case, keepers.evidence()._domain, keepers.peers, {})
+    nowhere = EvidenceCollector(keepers.case, keepers.evidence()._domain, keepers.peers, {})
     with pytest.raises(RowsWithheld, match="are missing"):
         await nowhere.rows(1, "in", keepers.leaf(1, 1), WIDTH)
 
@@ -356,7 +356,7 @@ def matched(job: str, block: int) -> ChainEvent:
     )
 
 
-def call(case: Case, function: str, **changes: Any) -> ChainCall:
+def call(case: AuditCase, function: str, **changes: Any) -> ChainCall:
     order = msgspec.to_builtins(case.order) | changes
     args = {"order": order, "plan": [msgspec.to_builtins(s) for s in case.plan]}
     return ChainCall("TaskRegistry", function, args, t.ZERO_ADDRESS)

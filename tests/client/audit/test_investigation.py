@@ -19,11 +19,11 @@ from client.audit.investigation import (
     resolve_job,
     source_of,
 )
-from client.audit.rerun import Effort, RequestFinding, StageFinding
+from client.audit.rerun import AuditEffort, RequestFinding, StageFinding
 from client.commands.judge.verdicts import STATUSES, _accused
 from client.context import Context
 from client.disputes.jury_dispute import challenge_cost, check_standing, open_dispute
-from client.orders.orders import Batch
+from client.orders.orders import PromptBatch
 from client.pipeline.pipeline import Match
 from client.records.store import receipt_hash
 from core.chain.chain import ChainCall, ChainEvent
@@ -106,7 +106,7 @@ class Miners:
 async def keepers() -> AsyncIterator[Keepers]:
     from core.protocol import commit
 
-    batch = Batch.of(prompts(2))
+    batch = PromptBatch.of(prompts(2))
     keepers = Keepers(batch, SPANS)
     for index, prompt in enumerate(batch.prompts):
         answer = answer_of(prompt)
@@ -244,7 +244,7 @@ async def test_cost_is_shown_beside_what_serving_took(keepers: Keepers) -> None:
     whole = [keepers.receipts[stage][0] for stage in range(3)]
     receipt = whole[1].receipt
     served_s = max(1, receipt.signed_at - receipt.started_at)
-    efforts = {1: Effort(in_float64=2, spent_s=0.1 * served_s)}
+    efforts = {1: AuditEffort(in_float64=2, spent_s=0.1 * served_s)}
     found = Investigation(keepers.case, [whole], [finding(0), finding(1)], efforts)
     assert describe_cost(found, 1)["of_serving"] == f"10.0 % of {served_s} s"
     assert describe_cost(found, 0) == {"re_run_s": "–", "of_serving": "–"}, "it was not looked at"

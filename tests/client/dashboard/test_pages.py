@@ -16,7 +16,7 @@ import pytest
 from client.dashboard.app import PAGES
 from client.dashboard.guard import COOKIE
 from client.dashboard.sources.chain_log import LoggedEvent
-from client.dashboard.sources.sources import Sources
+from client.dashboard.sources.sources import PageSources
 from client.records.keeper import Keeper, keepers_of
 from core.dispute.game.game_log import Opened
 from core.protocol import ids
@@ -291,7 +291,7 @@ def test_the_number_that_a_game_ended_at_is_read_once_and_again_after_an_error(
     event = LoggedEvent(1, 5, 0, "0x", "ToleranceGame", "GameOpened", args, None)
 
     async def ask() -> list[Any]:
-        sources = Sources(world.gateway)
+        sources = PageSources(world.gateway)
         sources.chain = world.chain  # type: ignore[assignment]
         return [await sources.trial(event) for _ in range(3)]
 

@@ -17,9 +17,9 @@ import pytest
 from client.context import open_store
 from client.dashboard.sources import sources as dashboard_sources
 from client.gateway.gateway import Gateway
-from client.gateway.money.keyring import Limits
-from client.gateway.money.ledger import DONE, FAILED, Ending, Opening
-from client.orders.orders import Batch
+from client.gateway.money.keyring import KeyLimits
+from client.gateway.money.ledger import DONE, FAILED, RequestEnding, Reservation
+from client.orders.orders import PromptBatch
 from client.pipeline.pipeline import Match
 from client.records.store import ClientStore
 from client.sessions.answering import Answered
@@ -287,10 +287,10 @@ class PagesWorld(World):
 
     async def _fill_ledger(self) -> None:
         gateway = self.gateway
-        limits = Limits(budget_units=10_000, models=("toy",), requests_per_minute=60)
+        limits = KeyLimits(budget_units=10_000, models=("toy",), requests_per_minute=60)
         key_, _ = await gateway.keys.new("laptop", limits)
         for number in range(6):
-            opening = Opening(
+            opening = Reservation(
                 f"req_{number:032x}", f"rcpt_{number:032x}", key_.key_id, "/v1/chat/completions", "toy", f"{number}", None, 100,
             )  # fmt: skip
             await gateway.ledger.reserve(opening)
@@ -304,9 +304,9 @@ class PagesWorld(World):
                 1_000 + number,
                 False,
             )
-            ended = Ending(DONE, (answered,), "", 150 + 10 * number, 1_200 + 100 * number)
+            ended = RequestEnding(DONE, (answered,), "", 150 + 10 * number, 1_200 + 100 * number)
             await gateway.ledger.end(
-                opening.request_id, ended if number else Ending(FAILED, (), "no_route")
+                opening.request_id, ended if number else RequestEnding(FAILED, (), "no_route")
             )
 
 
@@ -314,7 +314,7 @@ def _fill(store: ClientStore) -> None:
     """The job that the toy works for, with two requests and their receipts, as if we had opened it."""
     if any(row.job_id == JOB for row in store.jobs()):
         return
-    batch = Batch.of(prompts(2))
+    batch = PromptBatch.of(prompts(2))
     operators = [key(60 + i) for i in range(3)]
     plan = tuple(
         t.Stage(operator.address, *span)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from client.gateway.answers.responses import Following
+from client.gateway.answers.responses import FollowingResponse
 from client.gateway.exchange import Exchange, Exchanges
 from client.gateway.openai.shapes import PING
 
@@ -17,7 +17,7 @@ class Reader:
 
     def __init__(self, exchanges: Exchanges, exchange: Exchange, ping_s: float = 60.0) -> None:
         self.sent: list[dict[str, Any]] = []
-        following = Following(exchanges, exchange, ping_s)
+        following = FollowingResponse(exchanges, exchange, ping_s)
         self.task = asyncio.create_task(following({}, self._receive, self._send))
 
     async def _receive(self) -> Any:

@@ -16,9 +16,16 @@ import httpx2
 import openai
 import pytest
 
-from client.gateway.money.ledger import DONE, FORGET_AT_ONCE, KEEP_NAMED_S, KEEP_S, Ending, Opening
+from client.gateway.money.ledger import (
+    DONE,
+    FORGET_AT_ONCE,
+    KEEP_NAMED_S,
+    KEEP_S,
+    RequestEnding,
+    Reservation,
+)
 from client.gateway.start import recover
-from client.orders.orders import Batch, Prompt
+from client.orders.orders import Prompt, PromptBatch
 from client.pipeline.pipeline import Match
 from client.records.store import ClientStore
 from core.money import pricing
@@ -119,15 +126,15 @@ def test_answers_are_forgotten_when_nobody_may_ask_for_them_and_not_before(world
     async def answered(number: int, name: str | None) -> None:
         request_id = f"req_{number}"
         await ledger.reserve(
-            Opening(request_id, f"rcpt_{number}", key_id, "/v1", "toy", "hash", name, 0)
+            Reservation(request_id, f"rcpt_{number}", key_id, "/v1", "toy", "hash", name, 0)
         )
-        await ledger.end(request_id, Ending(DONE, answer="kept"))
+        await ledger.end(request_id, RequestEnding(DONE, answer="kept"))
 
     async def fill() -> None:
         for number in range(many):
             await answered(number, None)
         await answered(many, "named")
-        await ledger.reserve(Opening("req_on", "rcpt_on", key_id, "/v1", "toy", "h", "on", 0))
+        await ledger.reserve(Reservation("req_on", "rcpt_on", key_id, "/v1", "toy", "h", "on", 0))
 
     world.run(fill())
     assert world.run(ledger.forget_answers()) == 0
@@ -222,7 +229,7 @@ async def test_what_the_requesters_records_hold_is_charged_at_the_next_start_and
     """The process may have died before it noted the first token: the records, which know what was acknowledged, decide."""
     ledger, key_id = world.gateway.ledger, world.key(world.new_key()).key_id
     stages, store = Stages(), ClientStore(tmp_path / "client.sqlite")
-    batch = Batch.of(
+    batch = PromptBatch.of(
         [
             Prompt(f"{name}.0", (1, 2, 3), SamplingParams(max_new_tokens=9), bytes(32))
             for name in ("req_paid", "req_unpaid")
@@ -233,7 +240,7 @@ async def test_what_the_requesters_records_hold_is_charged_at_the_next_start_and
     store.add_job("sub", job, batch, 1)
     store.finish_request(job.job_id, 0, [7, 8], "stop")
     for name in ("req_paid", "req_unpaid", "req_unknown"):
-        opening = Opening(name, f"rcpt_{name}", key_id, "/v1", "toy", "hash", name, 1000)
+        opening = Reservation(name, f"rcpt_{name}", key_id, "/v1", "toy", "hash", name, 1000)
         world.run(ledger.reserve(opening))
     world.run(ledger.begun("req_unpaid"))
     world.gateway.store = store

@@ -14,7 +14,7 @@ import pytest
 
 from client.gateway.batches.batches import GONE_AFTER_S as BATCH_GONE_AFTER_S
 from client.gateway.identity import NAME_FILE, identity_in, sole_gateway
-from client.gateway.money.ledger import GONE_AFTER_S, Opening
+from client.gateway.money.ledger import GONE_AFTER_S, Reservation
 from client.gateway.records.database import private_sqlite_url
 from client.gateway.start import tidy
 from core.protocol.errors import ConfigError
@@ -47,7 +47,7 @@ def rows(world: World) -> dict[str, Any]:
 def reserve(world: World, secret: str, name: str) -> None:
     """A request that runs for as long as nobody ends it."""
     key_id = world.key(secret).key_id
-    opening = Opening(f"req_{name}", f"rcpt_{name}", key_id, "/v1", "toy", "hash", name, 1000)
+    opening = Reservation(f"req_{name}", f"rcpt_{name}", key_id, "/v1", "toy", "hash", name, 1000)
     world.run(world.gateway.ledger.reserve(opening))
 
 

@@ -18,10 +18,10 @@ import msgspec
 from client.context import Model
 from client.gateway.batches.offline import Keep, LineAnswer
 from client.gateway.money.ledger import Bill
-from client.gateway.openai.models import Offer, Served, unknown
+from client.gateway.openai.models import OfferedModel, ServedModel, unknown
 from client.orders.orders import Prompt
 from client.pipeline.pipeline import Logprobs
-from client.sessions.answering import Answered, Ask, AskTerms, Priced, Said
+from client.sessions.answering import Answered, Ask, AskTerms, PricedRequest, Said
 from core.engine.sampling.stops import AnswerEnding
 from core.engine.weights.tokenizer import Tokenizer
 from core.protocol import signing
@@ -62,15 +62,15 @@ class ToyCatalogue:
     """One model that three machines serve."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.served = Served(MODEL, tokenizer)
+        self.served = ServedModel(MODEL, tokenizer)
 
-    async def find(self, name: str) -> Served:
+    async def find(self, name: str) -> ServedModel:
         if name != NAME:
             raise unknown(name, [NAME])
         return self.served
 
-    async def ls(self) -> Sequence[Offer]:
-        return [Offer(MODEL, PRICE_IN, PRICE_OUT, 3, True)]
+    async def ls(self) -> Sequence[OfferedModel]:
+        return [OfferedModel(MODEL, PRICE_IN, PRICE_OUT, 3, True)]
 
     async def operators(self) -> Collection[str]:
         return OPERATORS
@@ -128,8 +128,10 @@ class ToyAnswerer:
         self.running = 0
         self._told: set[str] = set()
 
-    async def price(self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms) -> Priced:
-        return Priced(PRICE_IN, PRICE_OUT, cost(tokens_in, tokens_out), PLAN)
+    async def price(
+        self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms
+    ) -> PricedRequest:
+        return PricedRequest(PRICE_IN, PRICE_OUT, cost(tokens_in, tokens_out), PLAN)
 
     async def answer(self, ask: Ask) -> AsyncGenerator[Said | Answered, None]:
         self.asked.append(ask)

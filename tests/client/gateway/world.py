@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from client.gateway.gateway import Gateway
-from client.gateway.money.keyring import Key, Limits
+from client.gateway.money.keyring import ApiKey, KeyLimits
 from client.gateway.records.database import Database, private_sqlite_url
 from client.gateway.start import assemble, serving
 from core.engine.weights.tokenizer import Tokenizer
@@ -125,10 +125,10 @@ class World:
 
     def new_key(self, name: str = "tests", **limits: Any) -> str:
         """An API key's secret."""
-        _, secret = self.run(self.gateway.keys.new(name, Limits(**limits)))
+        _, secret = self.run(self.gateway.keys.new(name, KeyLimits(**limits)))
         return secret
 
-    def key(self, secret: str) -> Key:
+    def key(self, secret: str) -> ApiKey:
         found = self.run(self.gateway.keys.find(secret))
         assert found is not None
         return found

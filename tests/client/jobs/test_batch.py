@@ -21,7 +21,7 @@ from client.jobs.batch import (
 )
 from client.orders.matcher_api import Goes
 from client.orders.orders import Prompt
-from client.pipeline.pipeline import Limits, Match
+from client.pipeline.pipeline import Match, PipelinePatience
 from client.pipeline.verify import ack_of_leaves
 from client.records.store import ClientStore
 from core.money import pricing
@@ -159,7 +159,7 @@ class Bench:
             MODEL_ID,
             SPEC,
         )
-        limits = Limits(in_flight=in_flight, connect_s=5.0, silence_s=5.0)
+        limits = PipelinePatience(in_flight=in_flight, connect_s=5.0, silence_s=5.0)
         rules = Policy(
             terms_of=lambda now: terms(deadline=now + 600), **({"limits": limits} | policy)
         )

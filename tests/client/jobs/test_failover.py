@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from client.jobs.failover import Ongoing, continues, go_on
 from client.orders.orders import Prompt
-from client.pipeline.pipeline import Outcome, RequestState
+from client.pipeline.pipeline import PipelineOutcome, RequestState
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, PeerUnreachable
 
@@ -28,10 +28,10 @@ def part(of: Ongoing, *tokens: int, finish: str = "") -> RequestState:
 
 def broken(
     begun: dict[int, RequestState], unfinished: int, finished: dict[int, RequestState] | None = None
-) -> Outcome:
+) -> PipelineOutcome:
     done = finished or {}
     left = {i: GONE for i in range(unfinished) if i not in done}
-    return Outcome(done, left, begun)
+    return PipelineOutcome(done, left, begun)
 
 
 def test_the_rest_of_an_answer_is_drawn_with_the_first_orders_noise() -> None:
@@ -67,7 +67,7 @@ def test_what_has_all_its_tokens_is_whole_without_its_receipts() -> None:
 
 def test_a_job_that_was_never_open_leaves_answers_where_they_were() -> None:
     answer = Ongoing(prompt("a"), tokens=[4], key_index=3, place=(FIRST, 2))
-    outcome = Outcome({}, {0: GONE}, was_opened=False)
+    outcome = PipelineOutcome({}, {0: GONE}, was_opened=False)
     (left,), _ = go_on([answer], outcome, SECOND)
     assert (left.place, left.tokens, left.key_index) == ((FIRST, 2), [4], 3)
 

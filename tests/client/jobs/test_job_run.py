@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from client.jobs.job_run import JobSession
-from client.orders.orders import Batch
-from client.pipeline.pipeline import Limits, Outcome, RequestState
+from client.orders.orders import PromptBatch
+from client.pipeline.pipeline import PipelineOutcome, PipelinePatience, RequestState
 from core.protocol import wire
 from core.protocol.errors import (
     AuthenticationFailed,
@@ -39,7 +39,7 @@ class Seen:
         self.finished.append(index)
 
 
-def session_of(stages: Stages, batch: Batch, seen: Seen, **limits: Any) -> JobSession:
+def session_of(stages: Stages, batch: PromptBatch, seen: Seen, **limits: Any) -> JobSession:
     return JobSession(
         stages.match(batch),
         batch,
@@ -47,13 +47,13 @@ def session_of(stages: Stages, batch: Batch, seen: Seen, **limits: Any) -> JobSe
         shard_root_of,
         on_token=seen.token,
         on_finish=seen.finish,
-        limits=Limits(**({"silence_s": 10.0} | limits)),
+        limits=PipelinePatience(**({"silence_s": 10.0} | limits)),
     )
 
 
-async def run(stages: Stages, count: int = 1, **limits: Any) -> tuple[Outcome, Seen]:
+async def run(stages: Stages, count: int = 1, **limits: Any) -> tuple[PipelineOutcome, Seen]:
     seen = Seen()
-    session = session_of(stages, Batch.of(prompts(count)), seen, **limits)
+    session = session_of(stages, PromptBatch.of(prompts(count)), seen, **limits)
     async with asyncio.timeout(20):
         await session.open()
         try:
@@ -62,7 +62,7 @@ async def run(stages: Stages, count: int = 1, **limits: Any) -> tuple[Outcome, S
             await session.close()
 
 
-def reason(outcome: Outcome, index: int = 0) -> HeadraceError:
+def reason(outcome: PipelineOutcome, index: int = 0) -> HeadraceError:
     assert index in outcome.unfinished, outcome
     return outcome.unfinished[index]
 
@@ -102,7 +102,7 @@ async def test_answers_are_known_one_by_one_while_others_run(stages: Stages) -> 
 
     stages.script = script
     seen = Seen()
-    session = session_of(stages, Batch.of(prompts(2)), seen)
+    session = session_of(stages, PromptBatch.of(prompts(2)), seen)
     await session.open()
     running = asyncio.create_task(session.run())
     async with asyncio.timeout(30):
@@ -183,7 +183,7 @@ async def test_unfinished_requests_are_cancelled_at_the_stages_that_remain(
         await s.send(1, failed)
 
     stages.script = script
-    session = session_of(stages, Batch.of(prompts(2)), Seen())
+    session = session_of(stages, PromptBatch.of(prompts(2)), Seen())
     await session.open()
     outcome = await session.run()
     assert set(outcome.unfinished) == {0, 1}
@@ -214,7 +214,7 @@ async def test_the_stages_that_remain_are_told_at_once_that_a_pipeline_is_broken
     stages: Stages,
 ) -> None:
     stages.script = close_in_mid_answer
-    session = session_of(stages, Batch.of(prompts(4)), Seen(), in_flight=2)
+    session = session_of(stages, PromptBatch.of(prompts(4)), Seen(), in_flight=2)
     await session.open()
     outcome = await session.run()
     assert set(outcome.unfinished) == {1, 2, 3}
@@ -240,7 +240,7 @@ async def test_silence_ends_the_session(stages: Stages) -> None:
 
 async def test_refused_open_job_is_raised_with_the_reason(stages: Stages) -> None:
     stages.refuse[1] = wire.Failed("E-JOB-NOT-MATCHED", "not on chain")
-    session = session_of(stages, Batch.of(prompts(1)), Seen())
+    session = session_of(stages, PromptBatch.of(prompts(1)), Seen())
     with pytest.raises(PeerUnreachable) as caught:
         await session.open()
     assert "stage 1" in caught.value.what
@@ -249,7 +249,7 @@ async def test_refused_open_job_is_raised_with_the_reason(stages: Stages) -> Non
 
 async def test_stage_that_proves_another_key_is_refused(make_stages: MakeStages) -> None:
     ours, others = await make_stages(100), await make_stages(200)
-    batch = Batch.of(prompts(1))
+    batch = PromptBatch.of(prompts(1))
     wrong = replace(ours.match(batch), endpoints=(*ours.endpoints[:2], others.endpoints[2]))
     session = JobSession(
         wrong,
@@ -258,14 +258,14 @@ async def test_stage_that_proves_another_key_is_refused(make_stages: MakeStages)
         shard_root_of,
         on_token=Seen().token,
         on_finish=Seen().finish,
-        limits=Limits(),
+        limits=PipelinePatience(),
     )
     with pytest.raises(AuthenticationFailed):
         await session.open()
 
 
 async def test_stage_that_is_not_there_is_unreachable(stages: Stages) -> None:
-    session = session_of(stages, Batch.of(prompts(1)), Seen())
+    session = session_of(stages, PromptBatch.of(prompts(1)), Seen())
     await stages.die(2)
     with pytest.raises(PeerUnreachable):
         await session.open()
@@ -352,7 +352,7 @@ async def test_last_stage_that_goes_on_is_refused(stages: Stages) -> None:
 
 async def test_close_job_gives_one_checked_receipt_a_stage(stages: Stages) -> None:
     seen = Seen()
-    session = session_of(stages, Batch.of(prompts(3)), seen)
+    session = session_of(stages, PromptBatch.of(prompts(3)), seen)
     await session.open()
     await session.run()
     receipts = await session.close_job([2, 0, 1])
@@ -363,7 +363,7 @@ async def test_close_job_gives_one_checked_receipt_a_stage(stages: Stages) -> No
 async def test_close_job_over_other_requests_is_refused(
     stages: Stages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = session_of(stages, Batch.of(prompts(3)), Seen())
+    session = session_of(stages, PromptBatch.of(prompts(3)), Seen())
     await session.open()
     await session.run()
     honest = stages.receipt
@@ -381,7 +381,7 @@ async def test_cancelled_session_leaves_nothing_running(stages: Stages) -> None:
 
     stages.script = script
     before = asyncio.all_tasks()
-    session = session_of(stages, Batch.of(prompts(3)), Seen())
+    session = session_of(stages, PromptBatch.of(prompts(3)), Seen())
     await session.open()
     running = asyncio.create_task(session.run())
     await asyncio.sleep(0.05)

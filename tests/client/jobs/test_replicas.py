@@ -12,10 +12,10 @@ import pytest
 
 from client.jobs.batch import Policy, Requester
 from client.jobs.replicas import (
+    AllowedMiners,
+    AnswerDifference,
     Apart,
-    Difference,
     Replica,
-    Wanted,
     describe,
     first_difference,
     quotes,
@@ -24,8 +24,8 @@ from client.jobs.replicas import (
 )
 from client.orders.matcher_api import Quote
 from client.orders.orders import Terms
-from client.pipeline.pipeline import Limits
-from client.pipeline.verify import Answer
+from client.pipeline.pipeline import PipelinePatience
+from client.pipeline.verify import RequestAnswer
 from core.protocol import ids
 from core.protocol import types as t
 from core.protocol.errors import NoCapacity
@@ -57,14 +57,14 @@ def _quote(operators: list[str]) -> Quote:
 
 async def buy(
     bench: Bench, *pipelines: Stages, then: Sequence[Stages] = (), **policy: Any
-) -> tuple[list[Replica], list[Difference], list[Watch]]:
+) -> tuple[list[Replica], list[AnswerDifference], list[Watch]]:
     """One replica for each pipeline; `then` are those that orders after the first ones get."""
     bench.matcher.offers = [*pipelines, *then]
     requester = Requester(
         bench.chain, bench.matcher, REQUESTER, bench.store, bench.clock, MODEL_ID, SPEC  # type: ignore[arg-type]
     )  # fmt: skip
-    limits = Limits(in_flight=2, connect_s=5.0, silence_s=5.0)
-    apart = Apart(Wanted(limits.in_flight), [quote_over(stages) for stages in pipelines])
+    limits = PipelinePatience(in_flight=2, connect_s=5.0, silence_s=5.0)
+    apart = Apart(AllowedMiners(limits.in_flight), [quote_over(stages) for stages in pipelines])
 
     def policy_of(number: int) -> Policy:
         def terms_of(now: int) -> Terms:
@@ -89,7 +89,7 @@ def another(stages: Stages, custom_id: str, step: int) -> None:
     """A pipeline that says something else in this answer from this step on, and signs for it."""
     honest = stages.answer
 
-    def answer(index: int) -> Answer:
+    def answer(index: int) -> RequestAnswer:
         whole = honest(index)
         assert stages.batch is not None
         if stages.batch.prompts[index].custom_id != custom_id:
@@ -219,7 +219,7 @@ async def test_quotes_share_no_machine_and_say_how_many_there_are() -> None:
                 raise NoCapacity("no pipeline", "nobody is left")
             return _quote(free[0])
 
-    wanted = Wanted(4, avoided=frozenset({key(9).address}))
+    wanted = AllowedMiners(4, avoided=frozenset({key(9).address}))
     found = await quotes(Api(), MODEL_ID, (1, 2), wanted, 2)  # type: ignore[arg-type]
     assert [[s.operator for s in quote.route] for quote in found] == [one, two]
     with pytest.raises(NoCapacity, match="machines for 2 of 3 replicas"):

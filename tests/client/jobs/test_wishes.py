@@ -16,8 +16,8 @@ import pytest
 from client.commands.ask import submit
 from client.context import Model
 from client.jobs import wishes as submission
-from client.jobs.batch import BatchResult, Finished
-from client.jobs.replicas import Wanted
+from client.jobs.batch import BatchResult, FinishedAnswer
+from client.jobs.replicas import AllowedMiners
 from client.jobs.wishes import (
     Choices,
     Prepared,
@@ -115,7 +115,7 @@ async def test_a_quote_is_shown_and_refused_for_what_a_submission_would_be(
             return {"maxJobSeconds": 7200, "maxWindowSeconds": 7200}
 
     async def bargain(*_: Any) -> submit.Bargain:
-        return submit.Bargain(MODEL, tokenizer, prepared, Wanted(1), [offer])
+        return submit.Bargain(MODEL, tokenizer, prepared, AllowedMiners(1), [offer])
 
     async def arbitrator_of(*_: Any) -> str:
         return ARBITRATOR
@@ -384,9 +384,9 @@ def test_offer_is_described_with_the_contracts_arithmetic(
 # --- results ---
 
 
-def finished(tokens: list[int], job: str, index: int) -> Finished:
+def finished(tokens: list[int], job: str, index: int) -> FinishedAnswer:
     state = RequestState((1,), 9, tokens, finish="stop")
-    return Finished(job, index, state)
+    return FinishedAnswer(job, index, state)
 
 
 def test_every_request_has_a_line_in_one_of_two_files(tmp_path: Path, tokenizer: Tokenizer) -> None:

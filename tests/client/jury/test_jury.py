@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from client.audit.evidence import Case
+from client.audit.evidence import AuditCase
 from client.audit.rerun import RequestFinding, StageFinding
 from client.jury import jury
 from client.jury.jury import (
@@ -24,7 +24,7 @@ from client.jury.jury import (
     read_disputed_work,
 )
 from client.jury.votes import VoteBook, VoteKind
-from client.orders.orders import Batch
+from client.orders.orders import PromptBatch
 from core.chain.chain import ChainCall, ChainEvent
 from core.chain.follower import EventFollower
 from core.protocol import types as t
@@ -134,7 +134,7 @@ class FakeJury:
         self.down = 0
         self.fail: dict[str, Exception] = {}
         stages = Stages()
-        stages.match(Batch.of(prompts(2)))
+        stages.match(PromptBatch.of(prompts(2)))
         self.work = stages
         self.receipt = stages.receipt(1, {i: stages.answer(i) for i in range(2)}).receipt
 
@@ -244,7 +244,7 @@ class FakeJury:
             self._apply(other, "commitVote", DISPUTE, "0x" + "cc" * 32)
 
 
-async def no_source(case: Case) -> None:
+async def no_source(case: AuditCase) -> None:
     """The court's audit looks at no weights."""
 
 
@@ -277,7 +277,7 @@ class Court:
             on_vote=lambda dispute, vote, finding: self.votes.append((vote, finding)),
         )
 
-    async def _evidence_of(self, case: Case) -> Court:
+    async def _evidence_of(self, case: AuditCase) -> Court:
         assert case.order == self.chain.work.signed.order
         assert case.plan == self.chain.work.plan
         return self

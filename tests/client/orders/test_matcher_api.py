@@ -12,17 +12,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from client.audit.evidence import Case
+from client.audit.evidence import AuditCase
 from client.commands.judge.watch_service import _Work, tell_matcher
 from client.orders.matcher_api import MatcherApi
-from client.orders.orders import Batch
+from client.orders.orders import PromptBatch
 from client.watch.watch_book import RequestVerdict, StageVerdict, WatchBook
 from core.money.audit_report import SignedReport, is_its_authors
 from core.money.paid_audits import (
     MAX_ASK_BYTES,
     MOST_RECEIPTS,
+    AuditEnd,
     AuditFinding,
-    Found,
     SignedAsk,
     SignedFinding,
     is_its_auditors,
@@ -82,7 +82,7 @@ async def serve() -> AsyncIterator[Serve]:
         server.close()
 
 
-def opened(stages: Stages, batch: Batch, **changes: Any) -> dict[str, Any]:
+def opened(stages: Stages, batch: PromptBatch, **changes: Any) -> dict[str, Any]:
     signed = signed_order(batch)
     plan = [msgspec.to_builtins(stage) for stage in stages.plan]
     document = {
@@ -96,7 +96,7 @@ def opened(stages: Stages, batch: Batch, **changes: Any) -> dict[str, Any]:
 
 
 async def test_order_is_sent_signed_and_read_back_as_a_match(serve: Serve) -> None:
-    stages, batch = Stages(), Batch.of(prompts(2))
+    stages, batch = Stages(), PromptBatch.of(prompts(2))
     api = await serve(201, opened(stages, batch))
     match = await api.open_job(signed_order(batch), DOMAIN)
     assert match.plan == stages.plan
@@ -112,7 +112,7 @@ async def test_order_is_sent_signed_and_read_back_as_a_match(serve: Serve) -> No
     ids=["job", "endpoints"],
 )
 async def test_answer_about_another_job_is_refused(serve: Serve, changes: dict[str, Any]) -> None:
-    stages, batch = Stages(), Batch.of(prompts(2))
+    stages, batch = Stages(), PromptBatch.of(prompts(2))
     api = await serve(201, opened(stages, batch, **changes))
     with pytest.raises(CheckFailed):
         await api.open_job(signed_order(batch), DOMAIN)
@@ -122,8 +122,8 @@ async def test_auditor_tells_all_it_has_found_signed(tmp_path: Path, serve: Serv
     api = await serve(200, {"operators": 2})
     book = WatchBook(tmp_path / "watch.sqlite")
     good, bad = key(101).address, key(102).address
-    book.keep([StageVerdict("0x01", 0, good, Found.CLEAN, 1, 0, 0.1, 1.0, "")], 5.0)
-    book.keep([StageVerdict("0x01", 1, bad, Found.FAULT, 1, 1, 2.0, 1.0, "off")], 6.0)
+    book.keep([StageVerdict("0x01", 0, good, AuditEnd.CLEAN, 1, 0, 0.1, 1.0, "")], 5.0)
+    book.keep([StageVerdict("0x01", 1, bad, AuditEnd.FAULT, 1, 1, 2.0, 1.0, "off")], 6.0)
     context: Any = SimpleNamespace(matcher=lambda: api, chain=SimpleNamespace(domain=DOMAIN))
     await tell_matcher(context, key(77), book.standings())
     book.close()
@@ -137,12 +137,12 @@ async def test_auditor_tells_all_it_has_found_signed(tmp_path: Path, serve: Serv
 
 
 async def test_auditor_asks_for_lots_and_answers_signed(serve: Serve) -> None:
-    stages, batch = Stages(), Batch.of(prompts(2))
+    stages, batch = Stages(), PromptBatch.of(prompts(2))
     signed = signed_order(batch)
     stages.match(batch, signed)
     answers = {0: stages.answer(0)}
     pipelines = [[stages.receipt(stage, answers) for stage in range(3)]]
-    case = Case(JOB, signed.order, stages.plan)
+    case = AuditCase(JOB, signed.order, stages.plan)
     auditor = key(77)
 
     def work_of(api: MatcherApi) -> _Work:
@@ -160,7 +160,7 @@ async def test_auditor_asks_for_lots_and_answers_signed(serve: Serve) -> None:
     assert asked.asked.receipts == (pipelines[0][-1],)
 
     other = msgspec.structs.replace(signed.order, matcher=key(41).address)
-    elsewhere = Case(JOB, other, stages.plan)
+    elsewhere = AuditCase(JOB, other, stages.plan)
     assert await work_of(api).paid_lots(elsewhere, pipelines) == ()
     assert len(api.requests) == 1, "it is another matcher's job"  # type: ignore[attr-defined]
 
@@ -175,12 +175,12 @@ async def test_auditor_asks_for_lots_and_answers_signed(serve: Serve) -> None:
     assert max(len(body) for _, body in api.requests) < MAX_ASK_BYTES  # type: ignore[attr-defined]
 
     api = await serve(200, {"taken": True})
-    await work_of(api).hand_in(case, RequestVerdict(0, Found.FAULT, 2))
+    await work_of(api).hand_in(case, RequestVerdict(0, AuditEnd.FAULT, 2))
     ((line, body),) = api.requests  # type: ignore[attr-defined]
     said = msgspec.json.decode(body, type=SignedFinding)
     assert line.startswith("post /v1/audits/findings ")
     assert is_its_auditors(said, DOMAIN)
-    assert said.finding == AuditFinding(auditor.address, JOB, 0, Found.FAULT, 2)
+    assert said.finding == AuditFinding(auditor.address, JOB, 0, AuditEnd.FAULT, 2)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ async def test_auditor_asks_for_lots_and_answers_signed(serve: Serve) -> None:
     ],
 )
 async def test_answer_that_is_none_is_unreachable(serve: Serve, document: Any) -> None:
-    batch = Batch.of(prompts(1))
+    batch = PromptBatch.of(prompts(1))
     api = await serve(200, document)
     with pytest.raises(MatcherUnreachable, match="does not answer like a matcher"):
         await api.open_job(signed_order(batch), DOMAIN)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.orders.orders import Batch, Prompt, make_prompt
+from client.orders.orders import Prompt, PromptBatch, make_prompt
 from core.protocol import commit
 from core.protocol.errors import ContextTooLong, UsageError
 from core.protocol.types import SamplingParams
@@ -31,7 +31,7 @@ a_prompt = st.builds(
 
 @given(st.lists(a_prompt, min_size=1, max_size=9))
 def test_every_opening_verifies_under_the_signed_roots_and_nowhere_else(ps: list[Prompt]) -> None:
-    batch = Batch.of(ps)
+    batch = PromptBatch.of(ps)
     for index, prompt in enumerate(ps):
         opening = batch.opening(index)
         for root, leaf, proof in (
@@ -56,7 +56,7 @@ def test_every_opening_verifies_under_the_signed_roots_and_nowhere_else(ps: list
 
 
 def test_order_carries_the_batch_and_its_caps() -> None:
-    batch = Batch.of(prompts(5))
+    batch = PromptBatch.of(prompts(5))
     order = signed_order(batch).order
     assert order.model_id == MODEL_ID
     assert order.input_root == commit.to_hex(batch.input_root)
@@ -68,7 +68,7 @@ def test_order_carries_the_batch_and_its_caps() -> None:
 
 def test_batch_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        Batch.of([])
+        PromptBatch.of([])
 
 
 def test_context_too_long_has_the_numbers() -> None:
@@ -90,7 +90,7 @@ def test_empty_prompt_is_refused() -> None:
 
 
 def test_repr_hides_the_prompt() -> None:
-    batch = Batch.of([Prompt("mine", (31337, 4242), SamplingParams(), b"\x07" * 32)])
+    batch = PromptBatch.of([Prompt("mine", (31337, 4242), SamplingParams(), b"\x07" * 32)])
     shown = repr(batch) + repr(batch.prompts)
     assert "mine" in shown
     assert "31337" not in shown

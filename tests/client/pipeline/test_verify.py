@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from client.orders.orders import Batch
+from client.orders.orders import PromptBatch
 from client.pipeline.verify import (
-    Answer,
+    RequestAnswer,
     ack_of_leaves,
     check_answers,
     check_pipeline,
@@ -38,16 +38,16 @@ OTHER = "0x" + "ab" * 32
 def work() -> Stages:
     """Three operators with an order over four requests; nothing listens."""
     stages = Stages()
-    stages.match(Batch.of(prompts(4)))
+    stages.match(PromptBatch.of(prompts(4)))
     return stages
 
 
 @pytest.fixture
-def answers(work: Stages) -> dict[int, Answer]:
+def answers(work: Stages) -> dict[int, RequestAnswer]:
     return {i: work.answer(i) for i in range(4)}
 
 
-def receipts_of(work: Stages, answers: dict[int, Answer]) -> list[t.SignedReceipt]:
+def receipts_of(work: Stages, answers: dict[int, RequestAnswer]) -> list[t.SignedReceipt]:
     return [work.receipt(stage, answers) for stage in range(3)]
 
 
@@ -67,7 +67,7 @@ def refused_field(work: Stages, receipts: list[t.SignedReceipt]) -> tuple[int, s
     return caught.value.details["stage"], caught.value.details["field"]
 
 
-def test_honest_receipts_hold(work: Stages, answers: dict[int, Answer]) -> None:
+def test_honest_receipts_hold(work: Stages, answers: dict[int, RequestAnswer]) -> None:
     receipts = receipts_of(work, answers)
     check(work, receipts)
     check_answers(receipts, answers)
@@ -99,7 +99,7 @@ def test_honest_receipts_hold(work: Stages, answers: dict[int, Answer]) -> None:
     ],
 )
 def test_signed_field_that_is_wrong_is_named(
-    work: Stages, answers: dict[int, Answer], stage: int, field: str, value: Any
+    work: Stages, answers: dict[int, RequestAnswer], stage: int, field: str, value: Any
 ) -> None:
     receipts = receipts_of(work, answers)
     receipts[stage] = work.receipt(stage, answers, **{field: value})
@@ -108,7 +108,7 @@ def test_signed_field_that_is_wrong_is_named(
 
 @pytest.mark.parametrize("field", list(t.StageReceipt.__struct_fields__))
 def test_field_changed_after_signing_is_refused(
-    work: Stages, answers: dict[int, Answer], field: str
+    work: Stages, answers: dict[int, RequestAnswer], field: str
 ) -> None:
     signed = work.receipt(1, answers)
     value = getattr(signed.receipt, field)
@@ -123,7 +123,7 @@ def test_field_changed_after_signing_is_refused(
 
 @pytest.mark.parametrize("field", list(t.RequestLeaf.__struct_fields__))
 def test_leaf_changed_after_signing_is_refused(
-    work: Stages, answers: dict[int, Answer], field: str
+    work: Stages, answers: dict[int, RequestAnswer], field: str
 ) -> None:
     signed = work.receipt(1, answers)
     value = getattr(signed.leaves[-1], field)
@@ -136,7 +136,7 @@ def test_leaf_changed_after_signing_is_refused(
 
 @pytest.mark.parametrize(("stage", "states"), [(2, 0), (2, 3), (2, 5), (0, 1), (1, 4)])
 def test_a_last_stage_names_the_root_of_every_request_s_state_rows_and_no_other_does(
-    work: Stages, answers: dict[int, Answer], stage: int, states: int
+    work: Stages, answers: dict[int, RequestAnswer], stage: int, states: int
 ) -> None:
     receipts = receipts_of(work, answers)
     receipts[stage] = msgspec.structs.replace(receipts[stage], states=[OTHER] * states)
@@ -144,7 +144,7 @@ def test_a_last_stage_names_the_root_of_every_request_s_state_rows_and_no_other_
 
 
 def test_tokens_with_other_states_than_were_signed_are_refused(
-    work: Stages, answers: dict[int, Answer]
+    work: Stages, answers: dict[int, RequestAnswer]
 ) -> None:
     receipts = receipts_of(work, answers)
     roots = [*receipts[2].states[:-1], OTHER]
@@ -155,7 +155,9 @@ def test_tokens_with_other_states_than_were_signed_are_refused(
     assert (caught.value.details["stage"], caught.value.details["field"]) == (2, "out_root")
 
 
-def test_signature_of_somebody_else_is_refused(work: Stages, answers: dict[int, Answer]) -> None:
+def test_signature_of_somebody_else_is_refused(
+    work: Stages, answers: dict[int, RequestAnswer]
+) -> None:
     receipts = receipts_of(work, answers)
     leaves = leaves_of(answers, 1, 3)
     receipts[1] = sign_receipt(key(999), work.signed.order, work.plan, 1, leaves)
@@ -164,7 +166,9 @@ def test_signature_of_somebody_else_is_refused(work: Stages, answers: dict[int, 
     assert refused_field(work, [receipts[0], stolen, receipts[2]]) == (1, "signature")
 
 
-def test_signature_for_another_chain_is_refused(work: Stages, answers: dict[int, Answer]) -> None:
+def test_signature_for_another_chain_is_refused(
+    work: Stages, answers: dict[int, RequestAnswer]
+) -> None:
     with pytest.raises(CheckFailed) as caught:
         check_receipt(
             work.receipt(0, answers),
@@ -177,19 +181,19 @@ def test_signature_for_another_chain_is_refused(work: Stages, answers: dict[int,
     assert caught.value.details["field"] == "signature"
 
 
-def test_leaves_out_of_order_are_refused(work: Stages, answers: dict[int, Answer]) -> None:
+def test_leaves_out_of_order_are_refused(work: Stages, answers: dict[int, RequestAnswer]) -> None:
     receipts = receipts_of(work, answers)
     swapped = list(reversed(receipts[0].leaves))
     receipts[0] = msgspec.structs.replace(receipts[0], leaves=swapped)
     assert refused_field(work, receipts) == (0, "leaves")
 
 
-def test_missing_stage_is_refused(work: Stages, answers: dict[int, Answer]) -> None:
+def test_missing_stage_is_refused(work: Stages, answers: dict[int, RequestAnswer]) -> None:
     assert refused_field(work, receipts_of(work, answers)[:2])[1] == "count"
 
 
 def resigned(
-    work: Stages, stage: int, answers: dict[int, Answer], **leaf_changes: Any
+    work: Stages, stage: int, answers: dict[int, RequestAnswer], **leaf_changes: Any
 ) -> t.SignedReceipt:
     """A receipt whose first leaf says something else, rightly signed."""
     leaves = leaves_of(answers, stage, 3)
@@ -199,7 +203,7 @@ def resigned(
 
 @pytest.mark.parametrize("stage", [1, 2])
 def test_input_that_is_not_the_predecessors_output_is_refused(
-    work: Stages, answers: dict[int, Answer], stage: int
+    work: Stages, answers: dict[int, RequestAnswer], stage: int
 ) -> None:
     receipts = receipts_of(work, answers)
     receipts[stage] = resigned(work, stage, answers, in_root=OTHER)
@@ -208,7 +212,7 @@ def test_input_that_is_not_the_predecessors_output_is_refused(
 
 @pytest.mark.parametrize("field", ["tokens_in", "tokens_out"])
 def test_counts_that_differ_between_stages_are_refused(
-    work: Stages, answers: dict[int, Answer], field: str
+    work: Stages, answers: dict[int, RequestAnswer], field: str
 ) -> None:
     receipts = receipts_of(work, answers)
     receipts[2] = resigned(work, 2, answers, **{field: 77})
@@ -216,7 +220,7 @@ def test_counts_that_differ_between_stages_are_refused(
 
 
 def test_stages_that_signed_for_different_requests_are_refused(
-    work: Stages, answers: dict[int, Answer]
+    work: Stages, answers: dict[int, RequestAnswer]
 ) -> None:
     receipts = receipts_of(work, answers)
     receipts[1] = work.receipt(1, {i: answers[i] for i in (0, 1, 2)})
@@ -224,7 +228,7 @@ def test_stages_that_signed_for_different_requests_are_refused(
 
 
 def changed_everywhere(
-    work: Stages, answers: dict[int, Answer], **changes: Any
+    work: Stages, answers: dict[int, RequestAnswer], **changes: Any
 ) -> list[t.SignedReceipt]:
     return [resigned(work, stage, answers, **changes) for stage in range(3)]
 
@@ -239,7 +243,7 @@ def changed_everywhere(
     ],
 )
 def test_ends_that_are_not_what_we_sent_and_got_are_refused(
-    work: Stages, answers: dict[int, Answer], make: Any, stage: int, field: str
+    work: Stages, answers: dict[int, RequestAnswer], make: Any, stage: int, field: str
 ) -> None:
     receipts = receipts_of(work, answers)
     for at, signed in enumerate(make(work, answers)):
@@ -251,7 +255,7 @@ def test_ends_that_are_not_what_we_sent_and_got_are_refused(
 
 @pytest.mark.parametrize("indices", [[0, 1, 2], [0, 1, 2, 3, 4], []])
 def test_receipts_over_other_requests_than_ours_are_refused(
-    work: Stages, answers: dict[int, Answer], indices: list[int]
+    work: Stages, answers: dict[int, RequestAnswer], indices: list[int]
 ) -> None:
     ours = {i: answers.get(i) or answer_of(prompts(5)[4]) for i in indices}
     with pytest.raises(CheckFailed) as caught:
@@ -260,13 +264,13 @@ def test_receipts_over_other_requests_than_ours_are_refused(
 
 
 def test_last_token_is_never_fed() -> None:
-    answer = Answer((1, 2), (7, 8, 9))
+    answer = RequestAnswer((1, 2), (7, 8, 9))
     assert answer.fed_ids == (1, 2, 7, 8)
-    assert Answer((1, 2), (7,)).fed_ids == (1, 2)
+    assert RequestAnswer((1, 2), (7,)).fed_ids == (1, 2)
 
 
 def test_complete_sets_are_those_all_stages_signed_widest_first(
-    work: Stages, answers: dict[int, Answer]
+    work: Stages, answers: dict[int, RequestAnswer]
 ) -> None:
     singles = [receipts_of(work, {i: answers[i]}) for i in (3, 0)]
     pair = receipts_of(work, {i: answers[i] for i in (0, 1)})
@@ -276,7 +280,9 @@ def test_complete_sets_are_those_all_stages_signed_widest_first(
     assert disjoint(found) == [pair, singles[0]]
 
 
-def test_ack_is_over_exactly_the_leaves_given(work: Stages, answers: dict[int, Answer]) -> None:
+def test_ack_is_over_exactly_the_leaves_given(
+    work: Stages, answers: dict[int, RequestAnswer]
+) -> None:
     leaves = leaves_of({i: answers[i] for i in (1, 3)}, 2, 3)
     ack = ack_of_leaves(leaves, work.signed.order, work.plan)
     assert ack.result_root == commit.to_hex(commit.receipt_roots(leaves)[1])

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from client.orders.orders import Batch
+from client.orders.orders import PromptBatch
 from client.pipeline.pipeline import Match
 from client.records.store import ClientStore, match_of, receipt_hash
 from core.protocol import ids
@@ -21,8 +21,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "client-test.sqlite"
 
 
-def match(count: int = 3, nonce: int = 1) -> tuple[Stages, Match, Batch]:
-    stages, batch = Stages(), Batch.of(prompts(count))
+def match(count: int = 3, nonce: int = 1) -> tuple[Stages, Match, PromptBatch]:
+    stages, batch = Stages(), PromptBatch.of(prompts(count))
     found = stages.match(batch, signed_order(batch, nonce))
     endpoints = ("a:1", "b:2", "c:3")
     return stages, Match(found.job_id, found.signed, found.plan, endpoints, "0xab"), batch

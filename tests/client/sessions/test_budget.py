@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.sessions import budget
-from client.sessions.budget import Budget, Life, Use
+from client.sessions.budget import Life, SessionBudget, Use
 
-BUDGET = Budget(requests=4, tokens_in=100, tokens_out=50, in_flight=2, opened_s=0, deadline_s=300)
+BUDGET = SessionBudget(
+    requests=4, tokens_in=100, tokens_out=50, in_flight=2, opened_s=0, deadline_s=300
+)
 moves = st.lists(
     st.one_of(
         st.tuples(st.just("begin"), st.integers(1, 60), st.integers(1, 30)),
@@ -76,7 +78,7 @@ def test_nothing_begins_in_the_last_part_of_a_session() -> None:
     assert BUDGET.last_call_s == 240
     assert budget.has_room(Use(), BUDGET, 1, 1, 239.9)
     assert not budget.has_room(Use(), BUDGET, 1, 1, 240)
-    long = Budget(4, 100, 50, 2, 0, 3600)
+    long = SessionBudget(4, 100, 50, 2, 0, 3600)
     assert long.last_call_s == 3540
 
 

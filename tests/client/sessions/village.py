@@ -15,14 +15,14 @@ from client.pipeline.pipeline import Match
 from client.records.store import ClientStore
 from client.sessions.answering import Answered, Ask, AskTerms, Said
 from client.sessions.budget import Life
-from client.sessions.pool import Sessions
+from client.sessions.pool import SessionPool
 from core.money import pricing
 from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.errors import NoCapacity
 from core.runtime.clock import SystemClock
 from core.runtime.folders import Folders
-from core.runtime.settings import Sessions as Sizes
+from core.runtime.settings import SessionSettings as Sizes
 from core.runtime.settings import load
 from tests.failover.town import (
     FEE_BPS,
@@ -68,7 +68,7 @@ class Village(Town):
         self.history: list[tuple[str, t.Ack]] = []
         self.is_away = False
         self.most_open = 10**9
-        self.running: list[Sessions] = []
+        self.running: list[SessionPool] = []
         self._terms: t.Terms | None = None
 
     async def close(self) -> None:
@@ -149,14 +149,14 @@ class Village(Town):
 
     def sessions(
         self, sizes: Sizes = SMALL, *, clock: SystemClock | None = None, **settings: Any
-    ) -> Sessions:
+    ) -> SessionPool:
         """The requester's program; another one after it finds the same records."""
         context = _Context(self, settings)
-        sessions = Sessions(context, REQUESTER, sizes=sizes, clock=clock)
+        sessions = SessionPool(context, REQUESTER, sizes=sizes, clock=clock)
         self.running.append(sessions)
         return sessions
 
-    def died(self, sessions: Sessions) -> None:
+    def died(self, sessions: SessionPool) -> None:
         """The program is gone without a word: nothing of it runs, its lock is free."""
         self.running.remove(sessions)
         for task in [*sessions._tasks, sessions._ticking]:

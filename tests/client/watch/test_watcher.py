@@ -29,7 +29,7 @@ from client.watch.watcher import (
 )
 from core.chain.chain import ChainCall, ChainEvent
 from core.chain.follower import EventFollower
-from core.money.paid_audits import Found
+from core.money.paid_audits import AuditEnd
 from core.protocol import types as t
 from core.protocol.errors import (
     ChainUnreachable,
@@ -128,9 +128,9 @@ class Chain:
 
 
 def _batch() -> Any:
-    from client.orders.orders import Batch
+    from client.orders.orders import PromptBatch
 
-    return Batch.of(prompts(2))
+    return PromptBatch.of(prompts(2))
 
 
 def finding(stage: int, requests: Any, *, fault: bool = False, withheld: str = "") -> StageFinding:
@@ -155,7 +155,7 @@ class World:
         self.lots: frozenset[int] | None = None  # of the matcher, if it pays us
         self.mute: list[Exception] = []  # what the matcher says instead of lots, and of findings
         self.unheard: list[Exception] = []
-        self.handed: list[tuple[int, Found, int]] = []
+        self.handed: list[tuple[int, AuditEnd, int]] = []
         self.stake = AtStake(20, 0)
         self.weighed = 0
         self.clock = InstantClock()
@@ -212,7 +212,7 @@ class World:
             raise self.unheard.pop(0)
         self.handed.append((verdict.request, verdict.found, verdict.stage))
 
-    def found(self) -> list[Found]:
+    def found(self) -> list[AuditEnd]:
         return [v.found for v in reversed(self.book.verdicts())]
 
 
@@ -231,7 +231,7 @@ async def test_job_is_drawn_once_it_is_signed_and_not_before(world: World) -> No
     await world.watcher.step()
     await world.watcher.step()
     assert world.looks == [frozenset({0, 1})]
-    assert world.found() == [Found.CLEAN] * 3
+    assert world.found() == [AuditEnd.CLEAN] * 3
     assert [v.in_float64 for v in reversed(world.book.verdicts())] == [0, 1, 0]
     assert world.book.counts()["done"] == 1
 
@@ -253,7 +253,7 @@ async def test_lots_of_nobody_are_no_work(world: World) -> None:
     for stage in range(3):  # known for long, so that no newcomer's rate applies
         operator = key(100 + stage).address
         for n in range(NEWCOMER_JOBS):
-            world.book.keep([StageVerdict(beacon(n), stage, operator, Found.CLEAN, 1, 0, 0.1, 1, "")], 1.0)  # fmt: skip
+            world.book.keep([StageVerdict(beacon(n), stage, operator, AuditEnd.CLEAN, 1, 0, 0.1, 1, "")], 1.0)  # fmt: skip
     world.restart()
     world.chain.match()
     world.chain.emit("JobSettled", JOB)
@@ -267,7 +267,7 @@ async def test_first_stage_at_fault_is_accused_once_and_only_when_told(world: Wo
     world.chain.match()
     world.chain.emit("JobDelivered", JOB)
     await world.watcher.step()
-    assert world.found() == [Found.CLEAN, Found.FAULT, Found.WITHHELD]
+    assert world.found() == [AuditEnd.CLEAN, AuditEnd.FAULT, AuditEnd.WITHHELD]
     assert world.accused == []
     assert world.book.undisputed() == [(JOB, 1)]
     world.options["disputes"] = True
@@ -346,7 +346,7 @@ async def test_in_shadow_deviations_are_measured_and_held_against_nobody(world: 
     world.chain.match()
     world.chain.emit("JobDelivered", JOB)
     await world.watcher.step()
-    assert world.found() == [Found.SHADOW] * 3
+    assert world.found() == [AuditEnd.SHADOW] * 3
     assert world.accused == []
     assert world.book.shadow() == (3, 2.0)
     assert not any(s.is_suspected for s in world.book.standings())
@@ -435,7 +435,7 @@ async def test_matcher_is_told_once_of_each_verdict_even_if_it_was_deaf(world: W
 
 
 def test_suspicious_work_is_no_fault_and_is_not_accused(world: World) -> None:
-    kept = StageVerdict(JOB, 0, AUDITOR, Found.SUSPICIOUS, 1, 1, 0.8, 1.0, "stands out")
+    kept = StageVerdict(JOB, 0, AUDITOR, AuditEnd.SUSPICIOUS, 1, 1, 0.8, 1.0, "stands out")
     world.book.keep([kept], 7.0)
     (standing,) = world.book.standings()
     assert (standing.faults, standing.suspicious, standing.last_fault_at) == (0, 1, 7)
@@ -444,7 +444,7 @@ def test_suspicious_work_is_no_fault_and_is_not_accused(world: World) -> None:
 
 
 def test_times_of_faults_and_of_withheld_rows_are_kept_apart(world: World) -> None:
-    for at, found in ((5.0, Found.FAULT), (9.0, Found.WITHHELD), (11.0, Found.CLEAN)):
+    for at, found in ((5.0, AuditEnd.FAULT), (9.0, AuditEnd.WITHHELD), (11.0, AuditEnd.CLEAN)):
         world.book.keep([StageVerdict(JOB, 0, AUDITOR, found, 1, 0, 1, 1, "")], at)
     (standing,) = world.book.standings()
     assert (standing.last_fault_at, standing.last_withheld_at) == (5, 9)
@@ -452,7 +452,7 @@ def test_times_of_faults_and_of_withheld_rows_are_kept_apart(world: World) -> No
 
 def test_metrics_count_verdicts(world: World) -> None:
     numbers = WatchNumbers()
-    numbers.judged(StageVerdict(JOB, 0, AUDITOR, Found.FAULT, 2, 1, 2.0, 1.0, "off"))
+    numbers.judged(StageVerdict(JOB, 0, AUDITOR, AuditEnd.FAULT, 2, 1, 2.0, 1.0, "off"))
     text = numbers.metrics.render()[0].decode()
     assert 'headrace_audit_checks_total{result="fault"} 1.0' in text
     assert "headrace_audit_float64_requests_total 1.0" in text
@@ -469,7 +469,7 @@ def known_for_long(world: World, **options: Any) -> None:
     for stage in range(3):
         operator = key(100 + stage).address
         for n in range(NEWCOMER_JOBS):
-            world.book.keep([StageVerdict(beacon(n), stage, operator, Found.CLEAN, 1, 0, 0.1, 1, "")], 1.0)  # fmt: skip
+            world.book.keep([StageVerdict(beacon(n), stage, operator, AuditEnd.CLEAN, 1, 0, 0.1, 1, "")], 1.0)  # fmt: skip
     world.options |= {"rate_bps": 0} | options
     world.lots = frozenset({1})
     world.restart()
@@ -485,7 +485,7 @@ async def test_matchers_lot_is_looked_at_and_answered_once(world: World) -> None
     sign_one(world)
     await world.watcher.step()
     assert world.looks == [frozenset({1})]
-    assert world.handed == [(1, Found.CLEAN, 0)]
+    assert world.handed == [(1, AuditEnd.CLEAN, 0)]
     world.restart()
     world.chain.emit("JobSettled", JOB)  # the job is looked at again, and nothing is new
     await world.watcher.step()
@@ -499,7 +499,7 @@ async def test_worst_that_was_found_of_a_request_is_what_is_said(world: World) -
     world.fault, world.withheld = 1, "gone"
     sign_one(world)
     await world.watcher.step()
-    assert world.handed == [(1, Found.FAULT, 1)]
+    assert world.handed == [(1, AuditEnd.FAULT, 1)]
 
 
 async def test_our_own_lots_do_not_wait_for_the_matcher(world: World) -> None:
@@ -513,7 +513,7 @@ async def test_our_own_lots_do_not_wait_for_the_matcher(world: World) -> None:
     world.clock.slept.append(1000)
     await world.watcher.step()
     assert world.looks == [frozenset({0, 1})], "what was found is not computed again"
-    assert world.handed == [(0, Found.CLEAN, 0)]
+    assert world.handed == [(0, AuditEnd.CLEAN, 0)]
     assert world.book.counts()["done"] == 1
 
 
@@ -579,17 +579,17 @@ async def test_matcher_is_not_asked_about_orders_that_name_somebody_else(world: 
 @pytest.mark.parametrize(
     ("stages", "found", "stage"),
     [
-        ([finding(0, [4]), finding(1, [4])], Found.CLEAN, 0),
-        ([finding(0, [4]), finding(1, [4], fault=True), finding(2, [4], fault=True)], Found.FAULT, 1),
-        ([finding(0, [], withheld="gone"), finding(1, [4])], Found.WITHHELD, 0),
-        ([finding(0, [], withheld="gone"), finding(1, [4], fault=True)], Found.FAULT, 1),
-        ([finding(0, [4, 5], withheld="gone later"), finding(1, [4])], Found.CLEAN, 0),
+        ([finding(0, [4]), finding(1, [4])], AuditEnd.CLEAN, 0),
+        ([finding(0, [4]), finding(1, [4], fault=True), finding(2, [4], fault=True)], AuditEnd.FAULT, 1),
+        ([finding(0, [], withheld="gone"), finding(1, [4])], AuditEnd.WITHHELD, 0),
+        ([finding(0, [], withheld="gone"), finding(1, [4], fault=True)], AuditEnd.FAULT, 1),
+        ([finding(0, [4, 5], withheld="gone later"), finding(1, [4])], AuditEnd.CLEAN, 0),
     ],
 )  # fmt: skip
-def test_verdict_of_a_request_is_its_own(stages: Any, found: Found, stage: int) -> None:
+def test_verdict_of_a_request_is_its_own(stages: Any, found: AuditEnd, stage: int) -> None:
     verdict = request_verdict(stages, 4, is_shadow=False)
     assert (verdict.found, verdict.stage) == (found, stage)
-    assert request_verdict(stages, 4, is_shadow=True).found is Found.SHADOW
+    assert request_verdict(stages, 4, is_shadow=True).found is AuditEnd.SHADOW
 
 
 # --- with real stages ---
@@ -674,7 +674,7 @@ async def test_liar_among_real_stages_is_named_and_float64_is_spent_on_nobody_el
     )  # fmt: skip
     await watcher.step()
     verdicts = list(reversed(book.verdicts()))
-    assert [v.found for v in verdicts] == [Found.CLEAN, Found.FAULT, Found.CLEAN]
+    assert [v.found for v in verdicts] == [AuditEnd.CLEAN, AuditEnd.FAULT, AuditEnd.CLEAN]
     assert [v.in_float64 for v in verdicts] == [0, 2, 0]
     assert verdicts[1].operator == liars.operators[1].address.lower()
     assert book.undisputed() == [(liars.case.job_id, 1)]

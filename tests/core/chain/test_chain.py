@@ -622,7 +622,7 @@ async def test_what_is_prepared_happens_once_however_often_it_is_sent(
     await chain.push(prepared)
     assert await chain.read("TestUSD", "balanceOf", to) == before + 7
     assert sent.tx_hash == prepared.tx_hash
-    done = chains.Outcome(chains.Fate.DONE, True, sent.block_number)
+    done = chains.TransactionFate(chains.Fate.DONE, True, sent.block_number)
     assert await chain.outcome_of(prepared, 0) == done
     assert not (await chain.outcome_of(prepared, 10**6)).is_final
 
@@ -636,9 +636,11 @@ async def test_what_is_prepared_is_void_once_another_one_took_its_turn(
     other = await chain.send_eth(who, STRANGER, 1)
     with pytest.raises(ChainUnreachable):
         await chain.push(prepared)
-    assert await chain.outcome_of(prepared, 0) == chains.Outcome(chains.Fate.VOID, True)
+    assert await chain.outcome_of(prepared, 0) == chains.TransactionFate(chains.Fate.VOID, True)
     behind = await chain.block_number() - other.block_number + 1
-    assert await chain.outcome_of(prepared, behind) == chains.Outcome(chains.Fate.PENDING, False)
+    assert await chain.outcome_of(prepared, behind) == chains.TransactionFate(
+        chains.Fate.PENDING, False
+    )
 
 
 async def test_what_would_be_refused_is_not_prepared(chain: Chain, signers: list[Signer]) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from core.chain.chain import ChainEvent
-from core.chain.follower import Batch, EventFollower, Position
+from core.chain.follower import ChainPosition, EventBatch, EventFollower
 from core.protocol.errors import ChainUnreachable
 
 START = 3
@@ -77,7 +77,7 @@ class Owner:
     applied: list[ChainEvent] = field(default_factory=list)
     replacements: int = 0
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: EventBatch) -> None:
         if batch.chain_replaced:
             self.replacements += 1
             self.applied.clear()
@@ -86,7 +86,7 @@ class Owner:
         self.applied.extend(batch.events)
 
 
-def follower(chain: FakeChain, position: Position | None = None) -> EventFollower:
+def follower(chain: FakeChain, position: ChainPosition | None = None) -> EventFollower:
     return EventFollower(
         chain, start_block=START, position=position, window=WINDOW, max_blocks=MAX_BLOCKS
     )
@@ -101,7 +101,7 @@ class FollowerMachine(RuleBasedStateMachine):
         self.chain, self.owner = FakeChain(), Owner()
         self.chain.grow([0, *blocks])
         self.follower = follower(self.chain)
-        self.stored = Position()
+        self.stored = ChainPosition()
 
     @rule(blocks=counts)
     def grow(self, blocks: list[int]) -> None:
@@ -139,10 +139,10 @@ class FollowerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.stored.blocks)
     @rule()
     def restart_from_the_stored_position(self) -> None:
-        position = msgspec.json.decode(msgspec.json.encode(self.stored), type=Position)
+        position = msgspec.json.decode(msgspec.json.encode(self.stored), type=ChainPosition)
         self.follower = follower(self.chain, position)
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: EventBatch) -> None:
         self.owner.take(batch)
         self.stored = batch.position
 
@@ -259,9 +259,9 @@ def test_a_node_that_fails_halfway_changes_nothing(failing: int) -> None:
 
 
 def test_a_position_survives_storage() -> None:
-    position = Position(((3, "0xab"), (4, "0xcd")))
+    position = ChainPosition(((3, "0xab"), (4, "0xcd")))
     raw = msgspec.json.encode(position)
-    assert msgspec.json.decode(raw, type=Position) == position
-    assert (position.last, Position().last) == (4, None)
+    assert msgspec.json.decode(raw, type=ChainPosition) == position
+    assert (position.last, ChainPosition().last) == (4, None)
     with pytest.raises(AttributeError):
         position.blocks = ()  # type: ignore[misc]

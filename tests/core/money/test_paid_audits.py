@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from core.keys.keystore import Signer
 from core.money.paid_audits import (
+    AuditEnd,
     AuditFinding,
     AuditOffer,
-    Found,
     LotsAsked,
     SignedAsk,
     SignedFinding,
@@ -31,7 +31,7 @@ HASH = "0x" + "22" * 32
 LEAF = t.RequestLeaf(0, HASH, HASH, 3, 4)
 RECEIPT = t.StageReceipt(HASH, HASH, 2, 20, 30, HASH, HASH, HASH, HASH, 1, 3, 4, 1, 2)
 SIGNED_RECEIPT = t.SignedReceipt(RECEIPT, "0x" + "33" * 65, [LEAF])
-FINDING = AuditFinding(AUDITOR.address, JOB, 5, Found.FAULT, 2)
+FINDING = AuditFinding(AUDITOR.address, JOB, 5, AuditEnd.FAULT, 2)
 
 
 def test_finding_is_its_authors_and_nothing_in_it_can_be_changed() -> None:
@@ -40,7 +40,7 @@ def test_finding_is_its_authors_and_nothing_in_it_can_be_changed() -> None:
     again = msgspec.json.decode(msgspec.json.encode(signed), type=SignedFinding)
     assert again == signed and is_its_auditors(again, DOMAIN)
     changes: list[dict[str, Any]] = [
-        {"auditor": "0x" + "22" * 20}, {"job_id": HASH}, {"request": 6}, {"found": Found.CLEAN}, {"stage": 1},
+        {"auditor": "0x" + "22" * 20}, {"job_id": HASH}, {"request": 6}, {"found": AuditEnd.CLEAN}, {"stage": 1},
     ]  # fmt: skip
     for change in changes:
         forged = msgspec.structs.replace(FINDING, **change)
@@ -105,9 +105,9 @@ def test_nonsense_is_refused_as_such(raw: bytes) -> None:
             msgspec.json.decode(raw, type=kind)
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from(Found), st.integers(0, 2**16 - 1), st.data())
+@given(st.integers(0, 2**32 - 1), st.sampled_from(AuditEnd), st.integers(0, 2**16 - 1), st.data())
 def test_one_changed_byte_is_never_the_same_word(
-    request: int, found: Found, stage: int, data: st.DataObject
+    request: int, found: AuditEnd, stage: int, data: st.DataObject
 ) -> None:
     """Whatever a carrier does to a finding, it is the auditor's word or it is not read as such."""
     signed = sign_finding(AuditFinding(AUDITOR.address, JOB, request, found, stage), AUDITOR, DOMAIN)  # fmt: skip

@@ -142,7 +142,9 @@ def sessions(draw: st.DrawFn) -> tuple[Job, list[tuple[int, int]]]:
     return job, [*zip(ins, outs, strict=True), (job.tokens_in, job.tokens_out)]
 
 
-def walk(job: Job, totals: list[tuple[int, int]], at_fault: frozenset[int]) -> list[pricing.Step]:
+def walk(
+    job: Job, totals: list[tuple[int, int]], at_fault: frozenset[int]
+) -> list[pricing.VoucherStep]:
     starts = [(0, 0), *totals[:-1]]
     return [
         pricing.step(

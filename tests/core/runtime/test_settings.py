@@ -7,7 +7,7 @@ import pytest
 from core.protocol.errors import AmountUnitMissing, ConfigError, ConfigKeyUnknown
 from core.runtime.folders import Folders
 from core.runtime.settings import (
-    Network,
+    NetworkSettings,
     find_network_file,
     known_keys,
     load,
@@ -122,7 +122,7 @@ def test_a_named_network_file_that_does_not_exist_is_an_error(folders):
 
 
 def test_a_network_file_is_read_whole(folders):
-    network = Network(
+    network = NetworkSettings(
         name="devnet",
         chain_id=31337,
         rpc_url="http://127.0.0.1:8545",

@@ -13,9 +13,9 @@ import pytest
 from core.keys.keystore import Signer
 from core.money.lottery import commitment, is_drawn
 from core.money.paid_audits import (
+    AuditEnd,
     AuditFinding,
     AuditOffer,
-    Found,
     LotsAsked,
     SignedAsk,
     SignedFinding,
@@ -75,7 +75,12 @@ def ask(
 
 
 def finding(
-    job: Job, request: int, found: Found = Found.CLEAN, stage: int = 0, *, by: Signer = AUDITOR
+    job: Job,
+    request: int,
+    found: AuditEnd = AuditEnd.CLEAN,
+    stage: int = 0,
+    *,
+    by: Signer = AUDITOR,
 ) -> SignedFinding:
     return sign_finding(AuditFinding(by.address, job.job_id, request, found, stage), by, DOMAIN)
 
@@ -108,11 +113,11 @@ async def test_every_finding_earns_the_same_fee_once_whatever_it_says(net: Net) 
     assert owed(net) == [], "nothing is owed for a draw"
     await net.daemon.audits.take(finding(job, 0))
     assert owed(net) == [(AUDITOR.address.lower(), FEE)]
-    await net.daemon.audits.take(finding(job, 1, Found.FAULT, 2))
-    for again in (finding(job, 0), finding(job, 1, Found.FAULT, 2)):
+    await net.daemon.audits.take(finding(job, 1, AuditEnd.FAULT, 2))
+    for again in (finding(job, 0), finding(job, 1, AuditEnd.FAULT, 2)):
         await net.daemon.audits.take(again)
     assert owed(net) == [(AUDITOR.address.lower(), 2 * FEE)]
-    for otherwise in (finding(job, 0, Found.FAULT), finding(job, 1, Found.FAULT, 1)):
+    for otherwise in (finding(job, 0, AuditEnd.FAULT), finding(job, 1, AuditEnd.FAULT, 1)):
         with pytest.raises(UsageError, match="answered for already"):
             await net.daemon.audits.take(otherwise)
     await paying(net, replace(EVERYTHING, fee_units=5 * FEE))
@@ -129,7 +134,7 @@ async def test_what_was_not_drawn_earns_nothing(net: Net) -> None:
         with pytest.raises(UsageError, match="not drawn for this auditor"):
             await net.daemon.audits.take(foreign)
     with pytest.raises(CheckFailed, match="no stage"):
-        await net.daemon.audits.take(finding(job, 0, Found.FAULT, 3))
+        await net.daemon.audits.take(finding(job, 0, AuditEnd.FAULT, 3))
     stolen = finding(job, 0, by=OTHER)
     forged = SignedFinding(finding(job, 0).finding, stolen.signature)
     with pytest.raises(CheckFailed, match="not signed by its auditor"):
@@ -252,7 +257,7 @@ async def test_lots_and_findings_over_http(net: Net, http: httpx2.AsyncClient) -
     await net.daemon.settler.receive_ack(job.job_id, make_ack(job, 20, 60, result_root(job)))
     assert await post("lots", ask(job, 0, 1)) == (200, {"requests": [0, 1]})
     assert await post("findings", finding(job, 0)) == (200, {"taken": True})
-    assert (await post("findings", finding(job, 0, Found.FAULT)))[0] == 400
+    assert (await post("findings", finding(job, 0, AuditEnd.FAULT)))[0] == 400
     assert (await post("findings", {"finding": 1}))[0] == 400
     assert owed(net) == [(AUDITOR.address.lower(), FEE)]
 
@@ -269,7 +274,7 @@ async def test_what_is_owed_is_measured(net: Net) -> None:
     await desk.prepare()
     job = await settled(net)
     await desk.draw(ask(job, 0, 1))
-    await desk.take(finding(job, 1, Found.WITHHELD, 1))
+    await desk.take(finding(job, 1, AuditEnd.WITHHELD, 1))
     await desk.take_stock()
     text = metrics.render()[0].decode()
     assert 'headrace_audit_lots_total{outcome="drawn"} 2.0' in text

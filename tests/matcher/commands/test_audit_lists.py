@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.chain.chain import Fate, Outcome, Prepared
-from core.money.paid_audits import AuditFinding, Found, SignedFinding
+from core.chain.chain import Fate, PreparedTransaction, TransactionFate
+from core.money.paid_audits import AuditEnd, AuditFinding, SignedFinding
 from core.runtime.database import sqlite_url
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
@@ -44,14 +44,14 @@ def draw(book: AuditBook, auditor: str, job: str, *requests: int, due_at: int = 
     )
 
 
-def find(book: AuditBook, auditor: str, job: str, request: int, found: Found, at: int) -> None:
+def find(book: AuditBook, auditor: str, job: str, request: int, found: AuditEnd, at: int) -> None:
     finding = AuditFinding(auditor, job, request, found, 1)
     assert book.keep(SignedFinding(finding, "0x" + "00" * 65), at)
 
 
 def begin(book: AuditBook) -> int:
     (owed,) = book.owed()
-    prepared = Prepared("TestUSD.transfer", key(1).address, 1, "0x" + "ab" * 32, "0x02")
+    prepared = PreparedTransaction("TestUSD.transfer", key(1).address, 1, "0x" + "ab" * 32, "0x02")
     return book.begin_payment(owed, prepared, 3).number
 
 
@@ -62,11 +62,11 @@ def states(settings: Settings) -> dict[int, str]:
 def test_request_goes_from_drawn_to_paid(book: AuditBook, settings: Settings) -> None:
     draw(book, AUDITOR, JOB, 0, 1)
     assert states(settings) == {0: "drawn", 1: "drawn"}
-    find(book, AUDITOR, JOB, 1, Found.FAULT, 5)
+    find(book, AUDITOR, JOB, 1, AuditEnd.FAULT, 5)
     assert states(settings) == {0: "drawn", 1: "owed"}
     payment = begin(book)
     assert states(settings) == {0: "drawn", 1: "being paid"}
-    book.note(payment, Outcome(Fate.DONE, is_final=False, block_number=7))
+    book.note(payment, TransactionFate(Fate.DONE, is_final=False, block_number=7))
     assert states(settings) == {0: "drawn", 1: "paid"}
     (row,) = [row for row in list_audits(settings, 10) if row.request == 1]
     assert (row.auditor, row.found, row.stage, row.fee) == (AUDITOR, "fault", 1, "0.01usd")
@@ -79,11 +79,11 @@ def test_payment_that_failed_is_owed_once_that_is_final(
     book: AuditBook, settings: Settings, fate: Fate
 ) -> None:
     draw(book, AUDITOR, JOB, 0)
-    find(book, AUDITOR, JOB, 0, Found.CLEAN, 5)
+    find(book, AUDITOR, JOB, 0, AuditEnd.CLEAN, 5)
     payment = begin(book)
-    book.note(payment, Outcome(fate, is_final=False))
+    book.note(payment, TransactionFate(fate, is_final=False))
     assert states(settings) == {0: "being paid"}
-    book.note(payment, Outcome(fate, is_final=True))
+    book.note(payment, TransactionFate(fate, is_final=True))
     assert states(settings) == {0: "owed"}
 
 
@@ -111,11 +111,11 @@ async def test_auditor_that_cleared_what_the_chain_convicted_is_shown(
     draw(book, OTHER, THIRD, 0)
     for at, (who, job, request, found) in enumerate(
         [
-            (AUDITOR, JOB, 0, Found.CLEAN),
-            (AUDITOR, JOB, 1, Found.CLEAN),
-            (OTHER, SECOND, 0, Found.CLEAN),
-            (OTHER, SECOND, 1, Found.FAULT),
-            (OTHER, THIRD, 0, Found.CLEAN),
+            (AUDITOR, JOB, 0, AuditEnd.CLEAN),
+            (AUDITOR, JOB, 1, AuditEnd.CLEAN),
+            (OTHER, SECOND, 0, AuditEnd.CLEAN),
+            (OTHER, SECOND, 1, AuditEnd.FAULT),
+            (OTHER, THIRD, 0, AuditEnd.CLEAN),
         ]
     ):
         find(book, who, job, request, found, at)

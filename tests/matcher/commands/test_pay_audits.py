@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from core.chain.chain import Chain, Fate, Prepared
+from core.chain.chain import Chain, Fate, PreparedTransaction
 from core.keys.keystore import Signer
-from core.money.paid_audits import AuditFinding, Found, SignedFinding
+from core.money.paid_audits import AuditEnd, AuditFinding, SignedFinding
 from core.protocol.errors import TokenShort, UsageError
 from core.runtime.commands.console import DryRunEnds
 from core.runtime.database import sqlite_url
 from core.runtime.folders import Folders
 from core.runtime.settings import load
-from matcher.audits.audit_book import AuditBook, Owed
+from matcher.audits.audit_book import AuditBook, OwedToAuditor
 from matcher.commands.pay_audits import TOKEN, pay_audits, pay_one, settle
 from matcher.records.store import Store
 from tests.conftest import CHAIN_ID, Anvil
@@ -41,7 +41,7 @@ class Till:
     book: AuditBook
 
     def earn(
-        self, auditor: str, *requests: int, job: str = JOB, found: Found = Found.CLEAN
+        self, auditor: str, *requests: int, job: str = JOB, found: AuditEnd = AuditEnd.CLEAN
     ) -> None:
         """The auditor has answered for these."""
         self.book.draw(
@@ -51,13 +51,13 @@ class Till:
             finding = AuditFinding(auditor, job, request, found, 0)
             assert self.book.keep(SignedFinding(finding, "0x" + "00" * 65), 2)
 
-    def line(self, auditor: str = AUDITOR) -> Owed:
+    def line(self, auditor: str = AUDITOR) -> OwedToAuditor:
         return next(line for line in self.book.owed() if line.auditor == auditor.lower())
 
     async def has(self, account: str = AUDITOR) -> int:
         return int(await self.chain.read(TOKEN, "balanceOf", account))
 
-    async def begin(self) -> Prepared:
+    async def begin(self) -> PreparedTransaction:
         """Sign and store the payment of `AUDITOR`, and die."""
         line = self.line()
         prepared = await self.chain.prepare(

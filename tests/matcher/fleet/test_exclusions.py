@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from core.money.audit_report import AuditReport, OperatorAudits
 from matcher.fleet.exclusions import Marks, marks_of, named
-from matcher.fleet.fleet_view import Standing
+from matcher.fleet.fleet_view import ChainStanding
 from tests.matcher.worlds import NOW_S, key, machine_key
 
 AUDITOR, OTHER = key(50).address, key(51).address
 DAY = 86_400
 ONE, TWO, OLD_KEY = (machine_key(n).address for n in (1, 2, 3))
 OWNER_1, OWNER_2 = key(201).address, key(202).address
-STANDINGS = {ONE: Standing(OWNER_1, 500, True), TWO: Standing(OWNER_2, 500, True)}
+STANDINGS = {ONE: ChainStanding(OWNER_1, 500, True), TWO: ChainStanding(OWNER_2, 500, True)}
 
 
 def said(
@@ -60,7 +60,7 @@ def test_what_stands_out_of_honest_noise_is_evicted_though_nobody_is_slashed_for
 
 
 def test_strikes_put_last_for_good() -> None:
-    struck = STANDINGS | {ONE: Standing(OWNER_1, 500, True, strikes=1)}
+    struck = STANDINGS | {ONE: ChainStanding(OWNER_1, 500, True, strikes=1)}
     assert marks_of(struck, (), {}, NOW_S + 1000 * DAY, DAY).of(ONE)[0] == "last"
 
 

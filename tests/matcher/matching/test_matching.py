@@ -17,7 +17,7 @@ from core.protocol.errors import (
     UsageError,
 )
 from core.protocol.types import ZERO_ADDRESS
-from matcher.matching.matching import MAX_UNDER_WAY, GoesOn
+from matcher.matching.matching import MAX_UNDER_WAY, Continuation
 from matcher.records.jobs import Job
 from tests.matcher.conftest import Net
 from tests.matcher.worlds import (
@@ -388,7 +388,7 @@ async def confirmed(net: Net) -> frozenset[str]:
 async def test_an_order_goes_on_with_who_is_left_and_a_stand_in(net: Net) -> None:
     job = await broken(net, (7, 10, 20))
     net.stage(2).is_gone = True
-    goes_on = GoesOn(job.job_id, frozenset({op(2)}))
+    goes_on = Continuation(job.job_id, frozenset({op(2)}))
     found = await net.daemon.matchmaker.open(sign_order(make_order(nonce=2)), goes_on)
     assert [stage.operator for stage in found.plan] == [op(1), op(7), op(3)]
     assert {net.stage(n).continued for n in (1, 7, 3)} == {job.order_hash}
@@ -397,7 +397,7 @@ async def test_an_order_goes_on_with_who_is_left_and_a_stand_in(net: Net) -> Non
 
 async def test_who_is_called_silent_and_answers_is_kept_from_nobody_else(net: Net) -> None:
     job = await broken(net, (7, 10, 20))
-    goes_on = GoesOn(job.job_id, frozenset({op(2)}))
+    goes_on = Continuation(job.job_id, frozenset({op(2)}))
     found = await net.daemon.matchmaker.open(sign_order(make_order(nonce=2)), goes_on)
     assert op(2) not in {stage.operator for stage in found.plan}, "a requester may do without it"
     assert op(2) not in await confirmed(net)
@@ -406,7 +406,7 @@ async def test_who_is_called_silent_and_answers_is_kept_from_nobody_else(net: Ne
 async def test_who_answers_while_its_step_hangs_is_as_good_as_silent(net: Net) -> None:
     job = await broken(net, (7, 10, 20))
     net.stage(2).pong = wire.Pong(step_ms=30_000, due_ms=100)
-    goes_on = GoesOn(job.job_id, frozenset({op(2)}))
+    goes_on = Continuation(job.job_id, frozenset({op(2)}))
     await net.daemon.matchmaker.open(sign_order(make_order(nonce=2)), goes_on)
     assert op(2) in await confirmed(net)
 
@@ -414,7 +414,7 @@ async def test_who_answers_while_its_step_hangs_is_as_good_as_silent(net: Net) -
 async def test_only_stages_of_the_broken_job_can_be_called_silent(net: Net) -> None:
     job = await broken(net, (7, 10, 20), (8, 10, 20))
     net.stage(8).is_gone = True
-    goes_on = GoesOn(job.job_id, frozenset({op(8)}))
+    goes_on = Continuation(job.job_id, frozenset({op(8)}))
     found = await net.daemon.matchmaker.open(sign_order(make_order(nonce=2)), goes_on)
     assert [stage.operator for stage in found.plan] == [op(1), op(2), op(3)]
     assert op(8) not in await confirmed(net)
@@ -425,7 +425,7 @@ async def test_nobody_goes_on_with_a_strangers_job(net: Net) -> None:
     stranger = key(77)
     net.chain.balances[stranger.address] = net.chain.balances[REQUESTER.address]
     order = make_order(requester=stranger.address, nonce=2)
-    goes_on = GoesOn(job.job_id, frozenset({op(1), op(2), op(3)}))
+    goes_on = Continuation(job.job_id, frozenset({op(1), op(2), op(3)}))
     await net.daemon.matchmaker.open(sign_order(order, stranger), goes_on)
     assert net.stage(1).continued is None
     assert not await confirmed(net)
@@ -434,6 +434,6 @@ async def test_nobody_goes_on_with_a_strangers_job(net: Net) -> None:
 async def test_a_stand_in_that_is_gone_too_is_passed_over(net: Net) -> None:
     job = await broken(net, (7, 10, 20), (8, 10, 20))
     net.stage(2).is_gone = net.stage(7).is_gone = True
-    goes_on = GoesOn(job.job_id, frozenset({op(2)}))
+    goes_on = Continuation(job.job_id, frozenset({op(2)}))
     found = await net.daemon.matchmaker.open(sign_order(make_order(nonce=2)), goes_on)
     assert [stage.operator for stage in found.plan] == [op(1), op(8), op(3)]

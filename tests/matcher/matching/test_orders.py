@@ -8,11 +8,11 @@ import pytest
 
 from core.protocol.errors import DepositShort, HeadraceError, ModelUnknown, NoCapacity, UsageError
 from core.protocol.types import ZERO_ADDRESS
-from matcher.matching.orders import Facts, Terms, check_order
+from matcher.matching.orders import MatcherTerms, OrderFacts, check_order
 from tests.matcher.worlds import CHAIN_ID, MATCHER, NOW_S, SPEC, key, make_order
 
-TERMS = Terms(MATCHER.address, 200)
-FACTS = Facts(
+TERMS = MatcherTerms(MATCHER.address, 200)
+FACTS = OrderFacts(
     now_s=NOW_S,
     job_state="None",
     balance_units=10**9,
@@ -23,7 +23,7 @@ FACTS = Facts(
 )
 
 
-def check(facts: Facts = FACTS, **changes: object) -> HeadraceError | None:
+def check(facts: OrderFacts = FACTS, **changes: object) -> HeadraceError | None:
     return check_order(make_order(**changes), SPEC, facts, TERMS, chain_id=CHAIN_ID)
 
 
@@ -68,7 +68,9 @@ def test_what_is_wrong_with_an_order_is_said(
         (replace(FACTS, balance_units=0), DepositShort),
     ],
 )
-def test_what_the_chain_says_against_it_counts(facts: Facts, kind: type[HeadraceError]) -> None:
+def test_what_the_chain_says_against_it_counts(
+    facts: OrderFacts, kind: type[HeadraceError]
+) -> None:
     assert type(check(facts)) is kind
 
 
@@ -80,4 +82,6 @@ def test_an_unknown_model_is_not_found() -> None:
 
 def test_a_matcher_without_a_fee_takes_orders_open_to_any() -> None:
     order = make_order(matcher=ZERO_ADDRESS, matcher_fee_bps=0)
-    assert check_order(order, SPEC, FACTS, Terms(MATCHER.address, 0), chain_id=CHAIN_ID) is None
+    assert (
+        check_order(order, SPEC, FACTS, MatcherTerms(MATCHER.address, 0), chain_id=CHAIN_ID) is None
+    )

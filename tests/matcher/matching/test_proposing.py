@@ -9,7 +9,7 @@ import pytest
 
 from core.protocol import types as t
 from core.protocol import wire
-from matcher.matching.proposing import Refusal, judge, propose
+from matcher.matching.proposing import ProposalRefusal, judge, propose
 from matcher.settling.collecting import collect
 from tests.clocks import ManualClock
 from tests.matcher.worlds import (
@@ -28,7 +28,7 @@ JOB = make_job(sign_order(make_order()), [(1, 0, 10), (2, 10, 30)])
 GOOD = JOB.acceptances[1]
 
 
-def judged(answer: wire.AnyMessage) -> t.SignedAcceptance | Refusal:
+def judged(answer: wire.AnyMessage) -> t.SignedAcceptance | ProposalRefusal:
     return judge(answer, JOB.signed, JOB.plan, 1, DOMAIN, NOW_S)
 
 
@@ -57,7 +57,7 @@ def test_a_signed_acceptance_of_exactly_this_place_is_consent() -> None:
 )
 def test_anything_else_is_a_refusal_with_its_reason(answer: wire.AnyMessage, words: str) -> None:
     found = judged(answer)
-    assert isinstance(found, Refusal)
+    assert isinstance(found, ProposalRefusal)
     assert words in found.reason
     assert found.operator == JOB.plan[1].operator
 

@@ -10,7 +10,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
-from core.chain.follower import Position
+from core.chain.follower import ChainPosition
 from core.protocol.errors import ConfigError
 from core.runtime.database import migration_config, open_engine, sqlite_url, upgrade
 from matcher.records.jobs import FAILED
@@ -118,8 +118,8 @@ def test_events_and_position_are_stored_together_or_not_at_all(store: Store) -> 
     store.begin(JOB, NOW_S)
     change = JobChange(JOB.job_id, {"state": "Settled", "state_block": 7, "no_such_column": 1})
     with pytest.raises(ValueError):
-        store.apply(Position(((7, "0x07"),)), [change], {}, now=NOW_S)
-    assert store.position() == Position()
+        store.apply(ChainPosition(((7, "0x07"),)), [change], {}, now=NOW_S)
+    assert store.position() == ChainPosition()
     assert store.job(JOB.job_id).state == "Opening"
 
 
@@ -128,14 +128,14 @@ def test_a_rollback_puts_in_doubt_exactly_what_came_later(store: Store) -> None:
     for job, block in ((JOB, 5), (other, 9)):
         store.begin(job, NOW_S)
         change = JobChange(job.job_id, {"state": "Settled", "state_block": block})
-        store.apply(Position(((block, "0x"),)), [change], {MODEL_ID: (SPEC, 9)}, now=NOW_S)
-    store.apply(Position(((6, "0x"),)), [], {}, rolled_back_to=6, now=NOW_S)
+        store.apply(ChainPosition(((block, "0x"),)), [change], {MODEL_ID: (SPEC, 9)}, now=NOW_S)
+    store.apply(ChainPosition(((6, "0x"),)), [], {}, rolled_back_to=6, now=NOW_S)
     assert [job.job_id for job in store.unfinished()] == [other.job_id]
     assert store.models() == {}
 
 
 def test_models_are_read_back(store: Store) -> None:
-    store.apply(Position(), [], {MODEL_ID: (SPEC, 3)}, now=NOW_S)
+    store.apply(ChainPosition(), [], {MODEL_ID: (SPEC, 3)}, now=NOW_S)
     assert store.models() == {MODEL_ID: SPEC}
 
 

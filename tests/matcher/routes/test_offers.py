@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.protocol.types import LayerRange
-from matcher.routes.offers import Offer, Price, cheapest, covered_to, serves
+from matcher.routes.offers import Price, StageOffer, cheapest, covered_to, serves
 from tests.matcher.worlds import machine_key, make_order, make_spec
 
 SMALL = make_spec(layers=6)
 
 
-def offer(number: int, start: int, end: int, price_in: int = 1, price_out: int = 1) -> Offer:
-    return Offer(
+def offer(number: int, start: int, end: int, price_in: int = 1, price_out: int = 1) -> StageOffer:
+    return StageOffer(
         machine_key(number).address, f"h:{number}", LayerRange(start, end), price_in, price_out,
         stake_units=100, used_slots=0, max_slots=4,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from matcher.routes.waiting_line import Line
+from matcher.routes.waiting_line import WaitingLine
 from scheduler.routing.reservations import Need, Reservations
 from tests.clocks import ManualClock
 
@@ -12,7 +12,7 @@ ANY = frozenset({"a", "b"})
 
 
 async def stand(
-    line: Line, name: str, clock: ManualClock, among: frozenset[str] = ANY, s: int = 60
+    line: WaitingLine, name: str, clock: ManualClock, among: frozenset[str] = ANY, s: int = 60
 ):
     before = len(line)
     task = asyncio.create_task(line.turn(name, among, clock.now() + s, clock))
@@ -21,12 +21,12 @@ async def stand(
     return task
 
 
-def full() -> tuple[Reservations, Line]:
+def full() -> tuple[Reservations, WaitingLine]:
     book = Reservations()
     for machine_id in "ab":
         book.announce(machine_id, 1)
         assert book.hold(f"on {machine_id}", {machine_id: Need(1)}, 0, 2**60)
-    return book, Line(book)
+    return book, WaitingLine(book)
 
 
 async def test_room_calls_the_first_and_its_failure_the_next() -> None:

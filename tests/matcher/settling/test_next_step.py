@@ -14,7 +14,7 @@ from core.protocol import types as t
 from matcher.records.jobs import MATCHED, Job, OnChain, SignedAck
 from matcher.settling.next_step import (
     Patience,
-    Step,
+    SettlingStep,
     check_ack,
     check_ack_pays,
     check_chain,
@@ -66,33 +66,35 @@ LOW = make_ack(JOB, 10, 30, ROOT)
 @pytest.mark.parametrize(
     ("job", "chain", "at", "step"),
     [
-        (JOB, on_chain("None", plan_hash=t.ZERO_HASH), 0, Step.OPEN),
-        (JOB, on_chain("None", plan_hash=t.ZERO_HASH), 300, Step.OPEN),
-        (JOB, on_chain("None", plan_hash=t.ZERO_HASH), 301, Step.FAIL),
-        (JOB, on_chain("Open", plan_hash=t.ZERO_HASH), 0, Step.FAIL),
-        (JOB, on_chain("Matched", plan_hash="0x" + "01" * 32), 0, Step.FAIL),
-        (JOB, on_chain("Matched"), 0, Step.COLLECT),
-        (JOB, on_chain("Matched"), 600, Step.COLLECT),
-        (JOB, on_chain("Matched"), 601, Step.EXPIRE),
-        (DONE, on_chain("Matched"), 29, Step.WAIT),
-        (DONE, on_chain("Matched"), 30, Step.DELIVER),
-        (replace(DONE, finished_at_s=NOW_S + 569), on_chain("Matched"), 570, Step.DELIVER),
-        (DONE, on_chain("Matched"), 601, Step.EXPIRE),
-        (replace(JOB, ack=ACK), on_chain("Matched"), 0, Step.ACK),
-        (replace(DONE, ack=ACK), on_chain("Matched"), 700, Step.ACK),
-        (DONE, DELIVERED, 100, Step.WAIT),
-        (DONE, DELIVERED, 101, Step.FINALIZE),
-        (DONE, replace(DELIVERED, open_disputes=1), 101, Step.WAIT),
-        (replace(DONE, ack=ACK), DELIVERED, 0, Step.ACK),
-        (replace(DONE, ack=LOW), DELIVERED, 0, Step.WAIT),
-        (replace(DONE, ack=LOW), DELIVERED, 101, Step.FINALIZE),
-        (DONE, replace(DELIVERED, state="Disputed"), 1000, Step.WAIT),
-        (DONE, on_chain("Settled"), 0, Step.RECORD),
-        (JOB, on_chain("Expired"), 0, Step.RECORD),
-        (JOB, on_chain("Cancelled", plan_hash=JOB.plan_hash), 0, Step.RECORD),
+        (JOB, on_chain("None", plan_hash=t.ZERO_HASH), 0, SettlingStep.OPEN),
+        (JOB, on_chain("None", plan_hash=t.ZERO_HASH), 300, SettlingStep.OPEN),
+        (JOB, on_chain("None", plan_hash=t.ZERO_HASH), 301, SettlingStep.FAIL),
+        (JOB, on_chain("Open", plan_hash=t.ZERO_HASH), 0, SettlingStep.FAIL),
+        (JOB, on_chain("Matched", plan_hash="0x" + "01" * 32), 0, SettlingStep.FAIL),
+        (JOB, on_chain("Matched"), 0, SettlingStep.COLLECT),
+        (JOB, on_chain("Matched"), 600, SettlingStep.COLLECT),
+        (JOB, on_chain("Matched"), 601, SettlingStep.EXPIRE),
+        (DONE, on_chain("Matched"), 29, SettlingStep.WAIT),
+        (DONE, on_chain("Matched"), 30, SettlingStep.DELIVER),
+        (replace(DONE, finished_at_s=NOW_S + 569), on_chain("Matched"), 570, SettlingStep.DELIVER),
+        (DONE, on_chain("Matched"), 601, SettlingStep.EXPIRE),
+        (replace(JOB, ack=ACK), on_chain("Matched"), 0, SettlingStep.ACK),
+        (replace(DONE, ack=ACK), on_chain("Matched"), 700, SettlingStep.ACK),
+        (DONE, DELIVERED, 100, SettlingStep.WAIT),
+        (DONE, DELIVERED, 101, SettlingStep.FINALIZE),
+        (DONE, replace(DELIVERED, open_disputes=1), 101, SettlingStep.WAIT),
+        (replace(DONE, ack=ACK), DELIVERED, 0, SettlingStep.ACK),
+        (replace(DONE, ack=LOW), DELIVERED, 0, SettlingStep.WAIT),
+        (replace(DONE, ack=LOW), DELIVERED, 101, SettlingStep.FINALIZE),
+        (DONE, replace(DELIVERED, state="Disputed"), 1000, SettlingStep.WAIT),
+        (DONE, on_chain("Settled"), 0, SettlingStep.RECORD),
+        (JOB, on_chain("Expired"), 0, SettlingStep.RECORD),
+        (JOB, on_chain("Cancelled", plan_hash=JOB.plan_hash), 0, SettlingStep.RECORD),
     ],
 )
-def test_each_state_has_one_next_step(job: Job, chain: OnChain, at: int, step: Step) -> None:
+def test_each_state_has_one_next_step(
+    job: Job, chain: OnChain, at: int, step: SettlingStep
+) -> None:
     assert next_step(job, chain, NOW_S + at, Patience(20, 30)) is step
 
 
@@ -106,8 +108,8 @@ def test_whatever_is_open_ends_or_waits_for_a_ruling(job: Job, state: str, at: i
     chain = DELIVERED if state == "Delivered" else on_chain(state)
     now = next_step(job, chain, NOW_S + at)
     later = next_step(job, chain, NOW_S + 10**6)
-    assert state == "Disputed" or Step.WAIT not in (later,)
-    assert now is not Step.FAIL
+    assert state == "Disputed" or SettlingStep.WAIT not in (later,)
+    assert now is not SettlingStep.FAIL
 
 
 def test_a_whole_set_of_receipts_is_complete_and_a_partial_one_is_not() -> None:
@@ -202,7 +204,7 @@ def open_job(ack: tuple[int, int] | None = None, *, ended: bool = False) -> Job:
 
 def step_of(
     job: Job, *, paid: tuple[int, int] = (0, 0), now_s: int = 0, unpaid_units: int = 0
-) -> Step:
+) -> SettlingStep:
     seen = OnChain(MATCHED, job.plan_hash, 1000, 0, *paid, 0, t.ZERO_HASH)
     return next_step(job, seen, now_s, unpaid_units=unpaid_units, close_delay_s=100)
 
@@ -210,28 +212,28 @@ def step_of(
 @pytest.mark.parametrize(
     ("job", "paid", "now_s", "unpaid", "step"),
     [
-        (open_job(), (0, 0), 10, 0, Step.WAIT),
-        (open_job((5, 5)), (0, 0), 10, 1000, Step.WAIT),  # not worth a transaction yet
-        (open_job((5, 5)), (0, 0), 10, 500_000, Step.ACK),
-        (open_job((5, 5)), (5, 5), 10, 0, Step.WAIT),
-        (open_job((5, 5)), (0, 0), 970, 1, Step.ACK),  # the deadline is near
-        (open_job((5, 5)), (5, 5), 999, 0, Step.WAIT),
-        (open_job((5, 5), ended=True), (4, 5), 10, 1, Step.ACK),
-        (open_job((5, 5), ended=True), (5, 5), 10, 0, Step.CLOSE),
+        (open_job(), (0, 0), 10, 0, SettlingStep.WAIT),
+        (open_job((5, 5)), (0, 0), 10, 1000, SettlingStep.WAIT),  # not worth a transaction yet
+        (open_job((5, 5)), (0, 0), 10, 500_000, SettlingStep.ACK),
+        (open_job((5, 5)), (5, 5), 10, 0, SettlingStep.WAIT),
+        (open_job((5, 5)), (0, 0), 970, 1, SettlingStep.ACK),  # the deadline is near
+        (open_job((5, 5)), (5, 5), 999, 0, SettlingStep.WAIT),
+        (open_job((5, 5), ended=True), (4, 5), 10, 1, SettlingStep.ACK),
+        (open_job((5, 5), ended=True), (5, 5), 10, 0, SettlingStep.CLOSE),
         (
             open_job((5, 5), ended=True),
             (5, 5),
             1000,
             0,
-            Step.WAIT,
+            SettlingStep.WAIT,
         ),  # closing: others may still bring theirs
-        (open_job((5, 5)), (5, 5), 1100, 0, Step.WAIT),
-        (open_job((5, 6)), (5, 5), 1101, 1, Step.ACK),
-        (open_job((5, 5)), (5, 5), 1101, 0, Step.EXPIRE),
-        (open_job(), (0, 0), 1101, 0, Step.EXPIRE),
+        (open_job((5, 5)), (5, 5), 1100, 0, SettlingStep.WAIT),
+        (open_job((5, 6)), (5, 5), 1101, 1, SettlingStep.ACK),
+        (open_job((5, 5)), (5, 5), 1101, 0, SettlingStep.EXPIRE),
+        (open_job(), (0, 0), 1101, 0, SettlingStep.EXPIRE),
     ],
 )
 def test_an_open_orders_acknowledgements_go_on_chain_when_it_is_worth_it(
-    job: Job, paid: tuple[int, int], now_s: int, unpaid: int, step: Step
+    job: Job, paid: tuple[int, int], now_s: int, unpaid: int, step: SettlingStep
 ) -> None:
     assert step_of(job, paid=paid, now_s=now_s, unpaid_units=unpaid) is step

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from core.chain.chain import ChainEvent
-from core.chain.follower import Position
+from core.chain.follower import ChainPosition
 from core.protocol.errors import ChainUnreachable
 from core.protocol.types import JobState
 from miner.chain import onchain
@@ -75,7 +75,7 @@ async def test_news_goes_on_where_it_was_stored() -> None:
     node = Node()
     node.history = [event("TaskRegistry", "JobMatched", block=b, job=f"0x{b}") for b in (2, 3, 4)]
     chain: Any = node
-    news = News(chain, start_block=3, deploy_block=0, position=Position(), window=8)
+    news = News(chain, start_block=3, deploy_block=0, position=ChainPosition(), window=8)
     found, position, moved = await news.poll()
     assert [n.job_id for n in found if isinstance(n, JobNews)] == ["0x3"]
     assert not moved
@@ -89,7 +89,7 @@ async def test_another_chain_behind_the_same_address_is_read_from_its_deployment
     node = Node()
     node.head = 9
     chain: Any = node
-    news = News(chain, start_block=8, deploy_block=1, position=Position(), window=4)
+    news = News(chain, start_block=8, deploy_block=1, position=ChainPosition(), window=4)
     await news.poll()
     node.branch, node.head = "b", 3
     node.history = [event("TaskRegistry", "JobSettled", block=2, job=JOB)]

@@ -19,7 +19,7 @@ from scheduler.flow.bounds import capped_bound
 from scheduler.flow.max_flow import max_flow
 from scheduler.flow.valid import check_shards, validate_placement
 from scheduler.helix.milp import MilpOptions, solve_milp, start_columns
-from scheduler.helix.milp_model import Program, build_program
+from scheduler.helix.milp_model import MilpProgram, build_program
 from scheduler.helix.pruning import prune_links
 from scheduler.helix.separate import chain
 from tests.scheduler.helix.worlds import (
@@ -88,7 +88,7 @@ def test_equal_to_trying_all_placements_of_five_nodes(seed: int, partial: bool) 
     assert found.proven and found.bound == pytest.approx(best, rel=1e-4)
 
 
-def violations(program: Program, values: list[float]) -> list[int]:
+def violations(program: MilpProgram, values: list[float]) -> list[int]:
     return [
         r
         for r, (lower, upper, columns, coefficients) in enumerate(program.rows)

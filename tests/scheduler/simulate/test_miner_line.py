@@ -16,7 +16,7 @@ from scheduler.simulate.miner_line import MinerLine
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.passes import make_worker
 from scheduler.simulate.simulation import simulate
-from scheduler.simulate.world import Running, SimLink, Visit, Worker
+from scheduler.simulate.world import RunningRequest, SimLink, Visit, Worker
 from tests.scheduler.simulate.toy import MODEL, fleet_of, machine, placed
 
 MINERS = SimOptions(
@@ -39,7 +39,7 @@ def line_of(worker: Worker) -> MinerLine:
 
 
 def visit(worker: Worker, number: int, first: int = 1, end: int = 2) -> Visit:
-    running = Running(number, 0.0, 300, 5)
+    running = RunningRequest(number, 0.0, 300, 5)
     base = Visit(running, worker, SimLink("home", "a", 0.0, 0.0, 0.0), None, 1, 2)
     running.visits = [base]
     return base if first == 1 and end == 2 else base.prompt(first, end)

@@ -12,7 +12,7 @@ from core.protocol.types import LayerRange
 from scheduler.fleet.errors import FleetError
 from scheduler.simulate.network import FREE, Network
 from scheduler.simulate.options import SimOptions
-from scheduler.simulate.world import Running, Visit, Worker
+from scheduler.simulate.world import RunningRequest, Visit, Worker
 from tests.scheduler.simulate.toy import MODEL, fleet_of, machine
 
 
@@ -24,7 +24,7 @@ def arrivals(*, decode_first: bool) -> dict[str, float]:
     worker = Worker("b", LayerRange(2, 4), BatchFormer(), KvLedger(9), FittedCost(1, 0, 0, 0), None)
     link = network.link("a", "b")
     visits = {
-        name: Visit(Running(i, 0.0, 100, 1), worker, link, None)
+        name: Visit(RunningRequest(i, 0.0, 100, 1), worker, link, None)
         for i, name in enumerate(("first", "second", "decode"))
     }
     before = Visit(visits["decode"].running, worker, link, None)

@@ -16,7 +16,7 @@ from scheduler.fleet.workload import Arrival
 from scheduler.flow.max_flow import max_flow
 from scheduler.simulate.dispatch.estimate import KvEstimate
 from scheduler.simulate.dispatch.iwrr import IwrrRouter
-from scheduler.simulate.options import Change, SimOptions
+from scheduler.simulate.options import FleetChange, SimOptions
 from scheduler.simulate.simulation import Simulation, simulate
 from scheduler.simulate.traces import poisson
 from scheduler.simulate.work import ClosedLoop
@@ -199,7 +199,7 @@ def test_a_crash_moves_its_requests_elsewhere_and_they_end_with_all_their_tokens
     pipelines = (CHAIN, placed(c=(0, 2), d=(2, 4)))
     trace = [Arrival(i * 0.05, 50, 40) for i in range(20)]
     for at_s in (0.1, 0.5, 0.77, 1.3):
-        options = replace(WHOLE, duration_s=60, changes=(Change(at_s, "b", "crash"),))
+        options = replace(WHOLE, duration_s=60, changes=(FleetChange(at_s, "b", "crash"),))
         report = run(fleet, trace, options, pipelines)
         assert report.restarts > 0
         assert report.finished_requests == 20
@@ -211,7 +211,7 @@ def test_a_machine_that_leaves_ends_what_it_has_and_gets_nothing_new():
     fleet = fleet_of(*(machine(name) for name in "abcd"))
     pipelines = (CHAIN, placed(c=(0, 2), d=(2, 4)))
     trace = [Arrival(i * 0.1, 50, 30) for i in range(20)]
-    options = replace(WHOLE, duration_s=60, changes=(Change(0.5, "a", "leave"),))
+    options = replace(WHOLE, duration_s=60, changes=(FleetChange(0.5, "a", "leave"),))
     report = run(fleet, trace, options, pipelines)
     assert (report.restarts, report.finished_requests) == (0, 20)
     by_id = {node.machine_id: node for node in report.nodes}
@@ -220,7 +220,7 @@ def test_a_machine_that_leaves_ends_what_it_has_and_gets_nothing_new():
 
 
 def test_requests_wait_for_a_machine_that_joins():
-    options = replace(WHOLE, changes=(Change(2.0, "b", "join"),))
+    options = replace(WHOLE, changes=(FleetChange(2.0, "b", "join"),))
     report = run(chain(), [Arrival(0.0, 100, 1)], options)
     assert report.first_token.mean_s == pytest.approx(2.15601)
     assert report.prompt.mean_s == pytest.approx(0.15601)
@@ -235,7 +235,7 @@ def test_new_weights_after_a_crash_reach_machines_that_had_no_flow():
         left = tuple(shard for shard in TWICE if shard.machine_id in present)
         router.reweigh(max_flow(fleet, MODEL, left).links)
 
-    options = replace(WHOLE, changes=(Change(0.3, "b", "crash"),))
+    options = replace(WHOLE, changes=(FleetChange(0.3, "b", "crash"),))
     report = simulate(fleet, MODEL, TWICE, router, [Arrival(0.0, 100, 20)], options, replan=replan)
     assert (report.finished_requests, report.restarts, report.decode.count) == (1, 1, 19)
     assert {node.machine_id for node in report.nodes if node.passes} >= {"a", "b", "d"}
@@ -243,7 +243,9 @@ def test_new_weights_after_a_crash_reach_machines_that_had_no_flow():
 
 def test_a_machine_may_crash_and_come_back():
     options = replace(
-        WHOLE, changes=(Change(0.3, "b", "crash"), Change(2.0, "b", "join")), duration_s=20
+        WHOLE,
+        changes=(FleetChange(0.3, "b", "crash"), FleetChange(2.0, "b", "join")),
+        duration_s=20,
     )
     report = run(chain(), [Arrival(0.0, 100, 50)], options)
     assert (report.finished_requests, report.restarts, report.decode.count) == (1, 1, 49)
@@ -251,7 +253,7 @@ def test_a_machine_may_crash_and_come_back():
 
 
 def test_a_machine_that_slows_down_takes_longer():
-    options = replace(WHOLE, changes=(Change(0.0, "a", "speed", 0.5),))
+    options = replace(WHOLE, changes=(FleetChange(0.0, "a", "speed", 0.5),))
     report = run(chain(), [Arrival(0.0, 100, 2)], options)
     assert report.decode.mean_s == pytest.approx(0.05602 + 0.02)
 
@@ -300,7 +302,7 @@ def test_the_report_says_who_was_busy_and_where_messages_waited():
 
 CHANGES = st.lists(
     st.builds(
-        Change,
+        FleetChange,
         st.floats(0.0, 20.0),
         st.sampled_from("abcd"),
         st.sampled_from(["join", "leave", "crash", "speed"]),
@@ -318,7 +320,7 @@ def test_whatever_comes_and_goes_nothing_is_lost_or_counted_twice(changes, seed,
         Arrival(a.at_s, 1 + a.input_tokens % 300, 1 + a.output_tokens % 40)
         for a in poisson(seed, 25, requests_per_s=3.0)
     ]
-    back = tuple(Change(30.0 + i, name, "join") for i, name in enumerate("abcd"))
+    back = tuple(FleetChange(30.0 + i, name, "join") for i, name in enumerate("abcd"))
     options = SimOptions(0, 120, chunk_tokens=chunk, frames=frames, changes=(*changes, *back))
     flow = max_flow(fleet, MODEL, TWICE).links
     router = IwrrRouter.of(fleet, MODEL, TWICE, flow, output_tokens=10)
@@ -344,7 +346,7 @@ def test_absurd_options_are_errors():
             SimOptions(**wrong)
     for wrong in ({"at_s": -1.0}, {"factor": 0.0}):
         with pytest.raises(FleetError):
-            Change(**({"at_s": 0.0, "machine_id": "a", "kind": "speed"} | wrong))
+            FleetChange(**({"at_s": 0.0, "machine_id": "a", "kind": "speed"} | wrong))
     for wrong in ({"lengths": []}, {"fill": 0.0}, {"initial": 0}, {"pause_s": 0.0}):
         with pytest.raises(FleetError):
             ClosedLoop(**({"lengths": [Arrival(0, 1, 1)]} | wrong))

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import Any
 
-from client.watch.watch_book import Found
+from client.watch.watch_book import AuditEnd
 from core.protocol.types import ZERO_ADDRESS, JobState
 from devnet.ledger import changes
 from tests.swarm.world import MARKS, WITHIN_S, World, prompt, until
@@ -41,7 +41,7 @@ async def test_requests_of_an_order_that_names_the_matchers_auditor_are_audited_
 
     rows = await until(owed, within_s=WITHIN_S, what="both requests are answered for", poll_s=1.0)
     assert [(row["job"], row["request"]) for row in rows] == [(seen.result["jobs"][0], r) for r in (0, 1)]  # fmt: skip
-    assert {row["found"] for row in rows} == {str(Found.CLEAN)}, rows
+    assert {row["found"] for row in rows} == {str(AuditEnd.CLEAN)}, rows
     os.killpg(watching.pid, signal.SIGTERM)
     await watching.done()
 

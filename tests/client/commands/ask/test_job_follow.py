@@ -306,7 +306,7 @@ async def test_a_bundle_holds_without_any_network_and_breaks_when_a_number_chang
     ]
     for name, value in changes:
         with pytest.raises(CheckFailed):
-            bundle.check_bundle(msgspec.convert(whole | {name: value}, bundle.Bundle))
+            bundle.check_bundle(msgspec.convert(whole | {name: value}, bundle.EvidenceBundle))
     file.write_text("{}")
     with pytest.raises(UsageError, match="no bundle"):
         bundle.verify_bundle(file)

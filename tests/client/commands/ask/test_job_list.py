@@ -14,9 +14,9 @@ import pytest
 
 from client.commands.ask import job_list
 from client.context import Context, open_store
-from client.orders.orders import Batch
+from client.orders.orders import PromptBatch
 from client.pipeline.pipeline import Match
-from client.pipeline.verify import Answer
+from client.pipeline.verify import RequestAnswer
 from core.money import pricing
 from core.protocol import ids, signing
 from core.protocol import types as t
@@ -68,7 +68,7 @@ class Desk:
     def __init__(self, folder: Path) -> None:
         self.settings: Settings = load(environ={}, folders=Folders.at(folder))
         self.chain, self.stages = Chain(), Stages()
-        self.batch = Batch.of(prompts(2))
+        self.batch = PromptBatch.of(prompts(2))
         found = self.stages.match(self.batch)
         self.job = Match(found.job_id, found.signed, found.plan, ("a:1", "b:2", "c:3"), "0xab")
         self.answers = {i: self.stages.answer(i) for i in range(2)}
@@ -80,7 +80,7 @@ class Desk:
         }
         self.typed = ids.short(ids.Kind.JOB, self.job.job_id)
 
-    def keep(self, *, whole: bool = True, answers: dict[int, Answer] | None = None) -> None:
+    def keep(self, *, whole: bool = True, answers: dict[int, RequestAnswer] | None = None) -> None:
         store = open_store(self.settings)
         store.add_job("sub", self.job, self.batch, NOW_S)
         for index, answer in (answers or self.answers).items():
@@ -154,7 +154,9 @@ async def refused(desk: Desk) -> CheckFailed:
 
 async def test_answer_that_differs_from_the_receipts_is_refused(desk: Desk) -> None:
     answer = desk.answers[1]
-    desk.keep(answers={0: desk.answers[0], 1: Answer(answer.prompt_ids, (9, *answer.tokens[1:]))})
+    desk.keep(
+        answers={0: desk.answers[0], 1: RequestAnswer(answer.prompt_ids, (9, *answer.tokens[1:]))}
+    )
     assert (await refused(desk)).details["field"] == "in_root"
 
 

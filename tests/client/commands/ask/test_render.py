@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from client.commands.ask.render import BatchView, ChatView, _wrap, printable
-from client.orders.orders import Batch, route_text
+from client.orders.orders import PromptBatch, route_text
 from core.engine.weights.tokenizer import Tokenizer
 from core.protocol.errors import PeerUnreachable
-from core.runtime.commands.console import Stage as Progress
+from core.runtime.commands.console import StageProgress as Progress
 from devnet.models.tiny_models import write_tiny_tokenizer
 from tests.client.world import Stages, prompts
 
@@ -101,7 +101,7 @@ def test_strangers_words_are_shown_and_never_obeyed(
     feed(view, text, tokenizer.encode(text))
     view.request_finished(text, "stop")
     view.pipeline_lost(PeerUnreachable(text, text), 1, 2)
-    batch = Batch.of(prompts(1))
+    batch = PromptBatch.of(prompts(1))
     match = Stages().match(batch)
     view.not_acknowledged(match, PeerUnreachable(text, text))
     shown = "".join(terminal.notes)
@@ -133,7 +133,7 @@ def test_nothing_of_a_stop_string_is_shown(terminal: Terminal, tokenizer: Tokeni
 
 def test_the_money_is_told(terminal: Terminal, tokenizer: Tokenizer) -> None:
     view = view_of(terminal, tokenizer)
-    batch = Batch.of(prompts(2))
+    batch = PromptBatch.of(prompts(2))
     match = Stages().match(batch)
     view.order_signed(match.signed.order, 99)
     view.job_opened(match)
@@ -153,7 +153,7 @@ def test_rate_is_tokens_over_the_time_from_the_first_job(
     monkeypatch.setattr("client.commands.ask.render.time.monotonic", lambda: now[0])
     view = view_of(terminal, tokenizer)
     assert view.tokens_per_s == 0.0
-    match = Stages().match(Batch.of(prompts(1)))
+    match = Stages().match(PromptBatch.of(prompts(1)))
     now[0] = 110.0
     view.job_opened(match)
     now[0] = 112.0

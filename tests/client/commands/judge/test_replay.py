@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from client.audit.rerun import ShardSource
-from client.commands.judge.replay import Replayed, replay
+from client.commands.judge.replay import ReplayedRequest, replay
 from core.dispute.judging.numerics import FP32
 from core.protocol import wire
 from core.protocol.errors import CheckFailed
@@ -32,7 +32,7 @@ async def honest(model_dir: Path) -> AsyncIterator[Keepers]:
     await keepers.close()
 
 
-async def look(keepers: Keepers, model_dir: Path, **more: Any) -> list[Replayed]:
+async def look(keepers: Keepers, model_dir: Path, **more: Any) -> list[ReplayedRequest]:
     leaves = keepers.receipts[2][0].leaves
     source = ShardSource(model_dir, FP32)
     return await replay(keepers.evidence(), source, leaves, keepers.shard_roots, **more)

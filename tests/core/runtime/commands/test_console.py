@@ -5,7 +5,7 @@ import json
 import pytest
 
 from core.protocol.errors import Interrupted
-from core.runtime.commands.console import GlobalOptions, Run, Stage
+from core.runtime.commands.console import GlobalOptions, Run, StageProgress
 from core.runtime.folders import Folders
 
 
@@ -19,7 +19,7 @@ class Time:
 
 def stage(total=120):
     said, time = [], Time()
-    return Stage("[2/4] generating", total, "requests", said.append, time), said, time
+    return StageProgress("[2/4] generating", total, "requests", said.append, time), said, time
 
 
 def test_a_line_is_said_every_ten_seconds_and_one_at_the_end():
