@@ -164,7 +164,7 @@ def test_a_dispute_says_how_far_it_is_and_whose_clock_runs() -> None:
     assert [step.state for step in page.path] == ["done", "now", "later", "later", "later", "later"]
     assert [move.side for move in page.moves] == ["accuser", "accused"]
     over = disputes.dispute_page(
-        opened, state | {"phase": 10}, [opened], (), chain_now_s=0, now_ms=NOW_MS
+        opened, state | {"phase": 9}, [opened], (), chain_now_s=0, now_ms=NOW_MS
     )
     assert over.clock_ends_at is None and {step.state for step in over.path} == {"done"}
 
@@ -177,9 +177,9 @@ def test_a_game_names_the_machine_the_place_and_the_number_on_trial_in_words() -
     )  # fmt: skip
     place = {"section": 11, "op": 3, "row": 0, "segment": 0, "index": 7}
     pointed = event("PointedAt", "ToleranceGame", id=dispute, place=place, endsAt=1)
-    trial = OnTrial(Place(11, 3, 0, 0, 7), "linear", 16, None, 1, -0.25, -0.25, "0", "holds")
+    trial = OnTrial(Place(11, 3, 0, 0, 7), "linear", 16, None, 1, -0.25, -0.25, "holds")
     page = disputes.dispute_page(
-        opened, {"phase": 10, "status": 2}, [opened, pointed], (), trial=trial, operator=A,
+        opened, {"phase": 9, "status": 2}, [opened, pointed], (), trial=trial, operator=A,
         chain_now_s=0, now_ms=NOW_MS,
     )  # fmt: skip
     assert dict(page.moves[1].detail) == {"place": "value 7 of row 0, operator 3, section 11"}
