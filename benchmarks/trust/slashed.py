@@ -21,6 +21,7 @@ from benchmarks.trust.disputes import MAX_GAS, MAX_MOVE_GAS, MAX_TRANSACTIONS
 from benchmarks.trust.town import Town, columns, town
 from core.protocol.types import SamplingParams
 from tests.accounts import devnet_accounts
+from tests.twins.dispute_gas import Way
 
 LIAR, LAST = 1, 2
 PROMPT_TOKENS, NEW_TOKENS, WRONG_AT = 52, 8, 2
@@ -94,8 +95,8 @@ def _row(here: Town, tried: list[Tried]) -> Row:
         + ("".join(f"; {text}" for text in failed)),
         "–",
         "every one",
-        bool(tried) and len(slashed) == len(tried) and most <= MAX_GAS and largest <= MAX_MOVE_GAS
-        and transactions <= MAX_TRANSACTIONS,
+        bool(tried) and len(slashed) == len(tried) and most <= MAX_GAS[Way.POINTED]
+        and largest <= MAX_MOVE_GAS and transactions <= MAX_TRANSACTIONS,
     )  # fmt: skip
 
 

@@ -156,7 +156,7 @@ class WrittenChain:
                 return [JUROR]
             case "ToleranceGame", "gameOf":
                 return {
-                    "accused": OWNER, "phase": 5, "status": 1, "endsAt": self.now_s + 45, "child": 1,
+                    "accused": OWNER, "phase": 4, "status": 1, "endsAt": self.now_s + 45, "child": 1,
                     "accuser": PAYER, "chunks": 4, "level": 3, "requester": PAYER, "index": 0,
                 }  # fmt: skip
             case "TaskRegistry", "params":
