@@ -42,7 +42,8 @@ def test_planning_hashing_and_text_never_import_torch(tiny: Callable) -> None:
     folder = tiny("llama", layers=5)
     code = (
         "import sys; from pathlib import Path\n"
-        "from core.engine import sampling, shape, store, tokenizer, weights\n"
+        "from core.engine.sampling import sampling\n"
+        "from core.engine.weights import shape, tokenizer, weights\n"
         f"d = Path({str(folder)!r}); shape.describe_model(d); weights.compute_manifest(d)\n"
         "t = tokenizer.Tokenizer(d); t.encode_chat([{'role': 'user', 'content': 'x'}])\n"
         "assert not {'torch', 'transformers'} & set(sys.modules), 'heavy import'\n"
