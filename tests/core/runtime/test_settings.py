@@ -185,7 +185,7 @@ def test_unknown_keys_are_errors_with_a_suggestion_and_their_origin(
         ("miner.layers", "some"),
         ("miner.allow_matchers", "0x12"),
         ("miner.listen_port", 70_000),
-        ("client.pipeline.verify", "sample=2"),
+        ("client.verify", "sample=2"),
         ("log.level", "loud"),
         ("network.contracts.Escrow", "0x12"),
         ("network.chain_id", "one"),
