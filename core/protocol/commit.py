@@ -1,4 +1,4 @@
-"""Which root commits to which bytes: SHA-256 trees over rows, requests and weights (`docs/protocol.md` §3).
+"""Which root commits to which bytes: SHA-256 trees (`docs/protocol.md` §3).
 
 Twin of `contracts/src/libraries/ShaTree.sol`. SHA-256 and not Keccak, because the EVM has a
 precompile for it and workers hash rows five to nine times faster with it.
@@ -21,7 +21,7 @@ _LEAF_BEGUN = sha256(_LEAF)
 
 
 class Half(IntEnum):
-    """Which half of a last stage's `outRoot` (`answer_root`) a root of rows is; NONE of rows whose root stands alone."""
+    """Which half of a last stage's `answer_root` a root is; NONE: a root that stands alone."""
 
     NONE = 0
     TOKENS = 1
@@ -39,7 +39,7 @@ def _parents(level: Sequence[bytes]) -> list[bytes]:
 
 
 def root_of_hashes(hashes: Sequence[bytes]) -> bytes:
-    """Root over leaf hashes. The count is hashed in, so trees of different sizes never share a root."""
+    """Root over leaf hashes. Their count is hashed in: trees of two sizes never share a root."""
     level = list(hashes)
     while len(level) > 1:
         level = _parents(level)
@@ -53,7 +53,7 @@ def merkle_root(leaves: Iterable[bytes]) -> bytes:
 
 
 def merkle_proof(hashes: Sequence[bytes], index: int) -> list[bytes]:
-    """Siblings of leaf `index` from the bottom up; a level where the node is unpaired gives none."""
+    """Siblings of leaf `index` from the bottom up; none of a level where it is unpaired."""
     if not 0 <= index < len(hashes):
         raise IndexError(f"leaf {index} of {len(hashes)}")
     proof, level = [], list(hashes)
@@ -72,7 +72,7 @@ def verify_proof(
     proof: Sequence[bytes],
     half: Half = Half.NONE,
 ) -> bool:
-    """Whether the leaf hash `leaf` is number `index` of the `count` leaves under `root`. Never raises.
+    """Whether the leaf hash `leaf` is number `index` of `count` under `root`. Never raises.
 
     Of a `half` of an answer's root, the last sibling is the other half.
     """
@@ -109,7 +109,8 @@ def part_hashes(row: bytes | memoryview) -> list[bytes]:
 def row_hash(index: int, row: bytes | memoryview) -> bytes:
     """Leaf hash of row number `index` of a boundary or a tensor.
 
-    A row of more than 1 KiB enters as the top of a tree over its parts, so that a dispute opens one number with one part.
+    A row of more than 1 KiB enters as the top of a tree over its parts, so that a dispute opens one
+    number with one part.
     """
     if len(row) <= PART_BYTES:
         return sha256(b"".join((_LEAF, index.to_bytes(4, "big"), row))).digest()
@@ -127,19 +128,20 @@ def row_hash(index: int, row: bytes | memoryview) -> bytes:
 class RowTree:
     """Growing commitment to the rows of one request at one boundary, with a root at any time.
 
-    Many rows at once take a fraction of the time of one after the other, between which a machine computes.
+    Many rows at once take a fraction of the time of one after the other.
     """
 
     __slots__ = ("_nodes", "_rows")
 
     def __init__(self) -> None:
-        #: Nodes in the order in which they come to be: a row's leaf, then what it completes, from the bottom up. So the
-        #: top of a full subtree is the last node before what follows it. There is room for more behind them.
+        #: Nodes in the order in which they come to be: a row's leaf, then what it completes, from
+        #: the bottom up. So the top of a full subtree is the last node before what follows it.
+        #: There is room for more behind them.
         self._nodes = bytearray(32 * _FIRST_NODES)
         self._rows = 0
 
     def extend(self, rows: bytes | memoryview, row_bytes: int) -> None:
-        """Add consecutive rows of `row_bytes` each: raw little-endian float32 values, or u32le token ids."""
+        """Add consecutive rows of `row_bytes` each: little-endian float32, or u32le token ids."""
         view = memoryview(rows)
         if row_bytes <= 0 or view.nbytes % row_bytes:
             raise ValueError(f"{view.nbytes} bytes are not whole rows of {row_bytes}")
@@ -170,7 +172,7 @@ class RowTree:
             left = 2 * left + 32
 
     def root(self, rows: int | None = None) -> bytes:
-        """Root over the first `rows` rows, all when None; costs a few hashes, however many rows there are."""
+        """Root over the first `rows` rows, all when None; costs a few hashes."""
         rows = self._rows if rows is None else min(rows, self._rows)
         if hashing.in_c is not None:
             return hashing.in_c.root(self._nodes, rows)
@@ -195,7 +197,7 @@ class RowTree:
 
 
 def _nodes_of(rows: int) -> int:
-    """How many nodes the full subtrees over so many rows have."""
+    """How many nodes the full subtrees over `rows` rows have."""
     return 2 * rows - rows.bit_count()
 
 
@@ -217,7 +219,7 @@ def tokens_root(ids: Iterable[int]) -> bytes:
 
 
 def answer_root(tokens_root: bytes, states_root: bytes) -> bytes:
-    """`outRoot` of a last stage: over its token ids, and over the state rows that they were drawn from.
+    """`outRoot` of a last stage: over its token ids, and the state rows they were drawn from.
 
     Raises ValueError unless both are 32 bytes.
     """
@@ -227,7 +229,7 @@ def answer_root(tokens_root: bytes, states_root: bytes) -> bytes:
 
 
 def whole_root(half: Half, root: bytes, beside: bytes) -> bytes:
-    """What is signed of rows with this root: itself, or with the other half `beside` it an `answer_root`."""
+    """What is signed of rows with this root: itself, or an `answer_root` with the other half."""
     match half:
         case Half.TOKENS:
             return answer_root(root, beside)
@@ -250,19 +252,14 @@ def _u32(n: int) -> bytes:
 
 def request_leaf_bytes(leaf: RequestLeaf) -> bytes:
     """Bytes of a leaf under `requestsRoot`."""
-    return (
-        _u32(leaf.request_index)
-        + unhex(leaf.in_root)
-        + unhex(leaf.out_root)
-        + _u32(leaf.tokens_in)
-        + _u32(leaf.tokens_out)
-    )
+    roots = unhex(leaf.in_root) + unhex(leaf.out_root)
+    return _u32(leaf.request_index) + roots + _u32(leaf.tokens_in) + _u32(leaf.tokens_out)
 
 
 def receipt_roots(leaves: Sequence[RequestLeaf]) -> tuple[bytes, bytes, bytes]:
     """(inputRoot, outputRoot, requestsRoot) of a receipt over these requests.
 
-    Raises ValueError unless the leaves are strictly ascending by request index: one set of requests has one receipt.
+    Raises ValueError unless request indices strictly ascend: a set of requests has one receipt.
     """
     indices = [leaf.request_index for leaf in leaves]
     if indices != sorted(set(indices)):
@@ -275,7 +272,7 @@ def receipt_roots(leaves: Sequence[RequestLeaf]) -> tuple[bytes, bytes, bytes]:
 
 
 def prompt_leaf(index: int, salt: bytes, ids: Sequence[int]) -> bytes:
-    """Leaf of `Order.inputRoot`; the 32-byte salt keeps short prompts from being guessed off the chain."""
+    """Leaf of `Order.inputRoot`; the 32-byte salt keeps short prompts from being guessed."""
     if len(salt) != 32:
         raise ValueError(f"salt has {len(salt)} bytes, not 32")
     return _u32(index) + sha256(salt + token_bytes(ids)).digest()
@@ -287,7 +284,7 @@ def sampling_leaf(index: int, params: SamplingParams) -> bytes:
 
 
 def shard_root(roots: Sequence[bytes], start: int, end: int) -> bytes:
-    """Commitment to layers [start, end) given the model's roots [embed, layer 0 … layer L−1, head]."""
+    """Commitment to layers [start, end); `roots` are [embed, layer 0 … layer L−1, head]."""
     layers = len(roots) - 2
     if not 0 <= start < end <= layers:
         raise ValueError(f"layers [{start}, {end}) of {layers}")

@@ -1,7 +1,7 @@
 """How does C of ours come to run on this very processor?
 
-Small files without dependencies are compiled when they are first needed, by whatever compiler the machine has, for the instructions
-that it has. A machine without a compiler does without them: everything that they do, Python does too.
+Small files without dependencies are compiled when they are first needed, for the instructions of
+this processor, by the compiler that the machine has. A machine without one uses Python.
 """
 
 from __future__ import annotations

@@ -1,54 +1,8 @@
 """What can go wrong, and what does each mistake tell the person, the script and the caller?
 
-    HeadraceError                       E-BUG-01        exit 1    500   our own bug
-    ├── UsageError                      E-USAGE-01      exit 2    400
-    │   ├── AmountInvalid               E-AMOUNT-02                     not a number, over-precise, too large
-    │   │   └── AmountUnitMissing       E-AMOUNT-01                     a bare number
-    │   ├── IdInvalid                   E-ID-01                         unknown, ambiguous or malformed id
-    │   ├── KeyOnCommandLine            E-KEY-01                        a raw key in argv
-    │   ├── ConfirmationNeeded          E-USAGE-02                      a question without a terminal
-    │   ├── LineInvalid                 E-LINE-01                       malformed line of a JSONL file
-    │   └── ContextTooLong              E-CONTEXT-01                    prompt longer than the context
-    ├── ConfigError                     E-CONFIG-01     exit 2    400
-    │   └── ConfigKeyUnknown            E-CONFIG-02
-    ├── ModelError                      E-MODEL-00      exit 2    404
-    │   ├── ModelUnknown                E-MODEL-01                404   not in the registry
-    │   ├── ModelUnsupported            E-MODEL-02                400   family or format we cannot run
-    │   └── ModelMissing                E-MODEL-03                404   no weights on this machine
-    ├── Unreachable                     E-NET-00        exit 3    503
-    │   ├── ChainUnreachable            E-NET-01
-    │   ├── MatcherUnreachable          E-NET-02
-    │   └── PeerUnreachable             E-NET-03
-    ├── WireError                       E-WIRE-00       exit 3    502   a stranger's bytes: count, answer, drop
-    │   ├── FrameTooLarge               E-WIRE-01
-    │   ├── FrameTruncated              E-WIRE-02
-    │   ├── VersionUnknown              E-WIRE-03
-    │   ├── AuthenticationFailed        E-WIRE-04
-    │   └── MalformedMessage            E-WIRE-05
-    ├── WalletError                     E-WALLET-00     exit 4    400
-    │   ├── WalletMissing               E-WALLET-01
-    │   ├── WrongPassword               E-WALLET-02
-    │   ├── DevKeyOffDevnet             E-WALLET-03
-    │   ├── KeystoreInvalid             E-WALLET-04
-    │   ├── SecretFileTooOpen           E-WALLET-05
-    │   ├── PasswordMissing             E-WALLET-06
-    │   ├── WalletExists                E-WALLET-07
-    │   └── NativeCryptoMissing         E-WALLET-08
-    ├── FundsError                      E-FUNDS-00      exit 5    402   have, need, short_by, address, fix
-    │   ├── TokenShort                  E-FUNDS-01                      wallet token
-    │   ├── GasShort                    E-FUNDS-02                      ETH for fees
-    │   ├── DepositShort                E-FUNDS-03                      prepaid balance in the escrow
-    │   └── StakeTooLow                 E-FUNDS-04
-    ├── ContractRefused                 E-CONTRACT-01   exit 6    409   decoded custom error and arguments
-    ├── NoCapacity                      E-MATCH-01      exit 7    503   nearest offer
-    ├── DeadlinePassed                  E-DEADLINE-01   exit 8    504   resume command
-    ├── CheckFailed                     E-CHECK-01      exit 9    422   an answer or receipt does not match
-    │   ├── PlanInvalid                 E-PLAN-01                       gap or overlap of layers
-    │   └── RowsWithheld                E-CHECK-02                      nobody opens what was signed
-    └── Interrupted                     E-INT-01        exit 130  503
-
-Each error says four things: what failed, why (with the numbers), what state things are in now, what
-to do next. The same four lines appear on stderr, in JSON and in the API, keyed by ``code``.
+Every error says what failed, why (with the numbers), what state things are in now, and what to do
+next. The same four lines appear on stderr, in JSON and in the API, keyed by ``code``; the exit code
+tells the family.
 """
 
 from __future__ import annotations
@@ -72,7 +26,7 @@ class HeadraceError(Exception):
     #: OpenAI-shaped ``error.type`` and ``error.code`` for the gateway.
     api_type: ClassVar[str] = "internal_error"
     api_code: ClassVar[str] = "internal_error"
-    #: Whether the same call may succeed later without anybody changing anything.
+    #: Whether the same call may succeed later, with nothing changed.
     retryable: ClassVar[bool] = False
     default_state: ClassVar[str] = NOTHING_CHANGED
     default_next: ClassVar[str] = "save a debug file with `debug save FILE` and report it"
@@ -103,7 +57,7 @@ class HeadraceError(Exception):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as JSON-ready values: ``code, type, reason, what, why, state, next, details``."""
+        """As JSON-ready values: ``code, type, reason, what, why, state, next, details``."""
         return {
             "code": self.code,
             "type": self.api_type,
@@ -123,10 +77,8 @@ class UsageError(HeadraceError):
     """The command or request cannot be understood."""
 
     code = "E-USAGE-01"
-    exit_code = 2
-    http_status = 400
-    api_type = "invalid_request_error"
-    api_code = "invalid_request"
+    exit_code, http_status = 2, 400
+    api_type, api_code = "invalid_request_error", "invalid_request"
     default_next = "see --help"
 
 
@@ -158,8 +110,7 @@ class IdInvalid(UsageError):
 
     code = "E-ID-01"
     http_status = 404
-    api_type = "not_found_error"
-    api_code = "id_not_found"
+    api_type, api_code = "not_found_error", "id_not_found"
     default_next = "list what exists with `ls` and copy a longer prefix"
 
 
@@ -170,13 +121,14 @@ class KeyOnCommandLine(UsageError):
     api_code = "key_on_command_line"
     default_state = "the key may already be in the shell history and in the process list"
     default_next = (
-        "move the funds to a new key (`client wallet new NAME`) and clear the shell history; keys are "
-        "only read from a hidden prompt, a keystore file or --stdin (if it is an id: use its short form)"
+        "move the funds to a new key (`client wallet new NAME`) and clear the shell history; keys "
+        "are only read from a hidden prompt, a keystore file or --stdin (if it is an id: use its "
+        "short form)"
     )
 
 
 class ConfirmationNeeded(UsageError):
-    """A question needs an answer and nobody can be asked."""
+    """A question needs an answer and there is no terminal to ask at."""
 
     code = "E-USAGE-02"
     api_code = "confirmation_needed"
@@ -224,10 +176,8 @@ class ConfigError(HeadraceError):
     """A setting cannot be used."""
 
     code = "E-CONFIG-01"
-    exit_code = 2
-    http_status = 400
-    api_type = "invalid_request_error"
-    api_code = "config_invalid"
+    exit_code, http_status = 2, 400
+    api_type, api_code = "invalid_request_error", "config_invalid"
     default_next = "see every value and where it comes from: `config show --origin`"
 
 
@@ -237,12 +187,11 @@ class ConfigKeyUnknown(ConfigError):
     code = "E-CONFIG-02"
 
     def __init__(self, key: str, *, origin: str, suggestion: str | None = None) -> None:
+        mean = f"did you mean '{suggestion}'?" if suggestion else ""
         super().__init__(
             f"unknown setting '{key}'",
             why=f"it is set by {origin}, and nothing reads it",
-            next_step=f"did you mean '{suggestion}'?"
-            if suggestion
-            else "list the settings: `config show`",
+            next_step=mean or "list the settings: `config show`",
             key=key,
             origin=origin,
             suggestion=suggestion,
@@ -253,10 +202,8 @@ class ModelError(HeadraceError):
     """A model cannot be used."""
 
     code = "E-MODEL-00"
-    exit_code = 2
-    http_status = 404
-    api_type = "not_found_error"
-    api_code = "model_not_found"
+    exit_code, http_status = 2, 404
+    api_type, api_code = "not_found_error", "model_not_found"
     default_next = "list the models on offer: `client models`"
 
 
@@ -271,8 +218,7 @@ class ModelUnsupported(ModelError):
 
     code = "E-MODEL-02"
     http_status = 400
-    api_type = "invalid_request_error"
-    api_code = "model_unsupported"
+    api_type, api_code = "invalid_request_error", "model_unsupported"
     default_next = (
         "use a dense decoder of the llama, qwen2, qwen3, mistral, gemma2, gemma3 or gpt2 family"
     )
@@ -286,17 +232,15 @@ class ModelMissing(ModelError):
     default_next = "unpack the model into the cache folder first"
 
 
-# --- exit 3: cannot reach somebody, or cannot understand them ----------------------------------
+# --- exit 3: a peer is out of reach, or cannot be understood --------------------------------------
 
 
 class Unreachable(HeadraceError):
-    """Somebody does not answer."""
+    """A peer does not answer."""
 
     code = "E-NET-00"
-    exit_code = 3
-    http_status = 503
-    api_type = "capacity_error"
-    api_code = "unreachable"
+    exit_code, http_status = 3, 503
+    api_type, api_code = "capacity_error", "unreachable"
     retryable = True
     default_next = "check the address and that the other side is running, then try again"
 
@@ -325,13 +269,11 @@ class PeerUnreachable(Unreachable):
 
 
 class WireError(HeadraceError):
-    """A stranger's bytes break the protocol: they are counted and dropped, never raised into a loop."""
+    """A peer's bytes break the protocol: they are counted and dropped, and stop no loop."""
 
     code = "E-WIRE-00"
-    exit_code = 3
-    http_status = 502
-    api_type = "capacity_error"
-    api_code = "peer_misbehaved"
+    exit_code, http_status = 3, 502
+    api_type, api_code = "capacity_error", "peer_misbehaved"
     default_state = "the frame was dropped and the connection closed"
     default_next = "nothing to do here; the peer is avoided"
 
@@ -374,10 +316,8 @@ class WalletError(HeadraceError):
     """A wallet cannot be used."""
 
     code = "E-WALLET-00"
-    exit_code = 4
-    http_status = 400
-    api_type = "invalid_request_error"
-    api_code = "wallet_error"
+    exit_code, http_status = 4, 400
+    api_type, api_code = "invalid_request_error", "wallet_error"
     default_next = "list the wallets: `client wallet ls`"
 
 
@@ -419,7 +359,7 @@ class SecretFileTooOpen(WalletError):
 
 
 class PasswordMissing(WalletError):
-    """A password is needed and nobody can be asked."""
+    """A password is needed and there is no terminal to ask at."""
 
     code = "E-WALLET-06"
     api_code = "password_missing"
@@ -453,10 +393,8 @@ class FundsError(HeadraceError):
     """
 
     code = "E-FUNDS-00"
-    exit_code = 5
-    http_status = 402
-    api_type = "billing_error"
-    api_code = "insufficient_funds"
+    exit_code, http_status = 5, 402
+    api_type, api_code = "billing_error", "insufficient_funds"
 
     def __init__(
         self,
@@ -522,10 +460,8 @@ class ContractRefused(HeadraceError):
     """The contract said no: the decoded custom error and its arguments."""
 
     code = "E-CONTRACT-01"
-    exit_code = 6
-    http_status = 409
-    api_type = "conflict_error"
-    api_code = "contract_refused"
+    exit_code, http_status = 6, 409
+    api_type, api_code = "conflict_error", "contract_refused"
     default_next = "the troubleshooting page lists each contract error by name"
 
     def __init__(
@@ -556,10 +492,8 @@ class NoCapacity(HeadraceError):
     """No pipeline serves this at this price."""
 
     code = "E-MATCH-01"
-    exit_code = 7
-    http_status = 503
-    api_type = "capacity_error"
-    api_code = "no_route"
+    exit_code, http_status = 7, 503
+    api_type, api_code = "capacity_error", "no_route"
     retryable = True
     default_next = (
         "raise the price cap, wait, or choose another model: `client models --sort price`"
@@ -584,10 +518,8 @@ class DeadlinePassed(HeadraceError):
     """A deadline passed; the state is safe and can be resumed."""
 
     code = "E-DEADLINE-01"
-    exit_code = 8
-    http_status = 504
-    api_type = "timeout_error"
-    api_code = "deadline_exceeded"
+    exit_code, http_status = 8, 504
+    api_type, api_code = "timeout_error", "deadline_exceeded"
     default_state = "everything done so far is kept"
 
     def __init__(
@@ -600,10 +532,8 @@ class CheckFailed(HeadraceError):
     """A check failed: an answer, receipt or commitment does not match."""
 
     code = "E-CHECK-01"
-    exit_code = 9
-    http_status = 422
-    api_type = "invalid_request_error"
-    api_code = "check_failed"
+    exit_code, http_status = 9, 422
+    api_type, api_code = "invalid_request_error", "check_failed"
     default_next = "look closer: `auditor check RECEIPT`"
 
 
@@ -625,23 +555,19 @@ class PlanInvalid(CheckFailed):
 
     @classmethod
     def with_gap(cls, layer_from: int, layer_to: int) -> PlanInvalid:
-        """Nobody serves the layers ``[layer_from, layer_to)``."""
-        return cls(
-            f"layers {layer_from} to {layer_to - 1} are served by nobody",
-            gap=(layer_from, layer_to),
-        )
+        """No stage serves the layers ``[layer_from, layer_to)``."""
+        named = f"layers {layer_from} to {layer_to - 1}"
+        return cls(f"{named} are served by nobody", gap=(layer_from, layer_to))
 
     @classmethod
     def with_overlap(cls, layer_from: int, layer_to: int) -> PlanInvalid:
         """Two stages serve the layers ``[layer_from, layer_to)``."""
-        return cls(
-            f"layers {layer_from} to {layer_to - 1} are served twice",
-            overlap=(layer_from, layer_to),
-        )
+        named = f"layers {layer_from} to {layer_to - 1}"
+        return cls(f"{named} are served twice", overlap=(layer_from, layer_to))
 
 
 class RowsWithheld(CheckFailed):
-    """Nobody hands over rows that match what the stage signed."""
+    """No rows were handed over that match what the stage signed."""
 
     code = "E-CHECK-02"
     api_code = "rows_withheld"
@@ -651,10 +577,8 @@ class Interrupted(HeadraceError):
     """Stopped by the person."""
 
     code = "E-INT-01"
-    exit_code = 130
-    http_status = 503
-    api_type = "capacity_error"
-    api_code = "interrupted"
+    exit_code, http_status = 130, 503
+    api_type, api_code = "capacity_error", "interrupted"
     default_state = "everything done so far is kept"
     default_next = "run the same command again to go on"
 
@@ -679,7 +603,10 @@ def every_error() -> Iterator[type[HeadraceError]]:
 
 
 def error_from(document: Mapping[str, Any], unknown: type[HeadraceError]) -> HeadraceError:
-    """The error that `to_dict` was made of, of its own class; of `unknown` where its code is none of ours. What it lacks is empty."""
+    """The error that `to_dict` was made of; of class `unknown` where its code is none of ours.
+
+    What the document lacks is empty.
+    """
     kind = next((k for k in every_error() if k.code == document.get("code")), unknown)
     error = kind.__new__(kind)
     words = (str(document.get(name) or "") for name in ("what", "why", "state", "next"))

@@ -1,4 +1,4 @@
-"""Who computes the hashes of which a worker makes thousands a second: C of ours where this processor can, Python elsewhere?
+"""Which code hashes for a worker, thousands of times a second: C if it compiles here, else Python?
 
 The bytes are the same either way. `commit` says what trees over rows are, `signing` what is signed.
 """
@@ -25,7 +25,7 @@ class InC:
         with tempfile.TemporaryDirectory(prefix="headrace-hashing-") as folder:
             file = compile_c([here / "rows.c", here / "keccak.c"], Path(folder))
             try:
-                # Calls are short: giving the interpreter up and waiting to have it back would take longer.
+                # Calls are short: releasing the interpreter's lock would take longer.
                 library = ctypes.PyDLL(str(file))
             except OSError as error:
                 raise NoKernels(f"{file.name} does not load: {error}") from None
@@ -41,13 +41,13 @@ class InC:
     def append(
         self, nodes: bytearray, before: int, rows: bytes | memoryview, row_bytes: int, count: int
     ) -> None:
-        """Add `count` rows to a tree of `before` rows, for whose new `nodes` there is room."""
+        """Add `count` rows to a tree of `before` rows; `nodes` has room for the new ones."""
         is_fixed = isinstance(rows, bytes) or rows.readonly
         data = bytes(rows) if is_fixed else self._byref(self._first(rows))
         self._append(self._byref(self._first(nodes)), before, data, row_bytes, count)
 
     def root(self, nodes: bytearray, rows: int) -> bytes:
-        """Of the first `rows` rows of a tree that has at least so many."""
+        """Root of the first `rows` rows of a tree."""
         out = self._hash()
         self._root(self._byref(self._first(nodes)), rows, out)
         return out.raw
@@ -64,9 +64,9 @@ in_c: InC | None = None
 
 
 def hash_in_c() -> bool:
-    """From now on C of ours hashes, the same bytes in a fraction of the time. False where that cannot be.
+    """From now on C hashes, the same bytes in a fraction of the time. False where it cannot.
 
-    Compiles for a part of a second, so it is for who hashes all day.
+    Compiles for a part of a second, so it is for a program that hashes all day.
     """
     global in_c
     from core.protocol.compiled import NoKernels

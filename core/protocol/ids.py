@@ -1,8 +1,8 @@
 """What is an id, and how is it printed, shortened and found again?
 
-On chain a job, dispute, model or receipt is named by 32 bytes and a person by an address. People see
-``job_7QK3W0A8``: a prefix that says the kind, then Crockford base32 of the first bytes (no I, L, O, U).
-Any unique prefix of the full form is accepted, and so is the whole 0x form.
+On chain a job, dispute, model or receipt is named by 32 bytes and a person by an address. People
+see ``job_7QK3W0A8``: a prefix that says the kind, then Crockford base32 of the first bytes (no I,
+L, O, U). Any unique prefix of the full form is accepted, and so is the whole 0x form.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Address = NewType("Address", str)
 """Checksummed 0x address (EIP-55)."""
 
 SHORT_BYTES: Final = 5
-"""Bytes shown: 8 characters, collision among 10⁴ ids below 5·10⁻⁵, and prefixes resolve collisions."""
+"""Bytes shown, as 8 characters: among 10⁴ ids two are alike in fewer than 5·10⁻⁵ of cases."""
 
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_VALUE: Final = {char: index for index, char in enumerate(_ALPHABET)} | {"I": 1, "L": 1, "O": 0}
+_VALUE: Final = {char: char for char in _ALPHABET} | {"I": "1", "L": "1", "O": "0"}
 _HEX = re.compile(r"0x[0-9a-fA-F]+")
 
 T = TypeVar("T")
@@ -40,9 +40,9 @@ class Kind(Enum):
 def raw_id(data: bytes | str) -> bytes:
     """32 bytes, from bytes or a 0x string of exactly 64 digits. Raises IdInvalid."""
     if isinstance(data, str):
-        if not _HEX.fullmatch(data) or len(data) != 66:
+        if not _HEX.fullmatch(data):
             raise IdInvalid(f"'{data}' is not an id", why="an id is 0x and 64 hexadecimal digits")
-        data = bytes.fromhex(data[2:])
+        data = _id_bytes(data)
     if len(data) != 32:
         raise IdInvalid("an id of the wrong length", why=f"{len(data)} bytes instead of 32")
     return bytes(data)
@@ -56,15 +56,12 @@ def address(text: str | bytes) -> Address:
     """
     if isinstance(text, bytes):
         if len(text) != 20:
-            raise IdInvalid(
-                "an address of the wrong length", why=f"{len(text)} bytes instead of 20"
-            )
+            raise IdInvalid("an address is not 20 bytes long", why=f"it has {len(text)} bytes")
         return Address(_checksummed(text.hex()))
     digits = text[2:]
     if not _HEX.fullmatch(text) or len(digits) != 40:
-        raise IdInvalid(
-            f"'{text}' is not an address", why="an address is 0x and 40 hexadecimal digits"
-        )
+        why = "an address is 0x and 40 hexadecimal digits"
+        raise IdInvalid(f"'{text}' is not an address", why=why)
     right = _checksummed(digits.lower())
     if digits not in (digits.lower(), digits.upper()) and text != right:
         raise IdInvalid(
@@ -94,8 +91,8 @@ def abridged(hexed: str) -> str:
 def find(kind: Kind, typed: str, known: Iterable[T], of: Callable[[T], bytes | str]) -> T:
     """The one known thing whose id is ``typed`` or starts with it.
 
-    Accepts ``job_7QK3``, ``7QK3`` (any case; I and L read as 1, O as 0) and the 0x form or a prefix of
-    it. Raises IdInvalid when nothing or more than one thing fits, naming the candidates.
+    Accepts ``job_7QK3``, ``7QK3`` (any case; I and L read as 1, O as 0) and the 0x form or a prefix
+    of it. Raises IdInvalid when nothing or more than one thing fits, naming the candidates.
     """
     wanted, known = typed.strip(), list(known)
     prefix, _, rest = wanted.rpartition("_")
@@ -104,8 +101,8 @@ def find(kind: Kind, typed: str, known: Iterable[T], of: Callable[[T], bytes | s
             f"'{typed}' does not name a {kind.name.lower()}",
             why=f"ids of this kind start with {kind.value}_",
         )
-    canonical = "".join(_ALPHABET[_VALUE[c]] if c in _VALUE else c for c in rest.upper())
-    # "0X" begins an id of ours now and then; only the kind in front of it says that it is no hexadecimal.
+    canonical = "".join(_VALUE.get(c, c) for c in rest.upper())
+    # "0X" begins an id of ours now and then; with a kind in front of it, it is not hexadecimal.
     digits = rest[2:].lower() if not prefix and rest.lower().startswith("0x") else ""
     fits = [
         item
@@ -117,10 +114,8 @@ def find(kind: Kind, typed: str, known: Iterable[T], of: Callable[[T], bytes | s
     if len(distinct) == 1:
         return fits[0]
     if not distinct:
-        raise IdInvalid(
-            f"no {kind.name.lower()} '{typed}'",
-            why=f"none of {len(known)} known ids starts with it",
-        )
+        why = f"none of {len(known)} known ids starts with it"
+        raise IdInvalid(f"no {kind.name.lower()} '{typed}'", why=why)
     names = ", ".join(sorted(short(kind, data, chars=12) for data in distinct)[:5])
     raise IdInvalid(
         f"'{typed}' is ambiguous",

@@ -1,7 +1,8 @@
-"""What the swarm says: signed records of miners and of a matcher's allocation, and when to believe one.
+"""What the swarm says: signed records of miners and of a matcher's allocation, and their trust.
 
-A record is msgpack bytes signed by its author's key over (kind, SHA-256 of the bytes, sequence). A later sequence replaces an
-earlier one; nothing is believed past `sent_at_ms + ttl_ms`, so a departed machine disappears by itself.
+A record is msgpack bytes signed by its author's key over (kind, SHA-256 of the bytes, sequence). A
+later sequence replaces an earlier one; nothing is believed past `sent_at_ms + ttl_ms`, so a
+departed machine disappears by itself.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _TtlMs = Annotated[int, msgspec.Meta(ge=1, le=600_000)]
 
 
 class MinerRecord(msgspec.Struct, frozen=True, rename="camel"):
-    """One machine as it describes itself. `layers` is what it serves now; None before it was told or while it loads."""
+    """One machine as it describes itself. `layers` is what it serves now; None while it loads."""
 
     operator: t.Address
     endpoint: Annotated[str, msgspec.Meta(max_length=255)]  # routes to its data plane
@@ -44,12 +45,12 @@ class MinerRecord(msgspec.Struct, frozen=True, rename="camel"):
     allocation: t.U63  # sequence of the allocation it follows; 0: none
     sent_at_ms: t.U63
     ttl_ms: _TtlMs = 10_000
-    #: The same as τ for steps of so many rows, as measured while it works.
+    #: τ for steps of so many rows, as measured while it works.
     tau_ms_by_rows: Annotated[dict[t.U32, _Positive], msgspec.Meta(max_length=32)] = {}
 
 
 class AllocationRecord(msgspec.Struct, frozen=True, rename="camel"):
-    """A matcher's phase 1: who should hold which layers of a model."""
+    """A matcher's phase 1: which machine should hold which layers of a model."""
 
     matcher: t.Address
     model_id: t.Hash32
@@ -73,11 +74,8 @@ def _author(content: MinerRecord | AllocationRecord) -> str:
 
 
 def _record(kind: type, content: bytes, sequence: int) -> signing.Record:
-    return signing.Record(
-        kind=signing.name_hash(kind.__name__),
-        content_hash="0x" + sha256(content).hexdigest(),
-        sequence=sequence,
-    )
+    content_hash = "0x" + sha256(content).hexdigest()
+    return signing.Record(signing.name_hash(kind.__name__), content_hash, sequence)
 
 
 def seal(
@@ -93,7 +91,7 @@ def seal(
 
 
 def unseal(data: bytes, kind: type[Content], domain: signing.Domain) -> tuple[Content, int] | None:
-    """(content, sequence) if the bytes are a well-formed record signed by its own author, else None. Never raises."""
+    """(content, sequence) of well-formed bytes that their own author signed, else None."""
     if len(data) > MAX_RECORD_BYTES:
         return None
     try:
@@ -102,7 +100,7 @@ def unseal(data: bytes, kind: type[Content], domain: signing.Domain) -> tuple[Co
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
         return None
     record = _record(kind, signed.content, signed.sequence)
-    # The checksummed form only: else one key could appear as many machines, spelt in many ways.
+    # The checksummed form only: else one key could appear as many machines, spelt differently.
     if signing.recover(domain, record, signed.signature) != _author(content):
         return None
     return content, signed.sequence
@@ -114,26 +112,26 @@ def miners_topic(domain: signing.Domain) -> str:
 
 
 def allocations_topic(domain: signing.Domain, model_id: str) -> str:
-    """Where matchers say who should hold which layers of a model, keyed by matcher in lower case."""
+    """Where matchers say which machine holds which layers, keyed by matcher in lower case."""
     return f"headrace/{domain.chain_id}/{domain.verifying_contract.lower()}/allocations/{model_id}"
 
 
 def is_fresh(content: MinerRecord | AllocationRecord, now_ms: int) -> bool:
-    """Whether to believe a record now: sent, by its author's clock, not in the future and not longer ago than its ttl."""
+    """Whether to believe a record now: not sent in the future nor longer ago than its ttl."""
     age_ms = now_ms - content.sent_at_ms
     return -CLOCK_SLACK_MS <= age_ms <= content.ttl_ms + CLOCK_SLACK_MS
 
 
 class SwarmCheck(msgspec.Struct, frozen=True):
-    """What every honest peer of the swarm demands of a record that it stores or hands on (`core.runtime.network.transport.Check`)."""
+    """What every honest peer of the swarm demands of a record that it stores or hands on."""
 
     domain: signing.Domain
 
     def __call__(self, key: str, data: bytes, expires_at_s: float) -> str | None:
-        """The one topic where `data` may stand under `key` until then; None when it may stand nowhere. Never raises.
+        """The one topic where `data` may stand under `key` until then, or None. Never raises.
 
-        Its author signed it and is whom `key` names, and the expiry is the one it signed: a replayed record, under
-        its own topic or another, never outlives the newer one that it would hide.
+        Its author signed it and is whom `key` names, and the expiry is the one it signed: a
+        replayed record, under its own topic or another, never outlives the newer one that it hides.
         """
         miner = unseal(data, MinerRecord, self.domain)
         allocation = None if miner else unseal(data, AllocationRecord, self.domain)

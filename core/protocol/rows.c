@@ -1,7 +1,7 @@
-/* The tree over the rows of a request: all hashes that new rows come to, in one call (commit.py says which).
+/* The tree over the rows of a request: all hashes of new rows in one call (commit.py says which).
 
-   Nodes lie in the order in which they come to be: a row's leaf, then what it completes, from the bottom up. So the subtree over
-   2^h rows is 2^(h+1) − 1 nodes on end, its top the last of them. */
+   Nodes lie in the order in which they come to be: a row's leaf, then what it completes, from the
+   bottom up. So the subtree over 2^h rows is 2^(h+1) − 1 nodes on end, its top the last. */
 
 #include <stdint.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #define PART 1024 /* bytes of a row that are one leaf of its own tree */
 #define MOST_BLOCKS ((PART + 5 + 9 + 63) / 64)
 #define MOST_DEPTH 64 /* of a tree over parts: it has fewer than 2^64 */
-#define LANES 4       /* one message alone waits for itself most of the time; more than four win nothing */
+#define LANES 4       /* one message alone waits for itself most of the time */
 
 enum { LEAF, NODE, ROOT };
 
@@ -46,7 +46,8 @@ static void add(Message *m, const uint8_t *bytes, const int64_t count) {
 }
 
 /* SHA-256 of n messages of one size side by side. */
-static inline __attribute__((always_inline)) void side_by_side(const int n, Message *messages, uint8_t (*out)[HASH]) {
+static inline __attribute__((always_inline)) void side_by_side(const int n, Message *messages,
+                                                               uint8_t (*out)[HASH]) {
   const int64_t size = messages[0].size, blocks = (size + 9 + 63) / 64;
   for (int i = 0; i < n; i++) {
     uint8_t *end = messages[i].bytes + 64 * blocks;
@@ -91,14 +92,15 @@ static inline __attribute__((always_inline)) void side_by_side(const int n, Mess
     }
   }
   for (int i = 0; i < n; i++) {
-    const __m128i abcd = _mm_unpackhi_epi64(cdgh[i], abef[i]), efgh = _mm_unpacklo_epi64(cdgh[i], abef[i]);
+    const __m128i abcd = _mm_unpackhi_epi64(cdgh[i], abef[i]);
+    const __m128i efgh = _mm_unpacklo_epi64(cdgh[i], abef[i]);
     const __m128i swap = _mm_set_epi64x(0x0001020304050607ULL, 0x08090a0b0c0d0e0fULL);
     _mm_storeu_si128((__m128i *)out[i], _mm_shuffle_epi8(abcd, swap));
     _mm_storeu_si128((__m128i *)(out[i] + 16), _mm_shuffle_epi8(efgh, swap));
   }
 }
 
-/* SHA-256 of up to LANES messages of one size. In one place: instructions, too, are no longer at hand when rows come. */
+/* SHA-256 of up to LANES messages of one size; not inlined, so that its code stays cached. */
 static __attribute__((noinline)) void sha(const int n, Message *messages, uint8_t (*out)[HASH]) {
   if (n == LANES)
     side_by_side(LANES, messages, out);
@@ -107,7 +109,8 @@ static __attribute__((noinline)) void sha(const int n, Message *messages, uint8_
 }
 
 /* Of n pairs of nodes. `out` may be one of them. */
-static void parents(const int n, const uint8_t (*left)[HASH], const uint8_t (*right)[HASH], uint8_t (*out)[HASH]) {
+static void parents(const int n, const uint8_t (*left)[HASH], const uint8_t (*right)[HASH],
+                    uint8_t (*out)[HASH]) {
   Message m[LANES];
   for (int i = 0; i < n; i++) {
     begin(m + i, NODE);
@@ -128,20 +131,27 @@ static void tops(const int n, const uint8_t *rows, const int64_t bytes, uint8_t 
       add(m + i, rows + i * bytes + at, bytes - at < PART ? bytes - at : PART);
     }
     sha(n, m, full[depth++]);
-    for (int64_t k = part; k & 1; k >>= 1, depth--) parents(n, full[depth - 2], full[depth - 1], full[depth - 2]);
+    for (int64_t k = part; k & 1; k >>= 1, depth--)
+      parents(n, full[depth - 2], full[depth - 1], full[depth - 2]);
   }
   for (; depth > 1; depth--) parents(n, full[depth - 2], full[depth - 1], full[depth - 2]);
   memcpy(out, full[0], n * HASH);
 }
 
+/* Four bytes, the highest first. */
+static void u32be(uint8_t out[4], const uint64_t number) {
+  for (int b = 0; b < 4; b++) out[b] = (uint8_t)(number >> (24 - 8 * b));
+}
+
 /* The leaves of n rows from number `first` on, each in a lane of its own. */
-static void leaves(const int n, const uint64_t first, const uint8_t *rows, const int64_t bytes, uint8_t (*out)[HASH]) {
+static void leaves(const int n, const uint64_t first, const uint8_t *rows, const int64_t bytes,
+                   uint8_t (*out)[HASH]) {
   uint8_t top[LANES][HASH];
   Message m[LANES];
   if (bytes > PART) tops(n, rows, bytes, top);
   for (int i = 0; i < n; i++) {
-    const uint64_t number = first + i;
-    const uint8_t index[4] = {(uint8_t)(number >> 24), (uint8_t)(number >> 16), (uint8_t)(number >> 8), (uint8_t)number};
+    uint8_t index[4];
+    u32be(index, first + i);
     begin(m + i, LEAF);
     add(m + i, index, sizeof index);
     if (bytes > PART)
@@ -152,11 +162,14 @@ static void leaves(const int n, const uint64_t first, const uint8_t *rows, const
   sha(n, m, out);
 }
 
-/* How many nodes the full subtrees over so many rows have. */
-static int64_t nodes_of(const uint64_t rows) { return (int64_t)(2 * rows - (uint64_t)__builtin_popcountll(rows)); }
+/* How many nodes the full subtrees over `rows` rows have. */
+static int64_t nodes_of(const uint64_t rows) {
+  return (int64_t)(2 * rows - (uint64_t)__builtin_popcountll(rows));
+}
 
 /* Adds `rows` rows of `row_bytes` to a tree that has `before` rows; `nodes` has room for all. */
-void append_rows(uint8_t (*nodes)[HASH], int64_t before, const uint8_t *data, int64_t row_bytes, int64_t rows) {
+void append_rows(uint8_t (*nodes)[HASH], int64_t before, const uint8_t *data, int64_t row_bytes,
+                 int64_t rows) {
   const uint64_t end = (uint64_t)(before + rows);
   for (uint64_t first = (uint64_t)before; first < end;) {
     uint8_t leaf[LANES][HASH];
@@ -165,7 +178,8 @@ void append_rows(uint8_t (*nodes)[HASH], int64_t before, const uint8_t *data, in
     for (int i = 0; i < count; i++) {
       uint8_t (*node)[HASH] = nodes + nodes_of(first + i);
       memcpy(node, leaf[i], HASH);
-      for (int64_t h = 0; (first + i) >> h & 1; h++, node++) /* it completes a subtree, and that one maybe another */
+      /* it completes a subtree, and that one maybe another */
+      for (int64_t h = 0; (first + i) >> h & 1; h++, node++)
         parents(1, node - (((int64_t)2 << h) - 1), node, node + 1);
     }
     first += count;
@@ -175,10 +189,12 @@ void append_rows(uint8_t (*nodes)[HASH], int64_t before, const uint8_t *data, in
 
 /* The root over the first `rows` rows of a tree. */
 void root_of_rows(const uint8_t (*nodes)[HASH], int64_t rows, uint8_t (*out)[HASH]) {
-  const uint8_t count[4] = {(uint8_t)(rows >> 24), (uint8_t)(rows >> 16), (uint8_t)(rows >> 8), (uint8_t)rows};
+  uint8_t count[4];
+  u32be(count, (uint64_t)rows);
   uint8_t top[1][HASH] = {{0}};
   uint64_t left = (uint64_t)rows;
-  for (int is_first = 1; left; left &= left - 1, is_first = 0) { /* each full subtree, with what is smaller to its right */
+  /* each full subtree, with what is smaller to its right */
+  for (int is_first = 1; left; left &= left - 1, is_first = 0) {
     const uint8_t (*node)[HASH] = nodes + nodes_of(left) - 1;
     if (is_first)
       memcpy(top, node, HASH);

@@ -1,10 +1,12 @@
 """How a message becomes a digest and a signature: EIP-712 over one domain (`docs/protocol.md` §2).
 
-Twin of `contracts/src/libraries/Eip712Types.sol`; `tests/twins/vectors.json` holds the vectors both must meet.
+Twin of `contracts/src/libraries/Eip712Types.sol`; `tests/twins/vectors.json` holds the vectors that
+both must meet.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import lru_cache
 from hashlib import sha256
@@ -17,94 +19,38 @@ from core.protocol import types as t
 from core.protocol.hashing import keccak
 from core.protocol.ids import address
 
-# py_ecc raises the limit to 100 000: a stranger's nested JSON would then overflow the stack and kill the process instead
-# of raising RecursionError. Whoever imports it later finds it imported.
+# py_ecc raises the limit to 100 000: a peer's nested JSON would then overflow the stack and kill
+# the process instead of raising RecursionError. A later import of it does not raise it again.
 sys.setrecursionlimit(1000)
 
 _HALF_N = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 
-_STAGE = [("address", "operator"), ("uint16", "layerFrom"), ("uint16", "layerTo")]
-
+#: The EIP-712 types that are signed, in any layout; `Plan` refers to `Stage`.
+_TYPES = """
+Order(address requester, bytes32 modelId, bytes32 inputRoot, bytes32 samplingRoot, uint32 requests,
+    uint32 maxTokensIn, uint32 maxTokensOut, uint64 priceIn, uint64 priceOut, address matcher,
+    uint16 matcherFeeBps, uint128 minStake, uint64 deadline, uint32 window, address auditor,
+    address arbitrator, bytes32 numericsProfile, bytes32 termsHash, uint64 nonce)
+Terms(uint16 inFlight, address[] trusted, address[] avoided, uint16 auditBps)
+RequestOpening(bytes32 orderHash, uint32 requestIndex, bytes32 promptLeaf, bytes32 samplingLeaf)
+Acceptance(bytes32 orderHash, bytes32 planHash, uint16 stage, uint64 expiry)
+HopCheckpoint(bytes32 orderHash, bytes32 planHash, uint16 stage, uint32 requestIndex, uint32 rows,
+    bytes32 runningRoot)
+StageReceipt(bytes32 orderHash, bytes32 planHash, uint16 stage, uint16 layerFrom, uint16 layerTo,
+    bytes32 shardRoot, bytes32 inputRoot, bytes32 outputRoot, bytes32 requestsRoot, uint32 requests,
+    uint32 tokensIn, uint32 tokensOut, uint64 startedAt, uint64 signedAt)
+Ack(bytes32 orderHash, bytes32 planHash, bytes32 resultRoot, uint32 tokensIn, uint32 tokensOut)
+AuditorDelegation(bytes32 orderHash, address auditor, uint64 expiry)
+OperatorProof(address owner, address operator)
+Hello(bytes32 transcript, uint8 role)
+Record(bytes32 kind, bytes32 contentHash, uint64 sequence)
+Plan(Stage[] stages)
+Stage(address operator, uint16 layerFrom, uint16 layerTo)
+"""
+#: Type → the (kind, name) of its fields.
 _FIELDS: dict[str, list[tuple[str, str]]] = {
-    "Order": [
-        ("address", "requester"),
-        ("bytes32", "modelId"),
-        ("bytes32", "inputRoot"),
-        ("bytes32", "samplingRoot"),
-        ("uint32", "requests"),
-        ("uint32", "maxTokensIn"),
-        ("uint32", "maxTokensOut"),
-        ("uint64", "priceIn"),
-        ("uint64", "priceOut"),
-        ("address", "matcher"),
-        ("uint16", "matcherFeeBps"),
-        ("uint128", "minStake"),
-        ("uint64", "deadline"),
-        ("uint32", "window"),
-        ("address", "auditor"),
-        ("address", "arbitrator"),
-        ("bytes32", "numericsProfile"),
-        ("bytes32", "termsHash"),
-        ("uint64", "nonce"),
-    ],
-    "Terms": [
-        ("uint16", "inFlight"),
-        ("address[]", "trusted"),
-        ("address[]", "avoided"),
-        ("uint16", "auditBps"),
-    ],
-    "RequestOpening": [
-        ("bytes32", "orderHash"),
-        ("uint32", "requestIndex"),
-        ("bytes32", "promptLeaf"),
-        ("bytes32", "samplingLeaf"),
-    ],
-    "Acceptance": [
-        ("bytes32", "orderHash"),
-        ("bytes32", "planHash"),
-        ("uint16", "stage"),
-        ("uint64", "expiry"),
-    ],
-    "HopCheckpoint": [
-        ("bytes32", "orderHash"),
-        ("bytes32", "planHash"),
-        ("uint16", "stage"),
-        ("uint32", "requestIndex"),
-        ("uint32", "rows"),
-        ("bytes32", "runningRoot"),
-    ],
-    "StageReceipt": [
-        ("bytes32", "orderHash"),
-        ("bytes32", "planHash"),
-        ("uint16", "stage"),
-        ("uint16", "layerFrom"),
-        ("uint16", "layerTo"),
-        ("bytes32", "shardRoot"),
-        ("bytes32", "inputRoot"),
-        ("bytes32", "outputRoot"),
-        ("bytes32", "requestsRoot"),
-        ("uint32", "requests"),
-        ("uint32", "tokensIn"),
-        ("uint32", "tokensOut"),
-        ("uint64", "startedAt"),
-        ("uint64", "signedAt"),
-    ],
-    "Ack": [
-        ("bytes32", "orderHash"),
-        ("bytes32", "planHash"),
-        ("bytes32", "resultRoot"),
-        ("uint32", "tokensIn"),
-        ("uint32", "tokensOut"),
-    ],
-    "AuditorDelegation": [
-        ("bytes32", "orderHash"),
-        ("address", "auditor"),
-        ("uint64", "expiry"),
-    ],
-    "OperatorProof": [("address", "owner"), ("address", "operator")],
-    "Hello": [("bytes32", "transcript"), ("uint8", "role")],
-    "Record": [("bytes32", "kind"), ("bytes32", "contentHash"), ("uint64", "sequence")],
-    "Plan": [("Stage[]", "stages")],
+    name: [(kind, field) for kind, field in map(str.split, fields.split(","))]
+    for name, fields in re.findall(r"(\w+)\(([^)]*)\)", _TYPES)
 }
 
 
@@ -131,13 +77,13 @@ class Record(t.Value, frozen=True):
 
 
 def record_of(value: t.Value, sequence: int = 0) -> Record:
-    """What is signed of a value that is no EIP-712 type of ours: its type's name and the SHA-256 of its JSON."""
+    """What is signed of a value without an EIP-712 type: its type's name, SHA-256 of its JSON."""
     content = sha256(t.to_json(value)).hexdigest()
     return Record(name_hash(type(value).__name__), "0x" + content, sequence)
 
 
 class DigestSigner(Protocol):
-    """Anything that holds a key: signs a 32-byte digest to 65 bytes r ‖ s ‖ v, v ∈ {27, 28}, low s."""
+    """Signs a 32-byte digest with its key: 65 bytes r ‖ s ‖ v, v ∈ {27, 28}, low s."""
 
     @property
     def address(self) -> str: ...
@@ -160,23 +106,21 @@ class Domain(msgspec.Struct, frozen=True):
         }
 
 
-def _type_string(name: str, fields: list[tuple[str, str]]) -> str:
-    return f"{name}({','.join(f'{kind} {field}' for kind, field in fields)})"
+def _type_string(name: str) -> str:
+    return f"{name}({','.join(f'{kind} {field}' for kind, field in _FIELDS[name])})"
 
 
-_STAGE_TYPE = _type_string("Stage", _STAGE)
 _TYPE_HASHES = {
-    name: keccak((_type_string(name, fields) + (_STAGE_TYPE if name == "Plan" else "")).encode())
-    for name, fields in _FIELDS.items()
+    name: keccak((_type_string(name) + (_type_string("Stage") if name == "Plan" else "")).encode())
+    for name in _FIELDS
 }
-_STAGE_HASH = keccak(_STAGE_TYPE.encode())
 _DOMAIN_HASH = keccak(
     b"EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"
 )
 
 
 def _word(kind: str, value: Any) -> bytes:
-    """A field as the 32 bytes that are hashed. Raises OverflowError for a number that its type cannot hold."""
+    """A field as the 32 bytes that are hashed. Raises OverflowError for a number too large."""
     if kind.endswith("[]"):
         return keccak(b"".join(_word(kind[:-2], item) for item in value))
     if kind.startswith("uint"):
@@ -188,14 +132,11 @@ def _word(kind: str, value: Any) -> bytes:
     return raw.rjust(32, b"\0")
 
 
-def _words(fields: list[tuple[str, str]], values: dict[str, Any]) -> bytes:
-    return b"".join(_word(kind, values[field]) for kind, field in fields)
-
-
 def _hash_struct(message: t.Value) -> bytes:
     name = type(message).__name__
     values = msgspec.to_builtins(message)
-    return keccak(_TYPE_HASHES[name] + _words(_FIELDS[name], values))
+    words = (_word(kind, values[field]) for kind, field in _FIELDS[name])
+    return keccak(_TYPE_HASHES[name] + b"".join(words))
 
 
 @lru_cache(maxsize=16)
@@ -232,17 +173,12 @@ def binds_its_terms(signed: t.SignedOrder) -> bool:
 
 def plan_hash(plan: list[t.Stage] | tuple[t.Stage, ...]) -> str:
     """Struct hash of Plan(Stage[] stages). 0x hex."""
-    stages = (keccak(_STAGE_HASH + _words(_STAGE, msgspec.to_builtins(stage))) for stage in plan)
-    return "0x" + keccak(_TYPE_HASHES["Plan"] + keccak(b"".join(stages))).hex()
+    return "0x" + keccak(_TYPE_HASHES["Plan"] + keccak(b"".join(map(_hash_struct, plan)))).hex()
 
 
 def digest(domain: Domain, message: t.Value) -> bytes:
     """The 32 bytes that are signed."""
     return keccak(b"\x19\x01" + _separator(domain) + _hash_struct(message))
-
-
-def domain_separator(domain: Domain) -> str:
-    return "0x" + _separator(domain).hex()
 
 
 def job_id(domain: Domain, order: t.Order) -> str:
@@ -256,7 +192,7 @@ def sign(signer: DigestSigner, domain: Domain, message: t.Value) -> str:
 
 
 def recover_digest(signed_digest: bytes, signature: str) -> str | None:
-    """Checksummed address that signed the digest, or None for anything malformed, high-s or unrecoverable."""
+    """Checksummed address that signed the digest; None if malformed, high-s or unrecoverable."""
     raw = _recover(signed_digest, signature)
     return None if raw is None else address(raw)
 
@@ -296,11 +232,8 @@ def _recover(signed_digest: bytes, signature: str) -> bytes | None:
 
 def model_id(spec: t.ModelSpec) -> str:
     """keccak256(abi.encode(ModelSpec)): the model's id on every chain."""
-    words = []
-    for value in msgspec.to_builtins(spec).values():
-        words.append(
-            bytes.fromhex(value[2:]) if isinstance(value, str) else value.to_bytes(32, "big")
-        )
+    values = msgspec.to_builtins(spec).values()
+    words = (bytes.fromhex(v[2:]) if isinstance(v, str) else v.to_bytes(32, "big") for v in values)
     return "0x" + keccak(b"".join(words)).hex()
 
 

@@ -1,8 +1,9 @@
 """What travels between the parties: the frozen values that are signed, committed, stored and sent.
 
-Field names in JSON and on the chain are the camelCase of the names here; `docs/protocol.md` §2 lists the EIP-712
-types. Hashes are lower-case `0x` hex strings and addresses checksummed strings, so that one value reads the same in
-a log, a table, a page and a contract call. Decoding checks every pattern and bound, so a decoded value is well-formed.
+Field names in JSON and on the chain are the camelCase of the names here; `docs/protocol.md` §2
+lists the EIP-712 types. Hashes are lower-case `0x` hex strings and addresses checksummed strings,
+so that one value reads the same in a log, a page and a contract call. Decoding checks every
+pattern and bound, so a decoded value is well-formed.
 """
 
 from __future__ import annotations
@@ -21,13 +22,12 @@ Signature = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{130}\Z")]
 U8 = Annotated[int, msgspec.Meta(ge=0, le=2**8 - 1)]
 U16 = Annotated[int, msgspec.Meta(ge=0, le=2**16 - 1)]
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
-U63 = Annotated[
-    int, msgspec.Meta(ge=0, le=2**63 - 1)
-]  # what msgpack, SQLite and JSON readers all keep exactly
+#: What msgpack, SQLite and JSON readers all keep exactly.
+U63 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 MAX_MATCHER_FEE_BPS = 500  # TaskRegistry refuses more
 MatcherFeeBps = Annotated[int, msgspec.Meta(ge=0, le=MAX_MATCHER_FEE_BPS)]
 Operators = Annotated[tuple[Address, ...], msgspec.Meta(max_length=256)]
-# Every whole number of the token's base units that we accept fits: 2^63 base units are nine trillion usd.
+#: Base units of the token. 2^63 of them are nine trillion usd.
 Units = U63
 
 MICRO = 10**6
@@ -35,10 +35,10 @@ MAX_LOGPROBS, MAX_LOGIT_BIASES, MAX_STOPS, MAX_STOP_BYTES = 20, 1024, 16, 256
 BiasMicro = Annotated[int, msgspec.Meta(ge=-100 * MICRO, le=100 * MICRO)]
 StopBytes = Annotated[bytes, msgspec.Meta(min_length=1, max_length=MAX_STOP_BYTES)]
 _SAMPLING_FIELDS = (
-    "temperature_micro", "top_k", "min_p_micro", "max_new_tokens", "seed", "top_p_micro", "key_index", "first_step",
-    "repetition_penalty_micro", "frequency_penalty_micro", "presence_penalty_micro", "min_new_tokens", "ignore_eos",
-    "n_logprobs",
-)  # fmt: skip
+    *("temperature_micro", "top_k", "min_p_micro", "max_new_tokens", "seed", "top_p_micro"),
+    *("key_index", "first_step", "repetition_penalty_micro", "frequency_penalty_micro"),
+    *("presence_penalty_micro", "min_new_tokens", "ignore_eos", "n_logprobs"),
+)
 #: Version, `_SAMPLING_FIELDS`, number of biases, number of stop strings.
 _SAMPLING_HEAD = struct.Struct(">BIIIIQIIIIiiIBBHB")
 _SAMPLING_VERSION, _NONE_U8, _NONE_U32 = 2, 2**8 - 1, 2**32 - 1
@@ -112,20 +112,20 @@ class Order(Value, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether it fixes no prompts: each request is opened by a signature of its own, and Acks are cumulative."""
+        """Whether it fixes no prompts: a signature opens each request, and Acks are cumulative."""
         return self.input_root == ZERO_HASH and self.sampling_root == ZERO_HASH
 
 
 class Terms(Value, frozen=True):
-    """What a requester insists on that no contract has to know: `Order.termsHash` binds matcher and stages to it.
+    """What a requester demands that no contract has to know: `Order.termsHash` binds to it.
 
-    Operators are strictly ascending by their digits, so that equal terms have one hash. Raises ValueError (ValidationError
-    when decoded) for what is not so.
+    Operators are strictly ascending by their digits, so that equal terms have one hash. Raises
+    ValueError (ValidationError when decoded) for others.
     """
 
     in_flight: Annotated[int, msgspec.Meta(ge=1, le=2**16 - 1)]  # requests of an open order at once
-    trusted: Operators = ()  # who may serve; none: anybody
-    avoided: Operators = ()  # who may not
+    trusted: Operators = ()  # may serve; none: all
+    avoided: Operators = ()  # may not serve
     audit_bps: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 0  # share of requests to be audited
 
     def __post_init__(self) -> None:
@@ -146,10 +146,9 @@ class Terms(Value, frozen=True):
 
     def allows(self, operator: str) -> bool:
         """Whether this operator may serve."""
-        who = operator.lower()
-        if any(who == other.lower() for other in self.avoided):
-            return False
-        return not self.trusted or any(who == other.lower() for other in self.trusted)
+        who, trusted = operator.lower(), [other.lower() for other in self.trusted]
+        is_avoided = who in (other.lower() for other in self.avoided)
+        return not is_avoided and (not trusted or who in trusted)
 
 
 def _in_order(operators: Iterable[str]) -> tuple[str, ...]:
@@ -178,7 +177,7 @@ class Acceptance(Value, frozen=True):
 
 
 class HopCheckpoint(Value, frozen=True):
-    """What a stage says it sent so far for one request: decides "he sent me other bytes"."""
+    """What a stage says it sent so far for one request, in case its successor denies it."""
 
     order_hash: Hash32
     plan_hash: Hash32
@@ -220,7 +219,7 @@ class RequestLeaf(Value, frozen=True):
 class RequestOpening(Value, frozen=True):
     """One request of an open order, signed for the requester: what a batch fixes by its two roots.
 
-    The leaves are `commit.leaf_hash` of `commit.prompt_leaf` and `commit.sampling_leaf` with this index.
+    The leaves are `commit.leaf_hash` of `commit.prompt_leaf` and `commit.sampling_leaf`.
     """
 
     order_hash: Hash32
@@ -230,7 +229,7 @@ class RequestOpening(Value, frozen=True):
 
 
 class Ack(Value, frozen=True):
-    """The requester is content: pay now. Of an open order: pay what is due in all, over every request finished so far."""
+    """The requester is content: pay now; of an open order all due so far, over every request."""
 
     order_hash: Hash32
     plan_hash: Hash32
@@ -240,7 +239,7 @@ class Ack(Value, frozen=True):
 
 
 class AuditorDelegation(Value, frozen=True):
-    """The requester lets someone else dispute this order."""
+    """The requester lets another account dispute this order."""
 
     order_hash: Hash32
     auditor: Address
@@ -248,11 +247,12 @@ class AuditorDelegation(Value, frozen=True):
 
 
 class SamplingParams(Value, frozen=True):
-    """How tokens of one request are drawn; part of what the order commits to (`docs/protocol.md` §5).
+    """How tokens of one request are drawn; the order commits to it (`docs/protocol.md` §5).
 
-    Millionths instead of floats, so that the requester, the miner and a verifier mean the same number. `logit_bias` and
-    `stop` are strictly ascending, so that equal parameters have equal bytes. Raises ValueError (ValidationError when decoded)
-    for what is not so, and for stop strings that are not UTF-8.
+    Millionths instead of floats, so that the requester, the miner and a verifier mean the same
+    number. `logit_bias` and `stop` are strictly ascending, so that equal parameters have equal
+    bytes. Raises ValueError (ValidationError when decoded) for others, and for stop strings that
+    are not UTF-8.
     """
 
     temperature_micro: U32 = 0  # 0: greedy
@@ -261,16 +261,16 @@ class SamplingParams(Value, frozen=True):
     max_new_tokens: Annotated[int, msgspec.Meta(ge=1, le=2**20)] = 128
     seed: U63 = 0
     top_p_micro: Annotated[int, msgspec.Meta(ge=1, le=MICRO)] = MICRO  # 10^6: off
-    #: Whose noise is drawn: the index of the request in its first order. None: the index in this one.
+    #: Whose noise is drawn: the request's index in its first order. None: the index in this one.
     key_index: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 2)] | None = None
-    #: So many tokens of the answer were produced before, elsewhere; they are the last tokens of this prompt.
+    #: Tokens of the answer that were produced before, elsewhere: the last tokens of this prompt.
     first_step: Annotated[int, msgspec.Meta(ge=0, le=2**20)] = 0
     repetition_penalty_micro: Annotated[int, msgspec.Meta(ge=MICRO // 10, le=10 * MICRO)] = MICRO
     frequency_penalty_micro: Annotated[int, msgspec.Meta(ge=-2 * MICRO, le=2 * MICRO)] = 0
     presence_penalty_micro: Annotated[int, msgspec.Meta(ge=-2 * MICRO, le=2 * MICRO)] = 0
     min_new_tokens: Annotated[int, msgspec.Meta(ge=0, le=2**20)] = 0
     ignore_eos: bool = False
-    #: So many of the likeliest tokens are told beside each token of the answer. None: not even its own logprob.
+    #: How many likeliest tokens are told beside each token. None: not even its own logprob.
     n_logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     logit_bias: Annotated[
         tuple[tuple[U32, BiasMicro], ...], msgspec.Meta(max_length=MAX_LOGIT_BIASES)
@@ -334,7 +334,7 @@ def _taken(raw: bytes, at: int, size: int) -> bytes:
 
 
 class SignedOrder(Value, frozen=True):
-    """An order as it travels, with the terms under its `terms_hash` (`signing.binds_its_terms` checks that)."""
+    """An order as it travels, with the terms that `signing.binds_its_terms` checks."""
 
     order: Order
     signature: Signature
@@ -352,9 +352,10 @@ class SignedAcceptance(Value, frozen=True):
 
 
 class SignedReceipt(Value, frozen=True):
-    """A receipt with the leaves under its `requests_root`, so that one request can be opened later.
+    """A receipt with the leaves under its `requests_root`, so that one request can be opened.
 
-    Of a last stage, `states` are the roots of each request's state rows: with the tokens they make its `out_root` (`commit.answer_root`).
+    Of a last stage, `states` are the roots of each request's state rows: with the tokens they make
+    its `out_root` (`commit.answer_root`).
     """
 
     receipt: StageReceipt
@@ -387,5 +388,5 @@ class ModelSpec(Value, frozen=True):
 
 
 def to_json(value: object) -> bytes:
-    """Canonical-enough JSON of a Value (camelCase keys in field order)."""
+    """JSON of a Value, camelCase keys in the order of its fields: equal values, equal bytes."""
     return msgspec.json.encode(value)

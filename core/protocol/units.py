@@ -1,21 +1,20 @@
 """How are amounts written, read exactly, and priced?
 
-Every amount carries its unit (``500usd``, ``0.40usd/Mtok``, ``5eth``, ``30s``, ``6GiB``); a bare number
-is refused. Arithmetic is on integers and ``Decimal``; a value finer than the base unit is refused, never
-rounded.
+Every amount carries its unit (``500usd``, ``0.40usd/Mtok``, ``5eth``, ``30s``, ``6GiB``); a bare
+number is refused. Arithmetic is on integers and ``Decimal``; a value finer than the base unit is
+refused, never rounded.
 
-**Price.** People read and write ``usd/Mtok``: token base units per million tokens *through the whole
-model*. The chain knows nano base units per token per layer unit (docs/protocol.md §1). With U layer
-units in the model::
+**Price.** People read and write ``usd/Mtok``: token base units per million tokens *through the
+whole model*. The chain knows nano base units per token per layer unit (docs/protocol.md §1). With
+U layer units in the model::
 
     nano  = ⌈ price · 1000 / U ⌉            price in base units per Mtok
     price = ⌊ nano · U / 1000 ⌋
 
-Rounding on the way in is up, for the miner who asks and for the requester who caps alike, so that equal
-printed prices always meet. The miner gains less than U nano base units per token, that is less than
-U/1000 base units per million tokens; a job's own cap (``maxAmount``) is exact base units and is never
-exceeded. For U ≤ 1000 printing and reading back is the identity in both directions' common domain:
-``price → nano → price`` returns the price.
+Rounding on the way in is up, for the miner's price and the requester's cap alike, so that equal
+printed prices always meet. The miner gains less than U/1000 base units per million tokens; a job's
+own cap (``maxAmount``) is exact and never exceeded. For U ≤ 1000, ``price → nano → price`` returns
+the price.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def show_eth(wei: int) -> str:
 
 
 def format_eth(wei: int) -> str:
-    """Exact, in the largest unit that needs at most nine decimals: ``5eth``, ``250gwei``, ``7wei``."""
+    """Exact, in the largest unit that needs at most nine decimals: ``5eth``, ``250gwei``."""
     for unit in ("eth", "gwei"):
         scale = _ETH_UNITS[unit]
         if abs(wei) * 1_000 >= scale and wei % max(1, scale // NANO) == 0:
@@ -99,8 +98,7 @@ def format_price(price: int, *, symbol: str = TOKEN_SYMBOL, decimals: int = TOKE
 def nano_price(price: int, layer_units: int) -> NanoPrice:
     """Base units per Mtok through the model → nano base units per token per layer unit, rounded up.
 
-    The miner gains less than one nano base unit per token and layer unit. Raises AmountInvalid if the
-    result does not fit the uint64 of the order.
+    Raises AmountInvalid if the result does not fit the uint64 of the order.
     """
     _check_layer_units(layer_units)
     if price < 0:
@@ -115,17 +113,16 @@ def nano_price(price: int, layer_units: int) -> NanoPrice:
 
 
 def price_of_nano(nano: int, layer_units: int) -> PricePerMtok:
-    """Nano base units per token per layer unit → base units per Mtok through the model, rounded down.
+    """Nano base units per token per layer unit → base units per Mtok, rounded down; for printing.
 
-    Only for printing; inverse of ``nano_price`` for up to 1000 layer units. Money is always computed
-    from the nano price.
+    Inverse of ``nano_price`` for up to 1000 layer units.
     """
     _check_layer_units(layer_units)
     return PricePerMtok(nano * layer_units // (NANO // TOKENS_PER_MTOK))
 
 
 def parse_duration(text: str) -> int:
-    """``30s``, ``10m``, ``24h``, ``7d`` → whole seconds. Raises AmountUnitMissing, AmountInvalid."""
+    """``30s``, ``10m``, ``24h``, ``7d`` → whole seconds. Raises as `parse_token`."""
     return _parse(text, _TIME_UNITS, MAX_UINT64)
 
 
@@ -136,23 +133,22 @@ def format_moment(seconds: int) -> str:
 
 def format_duration(seconds: int) -> str:
     """Exact, in the largest unit that divides: 86400 → ``1d``, 90 → ``90s``."""
-    for unit in ("d", "h", "m"):
-        if seconds and seconds % _TIME_UNITS[unit] == 0:
-            return f"{seconds // _TIME_UNITS[unit]}{unit}"
-    return f"{seconds}s"
+    return _in_largest(seconds, _TIME_UNITS, ("d", "h", "m", "s"))
 
 
 def parse_bytes(text: str) -> int:
-    """``6GiB`` (binary) or ``6GB`` (decimal) → bytes. Raises AmountUnitMissing, AmountInvalid."""
+    """``6GiB`` (binary) or ``6GB`` (decimal) → bytes. Raises as `parse_token`."""
     return _parse(text, _SIZE_UNITS, MAX_UINT64)
 
 
 def format_bytes(count: int) -> str:
     """Exact, in the largest binary unit that divides: 6·2³⁰ → ``6GiB``."""
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        if count and count % _SIZE_UNITS[unit] == 0:
-            return f"{count // _SIZE_UNITS[unit]}{unit}"
-    return f"{count}B"
+    return _in_largest(count, _SIZE_UNITS, ("TiB", "GiB", "MiB", "KiB", "B"))
+
+
+def _in_largest(count: int, scales: dict[str, int], units: tuple[str, ...]) -> str:
+    unit = next((u for u in units if count and count % scales[u] == 0), units[-1])
+    return f"{count // scales[unit]}{unit}"
 
 
 def _check_layer_units(layer_units: int) -> None:
@@ -166,7 +162,7 @@ def _parse(text: str, scales: dict[str, int], maximum: int) -> int:
     if match is None:
         raise AmountInvalid(
             f"'{text}' is not an amount",
-            why="an amount is a plain decimal number followed by a unit, without sign or exponent",
+            why="it is no plain decimal number followed by a unit, without sign or exponent",
             next_step="write it with one of: " + ", ".join(f"1{unit}" for unit in accepted),
             accepted=list(accepted),
         )

@@ -1,8 +1,9 @@
 """What goes over a stream: every message, how it is framed, and the limits a stranger cannot pass.
 
-A frame is `u32be length ‖ body`; after decryption a body is `u8 version ‖ u32be id ‖ u32be re ‖ u32be header length ‖ header ‖
-payload`. `id` ≠ 0 asks for an answer, whose `re` names it. The header is the msgpack of one message below; the payload
-is raw little-endian tensor bytes, so activations are never copied through a serialiser. No pickle, ever.
+A frame is `u32be length ‖ body`; after decryption a body is `u8 version ‖ u32be id ‖ u32be re ‖
+u32be header length ‖ header ‖ payload`. `id` ≠ 0 asks for an answer, whose `re` names it. The
+header is the msgpack of one message below; the payload is raw little-endian tensor bytes, so
+activations are never copied through a serialiser. No pickle, ever.
 """
 
 from __future__ import annotations
@@ -14,12 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from core.protocol import types as t
-from core.protocol.errors import (
-    FrameTooLarge,
-    FrameTruncated,
-    MalformedMessage,
-    VersionUnknown,
-)
+from core.protocol.errors import FrameTooLarge, FrameTruncated, MalformedMessage, VersionUnknown
 
 VERSION = 2
 MAX_FRAME_BYTES = 16 * 2**20
@@ -30,7 +26,8 @@ MAX_PARTS = 1024
 PREFIX_BYTES = 13
 
 Side = Literal["in", "out", "states"]
-"""Rows that entered a stage, that left it (of a last stage: token ids), and a last stage's state rows, from which its tokens were drawn."""
+"""Rows that entered a stage, that left it (of a last stage: token ids), and a last stage's state
+rows, from which its tokens were drawn."""
 
 Finish = Literal["", "stop", "length"]
 Proof = Annotated[list[t.Hash32], msgspec.Meta(max_length=32)]
@@ -42,7 +39,7 @@ Text = Annotated[str, msgspec.Meta(max_length=2000)]
 #: Rows of guessed tokens that one frame may carry.
 MAX_GUESSED = 7
 Trace = Annotated[list[t.U32], msgspec.Meta(max_length=3 * MAX_STAGES)]
-"""Of each stage passed so far: rows of its batch (0: prompts were among them), microseconds waited, microseconds computed."""
+"""Of each stage passed: rows of its batch (0: with prompts), microseconds waited and computed."""
 
 RequestId = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[A-Za-z0-9_.:-]*\Z")]
 Traceparent = Annotated[
@@ -58,18 +55,18 @@ class Message(msgspec.Struct, frozen=True, tag=True, rename="camel", forbid_unkn
 
 
 class Ping(Message, frozen=True):
-    """Are you there; the asker's clock gives the round trip."""
+    """Are you there? The asker's clock measures the round trip."""
 
 
 class Pong(Message, frozen=True):
-    """Here. The step that computes now has taken `step_ms`, what other programs held up left out, and was expected to take `due_ms`."""
+    """Here. The step that computes now has taken `step_ms` of its own and should take `due_ms`."""
 
     step_ms: t.U32 = 0
     due_ms: t.U32 = 0
 
 
 class Failed(Message, frozen=True):
-    """The answer to a call that was refused: a stable code, and why in words."""
+    """The answer to a call that was refused: a stable code, and the reason in words."""
 
     code: Annotated[str, msgspec.Meta(max_length=40)]
     reason: Text
@@ -79,9 +76,9 @@ class Failed(Message, frozen=True):
 
 
 class Propose(Message, frozen=True):
-    """Matcher to miner: will you be stage `stage` of this plan under this order. → Accepted | Failed
+    """Matcher to miner: be stage `stage` of this plan under this order. → Accepted | Failed
 
-    `continues` is the order of the same requester that this one goes on with: its slots pass to this one.
+    `continues` is the same requester's order that this one goes on with: it inherits its slots.
     """
 
     signed: t.SignedOrder
@@ -96,15 +93,18 @@ class Accepted(Message, frozen=True):
 
 
 class Continues(t.Value, frozen=True):
-    """What a job goes on with: request i of it was request `requests[i]` of that order; None where it begins here."""
+    """What a job goes on with: its request i was request `requests[i]` of that order; None: new."""
 
     order_hash: t.Hash32
     requests: Annotated[list[t.U32 | None], msgspec.Meta(max_length=MAX_REQUESTS)]
 
 
 class OpenJob(Message, frozen=True):
-    """Client to every stage once the job is matched on chain: I am here, push my tokens and receipts to this
-    stream. What a stage still remembers of the requests that the job continues it takes over. → JobOpened | Failed"""
+    """Client to every stage, once the job is matched on chain. → JobOpened | Failed
+
+    Tokens and receipts are pushed to the stream that this came by. A stage takes over what it still
+    remembers of the requests that the job continues.
+    """
 
     signed: t.SignedOrder
     plan: Plan
@@ -114,7 +114,7 @@ class OpenJob(Message, frozen=True):
 
 
 class JobOpened(Message, frozen=True):
-    """`again`: the job was open here before, and what its requests came to is still known."""
+    """`again`: the job was open here before, and the results of its requests are still known."""
 
     again: bool = False
 
@@ -123,17 +123,18 @@ class JobOpened(Message, frozen=True):
 
 
 class Origin(t.Value, frozen=True):
-    """What a request is called in everybody's logs, and the span (W3C Trace Context) that it belongs to. Nobody signs for it."""
+    """A request's name in all logs, and its span (W3C Trace Context). No signature covers it."""
 
     request: RequestId = ""
     traceparent: Traceparent = ""
 
 
 class Submit(Message, frozen=True):
-    """Client to the first and the last stage: a prompt and how to sample from it. Payload: prompt ids, u32le.
+    """Client to the first and the last stage: a prompt and how to sample from it.
 
-    Both check the openings of `Order.inputRoot` and `Order.samplingRoot` before they work, or of an open order the signed
-    opening of this request, whose proofs are empty. → Submitted | Failed
+    Payload: prompt ids, u32le. Both check the openings of `Order.inputRoot` and
+    `Order.samplingRoot` before they work, or of an open order the signed opening of this request,
+    whose proofs are empty. → Submitted | Failed
     """
 
     order_hash: t.Hash32
@@ -147,7 +148,7 @@ class Submit(Message, frozen=True):
 
 
 class GoesOn(Message, frozen=True):
-    """Client to every stage, before the Submit of an open order's request: it goes on with that one of another order.
+    """Client to every stage, before the Submit: the request goes on with one of another order.
 
     → Submitted | Failed
     """
@@ -159,17 +160,18 @@ class GoesOn(Message, frozen=True):
 
 
 class Submitted(Message, frozen=True):
-    pass
+    """The request is taken."""
 
 
 class Activations(Message, frozen=True, omit_defaults=True):
-    """Stage i to stage i+1: rows [start, start + rows) of one request. Payload: float32 little-endian [rows, D].
+    """Stage i to stage i+1: rows [start, start + rows) of one request.
 
-    `halved`: only the upper 16 bits of each number are sent, all others being zero, as in rows of bfloat16.
-    `again`: all rows from `start` on that were carried over are void, these come instead.
-    With the first ones, `most_rows` says how many there will be at most, 0 for nobody knows, `company` which requests of
-    this sender's come together (those with the same number, 0 for nobody knows), and `origin` where they come from.
-    The last `guessed` rows are of guessed tokens: those from where the next frame begins are void.
+    Payload: float32 little-endian [rows, D]. `halved`: only the upper 16 bits of each number are
+    sent, all others being zero, as in rows of bfloat16. `again`: all rows carried over from `start`
+    on are void, these come instead. The first frame has `most_rows`, how many rows there will be at
+    most, `company`, the same number for requests of this sender that come together (0 in both:
+    unknown), and `origin`. The last `guessed` rows are of guessed tokens: the next frame begins
+    where they became void.
     """
 
     order_hash: t.Hash32
@@ -188,9 +190,10 @@ class Activations(Message, frozen=True, omit_defaults=True):
 
 
 class Carry(Message, frozen=True):
-    """Stage i to stage i+1, before the first rows of a continued request: how much of it do you remember?
+    """Stage i to stage i+1, before the first rows of a continued request: what is left of it?
 
-    At most the first `rows` rows count. Rows from `decoded_from` on were decoded one at a time. → Carried | Failed
+    At most the first `rows` rows count. Rows from `decoded_from` on were decoded one at a time.
+    → Carried | Failed
     """
 
     order_hash: t.Hash32
@@ -200,7 +203,7 @@ class Carry(Message, frozen=True):
 
 
 class Carried(Message, frozen=True):
-    """So many rows, and the root over them; the sender goes on from there if it would send the same, else from row 0."""
+    """The rows left, and their root; the sender goes on there if its own match, else from row 0."""
 
     rows: t.U32
     root: t.Hash32
@@ -209,8 +212,8 @@ class Carried(Message, frozen=True):
 class Token(Message, frozen=True, omit_defaults=True):
     """Last stage to the client and to the first stage: token number `step` of the answer.
 
-    Only the client is told logarithms of probabilities, and only if its parameters ask: the token's own, and the likeliest
-    ones with theirs.
+    Only the client is told log probabilities, and only if its parameters ask: the token's own, and
+    the likeliest ones with theirs.
     """
 
     order_hash: t.Hash32
@@ -233,7 +236,7 @@ class FinishRequest(Message, frozen=True):
 
 
 class Waiting(Message, frozen=True):
-    """Stage to client and round the ring: this request waits for memory at stage `stage`, and nothing of it is lost."""
+    """Stage to client and round the ring: the request waits for memory at `stage`."""
 
     order_hash: t.Hash32
     request: t.U32
@@ -241,9 +244,10 @@ class Waiting(Message, frozen=True):
 
 
 class Stopped(Message, frozen=True):
-    """Client to stage, or back to the stage that sent rows or a token of a request which is stopped or over: no more of it here.
+    """No more of this request: from the client to a stage, or the answer to rows or a token of it.
 
-    So a machine that slept learns that it was left out. It keeps what it did, as after the loss of a neighbour.
+    So a machine that slept learns that it was left out. It keeps what it did, as after the loss of
+    a neighbour.
     """
 
     order_hash: t.Hash32
@@ -253,7 +257,7 @@ class Stopped(Message, frozen=True):
 class RequestFailed(Message, frozen=True):
     """Stage to client: this request cannot go on here; other requests may.
 
-    `lost` is the neighbour that fell silent, if that is why: what was done is then kept for a continuation or a Cut.
+    `lost` is the neighbour that fell silent, if any: a continuation or a Cut may follow.
     """
 
     order_hash: t.Hash32
@@ -264,7 +268,7 @@ class RequestFailed(Message, frozen=True):
 
 
 class Cut(Message, frozen=True):
-    """Client to a stage that remains of a broken pipeline: the answer ends here with `tokens_out` tokens; sign for it.
+    """Client to a stage left of a broken pipeline: the answer ends with `tokens_out` tokens; sign.
 
     → Receipt | Failed
     """
@@ -292,7 +296,7 @@ Push = Activations | Token | FinishRequest | RequestFailed | Stopped | Cancel | 
 
 
 class Bundle(Message, frozen=True):
-    """Pushes that left together, such as what one step of a stage made for the next. Each is as if it had come alone.
+    """Pushes that left together, as those of one step of a stage; each is as if it had come alone.
 
     Payload: theirs, one after the other, of `sizes` bytes.
     """
@@ -305,20 +309,23 @@ class Bundle(Message, frozen=True):
 
 
 class Acknowledge(Message, frozen=True):
-    """Client to every stage of an open order, after an answer: all that is due so far. The newest is kept for the chain."""
+    """Client to every stage of an open order, after an answer: all that is due so far.
+
+    The stage keeps the newest for the chain.
+    """
 
     ack: t.Ack
     signature: t.Signature
 
 
 class EndJob(Message, frozen=True):
-    """Client to every stage of an open order: no request will begin any more."""
+    """Client to every stage of an open order: no further request will begin."""
 
     order_hash: t.Hash32
 
 
 class Progress(Message, frozen=True):
-    """Client or matcher: which requests of the job have you finished. → Finished | Failed"""
+    """Client or matcher: which requests of the job are finished? → Finished | Failed"""
 
     order_hash: t.Hash32
 
@@ -328,7 +335,7 @@ class Finished(Message, frozen=True):
 
 
 class CloseJob(Message, frozen=True):
-    """Client or matcher: sign one receipt over exactly these finished requests. → Receipt | Failed"""
+    """Client or matcher: sign one receipt over these finished requests. → Receipt | Failed"""
 
     order_hash: t.Hash32
     requests: Annotated[list[t.U32], msgspec.Meta(min_length=1, max_length=MAX_REQUESTS)]
@@ -369,9 +376,10 @@ class FetchRows(Message, frozen=True):
 
 
 class Rows(Message, frozen=True):
-    """Payload: `rows` rows of `row_bytes` each; `total` is how many the request has at this boundary.
+    """Payload: `rows` rows of `row_bytes` each, of the `total` that the request has here.
 
-    A last stage signed its tokens and its state rows under one root (`commit.answer_root`): `beside` is the root of the other ones.
+    A last stage signed its tokens and its state rows under one root (`commit.answer_root`):
+    `beside` is the root of the other half.
     """
 
     start: t.U32
@@ -394,7 +402,10 @@ class Receipts(Message, frozen=True):
 
 
 class ShowNode(Message, frozen=True):
-    """Accuser: what is below a node of its trace, instead of opening it on chain. Payload: hashes, or at level 0 the chunk. → Differs | Failed"""
+    """Accuser: what is below a node of its trace, before it opens it on chain. → Differs | Failed
+
+    Payload: hashes, or at level 0 the chunk.
+    """
 
     dispute: t.Hash32
     level: t.U8
@@ -402,17 +413,15 @@ class ShowNode(Message, frozen=True):
 
 
 class Differs(Message, frozen=True):
-    """Which of the hashes shown is not ours; 0 of a chunk, in which the accused points on chain."""
+    """Which of the hashes shown differs from ours; 0 of a chunk, whose value is shown on chain."""
 
     child: t.U8
 
 
-AnyMessage = (
-    Ping | Pong | Failed | Propose | Accepted | OpenJob | JobOpened | Submit | Submitted
-    | Activations | Carry | Carried | Token | FinishRequest | RequestFailed | Cut | Cancel | Receipt | Bundle
-    | Progress | Finished | GoesOn | Acknowledge | EndJob | Waiting | Stopped
-    | CloseJob | FetchOpening | Opening | FetchRows | Rows | FetchReceipts | Receipts | ShowNode | Differs
-)  # fmt: skip
+_Opens = Propose | Accepted | OpenJob | JobOpened | Submit | Submitted | GoesOn | Carry | Carried
+_Pays = Acknowledge | EndJob | Progress | Finished | CloseJob | Cut | Waiting
+_Shows = FetchOpening | Opening | FetchRows | Rows | FetchReceipts | Receipts | ShowNode | Differs
+AnyMessage = Ping | Pong | Failed | _Opens | Push | Bundle | _Pays | _Shows
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
@@ -442,9 +451,9 @@ def encode_parts(
     id: int = 0,
     re: int = 0,
 ) -> list[memoryview]:
-    """Body of a frame as buffers that follow each other, the payload not copied; one in several buffers is sent as one.
+    """Body of a frame as buffers to send in turn; a payload in several buffers is one payload.
 
-    Raises FrameTooLarge if a peer would refuse it.
+    The payload is not copied. Raises FrameTooLarge if a peer would refuse it.
     """
     header = _encoder.encode(message)
     buffers = [payload] if isinstance(payload, (bytes, bytearray, memoryview)) else payload
@@ -452,12 +461,8 @@ def encode_parts(
     size = PREFIX_BYTES + len(header) + sum(len(view) for view in views)
     if size > MAX_FRAME_BYTES or len(header) > MAX_HEADER_BYTES:
         raise _too_large(size, MAX_FRAME_BYTES)
-    prefix = (
-        bytes([VERSION])
-        + id.to_bytes(4, "big")
-        + re.to_bytes(4, "big")
-        + len(header).to_bytes(4, "big")
-    )
+    fields = (id, re, len(header))
+    prefix = bytes([VERSION]) + b"".join(field.to_bytes(4, "big") for field in fields)
     return [memoryview(prefix + header), *views]
 
 
@@ -471,7 +476,10 @@ def bundle(
 
 
 def unbundle(frame: Frame) -> list[Frame]:
-    """The frames in a bundle, their payloads views into its own; any other frame alone. Raises MalformedMessage."""
+    """The frames in a bundle, their payloads views into its own; any other frame alone.
+
+    Raises MalformedMessage.
+    """
     message = frame.message
     if not isinstance(message, Bundle):
         return [frame]
@@ -491,8 +499,8 @@ def unbundle(frame: Frame) -> list[Frame]:
 def decode(body: bytes | memoryview) -> Frame:
     """The frame in a body.
 
-    Raises only the WireError family: FrameTooLarge, FrameTruncated, VersionUnknown, MalformedMessage. A stranger's bytes can
-    do nothing else.
+    Of a peer's bytes it raises only the WireError family: FrameTooLarge, FrameTruncated,
+    VersionUnknown, MalformedMessage.
     """
     view = memoryview(body).cast("B")
     if len(view) > MAX_FRAME_BYTES:

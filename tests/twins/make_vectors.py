@@ -259,7 +259,7 @@ def build() -> dict[str, Any]:
     document = {
         "chainId": CHAIN_ID,
         "verifyingContract": VERIFYING_CONTRACT,
-        "domainSeparator": signing.domain_separator(domain),
+        "domainSeparator": commit.to_hex(signing._separator(domain)),
         "privateKey": PRIVATE_KEY,
         "address": signer.address,
         "messages": [_message_vector(domain, signer, m) for m in _messages(rng, signer)],
