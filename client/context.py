@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -121,8 +122,8 @@ async def open_context(settings: Settings) -> AsyncIterator[Context]:
     addresses = {name: settings.network.contract(name) for name in CONTRACTS}
     known = settings.network.contracts
     addresses |= {name: known[name] for name in GAME_CONTRACTS if name in known}
-    chain = Chain(rpc_url, chain_id, addresses)
-    chain.journal = lambda entry: record_transaction(settings.folders, entry)
+    journal = partial(record_transaction, settings.folders)
+    chain = Chain(rpc_url, chain_id, addresses, journal=journal)
     try:
         await chain.check()
         yield Context(settings, chain)

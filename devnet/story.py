@@ -580,7 +580,7 @@ async def gas_by_function(chain: Chain, first_block: int) -> dict[str, list[int]
     """Gas of every transaction to our contracts, by `Contract.function`."""
     used: dict[str, list[int]] = {}
     for number in range(first_block, await chain.block_number() + 1):
-        for call, gas in await chain.transactions(number):
-            if call is not None:
-                used.setdefault(f"{call.contract}.{call.function}", []).append(gas)
+        for mined in await chain.mined(number):
+            if call := mined.call:
+                used.setdefault(f"{call.contract}.{call.function}", []).append(mined.gas_used)
     return used

@@ -1,7 +1,7 @@
-"""The chain as one object: read, send in nonce order, decode what contracts say. The only file that imports web3.
+"""The chain as one object: read, send in nonce order, decode what contracts say, with web3.
 
-Errors of the node become ChainUnreachable; a revert becomes ContractRefused with the decoded custom error and its arguments, found
-by simulating before anything is sent, so a refused call costs no gas.
+Errors of the node become ChainUnreachable. A revert becomes ContractRefused with the decoded custom
+error and its arguments; it is found by simulation before sending, so a refused call costs no gas.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CONTRACTS = (
     "ToleranceGame",
     "TaskRegistry",
 )
-#: Others' transactions may land between estimate and block and make ours write more slots; unused gas costs nothing.
+#: Others' transactions may land before ours and make it write more slots; unused gas is free.
 _GAS_MARGIN_PERCENT = 60
 _CONFIRM_TIMEOUT_S = 60.0
 _POLL_S = 0.1
@@ -80,7 +80,7 @@ class ChainCall(msgspec.Struct, frozen=True):
 
 
 class Mined(msgspec.Struct, frozen=True):
-    """A transaction in a block, whoever sent it. `call` is None where it went to no contract that we know."""
+    """A transaction in a block. `call` is None where it went to no contract that we know."""
 
     tx_hash: str
     block_number: int
@@ -99,7 +99,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class PreparedTransaction(msgspec.Struct, frozen=True):
-    """A signed transaction. However often it is sent it happens once at most: it spends this nonce."""
+    """A signed transaction. It happens once at most, however often it is sent: it has a nonce."""
 
     label: str
     sender: str
@@ -118,7 +118,7 @@ class Fate(StrEnum):
 
 
 class TransactionFate(msgspec.Struct, frozen=True):
-    """Its fate as the chain tells it now, and whether a reorganisation of the depth that was asked for could change it."""
+    """Its fate by now, and whether a reorganisation of the depth asked for could change it."""
 
     fate: Fate
     is_final: bool
@@ -160,7 +160,7 @@ def _plain(value: Any) -> Any:
 
 
 def _argument(value: Any) -> Any:
-    """What we pass, as web3 wants it: addresses checksummed, structs as tuples, whose order is the declaration's on both sides."""
+    """What we pass, as web3 wants it: addresses checksummed, structs as tuples of their fields."""
     if isinstance(value, Value):
         value = msgspec.to_builtins(value)
     if isinstance(value, Mapping):
@@ -219,18 +219,29 @@ def decode_revert(data: str) -> tuple[str, dict[str, Any]]:
 class Chain:
     """A node's RPC and the contracts deployed behind it."""
 
-    def __init__(self, rpc_url: str, chain_id: int, addresses: Mapping[str, str]) -> None:
-        """No traffic yet. `addresses` maps contract names to where they are."""
+    def __init__(
+        self,
+        rpc_url: str,
+        chain_id: int,
+        addresses: Mapping[str, str],
+        *,
+        journal: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        """No traffic yet. `addresses` maps contract names to where they are.
+
+        `journal` is told of every transaction when it is sent and when its fate is known.
+        """
         from web3 import AsyncHTTPProvider, AsyncWeb3
 
         self.rpc_url, self.chain_id = rpc_url, chain_id
         self.addresses = {name: to_checksum_address(a) for name, a in addresses.items()}
         provider = AsyncHTTPProvider(rpc_url, exception_retry_configuration=None)
         self._web3: AsyncWeb3[Any] = AsyncWeb3(provider)
-        self.journal: Callable[[dict[str, Any]], None] | None = None
-        """Told of every transaction when it is sent and when its fate is known."""
+        self._eth: Any = self._web3.eth
+        self.journal = journal
         self._contracts: dict[str, AsyncContract] = {}
-        self._nonces: dict[str, _Nonces] = {}
+        #: By account, whose transactions are signed and sent one after the other.
+        self._sending: dict[str, asyncio.Lock] = {}
         self._topics: dict[tuple[str, bytes], tuple[str, Any]] = {}
         self._selectors: dict[tuple[str, bytes], tuple[str, str]] = {}
         for name, address in self.addresses.items():
@@ -243,7 +254,7 @@ class Chain:
 
     def _bind(self, name: str, address: str) -> None:
         abi = artifact(name)["abi"]
-        contract = self._web3.eth.contract(
+        contract = self._eth.contract(
             address=to_checksum_address(address), abi=abi, decode_tuples=True
         )
         self._contracts[name] = contract
@@ -257,7 +268,7 @@ class Chain:
 
     async def check(self) -> None:
         """Raise ConfigError unless the node is on our chain id and every contract has code."""
-        found = await self._guard(self._web3.eth.chain_id)
+        found = await self._guard(self._eth.chain_id)
         if found != self.chain_id:
             raise ConfigError(
                 f"{self.rpc_url} is chain {found}",
@@ -265,7 +276,7 @@ class Chain:
                 next_step="choose the right --network or --rpc-url",
             )
         for name, address in self.addresses.items():
-            if not await self._guard(self._web3.eth.get_code(to_checksum_address(address))):
+            if not await self._guard(self._eth.get_code(to_checksum_address(address))):
                 raise ConfigError(
                     f"no {name} at {address}",
                     f"chain {self.chain_id} has no code there: a new chain, or an old network file",
@@ -278,65 +289,51 @@ class Chain:
     # --- reading ---
 
     async def read(self, contract: str, function: str, *args: Any, block: int | None = None) -> Any:
-        """Result of a view function: ints, strings, lists, dicts of named fields. Raises ContractRefused."""
+        """Result of a view function: ints, strings, lists, dicts. Raises ContractRefused."""
         call = self._contracts[contract].functions[function](*map(_argument, args))
-        where: Any = "latest" if block is None else block
-        return _plain(
-            await self._guard(call.call(block_identifier=where), f"{contract}.{function}")
-        )
+        asked = call.call(block_identifier="latest" if block is None else block)
+        return _plain(await self._guard(asked, f"{contract}.{function}"))
 
     async def balance_wei(self, address: str) -> int:
         """ETH of an account, for gas."""
-        return int(await self._guard(self._web3.eth.get_balance(to_checksum_address(address))))
+        return int(await self._guard(self._eth.get_balance(to_checksum_address(address))))
 
     async def block_number(self) -> int:
-        return int(await self._guard(self._web3.eth.get_block_number()))
+        return int(await self._guard(self._eth.get_block_number()))
 
     async def block_hash(self, number: int) -> str | None:
         """Hash of a block of the current chain, None when it has no such block."""
         from web3.exceptions import BlockNotFound
 
         try:
-            block = await self._guard(self._web3.eth.get_block(number), allow=(BlockNotFound,))
+            block = await self._guard(self._eth.get_block(number), allow=(BlockNotFound,))
         except BlockNotFound:
             return None
         return "0x" + bytes(block["hash"]).hex()
 
     async def now(self) -> int:
         """Chain time: seconds of the newest block. Deadlines are judged by this clock."""
-        block = await self._guard(self._web3.eth.get_block("latest"))
+        block = await self._guard(self._eth.get_block("latest"))
         return int(block["timestamp"])
 
     async def events(self, first_block: int, last_block: int) -> list[ChainEvent]:
         """Every event of our contracts in these blocks, inclusive, in chain order."""
-        logs = await self._guard(
-            self._web3.eth.get_logs(
-                {
-                    "fromBlock": first_block,
-                    "toBlock": last_block,
-                    "address": [to_checksum_address(a) for a in self.addresses.values()],
-                }
-            )
-        )
+        addresses = list(self.addresses.values())
+        wanted = {"fromBlock": first_block, "toBlock": last_block, "address": addresses}
+        logs = await self._guard(self._eth.get_logs(wanted))
         found = [event for event in map(self._decode_log, logs) if event is not None]
         return sorted(found, key=lambda e: (e.block_number, e.log_index))
 
     async def call_of(self, tx_hash: str) -> ChainCall | None:
-        """What a transaction asked one of our contracts to do; None when it was sent to none of them directly."""
-        return self._decode_call(
-            await self._guard(self._web3.eth.get_transaction(tx_hash))  # type: ignore[arg-type]
-        )
-
-    async def transactions(self, number: int) -> list[tuple[ChainCall | None, int]]:
-        """(decoded call, gas used) of every transaction in a block."""
-        return [(mined.call, mined.gas_used) for mined in await self.mined(number)]
+        """What a transaction asked of a contract of ours; None when it was sent to none."""
+        return self._decode_call(await self._guard(self._eth.get_transaction(tx_hash)))
 
     async def mined(self, number: int) -> list[Mined]:
         """Every transaction in a block, in order. Raises ChainUnreachable."""
-        block = await self._guard(self._web3.eth.get_block(number, full_transactions=True))
+        block = await self._guard(self._eth.get_block(number, full_transactions=True))
         found = []
         for tx in block["transactions"]:
-            receipt = await self._guard(self._web3.eth.get_transaction_receipt(tx["hash"]))
+            receipt = await self._guard(self._eth.get_transaction_receipt(tx["hash"]))
             found.append(
                 Mined(
                     tx_hash="0x" + bytes(tx["hash"]).hex(),
@@ -352,9 +349,8 @@ class Chain:
     def _decode_log(self, entry: Any) -> ChainEvent | None:
         from web3.exceptions import LogTopicError, MismatchedABI
 
-        if not entry["topics"]:
-            return None
-        known = self._topics.get((entry["address"].lower(), bytes(entry["topics"][0])))
+        topic = bytes(entry["topics"][0]) if entry["topics"] else b""
+        known = self._topics.get((entry["address"].lower(), topic))
         if known is None:
             return None
         name, event = known
@@ -382,64 +378,84 @@ class Chain:
         try:
             _, args = self._contracts[name].decode_function_input(tx["input"])
         except (DecodingError, UnicodeDecodeError, ValueError, TypeError):
-            return None  # anybody may send a known selector with nonsense behind it
+            return None  # a known selector may come with nonsense behind it
         return ChainCall(name, function, _plain(args), tx["from"])
 
     # --- sending ---
 
     async def simulate(self, sender: str, contract: str, function: str, *args: Any) -> int:
-        """Gas a call would use if `sender` sent it now. Raises ContractRefused when it would revert."""
+        """Gas of a call that `sender` would send now. Raises ContractRefused if it would revert."""
         call = self._contracts[contract].functions[function](*map(_argument, args))
-        gas = await self._guard(
-            call.estimate_gas({"from": to_checksum_address(sender)}), f"{contract}.{function}"
-        )
-        return int(gas)
+        estimate = call.estimate_gas({"from": to_checksum_address(sender)})
+        return int(await self._guard(estimate, f"{contract}.{function}"))
 
     async def transact(
         self, signer: DigestSigner, contract: str, function: str, *args: Any
     ) -> Sent:
         """Send a call and wait until it is mined.
 
-        Raises ContractRefused (before sending, or when it reverted in its block), GasShort, ChainUnreachable. After
-        ChainUnreachable the transaction may or may not be pending: read the contract's state before trying again.
+        Raises ContractRefused (before sending, or when it reverted in its block), GasShort,
+        ChainUnreachable. After ChainUnreachable the transaction may or may not be pending: read the
+        contract's state before trying again.
         """
         return await self._send(signer, *await self._call(signer, contract, function, *args))
 
     async def prepare(
         self, signer: DigestSigner, contract: str, function: str, *args: Any
     ) -> PreparedTransaction:
-        """A call, signed and not sent. Whoever stores it before `push` neither loses nor repeats it by dying. Raises as `transact`."""
+        """A call, signed and not sent: stored before `push`, it is neither lost nor repeated.
+
+        Raises as `transact`.
+        """
         to, data, gas, label = await self._call(signer, contract, function, *args)
         fields = await self._priced(signer, to, data, gas, label)
         return await self._signed(signer, fields, label)
 
     async def push(self, prepared: PreparedTransaction) -> None:
-        """Hand a prepared transaction to the node; one that the node knows already is fine. Raises ChainUnreachable."""
+        """Hand a prepared transaction to the node, which may know it. Raises ChainUnreachable."""
         try:
             await self._push(prepared)
         except ChainUnreachable:
-            if not await self._knows(prepared.tx_hash):
+            if await self._known(self._eth.get_transaction(prepared.tx_hash)) is None:
                 raise
 
     async def mined_as(self, prepared: PreparedTransaction) -> Sent:
-        """Wait until it is mined. Raises ContractRefused when it reverted, ChainUnreachable when it takes too long."""
-        return await self._mined(bytes.fromhex(prepared.tx_hash[2:]), prepared.label)
+        """Wait until it is mined.
+
+        Raises ContractRefused when it reverted, ChainUnreachable when it takes too long.
+        """
+        label, tx_hash = prepared.label, prepared.tx_hash
+        deadline = asyncio.get_running_loop().time() + _CONFIRM_TIMEOUT_S
+        while asyncio.get_running_loop().time() < deadline:
+            receipt = await self._known(self._eth.get_transaction_receipt(tx_hash))
+            if receipt is None:
+                await asyncio.sleep(_POLL_S)
+                continue
+            if receipt["status"] != 1:
+                raise ContractRefused(
+                    f"{label} failed in block {receipt['blockNumber']}",
+                    error="reverted",
+                    state="the gas was paid, nothing else changed",
+                    next_step="the state moved between simulation and block: look again and retry",
+                )
+            return Sent(tx_hash, int(receipt["blockNumber"]), int(receipt["gasUsed"]))
+        raise ChainUnreachable(
+            f"{label} was sent but not mined in {_CONFIRM_TIMEOUT_S:g} s",
+            state=f"transaction {tx_hash} may still be mined",
+            next_step="look it up before you repeat it",
+        )
 
     async def outcome_of(self, prepared: PreparedTransaction, depth_blocks: int) -> TransactionFate:
-        """What became of it; final is what lies at least `depth_blocks` below the newest block. Raises ChainUnreachable."""
-        from web3.exceptions import TransactionNotFound
+        """What became of it; final is what lies at least `depth_blocks` below the newest block.
 
+        Raises ChainUnreachable.
+        """
         buried = max(0, await self.block_number() - depth_blocks)
-        # Asked before the receipt: a nonce that was spent, by a transaction that has no receipt later, was spent by another.
-        spent = await self._guard(
-            self._web3.eth.get_transaction_count(to_checksum_address(prepared.sender), buried)
-        )
-        try:
-            receipt = await self._guard(
-                self._web3.eth.get_transaction_receipt(prepared.tx_hash),  # type: ignore[arg-type]
-                allow=(TransactionNotFound,),
-            )
-        except TransactionNotFound:
+        # Asked before the receipt: without one later, another transaction spent this nonce.
+        sender = to_checksum_address(prepared.sender)
+        spent = await self._guard(self._eth.get_transaction_count(sender, buried))
+        receipt = await self._known(self._eth.get_transaction_receipt(prepared.tx_hash))
+        if receipt is None:
             is_void = int(spent) > prepared.nonce
             return TransactionFate(Fate.VOID if is_void else Fate.PENDING, is_void)
         number = int(receipt["blockNumber"])
@@ -447,19 +463,14 @@ class Chain:
         return TransactionFate(fate, number <= buried, number)
 
     async def deploy(self, signer: DigestSigner, name: str, *args: Any) -> str:
-        """Create a contract from its committed artifact and bind it under its name. Returns its address."""
-        found = artifact(name)
-        factory = self._web3.eth.contract(abi=found["abi"], bytecode=found["bytecode"])
+        """Create a contract from its committed artifact and bind it by its name. → its address"""
+        found, label = artifact(name), f"deploy {name}"
+        factory = self._eth.contract(abi=found["abi"], bytecode=found["bytecode"])
         creation = factory.constructor(*map(_argument, args))
-        gas = await self._guard(
-            creation.estimate_gas({"from": to_checksum_address(signer.address)}), f"deploy {name}"
-        )
-        sent = await self._send(
-            signer, None, creation.data_in_transaction, int(gas), f"deploy {name}"
-        )
-        receipt = await self._guard(
-            self._web3.eth.get_transaction_receipt(sent.tx_hash)  # type: ignore[arg-type]
-        )
+        estimate = creation.estimate_gas({"from": to_checksum_address(signer.address)})
+        gas = int(await self._guard(estimate, label))
+        sent = await self._send(signer, None, creation.data_in_transaction, gas, label)
+        receipt = await self._guard(self._eth.get_transaction_receipt(sent.tx_hash))
         address = str(receipt["contractAddress"])
         self.addresses[name] = to_checksum_address(address)
         self._bind(name, address)
@@ -471,10 +482,8 @@ class Chain:
 
     async def nonce(self, address: str) -> int:
         """Next nonce of an account, counting pending transactions."""
-        count = await self._guard(
-            self._web3.eth.get_transaction_count(to_checksum_address(address), "pending")
-        )
-        return int(count)
+        asked = self._eth.get_transaction_count(to_checksum_address(address), "pending")
+        return int(await self._guard(asked))
 
     async def rpc(self, method: str, *params: Any) -> Any:
         """A raw request, for a development node's own methods."""
@@ -502,8 +511,7 @@ class Chain:
         value_wei: int = 0,
     ) -> Sent:
         fields = await self._priced(signer, to, data, gas, label, value_wei)
-        queue = self._nonces.setdefault(signer.address, _Nonces())
-        async with queue.lock:
+        async with self._sending.setdefault(signer.address, asyncio.Lock()):
             prepared = await self._signed(signer, fields, label)
             await self._push(prepared)
         entry = {"what": label, "from": signer.address, "to": to, "nonce": prepared.nonce}
@@ -527,7 +535,7 @@ class Chain:
         value_wei: int = 0,
     ) -> dict[str, Any]:
         """The transaction but for its nonce. Raises GasShort."""
-        block = await self._guard(self._web3.eth.get_block("latest"))
+        block = await self._guard(self._eth.get_block("latest"))
         tip = 10**9
         fee = 2 * int(block["baseFeePerGas"]) + tip
         limit = gas + gas * _GAS_MARGIN_PERCENT // 100 if data != "0x" else gas
@@ -564,56 +572,27 @@ class Chain:
 
     async def _push(self, prepared: PreparedTransaction) -> None:
         raw = bytes.fromhex(prepared.raw[2:])
-        await self._guard(self._web3.eth.send_raw_transaction(raw), prepared.label)
+        await self._guard(self._eth.send_raw_transaction(raw), prepared.label)
 
-    async def _knows(self, tx_hash: str) -> bool:
+    async def _known(self, asked: Any) -> Any | None:
+        """What the node knows of a transaction; None where it knows none."""
         from web3.exceptions import TransactionNotFound
 
-        asked = self._web3.eth.get_transaction(tx_hash)  # type: ignore[arg-type]
         try:
-            await self._guard(asked, allow=(TransactionNotFound,))
+            return await self._guard(asked, allow=(TransactionNotFound,))
         except TransactionNotFound:
-            return False
-        return True
+            return None
 
     def _record(self, entry: dict[str, Any], outcome: str) -> None:
         if self.journal is not None:
             self.journal({**entry, "outcome": outcome})
-
-    async def _mined(self, tx_hash: bytes, label: str) -> Sent:
-        from web3.exceptions import TransactionNotFound
-
-        hexed = "0x" + tx_hash.hex()
-        deadline = asyncio.get_running_loop().time() + _CONFIRM_TIMEOUT_S
-        while asyncio.get_running_loop().time() < deadline:
-            try:
-                receipt = await self._guard(
-                    self._web3.eth.get_transaction_receipt(tx_hash),  # type: ignore[arg-type]
-                    allow=(TransactionNotFound,),
-                )
-            except TransactionNotFound:
-                await asyncio.sleep(_POLL_S)
-                continue
-            if receipt["status"] != 1:
-                raise ContractRefused(
-                    f"{label} failed in block {receipt['blockNumber']}",
-                    error="reverted",
-                    state="the gas was paid, nothing else changed",
-                    next_step="the state moved between simulation and block: look again and retry",
-                )
-            return Sent(hexed, int(receipt["blockNumber"]), int(receipt["gasUsed"]))
-        raise ChainUnreachable(
-            f"{label} was sent but not mined in {_CONFIRM_TIMEOUT_S:g} s",
-            state=f"transaction {hexed} may still be mined",
-            next_step="look it up before you repeat it",
-        )
 
     async def _guard(
         self, awaitable: Any, label: str = "", allow: tuple[type[Exception], ...] = ()
     ) -> Any:
         """Await a web3 call, turning its many exceptions into our two."""
         import aiohttp
-        from web3.exceptions import ContractLogicError, Web3Exception, Web3RPCError
+        from web3.exceptions import ContractLogicError, Web3Exception
 
         try:
             return await awaitable
@@ -625,28 +604,14 @@ class Chain:
                 name, args = decode_revert(data)
             else:
                 name, args = (error.message or "reverted without a reason"), {}
-            raise ContractRefused(
-                f"{label or 'the call'} was refused", error=name, args=args
-            ) from None
+            what = f"{label or 'the call'} was refused"
+            raise ContractRefused(what, error=name, args=args) from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise ChainUnreachable(
-                f"no answer from {self.rpc_url}", str(error) or type(error).__name__
-            ) from None
-        except (
-            Web3RPCError,
-            Web3Exception,
-            ValueError,
-        ) as error:  # ValueError: no JSON, no numbers
-            raise ChainUnreachable(
-                f"{label or 'a request'} failed at the node", str(error)[:300]
-            ) from None
-
-
-class _Nonces:
-    """One account's sending order: read, sign and send happen under the lock, waiting outside it."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
+            why = str(error) or type(error).__name__
+            raise ChainUnreachable(f"no answer from {self.rpc_url}", why) from None
+        except (Web3Exception, ValueError) as error:  # ValueError: no JSON, no numbers
+            what = f"{label or 'a request'} failed at the node"
+            raise ChainUnreachable(what, str(error)[:300]) from None
 
 
 def _sign_transaction(signer: DigestSigner, fields: dict[str, Any]) -> bytes:
@@ -665,9 +630,9 @@ def _sign_transaction(signer: DigestSigner, fields: dict[str, Any]) -> bytes:
 async def history(
     chain: Chain, first: int, last: int | None = None
 ) -> AsyncIterator[tuple[int, list[ChainEvent]]]:
-    """Every event of our contracts in blocks [first, last] (the newest), in chain order and in as many calls as nodes allow.
+    """Every event of our contracts in blocks [first, last] (None: the newest), in chain order.
 
-    Yields the last block of each part, and its events. Raises ChainUnreachable.
+    Yields the last block of each call to the node, and its events. Raises ChainUnreachable.
     """
     head = await chain.block_number() if last is None else last
     for start in range(first, head + 1, BLOCKS_PER_CALL):

@@ -1,8 +1,9 @@
 """Where do keys live, and who may open them?
 
-Keys live in version 3 keystore files, in Foundry's folder by default, so that ``cast`` and we see the
-same wallets. Foundry writes its (encrypted) files world-readable, so readable keystores are accepted;
-files that somebody else may *write* are refused, because a swapped file would receive the next deposit.
+Keys live in version 3 keystore files, in Foundry's folder by default, so that ``cast`` sees the
+same wallets. Foundry writes its (encrypted) files world-readable, so readable keystores are
+accepted; files that another user may *write* are refused, because a swapped file would receive the
+next deposit.
 """
 
 from __future__ import annotations
@@ -16,23 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from core.keys.passwords import (
-    PASSWORD_FILE_VARIABLES,
-    read_password,
-    read_secret_file,
-    refuse_raw_keys,
-    write_secret_file,
-)
-from core.keys.signer import (
-    DEVNET_ADDRESSES,
-    DEVNET_CHAIN_IDS,
-    DEVNET_PASSWORD,
-    DEVNET_PHRASE,
-    Signer,
-    random_secret,
-    refuse_dev_key,
-    secret_from_phrase,
-)
+from core.keys.passwords import write_secret_file
+from core.keys.signer import Signer, random_secret, refuse_dev_key, secret_from_phrase
 from core.protocol.errors import (
     KeystoreInvalid,
     SecretFileTooOpen,
@@ -43,21 +29,6 @@ from core.protocol.errors import (
     WrongPassword,
 )
 from core.protocol.ids import Address, address
-
-__all__ = [
-    "DEFAULT_FOLDER",
-    "DEVNET_ADDRESSES",
-    "DEVNET_CHAIN_IDS",
-    "DEVNET_PASSWORD",
-    "DEVNET_PHRASE",
-    "PASSWORD_FILE_VARIABLES",
-    "Keystore",
-    "Signer",
-    "WalletInfo",
-    "read_password",
-    "read_secret_file",
-    "refuse_raw_keys",
-]
 
 DEFAULT_FOLDER: Final = Path("~/.foundry/keystores")
 LIGHT_SCRYPT_N: Final = 8_192
@@ -79,8 +50,8 @@ class WalletInfo:
 class Keystore:
     """A folder of version 3 keystore files, shared with Foundry.
 
-    ``light`` writes scrypt with n = 8192 as Foundry does (0.03 s to open); otherwise n = 262144 (about
-    two seconds). Both are read whatever ``light`` says.
+    ``light`` writes scrypt with n = 8192 as Foundry does (0.03 s to open); otherwise n = 262144
+    (about two seconds). Both are read whatever ``light`` says.
     """
 
     def __init__(self, folder: Path | str = DEFAULT_FOLDER, *, light: bool = False) -> None:
@@ -150,7 +121,7 @@ class Keystore:
     def import_file(
         self, name: str, source: Path, source_password: str, password: str, *, chain_id: int
     ) -> Signer:
-        """Copy a keystore file from elsewhere, encrypted anew. Raises WrongPassword, KeystoreInvalid."""
+        """Copy a keystore file, encrypted anew. Raises WrongPassword, KeystoreInvalid."""
         return self._write(name, password, _decrypt(source, source_password), chain_id)
 
     def unlock(self, name: str, password: str, *, chain_id: int) -> Signer:
@@ -191,9 +162,8 @@ class Keystore:
         try:
             write_secret_file(target, json.dumps(content).encode())
         except FileExistsError as error:
-            raise WalletExists(
-                f"wallet '{name}' exists", why=f"{target} is never overwritten"
-            ) from error
+            why = f"{target} is never overwritten"
+            raise WalletExists(f"wallet '{name}' exists", why=why) from error
         return signer
 
 
@@ -217,9 +187,8 @@ def _read_keystore(path: Path) -> dict[str, Any]:
     params = crypto.get("kdfparams")
     work = params.get("n", params.get("c", 0)) if isinstance(params, dict) else None
     if crypto.get("kdf") == "scrypt" and (not isinstance(work, int) or work > MAX_SCRYPT_N):
-        raise KeystoreInvalid(
-            f"{path} is not opened", why=f"its scrypt cost {work} is above the limit {MAX_SCRYPT_N}"
-        )
+        why = f"its scrypt cost {work} is above the limit {MAX_SCRYPT_N}"
+        raise KeystoreInvalid(f"{path} is not opened", why=why)
     return dict(content)
 
 
@@ -242,10 +211,8 @@ def _decrypt(path: Path, password: str) -> bytes:
     except EthKeyfileValueError as error:
         if "MAC" not in str(error):
             raise KeystoreInvalid(f"{path} cannot be decrypted", why=str(error)) from error
-        raise WrongPassword(
-            f"wallet '{path.name}' stays locked", why="the password does not fit"
-        ) from None
+        why = "the password does not fit"
+        raise WrongPassword(f"wallet '{path.name}' stays locked", why=why) from None
     except (KeyError, TypeError, ValueError) as error:
-        raise KeystoreInvalid(
-            f"{path} cannot be decrypted", why=f"{type(error).__name__}: {error}"
-        ) from error
+        why = f"{type(error).__name__}: {error}"
+        raise KeystoreInvalid(f"{path} cannot be decrypted", why=why) from error

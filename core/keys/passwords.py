@@ -26,20 +26,18 @@ def read_password(
     prompt: Callable[[str], str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> str:
-    """The password of wallet ``name``: from ``file``, else from the file that ``environ`` names, else asked.
+    """The password of wallet ``name``: from ``file``, the file that ``environ`` names, or asked.
 
-    ``prompt`` gets the question and must not echo; without a terminal pass None. Raises PasswordMissing,
-    SecretFileTooOpen, WalletError if the file cannot be read.
+    ``prompt`` gets the question and must not echo; without a terminal pass None. Raises
+    PasswordMissing, SecretFileTooOpen, WalletError if the file cannot be read.
     """
     if not file and environ is not None:
         file = next((environ[key] for key in PASSWORD_FILE_VARIABLES if environ.get(key)), None)
     if file:
         return read_secret_file(Path(file).expanduser()).rstrip("\r\n")
     if prompt is None:
-        raise PasswordMissing(
-            f"wallet '{name}' needs a password",
-            why="there is no password file and no terminal to ask",
-        )
+        why = "there is no password file and no terminal to ask"
+        raise PasswordMissing(f"wallet '{name}' needs a password", why=why)
     return prompt(f"Password of wallet '{name}'")
 
 
@@ -54,7 +52,7 @@ def read_secret_file(path: Path) -> str:
             if os.name == "posix" and mode & 0o077:
                 raise SecretFileTooOpen(
                     f"{path} is not used",
-                    why=f"its rights are {mode:04o}: other users of this machine may read or change it",
+                    why=f"its rights are {mode:04o}: others on this machine may read or change it",
                     next_step=f"chmod 600 {path}",
                 )
             return handle.read()
@@ -81,11 +79,11 @@ def write_secret_file(path: Path, content: bytes) -> None:
 
 
 def refuse_raw_keys(arguments: Sequence[str]) -> None:
-    """Raises KeyOnCommandLine if an argument holds what looks like a private key or recovery phrase.
+    """Raises KeyOnCommandLine if an argument looks like a private key or recovery phrase.
 
     A key is 64 hexadecimal digits, with or without 0x, standing free or after ``=``, a comma or a
-    space; digits inside a path or a longer word are none. Whole 32-byte ids look the same, so ids are
-    typed in their printed form. The value itself is never repeated in the message.
+    space; digits inside a path or a longer word are none. Whole 32-byte ids look the same, so ids
+    are typed in their printed form. The value itself is never repeated in the message.
     """
     for position, argument in enumerate(arguments, start=1):
         if _RAW_KEY.search(argument):

@@ -1,7 +1,7 @@
 """What signs, and how does it keep its key to itself?
 
 An opened key exists in one ``Signer`` and nowhere else: neither ``repr``, pickle, a log line nor a
-traceback shows it. The accounts of Anvil's public phrase are recognised and refused off local chains.
+traceback shows it. The accounts of Anvil's public phrase are refused off local chains.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _CURVE_ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8C
 class Signer:
     """One opened key, bound to one chain. It signs; it never tells.
 
-    Signatures are 65 bytes ``r ‖ s ‖ v`` with low s and v ∈ {27, 28} (docs/protocol.md §2), nonces by
-    RFC 6979, computed by the native secp256k1 library only.
+    Signatures are 65 bytes ``r ‖ s ‖ v`` with low s and v ∈ {27, 28} (docs/protocol.md §2), nonces
+    by RFC 6979, computed by the native secp256k1 library only.
     """
 
     __slots__ = ("_key", "address", "chain_id")
@@ -74,11 +74,11 @@ class Signer:
 
 
 def refuse_dev_key(who: str, chain_id: int) -> None:
-    """Raises DevKeyOffDevnet if everybody knows this address's key and the chain is not local."""
+    """Raises DevKeyOffDevnet if this address's key is public and the chain is not local."""
     if who in DEVNET_ADDRESSES and chain_id not in DEVNET_CHAIN_IDS:
         raise DevKeyOffDevnet(
             f"{who} must not be used on chain {chain_id}",
-            why="its key derives from Anvil's public test phrase, so anybody can empty it",
+            why="its key derives from Anvil's public test phrase: every reader of it can spend",
             address=who,
             chain_id=chain_id,
         )
@@ -113,9 +113,8 @@ def native_key(secret: bytes) -> Any:
     try:
         from coincurve import PrivateKey
     except ImportError as error:
-        raise NativeCryptoMissing(
-            "cannot sign", why=f"importing coincurve failed: {error}"
-        ) from error
+        why = f"importing coincurve failed: {error}"
+        raise NativeCryptoMissing("cannot sign", why=why) from error
     if len(secret) != 32 or not 0 < int.from_bytes(secret, "big") < _CURVE_ORDER:
         raise UsageError("that is not a private key", why="it is outside the range of the curve")
     return PrivateKey(secret)

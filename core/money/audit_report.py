@@ -1,6 +1,6 @@
-"""What does an auditor say of operators, and how is it known to be that auditor's own word?
+"""What does an auditor say of operators, and who knows that it is that auditor's word?
 
-A report is JSON, signed as a `Record` over its SHA-256. It holds all that its author has to say: a later one replaces it.
+A report is JSON, signed as a `Record` over its SHA-256. A later one replaces it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class OperatorAudits(t.Value, frozen=True):
 
 
 class AuditReport(t.Value, frozen=True):
-    """Everything that an auditor says, whom more speaks against first. `sequence` grows with every report of its author."""
+    """All that an auditor says, the worst operator first. `sequence` grows with every report."""
 
     auditor: t.Address
     sequence: t.U63
@@ -50,10 +50,12 @@ class SignedReport(t.Value, frozen=True):
 
 
 def report_of(auditor: str, sequence: int, operators: Iterable[OperatorAudits]) -> AuditReport:
-    """The report, without the operators of whom there is least to say where they are too many."""
-    worst_first = sorted(
-        operators, key=lambda o: (-o.faults, -o.suspicious, -o.withheld, -o.jobs, o.operator)
-    )
+    """The report; of more operators than fit, those against whom least speaks are left out."""
+
+    def badness(o: OperatorAudits) -> tuple[int, int, int, int, str]:
+        return -o.faults, -o.suspicious, -o.withheld, -o.jobs, o.operator
+
+    worst_first = sorted(operators, key=badness)
     return AuditReport(auditor, sequence, tuple(worst_first[:MOST_OPERATORS]))
 
 

@@ -1,7 +1,7 @@
 """From how many tokens a second on does a machine earn its keep? DeServe §3: M > C / P.
 
-M is throughput in tokens per hour, C what the machine costs per hour, P what a token brings. Everything is an exact rational of
-base units; nothing is rounded before it is shown.
+M is throughput in tokens per hour, C what the machine costs per hour, P what a token brings.
+Everything is an exact rational of base units; nothing is rounded before it is shown.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class HourlyCost:
 class Earning:
     """P: what one produced token brings to a machine.
 
-    Prices are base units per Mtok through the whole model. `prompt_tokens_per_answer_token` comes with every produced token.
-    `layer_units` of the model's `of_layer_units` are served here; fees come off.
+    Prices are base units per Mtok through the whole model. `prompt_tokens_per_answer_token` comes
+    with every produced token. `layer_units` of the model's `of_layer_units` are served here; fees
+    come off.
     """
 
     price_in: int
@@ -65,7 +66,5 @@ def profit_units_per_hour(
     cost: HourlyCost, earning: Earning, tokens_per_s: Fraction, utilisation: Fraction = Fraction(1)
 ) -> Fraction:
     """M·P − C at this rate, busy for this share of the time; below zero it is a loss."""
-    return (
-        tokens_per_s * utilisation * SECONDS_PER_HOUR * earning.units_per_token
-        - cost.units_per_hour
-    )
+    income = tokens_per_s * utilisation * SECONDS_PER_HOUR * earning.units_per_token
+    return income - cost.units_per_hour

@@ -1,7 +1,8 @@
 """Which requests does an audit fall on? (`docs/trust.md` §9)
 
-Nobody can know before the receipts are signed: the draw takes the hash of the block in which the job was delivered or paid, and a
-secret. Whoever draws cannot choose either: it published the secret's hash before, and can show the secret afterwards.
+No party knows before the receipts are signed: the draw takes the hash of the block in which the job
+was delivered or paid, and a secret. The drawing party cannot choose either: it published the
+secret's hash before, and can show the secret afterwards.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ def commitment(secret: bytes) -> str:
 
 
 def is_drawn(secret: bytes, beacon: str, job_id: str, request: int, rate_bps: int) -> bool:
-    """Whether a request is audited: with probability `rate_bps` / 10 000 over secrets, the same for anyone who holds the secret.
+    """Whether a request is audited: with probability `rate_bps` / 10 000 over secrets.
 
-    `beacon` is the hash of the block whose event showed that the job's receipts were signed; both ids are 0x-hex of 32 bytes.
+    `beacon` is the hash of the block whose event showed that the job's receipts were signed; both
+    ids are 0x-hex of 32 bytes.
     """
-    said = b"".join(
-        (_DOMAIN, bytes.fromhex(beacon[2:]), bytes.fromhex(job_id[2:]), request.to_bytes(4, "big"))
-    )
+    ids = bytes.fromhex(beacon[2:]) + bytes.fromhex(job_id[2:])
+    said = _DOMAIN + ids + request.to_bytes(4, "big")
     ticket = int.from_bytes(hmac.digest(secret, said, "sha256")[:8], "big")
     return ticket * FULL_BPS < rate_bps << 64

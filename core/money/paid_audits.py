@@ -1,7 +1,8 @@
-"""What do a matcher and an auditor that it pays say to each other: which requests fell, what was found, and who said so? (`docs/trust.md` §9)
+"""What do a matcher and an auditor that it pays say to each other? (`docs/trust.md` §9)
 
-The matcher's offer travels with its quotes. An auditor shows a stage's receipts and is told which of their requests the matcher's lot
-fell on; of each of those it signs one finding. Both are JSON, signed as a `Record` over its SHA-256.
+The matcher's offer travels with its quotes. An auditor shows a stage's receipts and is told which
+of their requests the matcher's lot fell on; of each of those it signs one finding. Both are JSON,
+signed as a `Record` over its SHA-256.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ Bps = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
 
 
 class AuditEnd(StrEnum):
-    """What an audit of one stage ended in. `SUSPICIOUS` is no fault, but to be avoided; `SHADOW` is measured and held against nobody."""
+    """What an audit of one stage ended in.
+
+    `SUSPICIOUS` is no fault, but avoided; `SHADOW` is measured and held against no stage.
+    """
 
     CLEAN = "clean"
     SUSPICIOUS = "suspicious"
@@ -30,7 +34,7 @@ class AuditEnd(StrEnum):
 
 
 class AuditOffer(t.Value, frozen=True):
-    """A matcher pays this auditor for looking at this share of an order's requests, if the order names it.
+    """A matcher pays this auditor for auditing a share of an order's requests, if it is named.
 
     `secret_hash` is the commitment to what the lots are drawn with (`core/money/lottery.py`).
     """
@@ -42,7 +46,7 @@ class AuditOffer(t.Value, frozen=True):
 
 
 class LotsAsked(t.Value, frozen=True):
-    """An auditor shows what the last stage of a job signed for, and asks which of those requests are drawn."""
+    """An auditor shows what a job's last stage signed, and asks which requests are drawn."""
 
     auditor: t.Address
     job_id: t.Hash32
@@ -59,13 +63,13 @@ class SignedAsk(t.Value, frozen=True):
 
 
 class Lots(t.Value, frozen=True):
-    """Every request of a job that was drawn for this auditor so far, those it has answered for included."""
+    """Every request of a job drawn for this auditor so far, with or without its finding."""
 
     requests: tuple[t.U32, ...]
 
 
 class AuditFinding(t.Value, frozen=True):
-    """What an auditor found in one request: the worst of its stages, the first of those that are equally bad."""
+    """What an auditor found in one request: the worst of its stages, the first of equally bad."""
 
     auditor: t.Address
     job_id: t.Hash32

@@ -1,4 +1,4 @@
-"""What a job costs and who gets what: integer arithmetic of `docs/protocol.md` §4, twin of `libraries/Split.sol`."""
+"""What a job costs and who gets what: `docs/protocol.md` §4, twin of `libraries/Split.sol`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BPS = 10**4
 
 
 class Split(msgspec.Struct, frozen=True):
-    """Who gets what, in base units. `locked == sum(pays) + matcher_fee + protocol_fee + refund`."""
+    """In base units: `locked == sum(pays) + matcher_fee + protocol_fee + refund`."""
 
     locked: int
     gross: tuple[int, ...]
@@ -25,7 +25,10 @@ class Split(msgspec.Struct, frozen=True):
 
 
 class VoucherStep(msgspec.Struct, frozen=True):
-    """What one more Ack of a session pays, in base units. `sum(pays) + matcher_fee + protocol_fee + withheld == sum(gross)`."""
+    """What one more Ack of a session pays, in base units.
+
+    `sum(pays) + matcher_fee + protocol_fee + withheld == sum(gross)`.
+    """
 
     gross: tuple[int, ...]
     pays: tuple[int, ...]
@@ -40,12 +43,12 @@ class VoucherStep(msgspec.Struct, frozen=True):
 
 
 def model_units(shape: Mapping[str, Any]) -> int:
-    """Layer units of a whole model, by its fields as `ModelRegistry.shapeOf` and a matcher's JSON name them."""
+    """Layer units of a model, by its fields as `ModelRegistry.shapeOf` and JSON name them."""
     return int(shape["layers"]) + int(shape["embedUnits"]) + int(shape["headUnits"])
 
 
 def stage_units(stage: Stage, model: ModelSpec) -> int:
-    """Layer units a stage is paid for: its layers, plus the embedding's and head's share at the ends."""
+    """Layer units a stage is paid for: its layers, at the ends the embedding's or head's too."""
     units = stage.layer_to - stage.layer_from
     if stage.layer_from == 0:
         units += model.embed_units
@@ -55,25 +58,21 @@ def stage_units(stage: Stage, model: ModelSpec) -> int:
 
 
 def cost(units: int, tokens_in: int, tokens_out: int, price_in: int, price_out: int) -> int:
-    """⌊units·(tokensIn·priceIn + tokensOut·priceOut) / 10⁹⌋ base units: rounded down, in the requester's favour."""
+    """⌊units·(tokensIn·priceIn + tokensOut·priceOut) / 10⁹⌋ base units."""
     return units * (tokens_in * price_in + tokens_out * price_out) // NANO
 
 
 def max_amount(order: Order, model: ModelSpec) -> int:
     """What opening the job locks: the price of every token the order allows."""
-    return cost(
-        model.layer_units,
-        order.max_tokens_in,
-        order.max_tokens_out,
-        order.price_in,
-        order.price_out,
-    )
+    tokens_in, tokens_out = order.max_tokens_in, order.max_tokens_out
+    return cost(model.layer_units, tokens_in, tokens_out, order.price_in, order.price_out)
 
 
 def fees(gross: int, matcher_fee_bps: int, protocol_fee_bps: int) -> tuple[int, int]:
-    """(matcher's, protocol's) of a stage's gross: both together floored once, then the matcher's part of that floored.
+    """(matcher's, protocol's) of a stage's gross: their sum floored, the matcher's part floored.
 
-    Promise: neither of them, nor what they leave, falls as the gross grows, so the difference of two totals is never negative.
+    Promise: neither of them, nor what they leave, falls as the gross grows, so the difference of
+    two totals is never negative.
     """
     bps = matcher_fee_bps + protocol_fee_bps
     both = gross * bps // BPS
@@ -93,9 +92,9 @@ def step(
 ) -> VoucherStep:
     """What is due when a job that was paid up to the counts `paid` (in, out) has come to `totals`.
 
-    Promise: everything is a difference of two functions of the counts, so any number of steps to the same totals pays
-    everybody the same. Stages found at fault get nothing of this step; what they had before stays theirs. Raises ValueError for
-    a count that falls.
+    Promise: everything is a difference of two functions of the counts, so any number of steps to
+    the same totals pays the same. Stages found at fault get nothing of this step and keep what they
+    had before. Raises ValueError for a count that falls.
     """
     if totals[0] < paid[0] or totals[1] < paid[1]:
         raise ValueError(f"counts fall from {paid} to {totals}")
@@ -129,19 +128,13 @@ def split(
 ) -> Split:
     """Settlement of a job with these counts.
 
-    Fees are floored per stage (`fees`) and come off the stage's gross. A stage at fault is paid nothing and charged
-    no fee: its gross returns to the requester. Promise: nothing is created or lost, and refund ≥ 0 as long
-    as the counts are within the caps.
+    Fees are floored per stage (`fees`) and come off the stage's gross. A stage at fault is paid
+    nothing and charged no fee: its gross returns to the requester. Promise: nothing is created or
+    lost, and refund ≥ 0 as long as the counts are within the caps.
     """
-    locked = max_amount(order, model)
+    locked, totals = max_amount(order, model), (tokens_in, tokens_out)
     whole = step(
-        order,
-        plan,
-        model,
-        (0, 0),
-        (tokens_in, tokens_out),
-        protocol_fee_bps=protocol_fee_bps,
-        at_fault=at_fault,
+        order, plan, model, (0, 0), totals, protocol_fee_bps=protocol_fee_bps, at_fault=at_fault
     )
     refund = locked - whole.paid
     return Split(locked, whole.gross, whole.pays, whole.matcher_fee, whole.protocol_fee, refund)

@@ -17,14 +17,14 @@ class Reads(Protocol):
 
 
 async def may_sign_for(chain: Reads, requester: str, signer: str | None) -> bool:
-    """Whether this key's signature counts as the requester's now, as far as its limit goes. Raises ChainUnreachable."""
+    """Whether this key's signature counts as the requester's now. Raises ChainUnreachable."""
     if signer is None or signer.lower() == requester.lower():
         return signer is not None
     return bool(await chain.read("Escrow", "isSpender", requester, signer))
 
 
 def payers(signed: SignedOrder, domain: signing.Domain) -> frozenset[str]:
-    """Lower-case addresses that speak for the requester of an order that was opened: itself, and the spender who signed it.
+    """Lower-case addresses that speak for the requester of an opened order: it and the signer.
 
     Opening the order has shown that its signer may.
     """

@@ -15,7 +15,9 @@ import msgspec
 
 from core.chain.chain import Chain, Sent
 from core.dispute.game.game_log import GAME
-from core.keys.keystore import DEVNET_CHAIN_IDS, Keystore, Signer, read_password
+from core.keys.keystore import Keystore
+from core.keys.passwords import read_password
+from core.keys.signer import DEVNET_CHAIN_IDS, Signer
 from core.protocol import signing
 from core.protocol.errors import (
     ContractRefused,

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from core.chain.chain import ChainCall, ChainEvent, Sent
-from core.keys.keystore import Signer
+from core.keys.signer import Signer
 from core.money import pricing
 from core.protocol import commit, records, signing, wire
 from core.protocol import types as t

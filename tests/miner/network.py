@@ -13,7 +13,7 @@ from typing import Any
 from client.orders.orders import Prompt, PromptBatch, Terms, make_order
 from core.batching.chunks import replay_chunks
 from core.engine.weights.tokenizer import Tokenizer
-from core.keys.keystore import Signer
+from core.keys.signer import Signer
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import ChainUnreachable

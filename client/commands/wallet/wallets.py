@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from core.keys.keystore import Keystore, read_password
+from core.keys.keystore import Keystore
+from core.keys.passwords import read_password
 from core.keys.signer import DEVNET_CHAIN_IDS
 from core.protocol.errors import PasswordMissing, UsageError
 from core.runtime.commands.console import Run

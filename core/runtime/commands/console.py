@@ -134,7 +134,7 @@ class Run:
 
     def password(self, wallet: str | None = None, *, password_file: Path | None = None) -> str:
         """The wallet's password, from the file, else from a hidden prompt. Raises WalletError, ConfigError."""
-        from core.keys.keystore import read_password
+        from core.keys.passwords import read_password
 
         _, name = self._keystore(wallet)
         return read_password(

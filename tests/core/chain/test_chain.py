@@ -379,8 +379,8 @@ async def test_a_transaction_s_call_is_decoded(chain: Chain, signers: list[Signe
     sent = await mint(chain, signers[0], STRANGER, 9)
     call = await chain.call_of(sent.tx_hash)
     assert call == ChainCall("TestUSD", "mint", {"to": STRANGER, "amount": 9}, signers[0].address)
-    (in_block,) = await chain.transactions(sent.block_number)
-    assert in_block == (call, sent.gas_used)
+    (in_block,) = await chain.mined(sent.block_number)
+    assert (in_block.call, in_block.gas_used) == (call, sent.gas_used)
 
 
 async def test_structs_in_calldata_are_decoded_by_name(chain: Chain, signers: list[Signer]) -> None:
@@ -436,7 +436,7 @@ async def test_nonsense_behind_a_known_selector_is_nobody_s_call(
     for contract, data in openings:
         tx_hash = await send_refused(chain, signers[5], contract, data)
         assert await chain.call_of(tx_hash) is None
-        assert [c for c, _ in await chain.transactions(await chain.block_number())] == [None]
+        assert [m.call for m in await chain.mined(await chain.block_number())] == [None]
 
 
 def selector_of(chain: Chain, contract: str, function: str) -> str:
@@ -484,7 +484,7 @@ async def test_a_dead_node_is_unreachable_for_every_question(
         lambda: chain.balance_wei(STRANGER),
         lambda: chain.nonce(STRANGER),
         lambda: chain.call_of(t.ZERO_HASH),
-        lambda: chain.transactions(0),
+        lambda: chain.mined(0),
         lambda: chain.rpc("eth_chainId"),
         lambda: mint(chain, signers[0], STRANGER, 1),
         lambda: chain.send_eth(signers[0], STRANGER, 1),

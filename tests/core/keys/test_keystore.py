@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from core.keys.keystore import DEVNET_PHRASE, Keystore, Signer
+from core.keys.keystore import Keystore
+from core.keys.signer import DEVNET_PHRASE, Signer
 from core.protocol.errors import (
     DevKeyOffDevnet,
     KeystoreInvalid,

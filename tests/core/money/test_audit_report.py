@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from core.keys.keystore import Signer
+from core.keys.signer import Signer
 from core.money.audit_report import (
     MOST_OPERATORS,
     AuditReport,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.keys.keystore import Signer
+from core.keys.signer import Signer
 from core.money.paid_audits import (
     AuditEnd,
     AuditFinding,

@@ -10,7 +10,7 @@ import httpx2
 import msgspec
 import pytest
 
-from core.keys.keystore import Signer
+from core.keys.signer import Signer
 from core.money.lottery import commitment, is_drawn
 from core.money.paid_audits import (
     AuditEnd,

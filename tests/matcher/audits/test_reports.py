@@ -9,7 +9,7 @@ import httpx2
 import msgspec
 import pytest
 
-from core.keys.keystore import Signer
+from core.keys.signer import Signer
 from core.money.audit_report import OperatorAudits, SignedReport, report_of, sign_report
 from core.protocol import signing
 from matcher.api.views import quote_json

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from core.chain.chain import Chain, Fate, PreparedTransaction
-from core.keys.keystore import Signer
+from core.keys.signer import Signer
 from core.money.paid_audits import AuditEnd, AuditFinding, SignedFinding
 from core.protocol.errors import TokenShort, UsageError
 from core.runtime.commands.console import DryRunEnds
